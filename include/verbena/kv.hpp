@@ -1,0 +1,148 @@
+// The key-value store: a server whose pinned workers poll, and a client whose calls block or are pipelined.
+#pragma once
+
+#include <verbena/deadline.hpp>
+#include <verbena/error.hpp>
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace verbena::kv {
+
+inline constexpr std::size_t kMaxKeyBytes = 1024;
+/// Values below this travel inside a message in either direction.
+inline constexpr std::size_t kEagerBytes = 4096;
+
+using Key = std::span<const std::byte>;
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";                ///< Address or name to listen on for the socket bootstrap.
+  std::uint16_t port = 7470;                        ///< 0 takes any free port; `Server::port` tells which.
+  std::size_t memory_bytes = std::size_t{1} << 30;  ///< Item memory. 1 MiB to 1 TiB.
+  bool require_hugepages = false;
+  unsigned workers = 1;       ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
+  unsigned max_clients = 64;  ///< 1 to 1024.
+  unsigned depth = 32;        ///< Requests that one client may have in flight at one worker. 1 to 1024.
+  std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B to memory_bytes / workers / 2.
+  std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
+  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 256 bytes.
+  std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
+  std::chrono::microseconds spin{50};    ///< A worker without work polls this long before it sleeps. 0 to 1 s.
+  bool pin_workers = true;
+  std::vector<uid_t> allowed_uids;  ///< Users besides the server's own whose processes may connect.
+};
+
+struct ServerStatistics {
+  std::uint64_t items = 0, used_bytes = 0, capacity_bytes = 0, resting_bytes = 0;
+  std::uint64_t clients = 0, clients_lost = 0, clients_refused = 0;
+  std::uint64_t puts = 0, gets = 0, hits = 0, erases = 0, compare_and_swaps = 0, failures = 0;
+  std::uint64_t last_version = 0;
+};
+
+/// A running server. \thread any, one at a time, except where said
+class Server {
+ public:
+  /// Returns once it accepts clients. Errors: kBadArgument (the limit and the sum that does not fit), kNoMemory,
+  /// kLimit, kSystem (address in use).
+  [[nodiscard]] static Result<std::unique_ptr<Server>> start(const ServerOptions& options);
+  virtual ~Server() = default;  ///< Stops it.
+
+  [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
+  /// One line on memory: bytes, page size found and why, NUMA node, poller cores. Lives as long as the server.
+  [[nodiscard]] virtual const char* description() const noexcept = 0;
+  /// A snapshot. \thread any  \alloc none
+  [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
+  /// Tells clients, finishes requests at hand, joins all threads. Idempotent.
+  virtual void stop() noexcept = 0;
+};
+
+struct ClientOptions {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 7470;
+  std::chrono::milliseconds connect_timeout{5000};
+  std::chrono::milliseconds timeout{5000};  ///< Default deadline of each call.
+  unsigned depth = 32;                      ///< Operations in flight. 1 to the server's depth (the smaller counts).
+  std::size_t buffer_bytes = std::size_t{4} << 20;  ///< Registered memory for `allocate`. 0 to 1 TiB.
+  std::chrono::microseconds spin{200};              ///< A blocked call polls this long before it sleeps.
+  std::vector<uid_t> allowed_uids;  ///< Users besides this process's own, and root, whose servers are trusted.
+};
+
+/// What one operation came to. By status:
+/// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
+/// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
+/// kTooLong, kStoreFull, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
+struct Outcome {
+  Status status = Status::kOk;
+  std::uint64_t version = 0;
+  std::size_t length = 0;
+};
+
+/// A pipelined operation that is complete.
+struct Completion {
+  std::uint64_t cookie = 0;  ///< As given to start_*.
+  Outcome outcome;
+};
+
+/// A connection to one server. \thread owner  Calls do not allocate once connected.
+///
+/// Buffers: any memory works; memory from `allocate` is registered and saves one copy of large values.
+/// A failure of the connection (kPeerLost and the like) is final: later calls return it at once; connect a new client.
+class Client {
+ public:
+  /// Errors: kConnectionRefused, kRejected (server full, or another version; the text says), kNotAllowed, kTimedOut,
+  /// kProtocol, kNotFound (name does not resolve), kOtherNamespace, kOtherHost.
+  [[nodiscard]] static Result<std::unique_ptr<Client>> connect(const ClientOptions& options);
+  virtual ~Client() = default;
+
+  /// Stores a value of 0 B to the server's limit under a key of 1 to 1024 B.
+  [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept = 0;
+  /// Copies the value to the front of `out`. kBufferTooSmall leaves `out` unspecified.
+  [[nodiscard]] virtual Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept = 0;
+  /// Stores the value if the key's version is `expected`. `expected` 0 means that the key must not exist.
+  [[nodiscard]] virtual Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
+                                    Deadline deadline) noexcept = 0;
+  [[nodiscard]] virtual Outcome erase(Key key, Deadline deadline) noexcept = 0;
+  /// The same with the default deadline.
+  [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value) noexcept { return put(key, value, deadline()); }
+  [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get(key, out, deadline()); }
+  [[nodiscard]] Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value) noexcept {
+    return cas(key, expected, value, deadline());
+  }
+  [[nodiscard]] Outcome erase(Key key) noexcept { return erase(key, deadline()); }
+
+  /// Starts an operation and returns: kOk, or kAgain when `depth` are in flight (poll, then try again), or why it can
+  /// never work. Key and value are copied or must stay until the completion if they lie in memory from `allocate`;
+  /// other values of kEagerBytes and more are refused with kBadArgument here (use the blocking call). `out` must stay
+  /// until the completion.
+  [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
+  [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
+  /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace): start it again. The
+  /// blocking calls do that by themselves until their deadline.
+  /// Completions that are there, up to completions.size(), without waiting. Operations older than the default deadline
+  /// complete with kTimedOut and end the connection.
+  [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) noexcept = 0;
+  [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
+
+  /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
+  [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
+
+  /// Server statistics by message.
+  [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
+  [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
+  /// What broke the connection, with cause and fix; kOk while it is well.
+  [[nodiscard]] virtual Error connection_error() const noexcept = 0;
+  /// One line: server, NIC and bootstrap. Lives as long as the client.
+  [[nodiscard]] virtual const char* description() const noexcept = 0;
+
+ protected:
+  [[nodiscard]] virtual Deadline deadline() const noexcept = 0;
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,13 @@
+// The one hash and checksum of the rooms below the store: XXH3 64, the library's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace verbena {
+
+/// XXH3_64bits_withSeed of the bytes (xxHash 0.8, whose values are fixed for ever). \thread any  \alloc none
+[[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
+
+}  // namespace verbena

@@ -1,0 +1,425 @@
+#include "host/arena.hpp"
+
+#include "base/error.hpp"
+#include "host/memory_limits.hpp"
+#include "host/prefault.hpp"
+#include "host/proc_file.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <numa.h>
+#include <numaif.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U  // Linux 6.3
+#endif
+
+namespace verbena::host {
+
+const char* to_string(Pages pages) noexcept {
+  switch (pages) {
+    case Pages::kHuge1G: return "1 GiB hugepages";
+    case Pages::kHuge2M: return "2 MiB hugepages";
+    case Pages::kTransparent: return "transparent hugepages";
+    case Pages::kSmall: return "small pages";
+  }
+  return "unknown pages";
+}
+
+namespace {
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+constexpr std::size_t kGibi = std::size_t{1} << 30;
+constexpr std::size_t kMaxArenaBytes = 1024 * kGibi;
+constexpr std::size_t kMaxNameBytes = 32;
+constexpr unsigned kMaxPrefaultThreads = 64;
+constexpr unsigned kDefaultPrefaultThreads = 8;
+constexpr unsigned kMaxNodes = 1024;  // CONFIG_NODES_SHIFT is at most 10.
+
+struct Rung {
+  Pages pages;
+  std::size_t page_bytes;
+  unsigned memfd_flags;
+};
+constexpr Rung kRung1G{Pages::kHuge1G, kGibi, MFD_HUGETLB | MFD_HUGE_1GB};
+constexpr Rung kRung2M{Pages::kHuge2M, 2 * kMebi, MFD_HUGETLB | MFD_HUGE_2MB};
+
+/// Sentences joined by semicolons, cut at what a PageReport holds.
+class Reasons {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) noexcept {
+    if (length_ != 0) append("; ");
+    append(format, std::forward<Args>(args)...);
+  }
+  [[nodiscard]] const char* c_str() const noexcept { return text_; }
+
+ private:
+  template <class... Args>
+  void append(fmt::format_string<Args...> format, Args&&... args) noexcept {
+    const auto end = fmt::format_to_n(text_ + length_, sizeof text_ - 1 - length_, format, std::forward<Args>(args)...);
+    length_ = static_cast<std::size_t>(end.out - text_);
+    text_[length_] = '\0';
+  }
+  char text_[sizeof PageReport::reason] = "";
+  std::size_t length_ = 0;
+};
+
+/// A memfd and its mapping on the way to becoming an arena's.
+struct Backing {
+  int fd = -1;
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+
+  Backing() noexcept = default;
+  Backing(Backing&& other) noexcept
+      : fd(std::exchange(other.fd, -1)), data(std::exchange(other.data, nullptr)), size(other.size) {}
+  Backing& operator=(Backing&&) = delete;
+  ~Backing() {
+    if (data != nullptr) munmap(data, size);
+    if (fd >= 0) close(fd);
+  }
+};
+
+std::size_t round_up(std::size_t size, std::size_t to) noexcept { return (size + to - 1) / to * to; }
+std::size_t system_page_bytes() noexcept { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+unsigned default_prefault_threads() noexcept {
+  cpu_set_t mask;
+  // Fails on a machine of more than 1024 cpus, which has enough for the most that are used.
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return kDefaultPrefaultThreads;
+  return std::clamp(static_cast<unsigned>(CPU_COUNT(&mask)), 1U, kDefaultPrefaultThreads);
+}
+
+// ---- Options
+
+/// Without NUMA in the kernel (or with its calls denied, as in many containers) the only node there is is node 0.
+bool numa_is_there() noexcept { return numa_available() >= 0; }
+
+bool node_is_usable(unsigned node) noexcept {
+  if (!numa_is_there()) return node == 0 && access("/sys/devices/system/node/node1", F_OK) != 0;
+  return node < kMaxNodes && static_cast<int>(node) <= numa_max_node() &&
+         numa_bitmask_isbitset(numa_all_nodes_ptr, node) != 0;
+}
+
+Result<void> check_options(const ArenaOptions& options) {
+  constexpr const char* kCall = "Arena::create";
+  if (options.size_bytes == 0 || options.size_bytes > kMaxArenaBytes) {
+    return fail(Status::kBadArgument, kCall, 0, "an arena has 1 byte to 1 TiB, and {} bytes were asked for",
+                options.size_bytes);
+  }
+  if (options.prefault_threads > kMaxPrefaultThreads) {
+    return fail(Status::kBadArgument, kCall, 0, "an arena is faulted in by at most {} threads, and {} were asked for",
+                kMaxPrefaultThreads, options.prefault_threads);
+  }
+  if (options.huge == HugePolicy::kRequire && options.share == Share::kReadWrite) {
+    return fail(Status::kBadArgument, kCall, 0,
+                "memory that peers may write is never on hugetlb pages, since they could punch holes into it: do not "
+                "require hugepages for it");
+  }
+  if (options.node && !node_is_usable(*options.node)) {
+    return fail(Status::kBadArgument, kCall, 0,
+                "NUMA node {} is not there, has no memory, or may not be used by this process; see `numactl -H` and "
+                "Mems_allowed in /proc/self/status",
+                *options.node);
+  }
+  return {};
+}
+
+// ---- Making a mapping
+
+Result<int> make_memfd(std::string_view name, unsigned flags) {
+  char full[sizeof "verbena-" + kMaxNameBytes] = "verbena-";
+  const std::size_t prefix = std::strlen(full);
+  std::memcpy(full + prefix, name.data(), std::min(name.size(), kMaxNameBytes));
+  flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int fd = memfd_create(full, flags | MFD_NOEXEC_SEAL);
+  // A kernel before 6.3 does not know the flag; one with vm.memfd_noexec=2 refuses memfds without it.
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(full, flags);
+  if (fd < 0) return fail_system("memfd_create", errno, "making the file behind an arena");
+  return fd;
+}
+
+/// Maps `fd` at an address that is a multiple of `alignment`: a kernel maps transparent pages only there.
+std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept {
+  constexpr int kAccess = PROT_READ | PROT_WRITE;
+  void* const reserved = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    void* const anywhere = mmap(nullptr, size, kAccess, MAP_SHARED, fd, 0);
+    return anywhere == MAP_FAILED ? nullptr : static_cast<std::byte*>(anywhere);
+  }
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const std::size_t head = (alignment - reinterpret_cast<std::uintptr_t>(begin) % alignment) % alignment;
+  void* const mapped = mmap(begin + head, size, kAccess, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    munmap(begin, size + alignment);
+    errno = error;
+    return nullptr;
+  }
+  if (head != 0) munmap(begin, head);
+  // `size` is a multiple of the page size, and so is what is left of the alignment.
+  if (head != alignment) munmap(begin + head + size, alignment - head);
+  return static_cast<std::byte*>(mapped);
+}
+
+Result<void> bind(const Backing& backing, unsigned node) {
+  if (!numa_is_there()) return {};
+  unsigned long mask[kMaxNodes / (8 * sizeof(unsigned long))] = {};
+  constexpr unsigned kBits = 8 * sizeof(unsigned long);
+  mask[node / kBits] = 1UL << (node % kBits);
+  // The kernel reads one bit less than it is told of.
+  if (mbind(backing.data, backing.size, MPOL_BIND, mask, kMaxNodes + 1, 0) != 0)
+    return fail_system("mbind", errno, "binding an arena to its NUMA node");
+  return {};
+}
+
+/// A sealed mapping of `fd` cannot lose its pages to a peer (SIGBUS), nor gain seals; a read-only one cannot be
+/// mapped writable by anybody from here on, while our own mapping of before stays writable.
+Result<void> seal(int fd, Share share) {
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (share == Share::kReadOnly) seals |= F_SEAL_FUTURE_WRITE;
+  if (fcntl(fd, F_ADD_SEALS, seals) != 0) return fail_system("fcntl", errno, "sealing the file behind an arena");
+  return {};
+}
+
+Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
+  const bool hugetlb = (rung.memfd_flags & MFD_HUGETLB) != 0;
+  Backing backing;
+  const std::size_t size = round_up(options.size_bytes, hugetlb ? rung.page_bytes : system_page_bytes());
+  VERBENA_TRY(check_process_limits(size));
+  if (!hugetlb) VERBENA_TRY(check_memory(size, options.node));
+
+  VERBENA_ASSIGN(backing.fd, make_memfd(options.name, rung.memfd_flags));
+  if (ftruncate(backing.fd, static_cast<off_t>(size)) != 0)
+    return std::unexpected(memory_error("ftruncate", errno, size, options.node));
+  const std::size_t alignment = size >= rung.page_bytes ? rung.page_bytes : system_page_bytes();
+  backing.data = map_aligned(backing.fd, size, alignment);
+  if (backing.data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
+  backing.size = size;
+  if (options.node) VERBENA_TRY(bind(backing, *options.node));
+  // Advice: where it is refused the report says what was found.
+  if (rung.pages == Pages::kTransparent) (void)madvise(backing.data, size, MADV_HUGEPAGE);
+
+  const unsigned threads = options.prefault_threads != 0 ? options.prefault_threads : default_prefault_threads();
+  const std::size_t step = hugetlb ? rung.page_bytes : system_page_bytes();
+  if (const int error = prefault({backing.data, size}, backing.fd, step, threads); error != 0)
+    return std::unexpected(memory_error("madvise", error, size, options.node));
+  VERBENA_TRY(seal(backing.fd, options.share));
+  return backing;
+}
+
+// ---- The ladder
+
+/// The upper rungs to try, in order.
+struct Ladder {
+  std::array<Rung, 3> rungs{};
+  std::size_t count = 0;
+  void add(const Rung& rung) noexcept { rungs[count++] = rung; }
+};
+
+/// Hugepages are scarce: unless they are required, rounding up may waste at most an eighth of what is asked for.
+bool rounds_well(std::size_t size, std::size_t page_bytes) noexcept {
+  return round_up(size, page_bytes) - size <= size / 8;
+}
+
+Ladder hugetlb_rungs(const ArenaOptions& options, Reasons& reasons) {
+  Ladder ladder;
+  const std::size_t size = options.size_bytes;
+  if (options.share == Share::kReadWrite) {
+    if (size >= kRung2M.page_bytes) reasons.add("hugetlb pages: never for memory that peers may write");
+    return ladder;
+  }
+  if (rounds_well(size, kRung1G.page_bytes)) ladder.add(kRung1G);
+  if (rounds_well(size, kRung2M.page_bytes) || options.huge == HugePolicy::kRequire) ladder.add(kRung2M);
+  const bool large = size >= kRung1G.page_bytes;
+  if (large && !rounds_well(size, kRung1G.page_bytes)) {
+    if (options.huge == HugePolicy::kRequire)
+      ladder.add(kRung1G);
+    else
+      reasons.add("1 GiB pages: rounding up would waste more than an eighth");
+  } else if (ladder.count == 0 && size >= kRung2M.page_bytes) {
+    reasons.add("2 MiB pages: rounding up would waste more than an eighth");
+  }
+  return ladder;
+}
+
+/// Why `rung` could not be had, and the setting that changes it.
+void explain(const Rung& rung, const ArenaOptions& options, const Error& error, Reasons& reasons) {
+  const bool giant = rung.pages == Pages::kHuge1G;
+  const char* const size_name = giant ? "1 GiB" : "2 MiB";
+  char directory[128] = "/sys/kernel/mm";
+  if (options.node) *fmt::format_to(directory, "/sys/devices/system/node/node{}", *options.node) = '\0';
+  char path[256];
+  const auto read = [&](const char* file) {
+    *fmt::format_to(path, "{}/hugepages/hugepages-{}kB/{}", directory, rung.page_bytes / 1024, file) = '\0';
+    return number_in_file(path);
+  };
+  const std::size_t needed = round_up(options.size_bytes, rung.page_bytes) / rung.page_bytes;
+  const auto unused = read("free_hugepages");
+  const std::uint64_t promised = read("resv_hugepages").value_or(0);  // Of the machine only, not of a node.
+  const auto total = read("nr_hugepages");                            // Last: `path` names it below.
+  if (!unused || !total) {
+    reasons.add("{} pages: not in this kernel or processor", size_name);
+    return;
+  }
+  const std::uint64_t free_now = *unused > promised ? *unused - promised : 0;
+  if (free_now >= needed) {
+    reasons.add("{} pages: {} are free, but {} failed: {} (a cgroup's hugetlb limit?)", size_name, free_now,
+                error.call(), strerrordesc_np(error.system_errno()));
+    return;
+  }
+  const std::uint64_t reserve = *total + needed - free_now;
+  const auto default_kib = sum_of_lines("/proc/meminfo", {"Hugepagesize:"});
+  if (giant) {
+    reasons.add("1 GiB pages: {} needed, {} free (boot with hugepagesz=1G hugepages={})", needed, free_now, reserve);
+  } else if (!options.node && default_kib == rung.page_bytes / 1024) {
+    reasons.add("2 MiB pages: {} needed, {} free (sysctl vm.nr_hugepages={})", needed, free_now, reserve);
+  } else {
+    reasons.add("2 MiB pages: {} needed, {} free (echo {} > {})", needed, free_now, reserve, path);
+  }
+}
+
+/// These would meet the next rung too, and have nothing to do with its page size.
+bool ends_the_ladder(const Error& error) noexcept {
+  return error.system_errno() == EMFILE || error.system_errno() == ENFILE || std::string_view(error.call()) == "mbind";
+}
+
+/// The rung of ordinary memory: transparent where a memfd may have such pages, small otherwise.
+Rung ordinary_rung(std::size_t size, Reasons& reasons) {
+  const Rung small{Pages::kSmall, system_page_bytes(), 0};
+  const auto huge_bytes = number_in_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+  if (!huge_bytes) {
+    if (size >= kRung2M.page_bytes) reasons.add("transparent pages: not in this kernel");
+    return small;
+  }
+  if (size < *huge_bytes) return small;
+  constexpr const char* kPath = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  char line[128] = "";
+  if (const File file = open_text(kPath); file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) {
+    reasons.add("transparent pages: not for memfds in this kernel");
+    return small;
+  }
+  const std::string_view text(line);
+  if (text.contains("[never]") || text.contains("[deny]")) {
+    reasons.add("transparent pages: off for memfds (echo advise > {})", kPath);
+    return small;
+  }
+  return {Pages::kTransparent, *huge_bytes, 0};
+}
+
+// ---- The report
+
+struct Found {
+  std::size_t page_bytes = 0;
+  std::size_t transparent_bytes = 0;
+};
+
+/// What /proc/self/smaps says of the mapping that starts at `data`; zeros when it says nothing.
+Found find_in_smaps(const std::byte* data) noexcept {
+  Found found;
+  const File file = open_text("/proc/self/smaps");
+  if (file == nullptr) return found;
+  char line[512];
+  bool ours = false;
+  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+    const std::string_view text(line);
+    std::uintptr_t begin = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), begin, 16);
+    if (error == std::errc{} && *end == '-') {
+      if (ours) break;
+      ours = begin == reinterpret_cast<std::uintptr_t>(data);
+    } else if (ours && text.starts_with("KernelPageSize:")) {
+      found.page_bytes = first_number(text).value_or(0) * 1024;
+    } else if (ours && text.starts_with("ShmemPmdMapped:")) {
+      found.transparent_bytes = first_number(text).value_or(0) * 1024;
+    }
+  }
+  return found;
+}
+
+PageReport report_of(const Rung& rung, const Backing& backing, Reasons& reasons) {
+  const Found found = find_in_smaps(backing.data);
+  PageReport report;
+  const bool hugetlb = (rung.memfd_flags & MFD_HUGETLB) != 0;
+  report.page_bytes = found.page_bytes != 0 ? found.page_bytes : hugetlb ? rung.page_bytes : system_page_bytes();
+  report.pages = rung.pages;
+  if (rung.pages == Pages::kTransparent) {
+    // The last pages of a size that is no multiple are small in any case.
+    const std::size_t best = backing.size / rung.page_bytes * rung.page_bytes;
+    if (found.transparent_bytes == 0) report.pages = Pages::kSmall;
+    if (found.transparent_bytes < best) {
+      reasons.add("transparent pages: back {} of {} MiB (memory is fragmented, or a cgroup or policy forbids more)",
+                  found.transparent_bytes / kMebi, best / kMebi);
+    }
+  }
+  std::memcpy(report.reason, reasons.c_str(), sizeof report.reason);
+  return report;
+}
+
+}  // namespace
+
+Result<Arena> Arena::create(const ArenaOptions& options) {
+  VERBENA_TRY(check_options(options));
+  // Before the ladder: hugetlb pages do not help against these.
+  VERBENA_TRY(check_process_limits(options.size_bytes));
+
+  const auto adopt = [&](Backing& backing, const Rung& rung, Reasons& reasons) {
+    Arena arena;
+    arena.report_ = report_of(rung, backing, reasons);
+    arena.share_ = options.share;
+    arena.size_ = backing.size;
+    arena.data_ = std::exchange(backing.data, nullptr);
+    arena.fd_ = std::exchange(backing.fd, -1);
+    return arena;
+  };
+
+  Reasons reasons;
+  const Ladder ladder = hugetlb_rungs(options, reasons);
+  for (std::size_t i = 0; i < ladder.count; ++i) {
+    const Rung& rung = ladder.rungs[i];
+    auto backing = build(rung, options);
+    if (backing) return adopt(*backing, rung, reasons);
+    if (ends_the_ladder(backing.error())) return std::unexpected(backing.error());
+    explain(rung, options, backing.error(), reasons);
+  }
+  if (options.huge == HugePolicy::kRequire) {
+    return fail(Status::kLimit, "Arena::create", ENOMEM, "hugepages are required and not there: {}", reasons.c_str());
+  }
+  const Rung rung = ordinary_rung(options.size_bytes, reasons);
+  VERBENA_ASSIGN(Backing backing, build(rung, options));
+  return adopt(backing, rung, reasons);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      fd_(std::exchange(other.fd_, -1)),
+      share_(std::exchange(other.share_, Share::kNone)),
+      report_(std::exchange(other.report_, {})) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  Arena old(std::move(other));
+  std::swap(data_, old.data_);
+  std::swap(size_, old.size_);
+  std::swap(fd_, old.fd_);
+  std::swap(share_, old.share_);
+  std::swap(report_, old.report_);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (data_ != nullptr) munmap(data_, size_);
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace verbena::host

@@ -1,0 +1,84 @@
+// Arenas: one contiguous, pre-faulted, NUMA-bound range of memory, from the largest pages there are.
+#pragma once
+
+#include <verbena/error.hpp>
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace verbena::host {
+
+/// What other processes can be given of an arena. Fixed when it is created: seals cannot be taken off a memfd.
+enum class Share : std::uint8_t {
+  kNone,       ///< Never handed out.
+  kReadOnly,   ///< Peers may map it read-only; F_SEAL_FUTURE_WRITE makes the kernel refuse anything else.
+  kReadWrite,  ///< Peers may map it read-write. Never hugetlb: its writers can punch holes.
+};
+
+/// The page sizes of the ladder, best first.
+enum class Pages : std::uint8_t { kHuge1G, kHuge2M, kTransparent, kSmall };
+[[nodiscard]] const char* to_string(Pages pages) noexcept;
+
+enum class HugePolicy : std::uint8_t {
+  kBestEffort,  ///< Take the best rung that works, and say why the better ones did not.
+  kRequire,     ///< Fail with kLimit, naming the sysctl that reserves pages, unless hugetlb pages back all of it.
+};
+
+struct ArenaOptions {
+  std::size_t size_bytes = 0;    ///< Rounded up to the page size found. 1 byte to 1 TiB.
+  std::optional<unsigned> node;  ///< NUMA node to bind to; the machine's default policy without.
+  HugePolicy huge = HugePolicy::kBestEffort;
+  Share share = Share::kNone;
+  unsigned prefault_threads = 0;    ///< Threads that fault pages in: 1 to 64; 0 is one a core, 8 at most.
+  std::string_view name = "arena";  ///< Shows in /proc/PID/maps as memfd:verbena-NAME. Cut at 32 characters.
+};
+
+/// What the ladder came to.
+struct PageReport {
+  Pages pages = Pages::kSmall;
+  std::size_t page_bytes = 4096;  ///< As found in /proc/self/smaps (KernelPageSize), not as asked for.
+  char reason[256] = "";          ///< Why better rungs were not taken; empty for the best rung that could apply.
+};
+
+/// Move-only owner of one memfd and its mapping. The memory is zeroed, pre-faulted, and of this process until
+/// destruction. Setup and teardown only. \thread any (one at a time)  \alloc setup
+class Arena {
+ public:
+  Arena() noexcept = default;
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  /// Errors: kBadArgument (size 0 or absurd, unknown node, more than 64 threads, kRequire with kReadWrite), kLimit
+  /// (hugepages required and not there, open files, RLIMIT_FSIZE), kPermission (binding to a node denied),
+  /// kNoMemory (with the limit that was hit). Nothing is left behind on failure.
+  [[nodiscard]] static Result<Arena> create(const ArenaOptions& options);
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
+  /// The memfd, sealed against shrinking, growing and further seals; -1 when empty. Owned by the arena.
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] Share share() const noexcept { return share_; }
+  [[nodiscard]] const PageReport& page_report() const noexcept { return report_; }
+  [[nodiscard]] bool contains(const void* address, std::size_t length) const noexcept {
+    const auto* at = static_cast<const std::byte*>(address);
+    return at >= data_ && length <= size_ && static_cast<std::size_t>(at - data_) <= size_ - length;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  int fd_ = -1;
+  Share share_ = Share::kNone;
+  PageReport report_;
+};
+
+}  // namespace verbena::host

@@ -1,0 +1,212 @@
+#include "host/memory_limits.hpp"
+
+#include "base/error.hpp"
+#include "host/proc_file.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace verbena::host {
+
+namespace {
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+constexpr std::size_t kPathBytes = 1024;
+
+template <std::size_t N, class... Args>
+void print(char (&to)[N], fmt::format_string<Args...> format, Args&&... args) noexcept {
+  *fmt::format_to_n(to, N - 1, format, std::forward<Args>(args)...).out = '\0';
+}
+
+std::optional<Headroom> machine_headroom(const char* proc) {
+  char path[kPathBytes];
+  print(path, "{}/meminfo", proc);
+  // Swap counts: memory that others leave idle moves there. An arena that is used stays in memory.
+  const auto kib = sum_of_lines(path, {"MemAvailable:", "SwapFree:"});
+  if (!kib) return std::nullopt;
+  Headroom headroom{.bytes = *kib * 1024};
+  print(headroom.limit, "MemAvailable and SwapFree in {}", path);
+  return headroom;
+}
+
+/// "0-3" or "0,2", and not "0".
+bool more_than_one(const char* list_path) noexcept {
+  const File file = open_text(list_path);
+  char line[256] = "";
+  return file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr && std::strpbrk(line, ",-") != nullptr;
+}
+
+/// Memory bound to one of several nodes comes from there or the OOM killer: other nodes and swap do not count. Where
+/// there is one node the machine's figures say more: they know what a balloon driver would give back.
+std::optional<Headroom> node_headroom(const char* nodes, unsigned node) {
+  char path[kPathBytes];
+  print(path, "{}/has_memory", nodes);
+  if (!more_than_one(path)) return std::nullopt;
+  print(path, "{}/node{}/meminfo", nodes, node);
+  char prefix[32];
+  print(prefix, "Node {} ", node);
+  const auto kib =
+      sum_of_lines(path, {"MemFree:", "Active(file):", "Inactive(file):", "SReclaimable:"}, std::string_view(prefix));
+  if (!kib) return std::nullopt;
+  Headroom headroom{.bytes = *kib * 1024};
+  print(headroom.limit, "what is free in {}", path);
+  return headroom;
+}
+
+/// The files of one version of the memory controller.
+struct Controller {
+  const char* limit;
+  const char* usage;
+  std::string_view cache[2];
+  const char* swap_limit;  // Version 1 limits the sum of memory and swap: there swap is not counted as headroom.
+  const char* swap_usage;
+};
+constexpr Controller kV2{
+    "memory.max", "memory.current", {"inactive_file ", "active_file "}, "memory.swap.max", "memory.swap.current"};
+constexpr Controller kV1{
+    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}, nullptr, nullptr};
+
+std::uint64_t difference(std::uint64_t a, std::uint64_t b) noexcept { return a > b ? a - b : 0; }
+
+std::optional<Headroom> group_headroom(const Controller& files, const char* directory) {
+  char path[kPathBytes];
+  print(path, "{}/{}", directory, files.usage);
+  const auto usage = number_in_file(path);
+  print(path, "{}/memory.stat", directory);
+  const std::uint64_t cache = sum_of_lines(path, files.cache).value_or(0);
+  std::uint64_t swap = 0;
+  if (files.swap_limit != nullptr) {
+    print(path, "{}/{}", directory, files.swap_limit);
+    const auto swap_limit = number_in_file(path);
+    print(path, "{}/{}", directory, files.swap_usage);
+    swap = difference(swap_limit.value_or(0), number_in_file(path).value_or(0));
+  }
+  print(path, "{}/{}", directory, files.limit);
+  const auto limit = number_in_file(path);
+  if (!limit || !usage) return std::nullopt;
+  Headroom headroom{.bytes = difference(*limit, difference(*usage, cache)) + swap};
+  print(headroom.limit, "{} MiB in {}", *limit / kMebi, path);
+  return headroom;
+}
+
+void keep_tighter(std::optional<Headroom>& kept, const std::optional<Headroom>& other) noexcept {
+  if (other && (!kept || other->bytes < kept->bytes)) kept = other;
+}
+
+/// Every ancestor's limit binds as well. In a container the path may name directories that are not mounted here; the
+/// walk then ends at the mount itself, which is the container's own group.
+std::optional<Headroom> walk_up(const Controller& files, const char* mount, std::string_view group) {
+  std::optional<Headroom> kept;
+  while (true) {
+    char directory[kPathBytes];
+    print(directory, "{}{}", mount, group);
+    keep_tighter(kept, group_headroom(files, directory));
+    const std::size_t slash = group.rfind('/');
+    if (group.empty() || slash == std::string_view::npos) return kept;
+    group = group.substr(0, slash);
+  }
+}
+
+std::string_view trimmed(std::string_view group) noexcept {
+  while (!group.empty() && (group.back() == '\n' || group.back() == '/')) group.remove_suffix(1);
+  return group;
+}
+
+std::optional<Headroom> cgroup_headroom(const char* proc, const char* cgroup) {
+  char path[kPathBytes];
+  print(path, "{}/self/cgroup", proc);
+  const File file = open_text(path);
+  if (file == nullptr) return std::nullopt;
+  std::optional<Headroom> kept;
+  char line[kPathBytes];
+  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+    // "0::/group" is version 2; "4:cpu,memory:/group" version 1.
+    const std::string_view text(line);
+    const std::size_t first = text.find(':');
+    const std::size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = text.substr(first + 1, second - first - 1);
+    const std::string_view group = trimmed(text.substr(second + 1));
+    if (controllers.empty()) {
+      keep_tighter(kept, walk_up(kV2, cgroup, group));
+    } else if (controllers.find("memory") != std::string_view::npos) {
+      char mount[kPathBytes];
+      print(mount, "{}/memory", cgroup);
+      keep_tighter(kept, walk_up(kV1, mount, group));
+    }
+  }
+  return kept;
+}
+
+std::size_t mapped_bytes() noexcept {
+  const auto pages = number_in_file("/proc/self/statm");
+  return pages.value_or(0) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::size_t soft_limit(int resource) noexcept {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::size_t>::max();
+  return limit.rlim_cur;
+}
+
+bool address_space_lacks(std::size_t size_bytes) noexcept {
+  const std::size_t limit = soft_limit(RLIMIT_AS);
+  const std::size_t used = mapped_bytes();
+  return used > limit || size_bytes > limit - used;
+}
+
+Error address_space_error(const char* call, int system_errno, std::size_t size_bytes) {
+  return format_error(Status::kNoMemory, call, system_errno,
+                      "{} MiB do not fit into the address space: RLIMIT_AS is {} MiB and {} MiB are mapped; raise it "
+                      "(ulimit -v), or ask for less",
+                      (size_bytes + kMebi - 1) / kMebi, soft_limit(RLIMIT_AS) / kMebi, mapped_bytes() / kMebi);
+}
+
+Error headroom_error(const char* call, int system_errno, std::size_t size_bytes, const Headroom& headroom) {
+  return format_error(Status::kNoMemory, call, system_errno,
+                      "{} MiB of memory could not be had: {} MiB are left by {}; raise that limit or free memory, or "
+                      "ask for less",
+                      (size_bytes + kMebi - 1) / kMebi, headroom.bytes / kMebi, headroom.limit);
+}
+
+}  // namespace
+
+std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files) {
+  auto kept = machine_headroom(files.proc);
+  keep_tighter(kept, cgroup_headroom(files.proc, files.cgroup));
+  if (node) keep_tighter(kept, node_headroom(files.nodes, *node));
+  return kept;
+}
+
+Result<void> check_process_limits(std::size_t size_bytes) {
+  if (address_space_lacks(size_bytes)) return std::unexpected(address_space_error("mmap", ENOMEM, size_bytes));
+  // The kernel sends SIGXFSZ when ftruncate goes past it, which ends a process that did not ask for it.
+  if (const std::size_t limit = soft_limit(RLIMIT_FSIZE); size_bytes > limit) {
+    return fail(Status::kLimit, "ftruncate", EFBIG,
+                "{} MiB are more than the largest file this process may make, {} MiB, which counts for memfds too; "
+                "raise RLIMIT_FSIZE (ulimit -f), or ask for less",
+                (size_bytes + kMebi - 1) / kMebi, limit / kMebi);
+  }
+  return {};
+}
+
+Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) {
+  const auto headroom = memory_headroom(node);
+  // The page tables of 4 KiB pages take 8 bytes a page.
+  const std::size_t needed = size_bytes + size_bytes / 512;
+  if (!headroom || needed <= headroom->bytes) return {};
+  return std::unexpected(headroom_error("madvise", ENOMEM, size_bytes, *headroom));
+}
+
+Error memory_error(const char* call, int system_errno, std::size_t size_bytes, std::optional<unsigned> node) {
+  if (address_space_lacks(size_bytes)) return address_space_error(call, system_errno, size_bytes);
+  if (const auto headroom = memory_headroom(node)) return headroom_error(call, system_errno, size_bytes, *headroom);
+  return system_error(call, system_errno, "memory for an arena");
+}
+
+}  // namespace verbena::host

@@ -1,0 +1,38 @@
+// What bounds memory here: the process's limits, its cgroups and the machine. Read before memory is touched, because
+// running into most of them afterwards is a signal (SIGXFSZ, the OOM killer's SIGKILL) and not an error.
+#pragma once
+
+#include <verbena/error.hpp>
+
+#include <cstddef>
+#include <optional>
+
+namespace verbena::host {
+
+/// How much ordinary memory can still be had, and what says so.
+struct Headroom {
+  std::size_t bytes = 0;
+  char limit[160] = "";  ///< The file, and the figure in it.
+};
+
+/// Where the kernel's files are. Tests put their own in place of them.
+struct KernelFiles {
+  const char* proc = "/proc";
+  const char* cgroup = "/sys/fs/cgroup";
+  const char* nodes = "/sys/devices/system/node";
+};
+
+/// The tightest of MemAvailable (with free swap), the memory limits of this process's cgroups, and what `node` has
+/// where one is named. Caches that the kernel would give up count as free. Empty when none of them can be read.
+/// \thread any  \alloc setup
+[[nodiscard]] std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files = {});
+
+/// kNoMemory when RLIMIT_AS, kLimit when RLIMIT_FSIZE forbids a memfd and mapping of `size_bytes`. \thread any
+[[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);
+/// kNoMemory when `size_bytes` exceed the headroom: touching that much would end in the OOM killer. \thread any
+[[nodiscard]] Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node);
+/// The error for a call that came back with ENOMEM, naming the tightest limit there is. \thread any
+[[nodiscard]] Error memory_error(const char* call, int system_errno, std::size_t size_bytes,
+                                 std::optional<unsigned> node);
+
+}  // namespace verbena::host

@@ -1,0 +1,61 @@
+// Reading the kernel's small text files.
+#pragma once
+
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace verbena::host {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const noexcept { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+[[nodiscard]] inline File open_text(const char* path) noexcept { return File(std::fopen(path, "re")); }
+
+/// The first number in `text`, in decimal. Empty when there is none, or it does not fit.
+[[nodiscard]] inline std::optional<std::uint64_t> first_number(std::string_view text) noexcept {
+  const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && !is_digit(text.front())) text.remove_prefix(1);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{}) return std::nullopt;
+  return value;
+}
+
+/// The number in a file of one line. Empty when the file cannot be read or holds a word ("max").
+[[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const char* path) noexcept {
+  const File file = open_text(path);
+  char line[64];
+  if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return std::nullopt;
+  return first_number(line);
+}
+
+/// Sum of the numbers on the lines of `path` that start with `prefix` and one of `keys`. Empty when there is no such
+/// line.
+template <std::size_t N>
+[[nodiscard]] std::optional<std::uint64_t> sum_of_lines(const char* path, const std::string_view (&keys)[N],
+                                                        std::string_view prefix = {}) noexcept {
+  const File file = open_text(path);
+  if (file == nullptr) return std::nullopt;
+  std::optional<std::uint64_t> sum;
+  char line[256];
+  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+    std::string_view text(line);
+    if (!text.starts_with(prefix)) continue;
+    text.remove_prefix(prefix.size());
+    for (const std::string_view key : keys) {
+      if (!text.starts_with(key)) continue;
+      // Past the key: it may have a digit of its own.
+      if (const auto value = first_number(text.substr(key.size()))) sum = sum.value_or(0) + *value;
+    }
+  }
+  return sum;
+}
+
+}  // namespace verbena::host

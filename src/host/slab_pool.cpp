@@ -1,0 +1,244 @@
+#include "host/slab_pool.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <new>
+#include <utility>
+
+namespace verbena::host {
+
+namespace {
+
+constexpr unsigned kUnitShift = 6;
+static_assert(SlabPool::kMinBlockBytes == std::size_t{1} << kUnitShift);
+constexpr std::uint64_t kUnit = SlabPool::kMinBlockBytes;
+
+// Orders fit the bits of one word, and an order plus one fits a byte of `live`.
+constexpr unsigned kMaxOrders = 58;
+static_assert(kMaxOrders + kUnitShift == 64);
+// A level has one bit for 64 of the level below: 64^10 is past the 2^58 units that 64-bit offsets can name.
+constexpr unsigned kMaxLevels = 10;
+
+/// The free blocks of one order as a set: one bit a block, and above it levels with one bit for every non-zero word
+/// below, so that insert, erase and first are one word a level.
+struct FreeSet {
+  std::array<std::uint64_t*, kMaxLevels> levels{};
+  unsigned depth = 0;
+};
+
+std::size_t words_for(std::uint64_t bits) noexcept { return static_cast<std::size_t>((bits + 63) / 64); }
+
+std::size_t words_of_set(std::uint64_t bits) noexcept {
+  std::size_t sum = 0;
+  do {
+    bits = words_for(bits);
+    sum += static_cast<std::size_t>(bits);
+  } while (bits > 1);
+  return sum;
+}
+
+std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << (index & 63); }
+
+}  // namespace
+
+struct SlabPool::State {
+  std::byte* base = nullptr;
+  std::uint64_t units = 0;
+  unsigned orders = 0;          // Blocks have 2^0 to 2^(orders - 1) units.
+  std::uint64_t non_empty = 0;  // Bit o: the set of order o has a block.
+  std::array<FreeSet, kMaxOrders> free{};
+  std::unique_ptr<std::uint64_t[]> words;  // The words of all sets.
+  // For every unit 0, or 1 + the order of the live block that starts there. This alone decides whether an offset may
+  // be freed, so a double free, an interior or a foreign offset cannot do harm.
+  std::unique_ptr<std::uint8_t[]> live;
+  SlabStatistics statistics;
+  // The block freed last, not yet in its set: a caller that frees and allocates the same size in turn would otherwise
+  // merge and split through every order of an idle pool (100 ns).
+  static constexpr unsigned kNone = kMaxOrders;
+  unsigned last_order = kNone;
+  std::uint64_t last_block = 0;
+
+  [[nodiscard]] bool is_free(unsigned order, std::uint64_t block) const noexcept {
+    return (free[order].levels[0][block >> 6] & bit(block)) != 0;
+  }
+
+  void insert(unsigned order, std::uint64_t block) noexcept {
+    const FreeSet& set = free[order];
+    for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
+      std::uint64_t& word = set.levels[level][block >> 6];
+      const std::uint64_t before = word;
+      word = before | bit(block);
+      if (before != 0) return;
+    }
+    non_empty |= std::uint64_t{1} << order;
+  }
+
+  void erase(unsigned order, std::uint64_t block) noexcept {
+    const FreeSet& set = free[order];
+    for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
+      std::uint64_t& word = set.levels[level][block >> 6];
+      word &= ~bit(block);
+      if (word != 0) return;
+    }
+    non_empty &= ~(std::uint64_t{1} << order);
+  }
+
+  [[nodiscard]] std::uint64_t first(unsigned order) const noexcept {
+    const FreeSet& set = free[order];
+    std::uint64_t block = 0;
+    for (unsigned level = set.depth; level-- > 0;)
+      block = block << 6 | static_cast<unsigned>(std::countr_zero(set.levels[level][block]));
+    return block;
+  }
+
+  /// One bit more than there are whole blocks: the buddy of the last block is looked up even where it does not exist.
+  [[nodiscard]] std::uint64_t bits_of(unsigned order) const noexcept { return (units >> order) + 1; }
+
+  void lay_out() noexcept {
+    std::uint64_t* next = words.get();
+    for (unsigned order = 0; order < orders; ++order) {
+      FreeSet& set = free[order];
+      std::uint64_t bits = bits_of(order);
+      do {
+        VERBENA_CHECK(set.depth < kMaxLevels);
+        set.levels[set.depth++] = next;
+        bits = words_for(bits);
+        next += bits;
+      } while (bits > 1);
+    }
+  }
+
+  /// Covers the range with the fewest blocks: each the largest that its offset is aligned to and that still fits.
+  void fill() noexcept {
+    for (std::uint64_t at = 0; at < units;) {
+      auto order = static_cast<unsigned>(std::bit_width(units - at)) - 1;
+      if (at != 0) order = std::min(order, static_cast<unsigned>(std::countr_zero(at)));
+      insert(order, at >> order);
+      at += std::uint64_t{1} << order;
+    }
+  }
+
+  /// Puts the block freed last into its set, merged with every free buddy.
+  void settle() noexcept {
+    if (last_order == kNone) return;
+    unsigned order = std::exchange(last_order, kNone);
+    std::uint64_t block = last_block;
+    while (order + 1 < orders && is_free(order, block ^ 1)) {
+      erase(order, block ^ 1);
+      block >>= 1;
+      ++order;
+    }
+    insert(order, block);
+  }
+
+  /// A free block of 2^order units, taken out of its set; kNoOffset when there is none.
+  [[nodiscard]] std::uint64_t take(unsigned order) noexcept {
+    if (order == last_order) {
+      last_order = kNone;
+      return last_block;
+    }
+    settle();
+    // `order` is below kNone: the shift is by less than a word.
+    const std::uint64_t large_enough = non_empty >> order << order;
+    if (large_enough == 0) return kNoOffset;
+    auto found = static_cast<unsigned>(std::countr_zero(large_enough));
+    std::uint64_t block = first(found);
+    erase(found, block);
+    for (; found > order; --found) {
+      block <<= 1;
+      insert(found - 1, block + 1);
+    }
+    return block;
+  }
+
+  [[nodiscard]] unsigned live_order_plus_one(std::uint64_t offset) const noexcept {
+    if (offset % kUnit != 0 || offset / kUnit >= units) return 0;
+    return live[static_cast<std::size_t>(offset / kUnit)];
+  }
+};
+
+SlabPool::SlabPool(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+SlabPool::SlabPool(SlabPool&&) noexcept = default;
+SlabPool& SlabPool::operator=(SlabPool&&) noexcept = default;
+SlabPool::~SlabPool() = default;
+
+Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
+  if (range.size() < kMinBlockBytes || reinterpret_cast<std::uintptr_t>(range.data()) % kMinBlockBytes != 0) {
+    return fail(Status::kBadArgument, "SlabPool::create", 0,
+                "a slab pool needs at least {} bytes that start on a {}-byte boundary, and got {} bytes",
+                kMinBlockBytes, kMinBlockBytes, range.size());
+  }
+  std::unique_ptr<State> state(new (std::nothrow) State);
+  std::size_t words = 0;
+  if (state != nullptr) {
+    state->base = range.data();
+    state->units = range.size() / kUnit;
+    state->orders = static_cast<unsigned>(std::bit_width(state->units));
+    for (unsigned order = 0; order < state->orders; ++order) words += words_of_set(state->bits_of(order));
+    // Zeroed here, so that no page of it faults later. About 1.25 bytes a unit, 2 % of the range.
+    state->words.reset(new (std::nothrow) std::uint64_t[words]());
+    state->live.reset(new (std::nothrow) std::uint8_t[static_cast<std::size_t>(state->units)]());
+  }
+  if (state == nullptr || state->words == nullptr || state->live == nullptr) {
+    return fail(Status::kNoMemory, "SlabPool::create", ENOMEM,
+                "no memory for the bookkeeping of a slab pool over {} bytes, which takes 2 % of them; free memory, or "
+                "ask for less",
+                range.size());
+  }
+  state->lay_out();
+  state->fill();
+  state->statistics.capacity_bytes = static_cast<std::size_t>(state->units * kUnit);
+  return SlabPool(std::move(state));
+}
+
+std::uint64_t SlabPool::allocate(std::size_t bytes) noexcept {
+  State& state = *state_;
+  const auto order = bytes <= kMinBlockBytes ? 0U : static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
+  const std::uint64_t block = bytes == 0 || order == State::kNone ? kNoOffset : state.take(order);
+  if (block == kNoOffset) {
+    ++state.statistics.failures;
+    return kNoOffset;
+  }
+  const std::uint64_t unit = block << order;
+  state.live[static_cast<std::size_t>(unit)] = static_cast<std::uint8_t>(order + 1);
+  ++state.statistics.allocations;
+  state.statistics.used_bytes += kMinBlockBytes << order;
+  return unit * kUnit;
+}
+
+Status SlabPool::free(std::uint64_t offset) noexcept {
+  State& state = *state_;
+  const unsigned order_plus_one = state.live_order_plus_one(offset);
+  if (order_plus_one == 0) return Status::kBadArgument;
+  const unsigned order = order_plus_one - 1;
+  state.live[static_cast<std::size_t>(offset / kUnit)] = 0;
+  ++state.statistics.frees;
+  state.statistics.used_bytes -= kMinBlockBytes << order;
+  state.settle();
+  state.last_order = order;
+  state.last_block = (offset / kUnit) >> order;
+  return Status::kOk;
+}
+
+std::size_t SlabPool::block_bytes(std::uint64_t offset) const noexcept {
+  const unsigned order_plus_one = state_->live_order_plus_one(offset);
+  return order_plus_one == 0 ? 0 : kMinBlockBytes << (order_plus_one - 1);
+}
+
+std::byte* SlabPool::at(std::uint64_t offset) const noexcept {
+  VERBENA_DCHECK(offset < state_->statistics.capacity_bytes);
+  return state_->base + offset;
+}
+
+std::uint64_t SlabPool::offset_of(const void* address) const noexcept {
+  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(state_->base);
+  return distance < state_->statistics.capacity_bytes ? distance : kNoOffset;
+}
+
+SlabStatistics SlabPool::statistics() const noexcept { return state_->statistics; }
+
+}  // namespace verbena::host

@@ -1,0 +1,54 @@
+// Slab pool: O(1) allocation of power-of-two-ish size classes over a range of memory, by offset.
+#pragma once
+
+#include <verbena/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace verbena::host {
+
+struct SlabStatistics {
+  std::size_t capacity_bytes = 0;
+  std::size_t used_bytes = 0;  ///< Blocks handed out, at their class's size.
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t failures = 0;  ///< Allocations that found no memory.
+};
+
+/// Blocks of 64 B to the largest power of two that fits, over memory that the caller owns; a buddy system, so that
+/// memory freed by large blocks serves small ones and the other way round. Bookkeeping lives outside the range (a peer
+/// may be able to write it), and is allocated once at construction. Offsets, not pointers, name blocks.
+/// \thread owner (one at a time)  \alloc setup (constructor); none afterwards
+class SlabPool {
+ public:
+  static constexpr std::size_t kMinBlockBytes = 64;
+
+  /// Errors: kBadArgument (range under 64 B, or not 64-byte aligned), kNoMemory.
+  [[nodiscard]] static Result<SlabPool> create(std::span<std::byte> range);
+
+  SlabPool(SlabPool&&) noexcept;
+  SlabPool& operator=(SlabPool&&) noexcept;
+  ~SlabPool();
+
+  /// Offset of a block of at least `bytes` (1 to the range's size), aligned to 64 and to its class up to 4096;
+  /// kNoOffset when none is free. O(log(range)), no system call.
+  static constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
+  [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
+  /// kBadArgument for an offset that is not the start of a live block (double free, foreign); the pool stays as it was.
+  [[nodiscard]] Status free(std::uint64_t offset) noexcept;
+  /// Bytes of the live block at `offset`, or 0 when there is none.
+  [[nodiscard]] std::size_t block_bytes(std::uint64_t offset) const noexcept;
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept;
+  [[nodiscard]] std::uint64_t offset_of(const void* address) const noexcept;
+  [[nodiscard]] SlabStatistics statistics() const noexcept;
+
+ private:
+  struct State;
+  explicit SlabPool(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbena::host
