@@ -1,0 +1,22 @@
+#include "nic/nic.hpp"
+
+#include "base/check.hpp"
+
+namespace verbena::nic {
+
+const char* to_string(Kind kind) noexcept { return kind == Kind::kSoft ? "soft" : "verbs"; }
+
+// Handles give back objects that nothing uses any more: a refusal is a broken invariant of ours.
+void PdTraits::destroy(Nic& nic, ibv_pd* pd) noexcept { VERBENA_CHECK(nic.dealloc_pd(pd).has_value()); }
+void CqTraits::destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).has_value()); }
+void QpTraits::destroy(Nic& nic, ibv_qp* qp) noexcept { VERBENA_CHECK(nic.destroy_qp(qp).has_value()); }
+void ChannelTraits::destroy(Nic& nic, ibv_comp_channel* channel) noexcept {
+  VERBENA_CHECK(nic.destroy_channel(channel).has_value());
+}
+void MrTraits::destroy(Nic& nic, ibv_mr* mr) noexcept {
+  // A peer that sits in the region past the deadline has its QP in error; the caller's arena stays mapped until its
+  // own destruction, so nothing is corrupted either way.
+  (void)nic.dereg_mr(mr, Deadline::after(std::chrono::milliseconds{100}));
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,242 @@
+// The NIC seam: everything of verbs that is not one of the five inline data-path functions.
+//
+// The data path above the seam speaks the public verbs structs through ibv_post_send, ibv_post_recv, ibv_poll_cq,
+// ibv_req_notify_cq and ibv_post_srq_recv, which call through `context->ops`. Everything else goes through this
+// interface, whose two implementations are `soft/` (user space, processes of one host) and `verbs/` (rdma-core).
+#pragma once
+
+#include "host/arena.hpp"
+
+#include <verbena/deadline.hpp>
+#include <verbena/error.hpp>
+
+#include <infiniband/verbs.h>
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace verbena::nic {
+
+enum class Kind : std::uint8_t { kSoft = 1, kVerbs = 2 };
+[[nodiscard]] const char* to_string(Kind kind) noexcept;
+
+/// What the device can do; asked for once, at open.
+struct Limits {
+  std::uint32_t max_qp = 0;
+  std::uint32_t max_cq = 0;
+  std::uint32_t max_mr = 0;
+  std::uint32_t max_pd = 0;
+  std::uint32_t max_qp_wr = 0;  ///< Work requests in one send or receive queue.
+  std::uint32_t max_cqe = 0;
+  std::uint32_t max_sge = 0;
+  std::uint32_t max_inline = 0;     ///< Bytes of IBV_SEND_INLINE that a QP can have.
+  std::uint32_t max_rd_atomic = 0;  ///< READs and atomics outstanding on one QP, either role.
+  std::uint32_t max_message = 0;    ///< Bytes in one work request.
+};
+
+/// Where a QP is: what its peer needs to bring its own QP to RTR.
+struct QpAddress {
+  ibv_gid gid{};
+  std::uint32_t qp_num = 0;
+  std::uint32_t psn = 0;  ///< First packet sequence number, 24 bits.
+  std::uint16_t lid = 0;  ///< InfiniBand only.
+  std::uint8_t mtu = 0;   ///< ibv_mtu.
+  std::uint8_t max_rd_atomic = 0;
+};
+
+/// A memory region as a peer is told of it. Plain numbers: it travels in handshakes and messages.
+struct Window {
+  std::uint64_t address = 0;  ///< First IO virtual address.
+  std::uint64_t length = 0;   ///< Bytes.
+  std::uint32_t rkey = 0;
+  std::uint32_t access = 0;     ///< IBV_ACCESS_* as registered.
+  std::uint64_t memory_id = 0;  ///< Soft NIC: which of the owner's memfds; 0 on a device.
+};
+
+/// The process behind a connected QP, as the kernel vouches for it; empty on a device.
+struct PeerProcess {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+struct QpOptions {
+  ibv_cq* send_cq = nullptr;
+  ibv_cq* recv_cq = nullptr;
+  ibv_srq* srq = nullptr;
+  ibv_qp_type type = IBV_QPT_RC;
+  std::uint32_t max_send_wr = 128;
+  std::uint32_t max_recv_wr = 128;
+  std::uint32_t max_send_sge = 4;
+  std::uint32_t max_recv_sge = 4;
+  std::uint32_t max_inline = 64;
+  bool signal_all = false;  ///< sq_sig_all.
+};
+
+/// Who may be given an arena's file descriptor (soft NIC).
+struct Grant {
+  enum class To : std::uint8_t {
+    kNobody,   ///< Used by this process only.
+    kAnyPeer,  ///< Every process that the allow-list lets connect.
+    kOneGid,   ///< The process whose NIC has `gid` only. A writable memfd for a hostile peer is granted so.
+  };
+  To to = To::kNobody;
+  ibv_gid gid{};
+};
+
+class Nic {
+ public:
+  virtual ~Nic() = default;
+  Nic(const Nic&) = delete;
+  Nic& operator=(const Nic&) = delete;
+
+  [[nodiscard]] virtual Kind kind() const noexcept = 0;
+  /// Device name: "soft" or the verbs device's.
+  [[nodiscard]] virtual const char* name() const noexcept = 0;
+  [[nodiscard]] virtual const Limits& limits() const noexcept = 0;
+  /// The GID that peers are told.
+  [[nodiscard]] virtual const ibv_gid& gid() const noexcept = 0;
+  [[nodiscard]] virtual ibv_context* context() noexcept = 0;
+
+  // Control plane. Every call: \thread any  \alloc setup. Errors besides those named: kLimit, kNoMemory, kDevice.
+
+  [[nodiscard]] virtual Result<ibv_pd*> alloc_pd() = 0;
+  /// kBusy while a QP or memory region still uses it.
+  [[nodiscard]] virtual Result<void> dealloc_pd(ibv_pd* pd) = 0;
+
+  /// Makes an arena known, so that regions inside it can be registered and, as `grant` says, imported by peers.
+  /// The arena must outlive `detach`. A device needs nothing of this and returns 0. Errors: kBadArgument for a grant
+  /// that the arena's Share does not allow.
+  [[nodiscard]] virtual Result<std::uint64_t> attach(const host::Arena& arena, const Grant& grant) = 0;
+  /// Names the grantee of an arena that was attached for kNobody. Once: a grant is never widened or moved.
+  [[nodiscard]] virtual Result<void> grant(std::uint64_t memory_id, const Grant& grant) = 0;
+  /// kBusy while a memory region lies in it.
+  [[nodiscard]] virtual Result<void> detach(std::uint64_t memory_id) = 0;
+
+  /// Registers `length` bytes at `address` as IO virtual addresses from `iova` (the address itself in the common
+  /// case). Soft NIC: inside one attached arena, else kUnsupported; remote access beyond the arena's Share is
+  /// kBadArgument.
+  [[nodiscard]] virtual Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
+                                               int access) = 0;
+  /// Revokes the keys. When it returns kOk, no peer that plays by the rules reads or writes the region any more. Past
+  /// `deadline` the QPs of peers inside the region are in error, kTimedOut is returned, and the memory must not be
+  /// reused until those peers' processes are gone (quarantine).
+  [[nodiscard]] virtual Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) = 0;
+
+  /// A region in the form that peers import.
+  [[nodiscard]] virtual Window window_of(const ibv_mr* mr) const noexcept = 0;
+  /// Makes a peer's window usable on `qp` (in RTR or later). Soft NIC: maps its memfd after checking seals and size.
+  /// On a device nothing happens. Errors: kPeerLost, kNotAllowed (no grant), kProtocol (wrong seals or size),
+  /// kOutOfRange, kTimedOut. May be called again for the same window: it is counted, and once released as often is
+  /// gone.
+  [[nodiscard]] virtual Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) = 0;
+  [[nodiscard]] virtual Result<void> release_window(ibv_qp* qp, const Window& window) = 0;
+
+  [[nodiscard]] virtual Result<ibv_comp_channel*> create_channel() = 0;
+  [[nodiscard]] virtual Result<void> destroy_channel(ibv_comp_channel* channel) = 0;
+  /// Waits for a completion event on a channel and takes it: as ibv_get_cq_event and ibv_ack_cq_events in one.
+  /// Arm with ibv_req_notify_cq and poll once more before. An event may be spurious. kTimedOut past the deadline.
+  [[nodiscard]] virtual Result<ibv_cq*> wait(ibv_comp_channel* channel, Deadline deadline) = 0;
+  /// Makes a `wait` on the channel return now with nullptr; from any thread, async-signal-safe. Sticky until taken.
+  virtual void wake(ibv_comp_channel* channel) noexcept = 0;
+
+  [[nodiscard]] virtual Result<ibv_cq*> create_cq(std::uint32_t cqe, ibv_comp_channel* channel) = 0;
+  /// kBusy while a QP uses it.
+  [[nodiscard]] virtual Result<void> destroy_cq(ibv_cq* cq) = 0;
+
+  [[nodiscard]] virtual Result<ibv_srq*> create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) = 0;
+  [[nodiscard]] virtual Result<void> destroy_srq(ibv_srq* srq) = 0;
+
+  /// `options` is updated to what the QP has, as verbs does.
+  [[nodiscard]] virtual Result<ibv_qp*> create_qp(ibv_pd* pd, QpOptions& options) = 0;
+  /// As ibv_modify_qp: the same attributes and mask, checked alike. Going to RTR contacts the peer's NIC on the soft
+  /// NIC (within `deadline`). Errors: kBadArgument (order or attributes), kPeerLost, kOtherHost, kOtherNamespace,
+  /// kNotAllowed, kTimedOut.
+  [[nodiscard]] virtual Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) = 0;
+  /// The state as the NIC sees it, which an error may have changed.
+  [[nodiscard]] virtual ibv_qp_state qp_state(const ibv_qp* qp) const noexcept = 0;
+  /// Why the QP is in error: kOk while it is not; kPeerLost when the peer's process or link went. \thread any
+  [[nodiscard]] virtual Status qp_failure(const ibv_qp* qp) const noexcept = 0;
+  /// Its completions vanish with it, as on a device. Peers' windows imported for it are released.
+  [[nodiscard]] virtual Result<void> destroy_qp(ibv_qp* qp) = 0;
+  /// Address to give to the peer; psn is the caller's choice.
+  [[nodiscard]] virtual QpAddress address_of(const ibv_qp* qp) const noexcept = 0;
+  /// The process at the other end; kUnsupported on a device, kBadArgument before RTR.
+  [[nodiscard]] virtual Result<PeerProcess> peer_of(const ibv_qp* qp) const = 0;
+
+  /// Objects that exist, for leak checks.
+  struct Objects {
+    std::uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, channels = 0, arenas = 0, imports = 0, peers = 0;
+    friend bool operator==(const Objects&, const Objects&) = default;
+  };
+  [[nodiscard]] virtual Objects objects() const = 0;
+
+ protected:
+  Nic() = default;
+};
+
+/// Opens the software NIC. `allowed_uids` are users besides this process's own whose processes may connect.
+struct SoftOptions {
+  std::span<const uid_t> allowed_uids{};
+  std::uint32_t max_qp = 4096;   ///< 1 to 65536
+  std::uint32_t max_mr = 65536;  ///< 1 to 2^22
+};
+/// Errors: kPermission (membarrier denied), kLimit (files), kSystem. Starts one control thread, which sleeps unless
+/// peers come or go.
+[[nodiscard]] Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options);
+
+/// Move-only owner of one verbs object: destroyed through its Nic, errors of that are a broken invariant of ours.
+template <class Object, class Traits>
+class Handle {
+ public:
+  Handle() noexcept = default;
+  Handle(Nic& nic, Object* object) noexcept : nic_(&nic), object_(object) {}
+  Handle(Handle&& other) noexcept : nic_(other.nic_), object_(std::exchange(other.object_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      nic_ = other.nic_;
+      object_ = std::exchange(other.object_, nullptr);
+    }
+    return *this;
+  }
+  ~Handle() { reset(); }
+  [[nodiscard]] Object* get() const noexcept { return object_; }
+  Object* operator->() const noexcept { return object_; }
+  explicit operator bool() const noexcept { return object_ != nullptr; }
+  [[nodiscard]] Object* release() noexcept { return std::exchange(object_, nullptr); }
+  void reset() noexcept {
+    if (object_ != nullptr) Traits::destroy(*nic_, std::exchange(object_, nullptr));
+  }
+
+ private:
+  Nic* nic_ = nullptr;
+  Object* object_ = nullptr;
+};
+struct PdTraits {
+  static void destroy(Nic& nic, ibv_pd* pd) noexcept;
+};
+struct MrTraits {
+  static void destroy(Nic& nic, ibv_mr* mr) noexcept;
+};
+struct CqTraits {
+  static void destroy(Nic& nic, ibv_cq* cq) noexcept;
+};
+struct QpTraits {
+  static void destroy(Nic& nic, ibv_qp* qp) noexcept;
+};
+struct ChannelTraits {
+  static void destroy(Nic& nic, ibv_comp_channel* channel) noexcept;
+};
+using Pd = Handle<ibv_pd, PdTraits>;
+using Mr = Handle<ibv_mr, MrTraits>;
+using Cq = Handle<ibv_cq, CqTraits>;
+using Qp = Handle<ibv_qp, QpTraits>;
+using Channel = Handle<ibv_comp_channel, ChannelTraits>;
+
+}  // namespace verbena::nic

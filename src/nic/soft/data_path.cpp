@@ -1,0 +1,1032 @@
+// The data path of the soft NIC: no lock, no allocation, and no system call but waking a sleeper that asked for it.
+#include "nic/soft/soft_nic.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace verbena::nic::soft {
+
+namespace {
+
+thread_local PathCounters thread_counters;
+
+/// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
+inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint32_t needed) noexcept {
+  const std::uint32_t index = key_index(sge.lkey);
+  if ((sge.lkey & kRemoteKeyBit) != 0 || index >= qp.nic->key_count()) return nullptr;
+  const LocalKey& key = qp.nic->local_key(index);
+  if (key.lkey.load(std::memory_order_acquire) != sge.lkey || sge.lkey == 0) return nullptr;
+  const std::uint64_t offset = sge.addr - key.iova;
+  if (key.pd != qp.spd->id || sge.addr < key.iova || offset > key.length || sge.length > key.length - offset ||
+      (key.access & needed) != needed) {
+    return nullptr;
+  }
+  return key.base + offset;
+}
+
+/// One pass over an SGE list with the local keys checked, or none for inline data.
+inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
+  if (is_inline) return reinterpret_cast<std::byte*>(sge.addr);
+  return local_address(qp, sge, needed);
+}
+
+inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint32_t needed) noexcept {
+  if (is_inline) return true;
+  for (int i = 0; i < wr.num_sge; ++i) {
+    if (wr.sg_list[i].length != 0 && local_address(qp, wr.sg_list[i], needed) == nullptr) return false;
+  }
+  return true;
+}
+
+inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
+  std::uint64_t total = 0;
+  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total;
+}
+
+/// Where `length` bytes at the peer's `address` are here, or nullptr when the peer's NIC would refuse. Call inside the
+/// access word. Everything used is private and was checked at import, but for the live key, which is one word.
+inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, std::uint32_t rkey,
+                                 std::uint64_t length, std::uint32_t needed) noexcept {
+  const std::uint32_t index = key_index(rkey);
+  if ((rkey & kRemoteKeyBit) == 0 || index >= remote.peer->imports.size()) return nullptr;
+  const Import& key = remote.peer->imports[index];
+  if (key.rkey.load(std::memory_order_acquire) != rkey) return nullptr;
+  if (key.live->load(std::memory_order_acquire) != rkey) return nullptr;
+  const std::uint64_t offset = address - key.iova;
+  if (key.pd != remote.pd || address < key.iova || offset > key.length || length > key.length - offset ||
+      (key.access & remote.access & needed) != needed) {
+    return nullptr;
+  }
+  return key.base + offset;
+}
+
+/// Time in which the owner of a CQ looks at its lists outside of poll: the control plane keeps out, and the other way
+/// round. The control plane's turn is a few stores.
+class OwnerSection {
+ public:
+  explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq) {
+    const std::uint64_t word = cq_.poll_word.load(std::memory_order_relaxed);
+    for (;;) {
+      cq_.poll_word.store(word + 1, std::memory_order_relaxed);
+      light_barrier();
+      if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
+      cq_.poll_word.store(word, std::memory_order_release);
+      std::this_thread::yield();
+    }
+  }
+  ~OwnerSection() { cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  OwnerSection(const OwnerSection&) = delete;
+  OwnerSection& operator=(const OwnerSection&) = delete;
+
+ private:
+  SoftCq& cq_;
+};
+
+/// Copies as a NIC does: a naturally aligned word of 4 or 8 bytes appears whole, so that it can be polled.
+inline void copy_whole(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  const auto both = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+  if (bytes == 8 && both % 8 == 0) {
+    const std::uint64_t value = std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from)))
+                                    .load(std::memory_order_acquire);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release);
+  } else if (bytes == 4 && both % 4 == 0) {
+    const std::uint32_t value = std::atomic_ref(*reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(from)))
+                                    .load(std::memory_order_acquire);
+    std::atomic_ref(*reinterpret_cast<std::uint32_t*>(to)).store(value, std::memory_order_release);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+inline ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
+  switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM: return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
+    default: return IBV_WC_SEND;
+  }
+}
+
+inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
+  VERBENA_DCHECK(cq.room() > 0);
+  Cqe& entry = cq.ring[cq.tail & cq.mask];
+  ++cq.tail;
+  entry.wc.wr_id = wr_id;
+  entry.wc.status = status;
+  entry.wc.opcode = opcode;
+  entry.wc.vendor_err = 0;
+  entry.wc.byte_len = 0;
+  entry.wc.imm_data = 0;
+  entry.wc.qp_num = qp.qp_num;
+  entry.wc.src_qp = qp.remote_qp_num;
+  entry.wc.wc_flags = 0;
+  entry.wc.pkey_index = 0;
+  entry.wc.slid = 0;
+  entry.wc.sl = 0;
+  entry.wc.dlid_path_bits = 0;
+  entry.qp = &qp;
+  entry.sq_index = kNotSend;
+  return entry;
+}
+
+/// An event for a completion that no peer's bell announces.
+inline void announce(SoftCq& cq) noexcept {
+  if (cq.armed == SoftCq::Armed::kNo) [[likely]]
+    return;
+  cq.armed = SoftCq::Armed::kNo;
+  ++thread_counters.wakeups;
+  signal_eventfd(cq.event.get());
+}
+
+inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status,
+                          std::uint64_t bytes) noexcept {
+  if (status == IBV_WC_SUCCESS && !qp.signal_all && (wr.send_flags & IBV_SEND_SIGNALED) == 0) return;
+  Cqe& entry = push(*qp.scq, qp, wr.wr_id, status, completion_opcode(wr.opcode));
+  entry.wc.byte_len = static_cast<std::uint32_t>(bytes);
+  entry.sq_index = sq_index;
+  // A failure counts as solicited.
+  if (qp.scq->armed == SoftCq::Armed::kAny || status != IBV_WC_SUCCESS) announce(*qp.scq);
+}
+
+inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
+  if (qp.wake_flags == flags) return;
+  qp.wake_flags = flags;
+  qp.own->rare.wake.store(flags, std::memory_order_release);
+}
+
+inline void list_stalled(SoftQp& qp) noexcept {
+  if (qp.in_stalled) return;
+  qp.in_stalled = true;
+  // Capacity was reserved when the QP joined the CQ.
+  qp.scq->stalled.push_back(&qp);
+  if (qp.rcq != qp.scq) qp.rcq->stalled.push_back(&qp);
+}
+
+inline void remove_from(std::vector<SoftQp*>& list, const SoftQp& qp) noexcept {
+  const auto at = std::find(list.begin(), list.end(), &qp);
+  if (at == list.end()) return;
+  *at = list.back();
+  list.pop_back();
+}
+
+/// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
+void enter_error(SoftQp& qp, Status reason) noexcept {
+  if (qp.state_now() == IBV_QPS_ERR && qp.flushing) return;
+  Status none = Status::kOk;
+  qp.failure.compare_exchange_strong(none, reason, std::memory_order_relaxed);
+  qp.now.store(IBV_QPS_ERR, std::memory_order_relaxed);
+  qp.state = IBV_QPS_ERR;
+  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
+  remove_from(qp.rcq->active, qp);
+  if (qp.parked) {
+    qp.parked = false;
+    qp.rcq->parked[qp.ready_slot] = nullptr;
+    --qp.rcq->parked_count;
+  }
+  qp.flushing = true;
+  qp.stall = SoftQp::Stall::kNone;
+  list_stalled(qp);
+}
+
+/// The bell: one load of a line that rarely changes; more only when the receiver asked to be told.
+inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
+  qp.notify = false;
+  // The header store before and this load may pass each other in this CPU. The receiver's membarrier, between setting
+  // its flag and looking at the ring once more, orders them: either it sees the message, or we see the flag.
+  light_barrier();
+  const std::uint32_t wake = remote.control->rare.wake.load(std::memory_order_relaxed);
+  if (wake == 0) [[likely]] {
+    qp.notify_solicited = false;
+    return;
+  }
+  if ((wake & Wake::kParked) != 0 && remote.ready_word != nullptr) {
+    remote.ready_word->fetch_or(remote.ready_bit, std::memory_order_release);
+  }
+  if ((wake & Wake::kMessage) != 0 || ((wake & Wake::kSolicited) != 0 && qp.notify_solicited)) {
+    ++thread_counters.wakeups;
+    wake_peer(remote);
+  }
+  qp.notify_solicited = false;
+}
+
+/// Tells a peer that waits for credit that there is some.
+inline void ring_credit(const RemoteQp& remote) noexcept {
+  light_barrier();
+  if ((remote.control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) [[unlikely]] {
+    ++thread_counters.wakeups;
+    wake_peer(remote);
+  }
+}
+
+enum class Ran : std::uint8_t { kDone, kStalled, kFailed };
+
+inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
+  if (qp.stall != why) {
+    qp.stall = why;
+    qp.stall_start = ticks_now();
+  }
+  return Ran::kStalled;
+}
+
+Ran refuse(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status, Status reason) noexcept {
+  complete_send(qp, wr, sq_index, status, 0);
+  enter_error(qp, reason);
+  return Ran::kFailed;
+}
+
+/// Tells the responder that its QP is in error too, as the NAK of a device leaves it.
+void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
+  // Without room the responder learns of it from our readiness when it next sends.
+  if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return;
+  qp.tx.publish({kind, SlotFlags::kFirst | SlotFlags::kLast, 0, 0}, 0);
+  qp.notify_solicited = true;
+  ring_bell(qp, remote);
+}
+
+/// Whether the peer has a receive for the next message; stalls when not.
+inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
+  if (qp.sent < qp.sent_limit) [[likely]]
+    return true;
+  qp.sent_limit = remote.control->receives.posted.load(std::memory_order_acquire);
+  return qp.sent < qp.sent_limit;
+}
+
+/// What that receive makes of a message: kSend when it takes it, else the slot that tells the receiver. The common
+/// case, receives of one size, reads only the line that rarely changes.
+inline SlotKind receive_takes(const SoftQp& qp, const RemoteQp& remote, std::uint64_t length) noexcept {
+  if (length <= remote.control->rare.min_receive.load(std::memory_order_relaxed)) [[likely]]
+    return SlotKind::kSend;
+  const std::uint32_t entry = remote.receive_lengths[qp.sent & remote.receive_mask].load(std::memory_order_relaxed);
+  if (length > (entry & ~kBadReceive)) return SlotKind::kLengthError;
+  return (entry & kBadReceive) != 0 ? SlotKind::kReceiveError : SlotKind::kSend;
+}
+
+/// Copies `bytes` of the gather list from `offset` on.
+inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
+                   std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
+    to += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+             std::uint64_t sq_index) noexcept {
+  const std::uint64_t length = total_length(wr);
+  if (!check_sges(qp, wr, is_inline, 0)) [[unlikely]] {
+    return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  }
+  if (!has_receive(qp, remote)) [[unlikely]]
+    return stall(qp, SoftQp::Stall::kRnr);
+  if (const SlotKind taken = receive_takes(qp, remote, length); taken != SlotKind::kSend) [[unlikely]] {
+    publish_error(qp, remote, taken);
+    const bool too_long = taken == SlotKind::kLengthError;
+    return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
+  }
+  const SlotKind kind = wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm : SlotKind::kSend;
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  std::uint64_t offset = qp.pending_offset;
+  do {
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
+    const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
+    if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
+      qp.pending_offset = static_cast<std::uint32_t>(offset);
+      return stall(qp, SoftQp::Stall::kRoom);
+    }
+    std::byte* to = data_bytes == 0 ? qp.tx.slot_payload() : qp.tx.data_payload(data_bytes);
+    gather(qp, wr, is_inline, offset, to, bytes);
+    const bool last = offset + bytes == length;
+    const auto flags = static_cast<std::uint8_t>((offset == 0 ? SlotFlags::kFirst : 0) | (last ? SlotFlags::kLast : 0) |
+                                                 (solicited && last ? SlotFlags::kSolicited : 0) |
+                                                 (data_bytes != 0 ? SlotFlags::kInData : 0));
+    qp.tx.publish({kind, flags, wr.imm_data, bytes}, data_bytes);
+    qp.notify = true;
+    offset += bytes;
+  } while (offset < length);
+  qp.notify_solicited |= solicited;
+  qp.pending_offset = 0;
+  ++qp.sent;
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
+  return Ran::kDone;
+}
+
+/// Marks the time in which this QP reads or writes a peer's memory. A revoking owner that sees the word even, after its
+/// membarrier, knows that any later access sees the revoked key; one that sees it odd waits for it to change.
+class AccessGuard {
+ public:
+  explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
+    qp_.own->access.word.store(++qp_.access_count, std::memory_order_relaxed);
+    light_barrier();
+  }
+  ~AccessGuard() { qp_.own->access.word.store(++qp_.access_count, std::memory_order_release); }
+  AccessGuard(const AccessGuard&) = delete;
+  AccessGuard& operator=(const AccessGuard&) = delete;
+
+ private:
+  SoftQp& qp_;
+};
+
+Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  publish_error(qp, remote, SlotKind::kRemoteError);
+  return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
+}
+
+Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+              std::uint64_t sq_index) noexcept {
+  const std::uint64_t length = total_length(wr);
+  if (!check_sges(qp, wr, is_inline, 0)) [[unlikely]] {
+    return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  }
+  const bool with_imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (with_imm) {
+    if (!has_receive(qp, remote)) return stall(qp, SoftQp::Stall::kRnr);
+    if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return stall(qp, SoftQp::Stall::kRoom);
+  }
+  if (length > 0) {
+    bool refused = false;
+    {
+      const AccessGuard guard(qp);
+      std::byte* to = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length, IBV_ACCESS_REMOTE_WRITE);
+      if (to == nullptr) [[unlikely]] {
+        refused = true;
+      } else {
+        for (int i = 0; i < wr.num_sge; ++i) {
+          const ibv_sge& sge = wr.sg_list[i];
+          if (sge.length == 0) continue;
+          copy_whole(to, sge_address(qp, sge, is_inline, 0), sge.length);
+          to += sge.length;
+        }
+      }
+    }
+    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+  }
+  if (with_imm) {
+    const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+    const auto flags =
+        static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
+    qp.tx.publish({SlotKind::kWriteImm, flags, wr.imm_data, static_cast<std::uint32_t>(length)}, 0);
+    qp.notify = true;
+    qp.notify_solicited |= solicited;
+    ++qp.sent;
+  }
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
+  return Ran::kDone;
+}
+
+Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const std::uint64_t length = total_length(wr);
+  if (!check_sges(qp, wr, false, IBV_ACCESS_LOCAL_WRITE)) [[unlikely]] {
+    return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  }
+  if (length > 0) {
+    bool refused = false;
+    {
+      const AccessGuard guard(qp);
+      const std::byte* from =
+          remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length, IBV_ACCESS_REMOTE_READ);
+      if (from == nullptr) [[unlikely]] {
+        refused = true;
+      } else {
+        for (int i = 0; i < wr.num_sge; ++i) {
+          const ibv_sge& sge = wr.sg_list[i];
+          if (sge.length == 0) continue;
+          copy_whole(local_address(qp, sge, 0), from, sge.length);
+          from += sge.length;
+        }
+      }
+    }
+    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+  }
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
+  return Ran::kDone;
+}
+
+Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  std::byte* result = nullptr;
+  if (wr.num_sge == 1 && wr.sg_list[0].length == 8) result = local_address(qp, wr.sg_list[0], IBV_ACCESS_LOCAL_WRITE);
+  if (result == nullptr) {
+    const bool bad_length = wr.num_sge != 1 || wr.sg_list[0].length != 8;
+    return refuse(qp, wr, sq_index, bad_length ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  }
+  const std::uint64_t address = wr.wr.atomic.remote_addr;
+  if (address % 8 != 0) {
+    publish_error(qp, remote, SlotKind::kRemoteError);
+    return refuse(qp, wr, sq_index, IBV_WC_REM_INV_REQ_ERR, Status::kRemoteInvalid);
+  }
+  bool refused = false;
+  std::uint64_t old = 0;
+  {
+    const AccessGuard guard(qp);
+    std::byte* at = remote_address(remote, address, wr.wr.atomic.rkey, 8, IBV_ACCESS_REMOTE_ATOMIC);
+    if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % 8 != 0) [[unlikely]] {
+      refused = true;
+    } else {
+      std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
+      if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        old = word.fetch_add(wr.wr.atomic.compare_add, std::memory_order_seq_cst);
+      } else {
+        old = wr.wr.atomic.compare_add;
+        word.compare_exchange_strong(old, wr.wr.atomic.swap, std::memory_order_seq_cst);
+      }
+    }
+  }
+  if (refused) return refuse_remote(qp, remote, wr, sq_index);
+  std::memcpy(result, &old, sizeof old);
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 8);
+  return Ran::kDone;
+}
+
+/// Executes one work request now, or says what it waits for.
+inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index) noexcept {
+  // A completion of either kind must have its place: a CQ never overruns here, it holds the sender back.
+  if (qp.scq->room() == 0) [[unlikely]]
+    return stall(qp, SoftQp::Stall::kRoom);
+  const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
+  if (qp.peer_dead.load(std::memory_order_relaxed)) [[unlikely]] {
+    qp.loss_told = true;
+    return refuse(qp, wr, sq_index, IBV_WC_RETRY_EXC_ERR, Status::kPeerLost);
+  }
+  if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
+                               static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+    return stall(qp, SoftQp::Stall::kPeer);
+  }
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM: return run_send(qp, *remote, wr, is_inline, sq_index);
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM: return run_write(qp, *remote, wr, is_inline, sq_index);
+    case IBV_WR_RDMA_READ: return run_read(qp, *remote, wr, sq_index);
+    default: return run_atomic(qp, *remote, wr, sq_index);
+  }
+}
+
+/// Copies a work request into the send queue, inline data included: the caller's memory is its own again.
+void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const std::size_t slot = qp.pending_tail & qp.pending_mask;
+  SendWqe& entry = qp.pending[slot];
+  entry.wr = wr;
+  entry.wr.next = nullptr;
+  entry.sq_index = sq_index;
+  ibv_sge* sges = qp.pending_sges.get() + slot * qp.max_send_sge;
+  entry.wr.sg_list = sges;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+    std::byte* data = qp.pending_inline.get() + slot * qp.max_inline;
+    const std::uint64_t length = total_length(wr);
+    gather(qp, wr, true, 0, data, length);
+    sges[0] = {reinterpret_cast<std::uint64_t>(data), static_cast<std::uint32_t>(length), 0};
+    entry.wr.num_sge = length == 0 ? 0 : 1;
+  } else {
+    std::copy_n(wr.sg_list, wr.num_sge, sges);
+  }
+  ++qp.pending_tail;
+  list_stalled(qp);
+}
+
+/// What a stalled head becomes when its time is over: the status, or IBV_WC_SUCCESS while it may still wait.
+ibv_wc_status given_up(const SoftQp& qp) noexcept {
+  const std::uint64_t waited = ticks_now() - qp.stall_start;
+  if (qp.stall == SoftQp::Stall::kRnr && qp.rnr_retry != 7) {
+    const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
+    if (waited >= qp.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
+  }
+  if (qp.stall == SoftQp::Stall::kPeer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
+  return IBV_WC_SUCCESS;
+}
+
+/// Goes on with the send queue. True when something was executed.
+bool run_pending(SoftQp& qp) noexcept {
+  bool any = false;
+  while (qp.pending_head != qp.pending_tail && qp.state_now() == IBV_QPS_RTS &&
+         !qp.held.load(std::memory_order_relaxed)) {
+    const SendWqe& entry = qp.pending[qp.pending_head & qp.pending_mask];
+    const bool is_inline = (entry.wr.send_flags & IBV_SEND_INLINE) != 0;
+    const Ran ran = run(qp, entry.wr, is_inline, entry.sq_index);
+    if (ran == Ran::kStalled) {
+      const ibv_wc_status status = given_up(qp);
+      if (status == IBV_WC_SUCCESS || qp.scq->room() == 0) break;
+      refuse(qp, entry.wr, entry.sq_index, status,
+             status == IBV_WC_RETRY_EXC_ERR ? Status::kRetryExceeded : Status::kRnrExceeded);
+    }
+    qp.stall = SoftQp::Stall::kNone;
+    ++qp.pending_head;
+    any = true;
+    if (ran != Ran::kDone) break;
+  }
+  if (qp.notify) {
+    // The remote side is there: something was published.
+    ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
+  }
+  return any;
+}
+
+/// Completes what the error state left, as far as the CQs have room. True when all is flushed.
+bool flush(SoftQp& qp) noexcept {
+  while (qp.pending_head != qp.pending_tail && qp.scq->room() > 0) {
+    const SendWqe& entry = qp.pending[qp.pending_head & qp.pending_mask];
+    // The request that was waiting for a peer that died is the one that failed; the rest is flushed behind it.
+    const bool lost = qp.peer_dead.load(std::memory_order_relaxed) && !std::exchange(qp.loss_told, true);
+    complete_send(qp, entry.wr, entry.sq_index, lost ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR, 0);
+    ++qp.pending_head;
+  }
+  while (qp.rq_done != qp.rq_posted && qp.rcq->room() > 0) {
+    const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
+    push(*qp.rcq, qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
+    announce(*qp.rcq);
+    ++qp.rq_done;
+  }
+  return qp.pending_head == qp.pending_tail && qp.rq_done == qp.rq_posted;
+}
+
+bool run_stalled(SoftCq& cq) noexcept {
+  bool any = false;
+  for (std::size_t i = 0; i < cq.stalled.size();) {
+    SoftQp& qp = *cq.stalled[i];
+    bool idle = false;
+    if (qp.state_now() == IBV_QPS_ERR) {
+      any = true;
+      idle = flush(qp);
+    } else {
+      any |= run_pending(qp);
+      idle = qp.pending_head == qp.pending_tail && qp.state_now() == IBV_QPS_RTS;
+    }
+    if (idle) {
+      qp.in_stalled = false;
+      if ((qp.wake_flags & Wake::kCredit) != 0) set_wake(qp, qp.wake_flags & ~Wake::kCredit);
+      remove_from(qp.scq->stalled, qp);
+      if (qp.rcq != qp.scq) remove_from(qp.rcq->stalled, qp);
+    } else {
+      ++i;
+    }
+  }
+  return any;
+}
+
+/// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
+bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset, const std::byte* from,
+             std::size_t bytes) noexcept {
+  const ibv_sge* sge = qp.receive_sges.get() + slot * qp.max_recv_sge;
+  for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    std::byte* to = local_address(qp, *sge, IBV_ACCESS_LOCAL_WRITE);
+    if (to == nullptr) return false;
+    const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
+    std::memcpy(to + offset, from, part);
+    from += part;
+    bytes -= part;
+    offset = 0;
+  }
+  return bytes == 0;
+}
+
+void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
+  if (qp.rq_done != qp.rq_posted) {
+    const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
+    push(*qp.rcq, qp, receive.wr_id, status, IBV_WC_RECV);
+    ++qp.rq_done;
+  }
+  enter_error(qp, reason);
+}
+
+/// Takes one message or segment off the peer's ring. False when the QP went to error. Everything in `view` is the
+/// peer's word: an honest NIC keeps to the receives posted and the lengths published, so any breach is a protocol
+/// error.
+bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
+  if (view.kind == SlotKind::kRemoteError) {
+    enter_error(qp, Status::kRemoteAccess);
+    return false;
+  }
+  if (view.kind == SlotKind::kLengthError) {
+    fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong);
+    return false;
+  }
+  if (view.kind == SlotKind::kReceiveError) {
+    fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+    return false;
+  }
+  const bool known =
+      view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm || view.kind == SlotKind::kWriteImm;
+  const bool first = (view.flags & SlotFlags::kFirst) != 0;
+  if (!known || qp.rq_done == qp.rq_posted || first != (qp.rx_offset == 0 && !qp.rx_open)) {
+    enter_error(qp, Status::kProtocol);
+    return false;
+  }
+  const bool last = (view.flags & SlotFlags::kLast) != 0;
+  if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) {
+    // Only full segments are followed by more, so that a message grows and comes to its end.
+    enter_error(qp, Status::kProtocol);
+    return false;
+  }
+  const std::size_t slot = qp.rq_done & qp.receive_mask;
+  const ReceiveWqe& receive = qp.receives[slot];
+  if (view.kind != SlotKind::kWriteImm) {
+    const std::byte* from = qp.rx.payload(view);
+    if (from == nullptr || view.length > kSegmentBytes) {
+      enter_error(qp, Status::kProtocol);
+      return false;
+    }
+    if (view.length > receive.capacity - qp.rx_offset) {
+      fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong);
+      return false;
+    }
+    if (!scatter(qp, receive, slot, qp.rx_offset, from, view.length)) {
+      fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+      return false;
+    }
+  }
+  if (!last) {
+    qp.rx_open = true;
+    qp.rx_offset += view.length;
+    return true;
+  }
+  const ibv_wc_opcode opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+  Cqe& entry = push(*qp.rcq, qp, receive.wr_id, IBV_WC_SUCCESS, opcode);
+  entry.wc.byte_len = qp.rx_offset + view.length;
+  if (view.kind != SlotKind::kSend) {
+    entry.wc.imm_data = view.imm;
+    entry.wc.wc_flags = IBV_WC_WITH_IMM;
+  }
+  qp.rx_offset = 0;
+  qp.rx_open = false;
+  ++qp.rq_done;
+  return true;
+}
+
+/// A QP whose peer rings the bell has received. The event of an armed CQ comes from messages after the arming only, and
+/// only the first: if the bell has rung, the CQ has had its event (which waits on the channel) and is not armed any
+/// more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state only.
+void settle_arming(SoftQp& qp) noexcept {
+  SoftCq& cq = *qp.rcq;
+  if (cq.armed != SoftCq::Armed::kNo) {
+    ++thread_counters.checks;
+    if (!is_signalled(qp.event.get())) return;
+    cq.armed = SoftCq::Armed::kNo;
+  }
+  set_wake(qp, qp.wake_flags & ~(Wake::kMessage | Wake::kSolicited));
+}
+
+/// Messages one QP may take in one pass, so that a flood does not starve its neighbours.
+constexpr int kReceiveBudget = 64;
+
+inline bool receive(SoftQp& qp) noexcept {
+  if (!qp.rx.ready()) [[likely]]
+    return false;
+  SlotView view;
+  for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
+    if (!receive_one(qp, view)) return true;
+    qp.rx.advance();
+  }
+  qp.rx.publish_progress(qp.own->consumer.consumed);
+  ring_credit(*qp.rx_remote);
+  if ((qp.wake_flags & (Wake::kMessage | Wake::kSolicited)) != 0) [[unlikely]]
+    settle_arming(qp);
+  return true;
+}
+
+/// QPs polled directly before any is parked: up to here a sweep is cheaper than a bell.
+constexpr std::size_t kDirectQps = 8;
+/// Passes between two parkings, and passes without a message after which a QP is parked.
+constexpr std::uint32_t kParkEvery = 1024;
+constexpr std::uint32_t kIdlePasses = 512;
+
+void unpark(SoftCq& cq, std::uint32_t slot) noexcept {
+  SoftQp* qp = cq.parked[slot];
+  if (qp == nullptr) return;  // A stray bit: peers of our own user can set any.
+  cq.parked[slot] = nullptr;
+  --cq.parked_count;
+  qp->parked = false;
+  qp->idle_passes = 0;
+  set_wake(*qp, qp->wake_flags & ~Wake::kParked);
+  cq.active.push_back(qp);
+}
+
+bool check_ready_set(SoftCq& cq) noexcept {
+  bool any = false;
+  for (std::uint32_t word = 0; word < kReadyWords; ++word) {
+    if (cq.ready_words[word].load(std::memory_order_relaxed) == 0) [[likely]]
+      continue;
+    std::uint64_t bits = cq.ready_words[word].exchange(0, std::memory_order_acquire);
+    for (; bits != 0; bits &= bits - 1) unpark(cq, word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+    any = true;
+  }
+  return any;
+}
+
+/// Takes idle QPs out of the sweep: their peers set a bit when they publish. One barrier serves all of them.
+void park_idle(SoftCq& cq) noexcept {
+  bool any = false;
+  for (SoftQp* qp : cq.active) {
+    if (qp->idle_passes >= kIdlePasses && qp->may_park) {
+      set_wake(*qp, qp->wake_flags | Wake::kParked);
+      any = true;
+    }
+  }
+  if (!any) return;
+  // A peer that published before it could see the flag is seen by the look at the ring below; any later one sees it.
+  ++thread_counters.barriers;
+  barrier_all_processes();
+  for (std::size_t i = 0; i < cq.active.size();) {
+    SoftQp& qp = *cq.active[i];
+    if ((qp.wake_flags & Wake::kParked) == 0) {
+      ++i;
+    } else if (qp.rx.ready()) {
+      set_wake(qp, qp.wake_flags & ~Wake::kParked);
+      qp.idle_passes = 0;
+      ++i;
+    } else {
+      qp.parked = true;
+      cq.parked[qp.ready_slot] = &qp;
+      ++cq.parked_count;
+      cq.active[i] = cq.active.back();
+      cq.active.pop_back();
+    }
+  }
+}
+
+bool progress(SoftCq& cq) noexcept {
+  bool any = false;
+  if (cq.parked_count != 0) any |= check_ready_set(cq);
+  const std::size_t before = cq.active.size();
+  for (std::size_t i = 0; i < cq.active.size(); ++i) {
+    SoftQp* qp = cq.active[i];
+    if (receive(*qp)) {
+      qp->idle_passes = 0;
+      any = true;
+      if (i < cq.active.size() && cq.active[i] != qp) --i;  // It went to error, and another took its place.
+    } else {
+      ++qp->idle_passes;
+    }
+  }
+  if (!cq.stalled.empty()) [[unlikely]]
+    any |= run_stalled(cq);
+  if (before > kDirectQps && ++cq.passes % kParkEvery == 0) park_idle(cq);
+  return any;
+}
+
+/// News for QPs of this CQ: connected, peer dead, error asked for.
+void attend(SoftCq& cq) noexcept {
+  cq.control.fetch_and(~SoftCq::kAttention, std::memory_order_acquire);
+  for (SoftQp* qp : cq.members) {
+    const ibv_qp_state state = qp->state_now();
+    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) continue;
+    if (qp->peer_dead.load(std::memory_order_acquire)) {
+      // What the peer published before it died is still received.
+      while (qp->rx_remote != nullptr && qp->state_now() != IBV_QPS_ERR && qp->rcq->room() > 0 && receive(*qp)) {}
+      enter_error(*qp, Status::kPeerLost);
+    } else if (qp->error_wanted.load(std::memory_order_acquire)) {
+      enter_error(*qp, Status::kClosed);
+    } else if (const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
+               remote != nullptr && qp->rx_remote == nullptr && qp->rcq == &cq && state != IBV_QPS_ERR) {
+      qp->rx = remote->ring;
+      qp->rx_remote = remote;
+      cq.active.push_back(qp);
+      // Receives posted before the peer was known told nobody: a sender may sleep over them.
+      if (qp->rq_posted != 0) ring_credit(*remote);
+    }
+  }
+}
+
+inline int drain(SoftCq& cq, int count, ibv_wc* wc) noexcept {
+  int got = 0;
+  while (got < count && cq.head != cq.tail) {
+    const Cqe& entry = cq.ring[cq.head & cq.mask];
+    if (cq.held && entry.qp->state_now() != IBV_QPS_ERR) [[unlikely]]
+      break;
+    wc[got++] = entry.wc;
+    if (entry.sq_index != kNotSend) {
+      entry.qp->sq_retired = entry.sq_index + 1;
+    } else {
+      ++entry.qp->rq_polled;
+    }
+    ++cq.head;
+  }
+  return got;
+}
+
+/// Polls in a row that may return completions without a look at the rings.
+constexpr std::uint32_t kBusyPolls = 8;
+
+int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM: break;
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if ((wr.send_flags & IBV_SEND_INLINE) != 0) return EINVAL;
+      break;
+    default: return EOPNOTSUPP;
+  }
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return EINVAL;
+  const std::uint64_t length = total_length(wr);
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0 && length > qp.max_inline) return EINVAL;
+  return length > qp.nic->limits().max_message ? EMSGSIZE : 0;
+}
+
+}  // namespace
+
+PathCounters path_counters() noexcept { return thread_counters; }
+
+void wake_peer(const RemoteQp& remote) noexcept {
+  if (remote.event_fd >= 0) {
+    signal_eventfd(remote.event_fd);
+  } else if (remote.wake_socket >= 0) {
+    Request wake;
+    wake.type = RequestType::kWake;
+    wake.your_qp = remote.qp_num;
+    // A peer that lets its socket fill up sleeps on: its loss.
+    (void)send_message(remote.wake_socket, std::as_bytes(std::span(&wake, 1)), {});
+  }
+}
+
+int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  for (; wr != nullptr; wr = wr->next) {
+    const ibv_qp_state state = qp.state_now();
+    int error = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? validate(qp, *wr) : EINVAL;
+    if (error == 0 && qp.sq_posted - qp.sq_retired >= qp.max_send_wr) error = ENOMEM;
+    if (error != 0) [[unlikely]] {
+      *bad_wr = wr;
+      if (qp.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
+      return error;
+    }
+    const std::uint64_t sq_index = qp.sq_posted++;
+    const bool may_run =
+        state == IBV_QPS_RTS && qp.pending_head == qp.pending_tail && !qp.held.load(std::memory_order_relaxed);
+    if (may_run) [[likely]] {
+      if (run(qp, *wr, (wr->send_flags & IBV_SEND_INLINE) != 0, sq_index) == Ran::kStalled) [[unlikely]] {
+        enqueue(qp, *wr, sq_index);
+      }
+    } else {
+      enqueue(qp, *wr, sq_index);
+    }
+  }
+  if (qp.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
+  return 0;
+}
+
+int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  int error = 0;
+  const std::uint64_t before = qp.rq_posted;
+  for (; wr != nullptr; wr = wr->next) {
+    if (qp.state_now() == IBV_QPS_RESET || wr->num_sge < 0 ||
+        static_cast<std::uint32_t>(wr->num_sge) > qp.max_recv_sge) {
+      error = EINVAL;
+    } else if (qp.rq_posted - qp.rq_polled >= qp.max_recv_wr) {
+      error = ENOMEM;
+    }
+    if (error != 0) [[unlikely]] {
+      *bad_wr = wr;
+      break;
+    }
+    const std::size_t slot = qp.rq_posted & qp.receive_mask;
+    ReceiveWqe& entry = qp.receives[slot];
+    entry.wr_id = wr->wr_id;
+    entry.sge_count = static_cast<std::uint32_t>(wr->num_sge);
+    std::uint64_t capacity = 0;
+    ibv_sge* sges = qp.receive_sges.get() + slot * qp.max_recv_sge;
+    bool keys_hold = true;
+    for (int i = 0; i < wr->num_sge; ++i) {
+      sges[i] = wr->sg_list[i];
+      capacity += wr->sg_list[i].length;
+      // A device finds a bad key when the message comes, and tells the sender. Here the sender's completion does not
+      // wait for the receiver, so the sender must be able to see it beforehand.
+      keys_hold = keys_hold && (sges[i].length == 0 || local_address(qp, sges[i], IBV_ACCESS_LOCAL_WRITE) != nullptr);
+    }
+    entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, qp.nic->limits().max_message));
+    // Length and smallest length are there before the count that admits a sender to them.
+    qp.receive_lengths[slot].store(entry.capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
+    const std::uint32_t smallest = keys_hold ? entry.capacity : 0;
+    if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
+      qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
+    }
+    ++qp.rq_posted;
+  }
+  if (qp.rq_posted != before) {
+    if (qp.state_now() == IBV_QPS_ERR) [[unlikely]] {
+      list_stalled(qp);
+      return error;
+    }
+    qp.own->receives.posted.store(qp.rq_posted, std::memory_order_release);
+    if (qp.rx_remote != nullptr) ring_credit(*qp.rx_remote);
+  }
+  return error;
+}
+
+int poll_cq(ibv_cq* base, int count, ibv_wc* wc) noexcept {
+  SoftCq& cq = *static_cast<SoftCq*>(base);
+  const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
+  cq.poll_word.store(word + 1, std::memory_order_relaxed);
+  light_barrier();
+  int got = 0;
+  const std::uint32_t control = cq.control.load(std::memory_order_acquire);
+  if ((control & SoftCq::kExclusive) == 0) [[likely]] {
+    if (control != 0) [[unlikely]]
+      attend(cq);
+    got = drain(cq, count, wc);
+    if (got == 0 || (got < count && ++cq.busy_polls >= kBusyPolls)) {
+      cq.busy_polls = 0;
+      if (progress(cq)) got += drain(cq, count - got, wc + got);
+    }
+  }
+  cq.poll_word.store(word + 2, std::memory_order_release);
+  return got;
+}
+
+int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
+  SoftCq& cq = *static_cast<SoftCq*>(base);
+  if (cq.channel == nullptr) return EINVAL;
+  const OwnerSection section(cq);
+  if (cq.armed != SoftCq::Armed::kAny) {
+    cq.armed = solicited_only != 0 ? SoftCq::Armed::kSolicited : SoftCq::Armed::kAny;
+  }
+  const std::uint32_t wanted = cq.armed == SoftCq::Armed::kAny ? Wake::kMessage : Wake::kSolicited;
+  bool changed = false;
+  for (SoftQp* qp : cq.members) {
+    std::uint32_t flags = qp->wake_flags;
+    if (qp->rcq == &cq) flags |= wanted;
+    if (qp->scq == &cq && qp->pending_head != qp->pending_tail) flags |= Wake::kCredit;
+    changed |= flags != qp->wake_flags;
+    set_wake(*qp, flags);
+  }
+  if (changed) {
+    // The sleeper pays: after this, a peer either sees the flag, or its message is seen by the poll that the caller
+    // owes between arming and waiting.
+    ++thread_counters.barriers;
+    barrier_all_processes();
+  }
+  return 0;
+}
+
+int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+  *bad_wr = wr;
+  return EOPNOTSUPP;
+}
+
+Deadline stall_deadline(SoftCq& cq) noexcept {
+  const OwnerSection section(cq);
+  Deadline earliest = Deadline::never();
+  for (const SoftQp* qp : cq.stalled) {
+    const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
+    if (qp->stall == SoftQp::Stall::kRnr && qp->rnr_retry != 7) {
+      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->rnr_retry * remote->rnr_ticks));
+    } else if (qp->stall == SoftQp::Stall::kPeer && qp->retry_ticks != 0) {
+      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
+    }
+  }
+  return earliest;
+}
+
+bool arm_stalled(SoftCq& cq) noexcept {
+  const OwnerSection section(cq);
+  bool changed = false;
+  for (SoftQp* qp : cq.stalled) {
+    if (qp->flushing) return true;
+    if ((qp->wake_flags & Wake::kCredit) != 0) continue;
+    set_wake(*qp, qp->wake_flags | Wake::kCredit);
+    changed = true;
+  }
+  if (!changed) return false;
+  ++thread_counters.barriers;
+  barrier_all_processes();
+  // The re-check: credit that came before the peer could see the flag.
+  for (SoftQp* qp : cq.stalled) {
+    const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
+    if (remote == nullptr) continue;
+    if (qp->stall == SoftQp::Stall::kRnr && has_receive(*qp, *remote)) return true;
+    if (qp->stall == SoftQp::Stall::kRoom && qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
+      return true;
+    }
+    if (qp->stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
+                                                 static_cast<std::uint32_t>(Readiness::kReady)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void hold_execution(ibv_qp* base, bool hold) noexcept {
+  static_cast<SoftQp*>(base)->held.store(hold, std::memory_order_relaxed);
+}
+void hold_completions(ibv_cq* base, bool hold) noexcept { static_cast<SoftCq*>(base)->held = hold; }
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,144 @@
+// What processes share: the key table, a QP's control page, and the rendezvous messages. Every shared word has one
+// writer, its owner; peers map it read-only. The only exception is the ready set, which peers of the same user write.
+#pragma once
+
+#include "nic/soft/ring.hpp"
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::nic::soft {
+
+inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
+
+/// One memory region as peers see it. `rkey` is 0 while revoked. The rest is written before rkey (release) and stays
+/// until the entry is revoked and reused, which an importer notices by rkey.
+struct alignas(64) KeyEntry {
+  std::atomic<std::uint32_t> rkey;
+  std::uint32_t pd;
+  std::uint64_t iova;
+  std::uint64_t length;
+  std::uint64_t memory_id;
+  std::uint64_t memory_offset;
+  std::uint32_t access;
+};
+static_assert(sizeof(KeyEntry) == 64);
+
+// Keys: index << 8 | generation. The generation grows each time an index is used again, so that a stale key stays
+// stale for 256 uses of its index, and indices are reused in turn, oldest first. A remote key has the top bit set and a
+// local key has not: one used as the other is refused.
+inline constexpr std::uint32_t kRemoteKeyBit = 0x80000000U;
+inline constexpr std::uint32_t kMaxKeyIndex = 1U << 22;
+[[nodiscard]] constexpr std::uint32_t key_index(std::uint32_t key) noexcept { return (key & ~kRemoteKeyBit) >> 8; }
+
+/// What a QP tells its peer about itself.
+enum class Readiness : std::uint32_t {
+  kNotReady = 0,  ///< Below RTR: the peer's requests wait and are retried.
+  kReady = 1,     ///< RTR or RTS.
+  kGone = 2,      ///< In error, reset or destroyed: requests are not answered any more.
+};
+
+/// Bits of QpControl::wake: what the owner wants to be told of, because it does not look by itself.
+struct Wake {
+  static constexpr std::uint32_t kMessage = 1;    ///< Signal my event descriptor when you publish a message.
+  static constexpr std::uint32_t kSolicited = 2;  ///< Only for a solicited one.
+  static constexpr std::uint32_t kCredit = 4;     ///< Signal when you post receives or consume messages.
+  static constexpr std::uint32_t kParked = 8;     ///< Set my bit in the ready set when you publish a message.
+};
+
+/// A posted receive's length, with this bit when its local keys do not hold: what is sent to it fails on both sides.
+inline constexpr std::uint32_t kBadReceive = 0x80000000U;
+
+/// Head of a QP's shared memory: then follow the lengths of posted receives, the slots and the data ring.
+struct QpControl {
+  // Read by the peer at each operation, written rarely: the line stays shared in both caches.
+  struct alignas(64) {
+    std::atomic<std::uint32_t> readiness;
+    std::atomic<std::uint32_t> wake;
+    std::atomic<std::uint32_t> min_receive;  ///< Every receive posted so far is at least this long.
+  } rare;
+  struct alignas(64) {
+    std::atomic<std::uint64_t> consumed;  ///< Messages of the peer's ring that are copied out.
+  } consumer;
+  struct alignas(64) {
+    std::atomic<std::uint64_t> posted;  ///< Receives posted so far.
+  } receives;
+  struct alignas(64) {
+    std::atomic<std::uint64_t> word;  ///< Odd while this QP reads or writes a peer's memory.
+  } access;
+};
+static_assert(sizeof(QpControl) == 256);
+
+/// Geometry of a QP's shared memory, as its owner says in the offer. Checked against the file's size.
+struct QpGeometry {
+  std::uint32_t receive_entries = 0;  ///< Power of two: the ring of lengths of posted receives.
+  std::uint32_t slots = 0;            ///< Power of two.
+  std::uint32_t data_bytes = 0;       ///< Power of two, at least 4 segments.
+  std::uint32_t reserved = 0;
+  std::uint64_t start = 0;  ///< First index of the ring.
+
+  [[nodiscard]] std::size_t lengths_offset() const noexcept { return sizeof(QpControl); }
+  [[nodiscard]] std::size_t slots_offset() const noexcept {
+    return (lengths_offset() + std::size_t{receive_entries} * 4 + 63) & ~std::size_t{63};
+  }
+  [[nodiscard]] std::size_t data_offset() const noexcept { return slots_offset() + std::size_t{slots} * sizeof(Slot); }
+  [[nodiscard]] std::size_t total_bytes() const noexcept {
+    return (data_offset() + data_bytes + 4095) & ~std::size_t{4095};
+  }
+  [[nodiscard]] bool valid() const noexcept {
+    const auto power = [](std::uint32_t n, std::uint32_t least, std::uint32_t most) {
+      return n >= least && n <= most && (n & (n - 1)) == 0;
+    };
+    return power(receive_entries, 1, 1U << 16) && power(slots, 2, 1U << 17) &&
+           power(data_bytes, 4 * kSegmentBytes, 1U << 30) && start % slots == 0;
+  }
+};
+
+// --- rendezvous: one request and one reply at a time over a SOCK_SEQPACKET Unix socket, fixed size, host-endian (both
+// ends are on one host by construction) ------------------------------------------------------------------------------
+
+enum class RequestType : std::uint32_t {
+  kHello = 1,   ///< First. Reply carries the key table's descriptor, and the ready set's for the same user.
+  kOffer = 2,   ///< My QP wants yours: with its shared memory's descriptor and its event descriptor.
+  kMemory = 3,  ///< A descriptor of one of your arenas.
+  kWake = 4,    ///< Your QP asked to be told, and I do not write to a descriptor that another user could make block.
+                ///< The only request without a reply.
+};
+
+struct Request {
+  std::uint32_t magic = kMagic;
+  std::uint32_t version = kLayoutVersion;
+  RequestType type = RequestType::kHello;
+  std::uint32_t my_qp = 0;
+  ibv_gid my_gid{};
+  std::uint32_t your_qp = 0;
+  std::uint32_t pd = 0;         ///< Of my QP.
+  std::uint32_t access = 0;     ///< qp_access_flags of my QP.
+  std::uint32_t ready_bit = 0;  ///< Bit of my QP in my ready set, kNoReadyBit without.
+  std::uint32_t min_rnr_timer = 0;
+  std::uint32_t has_event = 0;  ///< 1: the second descriptor is my QP's event descriptor.
+  std::uint64_t memory_id = 0;
+  QpGeometry geometry;
+};
+static_assert(sizeof(Request) == 88);
+inline constexpr std::uint32_t kNoReadyBit = ~0U;
+
+enum class Answer : std::uint32_t { kOk = 0, kNotAllowed = 1, kVersion = 2, kUnknown = 3, kNotGranted = 4, kBad = 5 };
+
+struct Reply {
+  std::uint32_t magic = kMagic;
+  std::uint32_t version = kLayoutVersion;
+  Answer answer = Answer::kOk;
+  std::uint32_t key_entries = 0;  ///< Hello.
+  ibv_gid gid{};                  ///< Hello: who answers.
+  std::uint64_t size = 0;         ///< Memory: bytes. Hello: bytes of the ready set, 0 without.
+  std::uint32_t writable = 0;     ///< Memory: 1 when the peer may map it read-write.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(Reply) == 48);
+
+}  // namespace verbena::nic::soft

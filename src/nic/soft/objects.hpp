@@ -1,0 +1,280 @@
+// The soft NIC's private objects. Data-path members first in each, cold ones behind.
+#pragma once
+
+#include "nic/nic.hpp"
+#include "nic/soft/layout.hpp"
+#include "nic/soft/ring.hpp"
+#include "nic/soft/system.hpp"
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace verbena::nic::soft {
+
+struct SoftCq;
+struct SoftQp;
+class SoftNic;
+
+[[nodiscard]] inline bool same(const ibv_gid& a, const ibv_gid& b) noexcept {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+/// A key of a peer that this process may use: checked at import, immutable while `rkey` is set.
+struct alignas(64) Import {
+  std::atomic<std::uint32_t> rkey{0};  // 0: not imported. Published last (release).
+  std::uint32_t pd = 0;
+  std::uint64_t iova = 0;
+  std::uint64_t length = 0;
+  std::byte* base = nullptr;                         // Of iova, in this process.
+  const std::atomic<std::uint32_t>* live = nullptr;  // The owner's word: differs from rkey once revoked.
+  std::uint32_t access = 0;
+  std::uint32_t uses = 0;  // Times imported and not released. Control plane.
+  std::uint64_t memory_id = 0;
+};
+static_assert(sizeof(Import) == 64);
+
+/// A region of this process, for local keys.
+struct LocalKey {
+  std::atomic<std::uint32_t> lkey{0};  // 0: free. Published last (release).
+  std::uint32_t pd = 0;
+  std::uint64_t iova = 0;
+  std::uint64_t length = 0;
+  std::byte* base = nullptr;
+  std::uint32_t access = 0;
+};
+
+/// Anonymous zeroed memory of T, faulted in as it is touched: tables that are large for few.
+template <class T>
+class LazyTable {
+ public:
+  LazyTable() noexcept = default;
+  LazyTable(LazyTable&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  LazyTable& operator=(LazyTable&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~LazyTable();
+  [[nodiscard]] static Result<LazyTable> create(std::size_t count);
+  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return data_[i]; }
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+/// A process that this NIC is connected to, found by its GID. Shared by the QPs that lead there.
+struct Peer {
+  // Data path.
+  LazyTable<Import> imports;  // By key index.
+  std::atomic<bool> dead{false};
+  // Control plane. `request_mutex` serialises requests on the socket; the rest is under the NIC's mutex.
+  ibv_gid gid{};
+  PeerProcess process;
+  Fd socket;
+  Fd pidfd;       // Of another process only.
+  Mapping keys;   // Its KeyEntry table.
+  Mapping ready;  // Its ready set; empty for a foreign user.
+  std::mutex request_mutex;
+  struct Memory {
+    std::uint64_t id = 0;
+    Mapping mapping;
+    bool writable = false;
+    std::uint32_t uses = 0;
+  };
+  std::vector<std::unique_ptr<Memory>> memories;
+  std::uint32_t key_entries = 0;
+  std::uint32_t users = 0;          // QPs that lead there, and requests under way.
+  std::uint64_t socket_source = 0;  // In the control thread's epoll; 0: not, or no longer.
+  std::uint64_t pidfd_source = 0;
+};
+
+/// The peer's QP as this QP uses it: mapped, checked, immutable once published.
+struct RemoteQp {
+  const QpControl* control = nullptr;
+  const std::atomic<std::uint32_t>* receive_lengths = nullptr;
+  std::uint32_t receive_mask = 0;
+  std::uint32_t pd = 0;
+  std::uint32_t access = 0;                          // qp_access_flags
+  std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
+  std::uint64_t ready_bit = 0;
+  int event_fd = -1;     // Of a peer of this user.
+  int wake_socket = -1;  // Of a foreign one: asked for the same by message.
+  std::uint32_t qp_num = 0;
+  std::uint64_t rnr_ticks = 0;
+  Peer* peer = nullptr;
+  Mapping mapping;
+  Fd event;
+  RingConsumer<RealMemory> ring;  // Where this side's receiving starts.
+};
+
+/// An offer that arrived before this side's QP went to RTR, or after: matched by GID and number.
+struct Offer {
+  ibv_gid gid{};
+  std::uint32_t qp_num = 0;
+  Request request;
+  Fd memory;
+  Fd event;
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+struct ReceiveWqe {
+  std::uint64_t wr_id = 0;
+  std::uint32_t sge_count = 0;
+  std::uint32_t capacity = 0;  // Sum of the SGEs.
+};
+
+/// A send work request that could not be executed when it was posted.
+struct SendWqe {
+  ibv_send_wr wr{};
+  std::uint64_t sq_index = 0;
+};
+
+/// One completion, with what poll needs to retire send-queue slots.
+struct Cqe {
+  ibv_wc wc;
+  SoftQp* qp;
+  std::uint64_t sq_index;  // Send completions: slots up to here are free. Else kNotSend.
+};
+inline constexpr std::uint64_t kNotSend = ~std::uint64_t{0};
+static_assert(sizeof(Cqe) == 64);
+
+struct SoftChannel : ibv_comp_channel {
+  SoftNic* nic = nullptr;
+  Fd epoll;  // ibv_comp_channel::fd
+  Fd wake;
+  std::vector<SoftCq*> cqs;  // Under the NIC's mutex.
+};
+
+struct SoftCq : ibv_cq {
+  SoftNic* nic = nullptr;
+  // Owner of the CQ.
+  std::unique_ptr<Cqe[]> ring;
+  std::uint32_t mask = 0;
+  std::uint32_t capacity = 0;
+  std::uint64_t head = 0;
+  std::uint64_t tail = 0;
+  std::uint32_t busy_polls = 0;  // Polls in a row that found something without looking at rings.
+  std::uint32_t parked_count = 0;
+  std::uint32_t passes = 0;
+  enum class Armed : std::uint8_t { kNo, kAny, kSolicited };
+  Armed armed = Armed::kNo;
+  bool held = false;             // Completions are kept back (tests).
+  std::vector<SoftQp*> active;   // Receive side polled here. Reserved up front.
+  std::vector<SoftQp*> stalled;  // Send side, or a flush, has work left.
+  // `control` is odd bits of other threads: kExclusive while the control plane changes the lists, kAttention when a
+  // QP has news (peer dead, connected, error asked for).
+  static constexpr std::uint32_t kExclusive = 1;
+  static constexpr std::uint32_t kAttention = 2;
+  alignas(64) std::atomic<std::uint32_t> control{0};
+  std::atomic<std::uint64_t> poll_word{0};  // Odd while the owner is inside poll.
+  // Control plane.
+  Fd event;                                           // Signalled by completions of this side.
+  std::vector<SoftQp*> members;                       // Every QP that uses it, once.
+  std::atomic<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
+  std::uint32_t ready_index = 0;
+  std::array<SoftQp*, 512> parked{};  // By bit.
+
+  [[nodiscard]] std::uint32_t room() const noexcept { return capacity - static_cast<std::uint32_t>(tail - head); }
+};
+inline constexpr std::uint32_t kReadyWords = 8;  // One cache line: 512 QPs of a CQ can be parked.
+
+struct SoftPd : ibv_pd {
+  std::uint32_t id = 0;
+  std::uint32_t users = 0;
+};
+
+struct SoftMr : ibv_mr {
+  std::uint64_t memory_id = 0;
+};
+
+struct SoftQp : ibv_qp {
+  SoftNic* nic = nullptr;
+  SoftCq* scq = nullptr;
+  SoftCq* rcq = nullptr;
+  // Sending. Owner.
+  RingProducer<RealMemory> tx;
+  QpControl* own = nullptr;                       // This QP's shared head.
+  std::atomic<RemoteQp*> remote{nullptr};         // Published by the control plane when both sides have offered.
+  std::atomic<std::uint32_t> now{IBV_QPS_RESET};  // ibv_qp_state
+  std::uint64_t access_count = 0;
+  std::uint64_t sent = 0;        // Messages that took a receive of the peer.
+  std::uint64_t sent_limit = 0;  // Receives of the peer as last read.
+  std::uint64_t sq_posted = 0;
+  std::uint64_t sq_retired = 0;  // Slots freed by polled completions.
+  std::uint32_t max_send_wr = 0;
+  std::uint32_t max_send_sge = 0;
+  std::uint32_t max_inline = 0;
+  bool signal_all = false;
+  bool in_stalled = false;
+  bool notify = false;  // Messages were published since the last bell.
+  bool notify_solicited = false;
+  std::atomic<bool> held{false};  // Execution is kept back (tests).
+  // Send queue of what could not be executed at once.
+  std::uint64_t pending_head = 0;
+  std::uint64_t pending_tail = 0;
+  std::unique_ptr<SendWqe[]> pending;           // Ring of pending_mask + 1.
+  std::unique_ptr<ibv_sge[]> pending_sges;      // max_send_sge each.
+  std::unique_ptr<std::byte[]> pending_inline;  // max_inline each.
+  std::uint32_t pending_mask = 0;
+  std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
+  enum class Stall : std::uint8_t { kNone, kRnr, kPeer, kRoom };
+  Stall stall = Stall::kNone;
+  std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`.
+  // Receiving. Owner.
+  RingConsumer<RealMemory> rx;
+  const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.
+  std::unique_ptr<ReceiveWqe[]> receives;  // Ring of receive_mask + 1.
+  std::unique_ptr<ibv_sge[]> receive_sges;
+  std::atomic<std::uint32_t>* receive_lengths = nullptr;  // Shared.
+  std::uint32_t receive_mask = 0;
+  std::uint32_t max_recv_wr = 0;
+  std::uint32_t max_recv_sge = 0;
+  std::uint64_t rq_posted = 0;
+  std::uint64_t rq_done = 0;    // Receives that are complete.
+  std::uint64_t rq_polled = 0;  // Completions of receives handed to the user.
+  std::uint32_t rx_offset = 0;  // Bytes of the current multi-segment message.
+  bool rx_open = false;         // Between its first and its last segment.
+  bool may_park = false;        // The peer can set our bit of the ready set.
+  bool loss_told = false;       // One request has been completed for the peer's loss.
+  std::uint32_t idle_passes = 0;
+  bool parked = false;
+  bool flushing = false;
+  std::uint32_t wake_flags = 0;  // Mirror of own->rare.wake. Owner.
+  // Control plane.
+  std::atomic<bool> peer_dead{false};
+  std::atomic<bool> error_wanted{false};  // modify_qp(ERR), or a revocation that timed out.
+  std::atomic<Status> failure{Status::kOk};
+  SoftPd* spd = nullptr;
+  QpGeometry geometry;
+  Fd memory;
+  Mapping mapping;
+  Fd event;
+  Peer* peer = nullptr;
+  ibv_gid remote_gid{};
+  std::uint32_t remote_qp_num = 0;
+  std::uint32_t access_flags = 0;
+  std::uint32_t ready_slot = kNoReadyBit;  // In the receive CQ's ready words.
+  std::uint8_t min_rnr_timer = 0;
+  std::uint8_t rnr_retry = 7;
+  std::uint8_t retry_count = 7;
+  std::uint8_t timeout = 14;
+  std::uint64_t retry_ticks = 0;  // Until RETRY_EXC_ERR; 0 is for ever.
+  std::unique_ptr<RemoteQp> remote_owner;
+  std::vector<Offer> offers;                                      // At most kMaxOffers, newest last.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> imported;  // Key index and count, to release with the QP.
+
+  [[nodiscard]] ibv_qp_state state_now() const noexcept {
+    return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));
+  }
+};
+inline constexpr std::size_t kMaxOffers = 4;
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,1093 @@
+// The control plane of the soft NIC: objects, memory, keys, queue pairs and their states.
+#include "nic/soft/soft_nic.hpp"
+
+#include "base/check.hpp"
+
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+namespace verbena::nic::soft {
+
+namespace {
+
+constexpr std::uint32_t kMaxCqs = 1024;
+constexpr std::uint32_t kMaxQpWr = 16384;
+constexpr std::uint32_t kMaxSge = 16;
+// Large enough that an eager message of the message layer needs no staging copy.
+constexpr std::uint32_t kMaxInline = 8192;
+constexpr std::uint32_t kMaxMessage = 1U << 30;
+constexpr std::uint32_t kMaxCqe = 1U << 20;
+constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// IB specification, table 46 (RNR NAK timer field): 0.01 ms units, 0 is the longest.
+constexpr std::uint32_t kRnrTimerUs[32] = {
+    655360, 10,   20,   30,   40,    60,    80,    120,   160,   240,   320,   480,    640,    960,    1280,   1920,
+    2560,   3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520};
+
+[[nodiscard]] std::uint64_t us_to_ticks(double us) noexcept { return static_cast<std::uint64_t>(us * ticks_per_us()); }
+
+template <class T>
+[[nodiscard]] std::unique_ptr<T[]> make_array(std::size_t count) noexcept {
+  return std::unique_ptr<T[]>(new (std::nothrow) T[count]());
+}
+
+[[nodiscard]] std::unexpected<Error> no_memory(const char* what) noexcept {
+  return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
+              what);
+}
+
+}  // namespace
+
+template <class T>
+LazyTable<T>::~LazyTable() {
+  if (data_ != nullptr) ::munmap(data_, count_ * sizeof(T));
+}
+
+template <class T>
+Result<LazyTable<T>> LazyTable<T>::create(std::size_t count) {
+  void* data =
+      ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return fail_system("mmap", errno, "making a key table");
+  LazyTable table;
+  // All-zero bytes are a valid T here: atomics of 0, null pointers.
+  table.data_ = static_cast<T*>(data);
+  table.count_ = count;
+  return table;
+}
+template class LazyTable<Import>;
+template class LazyTable<LocalKey>;
+
+/// Runs `change` while the owner of `cq` is outside poll and stays there. Under the NIC's mutex; must not be called by
+/// the owner from inside poll (it never is: polls call no control plane).
+template <class Change>
+void SoftNic::exclusively(SoftCq& cq, Change&& change) noexcept {
+  cq.control.fetch_or(SoftCq::kExclusive, std::memory_order_seq_cst);
+  barrier_this_process();
+  const std::uint64_t word = cq.poll_word.load(std::memory_order_acquire);
+  if (word % 2 == 1) {
+    // A poll takes microseconds and cannot wait for anything; any change of the word means that this one is over, and
+    // that the next one saw kExclusive.
+    while (cq.poll_word.load(std::memory_order_acquire) == word) std::this_thread::yield();
+  }
+  change();
+  cq.control.fetch_and(~SoftCq::kExclusive, std::memory_order_release);
+}
+
+SoftNic::SoftNic(const SoftOptions& options, const TestOptions& test)
+    : options_(options), test_(test), allowed_uids_(options.allowed_uids.begin(), options.allowed_uids.end()) {
+  options_.allowed_uids = {};
+  limits_ = {.max_qp = options.max_qp,
+             .max_cq = kMaxCqs,
+             .max_mr = options.max_mr - 1,
+             .max_pd = 65536,
+             .max_qp_wr = kMaxQpWr,
+             .max_cqe = kMaxCqe,
+             .max_sge = kMaxSge,
+             .max_inline = kMaxInline,
+             .max_rd_atomic = 128,
+             .max_message = kMaxMessage};
+}
+
+Result<void> SoftNic::start() {
+  if (options_.max_qp == 0 || options_.max_qp > 65536 || options_.max_mr < 2 || options_.max_mr > kMaxKeyIndex) {
+    return fail(Status::kBadArgument, "open_soft", 0, "max_qp {} must be 1 to 65536 and max_mr {} 2 to {}",
+                options_.max_qp, options_.max_mr, kMaxKeyIndex);
+  }
+  VERBENA_TRY(register_membarriers());
+  VERBENA_ASSIGN(keys_, Mapping::create("verbena-keys", options_.max_mr * sizeof(KeyEntry), Mapping::Mode::kRead));
+  VERBENA_ASSIGN(ready_, Mapping::create("verbena-ready", kMaxCqs * kReadyWords * sizeof(std::uint64_t),
+                                         Mapping::Mode::kReadWrite));
+  VERBENA_ASSIGN(local_keys_, LazyTable<LocalKey>::create(options_.max_mr));
+  generations_.resize(options_.max_mr, 0);
+  free_keys_.resize(options_.max_mr - 1);
+  // Index 0 stays unused: no key is 0.
+  for (std::uint32_t i = 0; i < free_keys_.size(); ++i) free_keys_[i] = i + 1;
+  cq_slots_.resize(kMaxCqs, false);
+
+  std::strncpy(device_.name, "verbena-soft", sizeof device_.name - 1);
+  device_.node_type = IBV_NODE_UNSPECIFIED;
+  device_.transport_type = IBV_TRANSPORT_UNSPECIFIED;
+  verbs_.sz = sizeof verbs_;
+  verbs_.context.device = &device_;
+  verbs_.context.cmd_fd = -1;
+  verbs_.context.async_fd = -1;
+  verbs_.context.num_comp_vectors = 1;
+  verbs_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+  verbs_.context.ops.post_send = &post_send;
+  verbs_.context.ops.post_recv = &post_recv;
+  verbs_.context.ops.poll_cq = &poll_cq;
+  verbs_.context.ops.req_notify_cq = &req_notify_cq;
+  verbs_.context.ops.post_srq_recv = &post_srq_recv;
+  (void)ticks_per_us();  // Measured now, not at the first stall.
+  return open_rendezvous();
+}
+
+Result<ibv_pd*> SoftNic::alloc_pd() {
+  const std::lock_guard lock(mutex_);
+  auto* pd = new (std::nothrow) SoftPd();
+  if (pd == nullptr) return no_memory("a protection domain");
+  pd->context = context();
+  pd->id = next_pd_++;
+  pd->handle = pd->id;
+  ++objects_.pds;
+  return pd;
+}
+
+Result<void> SoftNic::dealloc_pd(ibv_pd* base) {
+  const std::lock_guard lock(mutex_);
+  auto* pd = static_cast<SoftPd*>(base);
+  if (pd->users != 0) {
+    return fail(Status::kBusy, "dealloc_pd", EBUSY, "{} queue pairs or memory regions still use the protection domain",
+                pd->users);
+  }
+  delete pd;
+  --objects_.pds;
+  return {};
+}
+
+namespace {
+[[nodiscard]] Result<void> check_grant(const Grant& grant, host::Share share) {
+  if (grant.to != Grant::To::kNobody && share == host::Share::kNone) {
+    return fail(Status::kBadArgument, "attach", 0,
+                "the arena was made with Share::kNone and can be granted to nobody; make it kReadOnly or kReadWrite");
+  }
+  return {};
+}
+}  // namespace
+
+Result<std::uint64_t> SoftNic::attach(const host::Arena& arena, const Grant& grant) {
+  if (arena.data() == nullptr) return fail(Status::kBadArgument, "attach", 0, "the arena is empty");
+  VERBENA_TRY(check_grant(grant, arena.share()));
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t id = next_memory_++;
+  memories_[id] = {arena.data(), arena.size(), arena.fd(), arena.share(), grant, 0};
+  note_owner_mapping(arena.fd(), arena.data());
+  ++objects_.arenas;
+  return id;
+}
+
+Result<void> SoftNic::grant(std::uint64_t memory_id, const Grant& grant) {
+  const std::lock_guard lock(mutex_);
+  const auto at = memories_.find(memory_id);
+  if (at == memories_.end()) return fail(Status::kBadArgument, "grant", 0, "no arena {} is attached", memory_id);
+  VERBENA_TRY(check_grant(grant, at->second.share));
+  if (at->second.grant.to != Grant::To::kNobody) {
+    return fail(
+        Status::kBadArgument, "grant", 0,
+        "the arena is granted already; memory that one peer may write is never given to another: make a new arena");
+  }
+  at->second.grant = grant;
+  return {};
+}
+
+Result<void> SoftNic::detach(std::uint64_t memory_id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = memories_.find(memory_id);
+  if (at == memories_.end()) return fail(Status::kBadArgument, "detach", 0, "no arena {} is attached", memory_id);
+  if (at->second.regions != 0) {
+    return fail(Status::kBusy, "detach", EBUSY, "{} memory regions still lie in the arena", at->second.regions);
+  }
+  forget_owner_mapping(at->second.data);
+  memories_.erase(at);
+  --objects_.arenas;
+  return {};
+}
+
+Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length, std::uint64_t iova, int access) {
+  auto* pd = static_cast<SoftPd*>(base);
+  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_RELAXED_ORDERING;
+  if (length == 0 || (access & ~kKnown) != 0 || iova + length < iova) {
+    return fail(Status::kBadArgument, "reg_mr", EINVAL, "length {} or access {:#x} cannot be registered", length,
+                access);
+  }
+  if ((access & kRemoteWriters) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    return fail(Status::kBadArgument, "reg_mr", EINVAL,
+                "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
+  }
+  const std::lock_guard lock(mutex_);
+  const auto* bytes = static_cast<const std::byte*>(address);
+  auto at = std::find_if(memories_.begin(), memories_.end(), [&](const auto& entry) {
+    const Memory& memory = entry.second;
+    return bytes >= memory.data && length <= memory.size &&
+           static_cast<std::size_t>(bytes - memory.data) <= memory.size - length;
+  });
+  if (at == memories_.end()) {
+    return fail(
+        Status::kUnsupported, "reg_mr", EOPNOTSUPP,
+        "the range is not inside one attached arena, and the soft NIC of this release registers no other memory; "
+        "allocate from an arena");
+  }
+  Memory& memory = at->second;
+  if (((access & kRemoteWriters) != 0 && memory.share != host::Share::kReadWrite) ||
+      ((access & IBV_ACCESS_REMOTE_READ) != 0 && memory.share == host::Share::kNone)) {
+    return fail(Status::kBadArgument, "reg_mr", EACCES,
+                "the arena's share does not allow the remote access {:#x}; make the arena kReadOnly or kReadWrite",
+                access);
+  }
+  if (free_keys_head_ == free_keys_.size()) {
+    return fail(Status::kLimit, "reg_mr", ENOMEM, "all {} memory regions are in use; raise SoftOptions::max_mr",
+                limits_.max_mr);
+  }
+  auto* mr = new (std::nothrow) SoftMr();
+  if (mr == nullptr) return no_memory("a memory region");
+  const std::uint32_t index = free_keys_[free_keys_head_++];
+  const std::uint32_t key = (index << 8) | ++generations_[index];
+  mr->context = context();
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->handle = index;
+  mr->lkey = key;
+  mr->rkey = key | kRemoteKeyBit;
+  mr->memory_id = at->first;
+  ++memory.regions;
+  ++pd->users;
+  ++objects_.mrs;
+
+  LocalKey& local = local_keys_[index];
+  local.pd = pd->id;
+  local.iova = iova;
+  local.length = length;
+  local.base = static_cast<std::byte*>(address);
+  local.access = static_cast<std::uint32_t>(access);
+  local.lkey.store(mr->lkey, std::memory_order_release);
+
+  KeyEntry& entry = reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
+  entry.pd = pd->id;
+  entry.iova = iova;
+  entry.length = length;
+  entry.memory_id = at->first;
+  entry.memory_offset = static_cast<std::uint64_t>(bytes - memory.data);
+  entry.access = static_cast<std::uint32_t>(access);
+  entry.rkey.store(mr->rkey, std::memory_order_release);
+  return mr;
+}
+
+namespace {
+/// Asks the kernel too: who marks peers dead, the control thread, waits for the mutex that the caller holds.
+[[nodiscard]] bool process_gone(const Peer& peer) noexcept {
+  return peer.dead.load(std::memory_order_acquire) || (peer.pidfd && is_signalled(peer.pidfd.get()));
+}
+}  // namespace
+
+Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
+  auto* mr = static_cast<SoftMr*>(base);
+  Result<void> result;
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t index = mr->handle;
+  auto* pd = static_cast<SoftPd*>(mr->pd);
+  local_keys_[index].lkey.store(0, std::memory_order_release);
+  KeyEntry& entry = reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
+  entry.rkey.store(0, std::memory_order_release);
+  // After the barrier an initiator either sees the key gone, or its access word is odd to us.
+  barrier_all_processes();
+  for (auto& [number, qp] : qps_) {
+    const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
+    if (remote == nullptr || qp->spd != pd) continue;
+    const std::atomic<std::uint64_t>& word = remote->control->access.word;
+    const std::uint64_t seen = word.load(std::memory_order_acquire);
+    if (seen % 2 == 0) continue;
+    while (word.load(std::memory_order_acquire) == seen && !process_gone(*remote->peer)) {
+      if (deadline.passed()) {
+        Status none = Status::kOk;
+        qp->failure.compare_exchange_strong(none, Status::kTimedOut);
+        qp->error_wanted.store(true, std::memory_order_release);
+        attention(*qp);
+        result = fail(
+            Status::kTimedOut, "dereg_mr", ETIMEDOUT,
+            "the peer of queue pair {} is still inside the region; its queue pair is in error, and the memory must "
+            "not be reused before that process is gone",
+            number);
+        break;
+      }
+      std::this_thread::yield();
+    }
+  }
+  --memories_.at(mr->memory_id).regions;
+  --pd->users;
+  // A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
+  // stale for a long time. The consumed front is dropped now and then.
+  free_keys_.push_back(index);
+  if (free_keys_head_ > 4096 && free_keys_head_ * 2 > free_keys_.size()) {
+    free_keys_.erase(free_keys_.begin(), free_keys_.begin() + static_cast<std::ptrdiff_t>(free_keys_head_));
+    free_keys_head_ = 0;
+  }
+  delete mr;
+  --objects_.mrs;
+  return result;
+}
+
+Window SoftNic::window_of(const ibv_mr* base) const noexcept {
+  const auto* mr = static_cast<const SoftMr*>(base);
+  const LocalKey& local = local_keys_[mr->handle];
+  return {.address = local.iova,
+          .length = mr->length,
+          .rkey = mr->rkey,
+          .access = local.access,
+          .memory_id = mr->memory_id};
+}
+
+// --- windows of peers -------------------------------------------------------------------------------------------
+
+Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline deadline) {
+  auto& qp = *static_cast<SoftQp*>(base);
+  std::unique_lock lock(mutex_);
+  Peer* peer = qp.peer;
+  if (peer == nullptr) {
+    return fail(Status::kBadArgument, "import_window", EINVAL, "the queue pair is not in RTR yet: it has no peer");
+  }
+  if (peer->dead.load()) return fail(Status::kPeerLost, "import_window", 0, "the peer's process is gone");
+  const std::uint32_t index = key_index(window.rkey);
+  if ((window.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= peer->key_entries) {
+    return fail(Status::kOutOfRange, "import_window", EINVAL, "{:#x} is not a remote key of that peer", window.rkey);
+  }
+  Import& import = peer->imports[index];
+  const auto remember = [&] {
+    const auto at =
+        std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
+    if (at == qp.imported.end()) {
+      qp.imported.emplace_back(index, 1);
+    } else {
+      ++at->second;
+    }
+    ++import.uses;
+  };
+  if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == window.rkey) {
+    remember();
+    return {};
+  }
+  // The entry is the owner's word: copied once, then checked.
+  const KeyEntry& shared = reinterpret_cast<const KeyEntry*>(peer->keys.data())[index];
+  if (shared.rkey.load(std::memory_order_acquire) != window.rkey) {
+    return fail(Status::kNotFound, "import_window", 0, "the peer has revoked the window's key {:#x}", window.rkey);
+  }
+  const std::uint32_t pd = shared.pd;
+  const std::uint64_t iova = shared.iova;
+  const std::uint64_t length = shared.length;
+  const std::uint64_t memory_id = shared.memory_id;
+  const std::uint64_t memory_offset = shared.memory_offset;
+  const std::uint32_t access = shared.access;
+  if (window.memory_id != memory_id || window.length > length || window.address - iova > length - window.length) {
+    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
+  }
+  const auto find_memory = [&]() -> Peer::Memory* {
+    for (const auto& memory : peer->memories) {
+      if (memory->id == memory_id) return memory.get();
+    }
+    return nullptr;
+  };
+  Peer::Memory* memory = find_memory();
+  if (memory == nullptr) {
+    ++peer->users;  // Keeps it while the lock is dropped.
+    lock.unlock();
+    Request ask;
+    ask.type = RequestType::kMemory;
+    ask.my_gid = gid_;
+    ask.memory_id = memory_id;
+    Fds received;
+    auto reply = request(*peer, ask, {}, received, deadline);
+    lock.lock();
+    --peer->users;
+    if (!reply) return std::unexpected(reply.error());
+    if (reply->answer == Answer::kNotGranted) {
+      return fail(Status::kNotAllowed, "import_window", EACCES,
+                  "the peer has not granted the window's memory to this process (Nic::attach and Nic::grant)");
+    }
+    if (reply->answer != Answer::kOk || received.count != 1) {
+      return fail(Status::kNotFound, "import_window", 0, "the peer has no memory {}: it has detached it", memory_id);
+    }
+    memory = find_memory();  // Another thread may have been faster.
+    if (memory == nullptr) {
+      const bool writable = reply->writable != 0;
+      VERBENA_ASSIGN(Mapping mapping, Mapping::of_peer(received.fds[0].get(), reply->size,
+                                                       writable ? Mapping::Mode::kReadWrite : Mapping::Mode::kRead));
+      // Fault the window in now, not on the data path; beyond this size the time to connect would show, and shared
+      // memory faults in 64 KiB around each first touch anyway.
+      constexpr std::size_t kPopulateBytes = std::size_t{256} << 20;
+      if (mapping.size() <= kPopulateBytes) {
+        ::madvise(mapping.data(), mapping.size(), writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+      }
+      auto owned = std::make_unique<Peer::Memory>();
+      owned->id = memory_id;
+      owned->mapping = std::move(mapping);
+      owned->writable = writable;
+      memory = owned.get();
+      peer->memories.push_back(std::move(owned));
+    }
+  }
+  if (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
+      (!memory->writable && (access & kRemoteWriters) != 0)) {
+    return fail(Status::kProtocol, "import_window", 0,
+                "the peer's key names bytes outside of the memory that it handed over");
+  }
+  if (import.rkey.load() != 0 && import.rkey.load() != window.rkey)
+    drop_import(*peer, index);  // A revoked predecessor.
+  if (import.rkey.load() == 0) {
+    import.pd = pd;
+    import.iova = iova;
+    import.length = length;
+    import.base = memory->mapping.data() + memory_offset;
+    import.live = &shared.rkey;
+    import.access = access;
+    import.memory_id = memory_id;
+    import.uses = 0;
+    import.rkey.store(window.rkey, std::memory_order_release);
+    ++memory->uses;
+    ++objects_.imports;
+  }
+  remember();
+  return {};
+}
+
+/// Waits until no QP of this process is inside an access to `peer` that began before.
+void SoftNic::quiesce_own(const Peer& peer) noexcept {
+  barrier_this_process();
+  for (auto& [number, qp] : qps_) {
+    if (qp->peer != &peer || qp->own == nullptr) continue;
+    const std::uint64_t seen = qp->own->access.word.load(std::memory_order_acquire);
+    if (seen % 2 == 0) continue;
+    // An access is one copy by a thread of this process: it ends.
+    while (qp->own->access.word.load(std::memory_order_acquire) == seen) std::this_thread::yield();
+  }
+}
+
+void SoftNic::drop_import(Peer& peer, std::uint32_t index) noexcept {
+  Import& import = peer.imports[index];
+  import.rkey.store(0, std::memory_order_release);
+  quiesce_own(peer);
+  import.uses = 0;
+  --objects_.imports;
+  const auto at = std::find_if(peer.memories.begin(), peer.memories.end(),
+                               [&](const auto& memory) { return memory->id == import.memory_id; });
+  if (at != peer.memories.end() && --(*at)->uses == 0) peer.memories.erase(at);
+}
+
+Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
+  auto& qp = *static_cast<SoftQp*>(base);
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t index = key_index(window.rkey);
+  const auto at = std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
+  if (at == qp.imported.end()) {
+    return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
+  }
+  if (--at->second == 0) qp.imported.erase(at);
+  Import& import = qp.peer->imports[index];
+  if (import.uses > 0 && --import.uses == 0) drop_import(*qp.peer, index);
+  return {};
+}
+
+void SoftNic::release_imports(SoftQp& qp) noexcept {
+  for (const auto& [index, count] : qp.imported) {
+    Import& import = qp.peer->imports[index];
+    const std::uint32_t gone = std::min(import.uses, count);
+    import.uses -= gone;
+    if (gone != 0 && import.uses == 0) drop_import(*qp.peer, index);
+  }
+  qp.imported.clear();
+}
+
+// --- channels and completion queues ----------------------------------------------------------------------------------
+
+Result<ibv_comp_channel*> SoftNic::create_channel() {
+  auto channel = std::make_unique<SoftChannel>();
+  channel->context = context();
+  channel->nic = this;
+  channel->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!channel->epoll) return fail_system("epoll_create1", errno, "making a completion channel");
+  VERBENA_ASSIGN(channel->wake, make_eventfd());
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;
+  if (::epoll_ctl(channel->epoll.get(), EPOLL_CTL_ADD, channel->wake.get(), &event) != 0) {
+    return fail_system("epoll_ctl", errno, "making a completion channel");
+  }
+  channel->fd = channel->epoll.get();
+  const std::lock_guard lock(mutex_);
+  ++objects_.channels;
+  return channel.release();
+}
+
+Result<void> SoftNic::destroy_channel(ibv_comp_channel* base) {
+  auto* channel = static_cast<SoftChannel*>(base);
+  const std::lock_guard lock(mutex_);
+  if (!channel->cqs.empty()) {
+    return fail(Status::kBusy, "destroy_channel", EBUSY, "{} completion queues still use the channel",
+                channel->cqs.size());
+  }
+  delete channel;
+  --objects_.channels;
+  return {};
+}
+
+void SoftNic::wake(ibv_comp_channel* channel) noexcept {
+  signal_eventfd(static_cast<SoftChannel*>(channel)->wake.get());
+}
+
+Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
+  auto& channel = *static_cast<SoftChannel*>(base);
+  for (;;) {
+    Deadline until = deadline;
+    bool stalled = false;
+    // `cqs` changes only while nothing waits on the channel: as on a device, a CQ is made and destroyed around its use.
+    for (SoftCq* cq : channel.cqs) {
+      if (arm_stalled(*cq)) return cq;
+      const Deadline gives_up = stall_deadline(*cq);
+      stalled |= !gives_up.is_never();
+      until = earlier(until, gives_up);
+    }
+    epoll_event event{};
+    const int ready = ::epoll_wait(channel.epoll.get(), &event, 1, until.left_ms());
+    if (ready < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for a completion");
+    if (ready > 0) {
+      if (event.data.ptr == nullptr) {
+        if (drain_eventfd(channel.wake.get())) return nullptr;
+        continue;
+      }
+      // Low bit set: the CQ's own event; else a QP's. Both name their CQ and are drained here.
+      const auto tagged = reinterpret_cast<std::uintptr_t>(event.data.ptr);
+      SoftCq* cq = nullptr;
+      if ((tagged & 1) != 0) {
+        cq = reinterpret_cast<SoftCq*>(tagged & ~std::uintptr_t{1});
+        drain_eventfd(cq->event.get());
+      } else {
+        auto* qp = static_cast<SoftQp*>(event.data.ptr);
+        drain_eventfd(qp->event.get());
+        cq = qp->rcq->channel == base ? qp->rcq : qp->scq;
+      }
+      cq->armed = SoftCq::Armed::kNo;
+      return cq;
+    }
+    if (deadline.passed()) return fail(Status::kTimedOut, "wait", ETIMEDOUT, "no completion event before the deadline");
+    if (stalled && until.passed()) {
+      for (SoftCq* cq : channel.cqs) {
+        if (stall_deadline(*cq).passed()) return cq;
+      }
+    }
+  }
+}
+
+Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
+  if (cqe == 0 || cqe > limits_.max_cqe) {
+    return fail(Status::kBadArgument, "create_cq", EINVAL, "{} completions: a queue holds 1 to {}", cqe,
+                limits_.max_cqe);
+  }
+  auto cq = std::make_unique<SoftCq>();
+  const std::uint32_t entries = std::bit_ceil(cqe);
+  cq->ring = make_array<Cqe>(entries);
+  if (cq->ring == nullptr) return no_memory("a completion queue");
+  cq->context = context();
+  cq->channel = base;
+  cq->cqe = static_cast<int>(cqe);
+  cq->nic = this;
+  cq->mask = entries - 1;
+  cq->capacity = cqe;
+  VERBENA_ASSIGN(cq->event, make_eventfd());
+  const std::lock_guard lock(mutex_);
+  const auto slot = std::find(cq_slots_.begin(), cq_slots_.end(), false);
+  if (slot == cq_slots_.end()) {
+    return fail(Status::kLimit, "create_cq", ENOMEM, "all {} completion queues are in use; share them", kMaxCqs);
+  }
+  if (base != nullptr) {
+    auto& channel = *static_cast<SoftChannel*>(base);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = reinterpret_cast<std::uintptr_t>(cq.get()) | 1U;
+    if (::epoll_ctl(channel.epoll.get(), EPOLL_CTL_ADD, cq->event.get(), &event) != 0) {
+      return fail_system("epoll_ctl", errno, "adding a completion queue to its channel");
+    }
+    channel.cqs.push_back(cq.get());
+  }
+  *slot = true;
+  cq->ready_index = static_cast<std::uint32_t>(slot - cq_slots_.begin());
+  cq->ready_words =
+      reinterpret_cast<std::atomic<std::uint64_t>*>(ready_.mapping.data()) + std::size_t{cq->ready_index} * kReadyWords;
+  ++objects_.cqs;
+  return cq.release();
+}
+
+Result<void> SoftNic::destroy_cq(ibv_cq* base) {
+  auto* cq = static_cast<SoftCq*>(base);
+  const std::lock_guard lock(mutex_);
+  if (!cq->members.empty()) {
+    return fail(Status::kBusy, "destroy_cq", EBUSY, "{} queue pairs still use the completion queue",
+                cq->members.size());
+  }
+  if (cq->channel != nullptr) {
+    auto& channel = *static_cast<SoftChannel*>(cq->channel);
+    ::epoll_ctl(channel.epoll.get(), EPOLL_CTL_DEL, cq->event.get(), nullptr);
+    std::erase(channel.cqs, cq);
+  }
+  for (std::uint32_t i = 0; i < kReadyWords; ++i) cq->ready_words[i].store(0, std::memory_order_relaxed);
+  cq_slots_[cq->ready_index] = false;
+  delete cq;
+  --objects_.cqs;
+  return {};
+}
+
+Result<ibv_srq*> SoftNic::create_srq(ibv_pd*, std::uint32_t, std::uint32_t) {
+  return fail(Status::kUnsupported, "create_srq", EOPNOTSUPP,
+              "the soft NIC of this release has no shared receive queues; give each queue pair its own receives");
+}
+Result<void> SoftNic::destroy_srq(ibv_srq*) {
+  return fail(Status::kUnsupported, "destroy_srq", EOPNOTSUPP,
+              "the soft NIC of this release has no shared receive queues");
+}
+
+// --- queue pairs
+// ------------------------------------------------------------------------------------------------------
+
+Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
+  QpGeometry& geometry = qp.geometry;
+  // Slots: every send of a full send queue has one, and so has every receive the peer's twin of this QP may hold; data:
+  // a segment for each send, within bounds. Pages are touched only as they are used.
+  const std::uint32_t slots = std::bit_ceil(std::max({qp.max_send_wr, qp.max_recv_wr, 16U}));
+  geometry.receive_entries = qp.receive_mask + 1;
+  geometry.slots = slots;
+  geometry.data_bytes = std::clamp<std::uint32_t>(
+      static_cast<std::uint32_t>(std::bit_ceil(std::uint64_t{slots} * kSegmentBytes)), 4 * kSegmentBytes, 16U << 20);
+  geometry.start = test_.ring_start / slots * slots;
+  VERBENA_ASSIGN(Mapping::Owned owned, Mapping::create("verbena-qp", geometry.total_bytes(), Mapping::Mode::kRead));
+  qp.memory = std::move(owned.fd);
+  qp.mapping = std::move(owned.mapping);
+  std::byte* base = qp.mapping.data();
+  qp.own = reinterpret_cast<QpControl*>(base);
+  qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
+  qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
+  qp.receive_lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
+  if (geometry.start != 0) {
+    // The headers of the lap before, as a ring has them that came this far by itself: a zeroed slot would look valid at
+    // the index whose low half wraps to 0.
+    auto* ring = reinterpret_cast<Slot*>(base + geometry.slots_offset());
+    for (std::uint64_t i = 0; i < slots; ++i) {
+      ring[i].header.store(static_cast<std::uint32_t>(geometry.start + i + 1 - slots), std::memory_order_relaxed);
+    }
+  }
+  auto ends = make_array<std::uint64_t>(slots);
+  if (ends == nullptr) return no_memory("a ring's bookkeeping");
+  qp.tx = RingProducer<RealMemory>(reinterpret_cast<Slot*>(base + geometry.slots_offset()), slots,
+                                   base + geometry.data_offset(), geometry.data_bytes, std::move(ends), geometry.start);
+  qp.wake_flags = 0;
+  qp.access_count = 0;
+  return {};
+}
+
+Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
+  if (options.type != IBV_QPT_RC) {
+    return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
+                "the soft NIC of this release has reliable connections only");
+  }
+  if (options.srq != nullptr) {
+    return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
+                "the soft NIC of this release has no shared receive queues");
+  }
+  if (options.send_cq == nullptr || options.recv_cq == nullptr) {
+    return fail(Status::kBadArgument, "create_qp", EINVAL, "a queue pair needs a send and a receive completion queue");
+  }
+  if (options.max_send_wr == 0 || options.max_send_wr > limits_.max_qp_wr || options.max_recv_wr == 0 ||
+      options.max_recv_wr > limits_.max_qp_wr || options.max_send_sge > kMaxSge || options.max_recv_sge > kMaxSge ||
+      options.max_inline > kMaxInline) {
+    return fail(Status::kBadArgument, "create_qp", EINVAL,
+                "send queue {}, receive queue {} (1 to {} each), SGEs {} and {} (to {}), inline {} (to {})",
+                options.max_send_wr, options.max_recv_wr, limits_.max_qp_wr, options.max_send_sge, options.max_recv_sge,
+                kMaxSge, options.max_inline, kMaxInline);
+  }
+  auto qp = std::make_unique<SoftQp>();
+  qp->context = context();
+  qp->pd = base;
+  qp->send_cq = options.send_cq;
+  qp->recv_cq = options.recv_cq;
+  qp->qp_type = options.type;
+  qp->state = IBV_QPS_RESET;
+  qp->nic = this;
+  qp->spd = static_cast<SoftPd*>(base);
+  qp->scq = static_cast<SoftCq*>(options.send_cq);
+  qp->rcq = static_cast<SoftCq*>(options.recv_cq);
+  qp->max_send_wr = options.max_send_wr;
+  qp->max_send_sge = std::max(options.max_send_sge, 1U);
+  qp->max_recv_wr = options.max_recv_wr;
+  qp->max_recv_sge = std::max(options.max_recv_sge, 1U);
+  qp->max_inline = std::max(options.max_inline, 64U);
+  qp->signal_all = options.signal_all;
+  options.max_send_sge = qp->max_send_sge;
+  options.max_recv_sge = qp->max_recv_sge;
+  options.max_inline = qp->max_inline;
+  const std::uint32_t sends = std::bit_ceil(qp->max_send_wr);
+  const std::uint32_t receives = std::bit_ceil(qp->max_recv_wr);
+  qp->pending_mask = sends - 1;
+  qp->receive_mask = receives - 1;
+  qp->pending = make_array<SendWqe>(sends);
+  qp->pending_sges = make_array<ibv_sge>(std::size_t{sends} * qp->max_send_sge);
+  // Not zeroed: pages of it are touched only when a send with inline data has to wait.
+  qp->pending_inline.reset(new (std::nothrow) std::byte[std::size_t{sends} * qp->max_inline]);
+  qp->receives = make_array<ReceiveWqe>(receives);
+  qp->receive_sges = make_array<ibv_sge>(std::size_t{receives} * qp->max_recv_sge);
+  if (qp->pending == nullptr || qp->pending_sges == nullptr || qp->pending_inline == nullptr ||
+      qp->receives == nullptr || qp->receive_sges == nullptr) {
+    return no_memory("a queue pair's queues");
+  }
+  qp->offers.reserve(kMaxOffers);
+  const std::lock_guard lock(mutex_);
+  if (qps_.size() >= limits_.max_qp) {
+    return fail(Status::kLimit, "create_qp", ENOMEM, "all {} queue pairs are in use; raise SoftOptions::max_qp",
+                limits_.max_qp);
+  }
+  VERBENA_TRY(make_shared_memory(*qp));
+  if (qp->scq->channel != nullptr || qp->rcq->channel != nullptr) {
+    VERBENA_ASSIGN(qp->event, make_eventfd());
+    for (ibv_comp_channel* channel : {qp->rcq->channel, qp->scq->channel}) {
+      if (channel == nullptr) continue;
+      epoll_event event{};
+      event.events = EPOLLIN;
+      event.data.ptr = qp.get();
+      if (::epoll_ctl(static_cast<SoftChannel*>(channel)->epoll.get(), EPOLL_CTL_ADD, qp->event.get(), &event) != 0 &&
+          errno != EEXIST) {  // Both CQs on one channel.
+        return fail_system("epoll_ctl", errno, "adding a queue pair to a completion channel");
+      }
+    }
+  }
+  do {
+    next_qp_ = next_qp_ % 0xFFFFFF + 1;  // 24 bits, never 0; a number rests long before it comes again.
+  } while (qps_.contains(next_qp_));
+  qp->qp_num = next_qp_;
+  for (SoftCq* cq : {qp->rcq, qp->scq}) {
+    if (std::find(cq->members.begin(), cq->members.end(), qp.get()) != cq->members.end()) continue;
+    exclusively(*cq, [&] {
+      cq->members.push_back(qp.get());
+      // Room for every member in every list, so that the data path never allocates.
+      cq->active.reserve(cq->members.capacity());
+      cq->stalled.reserve(cq->members.capacity());
+    });
+  }
+  // A bit of the ready set, if one is left.
+  std::array<bool, kReadyWords * 64> taken{};
+  for (const SoftQp* other : qp->rcq->members) {
+    if (other->rcq == qp->rcq && other->ready_slot != kNoReadyBit) taken[other->ready_slot] = true;
+  }
+  const auto* free_bit = std::find(taken.begin(), taken.end(), false);
+  if (free_bit != taken.end()) qp->ready_slot = static_cast<std::uint32_t>(free_bit - taken.begin());
+  ++qp->spd->users;
+  ++objects_.qps;
+  qps_.emplace(qp->qp_num, qp.get());
+  return qp.release();
+}
+
+void SoftNic::attention(SoftQp& qp) noexcept {
+  qp.rcq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
+  if (qp.scq != qp.rcq) qp.scq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
+  if (qp.event) signal_eventfd(qp.event.get());
+}
+
+/// Under the mutex: when both sides have offered, makes the peer's QP usable here.
+void SoftNic::match_offer(SoftQp& qp) noexcept {
+  const ibv_qp_state state = qp.state_now();
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.peer == nullptr || qp.remote.load() != nullptr) return;
+  const auto offer = std::find_if(qp.offers.rbegin(), qp.offers.rend(), [&](const Offer& candidate) {
+    // The kernel's word on who offered, against its word on who answers to the GID.
+    return same(candidate.gid, qp.remote_gid) && candidate.qp_num == qp.remote_qp_num &&
+           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid;
+  });
+  if (offer == qp.offers.rend()) return;
+  const Request& request = offer->request;
+  auto mapping = request.geometry.valid()
+                     ? Mapping::of_peer(offer->memory.get(), request.geometry.total_bytes(), Mapping::Mode::kRead)
+                     : Result<Mapping>(fail(Status::kProtocol, "offer", 0, "impossible geometry"));
+  auto remote = std::unique_ptr<RemoteQp>(new (std::nothrow) RemoteQp());
+  if (!mapping || remote == nullptr) {
+    Status none = Status::kOk;
+    qp.failure.compare_exchange_strong(none, mapping ? Status::kNoMemory : mapping.error().status());
+    qp.error_wanted.store(true, std::memory_order_release);
+    attention(qp);
+    return;
+  }
+  const std::byte* base = mapping->data();
+  remote->control = reinterpret_cast<const QpControl*>(base);
+  remote->receive_lengths =
+      reinterpret_cast<const std::atomic<std::uint32_t>*>(base + request.geometry.lengths_offset());
+  remote->receive_mask = request.geometry.receive_entries - 1;
+  remote->pd = request.pd;
+  remote->access = request.access;
+  remote->rnr_ticks = us_to_ticks(kRnrTimerUs[request.min_rnr_timer % 32]);
+  remote->peer = qp.peer;
+  remote->ring = RingConsumer<RealMemory>(reinterpret_cast<const Slot*>(base + request.geometry.slots_offset()),
+                                          request.geometry.slots, base + request.geometry.data_offset(),
+                                          request.geometry.data_bytes, request.geometry.start);
+  const bool bit_known = request.ready_bit < qp.peer->ready.size() * 8;
+  if (qp.peer->ready && bit_known) {
+    remote->ready_word = reinterpret_cast<std::atomic<std::uint64_t>*>(qp.peer->ready.data()) + request.ready_bit / 64;
+    remote->ready_bit = std::uint64_t{1} << (request.ready_bit % 64);
+  }
+  remote->qp_num = offer->qp_num;
+  if (qp.peer->process.uid == ::geteuid()) {
+    remote->event = std::move(offer->event);
+    remote->event_fd = remote->event.get();
+  } else {
+    // The description of an event descriptor is shared: its maker could fill it and make it block at any time.
+    remote->wake_socket = qp.peer->socket.get();
+  }
+  remote->mapping = std::move(*mapping);
+  // Only a peer of our own user has our ready set mapped; others are always looked at.
+  qp.may_park = qp.ready_slot != kNoReadyBit && qp.peer->process.uid == ::geteuid();
+  qp.own->consumer.consumed.store(request.geometry.start, std::memory_order_release);
+  qp.remote_owner = std::move(remote);
+  qp.remote.store(qp.remote_owner.get(), std::memory_order_release);
+  qp.offers.clear();
+  attention(qp);
+  // A peer that sleeps over a send which waits for us to be ready: it is told. The fence pairs with its barrier.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if ((qp.remote_owner->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
+    wake_peer(*qp.remote_owner);
+  }
+}
+
+namespace {
+/// As ib_modify_qp_is_ok of the specification's table: everything needed, and nothing that the transition does not
+/// know.
+[[nodiscard]] Result<void> check_mask(int mask, int needed, int optional, const char* transition) {
+  if ((mask & needed) == needed && (mask & ~(needed | optional | IBV_QP_STATE)) == 0) return {};
+  return fail(Status::kBadArgument, "modify_qp", EINVAL,
+              "{} needs the attributes {:#x}, may have {:#x}, and was given {:#x} (IBV_QP_* bits)", transition, needed,
+              optional, mask & ~IBV_QP_STATE);
+}
+}  // namespace
+
+Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
+  constexpr int kAttributes = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  if (qp.state_now() == IBV_QPS_INIT) {
+    VERBENA_TRY(check_mask(mask, 0, kAttributes, "INIT to INIT"));
+  } else {
+    VERBENA_TRY(check_mask(mask, kAttributes, 0, "RESET to INIT"));
+  }
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access_flags = attr.qp_access_flags;
+  qp.state = IBV_QPS_INIT;
+  qp.now.store(IBV_QPS_INIT, std::memory_order_release);
+  return {};
+}
+
+Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline) {
+  constexpr int kNeeded =
+      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kOptional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
+  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "INIT to RTR"));
+  if (attr.ah_attr.is_global == 0) {
+    return fail(Status::kBadArgument, "modify_qp", EINVAL,
+                "the soft NIC addresses peers by GID: set ah_attr.is_global and dgid");
+  }
+  const ibv_gid gid = attr.ah_attr.grh.dgid;
+  VERBENA_ASSIGN(Peer * peer, connect_peer(gid, deadline));  // Counted as a user of the peer from here on.
+  Request offer;
+  offer.type = RequestType::kOffer;
+  offer.my_qp = qp.qp_num;
+  offer.your_qp = attr.dest_qp_num;
+  offer.my_gid = gid_;
+  offer.pd = qp.spd->id;
+  offer.access = qp.access_flags;
+  offer.min_rnr_timer = attr.min_rnr_timer;
+  offer.ready_bit = qp.ready_slot == kNoReadyBit ? kNoReadyBit : qp.rcq->ready_index * kReadyWords * 64 + qp.ready_slot;
+  offer.geometry = qp.geometry;
+  offer.has_event = qp.event ? 1 : 0;
+  std::array<int, 2> fds{qp.memory.get(), qp.event.get()};
+  {
+    // Receivable before the peer can learn of this QP: what it sends at once finds its place.
+    const std::lock_guard lock(mutex_);
+    qp.peer = peer;
+    qp.remote_gid = gid;
+    qp.remote_qp_num = attr.dest_qp_num;
+    qp.min_rnr_timer = attr.min_rnr_timer;
+    qp.state = IBV_QPS_RTR;
+    qp.now.store(IBV_QPS_RTR, std::memory_order_release);
+    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
+  }
+  Fds none;
+  const auto reply = request(*peer, offer, std::span(fds.data(), qp.event ? 2U : 1U), none, deadline);
+  const std::lock_guard lock(mutex_);
+  if (!reply || reply->answer != Answer::kOk) {
+    if (qp.remote.load() != nullptr) {
+      // The peer has connected to us all the same: this attempt cannot be undone, and its memory and what is known of
+      // it stay until the QP is reset or destroyed.
+      Status unset = Status::kOk;
+      qp.failure.compare_exchange_strong(unset, reply ? Status::kProtocol : reply.error().status());
+      qp.error_wanted.store(true, std::memory_order_release);
+      attention(qp);
+    } else {
+      qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kNotReady), std::memory_order_release);
+      qp.state = IBV_QPS_INIT;
+      qp.now.store(IBV_QPS_INIT, std::memory_order_release);
+      qp.peer = nullptr;
+      release_peer(peer);
+    }
+    if (!reply) return std::unexpected(reply.error());
+    return fail(Status::kProtocol, "modify_qp", 0, "the peer's NIC refused the offer (answer {})",
+                static_cast<std::uint32_t>(reply->answer));
+  }
+  if (peer->dead.load()) qp.peer_dead.store(true, std::memory_order_release);
+  match_offer(qp);
+  return {};
+}
+
+Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
+  constexpr int kNeeded =
+      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+  constexpr int kOptional =
+      IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
+  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "RTR to RTS"));
+  qp.rnr_retry = attr.rnr_retry;
+  qp.retry_count = attr.retry_cnt;
+  qp.timeout = attr.timeout;
+  // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
+  qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+  qp.state = IBV_QPS_RTS;
+  qp.now.store(IBV_QPS_RTS, std::memory_order_release);
+  return {};
+}
+
+/// Takes the QP out of both CQs' lists, and its completions out of their rings.
+void SoftNic::unlink(SoftQp& qp) noexcept {
+  for (SoftCq* cq : {qp.rcq, qp.scq}) {
+    exclusively(*cq, [&] {
+      std::erase(cq->active, &qp);
+      std::erase(cq->stalled, &qp);
+      if (qp.parked && cq == qp.rcq) {
+        cq->parked[qp.ready_slot] = nullptr;
+        --cq->parked_count;
+        qp.parked = false;
+      }
+      std::uint64_t keep = cq->head;
+      for (std::uint64_t at = cq->head; at != cq->tail; ++at) {
+        const Cqe& entry = cq->ring[at & cq->mask];
+        if (entry.qp != &qp) cq->ring[keep++ & cq->mask] = entry;
+      }
+      cq->tail = keep;
+    });
+  }
+  qp.in_stalled = false;
+}
+
+/// The private state that a QP has in RESET.
+void SoftNic::purge(SoftQp& qp) noexcept {
+  if (qp.own != nullptr) {
+    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
+  }
+  release_imports(qp);
+  qp.remote.store(nullptr, std::memory_order_release);
+  qp.rx_remote = nullptr;
+  qp.remote_owner.reset();
+  qp.offers.clear();
+  if (qp.peer != nullptr) release_peer(std::exchange(qp.peer, nullptr));
+}
+
+Result<void> SoftNic::to_reset(SoftQp& qp) {
+  unlink(qp);
+  purge(qp);
+  qp.now.store(IBV_QPS_RESET, std::memory_order_release);
+  qp.state = IBV_QPS_RESET;
+  qp.sent = qp.sent_limit = qp.sq_posted = qp.sq_retired = 0;
+  qp.pending_head = qp.pending_tail = 0;
+  qp.pending_offset = 0;
+  qp.stall = SoftQp::Stall::kNone;
+  qp.rq_posted = qp.rq_done = qp.rq_polled = 0;
+  qp.rx_offset = 0;
+  qp.rx_open = qp.flushing = qp.notify = qp.loss_told = false;
+  qp.peer_dead.store(false);
+  qp.error_wanted.store(false);
+  qp.failure.store(Status::kOk);
+  return make_shared_memory(qp);
+}
+
+Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask, Deadline deadline) {
+  auto& qp = *static_cast<SoftQp*>(base);
+  if ((mask & IBV_QP_STATE) == 0) {
+    return fail(Status::kUnsupported, "modify_qp", EOPNOTSUPP, "the soft NIC changes attributes with the state only");
+  }
+  std::unique_lock lock(mutex_);
+  const ibv_qp_state from = qp.state_now();
+  const ibv_qp_state to = attr.qp_state;
+  if (to == IBV_QPS_RESET) return to_reset(qp);
+  if (to == IBV_QPS_ERR) {
+    if (from == IBV_QPS_ERR) return {};
+    Status none = Status::kOk;
+    qp.failure.compare_exchange_strong(none, Status::kClosed);
+    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
+    qp.state = IBV_QPS_ERR;
+    qp.now.store(IBV_QPS_ERR, std::memory_order_release);
+    qp.error_wanted.store(true, std::memory_order_release);
+    attention(qp);
+    return {};
+  }
+  if ((from == IBV_QPS_RESET || from == IBV_QPS_INIT) && to == IBV_QPS_INIT) return to_init(qp, attr, mask);
+  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) return to_rts(qp, attr, mask);
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+    lock.unlock();
+    return to_rtr(qp, attr, mask, deadline);
+  }
+  return fail(Status::kBadArgument, "modify_qp", EINVAL,
+              "a queue pair cannot go from state {} to {}: the order is RESET, INIT, RTR, RTS", static_cast<int>(from),
+              static_cast<int>(to));
+}
+
+ibv_qp_state SoftNic::qp_state(const ibv_qp* qp) const noexcept { return static_cast<const SoftQp*>(qp)->state_now(); }
+
+Status SoftNic::qp_failure(const ibv_qp* base) const noexcept {
+  const auto& qp = *static_cast<const SoftQp*>(base);
+  if (qp.peer_dead.load(std::memory_order_acquire)) return Status::kPeerLost;
+  return qp.failure.load(std::memory_order_acquire);
+}
+
+Result<void> SoftNic::destroy_qp(ibv_qp* base) {
+  auto* qp = static_cast<SoftQp*>(base);
+  const std::lock_guard lock(mutex_);
+  qps_.erase(qp->qp_num);
+  unlink(*qp);
+  for (SoftCq* cq : {qp->rcq, qp->scq}) {
+    exclusively(*cq, [&] { std::erase(cq->members, qp); });
+    if (cq->channel != nullptr && qp->event) {
+      ::epoll_ctl(static_cast<SoftChannel*>(cq->channel)->epoll.get(), EPOLL_CTL_DEL, qp->event.get(), nullptr);
+    }
+  }
+  purge(*qp);
+  --qp->spd->users;
+  --objects_.qps;
+  delete qp;
+  return {};
+}
+
+QpAddress SoftNic::address_of(const ibv_qp* qp) const noexcept {
+  QpAddress address;
+  address.gid = gid_;
+  address.qp_num = qp->qp_num;
+  address.mtu = IBV_MTU_4096;
+  address.max_rd_atomic = static_cast<std::uint8_t>(limits_.max_rd_atomic);
+  return address;
+}
+
+Result<PeerProcess> SoftNic::peer_of(const ibv_qp* base) const {
+  const auto& qp = *static_cast<const SoftQp*>(base);
+  const std::lock_guard lock(mutex_);
+  if (qp.peer == nullptr) return fail(Status::kBadArgument, "peer_of", EINVAL, "the queue pair has no peer before RTR");
+  return qp.peer->process;
+}
+
+Nic::Objects SoftNic::objects() const {
+  const std::lock_guard lock(mutex_);
+  Objects objects = objects_;
+  objects.peers = static_cast<std::uint32_t>(peers_.size());
+  return objects;
+}
+
+Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const TestOptions& test) {
+  auto nic = std::make_unique<SoftNic>(options, test);
+  VERBENA_TRY(nic->start());
+  return nic;
+}
+
+}  // namespace verbena::nic::soft
+
+namespace verbena::nic {
+Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options) { return soft::open_for_test(options, {}); }
+}  // namespace verbena::nic

@@ -1,0 +1,185 @@
+// The software NIC: a verbs provider in user space for processes of one host. See docs/soft-nic.md.
+//
+// Threads. The data path (data_path.cpp) runs in whichever thread owns a CQ and the QPs on it, without locks. The
+// control plane (soft_nic.cpp) runs under one mutex, in user threads and in the control thread, which sleeps unless a
+// peer comes, goes or asks. Where the control plane changes what a poll reads, it first raises the CQ's kExclusive,
+// calls membarrier, and waits until the owner is outside poll: the owner pays two plain stores a poll for that.
+#pragma once
+
+#include "nic/nic.hpp"
+#include "nic/soft/objects.hpp"
+
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace verbena::nic::soft {
+
+/// What tests may set besides SoftOptions.
+struct TestOptions {
+  std::uint64_t ring_start = 0;  ///< First index of every ring, rounded to its slots: wrap-around in reach.
+};
+[[nodiscard]] Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const TestOptions& test);
+
+/// Chaos on demand, first piece. Keeps work requests of `qp` from being executed (they wait in the send queue as on a
+/// slow wire, and land late when let go), or completions of `cq` from being polled. Flushes are delivered all the same.
+/// \thread owner
+void hold_execution(ibv_qp* qp, bool hold) noexcept;
+void hold_completions(ibv_cq* cq, bool hold) noexcept;
+
+/// System calls on the data path so far: all of them belong to going to sleep and waking. \thread owner of the QP
+struct PathCounters {
+  std::uint64_t wakeups = 0;
+  std::uint64_t barriers = 0;
+  std::uint64_t checks = 0;  ///< Looks at an event descriptor between arming and its event.
+};
+[[nodiscard]] PathCounters path_counters() noexcept;  ///< Of the calling thread.
+
+/// Wakes the peer's thread that waits over `remote`. Never blocks. \thread any
+void wake_peer(const RemoteQp& remote) noexcept;
+
+// Data path, as context->ops calls it.
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept;
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept;
+int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept;
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
+/// Earliest point at which a stalled send of `cq` gives up; never without.
+[[nodiscard]] Deadline stall_deadline(SoftCq& cq) noexcept;
+/// Asks the peers of stalled sends to signal credit; true when one could go on already.
+[[nodiscard]] bool arm_stalled(SoftCq& cq) noexcept;
+
+class SoftNic final : public Nic {
+ public:
+  SoftNic(const SoftOptions& options, const TestOptions& test);
+  ~SoftNic() override;
+  [[nodiscard]] Result<void> start();
+
+  Kind kind() const noexcept override { return Kind::kSoft; }
+  const char* name() const noexcept override { return "soft"; }
+  const Limits& limits() const noexcept override { return limits_; }
+  const ibv_gid& gid() const noexcept override { return gid_; }
+  ibv_context* context() noexcept override { return &verbs_.context; }
+
+  Result<ibv_pd*> alloc_pd() override;
+  Result<void> dealloc_pd(ibv_pd* pd) override;
+  Result<std::uint64_t> attach(const host::Arena& arena, const Grant& grant) override;
+  Result<void> grant(std::uint64_t memory_id, const Grant& grant) override;
+  Result<void> detach(std::uint64_t memory_id) override;
+  Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) override;
+  Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) override;
+  Window window_of(const ibv_mr* mr) const noexcept override;
+  Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) override;
+  Result<void> release_window(ibv_qp* qp, const Window& window) override;
+  Result<ibv_comp_channel*> create_channel() override;
+  Result<void> destroy_channel(ibv_comp_channel* channel) override;
+  Result<ibv_cq*> wait(ibv_comp_channel* channel, Deadline deadline) override;
+  void wake(ibv_comp_channel* channel) noexcept override;
+  Result<ibv_cq*> create_cq(std::uint32_t cqe, ibv_comp_channel* channel) override;
+  Result<void> destroy_cq(ibv_cq* cq) override;
+  Result<ibv_srq*> create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) override;
+  Result<void> destroy_srq(ibv_srq* srq) override;
+  Result<ibv_qp*> create_qp(ibv_pd* pd, QpOptions& options) override;
+  Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) override;
+  ibv_qp_state qp_state(const ibv_qp* qp) const noexcept override;
+  Status qp_failure(const ibv_qp* qp) const noexcept override;
+  Result<void> destroy_qp(ibv_qp* qp) override;
+  QpAddress address_of(const ibv_qp* qp) const noexcept override;
+  Result<PeerProcess> peer_of(const ibv_qp* qp) const override;
+  Objects objects() const override;
+
+  /// Local keys, for the data path. Entries are published by lkey.
+  [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return local_keys_[index]; }
+  [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
+
+ private:
+  struct Memory {
+    const std::byte* data = nullptr;
+    std::size_t size = 0;
+    int fd = -1;
+    host::Share share = host::Share::kNone;
+    Grant grant;
+    std::uint32_t regions = 0;
+  };
+  struct Incoming {
+    Fd socket;
+    PeerProcess process;
+    bool greeted = false;
+  };
+  struct Source {
+    enum class Kind : std::uint8_t { kListener, kStop, kIncoming, kPeerSocket, kPeerPidfd } kind;
+    ibv_gid gid{};
+  };
+
+  // rendezvous.cpp
+  Result<void> open_rendezvous();
+  void control_loop() noexcept;
+  void accept_incoming() noexcept;
+  bool evict_ungreeted() noexcept;
+  void serve(std::uint64_t id, Incoming& incoming) noexcept;
+  [[nodiscard]] Reply answer(Incoming& incoming, const Request& request, Fds& fds, std::array<int, 2>& out,
+                             std::size_t& out_count);
+  void take_offer(const Incoming& incoming, const Request& request, Fds& fds);
+  [[nodiscard]] bool may_have(const Memory& memory, const PeerProcess& process) const;
+  void peer_gone(const ibv_gid& gid) noexcept;
+  std::uint64_t add_source(int fd, std::uint32_t events, Source source);
+  void drop_source(std::uint64_t id, int fd) noexcept;
+  [[nodiscard]] bool allowed(uid_t uid) const noexcept;
+  [[nodiscard]] Result<Peer*> connect_peer(const ibv_gid& gid, Deadline deadline);
+  [[nodiscard]] Result<Reply> request(Peer& peer, const Request& request, std::span<const int> fds, Fds& received,
+                                      Deadline deadline);
+  void release_peer(Peer* peer) noexcept;
+
+  // soft_nic.cpp, all under mutex_ unless said
+  [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);
+  [[nodiscard]] Result<void> to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask);
+  [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline);  // takes mutex_
+  [[nodiscard]] Result<void> to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask);
+  [[nodiscard]] Result<void> to_reset(SoftQp& qp);
+  void match_offer(SoftQp& qp) noexcept;
+  void unlink(SoftQp& qp) noexcept;
+  void purge(SoftQp& qp) noexcept;
+  void release_imports(SoftQp& qp) noexcept;
+  void drop_import(Peer& peer, std::uint32_t index) noexcept;
+  void quiesce_own(const Peer& peer) noexcept;
+  static void attention(SoftQp& qp) noexcept;
+  template <class Change>
+  static void exclusively(SoftCq& cq, Change&& change) noexcept;
+
+  SoftOptions options_;
+  TestOptions test_;
+  std::vector<uid_t> allowed_uids_;
+  Limits limits_;
+  ibv_gid gid_{};
+  ibv_device device_{};
+  verbs_context verbs_{};
+
+  mutable std::mutex mutex_;
+  Mapping::Owned keys_;   // KeyEntry[max_mr]
+  Mapping::Owned ready_;  // kReadyWords words a CQ
+  LazyTable<LocalKey> local_keys_;
+  std::vector<std::uint8_t> generations_;
+  std::vector<std::uint32_t> free_keys_;  // A queue: the oldest index is used again first.
+  std::size_t free_keys_head_ = 0;
+  std::vector<bool> cq_slots_;
+  std::map<std::uint64_t, Memory> memories_;
+  std::uint64_t next_memory_ = 1;
+  std::uint32_t next_pd_ = 1;
+  std::uint32_t next_qp_ = 1;
+  std::unordered_map<std::uint32_t, SoftQp*> qps_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  Objects objects_;
+
+  Fd epoll_;
+  Fd listener_;
+  Fd stop_;
+  std::uint64_t next_source_ = 1;
+  std::unordered_map<std::uint64_t, Source> sources_;
+  std::map<std::uint64_t, Incoming> incoming_;  // Ordered by age.
+  bool listener_paused_ = false;                // Out of descriptors.
+  std::thread control_;                         // Last: reads everything above.
+};
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,309 @@
+#include "nic/soft/system.hpp"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#define VERBENA_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define VERBENA_TSAN 1
+#endif
+#endif
+
+namespace verbena::nic::soft {
+
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+namespace {
+#ifdef VERBENA_TSAN
+// The pages stay mapped until the owner and every sharer have let go, as separate mappings of them would.
+struct OwnerMapping {
+  dev_t device;
+  ino_t inode;
+  std::byte* data;
+  std::size_t unmap_bytes = 0;  // Set when the owner has gone and left the unmapping to the last sharer.
+  unsigned sharers = 0;
+};
+std::mutex owner_mappings_mutex;
+std::vector<OwnerMapping>& owner_mappings() {
+  static std::vector<OwnerMapping> mappings;
+  return mappings;
+}
+std::byte* share_owner_mapping(const struct stat& file) {
+  const std::lock_guard lock(owner_mappings_mutex);
+  for (OwnerMapping& entry : owner_mappings()) {
+    if (entry.device != file.st_dev || entry.inode != file.st_ino || entry.unmap_bytes != 0) continue;
+    ++entry.sharers;
+    return entry.data;
+  }
+  return nullptr;
+}
+void unshare_owner_mapping(const std::byte* data) {
+  const std::lock_guard lock(owner_mappings_mutex);
+  auto& mappings = owner_mappings();
+  const auto at =
+      std::find_if(mappings.begin(), mappings.end(), [data](const OwnerMapping& entry) { return entry.data == data; });
+  if (at == mappings.end() || --at->sharers != 0 || at->unmap_bytes == 0) return;
+  ::munmap(at->data, at->unmap_bytes);
+  mappings.erase(at);
+}
+#endif
+}  // namespace
+
+void note_owner_mapping([[maybe_unused]] int fd, [[maybe_unused]] std::byte* data) noexcept {
+#ifdef VERBENA_TSAN
+  struct stat file{};
+  if (::fstat(fd, &file) != 0) return;
+  const std::lock_guard lock(owner_mappings_mutex);
+  owner_mappings().push_back({file.st_dev, file.st_ino, data});
+#endif
+}
+
+void forget_owner_mapping([[maybe_unused]] const std::byte* data) noexcept {
+#ifdef VERBENA_TSAN
+  const std::lock_guard lock(owner_mappings_mutex);
+  std::erase_if(owner_mappings(), [data](const OwnerMapping& entry) { return entry.data == data; });
+#endif
+}
+
+namespace {
+/// The end of an owner's mapping.
+void unmap_owned(std::byte* data, std::size_t size) noexcept {
+#ifdef VERBENA_TSAN
+  {
+    const std::lock_guard lock(owner_mappings_mutex);
+    for (OwnerMapping& entry : owner_mappings()) {
+      if (entry.data != data || entry.sharers == 0) continue;
+      entry.unmap_bytes = size;
+      return;
+    }
+  }
+  forget_owner_mapping(data);
+#endif
+  ::munmap(data, size);
+}
+}  // namespace
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  if (this != &other) {
+    reset();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = other.size_;
+    owned_ = other.owned_;
+  }
+  return *this;
+}
+
+void Mapping::reset() noexcept {
+  if (data_ == nullptr) return;
+  if (owned_) {
+    unmap_owned(data_, size_);
+  } else {
+#ifdef VERBENA_TSAN
+    unshare_owner_mapping(data_);
+#endif
+  }
+  data_ = nullptr;
+}
+
+Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
+  struct stat file{};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || ::fstat(fd, &file) != 0) {
+    return fail(Status::kProtocol, "fcntl", errno, "the peer handed over a descriptor that is not a sealed memfd");
+  }
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if ((seals & kNeeded) != kNeeded) {
+    return fail(
+        Status::kProtocol, "fcntl", 0,
+        "the peer's memory is not sealed against shrinking (seals {:#x}): it could take pages away from under us",
+        seals);
+  }
+  struct statfs system{};
+  if (::fstatfs(fd, &system) != 0 || (system.f_type == HUGETLBFS_MAGIC && (seals & F_SEAL_FUTURE_WRITE) == 0)) {
+    return fail(Status::kProtocol, "fstatfs", 0,
+                "the peer's memory is of huge pages and not sealed against writing: it could punch holes into it, and "
+                "whoever touches one dies of SIGBUS");
+  }
+  if (static_cast<std::uint64_t>(file.st_size) != size || size == 0) {
+    return fail(Status::kProtocol, "fstat", 0, "the peer's memory has {} bytes, not the {} it announced", file.st_size,
+                size);
+  }
+  Mapping mapping;
+  mapping.size_ = size;
+#ifdef VERBENA_TSAN
+  if (std::byte* owner = share_owner_mapping(file); owner != nullptr) {
+    mapping.data_ = owner;
+    mapping.owned_ = false;
+    return mapping;
+  }
+#endif
+  const int protection = mode == Mode::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping a peer's memory");
+  mapping.data_ = static_cast<std::byte*>(data);
+  return mapping;
+}
+
+Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode others) {
+  Owned owned;
+  owned.fd = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!owned.fd) return fail_system("memfd_create", errno, "making memory to share with peers");
+  if (::ftruncate(owned.fd.get(), static_cast<off_t>(size)) != 0) {
+    return fail_system("ftruncate", errno, "sizing memory to share with peers");
+  }
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, owned.fd.get(), 0);
+  if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping memory to share with peers");
+  owned.mapping.data_ = static_cast<std::byte*>(data);
+  owned.mapping.size_ = size;
+  note_owner_mapping(owned.fd.get(), owned.mapping.data_);
+  // FUTURE_WRITE leaves the writable mapping made above alone and refuses every later one, in any process.
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (others == Mode::kRead ? F_SEAL_FUTURE_WRITE : 0);
+  if (::fcntl(owned.fd.get(), F_ADD_SEALS, seals) != 0) {
+    return fail_system("fcntl", errno, "sealing memory to share with peers");
+  }
+  return owned;
+}
+
+namespace {
+int membarrier(int command) noexcept { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
+}  // namespace
+
+Result<void> register_membarriers() {
+  if (membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) != 0 ||
+      membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0) {
+    return fail(
+        Status::kPermission, "membarrier", errno,
+        "the soft NIC needs membarrier(2) (Linux 4.16 and later): allow it in the seccomp profile, or use a kernel "
+        "with CONFIG_MEMBARRIER");
+  }
+  return {};
+}
+
+// Registered above, so the kernel has no reason to refuse any more; a seccomp filter installed since then has. The
+// heavier global command is the only other way to order; if that is refused too, the protocol cannot go on.
+void barrier_all_processes() noexcept {
+  if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) membarrier(MEMBARRIER_CMD_GLOBAL);
+}
+void barrier_this_process() noexcept {
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) membarrier(MEMBARRIER_CMD_GLOBAL);
+}
+
+bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds) noexcept {
+  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!fds.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* first = CMSG_FIRSTHDR(&header);
+    first->cmsg_level = SOL_SOCKET;
+    first->cmsg_type = SCM_RIGHTS;
+    first->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(first), fds.data(), sizeof(int) * fds.size());
+  }
+  for (;;) {
+    const ssize_t sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(message.size())) return true;
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent >= 0) errno = EMSGSIZE;
+    return false;
+  }
+}
+
+ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept {
+  fds = Fds{};
+  iovec part{message.data(), message.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t got = -1;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return got;
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr; entry = CMSG_NXTHDR(&header, entry)) {
+    if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(entry) + i * sizeof(int), sizeof fd);
+      Fd owner(fd);
+      if (fds.count < kMaxFds) fds.fds[fds.count++] = std::move(owner);
+    }
+  }
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    fds = Fds{};
+    errno = EBADMSG;
+    return -1;
+  }
+  return got;
+}
+
+bool wait_readable(int fd, Deadline deadline) noexcept {
+  for (;;) {
+    pollfd entry{fd, POLLIN, 0};
+    const int ready = ::poll(&entry, 1, deadline.left_ms());
+    if (ready > 0) return true;
+    if (ready == 0 && deadline.passed()) return false;
+    if (ready < 0 && errno != EINTR) return true;  // The read that follows reports what is wrong.
+  }
+}
+
+Result<Fd> make_eventfd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) return fail_system("eventfd", errno, "making an event descriptor");
+  return fd;
+}
+
+bool is_eventfd(int fd) noexcept {
+  constexpr std::string_view kEventFd = "anon_inode:[eventfd]";  // No path: those begin with a slash.
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  char target[64];
+  const ssize_t length = ::readlink(path, target, sizeof target);
+  return length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == kEventFd;
+}
+
+void signal_eventfd(int fd) noexcept {
+  const std::uint64_t one = 1;
+  // EAGAIN means a full counter: the reader is awake or about to be.
+  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
+}
+
+bool is_signalled(int fd) noexcept {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 1;
+}
+
+bool drain_eventfd(int fd) noexcept {
+  std::uint64_t count = 0;
+  return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
+}
+
+}  // namespace verbena::nic::soft

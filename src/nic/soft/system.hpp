@@ -1,0 +1,109 @@
+// The Linux calls that the soft NIC stands on: descriptors, sealed memfds, mappings, membarrier, sockets with fds.
+#pragma once
+
+#include "base/error.hpp"
+
+#include <verbena/deadline.hpp>
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace verbena::nic::soft {
+
+/// Move-only owner of a file descriptor.
+class Fd {
+ public:
+  Fd() noexcept = default;
+  explicit Fd(int fd) noexcept : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Fd() { reset(); }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  void reset() noexcept;
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Move-only owner of a shared mapping. In TSan builds a mapping of memory that this process also owns shares the
+/// owner's addresses, because TSan cannot see a race through two mappings of one page; it is then not unmapped here.
+class Mapping {
+ public:
+  Mapping() noexcept = default;
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(other.size_), owned_(other.owned_) {}
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping() { reset(); }
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  void reset() noexcept;
+
+  enum class Mode : std::uint8_t { kRead, kReadWrite };
+  /// Maps all of a memfd that a peer handed over: it must be a memfd of `size` bytes, sealed against shrinking and
+  /// further seals (so that the peer can neither take pages away nor unseal), else kProtocol.
+  [[nodiscard]] static Result<Mapping> of_peer(int fd, std::size_t size, Mode mode);
+  /// A new memfd of `size` bytes, mapped read-write here, that others can only map as `others` says. Sealed.
+  struct Owned;
+  [[nodiscard]] static Result<Owned> create(const char* name, std::size_t size, Mode others);
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  bool owned_ = true;
+};
+struct Mapping::Owned {
+  Fd fd;
+  Mapping mapping;
+};
+
+/// TSan builds: makes an owner's mapping of `fd` known to Mapping::of_peer, and forgets it. No-ops otherwise.
+void note_owner_mapping(int fd, std::byte* data) noexcept;
+void forget_owner_mapping(const std::byte* data) noexcept;
+
+/// Registers this process for both kinds of expedited membarrier. kPermission when the kernel or seccomp refuses.
+[[nodiscard]] Result<void> register_membarriers();
+/// A full barrier on every running thread of every registered process: orders a store of the caller before its later
+/// loads against plain stores-then-loads of peers, so that peers need no fence of their own.
+void barrier_all_processes() noexcept;
+/// The same for this process's threads.
+void barrier_this_process() noexcept;
+
+/// One message with descriptors over a SOCK_SEQPACKET Unix socket.
+inline constexpr std::size_t kMaxFds = 4;
+struct Fds {
+  std::array<Fd, kMaxFds> fds;
+  std::size_t count = 0;
+};
+/// False with errno set when it could not be sent at once and whole.
+[[nodiscard]] bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds) noexcept;
+/// Bytes received (0: the peer closed); -1 with errno. Descriptors are close-on-exec. A truncated message or too many
+/// descriptors is EBADMSG.
+[[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept;
+/// Waits for readable (or hang-up): true, or false past the deadline.
+[[nodiscard]] bool wait_readable(int fd, Deadline deadline) noexcept;
+
+[[nodiscard]] Result<Fd> make_eventfd();
+/// Whether the kernel says that a descriptor is an eventfd.
+[[nodiscard]] bool is_eventfd(int fd) noexcept;
+/// Adds 1 to an eventfd. A full counter is as good: the reader wakes either way.
+void signal_eventfd(int fd) noexcept;
+/// Whether an eventfd has been signalled and not drained.
+[[nodiscard]] bool is_signalled(int fd) noexcept;
+/// Empties an eventfd; false when there was nothing.
+bool drain_eventfd(int fd) noexcept;
+
+}  // namespace verbena::nic::soft
