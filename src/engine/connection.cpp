@@ -1,0 +1,140 @@
+#include "engine/connection.hpp"
+
+#include "base/error.hpp"
+
+#include <algorithm>
+
+namespace verbena::engine {
+
+Status WindowTable::add(const nic::Window& window) noexcept {
+  if (window.address + window.length < window.address) return Status::kBadArgument;
+  if (count_ == kCapacity) return Status::kLimit;
+  windows_[count_++] = window;
+  return Status::kOk;
+}
+
+Status WindowTable::remove(const nic::Window& window) noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (windows_[i].rkey != window.rkey || windows_[i].address != window.address) continue;
+    windows_[i] = windows_[--count_];
+    last_ = 0;
+    return Status::kOk;
+  }
+  return Status::kNotFound;
+}
+
+Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (windows_[i].rkey != span.rkey) continue;
+    last_ = i;
+    return check_in(windows_[i], span, access);
+  }
+  return Status::kNotFound;
+}
+
+Status status_of(ibv_wc_status status, Status qp_failure) noexcept {
+  switch (status) {
+    case IBV_WC_SUCCESS: return Status::kOk;
+    case IBV_WC_LOC_LEN_ERR: return Status::kTooLong;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR: return Status::kLocalAccess;
+    case IBV_WC_REM_ACCESS_ERR: return Status::kRemoteAccess;
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_INV_RD_REQ_ERR:
+    case IBV_WC_REM_OP_ERR: return Status::kRemoteInvalid;
+    case IBV_WC_RNR_RETRY_EXC_ERR: return Status::kRnrExceeded;
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR: return qp_failure == Status::kPeerLost ? Status::kPeerLost : Status::kRetryExceeded;
+    case IBV_WC_WR_FLUSH_ERR: return qp_failure == Status::kOk ? Status::kFlushed : qp_failure;
+    default: return qp_failure == Status::kOk ? Status::kDevice : qp_failure;
+  }
+}
+
+Connection::~Connection() { VERBENA_CHECK(!qp_); }
+
+Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
+  const std::uint32_t entries = completions_needed(options.sends, options.receives);
+  VERBENA_TRY(loop_.reserve(entries));
+  reserved_entries_ = entries;
+  nic::QpOptions qp;
+  qp.send_cq = qp.recv_cq = loop_.cq();
+  qp.max_send_wr = options.sends + kReserve;
+  qp.max_recv_wr = std::max(options.receives, 1u);
+  qp.max_send_sge = options.send_sge;
+  qp.max_recv_sge = 1;
+  qp.max_inline = std::min(options.max_inline, nic().limits().max_inline);
+  VERBENA_ASSIGN(ibv_qp * made, nic().create_qp(pd, qp));
+  qp_ = nic::Qp(nic(), made);
+  qp_num_ = made->qp_num;
+  max_inline_ = qp.max_inline;
+  sends_ = options.sends;
+  // At most a quarter of the queue waits for a signaled request behind it, so the rest is always on its way back.
+  signal_every_ = std::clamp(options.sends / 4, 1u, 32u);
+  posted_ = retired_ = options.first_position;
+  return {};
+}
+
+void Connection::attach() noexcept {
+  VERBENA_CHECK(place_ == Place::kOutside && qp_);
+  place_ = Place::kMailbox;
+  loop_.attach(*this);
+}
+
+void Connection::shut() noexcept {
+  loop_.remove(*this);
+  qp_.reset();
+  if (reserved_entries_ != 0) loop_.unreserve(std::exchange(reserved_entries_, 0));
+}
+
+void Connection::handle_failed(const ibv_wc& completion) noexcept {
+  if (wr::is_receive(completion.wr_id)) {
+    took_receive();
+  } else {
+    retire(completion.wr_id);
+  }
+  if (completion.status != IBV_WC_SUCCESS && reason_ == Status::kOk)
+    begin_failure(status_of(completion.status, nic().qp_failure(qp_.get())));
+}
+
+void Connection::begin_failure(Status reason) noexcept {
+  VERBENA_DCHECK(reason != Status::kOk);
+  if (reason_ != Status::kOk || !qp_) return;
+  reason_ = reason;
+  drain_deadline_ = Deadline::after(kDrainTimeout);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  const bool moved = nic().modify_qp(qp_.get(), attr, IBV_QP_STATE, drain_deadline_).has_value();
+  if (!moved) drain_deadline_ = Deadline::now();
+  if (moved && posted_ != retired_) post_marker();
+  loop_.started_draining(*this);
+}
+
+// Sends before the error may have completed unsignaled, and say nothing any more. A request posted behind them in the
+// error state is flushed after them: its completion says that all of them are done.
+void Connection::post_marker() noexcept {
+  ibv_send_wr marker{};
+  marker.opcode = IBV_WR_SEND;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  marker.wr_id = std::uint64_t{posted_ + 1} << 32 | wr::kNoTag;
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(qp_.get(), &marker, &bad) == 0) {
+    ++posted_;
+  } else {
+    drain_deadline_ = Deadline::now();
+  }
+}
+
+void Connection::enter_drained() noexcept {
+  // The flush did not come in time, or cannot come: without the QP nothing is in flight either.
+  if (!nothing_in_flight()) {
+    if (place_ == Place::kTable) loop_.erase(qp_num_);
+    place_ = Place::kOutside;
+    qp_.reset();
+  }
+  retired_ = posted_;
+  receives_ = 0;
+  drained_ = true;
+  on_drained();
+}
+
+}  // namespace verbena::engine

@@ -1,0 +1,261 @@
+// What every connection shares: its QP, the accounts of its queues, operations in flight, failure and drain.
+#pragma once
+
+#include "base/check.hpp"
+#include "engine/engine.hpp"
+#include "link/link.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace verbena::engine {
+
+/// Work request ids. A send's: position in the send queue (cumulative, after it) | generation | operation slot. A
+/// receive's: kReceiveBit | buffer slot. The opcode of a failed completion is undefined, so the id must tell them
+/// apart.
+namespace wr {
+inline constexpr std::uint64_t kReceiveBit = 0x8000;
+inline constexpr std::uint32_t kSlotMask = 0x7fff;
+inline constexpr std::uint32_t kNoSlot = kSlotMask;  ///< A send that no operation waits for.
+
+[[nodiscard]] constexpr bool is_receive(std::uint64_t id) noexcept { return (id & kReceiveBit) != 0; }
+[[nodiscard]] constexpr std::uint32_t slot_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint32_t>(id) & kSlotMask;
+}
+[[nodiscard]] constexpr std::uint16_t generation_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint16_t>(id >> 16);
+}
+[[nodiscard]] constexpr std::uint32_t position_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint32_t>(id >> 32);
+}
+/// The operation's half of a send's id.
+[[nodiscard]] constexpr std::uint32_t tag(std::uint32_t slot, std::uint16_t generation) noexcept {
+  return slot | std::uint32_t{generation} << 16;
+}
+inline constexpr std::uint32_t kNoTag = kNoSlot;
+}  // namespace wr
+
+/// Operations started and not complete: a fixed table. A slot's generation grows with each use, so that a completion
+/// that outlived its operation finds nothing. \thread owner  \alloc setup (constructor)
+class InFlight {
+ public:
+  /// `capacity` is 1 to 32766.
+  explicit InFlight(std::uint32_t capacity) : slots_(capacity) {
+    VERBENA_CHECK(capacity >= 1 && capacity < wr::kNoSlot);
+    for (std::uint32_t i = 0; i < capacity; ++i) slots_[i].next_free = i + 1 < capacity ? i + 1 : wr::kNoSlot;
+  }
+  /// A free slot, or wr::kNoSlot.
+  [[nodiscard]] std::uint32_t begin() noexcept {
+    const std::uint32_t slot = first_free_;
+    if (slot >= slots_.size()) return wr::kNoSlot;
+    first_free_ = slots_[slot].next_free;
+    slots_[slot].live = true;
+    ++live_;
+    return slot;
+  }
+  void end(std::uint32_t slot) noexcept {
+    VERBENA_DCHECK(slot < slots_.size() && slots_[slot].live);
+    slots_[slot].live = false;
+    ++slots_[slot].generation;
+    slots_[slot].next_free = first_free_;
+    first_free_ = slot;
+    --live_;
+  }
+  [[nodiscard]] std::uint32_t tag(std::uint32_t slot) const noexcept { return wr::tag(slot, slots_[slot].generation); }
+  /// The live slot that a send's id names, or wr::kNoSlot.
+  [[nodiscard]] std::uint32_t find(std::uint64_t id) const noexcept {
+    const std::uint32_t slot = wr::slot_of(id);
+    if (slot == wr::kNoSlot || slot >= slots_.size() || !slots_[slot].live) return wr::kNoSlot;
+    return slots_[slot].generation == wr::generation_of(id) ? slot : wr::kNoSlot;
+  }
+  [[nodiscard]] bool live(std::uint32_t slot) const noexcept { return slots_[slot].live; }
+  [[nodiscard]] std::uint32_t count() const noexcept { return live_; }
+  [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(slots_.size()); }
+
+ private:
+  struct Slot {
+    std::uint32_t next_free = wr::kNoSlot;
+    std::uint16_t generation = 0;
+    bool live = false;
+  };
+  static_assert(sizeof(Slot) == 8);
+  std::vector<Slot> slots_;
+  std::uint32_t first_free_ = 0;
+  std::uint32_t live_ = 0;
+};
+
+/// Windows of the peer that are imported, so that an access is checked before it is posted.
+/// \thread owner, or setup  \alloc setup
+class WindowTable {
+ public:
+  static constexpr std::size_t kCapacity = 64;
+  /// kLimit when full, kBadArgument for a window that wraps around the address space.
+  [[nodiscard]] Status add(const nic::Window& window) noexcept;
+  /// kNotFound when it is not there.
+  [[nodiscard]] Status remove(const nic::Window& window) noexcept;
+  /// kOk; kNotFound (no window has that rkey), kOutOfRange, or kRemoteAccess (the window lacks the right).
+  [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept {
+    if (last_ < count_ && windows_[last_].rkey == span.rkey) [[likely]]
+      return check_in(windows_[last_], span, access);
+    return check_all(span, access);
+  }
+
+ private:
+  [[nodiscard]] static Status check_in(const nic::Window& window, const RemoteSpan& span,
+                                       std::uint32_t access) noexcept {
+    const std::uint64_t offset = span.address - window.address;
+    if (span.address < window.address || offset > window.length || span.length > window.length - offset)
+      return Status::kOutOfRange;
+    return (window.access & access) == access ? Status::kOk : Status::kRemoteAccess;
+  }
+  [[nodiscard]] Status check_all(const RemoteSpan& span, std::uint32_t access) noexcept;
+
+  std::array<nic::Window, kCapacity> windows_{};
+  std::size_t count_ = 0;
+  std::size_t last_ = 0;
+};
+
+/// The reason that an error completion stands for. \thread any  \alloc none
+[[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure) noexcept;
+
+struct QueueOptions {
+  std::uint32_t sends = 64;    ///< Work requests in flight, the reserve excluded.
+  std::uint32_t receives = 0;  ///< Receives posted at most.
+  std::uint32_t send_sge = 4;
+  std::uint32_t max_inline = 64;     ///< Wished for; `max_inline()` tells what it came to.
+  std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
+};
+
+/// Base of everything that owns a QP. A derived class calls `shut` first in its destructor, so that nothing of its
+/// memory is in flight when that goes. \thread owner of the loop, except open and attach (setup)
+class Connection {
+ public:
+  /// Slots of the send queue kept back: one for the drain's marker, one for what must not starve (a credit update).
+  static constexpr std::uint32_t kReserve = 2;
+  /// Time that flushing a failed QP may take before the QP is destroyed instead.
+  static constexpr std::chrono::milliseconds kDrainTimeout{1000};
+  /// Entries of the loop's CQ that a connection takes.
+  [[nodiscard]] static constexpr std::uint32_t completions_needed(std::uint32_t sends,
+                                                                  std::uint32_t receives) noexcept {
+    return sends + kReserve + receives;
+  }
+
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+ protected:
+  explicit Connection(CompletionLoop& loop) noexcept : loop_(loop), counters_(loop.counters_) {}
+  virtual ~Connection();
+
+  /// Completions of this connection, in order, all of one poll.
+  virtual void handle(std::span<const ibv_wc> completions) noexcept = 0;
+  /// In the loop's thread, once the loop knows this connection: the time to post receives.
+  virtual void on_attached() noexcept = 0;
+  /// Once, after a failure, in a poll: nothing is in flight any more.
+  virtual void on_drained() noexcept = 0;
+
+  [[nodiscard]] Result<void> open(ibv_pd* pd, const QueueOptions& options);
+  /// From now on the loop's polls dispatch to this connection. \thread any
+  void attach() noexcept;
+  /// Takes this out of the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
+  void shut() noexcept;
+
+  [[nodiscard]] CompletionLoop& loop() const noexcept { return loop_; }
+  [[nodiscard]] nic::Nic& nic() const noexcept { return loop_.nic_; }
+  [[nodiscard]] ibv_qp* qp() const noexcept { return qp_.get(); }
+  [[nodiscard]] Counters& count() const noexcept { return counters_; }
+  [[nodiscard]] std::uint32_t max_inline() const noexcept { return max_inline_; }
+
+  /// Work requests that can be posted, the reserve excluded.
+  [[nodiscard]] std::uint32_t send_room() const noexcept {
+    const std::uint32_t used = posted_ - retired_;
+    return used < sends_ ? sends_ - used : 0;
+  }
+  [[nodiscard]] bool has_reserve() const noexcept { return posted_ - retired_ < sends_ + 1; }
+  /// Index of the send-queue slot that the next post takes: memory of its own can go with it until it is retired.
+  [[nodiscard]] std::uint32_t next_send_slot() const noexcept { return send_slot_; }
+  [[nodiscard]] std::uint32_t send_slots() const noexcept { return sends_ + kReserve; }
+
+  enum class Signal : std::uint8_t {
+    kSometimes,  ///< One in `signal_every`, to retire the others by count.
+    kAlways,
+  };
+  /// Posts one work request with an id for `tag`. The caller has looked at send_room. False: the connection has failed.
+  bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
+    VERBENA_DCHECK(posted_ - retired_ < send_slots());
+    const std::uint32_t position = posted_ + 1;
+    request.wr_id = std::uint64_t{position} << 32 | tag;
+    if (signal == Signal::kAlways || ++since_signal_ >= signal_every_) {
+      request.send_flags |= IBV_SEND_SIGNALED;
+      since_signal_ = 0;
+    } else {
+      request.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
+    }
+    ibv_send_wr* bad = nullptr;
+    if (ibv_post_send(qp_.get(), &request, &bad) != 0) [[unlikely]] {
+      begin_failure(Status::kDevice);
+      return false;
+    }
+    posted_ = position;
+    if (++send_slot_ == send_slots()) send_slot_ = 0;
+    ++counters_.work_requests;
+    ++counters_.doorbells;
+    return true;
+  }
+  /// Posts a list of `count` receives. False: the connection has failed.
+  bool post_receives(ibv_recv_wr& first, std::uint32_t count) noexcept {
+    ibv_recv_wr* bad = nullptr;
+    if (ibv_post_recv(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+      begin_failure(Status::kDevice);
+      return false;
+    }
+    receives_ += count;
+    ++counters_.receive_refills;
+    return true;
+  }
+  /// Retires everything up to a send's completion.
+  void retire(std::uint64_t id) noexcept {
+    VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
+    retired_ = wr::position_of(id);
+  }
+  void took_receive() noexcept { --receives_; }
+
+  /// For an error completion, and for every completion after a failure.
+  void handle_failed(const ibv_wc& completion) noexcept;
+  /// Moves the QP to error and drains it during polls; on_drained follows. Only the first reason counts.
+  void begin_failure(Status reason) noexcept;
+  [[nodiscard]] Status reason() const noexcept { return reason_; }
+  [[nodiscard]] bool is_drained() const noexcept { return drained_; }
+
+ private:
+  friend class CompletionLoop;
+  enum class Place : std::uint8_t { kOutside, kMailbox, kTable };
+
+  void post_marker() noexcept;
+  void enter_drained() noexcept;
+  [[nodiscard]] bool nothing_in_flight() const noexcept { return posted_ == retired_ && receives_ == 0; }
+
+  CompletionLoop& loop_;
+  Counters& counters_;
+  nic::Qp qp_;
+  std::uint32_t posted_ = 0;   ///< Work requests posted, cumulative; wraps.
+  std::uint32_t retired_ = 0;  ///< Of these, known to be complete.
+  std::uint32_t sends_ = 0;
+  std::uint32_t send_slot_ = 0;
+  std::uint32_t since_signal_ = 0;
+  std::uint32_t signal_every_ = 1;
+  std::uint32_t receives_ = 0;  ///< Posted and not complete.
+  std::uint32_t max_inline_ = 0;
+  std::uint32_t qp_num_ = 0;
+  std::uint32_t reserved_entries_ = 0;
+  Status reason_ = Status::kOk;
+  bool drained_ = false;
+  Place place_ = Place::kOutside;
+  bool draining_ = false;
+  Deadline drain_deadline_ = Deadline::never();
+  Connection* next_arrival_ = nullptr;
+};
+
+}  // namespace verbena::engine

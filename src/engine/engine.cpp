@@ -1,0 +1,251 @@
+#include "engine/engine.hpp"
+
+#include "base/error.hpp"
+#include "engine/connection.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::engine {
+
+namespace {
+
+/// Between two polls of a line that another core is about to write: spaced polls see the new value sooner, because the
+/// line is not fetched back to this core while the writer wants it.
+void relax() noexcept {
+#if defined(__x86_64__)
+  for (int i = 0; i < 24; ++i) asm volatile("nop\n\tnop\n\tnop\n\tnop");
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, const LoopOptions& options) {
+  if (options.max_connections == 0 || options.max_connections > (1u << 20) || options.cqe == 0)
+    return fail(Status::kBadArgument, "CompletionLoop::create", 0,
+                "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
+                options.max_connections, options.cqe);
+  std::unique_ptr<CompletionLoop> loop(new CompletionLoop(nic, options));
+  VERBENA_ASSIGN(ibv_comp_channel * channel, nic.create_channel());
+  loop->channel_ = nic::Channel(nic, channel);
+  VERBENA_ASSIGN(ibv_cq * cq, nic.create_cq(options.cqe, channel));
+  loop->cq_ = nic::Cq(nic, cq);
+  loop->capacity_ = options.cqe;
+  return loop;
+}
+
+CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
+    : nic_(nic),
+      spin_ticks_(static_cast<std::uint64_t>(static_cast<double>(options.spin.count()) * ticks_per_us() / 1000.0)),
+      max_connections_(options.max_connections) {
+  // At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
+  const std::size_t entries = std::bit_ceil(std::size_t{options.max_connections} * 2);
+  table_.resize(entries);
+  shift_ = 32 - static_cast<unsigned>(std::countr_zero(entries));
+  draining_.reserve(options.max_connections);
+}
+
+CompletionLoop::~CompletionLoop() { VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0); }
+
+Result<void> CompletionLoop::reserve(std::uint32_t entries) {
+  if (connections_.fetch_add(1, std::memory_order_relaxed) >= max_connections_) {
+    connections_.fetch_sub(1, std::memory_order_relaxed);
+    return fail(Status::kLimit, "CompletionLoop", 0, "the loop has its {} connections; raise max_connections",
+                max_connections_);
+  }
+  const std::uint32_t before = reserved_.fetch_add(entries, std::memory_order_relaxed);
+  if (before > capacity_ || entries > capacity_ - before) {
+    unreserve(entries);
+    return fail(Status::kLimit, "CompletionLoop", 0,
+                "the connection's queues need {} completion entries, and {} of {} are taken; raise cqe", entries,
+                before, capacity_);
+  }
+  return {};
+}
+
+void CompletionLoop::unreserve(std::uint32_t entries) noexcept {
+  reserved_.fetch_sub(entries, std::memory_order_relaxed);
+  connections_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void CompletionLoop::attach(Connection& connection) noexcept {
+  Connection* head = arrivals_.load(std::memory_order_relaxed);
+  do {
+    connection.next_arrival_ = head;
+  } while (!arrivals_.compare_exchange_weak(head, &connection, std::memory_order_seq_cst, std::memory_order_relaxed));
+  // Against `sleep`, which sets sleeping_ and then looks at arrivals_: one of the two sees the other's store.
+  if (sleeping_.load(std::memory_order_seq_cst)) nic_.wake(channel_.get());
+}
+
+void CompletionLoop::adopt() noexcept {
+  // Pairs with the release in `attach`: the connection is whole.
+  Connection* next = arrivals_.exchange(nullptr, std::memory_order_acquire);
+  while (next != nullptr) {
+    Connection& connection = *next;
+    next = std::exchange(connection.next_arrival_, nullptr);
+    insert(connection);
+    connection.place_ = Connection::Place::kTable;
+    connection.on_attached();
+  }
+}
+
+void CompletionLoop::remove(Connection& connection) noexcept {
+  // Never attached: nothing of the loop's knows it, and another thread may be polling.
+  if (connection.place_ == Connection::Place::kOutside && !connection.draining_) return;
+  VERBENA_DCHECK(!polling_);
+  if (connection.draining_) stopped_draining(connection);
+  if (connection.place_ == Connection::Place::kTable) erase(connection.qp_num_);
+  if (connection.place_ == Connection::Place::kMailbox) {
+    Connection* next = arrivals_.exchange(nullptr, std::memory_order_acquire);
+    while (next != nullptr) {
+      Connection& other = *next;
+      next = std::exchange(other.next_arrival_, nullptr);
+      if (&other != &connection) attach(other);
+    }
+  }
+  connection.place_ = Connection::Place::kOutside;
+}
+
+void CompletionLoop::insert(Connection& connection) noexcept {
+  std::size_t at = home_of(connection.qp_num_);
+  while (table_[at].connection != nullptr) at = (at + 1) & (table_.size() - 1);
+  table_[at] = {&connection, connection.qp_num_};
+}
+
+Connection* CompletionLoop::find_in_table(std::uint32_t qp_num) noexcept {
+  for (std::size_t at = home_of(qp_num); table_[at].connection != nullptr; at = (at + 1) & (table_.size() - 1)) {
+    if (table_[at].qp_num != qp_num) continue;
+    last_ = table_[at];
+    return last_.connection;
+  }
+  return nullptr;
+}
+
+void CompletionLoop::erase(std::uint32_t qp_num) noexcept {
+  last_ = {};
+  const std::size_t mask = table_.size() - 1;
+  std::size_t hole = home_of(qp_num);
+  while (table_[hole].connection != nullptr && table_[hole].qp_num != qp_num) hole = (hole + 1) & mask;
+  VERBENA_CHECK(table_[hole].connection != nullptr);
+  // Entries after the hole that a probe from their home reaches only across it move into it: no tombstones.
+  for (std::size_t at = (hole + 1) & mask; table_[at].connection != nullptr; at = (at + 1) & mask) {
+    const std::size_t home = home_of(table_[at].qp_num);
+    if (((at - home) & mask) < ((at - hole) & mask)) continue;
+    table_[hole] = table_[at];
+    hole = at;
+  }
+  table_[hole] = {};
+}
+
+void CompletionLoop::dispatch(unsigned count) noexcept {
+  VERBENA_DCHECK(!polling_);
+  polling_ = true;
+  counters_.completions += count;
+  for (unsigned first = 0; first < count;) {
+    const std::uint32_t qp_num = wc_[first].qp_num;
+    unsigned end = first + 1;
+    while (end < count && wc_[end].qp_num == qp_num) ++end;
+    // A connection is in the table before it posts anything: an unknown number belongs to a QP that was destroyed.
+    if (Connection* connection = find(qp_num); connection != nullptr) [[likely]] {
+      connection->handle({wc_.data() + first, end - first});
+    } else {
+      counters_.strays += end - first;
+    }
+    first = end;
+  }
+  polling_ = false;
+}
+
+void CompletionLoop::on_device_failure() noexcept {
+  for (const Entry& entry : table_) {
+    if (entry.connection == nullptr) continue;
+    entry.connection->begin_failure(Status::kDevice);
+    entry.connection->drain_deadline_ = Deadline::now();
+  }
+}
+
+void CompletionLoop::started_draining(Connection& connection) noexcept {
+  draining_.push_back(&connection);  // Within its capacity: a connection is in it once.
+  ++draining_count_;
+  connection.draining_ = true;
+}
+
+void CompletionLoop::stopped_draining(Connection& connection) noexcept {
+  std::erase(draining_, &connection);
+  --draining_count_;
+  connection.draining_ = false;
+}
+
+void CompletionLoop::check_drains() noexcept {
+  polling_ = true;
+  for (std::size_t i = 0; i < draining_.size();) {
+    Connection& connection = *draining_[i];
+    if (!connection.nothing_in_flight() && !connection.drain_deadline_.passed()) {
+      ++i;
+      continue;
+    }
+    stopped_draining(connection);
+    connection.enter_drained();
+  }
+  polling_ = false;
+}
+
+Deadline CompletionLoop::drain_deadline() const noexcept {
+  Deadline earliest = Deadline::never();
+  for (const Connection* connection : draining_) earliest = earlier(earliest, connection->drain_deadline_);
+  return earliest;
+}
+
+void CompletionLoop::wake() noexcept {
+  woken_.store(true, std::memory_order_seq_cst);
+  // Against `sleep`, as in `attach`.
+  if (sleeping_.load(std::memory_order_seq_cst)) nic_.wake(channel_.get());
+}
+
+bool CompletionLoop::take_wake() noexcept {
+  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false, std::memory_order_acquire);
+}
+
+CompletionLoop::Phase CompletionLoop::spin(Deadline deadline, unsigned& handled) noexcept {
+  std::uint64_t end = 0;
+  for (;;) {
+    for (unsigned i = 0; i < kPollsPerClock; ++i) {
+      relax();
+      handled = poll();
+      if (handled != 0) return Phase::kHandled;
+      if (take_wake()) return Phase::kEnded;
+    }
+    const std::uint64_t now = ticks_now();
+    if (deadline.ticks() <= now) return Phase::kEnded;
+    if (end == 0) end = now + spin_ticks_;
+    if (now >= end) return Phase::kGoOn;
+  }
+}
+
+CompletionLoop::Phase CompletionLoop::sleep(Deadline deadline, unsigned& handled) noexcept {
+  if (ibv_req_notify_cq(cq_.get(), 0) != 0) on_device_failure();
+  handled = poll();
+  if (handled != 0) return Phase::kHandled;
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (!woken_.load(std::memory_order_seq_cst) && arrivals_.load(std::memory_order_seq_cst) == nullptr) {
+    ++counters_.sleeps;
+    const auto event = nic_.wait(channel_.get(), earlier(deadline, drain_deadline()));
+    if (!event && event.error().status() != Status::kTimedOut) on_device_failure();
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+  handled = poll();
+  if (handled != 0) return Phase::kHandled;
+  return take_wake() || deadline.passed() ? Phase::kEnded : Phase::kGoOn;
+}
+
+unsigned CompletionLoop::wait_slowly(Deadline deadline) noexcept {
+  unsigned handled = 0;
+  if (deadline.ticks() == 0 || take_wake()) return 0;
+  Phase phase = spin(deadline, handled);
+  while (phase == Phase::kGoOn) phase = sleep(deadline, handled);
+  return handled;
+}
+
+}  // namespace verbena::engine

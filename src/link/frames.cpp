@@ -1,0 +1,252 @@
+#include "link/frames.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/hash.hpp"
+
+#include <algorithm>
+#include <concepts>
+#include <cstring>
+
+namespace verbena::link {
+
+namespace {
+
+constexpr std::array<std::byte, 4> kMagic{std::byte{'V'}, std::byte{'R'}, std::byte{'B'}, std::byte{'N'}};
+constexpr std::size_t kVersionOffset = 4;
+constexpr std::size_t kTypeOffset = 6;
+constexpr std::size_t kReservedOffset = 7;
+constexpr std::size_t kLengthOffset = 8;
+constexpr std::uint32_t kMax24 = (1U << 24) - 1;
+
+using Bytes = std::span<const std::byte>;
+
+template <std::unsigned_integral T>
+T load(Bytes bytes, std::size_t offset) noexcept {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value = static_cast<T>(value | static_cast<T>(static_cast<T>(bytes[offset + i]) << (8 * i)));
+  }
+  return value;
+}
+
+/// Fills a frame from its header to its checksum.
+class Writer {
+ public:
+  explicit Writer(FrameType type) noexcept {
+    put_bytes(kMagic);
+    put(kProtocolVersion);
+    put(static_cast<std::uint8_t>(type));
+    put(std::uint8_t{0});
+    put(std::uint32_t{0});  // The length, known at the end.
+  }
+
+  template <std::unsigned_integral T>
+  void put(T value) noexcept {
+    store(frame_.size, value);
+    frame_.size += sizeof(T);
+  }
+  void put_bytes(Bytes bytes) noexcept {
+    VERBENA_CHECK(bytes.size() <= kMaxFrameBytes - kChecksumBytes - frame_.size);
+    std::ranges::copy(bytes, frame_.data.begin() + static_cast<std::ptrdiff_t>(frame_.size));
+    frame_.size += bytes.size();
+  }
+  [[nodiscard]] Frame finish() noexcept {
+    store(kLengthOffset, static_cast<std::uint32_t>(frame_.size - kHeaderBytes));
+    put(hash64(std::span(frame_.data).first(frame_.size)));
+    return frame_;
+  }
+
+ private:
+  template <std::unsigned_integral T>
+  void store(std::size_t offset, T value) noexcept {
+    VERBENA_CHECK(offset + sizeof(T) <= kMaxFrameBytes);
+    for (std::size_t i = 0; i < sizeof(T); ++i) {
+      frame_.data[offset + i] = static_cast<std::byte>(value >> (8 * i));
+    }
+  }
+  Frame frame_;
+};
+
+/// Takes fields from the front of a body whose length was checked before.
+class Reader {
+ public:
+  explicit Reader(Bytes body) noexcept : body_(body) {}
+  template <std::unsigned_integral T>
+  [[nodiscard]] T take() noexcept {
+    VERBENA_CHECK(body_.size() >= sizeof(T));
+    const T value = load<T>(body_, 0);
+    body_ = body_.subspan(sizeof(T));
+    return value;
+  }
+  [[nodiscard]] Bytes take_bytes(std::size_t count) noexcept {
+    VERBENA_CHECK(body_.size() >= count);
+    const Bytes taken = body_.first(count);
+    body_ = body_.subspan(count);
+    return taken;
+  }
+  [[nodiscard]] std::size_t left() const noexcept { return body_.size(); }
+
+ private:
+  Bytes body_;
+};
+
+template <class... Args>
+std::unexpected<Error> broken(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  return fail(Status::kProtocol, "handshake", 0, format, std::forward<Args>(args)...);
+}
+
+bool known_type(std::uint8_t type) noexcept {
+  return type >= static_cast<std::uint8_t>(FrameType::kHello) && type <= static_cast<std::uint8_t>(FrameType::kReady);
+}
+
+/// The body of a frame that must have the type `wanted`.
+Result<Bytes> decode_body(Bytes frame, FrameType wanted) noexcept {
+  VERBENA_ASSIGN(const FrameType type, decode_type(frame));
+  if (type != wanted) {
+    return broken("a handshake frame of type {} came where type {} was due", static_cast<unsigned>(type),
+                  static_cast<unsigned>(wanted));
+  }
+  return frame.subspan(kHeaderBytes, frame.size() - kHeaderBytes - kChecksumBytes);
+}
+
+}  // namespace
+
+const char* fault_of(const Endpoint& endpoint) noexcept {
+  if (endpoint.nic != nic::Kind::kSoft && endpoint.nic != nic::Kind::kVerbs) return "an unknown kind of NIC";
+  if (endpoint.qp.mtu < IBV_MTU_256 || endpoint.qp.mtu > IBV_MTU_4096) return "an MTU that verbs does not have";
+  if (endpoint.qp.psn > kMax24) return "a packet sequence number of more than 24 bits";
+  // The soft NIC may number its QPs as it likes; the wire format of a device has 24 bits.
+  if (endpoint.nic == nic::Kind::kVerbs && endpoint.qp.qp_num > kMax24) return "a QP number of more than 24 bits";
+  if (endpoint.private_bytes > kMaxPrivateBytes) return "more private data than a handshake carries";
+  return nullptr;
+}
+
+Frame encode_hello(const Endpoint& endpoint) noexcept {
+  const auto private_bytes = std::min<std::uint16_t>(endpoint.private_bytes, kMaxPrivateBytes);
+  Writer writer(FrameType::kHello);
+  writer.put(static_cast<std::uint8_t>(endpoint.nic));
+  writer.put(endpoint.qp.mtu);
+  writer.put(endpoint.qp.max_rd_atomic);
+  writer.put(std::uint8_t{0});
+  writer.put(endpoint.qp.lid);
+  writer.put(private_bytes);
+  writer.put_bytes(std::as_bytes(std::span(endpoint.qp.gid.raw)));
+  writer.put(endpoint.qp.qp_num);
+  writer.put(endpoint.qp.psn);
+  writer.put(endpoint.recv_depth);
+  writer.put(endpoint.generation);
+  writer.put_bytes(std::span(endpoint.private_data).first(private_bytes));
+  return writer.finish();
+}
+
+Frame encode_reject(Status status, std::string_view text) noexcept {
+  text = text.substr(0, kMaxRejectText);
+  Writer writer(FrameType::kReject);
+  writer.put(static_cast<std::uint8_t>(status));
+  writer.put(std::uint8_t{0});
+  writer.put(static_cast<std::uint16_t>(text.size()));
+  writer.put_bytes(std::as_bytes(std::span(text)));
+  return writer.finish();
+}
+
+Frame encode_ready(std::uint64_t generation) noexcept {
+  Writer writer(FrameType::kReady);
+  writer.put(generation);
+  return writer.finish();
+}
+
+Result<std::size_t> bytes_needed(Bytes have) noexcept {
+  // Byte by byte as it comes: whoever sends one wrong byte and stops is known at once.
+  const std::size_t magic_bytes = std::min(have.size(), kMagic.size());
+  if (!std::ranges::equal(have.first(magic_bytes), std::span(kMagic).first(magic_bytes))) {
+    return broken("this is no Verbena handshake: it begins with another magic number");
+  }
+  if (const auto version = version_of(have); version && *version != kProtocolVersion) {
+    return broken(
+        "the other side speaks version {} of Verbena's handshake and this side version {}: "
+        "run the same release on both",
+        *version, kProtocolVersion);
+  }
+  if (have.size() < kHeaderBytes) return kHeaderBytes;
+  const auto type = load<std::uint8_t>(have, kTypeOffset);
+  if (!known_type(type)) return broken("a handshake frame has the unknown type {}", type);
+  if (load<std::uint8_t>(have, kReservedOffset) != 0) return broken("a reserved byte of a handshake frame is not 0");
+  const auto length = load<std::uint32_t>(have, kLengthOffset);
+  if (length > kMaxBodyBytes) {
+    return broken("a handshake frame says it has {} bytes where {} are the most", length, kMaxBodyBytes);
+  }
+  return kHeaderBytes + length + kChecksumBytes;
+}
+
+std::optional<std::uint16_t> version_of(Bytes have) noexcept {
+  if (have.size() < kVersionOffset + sizeof(std::uint16_t)) return std::nullopt;
+  if (!std::ranges::equal(have.first(kMagic.size()), kMagic)) return std::nullopt;
+  return load<std::uint16_t>(have, kVersionOffset);
+}
+
+Result<FrameType> decode_type(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const std::size_t needed, bytes_needed(frame));
+  // A header alone fails here too: with the length known, the checksum is needed as well.
+  if (frame.size() != needed) {
+    return broken("a handshake frame has {} bytes and should have {}", frame.size(), needed);
+  }
+  const Bytes checked = frame.first(needed - kChecksumBytes);
+  if (hash64(checked) != load<std::uint64_t>(frame, checked.size())) {
+    return broken("the checksum of a handshake frame is wrong");
+  }
+  return static_cast<FrameType>(load<std::uint8_t>(frame, kTypeOffset));
+}
+
+Result<Endpoint> decode_hello(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kHello));
+  if (body.size() < kHelloFixedBytes) return broken("a HELLO of {} bytes is too short", body.size());
+  Reader reader(body);
+  Endpoint endpoint;
+  endpoint.nic = static_cast<nic::Kind>(reader.take<std::uint8_t>());
+  endpoint.qp.mtu = reader.take<std::uint8_t>();
+  endpoint.qp.max_rd_atomic = reader.take<std::uint8_t>();
+  if (reader.take<std::uint8_t>() != 0) return broken("a reserved byte of a HELLO is not 0");
+  endpoint.qp.lid = reader.take<std::uint16_t>();
+  endpoint.private_bytes = reader.take<std::uint16_t>();
+  std::memcpy(endpoint.qp.gid.raw, reader.take_bytes(sizeof endpoint.qp.gid.raw).data(), sizeof endpoint.qp.gid.raw);
+  endpoint.qp.qp_num = reader.take<std::uint32_t>();
+  endpoint.qp.psn = reader.take<std::uint32_t>();
+  endpoint.recv_depth = reader.take<std::uint32_t>();
+  endpoint.generation = reader.take<std::uint64_t>();
+  if (const char* fault = fault_of(endpoint)) return broken("a HELLO has {}", fault);
+  if (reader.left() != endpoint.private_bytes) {
+    return broken("a HELLO says it has {} bytes of private data and has {}", endpoint.private_bytes, reader.left());
+  }
+  std::ranges::copy(reader.take_bytes(endpoint.private_bytes), endpoint.private_data.begin());
+  return endpoint;
+}
+
+Result<Reject> decode_reject(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReject));
+  if (body.size() < kRejectFixedBytes) return broken("a REJECT of {} bytes is too short", body.size());
+  Reader reader(body);
+  Reject reject;
+  const auto status = reader.take<std::uint8_t>();
+  const bool known =
+      status > static_cast<std::uint8_t>(Status::kOk) && status <= static_cast<std::uint8_t>(Status::kSystem);
+  reject.status = known ? static_cast<Status>(status) : Status::kRejected;
+  if (reader.take<std::uint8_t>() != 0) return broken("a reserved byte of a REJECT is not 0");
+  const std::size_t text_bytes = reader.take<std::uint16_t>();
+  if (text_bytes != reader.left() || text_bytes > kMaxRejectText) {
+    return broken("a REJECT says it has {} bytes of text and has {}", text_bytes, reader.left());
+  }
+  for (const std::byte byte : reader.take_bytes(text_bytes)) {
+    const auto character = static_cast<char>(byte);
+    reject.text[reject.text_bytes++] = character >= ' ' && character <= '~' ? character : '?';
+  }
+  return reject;
+}
+
+Result<std::uint64_t> decode_ready(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReady));
+  if (body.size() != kReadyBytes) return broken("a READY has {} bytes and should have {}", body.size(), kReadyBytes);
+  return load<std::uint64_t>(body, 0);
+}
+
+}  // namespace verbena::link

@@ -1,0 +1,86 @@
+// Handshake frames: their bytes, and nothing that does input or output. What a peer sent is decoded
+// here only.
+//
+//   offset  bytes  field            offset  bytes  field
+//        0      4  magic "VRBN"          8      4  bytes of body
+//        4      2  version              12      -  body
+//        6      1  type             12+body     8  XXH3-64 of everything before it
+//        7      1  reserved, 0
+//
+// All integers are little-endian. Magic and version stay where they are in every later version, so
+// that two programs of different versions can tell each other so.
+#pragma once
+
+#include "link/link.hpp"
+
+#include <verbena/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace verbena::link {
+
+enum class FrameType : std::uint8_t { kHello = 1, kReject = 2, kReady = 3 };
+
+inline constexpr std::size_t kHeaderBytes = 12;
+inline constexpr std::size_t kChecksumBytes = 8;
+/// nic 1, mtu 1, READ depth 1, reserved 1, lid 2, private bytes 2, gid 16, QP number 4, psn 4,
+/// receive depth 4, generation 8; the private data follows.
+inline constexpr std::size_t kHelloFixedBytes = 44;
+/// status 1, reserved 1, text bytes 2; the text follows.
+inline constexpr std::size_t kRejectFixedBytes = 4;
+inline constexpr std::size_t kMaxRejectText = 200;
+inline constexpr std::size_t kReadyBytes = 8;  ///< The sender's generation.
+inline constexpr std::size_t kMaxBodyBytes = kHelloFixedBytes + kMaxPrivateBytes;
+inline constexpr std::size_t kMaxFrameBytes = kHeaderBytes + kMaxBodyBytes + kChecksumBytes;
+// HELLO is the longest frame, and a blob is a padded HELLO.
+static_assert(kRejectFixedBytes + kMaxRejectText <= kMaxBodyBytes && kReadyBytes <= kMaxBodyBytes);
+static_assert(kMaxFrameBytes <= kBlobBytes);
+
+/// An encoded frame. A value.
+struct Frame {
+  std::array<std::byte, kMaxFrameBytes> data{};
+  std::size_t size = 0;
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), size}; }
+};
+
+/// Why the peer said no. The text is printable ASCII whatever was sent: it ends up on terminals and
+/// in logs.
+struct Reject {
+  Status status = Status::kRejected;
+  std::array<char, kMaxRejectText> text{};
+  std::size_t text_bytes = 0;
+  [[nodiscard]] std::string_view reason() const noexcept { return {text.data(), text_bytes}; }
+};
+
+/// What keeps an endpoint from being sent or used, or nullptr: unknown NIC kind or MTU, psn or QP
+/// number past 24 bits, too many private bytes. \thread any  \alloc none
+[[nodiscard]] const char* fault_of(const Endpoint& endpoint) noexcept;
+
+// Encoders. Too long private data or text is cut. \thread any  \alloc none
+[[nodiscard]] Frame encode_hello(const Endpoint& endpoint) noexcept;
+[[nodiscard]] Frame encode_reject(Status status, std::string_view text) noexcept;
+[[nodiscard]] Frame encode_ready(std::uint64_t generation) noexcept;
+
+// Decoders: for any bytes of any length, nothing past the span is read. All errors are kProtocol,
+// and the text says what is wrong. \thread any  \alloc none
+
+/// Bytes that the frame beginning with `have` is known to have: kHeaderBytes until the header is
+/// there, then all of it. Fails as soon as `have` cannot be the beginning of a frame.
+[[nodiscard]] Result<std::size_t> bytes_needed(std::span<const std::byte> have) noexcept;
+/// The version that the sender of `have` speaks; nothing if `have` is too short or is not Verbena's
+/// at all.
+[[nodiscard]] std::optional<std::uint16_t> version_of(std::span<const std::byte> have) noexcept;
+/// The type of a whole frame, after its header, length and checksum were checked.
+[[nodiscard]] Result<FrameType> decode_type(std::span<const std::byte> frame) noexcept;
+/// These check all that decode_type does, and that the type is theirs.
+[[nodiscard]] Result<Endpoint> decode_hello(std::span<const std::byte> frame) noexcept;
+/// A status that this version does not know, or kOk, becomes kRejected.
+[[nodiscard]] Result<Reject> decode_reject(std::span<const std::byte> frame) noexcept;
+[[nodiscard]] Result<std::uint64_t> decode_ready(std::span<const std::byte> frame) noexcept;
+
+}  // namespace verbena::link

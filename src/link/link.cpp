@@ -1,0 +1,146 @@
+// Endpoints, the queue pair's way to RTS, and the blob bootstrap: what needs no socket.
+#include "link/link.hpp"
+
+#include "base/error.hpp"
+#include "base/hash.hpp"
+#include "link/frames.hpp"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace verbena::link {
+
+namespace {
+
+constexpr std::uint8_t kHopLimit = 64;
+
+/// Sequence number and generation tell connections apart and are no secret, so a machine that
+/// refuses getrandom (seccomp) gets numbers that differ, which is enough.
+struct Random {
+  std::uint64_t generation = 0;
+  std::uint32_t psn = 0;
+};
+Random draw() noexcept {
+  std::uint64_t words[2];
+  if (getrandom(words, sizeof words, 0) != static_cast<ssize_t>(sizeof words)) {
+    static std::atomic<std::uint64_t> calls{0};
+    const std::uint64_t seed[] = {ticks_now(), static_cast<std::uint64_t>(getpid()), calls.fetch_add(1)};
+    words[0] = hash64(std::as_bytes(std::span(seed)), 0);
+    words[1] = hash64(std::as_bytes(std::span(seed)), 1);
+  }
+  return {.generation = words[0], .psn = static_cast<std::uint32_t>(words[1] & 0xFFFFFFU)};
+}
+
+Result<void> to_init(nic::Nic& nic, ibv_qp* qp, const BringUp& options, Deadline deadline) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.pkey_index = 0;
+  attr.port_num = options.port;
+  attr.qp_access_flags = static_cast<unsigned>(options.access);
+  return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, deadline);
+}
+
+Result<void> to_rtr(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
+                    Deadline deadline) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = static_cast<ibv_mtu>(std::min(local.qp.mtu, remote.qp.mtu));
+  attr.dest_qp_num = remote.qp.qp_num;
+  attr.rq_psn = remote.qp.psn;
+  attr.max_dest_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
+  attr.min_rnr_timer = options.min_rnr_timer;
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.grh.dgid = remote.qp.gid;
+  attr.ah_attr.grh.sgid_index = options.gid_index;
+  attr.ah_attr.grh.hop_limit = kHopLimit;
+  attr.ah_attr.dlid = remote.qp.lid;
+  attr.ah_attr.port_num = options.port;
+  constexpr int kMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  return nic.modify_qp(qp, attr, kMask, deadline);
+}
+
+Result<void> to_rts(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
+                    Deadline deadline) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.timeout = options.timeout;
+  attr.retry_cnt = options.retry_count;
+  attr.rnr_retry = options.rnr_retry;
+  attr.sq_psn = local.qp.psn;
+  // The same minimum as the responder's in to_rtr, so neither side sends more READs than the other
+  // one can hold.
+  attr.max_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
+  constexpr int kMask =
+      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+  return nic.modify_qp(qp, attr, kMask, deadline);
+}
+
+}  // namespace
+
+Status Endpoint::set_user_data(std::span<const std::byte> data) noexcept {
+  if (data.size() > kMaxPrivateBytes) return Status::kTooLong;
+  std::ranges::copy(data, private_data.begin());
+  private_bytes = static_cast<std::uint16_t>(data.size());
+  return Status::kOk;
+}
+
+Endpoint describe(const nic::Nic& nic, const ibv_qp* qp, std::uint32_t recv_depth) {
+  const Random random = draw();
+  Endpoint endpoint;
+  endpoint.nic = nic.kind();
+  endpoint.qp = nic.address_of(qp);
+  endpoint.qp.psn = random.psn;
+  endpoint.recv_depth = recv_depth;
+  endpoint.generation = random.generation;
+  return endpoint;
+}
+
+Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
+                      Deadline deadline) {
+  if (const char* fault = fault_of(local)) {
+    return fail(Status::kBadArgument, "bring_up", 0, "the local endpoint has {}: make it with describe", fault);
+  }
+  if (const char* fault = fault_of(remote)) {
+    return fail(Status::kProtocol, "bring_up", 0, "the peer's endpoint has {}", fault);
+  }
+  if (nic.kind() != remote.nic) {
+    return fail(Status::kRejected, "bring_up", 0,
+                "this side uses the {} NIC and the peer the {} NIC: choose the same kind on both sides",
+                nic::to_string(nic.kind()), nic::to_string(remote.nic));
+  }
+  VERBENA_TRY(to_init(nic, qp, options, deadline));
+  VERBENA_TRY(to_rtr(nic, qp, local, remote, options, deadline));
+  return to_rts(nic, qp, local, remote, options, deadline);
+}
+
+Blob export_blob(const Endpoint& endpoint) noexcept {
+  const Frame hello = encode_hello(endpoint);
+  Blob blob{};
+  std::ranges::copy(hello.bytes(), blob.begin());
+  return blob;
+}
+
+Result<Endpoint> import_blob(std::span<const std::byte> blob) {
+  const auto named = [](const Error& error) noexcept {
+    return fail(error.status(), "import_blob", 0, "the blob is not one that export_blob of this release made: {}",
+                error.text());
+  };
+  if (blob.size() != kBlobBytes) {
+    return fail(Status::kProtocol, "import_blob", 0, "the blob has {} bytes and a whole one has {}", blob.size(),
+                kBlobBytes);
+  }
+  const auto size = bytes_needed(blob);
+  if (!size) return named(size.error());
+  auto endpoint = decode_hello(blob.first(*size));
+  if (!endpoint) return named(endpoint.error());
+  if (std::ranges::any_of(blob.subspan(*size), [](std::byte byte) { return byte != std::byte{0}; })) {
+    return fail(Status::kProtocol, "import_blob", 0, "the blob's padding is not zero: it was changed on its way");
+  }
+  return endpoint;
+}
+
+}  // namespace verbena::link

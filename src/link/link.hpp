@@ -1,0 +1,145 @@
+// Connections: handshake frames, the socket and blob bootstraps, and bringing a QP to RTS.
+#pragma once
+
+#include "nic/nic.hpp"
+
+#include <verbena/deadline.hpp>
+#include <verbena/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace verbena::link {
+
+inline constexpr std::uint16_t kProtocolVersion = 1;
+/// Bytes of a user's own data that a handshake carries each way.
+inline constexpr std::size_t kMaxPrivateBytes = 512;
+
+/// Everything that one side tells the other about its end. The private data is whatever the layer above needs
+/// (windows, limits) in its own encoding.
+struct Endpoint {
+  nic::Kind nic = nic::Kind::kSoft;
+  nic::QpAddress qp;
+  std::uint32_t recv_depth = 0;  ///< Receives the QP can hold.
+  std::uint64_t generation = 0;  ///< Random, new for each connection.
+  std::array<std::byte, kMaxPrivateBytes> private_data{};
+  std::uint16_t private_bytes = 0;
+
+  [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return {private_data.data(), private_bytes}; }
+  /// kTooLong past kMaxPrivateBytes.
+  [[nodiscard]] Status set_user_data(std::span<const std::byte> data) noexcept;
+};
+
+/// The endpoint of a QP of this process, with a random psn and generation.
+[[nodiscard]] Endpoint describe(const nic::Nic& nic, const ibv_qp* qp, std::uint32_t recv_depth);
+
+/// Options of bring_up. Defaults are what perftest and UCX use on RoCE.
+struct BringUp {
+  int access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;  ///< qp_access_flags
+  std::uint8_t min_rnr_timer = 12;                                                           ///< 0.64 ms
+  std::uint8_t rnr_retry = 7;  ///< 7 is for ever; the layers above have deadlines
+  std::uint8_t retry_count = 7;
+  std::uint8_t timeout = 14;   ///< 4.096 us * 2^14 = 67 ms
+  std::uint8_t port = 1;       ///< Port of the device; the soft NIC has one.
+  std::uint8_t gid_index = 0;  ///< Row of the port's GID table that QpAddress::gid came from; 0 on the soft NIC.
+};
+/// Checks that both sides fit (NIC kind: kRejected with the text), then takes the QP from RESET through INIT and RTR to
+/// RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp.
+[[nodiscard]] Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote,
+                                    const BringUp& options, Deadline deadline);
+
+// --- socket bootstrap -------------------------------------------------------------------------------------------
+//
+// client: HELLO (its endpoint)        ->
+//                                     <-  HELLO (server's endpoint), or REJECT (status, text)
+// both bring their QP up
+// client: READY                       ->
+//                                     <-  READY
+// then the socket closes. Frames are fixed-endian with a fixed maximum, every field is checked, and each step has a
+// deadline. A READY that does not come ends the attempt; nothing of it is left.
+
+/// A client's attempt: made by `dial`, finished by `finish`. Move-only; closing it early tells the peer.
+class Dialed {
+ public:
+  Dialed(Dialed&&) noexcept;
+  Dialed& operator=(Dialed&&) noexcept;
+  ~Dialed();
+  [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
+  /// After the QP is in RTS: sends READY, waits for the server's. Then both sides may post.
+  [[nodiscard]] Result<void> finish(Deadline deadline);
+
+ private:
+  friend Result<Dialed> dial(const std::string&, std::uint16_t, const Endpoint&, Deadline);
+  Dialed(int fd, std::uint64_t generation, const Endpoint& remote) noexcept
+      : fd_(fd), generation_(generation), remote_(remote) {}
+  int fd_ = -1;
+  std::uint64_t generation_ = 0;  ///< Ours, as READY repeats it.
+  Endpoint remote_;
+};
+/// Resolves, connects, sends HELLO, reads the answer. Errors: kNotFound (name does not resolve), kConnectionRefused,
+/// kRejected / kNotAllowed / ... as the server sent it with its text, kProtocol, kTimedOut, kPeerLost, kBadArgument.
+/// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
+/// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
+[[nodiscard]] Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
+                                  Deadline deadline);
+
+/// A client that has said HELLO to a listener and waits for the answer.
+class Incoming {
+ public:
+  Incoming() noexcept = default;
+  Incoming(Incoming&&) noexcept;
+  Incoming& operator=(Incoming&&) noexcept;
+  ~Incoming();  ///< Without an answer: closes, which the client sees as kPeerLost.
+  [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
+  /// Sends REJECT with a status and a text (at most 200 bytes of it), and closes.
+  void reject(Status status, std::string_view text) noexcept;
+  /// Sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
+  [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
+  /// Waits for the client's READY and sends ours.
+  [[nodiscard]] Result<void> finish(Deadline deadline);
+
+ private:
+  friend class Listener;
+  int fd_ = -1;
+  std::uint64_t generation_ = 0;  ///< Ours, as told in `answer` and repeated by READY.
+  Endpoint remote_;
+};
+
+struct ListenerOptions {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;
+  unsigned max_pending = 64;  ///< Sockets that have not finished HELLO; one more evicts the oldest.
+  std::chrono::milliseconds hello_timeout{2000};
+};
+/// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
+/// bounded slot for a bounded time.
+class Listener {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Listener>> open(const ListenerOptions& options);
+  virtual ~Listener() = default;
+  [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
+  /// The next complete HELLO. kTimedOut when none came; kClosed after `close`. \thread owner
+  [[nodiscard]] virtual Result<Incoming> next(Deadline deadline) = 0;
+  /// Makes `next` return kClosed, now and ever after; connecting is refused from here on. \thread any
+  virtual void close() noexcept = 0;
+  /// Sockets so far that were closed before a whole HELLO: garbage, silence, overflow, or the peer left. \thread any
+  [[nodiscard]] virtual std::uint64_t dropped() const noexcept = 0;
+
+ protected:
+  static Incoming make_incoming(int fd, const Endpoint& remote) noexcept;
+};
+
+// --- blob bootstrap -----------------------------------------------------------------------------------------------
+
+/// Bytes of an exported endpoint; carry them by MPI, PMIx, etcd or a file.
+inline constexpr std::size_t kBlobBytes = 640;
+using Blob = std::array<std::byte, kBlobBytes>;
+[[nodiscard]] Blob export_blob(const Endpoint& endpoint) noexcept;
+/// kProtocol (naming what is wrong) for anything that export_blob of this version did not make.
+[[nodiscard]] Result<Endpoint> import_blob(std::span<const std::byte> blob);
+
+}  // namespace verbena::link

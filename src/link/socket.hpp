@@ -1,0 +1,90 @@
+// TCP for the handshake: connecting, listening, and moving single frames, each within a deadline.
+#pragma once
+
+#include "link/frames.hpp"
+
+#include <verbena/deadline.hpp>
+#include <verbena/error.hpp>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace verbena::link {
+
+/// Move-only owner of a file descriptor.
+class Fd {
+ public:
+  Fd() noexcept = default;
+  explicit Fd(int fd) noexcept : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~Fd() { reset(); }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) noexcept;
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// "host:port" ("[host]:port" for IPv6), cut so that the sentence around it keeps its fix.
+class HostPort {
+ public:
+  HostPort(std::string_view host, std::uint16_t port) noexcept;
+  /// The other end of a connected socket.
+  [[nodiscard]] static HostPort of_peer(int fd) noexcept;
+  [[nodiscard]] const char* c_str() const noexcept { return text_.data(); }
+
+ private:
+  std::array<char, 128> text_{};
+};
+
+/// A connected, non-blocking socket. Tries every address that the name has, each with its share of
+/// the time.
+[[nodiscard]] Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline deadline) noexcept;
+/// A listening, non-blocking socket on the first address of `host` that can be bound.
+[[nodiscard]] Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept;
+/// The port that a socket is bound to; 0 if that cannot be told.
+[[nodiscard]] std::uint16_t bound_port(int fd) noexcept;
+
+/// Turns Nagle's algorithm off: a handshake is a ping-pong of small frames. A refusal costs time
+/// only.
+void set_no_delay(int fd) noexcept;
+
+/// One frame as it comes in. Plain bytes: `have` of them are there of the `need` known so far.
+struct Inbox {
+  std::array<std::byte, kMaxFrameBytes> data{};
+  std::size_t have = 0;
+  std::size_t need = kHeaderBytes;
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), have}; }
+};
+enum class Arrival : std::uint8_t {
+  kWhole,  ///< `need` bytes are there.
+  kPart,   ///< No more for now.
+  kEnd,    ///< The peer closed or reset the connection first.
+};
+/// Takes what has arrived, without waiting and never more than this frame. kProtocol as soon as it
+/// cannot be a frame.
+[[nodiscard]] Result<Arrival> take_arrived(int fd, Inbox& inbox) noexcept;
+
+/// Words for errors: who the peer is and what was expected of it.
+struct Step {
+  const char* peer;
+  const char* awaited;
+};
+[[nodiscard]] Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept;
+/// A whole frame. A REJECT becomes the error that it carries; whatever else is wrong is kProtocol,
+/// kPeerLost or kTimedOut. On failure `inbox` has what came.
+[[nodiscard]] Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept;
+/// Sends a REJECT as far as that goes without waiting, and makes sure that closing does not destroy
+/// it on its way.
+void send_reject(int fd, Status status, std::string_view text) noexcept;
+
+}  // namespace verbena::link

@@ -1,0 +1,714 @@
+#include "message/message.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "engine/connection.hpp"
+#include "message/wire.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+// Credits, and why they cannot deadlock.
+//
+// Each side has posted R = depth + margin receives and tells the peer the cumulative count, in every message. A sender
+// may have at most as many messages beyond that count's start. A message or fragment needs two credits, a bare credit
+// update one, and an update is due when depth/2 receives, or half of the lease, were given back and not told. Suppose
+// that nothing is in flight, and A has a message to send and may not.
+//  - Receives: A has at most one credit, so B has consumed at least R - 1 messages since its last claim reached A, more
+//    than depth/2: an update of B is due, and goes out unless B has no credit at all.
+//  - Both at zero: a side gets to zero only by an update (a message leaves one credit), and each update raises its
+//    claim by at least one. Of the two last updates, one, say B's, was sent before A's was processed, so by an older
+//    claim of A's. A's update raised that claim, so B has a credit after all; A's R messages are consumed, so an update
+//    of B is due.
+//  - Lease: a fragment is at most a quarter of the lease, so with the units left out before the end it needs less than
+//    half. Less than half is untold when no update is due, so more than half is free.
+// Updates do not answer updates for ever: depth/2 >= 2 messages make one.
+
+namespace verbena::message {
+
+namespace {
+
+using engine::wr::kNoSlot;
+using engine::wr::kNoTag;
+
+constexpr std::size_t kMaxHeadBytes = 2048;
+constexpr std::uint64_t kMinFragmentBytes = 1024;
+constexpr std::uint32_t kCreditBytes = sizeof(wire::Credits);
+
+[[nodiscard]] constexpr std::size_t align_up(std::size_t value, std::size_t to) noexcept {
+  return (value + to - 1) / to * to;
+}
+
+/// An arena that is attached to a NIC and registered as a whole; taken down in the right order.
+class RegisteredArena {
+ public:
+  RegisteredArena() noexcept = default;
+  RegisteredArena(const RegisteredArena&) = delete;
+  RegisteredArena& operator=(const RegisteredArena&) = delete;
+  ~RegisteredArena() {
+    mr_.reset();
+    // A peer that sat in the region past the deadline of its deregistration keeps its own mapping of a memfd that is
+    // never used again.
+    if (nic_ != nullptr && memory_id_ != 0) (void)nic_->detach(memory_id_);
+  }
+  [[nodiscard]] Result<void> create(nic::Nic& nic, ibv_pd* pd, const host::ArenaOptions& options, std::size_t length,
+                                    int access) {
+    VERBENA_ASSIGN(arena_, host::Arena::create(options));
+    VERBENA_ASSIGN(memory_id_, nic.attach(arena_, nic::Grant{}));
+    nic_ = &nic;
+    VERBENA_ASSIGN(ibv_mr * mr,
+                   nic.reg_mr(pd, arena_.data(), length, reinterpret_cast<std::uintptr_t>(arena_.data()), access));
+    mr_ = nic::Mr(nic, mr);
+    return {};
+  }
+  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(mr_); }
+  [[nodiscard]] std::byte* data() const noexcept { return arena_.data(); }
+  [[nodiscard]] std::uint32_t lkey() const noexcept { return mr_->lkey; }
+  [[nodiscard]] std::uint64_t memory_id() const noexcept { return memory_id_; }
+  [[nodiscard]] nic::Window window() const noexcept { return nic_->window_of(mr_.get()); }
+
+ private:
+  host::Arena arena_;
+  nic::Nic* nic_ = nullptr;
+  std::uint64_t memory_id_ = 0;
+  nic::Mr mr_;
+};
+
+[[nodiscard]] constexpr std::uint32_t sends_for(const Options& options) noexcept {
+  // Twice the depth, so that a quarter that waits to be signaled does not hold up messages for which there is credit.
+  return 2 * wire::receives_for(options.depth) + options.max_reads;
+}
+
+[[nodiscard]] Result<void> check(const Options& options) {
+  const auto bad = [](const char* what) {
+    return fail(Status::kBadArgument, "message::Channel::create", 0, "{}", what);
+  };
+  if (options.depth < wire::kMinDepth || options.depth > wire::kMaxDepth) return bad("depth must be 4 to 4096");
+  if (options.eager_bytes < wire::kMinEagerBytes || options.eager_bytes > wire::kMaxEagerBytes ||
+      options.eager_bytes % wire::kUnit != 0)
+    return bad("eager_bytes must be a multiple of 64, 64 to 16384");
+  if (options.lease_bytes != 0 &&
+      (options.lease_bytes < wire::kMinLeaseBytes || options.lease_bytes > wire::kMaxLeaseBytes))
+    return bad("lease_bytes must be 0, or 4 KiB to 64 GiB");
+  if (options.fragment_bytes < kMinFragmentBytes) return bad("fragment_bytes must be at least 1024");
+  if (options.max_reads == 0 || options.max_reads > 4096) return bad("max_reads must be 1 to 4096");
+  if (options.max_operations == 0 || options.max_operations > 4096) return bad("max_operations must be 1 to 4096");
+  return {};
+}
+
+/// A READ or large send from start to completion.
+struct Work {
+  enum class Kind : std::uint8_t { kRead, kLarge };
+  std::uint64_t token = 0;
+  LocalSpan local;
+  RemoteSpan remote;         ///< Of a READ.
+  std::uint64_t total = 0;   ///< Bytes, head and body.
+  std::uint64_t posted = 0;  ///< Of these, in work requests posted.
+  std::uint32_t head_bytes = 0;
+  std::uint32_t outstanding = 0;  ///< Signaled work requests posted and not complete.
+  std::uint32_t next = kNoSlot;   ///< In its queue of what is not posted to the end.
+  Kind kind = Kind::kRead;
+};
+
+/// Slots in the order they were started, linked through Work::next.
+struct Queue {
+  std::uint32_t first = kNoSlot;
+  std::uint32_t last = kNoSlot;
+  void push(std::vector<Work>& work, std::uint32_t slot) noexcept {
+    work[slot].next = kNoSlot;
+    (first == kNoSlot ? first : work[last].next) = slot;
+    last = slot;
+  }
+  void pop(const std::vector<Work>& work) noexcept { first = work[first].next; }
+};
+
+class QpChannel final : public Channel, private engine::Connection {
+ public:
+  QpChannel(engine::CompletionLoop& loop, const Options& options, Handler& handler)
+      : Connection(loop), options_(options), handler_(handler), in_flight_(options.max_operations) {}
+  ~QpChannel() override { shut(); }
+
+  [[nodiscard]] Result<void> create(ibv_pd* pd);
+
+  Result<link::Endpoint> local_endpoint(std::span<const std::byte> user_data) override;
+  Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) override;
+  Result<void> open_lease(Deadline deadline) override;
+  void attach() noexcept override { Connection::attach(); }
+
+  Status send(std::span<const std::byte> a, std::span<const std::byte> b,
+              std::span<const std::byte> c) noexcept override;
+  Status start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept override;
+  Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
+  Result<void> import_window(const nic::Window& window, Deadline deadline) override;
+
+  void fail(Status reason) noexcept override { begin_failure(reason); }
+  bool alive() const noexcept override { return connected_ && reason() == Status::kOk; }
+  bool drained() const noexcept override { return is_drained(); }
+  Status failure() const noexcept override { return reason(); }
+  std::uint32_t peer_eager_bytes() const noexcept override { return longest_send_; }
+  std::uint32_t credits() const noexcept override {
+    const std::uint32_t receives = receive_credits();
+    return receives < 2 ? 0 : std::min(receives - 1, send_room());
+  }
+  Result<nic::PeerProcess> peer() const override { return nic().peer_of(qp()); }
+
+ private:
+  // engine::Connection
+  void handle(std::span<const ibv_wc> completions) noexcept override;
+  void on_attached() noexcept override;
+  void on_drained() noexcept override;
+
+  [[nodiscard]] Result<void> create_buffers(ibv_pd* pd);
+  void build_requests() noexcept;
+  void set_peer(const wire::Handshake& peer, const link::Endpoint& local, const link::Endpoint& remote) noexcept;
+
+  // Receiving.
+  void on_receive(const ibv_wc& completion) noexcept;
+  [[nodiscard]] Status on_eager(const ibv_wc& completion) noexcept;
+  [[nodiscard]] Status on_fragment(const ibv_wc& completion) noexcept;
+  [[nodiscard]] bool accept(wire::Credits claim) noexcept;
+  void refill() noexcept;
+  [[nodiscard]] std::uint32_t untold_receives() const noexcept { return consumed_ + buffer_count_ - told_posted_; }
+  [[nodiscard]] bool is_update_due() const noexcept {
+    return untold_receives() >= options_.depth / 2 ||
+           (lease_units_ != 0 && lease_consumed_ - told_lease_ >= lease_units_ / 2);
+  }
+  void send_update() noexcept;
+
+  // Sending.
+  [[nodiscard]] std::uint32_t receive_credits() const noexcept { return peer_posted_ - sent_; }
+  [[nodiscard]] wire::Credits tell() noexcept {
+    told_posted_ = posted_receives_;
+    told_lease_ = lease_consumed_;
+    return {wire::little(posted_receives_), wire::little(lease_consumed_)};
+  }
+  [[nodiscard]] std::byte* staging() const noexcept { return staging_ + next_send_slot() * staging_stride_; }
+  [[nodiscard]] int gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
+                                  std::span<const std::byte> c) noexcept;
+  [[nodiscard]] int gather_staged(std::span<const std::byte> a, std::span<const std::byte> b,
+                                  std::span<const std::byte> c) noexcept;
+  void on_sent(const ibv_wc& completion) noexcept;
+  void complete(std::uint32_t slot, Status status) noexcept;
+  void make_progress() noexcept;
+  void post_large() noexcept;
+  void post_reads() noexcept;
+  [[nodiscard]] bool post_fragment(std::uint32_t slot) noexcept;
+  [[nodiscard]] int gather_fragment(const Work& work, std::uint32_t slot, std::uint32_t bytes) noexcept;
+  [[nodiscard]] std::byte* head_of(std::uint32_t slot) const noexcept { return heads_ + slot * kMaxHeadBytes; }
+
+  // What a message one way touches comes first.
+  std::uint32_t peer_posted_ = 0;  ///< Receives the peer claims to have posted, cumulative; wraps, as all counts.
+  std::uint32_t sent_ = 0;         ///< Messages and fragments sent.
+  std::uint32_t longest_send_ = 0;
+  std::uint32_t posted_receives_ = 0;
+  std::uint32_t consumed_ = 0;  ///< Receives consumed.
+  std::uint32_t told_posted_ = 0;
+  std::uint32_t lease_consumed_ = 0;  ///< Units of our lease that are the peer's again.
+  std::uint32_t told_lease_ = 0;
+  wire::Credits header_;  ///< Of the inline message being posted.
+  ibv_send_wr eager_{};
+  std::array<ibv_sge, 4> eager_sge_{};
+  std::byte* buffers_ = nullptr;
+  std::size_t buffer_stride_ = 0;
+  std::uint32_t buffer_count_ = 0;  ///< Receives posted when all buffers are.
+  std::uint32_t peer_receives_ = 0;
+  Queue larges_;
+  Queue reads_;
+  bool connected_ = false;
+  bool lease_open_ = false;
+
+  const Options options_;
+  Handler& handler_;
+  engine::InFlight in_flight_;
+  std::vector<Work> work_;
+  engine::WindowTable windows_;
+
+  // Large messages out: the peer's lease.
+  nic::Window peer_lease_;
+  std::uint32_t peer_lease_units_ = 0;
+  std::uint32_t lease_used_ = 0;
+  std::uint32_t peer_lease_consumed_ = 0;  ///< As the peer claims.
+  std::uint32_t out_cursor_ = 0;
+  std::uint32_t out_number_ = 0;
+  std::uint32_t fragment_payload_ = 0;
+  ibv_send_wr fragment_{};
+  std::array<ibv_sge, 3> fragment_sge_{};
+
+  // Large messages in: our lease.
+  std::uint32_t lease_units_ = 0;
+  std::uint32_t in_cursor_ = 0;
+  std::uint32_t in_number_ = 0;
+  std::uint64_t in_total_ = 0;  ///< Of the message being received; 0 between messages.
+  std::uint64_t in_offset_ = 0;
+
+  std::uint32_t max_reads_ = 0;
+  std::uint32_t reads_out_ = 0;
+  ibv_send_wr read_{};
+  ibv_sge read_sge_{};
+
+  std::vector<ibv_recv_wr> receive_requests_;  ///< A ring, linked in order, so that any range of it is a list.
+  std::vector<ibv_sge> receive_sge_;
+  std::uint32_t next_receive_ = 0;  ///< First buffer to post.
+
+  std::byte* heads_ = nullptr;
+  std::byte* staging_ = nullptr;
+  std::size_t staging_stride_ = 0;
+  std::optional<link::Endpoint> endpoint_;
+  RegisteredArena memory_;  ///< Receives, heads, staging.
+  RegisteredArena lease_;
+};
+
+// --- setup --------------------------------------------------------------------------------------------------------
+
+Result<void> QpChannel::create(ibv_pd* pd) {
+  VERBENA_TRY(check(options_));
+  buffer_count_ = wire::receives_for(options_.depth);
+  VERBENA_TRY(open(pd, {.sends = sends_for(options_),
+                        .receives = buffer_count_,
+                        .send_sge = 4,
+                        .max_inline = kCreditBytes + options_.eager_bytes,
+                        .first_position = options_.first_count}));
+  VERBENA_TRY(create_buffers(pd));
+  if (options_.lease_bytes != 0) {
+    const std::size_t bytes = align_up(options_.lease_bytes, wire::kUnit);
+    VERBENA_TRY(lease_.create(nic(), pd, {.size_bytes = bytes, .share = host::Share::kReadWrite, .name = "lease"},
+                              bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    lease_units_ = wire::units_of(bytes);
+  }
+  work_.resize(options_.max_operations);
+  posted_receives_ = told_posted_ = options_.first_count + buffer_count_;
+  consumed_ = lease_consumed_ = told_lease_ = options_.first_count;
+  out_number_ = options_.first_count & wire::kNumberMask;
+  build_requests();
+  return {};
+}
+
+Result<void> QpChannel::create_buffers(ibv_pd* pd) {
+  buffer_stride_ = align_up(kCreditBytes + options_.eager_bytes, wire::kUnit);
+  // Fragment headers are always staged; messages only where the NIC cannot take all of them inline.
+  const bool all_inline = max_inline() >= kCreditBytes + options_.eager_bytes;
+  staging_stride_ = all_inline ? wire::kUnit : buffer_stride_;
+  const std::size_t bytes = buffer_count_ * buffer_stride_             // receives
+                            + options_.max_operations * kMaxHeadBytes  // heads of large messages
+                            + send_slots() * staging_stride_;          // one place a send-queue slot
+  VERBENA_TRY(memory_.create(nic(), pd, {.size_bytes = bytes, .name = "channel"}, bytes, IBV_ACCESS_LOCAL_WRITE));
+  buffers_ = memory_.data();
+  heads_ = buffers_ + buffer_count_ * buffer_stride_;
+  staging_ = heads_ + options_.max_operations * kMaxHeadBytes;
+  return {};
+}
+
+void QpChannel::build_requests() noexcept {
+  receive_requests_.resize(buffer_count_);
+  receive_sge_.resize(buffer_count_);
+  for (std::uint32_t i = 0; i < buffer_count_; ++i) {
+    receive_sge_[i] = {.addr = reinterpret_cast<std::uintptr_t>(buffers_ + i * buffer_stride_),
+                       .length = kCreditBytes + options_.eager_bytes,
+                       .lkey = memory_.lkey()};
+    receive_requests_[i] = {.wr_id = engine::wr::kReceiveBit | i,
+                            .next = &receive_requests_[i + 1 < buffer_count_ ? i + 1 : 0],
+                            .sg_list = &receive_sge_[i],
+                            .num_sge = 1};
+  }
+  eager_.opcode = IBV_WR_SEND;
+  eager_.sg_list = eager_sge_.data();
+  fragment_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  fragment_.sg_list = fragment_sge_.data();
+  read_.opcode = IBV_WR_RDMA_READ;
+  read_.sg_list = &read_sge_;
+  read_.num_sge = 1;
+}
+
+Result<link::Endpoint> QpChannel::local_endpoint(std::span<const std::byte> user_data) {
+  if (user_data.size() > kMaxUserBytes)
+    return verbena::fail(Status::kTooLong, "message::Channel::local_endpoint", 0, "{} bytes of user data; {} fit",
+                         user_data.size(), kMaxUserBytes);
+  // Its packet number and generation are random: described once.
+  if (!endpoint_) endpoint_ = link::describe(nic(), qp(), buffer_count_);
+  const auto front = wire::encode({.depth = options_.depth,
+                                   .eager_bytes = options_.eager_bytes,
+                                   .first_count = options_.first_count,
+                                   .lease = lease_ ? lease_.window() : nic::Window{}});
+  std::array<std::byte, link::kMaxPrivateBytes> data;
+  std::memcpy(data.data(), front.data(), front.size());
+  if (!user_data.empty()) std::memcpy(data.data() + front.size(), user_data.data(), user_data.size());
+  const Status set = endpoint_->set_user_data({data.data(), front.size() + user_data.size()});
+  VERBENA_CHECK(set == Status::kOk);
+  return *endpoint_;
+}
+
+Result<void> QpChannel::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) {
+  VERBENA_ASSIGN(const wire::Handshake peer, wire::decode(remote.user_data()));
+  if (remote.recv_depth != wire::receives_for(peer.depth))
+    return verbena::fail(Status::kProtocol, "message::Channel::connect", 0,
+                         "the peer says it posts {} receives, and its depth is {}", remote.recv_depth, peer.depth);
+  if (lease_.memory_id() != 0)
+    VERBENA_TRY(nic().grant(lease_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
+  set_peer(peer, local, remote);
+  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, {}, deadline));
+  connected_ = true;
+  if (options_.attach == Attach::kInConnect) Connection::attach();
+  return {};
+}
+
+void QpChannel::set_peer(const wire::Handshake& peer, const link::Endpoint& local,
+                         const link::Endpoint& remote) noexcept {
+  peer_receives_ = wire::receives_for(peer.depth);
+  sent_ = lease_used_ = peer_lease_consumed_ = peer.first_count;
+  peer_posted_ = peer.first_count + peer_receives_;
+  in_number_ = peer.first_count & wire::kNumberMask;
+  const std::uint32_t stageable = std::max(options_.eager_bytes, max_inline() - std::min(max_inline(), kCreditBytes));
+  longest_send_ = std::min(peer.eager_bytes, stageable);
+  peer_lease_ = peer.lease;
+  peer_lease_units_ = wire::units_of(peer.lease.length);
+  fragment_.wr.rdma.rkey = peer.lease.rkey;
+  const std::uint64_t fragment =
+      std::min({options_.fragment_bytes, peer.lease.length / 4, std::uint64_t{nic().limits().max_message}});
+  if (peer.lease.length != 0)
+    fragment_payload_ = static_cast<std::uint32_t>(fragment / wire::kUnit * wire::kUnit - sizeof(wire::FragmentHeader));
+  const std::uint32_t depth = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
+  max_reads_ = std::min(options_.max_reads, depth);
+}
+
+Result<void> QpChannel::open_lease(Deadline deadline) {
+  if (peer_lease_units_ == 0 || lease_open_) return {};
+  VERBENA_TRY(nic().import_window(qp(), peer_lease_, deadline));
+  lease_open_ = true;
+  return {};
+}
+
+Result<void> QpChannel::import_window(const nic::Window& window, Deadline deadline) {
+  VERBENA_TRY(nic().import_window(qp(), window, deadline));
+  const Status added = windows_.add(window);
+  if (added == Status::kOk) return {};
+  (void)nic().release_window(qp(), window);
+  return verbena::fail(
+      added, "message::Channel::import_window", 0, "{}",
+      added == Status::kLimit ? "a channel imports at most 64 windows" : "the window wraps around the address space");
+}
+
+// --- receiving ----------------------------------------------------------------------------------------------------
+
+void QpChannel::on_attached() noexcept {
+  if (reason() != Status::kOk) return;
+  // posted_receives_ counts them since `create`: the handshake has told them.
+  receive_requests_[buffer_count_ - 1].next = nullptr;
+  (void)post_receives(receive_requests_[0], buffer_count_);
+  receive_requests_[buffer_count_ - 1].next = receive_requests_.data();
+}
+
+void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
+  for (const ibv_wc& completion : completions) {
+    if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
+      handle_failed(completion);
+    } else if (engine::wr::is_receive(completion.wr_id)) {
+      on_receive(completion);
+    } else {
+      on_sent(completion);
+    }
+  }
+  if (reason() == Status::kOk) [[likely]]
+    make_progress();
+}
+
+void QpChannel::on_receive(const ibv_wc& completion) noexcept {
+  took_receive();
+  Status status = Status::kProtocol;
+  if (completion.opcode == IBV_WC_RECV && (completion.wc_flags & IBV_WC_WITH_IMM) == 0) [[likely]] {
+    status = on_eager(completion);
+  } else if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+    status = on_fragment(completion);
+  }
+  ++consumed_;
+  if (status != Status::kOk) [[unlikely]]
+    begin_failure(status);
+}
+
+Status QpChannel::on_eager(const ibv_wc& completion) noexcept {
+  const std::byte* buffer = buffers_ + engine::wr::slot_of(completion.wr_id) * buffer_stride_;
+  if (completion.byte_len < kCreditBytes) return Status::kProtocol;
+  wire::Credits claim;
+  std::memcpy(&claim, buffer, sizeof claim);
+  if (!accept(claim)) return Status::kProtocol;
+  if (completion.byte_len > kCreditBytes)
+    handler_.on_message(*this, {buffer + kCreditBytes, completion.byte_len - kCreditBytes});
+  return Status::kOk;
+}
+
+// Everything of the fragment but its position, number and length is the peer's claim, in memory that it can still
+// write.
+Status QpChannel::on_fragment(const ibv_wc& completion) noexcept {
+  const std::uint32_t imm = ntohl(completion.imm_data);
+  const std::uint32_t bytes = completion.byte_len;
+  if (bytes <= sizeof(wire::FragmentHeader) || bytes > lease_units_ * wire::kUnit) return Status::kProtocol;
+  const wire::Placement place = wire::place(in_cursor_, wire::units_of(bytes), lease_units_);
+  if (lease_consumed_ + place.taken - told_lease_ > lease_units_) return Status::kProtocol;
+  const std::byte* at = lease_.data() + place.at * wire::kUnit;
+  const auto* words = reinterpret_cast<const std::uint64_t*>(at);
+  // Atomic loads, so that the compiler reads each word once.
+  const std::array<std::uint64_t, 2> copy{__atomic_load_n(&words[0], __ATOMIC_RELAXED),
+                                          __atomic_load_n(&words[1], __ATOMIC_RELAXED)};
+  const auto header = std::bit_cast<wire::FragmentHeader>(copy);
+  const std::uint64_t total = wire::little(header.total);
+  const bool first = in_total_ == 0;
+  if (first) in_offset_ = 0;
+  const std::uint64_t payload = bytes - sizeof(wire::FragmentHeader);
+  if (!first && total != in_total_) return Status::kProtocol;
+  if (total < in_offset_ || payload > total - in_offset_) return Status::kProtocol;
+  const bool last = in_offset_ + payload == total;
+  const std::uint32_t expected = in_number_ | (first ? wire::kFirst : 0) | (last ? wire::kLast : 0);
+  if (imm != expected || !accept(header.credits)) return Status::kProtocol;
+  in_total_ = last ? 0 : total;
+  in_number_ = (in_number_ + 1) & wire::kNumberMask;
+  in_cursor_ = place.next;
+  const std::uint64_t offset = in_offset_;
+  in_offset_ += payload;
+  handler_.on_fragment(*this, {.total = total, .offset = offset, .bytes = {at + sizeof header, payload}});
+  lease_consumed_ += place.taken;
+  return Status::kOk;
+}
+
+// Counts never go back, and never pass what the handshake allows.
+bool QpChannel::accept(wire::Credits claim) noexcept {
+  const std::uint32_t posted = wire::little(claim.receives_posted);
+  const std::uint32_t consumed = wire::little(claim.lease_consumed);
+  if (posted - peer_posted_ > peer_receives_ || posted - sent_ > peer_receives_) return false;
+  if (consumed - peer_lease_consumed_ > lease_used_ - peer_lease_consumed_) return false;
+  peer_posted_ = posted;
+  peer_lease_consumed_ = consumed;
+  return true;
+}
+
+void QpChannel::refill() noexcept {
+  const std::uint32_t count = consumed_ + buffer_count_ - posted_receives_;
+  if (count == 0) return;
+  const std::uint32_t end = (next_receive_ + count) % buffer_count_;
+  ibv_recv_wr& last = receive_requests_[end == 0 ? buffer_count_ - 1 : end - 1];
+  ibv_recv_wr* const linked = std::exchange(last.next, nullptr);
+  const bool posted = post_receives(receive_requests_[next_receive_], count);
+  last.next = linked;
+  if (!posted) return;
+  next_receive_ = end;
+  posted_receives_ += count;
+}
+
+void QpChannel::send_update() noexcept {
+  if (receive_credits() == 0 || !has_reserve()) return;  // Due still: what arrives or completes next comes by here.
+  refill();
+  if (reason() != Status::kOk) return;
+  eager_.num_sge = max_inline() >= kCreditBytes ? gather_inline({}, {}, {}) : gather_staged({}, {}, {});
+  if (post(eager_, kNoTag, Signal::kSometimes)) ++sent_;
+}
+
+// --- sending ------------------------------------------------------------------------------------------------------
+
+Status QpChannel::send(std::span<const std::byte> a, std::span<const std::byte> b,
+                       std::span<const std::byte> c) noexcept {
+  const std::size_t total = a.size() + b.size() + c.size();
+  if (reason() != Status::kOk) [[unlikely]]
+    return reason();
+  if (total - 1 >= longest_send_) [[unlikely]]
+    return total == 0 ? Status::kBadArgument : Status::kTooLong;
+  if (receive_credits() < 2 || send_room() == 0) return Status::kAgain;
+  eager_.num_sge = total + kCreditBytes <= max_inline() ? gather_inline(a, b, c) : gather_staged(a, b, c);
+  if (!post(eager_, kNoTag, Signal::kSometimes)) [[unlikely]]
+    return reason();
+  ++sent_;
+  count().bytes += total;
+  return Status::kOk;
+}
+
+int QpChannel::gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
+                             std::span<const std::byte> c) noexcept {
+  header_ = tell();
+  eager_sge_[0] = {.addr = reinterpret_cast<std::uintptr_t>(&header_), .length = kCreditBytes, .lkey = 0};
+  int parts = 1;
+  for (const auto& part : {a, b, c}) {
+    if (part.empty()) continue;
+    eager_sge_[static_cast<std::size_t>(parts++)] = {.addr = reinterpret_cast<std::uintptr_t>(part.data()),
+                                                     .length = static_cast<std::uint32_t>(part.size()),
+                                                     .lkey = 0};
+  }
+  eager_.send_flags = IBV_SEND_INLINE;
+  ++count().inline_sends;
+  return parts;
+}
+
+int QpChannel::gather_staged(std::span<const std::byte> a, std::span<const std::byte> b,
+                             std::span<const std::byte> c) noexcept {
+  std::byte* const start = staging();
+  const wire::Credits header = tell();
+  std::memcpy(start, &header, sizeof header);
+  std::byte* end = start + sizeof header;
+  for (const auto& part : {a, b, c}) {
+    if (part.empty()) continue;
+    std::memcpy(end, part.data(), part.size());
+    end += part.size();
+  }
+  eager_sge_[0] = {.addr = reinterpret_cast<std::uintptr_t>(start),
+                   .length = static_cast<std::uint32_t>(end - start),
+                   .lkey = memory_.lkey()};
+  eager_.send_flags = 0;
+  return 1;
+}
+
+Status QpChannel::start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept {
+  if (reason() != Status::kOk) return reason();
+  if (!lease_open_) return Status::kUnsupported;
+  if (head.size() + body.length == 0) return Status::kBadArgument;
+  if (head.size() > kMaxHeadBytes) return Status::kTooLong;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  if (!head.empty()) std::memcpy(head_of(slot), head.data(), head.size());
+  work_[slot] = {.token = token,
+                 .local = body,
+                 .total = head.size() + body.length,
+                 .head_bytes = static_cast<std::uint32_t>(head.size()),
+                 .kind = Work::Kind::kLarge};
+  larges_.push(work_, slot);
+  post_large();
+  return Status::kOk;
+}
+
+Status QpChannel::start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept {
+  if (reason() != Status::kOk) return reason();
+  if (remote.length == 0 || local.length < remote.length) return Status::kBadArgument;
+  if (max_reads_ == 0) return Status::kUnsupported;
+  if (const Status inside = windows_.check(remote, IBV_ACCESS_REMOTE_READ); inside != Status::kOk) return inside;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {.token = token, .local = local, .remote = remote, .total = remote.length, .kind = Work::Kind::kRead};
+  reads_.push(work_, slot);
+  post_reads();
+  return Status::kOk;
+}
+
+void QpChannel::make_progress() noexcept {
+  if (consumed_ + buffer_count_ - posted_receives_ >= buffer_count_ / 4) refill();
+  if (is_update_due()) [[unlikely]]
+    send_update();
+  if (larges_.first != kNoSlot) post_large();
+  if (reads_.first != kNoSlot) post_reads();
+}
+
+// A quarter of credits and send queue is left to eager messages, which a stream of fragments would starve otherwise.
+// No deadlock by that: at rest at most depth/2 of R receives are untold, and R - depth/2 > R/4 + 2 for each depth.
+void QpChannel::post_large() noexcept {
+  while (larges_.first != kNoSlot && reason() == Status::kOk) {
+    if (receive_credits() < 2 + peer_receives_ / 4 || send_room() < 1 + send_slots() / 4) return;
+    const std::uint32_t slot = larges_.first;
+    if (!post_fragment(slot)) return;
+    if (work_[slot].posted == work_[slot].total) larges_.pop(work_);
+  }
+}
+static_assert(wire::receives_for(wire::kMinDepth) - wire::kMinDepth / 2 > 2 + wire::receives_for(wire::kMinDepth) / 4);
+
+bool QpChannel::post_fragment(std::uint32_t slot) noexcept {
+  Work& work = work_[slot];
+  const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(work.total - work.posted, fragment_payload_));
+  const wire::Placement place =
+      wire::place(out_cursor_, wire::units_of(bytes + sizeof(wire::FragmentHeader)), peer_lease_units_);
+  if (place.taken > peer_lease_units_ - (lease_used_ - peer_lease_consumed_)) return false;
+  const bool last = work.posted + bytes == work.total;
+  fragment_.num_sge = gather_fragment(work, slot, bytes);
+  fragment_.wr.rdma.remote_addr = peer_lease_.address + place.at * wire::kUnit;
+  fragment_.imm_data = htonl(out_number_ | (work.posted == 0 ? wire::kFirst : 0) | (last ? wire::kLast : 0));
+  // Only the last is signaled for the operation: on a reliable connection it completes after the ones before.
+  const std::uint32_t tag = last ? in_flight_.tag(slot) : kNoTag;
+  if (!post(fragment_, tag, last ? Signal::kAlways : Signal::kSometimes)) return false;
+  work.posted += bytes;
+  if (last) work.outstanding = 1;
+  ++sent_;
+  lease_used_ += place.taken;
+  out_cursor_ = place.next;
+  out_number_ = (out_number_ + 1) & wire::kNumberMask;
+  count().bytes += bytes;
+  return true;
+}
+
+int QpChannel::gather_fragment(const Work& work, std::uint32_t slot, std::uint32_t bytes) noexcept {
+  const wire::FragmentHeader header{.credits = tell(), .total = wire::little(work.total)};
+  std::memcpy(staging(), &header, sizeof header);
+  fragment_sge_[0] = {
+      .addr = reinterpret_cast<std::uintptr_t>(staging()), .length = sizeof header, .lkey = memory_.lkey()};
+  std::size_t parts = 1;
+  std::uint64_t at = work.posted;
+  if (at < work.head_bytes) {
+    const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(work.head_bytes - at, bytes));
+    fragment_sge_[parts++] = {
+        .addr = reinterpret_cast<std::uintptr_t>(head_of(slot) + at), .length = piece, .lkey = memory_.lkey()};
+    at += piece;
+    bytes -= piece;
+  }
+  if (bytes != 0)
+    fragment_sge_[parts++] = {.addr = reinterpret_cast<std::uintptr_t>(work.local.data + (at - work.head_bytes)),
+                              .length = bytes,
+                              .lkey = work.local.lkey};
+  return static_cast<int>(parts);
+}
+
+void QpChannel::post_reads() noexcept {
+  while (reads_.first != kNoSlot && reads_out_ < max_reads_ && send_room() != 0 && reason() == Status::kOk) {
+    const std::uint32_t slot = reads_.first;
+    Work& work = work_[slot];
+    const auto bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(work.total - work.posted, nic().limits().max_message));
+    read_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(work.local.data + work.posted),
+                 .length = bytes,
+                 .lkey = work.local.lkey};
+    read_.wr.rdma.remote_addr = work.remote.address + work.posted;
+    read_.wr.rdma.rkey = work.remote.rkey;
+    if (!post(read_, in_flight_.tag(slot), Signal::kAlways)) return;
+    work.posted += bytes;
+    ++work.outstanding;
+    ++reads_out_;
+    count().bytes += bytes;
+    if (work.posted == work.total) reads_.pop(work_);
+  }
+}
+
+void QpChannel::on_sent(const ibv_wc& completion) noexcept {
+  retire(completion.wr_id);
+  const std::uint32_t slot = in_flight_.find(completion.wr_id);
+  if (slot == kNoSlot) return;
+  Work& work = work_[slot];
+  if (work.kind == Work::Kind::kRead) --reads_out_;
+  if (--work.outstanding == 0 && work.posted == work.total) complete(slot, Status::kOk);
+}
+
+void QpChannel::complete(std::uint32_t slot, Status status) noexcept {
+  const std::uint64_t token = work_[slot].token;
+  in_flight_.end(slot);
+  handler_.on_complete(*this, token, status);
+}
+
+void QpChannel::on_drained() noexcept {
+  larges_ = reads_ = {};
+  for (std::uint32_t slot = 0; slot < in_flight_.capacity(); ++slot)
+    if (in_flight_.live(slot)) complete(slot, reason());
+  handler_.on_failure(*this, reason());
+}
+
+}  // namespace
+
+std::uint32_t completions_needed(const Options& options) noexcept {
+  return engine::Connection::completions_needed(sends_for(options), wire::receives_for(options.depth));
+}
+
+Result<std::unique_ptr<Channel>> Channel::create(engine::CompletionLoop& loop, ibv_pd* pd, const Options& options,
+                                                 Handler& handler) {
+  VERBENA_TRY(check(options));
+  auto channel = std::make_unique<QpChannel>(loop, options, handler);
+  VERBENA_TRY(channel->create(pd));
+  return channel;
+}
+
+Result<std::span<const std::byte>> Channel::user_data_of(const link::Endpoint& remote) {
+  VERBENA_TRY(wire::decode(remote.user_data()));
+  return remote.user_data().subspan(wire::kHandshakeBytes);
+}
+
+}  // namespace verbena::message

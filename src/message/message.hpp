@@ -1,0 +1,128 @@
+// The one credit-controlled message layer: SEND up to the eager limit, WRITE_WITH_IMM into the peer's lease above.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "link/link.hpp"
+#include "nic/nic.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace verbena::message {
+
+class Channel;
+
+/// One piece of a large message, as the receiver sees it. A large message arrives as consecutive fragments of one
+/// channel, in order, not interleaved with other large messages (eager messages may come between).
+struct Fragment {
+  std::uint64_t total = 0;           ///< Bytes of the whole message. A peer's claim, the same in all its fragments.
+  std::uint64_t offset = 0;          ///< Of these bytes in the message; counted by the receiver, not claimed.
+  std::span<const std::byte> bytes;  ///< In the lease, which the peer can still write: copy once, then check.
+  [[nodiscard]] bool last() const noexcept { return offset + bytes.size() == total; }
+};
+
+/// What a channel calls, in the thread that polls its loop. A handler may send and post on the channel, and may call
+/// `fail`; it must not destroy the channel from inside a call (do it after the poll).
+class Handler {
+ public:
+  /// An eager message; `body` is private memory of this side, valid until the return.
+  virtual void on_message(Channel& channel, std::span<const std::byte> body) noexcept = 0;
+  /// A piece of a large message; the bytes go back to the peer as lease credit when this returns.
+  virtual void on_fragment(Channel& channel, const Fragment& fragment) noexcept = 0;
+  /// A READ, or a large send, that was started with `token` is complete: kOk, or why not. Its memory is the caller's
+  /// again.
+  virtual void on_complete(Channel& channel, std::uint64_t token, Status status) noexcept = 0;
+  /// The channel is dead, once; every operation in flight has been completed through on_complete before.
+  virtual void on_failure(Channel& channel, Status reason) noexcept = 0;
+
+ protected:
+  ~Handler() = default;
+};
+
+/// When the loop gets to know a channel. Its receives are posted by the loop's thread, in the poll that follows.
+enum class Attach : std::uint8_t {
+  kInConnect,  ///< At the end of `connect`: the loop's thread may call the handler from then on, also while another
+               ///< thread still finishes the bootstrap. Then only the loop's thread may destroy the channel.
+  kByCaller,   ///< When `attach` is called. Until then no handler is called, and any thread may destroy the channel.
+};
+
+struct Options {
+  std::uint32_t depth = 64;          ///< Eager messages that the peer may have in flight to us. 4 to 4096.
+  std::uint32_t eager_bytes = 5248;  ///< Largest eager body. A multiple of 64. 64 B to 16 KiB.
+  std::uint64_t lease_bytes = 0;     ///< Window that this side gives the peer for large messages; 0: refuses them.
+  std::uint64_t fragment_bytes = 256 * 1024;  ///< Largest fragment sent, at least 1 KiB; a quarter of the peer's lease
+                                              ///< when that is less.
+  std::uint32_t max_reads = 16;       ///< READs of this side in flight (the NIC's depth may lower it); more queue up to
+                                      ///< max_operations and are posted as credits return.
+  std::uint32_t max_operations = 64;  ///< READs and large sends started and not complete. 1 to 4096.
+  Attach attach = Attach::kInConnect;
+  std::uint32_t first_count = 0;  ///< Where this side's wrapping counters start; tests of wrap-around set it.
+};
+
+/// Entries that one channel takes of its loop's LoopOptions::cqe. \thread any  \alloc none
+[[nodiscard]] std::uint32_t completions_needed(const Options& options) noexcept;
+
+using engine::LocalSpan;
+using engine::RemoteSpan;
+
+/// One QP with its receives, send buffers, credits and lease. Immovable.
+/// \thread owner of the loop, except create, connect and local_endpoint (setup)  \alloc setup only
+/// Destroying a channel that is alive ends what is in flight without a call of the handler.
+class Channel {
+ public:
+  /// Makes the QP in RESET, registers buffers and the lease (an arena of its own, granted to the peer in `connect`).
+  /// Errors: kBadArgument (an option out of its range), kLimit (the loop is full), and those of Arena and Nic.
+  [[nodiscard]] static Result<std::unique_ptr<Channel>> create(engine::CompletionLoop& loop, ibv_pd* pd,
+                                                               const Options& options, Handler& handler);
+  virtual ~Channel() = default;
+
+  /// What to hand to the peer, and to `connect` as `local`. `user_data` up to kMaxUserBytes rides along. May be called
+  /// again for other user data: the rest of the endpoint stays as it is.
+  static constexpr std::size_t kMaxUserBytes = link::kMaxPrivateBytes - 64;
+  [[nodiscard]] virtual Result<link::Endpoint> local_endpoint(std::span<const std::byte> user_data) = 0;
+  /// The peer's user data out of its endpoint; kProtocol when this layer's part of it is not well-formed.
+  [[nodiscard]] static Result<std::span<const std::byte>> user_data_of(const link::Endpoint& remote);
+  /// Grants the lease, brings the QP to RTS, and attaches unless the options say otherwise. The peer's lease is
+  /// imported by `open_lease`, after the bootstrap's READY exchange, because only then does the peer surely hand it
+  /// out.
+  [[nodiscard]] virtual Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote,
+                                             Deadline deadline) = 0;
+  [[nodiscard]] virtual Result<void> open_lease(Deadline deadline) = 0;
+  /// Hands the channel to the loop's thread (Attach::kByCaller, once, after `connect`). \thread any
+  virtual void attach() noexcept = 0;
+
+  /// Sends one eager message gathered from up to three parts (total 1 to eager_bytes of the peer). The parts are free
+  /// when it returns. kAgain: no credit or no send-queue slot now; poll and try again. kTooLong, or the reason of
+  /// death.
+  [[nodiscard]] virtual Status send(std::span<const std::byte> a, std::span<const std::byte> b = {},
+                                    std::span<const std::byte> c = {}) noexcept = 0;
+  /// Starts a large message: `head` (at most 2 KiB, copied now), then `body` (registered memory of this side, which
+  /// must stay as it is until on_complete(token)). Fragments go out as the peer's lease has room, during later polls.
+  /// Large messages leave in the order they were started. kAgain when max_operations are in flight; kUnsupported when
+  /// the peer gives no lease or `open_lease` was not called.
+  [[nodiscard]] virtual Status start_large(std::span<const std::byte> head, LocalSpan body,
+                                           std::uint64_t token) noexcept = 0;
+  /// Starts a READ of remote.length bytes into local (same length or longer). Split into requests the NIC can take.
+  /// kAgain when max_operations are in flight; kBadArgument (nothing to read, or the local span is too short),
+  /// kNotFound (no imported window has that key), kOutOfRange, kRemoteAccess: nothing was posted.
+  [[nodiscard]] virtual Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept = 0;
+  /// Makes a window of the peer usable with start_read. \thread setup, or owner
+  [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
+
+  /// Kills the channel with `reason`: the QP goes to error and drains during polls; on_failure follows.
+  virtual void fail(Status reason) noexcept = 0;
+  [[nodiscard]] virtual bool alive() const noexcept = 0;
+  /// True once nothing of it is in flight any more, after a failure: it can be destroyed without quarantine.
+  [[nodiscard]] virtual bool drained() const noexcept = 0;
+  [[nodiscard]] virtual Status failure() const noexcept = 0;
+  /// Longest message that `send` takes: what the peer receives, and this side's own eager_bytes where the NIC's inline
+  /// limit is smaller than that.
+  [[nodiscard]] virtual std::uint32_t peer_eager_bytes() const noexcept = 0;
+  /// Eager messages that could be sent now.
+  [[nodiscard]] virtual std::uint32_t credits() const noexcept = 0;
+  [[nodiscard]] virtual Result<nic::PeerProcess> peer() const = 0;
+};
+
+}  // namespace verbena::message

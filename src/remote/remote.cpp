@@ -1,0 +1,280 @@
+#include "remote/remote.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::remote {
+
+using engine::wr::kNoSlot;
+
+Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd* pd, const LinkOptions& options) {
+  if (options.bounce_bytes < 64 || options.bounce_bytes > (16u << 20) || options.bounce_bytes % 64 != 0)
+    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
+                         "bounce_bytes must be a multiple of 64, 64 to 16777216; got {}", options.bounce_bytes);
+  if (options.bounce_buffers == 0 || options.bounce_buffers > 1024)
+    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "bounce_buffers must be 1 to 1024; got {}",
+                         options.bounce_buffers);
+  std::unique_ptr<Link> made(new Link(loop, options));
+  VERBENA_TRY(made->create(pd));
+  return made;
+}
+
+Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
+    : Connection(loop), options_(options), in_flight_(options.bounce_buffers) {
+  transfer_.sg_list = &sge_;
+  transfer_.num_sge = 1;
+  atomic_.sg_list = &atomic_sge_;
+  atomic_.num_sge = 1;
+}
+
+Link::~Link() {
+  shut();
+  on_drained();
+  mr_.reset();
+  if (memory_id_ != 0) (void)nic().detach(memory_id_);
+}
+
+Result<void> Link::create(ibv_pd* pd) {
+  // One operation is posted at a time, and those in quarantine are still there.
+  VERBENA_TRY(open(pd, {.sends = std::max(kSends, options_.bounce_buffers + 1),
+                        .receives = 0,
+                        .send_sge = 1,
+                        .max_inline = options_.max_inline}));
+  const std::size_t bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
+  VERBENA_ASSIGN(arena_, host::Arena::create({.size_bytes = bytes, .name = "bounce"}));
+  VERBENA_ASSIGN(memory_id_, nic().attach(arena_, nic::Grant{}));
+  VERBENA_ASSIGN(ibv_mr * mr, nic().reg_mr(pd, arena_.data(), bytes, reinterpret_cast<std::uintptr_t>(arena_.data()),
+                                           IBV_ACCESS_LOCAL_WRITE));
+  mr_ = nic::Mr(nic(), mr);
+  return {};
+}
+
+Result<link::Endpoint> Link::local_endpoint(std::span<const std::byte> user_data) {
+  // Its packet number and generation are random: described once.
+  if (!endpoint_) endpoint_ = link::describe(nic(), qp(), 0);
+  if (endpoint_->set_user_data(user_data) != Status::kOk)
+    return verbena::fail(Status::kTooLong, "remote::Link::local_endpoint", 0, "{} bytes of user data; {} fit",
+                         user_data.size(), link::kMaxPrivateBytes);
+  return *endpoint_;
+}
+
+Result<void> Link::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) {
+  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, {}, deadline));
+  connected_ = true;
+  attach();
+  return {};
+}
+
+Result<void> Link::import_window(const nic::Window& window, Deadline deadline) {
+  VERBENA_TRY(nic().import_window(qp(), window, deadline));
+  const Status added = windows_.add(window);
+  if (added == Status::kOk) return {};
+  (void)nic().release_window(qp(), window);
+  return verbena::fail(
+      added, "remote::Link::import_window", 0, "{}",
+      added == Status::kLimit ? "a link imports at most 64 windows" : "the window wraps around the address space");
+}
+
+Result<void> Link::release_window(const nic::Window& window) {
+  if (windows_.remove(window) != Status::kOk)
+    return verbena::fail(Status::kNotFound, "remote::Link::release_window", 0, "the window is not imported");
+  return nic().release_window(qp(), window);
+}
+
+Status Link::check(const RemoteSpan& span, std::uint32_t access) noexcept {
+  if (reason() != Status::kOk) [[unlikely]]
+    return reason();
+  if (!connected_) [[unlikely]]
+    return Status::kBadArgument;
+  return windows_.check(span, access);
+}
+
+Status Link::read(LocalSpan to, RemoteSpan from, Deadline deadline) noexcept {
+  if (to.length < from.length) [[unlikely]]
+    return Status::kBadArgument;
+  if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
+    return checked;
+  return transfer(IBV_WR_RDMA_READ, to, from, Memory::kCallers, deadline);
+}
+
+Status Link::write(LocalSpan from, RemoteSpan to, Deadline deadline) noexcept {
+  if (to.length < from.length) [[unlikely]]
+    return Status::kBadArgument;
+  to.length = from.length;
+  if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) [[unlikely]]
+    return checked;
+  return transfer(IBV_WR_RDMA_WRITE, from, to, Memory::kCallers, deadline);
+}
+
+Status Link::transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
+                      Deadline deadline) noexcept {
+  transfer_.opcode = opcode;
+  transfer_.wr.rdma.rkey = remote.rkey;
+  for (std::uint64_t done = 0; done < remote.length;) {
+    const auto bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, nic().limits().max_message));
+    std::uint32_t slot = kNoSlot;
+    if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) [[unlikely]]
+      return taken;
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data + done), .length = bytes, .lkey = local.lkey};
+    transfer_.wr.rdma.remote_addr = remote.address + done;
+    const bool is_inline = opcode == IBV_WR_RDMA_WRITE && bytes <= max_inline();
+    transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    count().inline_sends += is_inline ? 1 : 0;
+    count().bytes += bytes;
+    // What is inline was copied by the post: the caller's memory is free.
+    const Status status = run(transfer_, slot, is_inline ? Memory::kOurs : memory, deadline);
+    if (status != Status::kOk) [[unlikely]]
+      return status;
+    done += bytes;
+  }
+  return Status::kOk;
+}
+
+Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) noexcept {
+  if (to.size() < from.length) return Status::kBadArgument;
+  if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) return checked;
+  transfer_.opcode = IBV_WR_RDMA_READ;
+  transfer_.wr.rdma.rkey = from.rkey;
+  transfer_.send_flags = 0;
+  for (std::uint64_t done = 0; done < from.length;) {
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(from.length - done, options_.bounce_bytes));
+    std::uint32_t slot = kNoSlot;
+    if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = bytes, .lkey = mr_->lkey};
+    transfer_.wr.rdma.remote_addr = from.address + done;
+    count().bytes += bytes;
+    if (const Status status = run(transfer_, slot, Memory::kOurs, deadline); status != Status::kOk) return status;
+    // The slot is free again, but only this thread could take it.
+    std::memcpy(to.data() + done, bounce(slot), bytes);
+    done += bytes;
+  }
+  return Status::kOk;
+}
+
+Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline deadline) noexcept {
+  if (to.length < from.size()) return Status::kBadArgument;
+  to.length = from.size();
+  if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
+  transfer_.opcode = IBV_WR_RDMA_WRITE;
+  transfer_.wr.rdma.rkey = to.rkey;
+  for (std::size_t done = 0; done < from.size();) {
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(from.size() - done, options_.bounce_bytes));
+    std::uint32_t slot = kNoSlot;
+    if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
+    const bool is_inline = bytes <= max_inline();
+    if (!is_inline) std::memcpy(bounce(slot), from.data() + done, bytes);
+    const void* source = is_inline ? from.data() + done : bounce(slot);
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(source), .length = bytes, .lkey = mr_->lkey};
+    transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    transfer_.wr.rdma.remote_addr = to.address + done;
+    count().inline_sends += is_inline ? 1 : 0;
+    count().bytes += bytes;
+    if (const Status status = run(transfer_, slot, Memory::kOurs, deadline); status != Status::kOk) return status;
+    done += bytes;
+  }
+  return Status::kOk;
+}
+
+Status Link::fetch_add(RemoteWord word, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept {
+  atomic_.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  atomic_.wr.atomic.compare_add = delta;
+  return atomic(atomic_, word, old, deadline);
+}
+
+Status Link::compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
+                          Deadline deadline) noexcept {
+  atomic_.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  atomic_.wr.atomic.compare_add = expected;
+  atomic_.wr.atomic.swap = desired;
+  return atomic(atomic_, word, old, deadline);
+}
+
+Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
+  if (word.address % sizeof(std::uint64_t) != 0) return Status::kBadArgument;
+  const RemoteSpan span{.address = word.address, .length = sizeof(std::uint64_t), .rkey = word.rkey};
+  if (const Status checked = check(span, IBV_ACCESS_REMOTE_ATOMIC); checked != Status::kOk) return checked;
+  std::uint32_t slot = kNoSlot;
+  if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
+  atomic_sge_ = {
+      .addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = sizeof(std::uint64_t), .lkey = mr_->lkey};
+  request.wr.atomic.remote_addr = word.address;
+  request.wr.atomic.rkey = word.rkey;
+  request.send_flags = 0;
+  count().bytes += sizeof(std::uint64_t);
+  const Status status = run(request, slot, Memory::kOurs, deadline);
+  if (status == Status::kOk) std::memcpy(&old, bounce(slot), sizeof old);
+  return status;
+}
+
+Status Link::take_slot(std::uint32_t& slot, Deadline deadline) noexcept {
+  slot = in_flight_.begin();
+  if (slot != kNoSlot) [[likely]]
+    return Status::kOk;
+  const Status waited = loop().wait_until(
+      [this] { return in_flight_.count() < in_flight_.capacity() || reason() != Status::kOk; }, deadline);
+  if (reason() != Status::kOk) return reason();
+  if (waited == Status::kOk) slot = in_flight_.begin();
+  return waited;
+}
+
+Status Link::run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadline deadline) noexcept {
+  if (!post(request, in_flight_.tag(slot), Signal::kAlways)) [[unlikely]] {
+    in_flight_.end(slot);
+    return reason();
+  }
+  waiting_ = slot;
+  const Status waited = loop().wait_until([this] { return waiting_ == kNoSlot || reason() != Status::kOk; }, deadline);
+  if (waiting_ == kNoSlot && reason() == Status::kOk) [[likely]]
+    return Status::kOk;
+  give_up(memory);
+  return waited == Status::kTimedOut ? waited : reason();
+}
+
+void Link::give_up(Memory memory) noexcept {
+  if (memory == Memory::kOurs) {
+    ++count().quarantined;
+  } else {
+    begin_failure(Status::kTimedOut);
+    // Bounded: a drain has its own deadline, after which the QP is destroyed.
+    (void)loop().wait_until([this] { return is_drained(); }, Deadline::never());
+  }
+  waiting_ = kNoSlot;
+}
+
+void Link::handle(std::span<const ibv_wc> completions) noexcept {
+  for (const ibv_wc& completion : completions) {
+    if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
+      handle_failed(completion);
+      continue;
+    }
+    retire(completion.wr_id);
+    complete(completion.wr_id);
+  }
+}
+
+void Link::complete(std::uint64_t id) noexcept {
+  const std::uint32_t slot = in_flight_.find(id);
+  if (slot == kNoSlot) return;
+  in_flight_.end(slot);
+  if (slot == waiting_) {
+    waiting_ = kNoSlot;
+  } else {
+    --count().quarantined;
+  }
+}
+
+// What is left is in quarantine, or belongs to the call that waits for the drain.
+void Link::on_drained() noexcept {
+  for (std::uint32_t slot = 0; slot < in_flight_.capacity(); ++slot) {
+    if (!in_flight_.live(slot)) continue;
+    in_flight_.end(slot);
+    if (slot == waiting_) continue;
+    --count().quarantined;
+  }
+}
+
+}  // namespace verbena::remote
