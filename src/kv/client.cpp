@@ -1,0 +1,676 @@
+#include "kv/client.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/ticks.hpp"
+#include "kv/item.hpp"
+#include "link/link.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace verbena::kv {
+namespace {
+
+constexpr std::chrono::milliseconds kGoodbyeTimeout{50};
+/// The engine drains a failed channel within a second, or destroys its queue pair.
+constexpr std::chrono::milliseconds kDrainTimeout{1500};
+/// Polls without a completion between two looks at the age of pipelined operations.
+constexpr unsigned kPollsPerExpiry = 64;
+/// Large sends and READs beyond one for each operation: the pieces of staged ones.
+constexpr std::uint32_t kSparePieces = 16;
+constexpr unsigned kMaxWorkers = 64;
+
+/// What a channel's completion is for: kind, staging chunk, operation.
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3 };
+
+constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
+  return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
+}
+constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piece>(token >> 56); }
+constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<unsigned>(token >> 48) & 0xff; }
+
+bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire::Op::kCas || op == wire::Op::kErase; }
+
+std::uint64_t random_word() noexcept {
+  std::uint64_t word = 0;
+  if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
+  return word | 1;
+}
+
+}  // namespace
+
+// --- setup
+
+PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word()) {}
+
+PollingClient::~PollingClient() {
+  if (loop_ && error_.status() == Status::kOk) say_goodbye();
+  channels_.clear();
+}
+
+Result<void> PollingClient::connect() {
+  if (options_.depth == 0 || options_.depth > 1024)
+    return fail(Status::kBadArgument, "Client::connect", 0, "depth is {}: it must be 1 to 1024", options_.depth);
+  if (options_.buffer_bytes > std::size_t{1} << 40)
+    return fail(Status::kBadArgument, "Client::connect", 0, "buffer_bytes is {}: it must be at most 1 TiB",
+                options_.buffer_bytes);
+  const Deadline deadline = Deadline::after(options_.connect_timeout);
+  // Whoever runs as root could read this process anyway.
+  std::vector<uid_t> trusted = options_.allowed_uids;
+  trusted.push_back(0);
+  VERBENA_ASSIGN(nic_, nic::open_soft({.allowed_uids = trusted}));
+  VERBENA_ASSIGN(ibv_pd * pd, nic_->alloc_pd());
+  pd_ = nic::Pd(*nic_, pd);
+  VERBENA_TRY(region_.open(*nic_, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"},
+                           {}, IBV_ACCESS_LOCAL_WRITE));
+  allocated_ = kStagingBytes;
+  VERBENA_ASSIGN(const wire::ServerHello hello, connect_to(0, deadline));
+  size_tables(hello);
+  for (unsigned worker = 1; worker < hello.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
+  fmt::format_to_n(description_.data(), description_.size() - 1,
+                   "{} port {}: {} worker{}, NIC {}, socket bootstrap, values up to {} bytes, depth {}",
+                   options_.address, options_.port, hello.workers, hello.workers == 1 ? "" : "s", nic_->name(),
+                   max_value_bytes_, operations_.size());
+  return {};
+}
+
+Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline deadline) {
+  message::Options options;
+  options.depth = wire::channel_depth(options_.depth);
+  options.max_operations = options_.depth + kSparePieces;
+  options.attach = message::Attach::kByCaller;
+  if (!loop_) {
+    // Sized before the server has told how many workers it has.
+    VERBENA_ASSIGN(
+        loop_, engine::CompletionLoop::create(
+                   *nic_, {.max_connections = kMaxWorkers,
+                           .cqe = std::min(message::completions_needed(options) * kMaxWorkers, nic_->limits().max_cqe),
+                           .spin = options_.spin}));
+  }
+  VERBENA_ASSIGN(auto channel, message::Channel::create(*loop_, pd_.get(), options, *this));
+  const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};
+  VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(mine)));
+  VERBENA_ASSIGN(auto dialed, link::dial(options_.address, options_.port, local, deadline));
+  VERBENA_ASSIGN(const auto data, message::Channel::user_data_of(dialed.remote()));
+  const auto hello = wire::decode_server_hello(data);
+  if (!hello)
+    return fail(Status::kProtocol, "Client::connect", 0,
+                "what answers at {} port {} is no key-value store of protocol version {}", options_.address,
+                options_.port, wire::kVersion);
+  VERBENA_TRY(check_server(*hello, worker));
+  VERBENA_TRY(channel->connect(local, dialed.remote(), deadline));
+  VERBENA_TRY(dialed.finish(deadline));
+  VERBENA_TRY(channel->open_lease(deadline));
+  VERBENA_TRY(channel->import_window({.address = hello->window_address,
+                                      .length = hello->window_length,
+                                      .rkey = hello->window_rkey,
+                                      .access = hello->window_access,
+                                      .memory_id = hello->window_memory},
+                                     deadline));
+  channel->attach();
+  channels_.push_back(std::move(channel));
+  return *hello;
+}
+
+Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigned worker) {
+  if (worker == 0) {
+    server_ = hello.server;
+    channels_.reserve(hello.workers);
+    max_value_bytes_ = static_cast<std::size_t>(hello.max_value_bytes);
+    // A quarter of the grace period is for clocks that drift apart.
+    read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
+    return {};
+  }
+  if (hello.server == server_) return {};
+  return fail(Status::kPeerLost, "Client::connect", 0,
+              "the server was replaced by another one meanwhile: connect again");
+}
+
+void PollingClient::size_tables(const wire::ServerHello& hello) {
+  const std::size_t depth = std::min(options_.depth, hello.depth);
+  operations_.resize(depth);
+  free_.reserve(depth);
+  for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
+  done_.resize(depth);
+  staged_.resize(depth);
+}
+
+// So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
+void PollingClient::say_goodbye() noexcept {
+  const wire::RequestHead head{.op = wire::Op::kGoodbye};
+  for (auto& channel : channels_) {
+    heard_goodbye_ = false;
+    if (channel->send(wire::bytes_of(head)) != Status::kOk) continue;
+    (void)loop_->wait_until([&] { return heard_goodbye_ || !channel->alive(); }, Deadline::after(kGoodbyeTimeout));
+  }
+}
+
+std::span<std::byte> PollingClient::allocate(std::size_t bytes) noexcept {
+  if (bytes == 0 || bytes > kStagingBytes + options_.buffer_bytes - allocated_) return {};
+  const std::span<std::byte> out(region_.data() + allocated_, bytes);
+  allocated_ = std::min(kStagingBytes + options_.buffer_bytes, (allocated_ + bytes + 63) & ~std::size_t{63});
+  return out;
+}
+
+bool PollingClient::is_registered(std::span<const std::byte> bytes) const noexcept {
+  return bytes.data() >= region_.data() + kStagingBytes && region_.arena().contains(bytes.data(), bytes.size());
+}
+
+message::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const noexcept {
+  return {.data = const_cast<std::byte*>(bytes.data()), .length = bytes.size(), .lkey = region_.lkey()};
+}
+
+// --- slots
+
+std::uint32_t PollingClient::take_slot() noexcept {
+  if (free_.empty()) return kNoSlot;
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void PollingClient::free_slot(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  operation.stage = Stage::kFree;
+  ++operation.generation;  // A reply that names the old one finds nothing.
+  free_.push_back(slot);
+}
+
+std::uint32_t PollingClient::slot_of(std::uint32_t id) const noexcept {
+  const std::uint32_t slot = id & 0xffff;
+  if (slot >= operations_.size() || operations_[slot].stage == Stage::kFree) return kNoSlot;
+  return operations_[slot].generation == id >> 16 ? slot : kNoSlot;
+}
+
+// --- starting
+
+Status PollingClient::check(const Ask& ask) const noexcept {
+  if (error_.status() != Status::kOk) [[unlikely]]
+    return error_.status();
+  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (ask.key.empty() || ask.key.size() > kMaxKeyBytes) return Status::kBadKey;
+  if (ask.op == wire::Op::kCas && ask.expected == wire::kAnyVersion) return Status::kBadArgument;
+  return ask.value.size() > max_value_bytes_ ? Status::kTooLong : Status::kOk;
+}
+
+Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
+  slot = take_slot();
+  if (slot == kNoSlot) return Status::kAgain;
+  Operation& operation = operations_[slot];
+  operation.op = ask.op;
+  operation.is_pipelined = operation.is_abandoned = operation.is_staged = operation.has_reply = false;
+  operation.worker = static_cast<std::uint16_t>(
+      ask.op == wire::Op::kStatistics ? 0 : worker_of(ask.key, static_cast<unsigned>(channels_.size())));
+  operation.key_length = static_cast<std::uint16_t>(ask.key.size());
+  operation.pieces = 0;
+  operation.posted = operation.copied = 0;
+  operation.burst = kChunks;
+  operation.outcome = {};
+  operation.out = ask.out;
+  if (ask.op == wire::Op::kGet) {
+    std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
+    operation.sent_ticks = ticks_now();
+  }
+  const bool is_large = ask.value.size() >= kEagerBytes;
+  operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
+  if (is_large && !is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
+  Status status = Status::kOk;
+  if (is_large) {
+    operation.pieces = 1;
+    status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+  } else {
+    std::array<std::byte, 16> head;
+    const std::size_t bytes =
+        wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = id_of(slot)}, ask.expected, head);
+    status = channels_[operation.worker]->send(std::span(head).first(bytes), ask.key, ask.value);
+  }
+  if (status != Status::kOk) [[unlikely]]
+    free_slot(slot);
+  return status;
+}
+
+Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
+                                std::uint64_t token) noexcept {
+  std::array<std::byte, wire::kMaxLargeHeadBytes> head;
+  const wire::RequestHead front{
+      .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = id_of(slot)};
+  const wire::LargeHead large{.expected = ask.expected, .value_length = ask.value.size()};
+  std::byte* at = head.data();
+  std::memcpy(at, &front, sizeof front);
+  std::memcpy(at + sizeof front, &large, sizeof large);
+  std::memcpy(at + sizeof front + sizeof large, ask.key.data(), ask.key.size());
+  const std::size_t bytes = sizeof front + sizeof large + ask.key.size();
+  return channels_[operations_[slot].worker]->start_large(std::span(head).first(bytes), body, token);
+}
+
+// --- blocking calls
+
+Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
+  return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
+}
+Outcome PollingClient::cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
+                           Deadline deadline) noexcept {
+  return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
+}
+Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
+  return run({.op = wire::Op::kGet, .key = key, .out = out}, deadline);
+}
+Outcome PollingClient::erase(Key key, Deadline deadline) noexcept {
+  return run({.op = wire::Op::kErase, .key = key}, deadline);
+}
+
+Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
+  for (;;) {
+    bool is_resting = false;
+    const Outcome outcome = attempt(ask, deadline, is_resting);
+    if (!is_resting) [[likely]]
+      return outcome;
+    if (!pause_for_rest(deadline)) return {error_.status() != Status::kOk ? error_.status() : Status::kStoreFull};
+  }
+}
+
+// The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
+// grace period. Rests a little more than that, so that the value is not sent in vain.
+bool PollingClient::pause_for_rest(Deadline deadline) noexcept {
+  const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
+  while (!pause.passed() && !deadline.passed() && error_.status() == Status::kOk)
+    (void)loop_->wait(earlier(pause, deadline));
+  return error_.status() == Status::kOk && !deadline.passed();
+}
+
+Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept {
+  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+    return {checked};
+  std::uint32_t slot = kNoSlot;
+  Status status = start(ask, slot);
+  // No credit, or slots that wait for replies to calls which timed out: something has to complete first. Slots that
+  // only the caller's own `poll` sets free are not waited for.
+  while (status == Status::kAgain && pipelined_ < operations_.size()) {
+    if (loop_->wait(deadline) == 0 && deadline.passed()) return {Status::kTimedOut};
+    if (error_.status() != Status::kOk) break;
+    status = start(ask, slot);
+  }
+  if (status == Status::kOk && operations_[slot].stage == Stage::kSending && operations_[slot].pieces == 0)
+    status = send_staged(slot, ask, deadline);
+  else if (status != Status::kOk)
+    slot = kNoSlot;
+  if (status == Status::kOk) status = wait_for(slot, deadline);
+  if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
+    drain();
+  if (slot == kNoSlot) return {error_.status() != Status::kOk ? error_.status() : status};
+  if (operations_[slot].stage != Stage::kDone) return give_up(slot);
+  const Outcome outcome = take_outcome(slot);
+  is_resting = outcome.status == Status::kAgain;  // The server's word: a full table of ours never gets this far.
+  return outcome;
+}
+
+Status PollingClient::wait_for(std::uint32_t slot, Deadline deadline) noexcept {
+  const Operation& operation = operations_[slot];
+  return loop_->wait_until([&] { return operation.stage == Stage::kDone || error_.status() != Status::kOk; }, deadline);
+}
+
+Outcome PollingClient::take_outcome(std::uint32_t slot) noexcept {
+  const Outcome outcome = operations_[slot].outcome;
+  free_slot(slot);
+  return outcome;
+}
+
+// The deadline passed. What may still touch the caller's memory ends before this returns.
+Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  const bool uses_memory = operation.stage == Stage::kSending
+                               ? operation.pieces != 0 || operation.posted != operation.copied
+                               : operation.stage == Stage::kReading && !operation.is_staged;
+  if (!uses_memory) {
+    operation.is_abandoned = true;
+    operation.out = {};
+    return {Status::kTimedOut};
+  }
+  die(Status::kTimedOut, "a large value was not transferred before its deadline; connect again, with a longer timeout");
+  drain();
+  (void)take_outcome(slot);
+  return {Status::kTimedOut};
+}
+
+Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
+  const Outcome outcome = run({.op = wire::Op::kStatistics}, deadline);
+  if (outcome.status == Status::kOk) return wire::statistics_of(statistics_);
+  if (error_.status() != Status::kOk) return std::unexpected(error_);
+  return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
+              to_string(outcome.status));
+}
+
+// --- pipelined calls
+
+Status PollingClient::start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept {
+  return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
+}
+
+Status PollingClient::start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept {
+  return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
+}
+
+Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept {
+  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) return Status::kBadArgument;
+  std::uint32_t slot = kNoSlot;
+  const Status status = start(ask, slot);
+  if (status != Status::kOk) return status;
+  Operation& operation = operations_[slot];
+  operation.is_pipelined = true;
+  operation.cookie = cookie;
+  operation.started_ticks = ask.op == wire::Op::kGet ? operation.sent_ticks : ticks_now();
+  ++pipelined_;
+  return Status::kOk;
+}
+
+std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {
+  if (!channels_.empty() && done_count_ < completions.size()) work();
+  std::size_t count = 0;
+  for (; count < completions.size() && done_count_ != 0; ++count) {
+    const std::uint32_t slot = done_[done_first_];
+    done_first_ = done_first_ + 1 == done_.size() ? 0 : done_first_ + 1;
+    --done_count_;
+    completions[count] = {operations_[slot].cookie, operations_[slot].outcome};
+    free_slot(slot);
+  }
+  pipelined_ -= count;
+  return count;
+}
+
+void PollingClient::work() noexcept {
+  if (loop_->poll() != 0) {
+    empty_polls_ = 0;
+  } else if (++empty_polls_ >= kPollsPerExpiry) {
+    empty_polls_ = 0;
+    expire();
+  }
+  if (error_.status() != Status::kOk) [[unlikely]]
+    drain();
+}
+
+void PollingClient::expire() noexcept {
+  const std::uint64_t now = ticks_now();
+  const std::uint64_t limit = ticks_in(options_.timeout);
+  for (const Operation& operation : operations_) {
+    const bool is_running = operation.stage != Stage::kFree && operation.stage != Stage::kDone;
+    if (!is_running || !operation.is_pipelined || now - operation.started_ticks <= limit) continue;
+    return die(Status::kTimedOut, "a pipelined operation had no answer in time; connect again, with a longer timeout");
+  }
+}
+
+// --- replies
+
+void PollingClient::on_message(message::Channel& channel, std::span<const std::byte> body) noexcept {
+  wire::Reply reply;
+  if (wire::decode_reply(body, reply) != Status::kOk) [[unlikely]]
+    return die(Status::kProtocol, "the server sent a reply that makes no sense");
+  if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
+    heard_goodbye_ = true;
+    has_stopped_ = true;
+    return;
+  }
+  const std::uint32_t slot = slot_of(reply.head.id);
+  if (slot == kNoSlot || channels_[operations_[slot].worker].get() != &channel) [[unlikely]]
+    return die(Status::kProtocol, "the server answered a request that was not made");
+  on_reply(slot, reply);
+}
+
+void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexcept {
+  Operation& operation = operations_[slot];
+  if (operation.stage == Stage::kSending && !operation.has_reply && reply.head.kind == wire::ReplyKind::kPlain) {
+    operation.has_reply = true;
+    operation.outcome = {reply.head.status, reply.head.version, 0};
+    return settle(slot);
+  }
+  if (operation.stage != Stage::kAwaiting) [[unlikely]]
+    return die(Status::kProtocol, "the server answered a request twice");
+  if (operation.is_abandoned) [[unlikely]]
+    return free_slot(slot);
+  const bool is_failure = reply.head.status != Status::kOk;
+  if (reply.head.kind == wire::ReplyKind::kPlain && (is_failure || is_change(operation.op)))
+    return finish(slot, {reply.head.status, reply.head.version, 0});
+  if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kValue) return take_value(slot, reply);
+  if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
+    return take_location(slot, reply);
+  if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
+    statistics_ = reply.statistics;
+    return finish(slot, {});
+  }
+  die(Status::kProtocol, "the server's reply does not fit the request");
+}
+
+void PollingClient::take_value(std::uint32_t slot, const wire::Reply& reply) noexcept {
+  const Operation& operation = operations_[slot];
+  const std::size_t length = reply.value.size();
+  if (length > operation.out.size()) return finish(slot, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length != 0) std::memcpy(operation.out.data(), reply.value.data(), length);
+  finish(slot, {Status::kOk, reply.head.version, length});
+}
+
+void PollingClient::take_location(std::uint32_t slot, const wire::Reply& reply) noexcept {
+  Operation& operation = operations_[slot];
+  const auto length = static_cast<std::size_t>(reply.location.length);
+  if (length > max_value_bytes_) return die(Status::kProtocol, "the server names a value longer than its limit");
+  if (length > operation.out.size()) return finish(slot, {Status::kBufferTooSmall, reply.head.version, length});
+  const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
+  if (!goes_on) operation.copied = 0;
+  operation.posted = operation.copied;
+  operation.is_late = false;
+  operation.location = reply.location;
+  operation.outcome = {Status::kOk, reply.head.version, length};
+  start_reading(slot);
+}
+
+void PollingClient::finish(std::uint32_t slot, const Outcome& outcome) noexcept {
+  Operation& operation = operations_[slot];
+  if (operation.is_abandoned) return free_slot(slot);
+  operation.outcome = outcome;
+  operation.stage = Stage::kDone;
+  if (!operation.is_pipelined) return;
+  const std::size_t at = done_first_ + done_count_++;
+  done_[at < done_.size() ? at : at - done_.size()] = slot;
+}
+
+// A large put is complete when the reply is here and the channel has let go of the value.
+void PollingClient::settle(std::uint32_t slot) noexcept {
+  const Operation& operation = operations_[slot];
+  if (operation.has_reply && operation.pieces == 0 && operation.posted == operation.copied)
+    finish(slot, operation.outcome);
+}
+
+// --- large values out
+
+// Copies the value through a few chunks, small enough to stay in the cache, each a large message of its own.
+Status PollingClient::send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept {
+  Operation& operation = operations_[slot];
+  message::Channel& channel = *channels_[operation.worker];
+  operation.posted = ask.value.size();
+  std::size_t done = 0;
+  for (unsigned chunk = 0; done < ask.value.size(); chunk = (chunk + 1) % kChunks) {
+    const auto is_free = [&] { return (out_busy_ >> chunk & 1) == 0 || error_.status() != Status::kOk; };
+    if (loop_->wait_until(is_free, deadline) != Status::kOk) return Status::kTimedOut;
+    if (error_.status() != Status::kOk) return error_.status();
+    const std::span piece = ask.value.subspan(done, std::min(kChunkBytes, ask.value.size() - done));
+    std::memcpy(out_chunk(chunk), piece.data(), piece.size());
+    const message::LocalSpan body = local({out_chunk(chunk), piece.size()});
+    const std::uint64_t token = token_of(Piece::kBodyChunk, chunk, id_of(slot));
+    const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = id_of(slot)};
+    out_busy_ |= 1u << chunk;
+    ++operation.pieces;
+    const Status status =
+        done == 0 ? send_head(slot, ask, body, token) : channel.start_large(wire::bytes_of(more), body, token);
+    if (status != Status::kOk) {
+      out_busy_ &= ~(1u << chunk);
+      --operation.pieces;
+      die(status == Status::kAgain ? Status::kProtocol : status, "a large value could not be sent");
+      return status;
+    }
+    done += piece.size();
+    operation.copied = done;
+  }
+  return Status::kOk;
+}
+
+// --- large values in
+
+void PollingClient::start_reading(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  operation.is_staged = !is_registered(operation.out.first(operation.outcome.length));
+  if (!operation.is_staged) {
+    operation.stage = Stage::kReading;
+    return read_pieces(slot);
+  }
+  operation.stage = Stage::kQueued;
+  const std::size_t at = staged_first_ + staged_count_++;
+  staged_[at < staged_.size() ? at : at - staged_.size()] = slot;
+  if (staged_count_ == 1) start_staged();
+}
+
+// The staging memory serves the oldest get that needs it only.
+void PollingClient::start_staged() noexcept {
+  while (staged_count_ != 0 && error_.status() == Status::kOk) {
+    const std::uint32_t slot = staged_[staged_first_];
+    operations_[slot].stage = Stage::kReading;
+    if (!operations_[slot].is_abandoned) return read_pieces(slot);
+    pop_staged();
+    free_slot(slot);
+  }
+}
+
+void PollingClient::pop_staged() noexcept {
+  staged_first_ = staged_first_ + 1 == staged_.size() ? 0 : staged_first_ + 1;
+  --staged_count_;
+}
+
+// The pieces of one get go through one channel, hence complete in order.
+void PollingClient::read_pieces(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  const std::uint64_t length = operation.location.length;
+  while (operation.pieces < operation.burst && operation.posted < length) {
+    const auto bytes =
+        static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.posted));
+    std::byte* const to = operation.is_staged ? in_chunk(operation.posted) : operation.out.data() + operation.posted;
+    const Status status = channels_[operation.worker]->start_read(
+        local({to, bytes}),
+        {.address = operation.location.address + operation.posted, .length = bytes, .rkey = operation.location.rkey},
+        token_of(Piece::kRead, 0, id_of(slot)));
+    if (status != Status::kOk) return die(Status::kProtocol, "the server names a location outside its window");
+    operation.posted += bytes;
+    ++operation.pieces;
+  }
+}
+
+// The block at the location is not used again before the grace period is over, which began after the request was sent:
+// a piece that was here within three quarters of it is the value's. A later one may be anything. Then the location is
+// asked for again, and reading goes on where it was if the version is still the same.
+void PollingClient::on_piece_read(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  if (!operation.is_abandoned && !operation.is_late) {
+    operation.is_late = ticks_now() - operation.sent_ticks > read_ticks_;
+    if (!operation.is_late) take_piece(operation);
+  }
+  const bool is_over = operation.is_abandoned || operation.is_late || operation.copied == operation.location.length;
+  if (!is_over) return read_pieces(slot);
+  if (operation.pieces == 0) end_read(slot);
+}
+
+void PollingClient::take_piece(Operation& operation) noexcept {
+  const auto bytes = static_cast<std::size_t>(
+      std::min<std::uint64_t>(operation.piece_bytes(), operation.location.length - operation.copied));
+  if (operation.is_staged) std::memcpy(operation.out.data() + operation.copied, in_chunk(operation.copied), bytes);
+  operation.copied += bytes;
+}
+
+void PollingClient::end_read(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  const bool was_staged = operation.is_staged;
+  if (was_staged) pop_staged();
+  if (operation.is_abandoned) {
+    free_slot(slot);
+  } else if (!operation.is_late) {
+    finish(slot, operation.outcome);
+  } else {
+    operation.burst = 1;  // The next piece may be all that there is time for.
+    ask_again(slot);
+  }
+  if (was_staged) start_staged();
+}
+
+void PollingClient::ask_again(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  operation.stage = Stage::kAwaiting;
+  operation.sent_ticks = ticks_now();
+  const wire::RequestHead head{.op = wire::Op::kGet, .key_length = operation.key_length, .id = id_of(slot)};
+  const Status status =
+      channels_[operation.worker]->send(wire::bytes_of(head), std::span(operation.key).first(operation.key_length));
+  if (status != Status::kOk) finish(slot, {status});
+}
+
+void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
+  const Piece piece = piece_of(token);
+  const unsigned chunk = chunk_of(token);
+  if (piece == Piece::kBodyChunk) out_busy_ &= ~(1u << chunk);
+  const std::uint32_t slot = slot_of(static_cast<std::uint32_t>(token));
+  if (slot == kNoSlot) return;
+  --operations_[slot].pieces;
+  if (status != Status::kOk) return;  // The channel is failing; the operation ends with the connection.
+  switch (piece) {
+    case Piece::kBody:
+    case Piece::kBodyChunk: return settle(slot);
+    case Piece::kRead: return on_piece_read(slot);
+  }
+}
+
+void PollingClient::on_fragment(message::Channel&, const message::Fragment&) noexcept {
+  die(Status::kProtocol, "the server sent a large message, which no server does");
+}
+
+// --- the end of the connection
+
+void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
+  if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
+  // Flushes and unanswered retries are what the loss of the peer looks like from here.
+  die(Status::kPeerLost, has_stopped_
+                             ? "the server has stopped: start it again, then connect again"
+                             : "the server is gone: it was killed or crashed; see its log, then connect again");
+}
+
+// Once; operations end in `drain`, because this may run inside a poll.
+void PollingClient::die(Status reason, const char* what) noexcept {
+  if (error_.status() != Status::kOk) return;
+  error_ = Error(reason, "kv client", 0, what);
+  for (auto& channel : channels_)
+    if (channel->alive()) channel->fail(reason);
+}
+
+void PollingClient::drain() noexcept {
+  const auto is_drained = [&] {
+    return std::ranges::all_of(channels_, [](const auto& channel) { return channel->drained(); });
+  };
+  (void)loop_->wait_until(is_drained, Deadline::after(kDrainTimeout));
+  // Destroying a queue pair ends whatever it had left, so no buffer of a caller is touched from here on.
+  channels_.clear();
+  staged_count_ = 0;
+  for (std::uint32_t slot = 0; slot < operations_.size(); ++slot) {
+    const Stage stage = operations_[slot].stage;
+    if (stage != Stage::kFree && stage != Stage::kDone) finish(slot, {error_.status()});
+  }
+}
+
+Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {
+  try {
+    auto client = std::make_unique<PollingClient>(options);
+    VERBENA_TRY(client->connect());
+    return client;
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, "Client::connect", 0, "no memory for the client's own tables: lower its depth");
+  }
+}
+
+}  // namespace verbena::kv

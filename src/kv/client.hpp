@@ -1,0 +1,191 @@
+// The client: channels to all workers of one server, and a fixed table of operations.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "kv/region.hpp"
+#include "kv/wire.hpp"
+#include "message/message.hpp"
+
+#include <verbena/kv.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace verbena::kv {
+
+/// What a client call wants, before it has a slot.
+struct Ask {
+  wire::Op op = wire::Op::kGet;
+  std::uint64_t expected = wire::kAnyVersion;
+  Key key;
+  std::span<const std::byte> value;  ///< put, cas
+  std::span<std::byte> out;          ///< get
+};
+
+/// Values that go through staging memory do so in chunks of this size, values READ in place in pieces of that.
+inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+/// One operation from start to completion. Its slot is used again only when nothing of it can arrive any more: after a
+/// time-out it stays taken until the reply is here.
+struct Operation {
+  enum class Stage : std::uint8_t {
+    kFree,
+    kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
+    kAwaiting,  ///< The request is out.
+    kQueued,    ///< Get: the location is known; its bytes wait for a place in the staging memory.
+    kReading,   ///< Get: READs are in flight.
+    kDone,      ///< The outcome is set, and nobody has taken it yet.
+  };
+  Stage stage = Stage::kFree;
+  wire::Op op = wire::Op::kGet;
+  bool is_pipelined = false;
+  bool is_abandoned = false;  ///< Timed out: whoever asked is gone.
+  bool is_staged = false;     ///< Get: read through the staging memory, because `out` is not registered.
+  bool has_reply = false;
+  bool is_late = false;  ///< Get: a piece came too late to be believed.
+  std::uint16_t key_length = 0;
+  std::uint16_t generation = 0;
+  std::uint16_t worker = 0;
+  std::uint64_t cookie = 0;
+  std::uint64_t sent_ticks = 0;  ///< Before the request went out.
+  std::uint64_t started_ticks = 0;
+  std::span<std::byte> out;
+  wire::Location location;
+  std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
+  std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
+  std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
+  std::uint32_t burst = 0;   ///< Get: READs at the same time, at most.
+  Outcome outcome;
+  std::array<std::byte, kMaxKeyBytes> key;  ///< For asking again, when a READ came too late.
+
+  [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_staged ? kChunkBytes : kPieceBytes; }
+};
+
+class PollingClient final : public Client, private message::Handler {
+ public:
+  explicit PollingClient(const ClientOptions& options);
+  ~PollingClient() override;
+  [[nodiscard]] Result<void> connect();
+
+  Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
+  Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
+  Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override;
+  Outcome erase(Key key, Deadline deadline) noexcept override;
+  Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
+  Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
+  std::size_t poll(std::span<Completion> completions) noexcept override;
+  std::size_t in_flight() const noexcept override { return pipelined_; }
+  std::span<std::byte> allocate(std::size_t bytes) noexcept override;
+  Result<ServerStatistics> server_statistics(Deadline deadline) noexcept override;
+  std::size_t max_value_bytes() const noexcept override { return max_value_bytes_; }
+  Error connection_error() const noexcept override { return error_; }
+  const char* description() const noexcept override { return description_.data(); }
+
+ private:
+  using Stage = Operation::Stage;
+  static constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};
+
+  Deadline deadline() const noexcept override { return Deadline::after(options_.timeout); }
+
+  // message::Handler
+  void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
+  void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
+  void on_complete(message::Channel& channel, std::uint64_t token, Status status) noexcept override;
+  void on_failure(message::Channel& channel, Status reason) noexcept override;
+
+  // Setup.
+  [[nodiscard]] Result<wire::ServerHello> connect_to(unsigned worker, Deadline deadline);
+  [[nodiscard]] Result<void> check_server(const wire::ServerHello& hello, unsigned worker);
+  void size_tables(const wire::ServerHello& hello);
+  void say_goodbye() noexcept;
+
+  // Slots.
+  [[nodiscard]] std::uint32_t take_slot() noexcept;
+  void free_slot(std::uint32_t slot) noexcept;
+  [[nodiscard]] std::uint32_t id_of(std::uint32_t slot) const noexcept {
+    return slot | std::uint32_t{operations_[slot].generation} << 16;
+  }
+  [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept;
+
+  // Operations.
+  [[nodiscard]] Status check(const Ask& ask) const noexcept;
+  [[nodiscard]] Status start(const Ask& ask, std::uint32_t& slot) noexcept;
+  [[nodiscard]] Status start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Outcome run(const Ask& ask, Deadline deadline) noexcept;
+  [[nodiscard]] Outcome attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept;
+  [[nodiscard]] bool pause_for_rest(Deadline deadline) noexcept;
+  [[nodiscard]] Status wait_for(std::uint32_t slot, Deadline deadline) noexcept;
+  [[nodiscard]] Outcome take_outcome(std::uint32_t slot) noexcept;
+  [[nodiscard]] Outcome give_up(std::uint32_t slot) noexcept;
+  void finish(std::uint32_t slot, const Outcome& outcome) noexcept;
+  void settle(std::uint32_t slot) noexcept;
+  void on_reply(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  void take_value(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  void take_location(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  void ask_again(std::uint32_t slot) noexcept;
+
+  // Large values.
+  [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
+  [[nodiscard]] message::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
+  [[nodiscard]] Status send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept;
+  [[nodiscard]] Status send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
+                                 std::uint64_t token) noexcept;
+  void start_reading(std::uint32_t slot) noexcept;
+  void start_staged() noexcept;
+  void pop_staged() noexcept;
+  void read_pieces(std::uint32_t slot) noexcept;
+  void on_piece_read(std::uint32_t slot) noexcept;
+  void take_piece(Operation& operation) noexcept;
+  void end_read(std::uint32_t slot) noexcept;
+
+  // The connection.
+  void die(Status reason, const char* what) noexcept;
+  void drain() noexcept;
+  void work() noexcept;
+  void expire() noexcept;
+
+  ClientOptions options_;
+  std::unique_ptr<nic::Nic> nic_;
+  nic::Pd pd_;
+  Region region_;  ///< Staging, then what `allocate` hands out.
+  std::unique_ptr<engine::CompletionLoop> loop_;
+  std::vector<std::unique_ptr<message::Channel>> channels_;  ///< One for each worker.
+  std::uint64_t id_ = 0;
+  std::uint64_t server_ = 0;
+  std::size_t max_value_bytes_ = 0;
+  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
+
+  std::vector<Operation> operations_;
+  std::vector<std::uint32_t> free_;  ///< A stack of slots.
+  std::vector<std::uint32_t> done_;  ///< A ring of pipelined operations that are complete.
+  std::size_t done_first_ = 0;
+  std::size_t done_count_ = 0;
+  std::size_t pipelined_ = 0;
+  std::vector<std::uint32_t> staged_;  ///< A ring of gets that read through the staging memory, in order.
+  std::size_t staged_first_ = 0;
+  std::size_t staged_count_ = 0;
+  unsigned empty_polls_ = 0;
+
+  // Staging: kChunks pieces for values on their way out, as many for values on their way in.
+  static constexpr unsigned kChunks = 4;
+  static constexpr std::size_t kStagingBytes = 2 * kChunks * kChunkBytes;
+  [[nodiscard]] std::byte* out_chunk(unsigned chunk) const noexcept { return region_.data() + chunk * kChunkBytes; }
+  /// Where the piece of a value that begins at `offset` comes in.
+  [[nodiscard]] std::byte* in_chunk(std::uint64_t offset) const noexcept {
+    return out_chunk(kChunks + static_cast<unsigned>(offset / kChunkBytes % kChunks));
+  }
+  std::uint32_t out_busy_ = 0;  ///< A bit for each chunk that the channel reads.
+
+  std::size_t allocated_ = 0;
+  wire::StatisticsWords statistics_{};
+  bool heard_goodbye_ = false;
+  bool has_stopped_ = false;  ///< The server said so.
+  Error error_;
+  std::array<char, 320> description_{};
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,59 @@
+// Which clients a server has: one entry for each, with the workers that it has a channel to.
+#pragma once
+
+#include "base/error.hpp"
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+namespace verbena::kv {
+
+/// \thread any  \alloc setup
+class Clients {
+ public:
+  explicit Clients(unsigned limit) : limit_(limit) { clients_.reserve(limit); }
+
+  /// A channel of `client` to `worker` is about to be made. kLimit when there are as many clients as there may be;
+  /// kProtocol when that channel is there already.
+  [[nodiscard]] Result<void> enter(std::uint64_t client, unsigned worker) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t bit = std::uint64_t{1} << worker;
+    const auto at = clients_.find(client);
+    if (at == clients_.end()) {
+      if (clients_.size() == limit_)
+        return fail(Status::kLimit, "connect", 0,
+                    "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
+                    limit_);
+      clients_.emplace(client, bit);
+      return {};
+    }
+    if ((at->second & bit) != 0)
+      return fail(Status::kProtocol, "connect", 0, "this client has a channel to worker {} already", worker);
+    at->second |= bit;
+    return {};
+  }
+
+  /// A channel of `client` ended or was not made. True when it was the client's last.
+  bool leave(std::uint64_t client, unsigned worker) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto at = clients_.find(client);
+    if (at == clients_.end()) return false;
+    at->second &= ~(std::uint64_t{1} << worker);
+    if (at->second != 0) return false;
+    clients_.erase(at);
+    return true;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return clients_.size();
+  }
+
+ private:
+  const std::size_t limit_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::uint64_t> clients_;
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,345 @@
+#include "base/error.hpp"
+#include "host/topology.hpp"
+#include "kv/clients.hpp"
+#include "kv/wire.hpp"
+#include "kv/worker.hpp"
+#include "link/link.hpp"
+
+#include <verbena/kv.hpp>
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <iterator>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace verbena::kv {
+namespace {
+
+/// Clients in their handshake at the same time. Each step of one has a deadline, so this many silent ones hold up the
+/// others for a step at most.
+constexpr unsigned kHandshakers = 4;
+constexpr std::size_t kMaxWaiting = 256;
+constexpr std::chrono::milliseconds kStepTimeout{1000};
+/// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
+constexpr unsigned kSpareSessions = kHandshakers + 4;
+/// Bytes of item memory that are thought to belong to one item when max_items is not given.
+constexpr std::size_t kBytesPerItem = 256;
+
+template <class Value>
+Result<void> check_range(const char* name, Value value, Value least, Value most) {
+  if (value >= least && value <= most) return {};
+  return fail(Status::kBadArgument, "Server::start", 0, "{} is {}: it must be {} to {}", name, value, least, most);
+}
+
+Result<void> check(const ServerOptions& options) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  VERBENA_TRY(check_range<std::size_t>("memory_bytes", options.memory_bytes, kMiB, kMiB << 20));
+  VERBENA_TRY(check_range("workers", options.workers, 1u, 64u));
+  VERBENA_TRY(check_range("max_clients", options.max_clients, 1u, 1024u));
+  VERBENA_TRY(check_range("depth", options.depth, 1u, 1024u));
+  VERBENA_TRY(check_range<std::size_t>("lease_bytes", options.lease_bytes, 64 << 10, kMiB << 10));
+  VERBENA_TRY(check_range<std::int64_t>("grace (ms)", options.grace.count(), 1, 60'000));
+  VERBENA_TRY(check_range<std::int64_t>("spin (us)", options.spin.count(), 0, 1'000'000));
+  VERBENA_TRY(check_range<std::size_t>("max_items", options.max_items, 0, std::size_t{1} << 40));
+  const std::size_t share = options.memory_bytes / options.workers;
+  if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
+    return fail(
+        Status::kBadArgument, "Server::start", 0,
+        "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
+        options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
+  return {};
+}
+
+std::uint64_t random_word() noexcept {
+  std::uint64_t word = 0;
+  // Of this size it cannot be cut short, and only before the machine's first entropy could it fail.
+  if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
+  return word | 1;
+}
+
+message::Options channel_options(const ServerOptions& options) {
+  message::Options channel;
+  channel.depth = wire::channel_depth(options.depth);
+  channel.lease_bytes = options.lease_bytes;
+  channel.max_reads = 1;
+  channel.max_operations = 1;
+  channel.attach = message::Attach::kByCaller;
+  return channel;
+}
+
+class PollingServer final : public Server, private WorkerHost {
+ public:
+  explicit PollingServer(const ServerOptions& options)
+      : options_(options), clients_(options.max_clients), id_(random_word()) {}
+  ~PollingServer() override { stop(); }
+
+  [[nodiscard]] Result<void> start();
+
+  std::uint16_t port() const noexcept override { return listener_->port(); }
+  const char* description() const noexcept override { return description_.data(); }
+  ServerStatistics statistics() const noexcept override;
+  void stop() noexcept override;
+
+ private:
+  void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept override;
+
+  [[nodiscard]] Result<void> create_workers();
+  [[nodiscard]] Result<void> start_threads();
+  void describe() noexcept;
+  void accept_clients() noexcept;
+  void shake_hands() noexcept;
+  void welcome(link::Incoming& incoming) noexcept;
+  [[nodiscard]] Result<void> serve(link::Incoming& incoming, const wire::ClientHello& hello);
+  [[nodiscard]] wire::ServerHello hello_of(const Worker& worker) const noexcept;
+  void refuse(link::Incoming& incoming, const Error& error) noexcept;
+
+  const ServerOptions options_;
+  Clients clients_;
+  const std::uint64_t id_;
+  std::atomic<std::uint64_t> versions_{1};
+  std::atomic<std::uint64_t> clients_lost_{0};
+  std::atomic<std::uint64_t> clients_refused_{0};
+  std::unique_ptr<nic::Nic> nic_;
+  nic::Pd pd_;
+  std::unique_ptr<link::Listener> listener_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::array<char, 640> description_{};
+
+  std::mutex mutex_;  // Of the handshakes that wait.
+  std::condition_variable arrived_;
+  std::deque<link::Incoming> waiting_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+Result<void> PollingServer::start() {
+  VERBENA_TRY(check(options_));
+  VERBENA_ASSIGN(listener_, link::Listener::open({.address = options_.address, .port = options_.port}));
+  VERBENA_ASSIGN(nic_, nic::open_soft({.allowed_uids = options_.allowed_uids}));
+  VERBENA_ASSIGN(ibv_pd * pd, nic_->alloc_pd());
+  pd_ = nic::Pd(*nic_, pd);
+  VERBENA_TRY(create_workers());
+  describe();
+  return start_threads();
+}
+
+Result<void> PollingServer::create_workers() {
+  VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
+  const std::size_t share = options_.memory_bytes / options_.workers / 4096 * 4096;
+  const std::size_t max_items = options_.max_items != 0 ? options_.max_items : options_.memory_bytes / kBytesPerItem;
+  const std::uint64_t seed = random_word();
+  for (unsigned i = 0; i < options_.workers; ++i) {
+    const host::Core& core = topology.core_for_poller(i);
+    WorkerOptions worker{
+        .index = i,
+        .memory_bytes = share,
+        .require_hugepages = options_.require_hugepages,
+        // Hashing spreads the keys unevenly: a quarter more than its part, all of it for one worker.
+        .max_items = options_.workers == 1 ? max_items : std::min(max_items, max_items / options_.workers * 5 / 4 + 64),
+        .max_value_bytes = options_.max_value_bytes,
+        .grace = options_.grace,
+        .spin = options_.spin,
+        .max_sessions = options_.max_clients + kSpareSessions,
+        .depth = options_.depth,
+        .channel = channel_options(options_),
+        .hash_seed = seed,
+        .versions = &versions_};
+    if (options_.pin_workers) worker.cpu = core.cpu;
+    if (options_.pin_workers && topology.node_count() > 1) worker.node = core.node;
+    VERBENA_ASSIGN(auto made, Worker::create(*nic_, pd_.get(), worker, *this));
+    workers_.push_back(std::move(made));
+  }
+  return {};
+}
+
+Result<void> PollingServer::start_threads() {
+  for (auto& worker : workers_) VERBENA_TRY(worker->start());
+  try {
+    threads_.reserve(kHandshakers + 1);
+    for (unsigned i = 0; i < kHandshakers; ++i) threads_.emplace_back([this] { shake_hands(); });
+    threads_.emplace_back([this] { accept_clients(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kLimit, "pthread_create", error.code().value(),
+                "the server's threads could not be started: raise the limit on processes (ulimit -u)");
+  }
+  return {};
+}
+
+void PollingServer::describe() noexcept {
+  const host::PageReport& pages = workers_.front()->page_report();
+  char* const end = description_.data() + description_.size() - 1;
+  auto at = fmt::format_to_n(description_.data(), description_.size() - 1,
+                             "{} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:",
+                             options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s",
+                             host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "",
+                             pages.reason, pages.reason[0] != '\0' ? ")" : "")
+                .out;
+  for (const auto& worker : workers_) {
+    const auto left = static_cast<std::size_t>(end - at);
+    const WorkerOptions& options = worker->options();
+    if (options.cpu) {
+      at = fmt::format_to_n(at, left, " {}", *options.cpu).out;
+    } else {
+      at = fmt::format_to_n(at, left, " any").out;
+    }
+    if (at >= end) break;
+    if (options.node) at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), " (node {})", *options.node).out;
+  }
+}
+
+ServerStatistics PollingServer::statistics() const noexcept {
+  ServerStatistics sum;
+  for (const auto& worker : workers_) {
+    const Counters& counters = std::as_const(*worker).counters();
+    const auto get = [](const Counters::Count& count) { return count.load(std::memory_order_relaxed); };
+    sum.items += get(counters.items);
+    sum.used_bytes += get(counters.used_bytes);
+    sum.resting_bytes += get(counters.resting_bytes);
+    sum.capacity_bytes += get(counters.capacity_bytes);
+    sum.puts += get(counters.puts);
+    sum.gets += get(counters.gets);
+    sum.hits += get(counters.hits);
+    sum.erases += get(counters.erases);
+    sum.compare_and_swaps += get(counters.compare_and_swaps);
+    sum.failures += get(counters.failures);
+  }
+  sum.clients = clients_.count();
+  sum.clients_lost = clients_lost_.load(std::memory_order_relaxed);
+  sum.clients_refused = clients_refused_.load(std::memory_order_relaxed);
+  sum.last_version = versions_.load(std::memory_order_relaxed) - 1;
+  return sum;
+}
+
+void PollingServer::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    waiting_.clear();
+  }
+  arrived_.notify_all();
+  if (listener_) listener_->close();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  for (auto& worker : workers_) worker->stop();
+}
+
+void PollingServer::session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept {
+  if (clients_.leave(client, worker) && !has_left) clients_lost_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// --- bootstrap
+
+void PollingServer::accept_clients() noexcept {
+  host::block_signals_in_this_thread();
+  host::name_this_thread("verbena-accept");
+  for (;;) {
+    auto incoming = listener_->next(Deadline::after(std::chrono::seconds{60}));
+    if (!incoming) {
+      if (incoming.error().status() == Status::kTimedOut) continue;
+      return;  // Closed; or the listener's own descriptors are broken, and nobody new can come.
+    }
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (waiting_.size() == kMaxWaiting) {
+      clients_refused_.fetch_add(1, std::memory_order_relaxed);
+      incoming->reject(Status::kLimit, "too many clients connect at the same time: try again");
+      continue;
+    }
+    waiting_.push_back(std::move(*incoming));
+    arrived_.notify_one();
+  }
+}
+
+void PollingServer::shake_hands() noexcept {
+  host::block_signals_in_this_thread();
+  host::name_this_thread("verbena-hello");
+  for (;;) {
+    link::Incoming incoming;
+    {
+      std::unique_lock lock(mutex_);
+      arrived_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+      if (stopping_) return;
+      incoming = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    welcome(incoming);
+  }
+}
+
+void PollingServer::refuse(link::Incoming& incoming, const Error& error) noexcept {
+  clients_refused_.fetch_add(1, std::memory_order_relaxed);
+  incoming.reject(error.status(), error.text());
+}
+
+void PollingServer::welcome(link::Incoming& incoming) noexcept {
+  const auto data = message::Channel::user_data_of(incoming.remote());
+  if (!data) return refuse(incoming, data.error());
+  const auto hello = wire::decode_client_hello(*data);
+  if (!hello || hello->worker >= options_.workers)
+    return refuse(incoming,
+                  format_error(Status::kProtocol, "connect", 0,
+                               "this is no client of a key-value store of protocol version {}", wire::kVersion));
+  if (auto entered = clients_.enter(hello->client, hello->worker); !entered) return refuse(incoming, entered.error());
+  const auto served = [&]() -> Result<void> {
+    try {
+      return serve(incoming, *hello);
+    } catch (const std::bad_alloc&) {
+      return fail(Status::kNoMemory, "connect", 0, "the server has no memory for another client");
+    }
+  }();
+  if (served) return;
+  clients_.leave(hello->client, hello->worker);
+  refuse(incoming, served.error());
+}
+
+// Until the last step nothing of the channel is known to the worker, so a peer that stalls or fails costs nobody else.
+Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHello& hello) {
+  Worker& worker = *workers_[hello.worker];
+  auto session = std::make_unique<Session>(worker, hello.client, options_.depth + 2);
+  VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
+  const wire::ServerHello answer = hello_of(worker);
+  VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));
+  VERBENA_TRY(channel->connect(local, incoming.remote(), Deadline::after(kStepTimeout)));
+  VERBENA_TRY(incoming.answer(local, Deadline::after(kStepTimeout)));
+  VERBENA_TRY(incoming.finish(Deadline::after(kStepTimeout)));
+  session->set_channel(std::move(channel));
+  worker.adopt(std::move(session));
+  return {};
+}
+
+wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
+  const nic::Window& window = worker.window();
+  return {.workers = static_cast<std::uint16_t>(options_.workers),
+          .server = id_,
+          .depth = options_.depth,
+          .max_key_bytes = kMaxKeyBytes,
+          .max_value_bytes = options_.max_value_bytes,
+          .grace_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options_.grace).count()),
+          .window_address = window.address,
+          .window_length = window.length,
+          .window_memory = window.memory_id,
+          .window_rkey = window.rkey,
+          .window_access = window.access};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options) {
+  try {
+    auto server = std::make_unique<PollingServer>(options);
+    VERBENA_TRY(server->start());
+    return server;
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, "Server::start", 0, "no memory for the server's own tables: lower its limits");
+  }
+}
+
+}  // namespace verbena::kv

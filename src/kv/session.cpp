@@ -1,0 +1,186 @@
+#include "kv/session.hpp"
+
+#include "kv/worker.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::kv {
+
+Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
+    : worker_(worker),
+      store_(worker.store()),
+      client_(client),
+      depth_(depth),
+      backlog_(depth * kReplyBytes),
+      backlog_bytes_(depth) {}
+
+Session::~Session() {
+  channel_.reset();  // First: its end may still call this handler.
+  store_.abandon(large_.pending);
+}
+
+// --- replies
+
+void Session::reply(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
+  if (waiting_ == 0) [[likely]] {
+    if (channel_->send(wire::bytes_of(head), payload) != Status::kAgain) return;
+    worker_.wait_for_credit(*this);
+  }
+  put_off(head, payload);
+}
+
+void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
+  // More replies than requests can be in flight: the client does not take what it asked for.
+  if (waiting_ == depth_) return channel_->fail(Status::kProtocol);
+  const unsigned at = (first_waiting_ + waiting_++) % depth_;
+  std::byte* to = backlog_.data() + at * kReplyBytes;
+  std::memcpy(to, &head, sizeof head);
+  if (!payload.empty()) std::memcpy(to + sizeof head, payload.data(), payload.size());
+  backlog_bytes_[at] = sizeof head + payload.size();
+}
+
+bool Session::flush() noexcept {
+  while (waiting_ != 0 && !is_dead_) {
+    const std::span bytes(backlog_.data() + first_waiting_ * kReplyBytes, backlog_bytes_[first_waiting_]);
+    if (channel_->send(bytes) == Status::kAgain) return false;
+    first_waiting_ = (first_waiting_ + 1) % depth_;
+    --waiting_;
+  }
+  return true;
+}
+
+void Session::say_goodbye() noexcept {
+  (void)channel_->send(wire::bytes_of(wire::ReplyHead{.kind = wire::ReplyKind::kGoodbye}));
+}
+
+void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  // Memory that rests will be there within the grace period: the client may try again. Without it the store is full.
+  if (change.status == Status::kStoreFull &&
+      store_.statistics().resting_bytes >= std::max<std::uint64_t>(value_length, 1))
+    change.status = Status::kAgain;
+  worker_.counters().count_outcome(change.status);
+  reply({.status = change.status, .id = id, .version = change.version});
+}
+
+// --- small requests
+
+void Session::on_message(message::Channel& channel, std::span<const std::byte> body) noexcept {
+  wire::Request request;
+  const Status decoded = wire::decode_request(body, request);
+  if (decoded == Status::kProtocol) [[unlikely]]
+    return channel.fail(Status::kProtocol);
+  if (decoded != Status::kOk) [[unlikely]]
+    return reply_change(request.head.id, {decoded, 0});
+  switch (request.head.op) {
+    case wire::Op::kGet: return get(request);
+    case wire::Op::kPut:
+    case wire::Op::kCas:
+    case wire::Op::kErase: return change(request);
+    case wire::Op::kStatistics: return tell_statistics(request.head.id);
+    case wire::Op::kGoodbye: has_left_ = true; return say_goodbye();
+    case wire::Op::kPutLarge:
+    case wire::Op::kMoreLarge: break;
+  }
+  channel.fail(Status::kProtocol);
+}
+
+void Session::get(const wire::Request& request) noexcept {
+  Counters& counters = worker_.counters();
+  Counters::add(counters.gets);
+  const Store::Found found = store_.find(request.key);
+  if (found.status != Status::kOk) return reply({.status = found.status, .id = request.head.id});
+  Counters::add(counters.hits);
+  wire::ReplyHead head{.kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version};
+  if (is_inline(found.value.size())) return reply(head, found.value);
+  // The time is read after the request came, so the client's own reading, before it sent, is earlier.
+  store_.lend(found, ticks_now());
+  head.kind = wire::ReplyKind::kLocation;
+  reply(head, wire::bytes_of(wire::Location{.address = reinterpret_cast<std::uintptr_t>(found.value.data()),
+                                            .length = found.value.size(),
+                                            .rkey = worker_.window().rkey}));
+}
+
+void Session::change(const wire::Request& request) noexcept {
+  Counters& counters = worker_.counters();
+  if (request.head.op == wire::Op::kErase) {
+    Counters::add(counters.erases);
+    return reply_change(request.head.id, store_.erase(request.key));
+  }
+  Counters::add(request.head.op == wire::Op::kPut ? counters.puts : counters.compare_and_swaps);
+  reply_change(request.head.id, store_.put(request.key, request.value, request.expected), request.value.size());
+}
+
+void Session::tell_statistics(std::uint32_t id) noexcept {
+  worker_.publish();
+  const wire::StatisticsWords words = wire::words_of(worker_.server_statistics());
+  reply({.kind = wire::ReplyKind::kStatistics, .id = id}, wire::bytes_of(words));
+}
+
+// --- large values
+
+void Session::on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept {
+  if (fragment.offset == 0) {
+    front_.is_complete = false;
+    front_.have = 0;
+  }
+  std::span<const std::byte> bytes = fragment.bytes;
+  Status status = front_.is_complete ? Status::kOk : take_front(bytes);
+  if (status == Status::kOk) status = append(bytes);
+  // kAgain: the front goes on in the next fragment, if there is one.
+  if (status == Status::kProtocol || (status == Status::kAgain && fragment.last())) channel.fail(Status::kProtocol);
+}
+
+// Moves the message's front out of the lease, which the client can still write, before anything of it is looked at.
+Status Session::take_front(std::span<const std::byte>& bytes) noexcept {
+  for (;;) {  // At most three rounds: each needs more bytes than the one before.
+    std::size_t needed = 0;
+    const Status decoded = wire::decode_large(std::span(front_.bytes).first(front_.have), front_.parsed, needed);
+    if (decoded == Status::kOk) {
+      front_.is_complete = true;
+      return begin_part();
+    }
+    if (decoded != Status::kAgain || bytes.empty()) return decoded;
+    const std::size_t taken = std::min(needed - front_.have, bytes.size());
+    std::memcpy(front_.bytes.data() + front_.have, bytes.data(), taken);
+    front_.have += taken;
+    bytes = bytes.subspan(taken);
+  }
+}
+
+Status Session::begin_part() noexcept {
+  const wire::RequestHead& head = front_.parsed.head;
+  if (head.op == wire::Op::kMoreLarge) return large_.is_open && large_.id == head.id ? Status::kOk : Status::kProtocol;
+  store_.abandon(large_.pending);  // A value whose rest the client never sent.
+  const wire::LargeHead& value = front_.parsed.large;
+  large_ = {.is_open = true, .id = head.id, .expected = value.expected, .total = value.value_length};
+  const Key key = std::span(front_.parsed.key).first(head.key_length);
+  Counters::add(value.expected == wire::kAnyVersion ? worker_.counters().puts : worker_.counters().compare_and_swaps);
+  large_.refused = store_.reserve(key, value.value_length, value.expected, large_.pending);
+  return Status::kOk;
+}
+
+Status Session::append(std::span<const std::byte> bytes) noexcept {
+  if (!large_.is_open || bytes.size() > large_.total - large_.filled)
+    return bytes.empty() ? Status::kOk : Status::kProtocol;
+  // The one copy, which takes the bytes out of the client's reach.
+  if (large_.pending && !bytes.empty())
+    std::memcpy(large_.pending.value.data() + large_.filled, bytes.data(), bytes.size());
+  large_.filled += bytes.size();
+  if (large_.filled == large_.total) finish_large();
+  return Status::kOk;
+}
+
+void Session::finish_large() noexcept {
+  large_.is_open = false;
+  reply_change(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.refused,
+               large_.total);
+}
+
+void Session::on_failure(message::Channel&, Status) noexcept {
+  is_dead_ = true;
+  store_.abandon(large_.pending);
+  worker_.bury(*this);
+}
+
+}  // namespace verbena::kv

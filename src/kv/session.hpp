@@ -1,0 +1,93 @@
+// The server's end of one channel: requests of one client to one worker.
+#pragma once
+
+#include "kv/store.hpp"
+#include "kv/wire.hpp"
+#include "message/message.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace verbena::kv {
+
+class Worker;
+
+/// Immovable. \thread owner of the worker's loop, except creation and what is said  \alloc setup
+class Session final : public message::Handler {
+ public:
+  /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
+  Session(Worker& worker, std::uint64_t client, unsigned depth);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Setup: the channel that calls this session, from its attach on.
+  void set_channel(std::unique_ptr<message::Channel> channel) noexcept { channel_ = std::move(channel); }
+  [[nodiscard]] message::Channel& channel() noexcept { return *channel_; }
+  [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
+  [[nodiscard]] bool is_dead() const noexcept { return is_dead_; }
+  /// Whether the client said that it leaves.
+  [[nodiscard]] bool has_left() const noexcept { return has_left_; }
+
+  /// Sends replies that had to wait. True when none is left.
+  bool flush() noexcept;
+  void say_goodbye() noexcept;
+
+  void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
+  void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
+  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
+  void on_failure(message::Channel& channel, Status reason) noexcept override;
+
+ private:
+  /// A value on its way in, over one or several large messages.
+  struct LargePut {
+    bool is_open = false;
+    std::uint32_t id = 0;
+    std::uint64_t expected = 0;
+    std::uint64_t total = 0;
+    std::uint64_t filled = 0;
+    Store::Pending pending;
+    Store::Change refused;  ///< Why there is no memory for it: its bytes are dropped.
+  };
+  /// The front of the large message that is arriving.
+  struct Front {
+    bool is_complete = false;
+    std::size_t have = 0;
+    std::array<std::byte, wire::kMaxLargeHeadBytes> bytes;
+    wire::LargeFront parsed;
+  };
+
+  void get(const wire::Request& request) noexcept;
+  void change(const wire::Request& request) noexcept;
+  void tell_statistics(std::uint32_t id) noexcept;
+  [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
+  [[nodiscard]] Status begin_part() noexcept;
+  [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;
+  void finish_large() noexcept;
+  void reply(const wire::ReplyHead& head, std::span<const std::byte> payload = {}) noexcept;
+  void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;
+  void put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept;
+
+  static constexpr std::size_t kReplyBytes = sizeof(wire::ReplyHead) + kEagerBytes;
+
+  Worker& worker_;
+  Store& store_;
+  std::unique_ptr<message::Channel> channel_;
+  LargePut large_;
+  Front front_;
+  std::uint64_t client_;
+  bool is_dead_ = false;
+  bool has_left_ = false;
+
+  // Replies for which there was no credit: at most one for each request in flight.
+  unsigned depth_;
+  unsigned first_waiting_ = 0;
+  unsigned waiting_ = 0;
+  std::vector<std::byte> backlog_;
+  std::vector<std::size_t> backlog_bytes_;
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,147 @@
+#include "kv/wire.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+namespace verbena::kv::wire {
+namespace {
+
+// Copies a frame off the front of `data`, which must be that long.
+template <class Frame>
+Frame take(std::span<const std::byte>& data) noexcept {
+  static_assert(std::is_trivially_copyable_v<Frame>);
+  Frame frame;
+  std::memcpy(static_cast<void*>(&frame), data.data(), sizeof frame);
+  data = data.subspan(sizeof frame);
+  return frame;
+}
+
+template <class Hello>
+std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexcept {
+  if (data.size() != sizeof(Hello)) return std::unexpected(Status::kProtocol);
+  const auto hello = take<Hello>(data);
+  if (hello.magic != kMagic || hello.version != kVersion) return std::unexpected(Status::kProtocol);
+  return hello;
+}
+
+bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
+bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
+
+bool is_eager(Op op) noexcept { return op >= Op::kGet && op <= Op::kGoodbye; }
+
+Status check_key(std::size_t length) noexcept {
+  return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
+}
+
+bool is_location_sound(const Location& location) noexcept {
+  return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
+}
+
+}  // namespace
+
+std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept {
+  const auto hello = decode_hello<ClientHello>(data);
+  if (hello && (hello->client == 0 || hello->depth == 0 || hello->reserved != 0))
+    return std::unexpected(Status::kProtocol);
+  return hello;
+}
+
+std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte> data) noexcept {
+  const auto hello = decode_hello<ServerHello>(data);
+  if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
+                hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 || hello->grace_ns == 0 ||
+                hello->window_address > ~hello->window_length))
+    return std::unexpected(Status::kProtocol);
+  return hello;
+}
+
+Status decode_request(std::span<const std::byte> body, Request& request) noexcept {
+  if (body.size() < sizeof(RequestHead)) return Status::kProtocol;
+  request = Request{.head = take<RequestHead>(body), .expected = kAnyVersion, .key = {}, .value = {}};
+  const RequestHead& head = request.head;
+  if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
+  if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
+  if (head.op == Op::kCas) {
+    if (body.size() < sizeof request.expected) return Status::kProtocol;
+    request.expected = take<std::uint64_t>(body);
+    if (request.expected == kAnyVersion) return Status::kProtocol;
+  }
+  if (body.size() < head.key_length) return Status::kProtocol;
+  request.key = body.first(head.key_length);
+  request.value = body.subspan(head.key_length);
+  if (!has_value(head.op) && !request.value.empty()) return Status::kProtocol;
+  if (request.value.size() >= kEagerBytes) return Status::kTooLong;
+  return check_key(head.key_length);
+}
+
+std::size_t encode_head(const RequestHead& head, std::uint64_t expected, std::span<std::byte, 16> out) noexcept {
+  std::memcpy(out.data(), &head, sizeof head);
+  if (head.op != Op::kCas) return sizeof head;
+  std::memcpy(out.data() + sizeof head, &expected, sizeof expected);
+  return sizeof head + sizeof expected;
+}
+
+Status decode_large(std::span<const std::byte> data, LargeFront& front, std::size_t& needed) noexcept {
+  needed = sizeof(RequestHead);
+  if (data.size() < needed) return Status::kAgain;
+  front.head = take<RequestHead>(data);
+  if (front.head.reserved != 0) return Status::kProtocol;
+  front.bytes = needed;
+  if (front.head.op == Op::kMoreLarge) return front.head.key_length == 0 ? Status::kOk : Status::kProtocol;
+  if (front.head.op != Op::kPutLarge || check_key(front.head.key_length) != Status::kOk) return Status::kProtocol;
+  needed += sizeof(LargeHead) + front.head.key_length;
+  front.bytes = needed;
+  if (data.size() < sizeof(LargeHead) + front.head.key_length) return Status::kAgain;
+  front.large = take<LargeHead>(data);
+  if (front.large.value_length < kEagerBytes) return Status::kProtocol;
+  std::memcpy(front.key.data(), data.data(), front.head.key_length);
+  return Status::kOk;
+}
+
+Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
+  if (body.size() < sizeof(ReplyHead)) return Status::kProtocol;
+  reply.head = take<ReplyHead>(body);
+  if (reply.head.reserved != 0 || reply.head.status > Status::kSystem) return Status::kProtocol;
+  const bool is_ok = reply.head.status == Status::kOk;
+  switch (reply.head.kind) {
+    case ReplyKind::kPlain:
+    case ReplyKind::kGoodbye: return body.empty() ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kValue:
+      reply.value = body;
+      return is_ok && body.size() < kEagerBytes ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kLocation:
+      if (!is_ok || body.size() != sizeof(Location)) return Status::kProtocol;
+      reply.location = take<Location>(body);
+      return is_location_sound(reply.location) ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kStatistics:
+      if (!is_ok || body.size() != sizeof(StatisticsWords)) return Status::kProtocol;
+      reply.statistics = take<StatisticsWords>(body);
+      return Status::kOk;
+  }
+  return Status::kProtocol;
+}
+
+StatisticsWords words_of(const ServerStatistics& s) noexcept {
+  return {s.items,        s.used_bytes,        s.capacity_bytes, s.resting_bytes, s.clients,
+          s.clients_lost, s.clients_refused,   s.puts,           s.gets,          s.hits,
+          s.erases,       s.compare_and_swaps, s.failures,       s.last_version};
+}
+
+ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
+  return {.items = words[0],
+          .used_bytes = words[1],
+          .capacity_bytes = words[2],
+          .resting_bytes = words[3],
+          .clients = words[4],
+          .clients_lost = words[5],
+          .clients_refused = words[6],
+          .puts = words[7],
+          .gets = words[8],
+          .hits = words[9],
+          .erases = words[10],
+          .compare_and_swaps = words[11],
+          .failures = words[12],
+          .last_version = words[13]};
+}
+
+}  // namespace verbena::kv::wire

@@ -1,0 +1,165 @@
+// Frames of the store's protocol: fixed, little-endian, and decoded with every length and enum checked.
+//
+// Decoders take private memory (a peer could change its own under them) and copy what they keep.
+#pragma once
+
+#include <verbena/kv.hpp>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <span>
+
+namespace verbena::kv::wire {
+
+static_assert(std::endian::native == std::endian::little, "frames are copied as they lie in memory");
+
+inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
+inline constexpr std::uint16_t kVersion = 1;
+
+// --- handshake: rides in the user data of the bootstrap, one for each channel
+
+/// Client to server. A client makes one channel to each worker, worker 0 first, under one id.
+struct ClientHello {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t worker = 0;
+  std::uint64_t client = 0;  ///< Random, not 0.
+  std::uint32_t depth = 0;   ///< Requests it will have in flight on this channel.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ClientHello) == 24);
+
+/// Server to client: limits, and the window that large values are READ from.
+struct ServerHello {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t workers = 0;
+  std::uint64_t server = 0;  ///< Random for each server: all channels of a client must find the same.
+  std::uint32_t depth = 0;   ///< Requests that the client may have in flight on this channel.
+  std::uint32_t max_key_bytes = 0;
+  std::uint64_t max_value_bytes = 0;
+  std::uint64_t grace_ns = 0;
+  std::uint64_t window_address = 0;
+  std::uint64_t window_length = 0;
+  std::uint64_t window_memory = 0;
+  std::uint32_t window_rkey = 0;
+  std::uint32_t window_access = 0;
+};
+static_assert(sizeof(ServerHello) == 72);
+
+/// kProtocol for anything that is not one of this version.
+[[nodiscard]] std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept;
+[[nodiscard]] std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte> data) noexcept;
+
+// --- requests
+
+enum class Op : std::uint8_t {
+  kGet = 1,         ///< Head, key.
+  kPut = 2,         ///< Head, key, value of less than kEagerBytes.
+  kCas = 3,         ///< Head, expected version, key, value of less than kEagerBytes.
+  kErase = 4,       ///< Head, key.
+  kStatistics = 5,  ///< Head.
+  kGoodbye = 6,     ///< Head. The client leaves; the server answers in kind.
+  kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
+  kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
+};
+
+/// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 48 bytes is one cache line.
+struct RequestHead {
+  Op op = Op::kGet;
+  std::uint8_t reserved = 0;
+  std::uint16_t key_length = 0;
+  std::uint32_t id = 0;  ///< The client's; comes back in the reply.
+};
+static_assert(sizeof(RequestHead) == 8);
+
+struct LargeHead {
+  std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
+  std::uint64_t value_length = 0;  ///< kEagerBytes and up.
+};
+static_assert(sizeof(LargeHead) == 16);
+
+/// Depth of the message channels that carry `depth` requests, or their replies. A channel tells credits late, when half
+/// of its depth is used up, so twice the requests are always covered; besides them there is the goodbye.
+[[nodiscard]] constexpr std::uint32_t channel_depth(std::uint32_t depth) noexcept { return 2 * (depth + 2); }
+
+inline constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
+inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + sizeof(LargeHead) + kMaxKeyBytes;
+/// The longest request and reply that travel in one message: CAS, and GET.
+inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBytes + kEagerBytes - 1;
+
+/// A request out of one message. Key and value are spans of the body.
+struct Request {
+  RequestHead head;
+  std::uint64_t expected = kAnyVersion;
+  Key key;
+  std::span<const std::byte> value;
+};
+/// Errors, of the request only (the head is set, so that an answer can name it): kBadKey, kTooLong. kProtocol: the body
+/// makes no sense, and the connection has no future.
+[[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
+
+/// Writes the front of a request: the head and, for CAS, the expected version. Returns the bytes used.
+[[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
+                                      std::span<std::byte, 16> out) noexcept;
+
+/// Front of a large message once `data` holds all of it. kAgain: more bytes are needed (`needed` says how many).
+struct LargeFront {
+  RequestHead head;
+  LargeHead large;
+  std::array<std::byte, kMaxKeyBytes> key;
+  std::size_t bytes = 0;  ///< Of the message, before the value.
+};
+[[nodiscard]] Status decode_large(std::span<const std::byte> data, LargeFront& front, std::size_t& needed) noexcept;
+
+// --- replies
+
+enum class ReplyKind : std::uint8_t {
+  kPlain = 1,       ///< Head.
+  kValue = 2,       ///< Head, value of less than kEagerBytes.
+  kLocation = 3,    ///< Head, Location.
+  kStatistics = 4,  ///< Head, Statistics.
+  kGoodbye = 5,     ///< Head. The server stops, or the client's goodbye is heard.
+};
+
+struct ReplyHead {
+  Status status = Status::kOk;
+  ReplyKind kind = ReplyKind::kPlain;
+  std::uint16_t reserved = 0;
+  std::uint32_t id = 0;
+  std::uint64_t version = 0;
+};
+static_assert(sizeof(ReplyHead) == 16);
+
+/// Where a large value lies in the window of the worker. Good for the grace period, counted from sending the request.
+struct Location {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(Location) == 24);
+
+inline constexpr std::size_t kStatisticsWords = 14;
+using StatisticsWords = std::array<std::uint64_t, kStatisticsWords>;
+[[nodiscard]] StatisticsWords words_of(const ServerStatistics& statistics) noexcept;
+[[nodiscard]] ServerStatistics statistics_of(const StatisticsWords& words) noexcept;
+
+struct Reply {
+  ReplyHead head;
+  std::span<const std::byte> value;
+  Location location;
+  StatisticsWords statistics{};
+};
+/// kProtocol, or kOk.
+[[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;
+
+template <class Frame>
+[[nodiscard]] std::span<const std::byte> bytes_of(const Frame& frame) noexcept {
+  return std::as_bytes(std::span(&frame, 1));
+}
+
+}  // namespace verbena::kv::wire

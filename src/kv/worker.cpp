@@ -1,0 +1,147 @@
+#include "kv/worker.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/ticks.hpp"
+#include "host/topology.hpp"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+namespace verbena::kv {
+namespace {
+
+/// A worker without work looks up this often, to free what has rested.
+constexpr std::chrono::milliseconds kIdleWait{100};
+constexpr unsigned kIdleReclaim = 4096;
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
+                                               WorkerHost& host) {
+  std::unique_ptr<Worker> worker(new Worker(options, host));
+  VERBENA_TRY(worker->region_.open(
+      nic, pd,
+      {.size_bytes = options.memory_bytes,
+       .node = options.node,
+       .huge = options.require_hugepages ? host::HugePolicy::kRequire : host::HugePolicy::kBestEffort,
+       .share = host::Share::kReadOnly,
+       .name = "items"},
+      {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+  worker->window_ = worker->region_.window();
+  VERBENA_ASSIGN(worker->store_, Store::create({.memory = worker->region_.arena().bytes().first(options.memory_bytes),
+                                                .max_items = options.max_items,
+                                                .max_value_bytes = options.max_value_bytes,
+                                                .grace_ticks = ticks_in(options.grace),
+                                                .hash_seed = options.hash_seed,
+                                                .versions = options.versions}));
+  const std::uint32_t entries = message::completions_needed(options.channel) * options.max_sessions;
+  VERBENA_ASSIGN(worker->loop_,
+                 engine::CompletionLoop::create(
+                     nic, {.max_connections = options.max_sessions, .cqe = entries, .spin = options.spin}));
+  worker->sessions_.reserve(options.max_sessions);
+  worker->short_of_credit_.reserve(options.max_sessions);
+  worker->dead_.reserve(options.max_sessions);
+  worker->mail_.reserve(options.max_sessions);
+  worker->publish();
+  return worker;
+}
+
+Worker::~Worker() { stop(); }
+
+Result<void> Worker::start() {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kLimit, "pthread_create", error.code().value(),
+                "a worker thread could not be started: raise the limit on processes (ulimit -u)");
+  }
+  return {};
+}
+
+void Worker::stop() noexcept {
+  stopping_.store(true, std::memory_order_release);
+  if (!thread_.joinable()) return;
+  loop_->wake();
+  thread_.join();
+}
+
+void Worker::adopt(std::unique_ptr<Session> session) noexcept {
+  {
+    const std::lock_guard lock(mail_mutex_);
+    mail_.push_back(std::move(session));
+    has_mail_.store(true, std::memory_order_release);
+  }
+  loop_->wake();
+}
+
+void Worker::run() noexcept {
+  host::block_signals_in_this_thread();
+  std::array<char, 16> name{};
+  fmt::format_to_n(name.data(), name.size() - 1, "verbena-kv-{}", options_.index);
+  host::name_this_thread(name.data());
+  if (options_.cpu) (void)host::pin_this_thread(*options_.cpu);  // Refused: slower, and right all the same.
+  const std::uint64_t idle_ticks = ticks_in(kIdleWait);
+  while (!stopping_.load(std::memory_order_acquire)) {
+    // One reading of the clock for each batch of completions, after the replies went out.
+    const std::uint64_t now = ticks_now();
+    store_->set_now(now);
+    const unsigned handled = loop_->wait(Deadline::at_ticks(now + idle_ticks));
+    if (has_mail_.load(std::memory_order_relaxed)) [[unlikely]]
+      take_mail();
+    if (!short_of_credit_.empty()) [[unlikely]]
+      flush_replies();
+    if (!dead_.empty()) [[unlikely]]
+      remove_dead();
+    if (handled == 0) store_->reclaim(kIdleReclaim);
+    publish();
+  }
+  end_sessions();
+}
+
+void Worker::publish() noexcept {
+  const StoreStatistics now = store_->statistics();
+  counters_.items.store(now.items, std::memory_order_relaxed);
+  counters_.used_bytes.store(now.used_bytes, std::memory_order_relaxed);
+  counters_.resting_bytes.store(now.resting_bytes, std::memory_order_relaxed);
+  counters_.capacity_bytes.store(now.capacity_bytes, std::memory_order_relaxed);
+}
+
+void Worker::take_mail() noexcept {
+  const std::lock_guard lock(mail_mutex_);
+  has_mail_.store(false, std::memory_order_relaxed);
+  for (auto& session : mail_) {
+    session->channel().attach();
+    sessions_.push_back(std::move(session));
+  }
+  mail_.clear();
+}
+
+void Worker::flush_replies() noexcept {
+  std::erase_if(short_of_credit_, [](Session* session) { return session->is_dead() || session->flush(); });
+}
+
+void Worker::remove_dead() noexcept {
+  for (Session* dead : dead_) {
+    const auto at = std::ranges::find(sessions_, dead, &std::unique_ptr<Session>::get);
+    VERBENA_CHECK(at != sessions_.end());
+    const std::uint64_t client = dead->client();
+    const bool has_left = dead->has_left();
+    std::swap(*at, sessions_.back());
+    sessions_.pop_back();  // Only this thread may take a channel out of its loop.
+    host_.session_ended(client, options_.index, has_left);
+  }
+  dead_.clear();
+}
+
+void Worker::end_sessions() noexcept {
+  take_mail();
+  for (auto& session : sessions_) session->say_goodbye();
+  loop_->poll();
+  dead_.clear();
+  short_of_credit_.clear();
+  sessions_.clear();
+}
+
+}  // namespace verbena::kv

@@ -1,0 +1,118 @@
+// One polling thread of a server with its share of the keys: a store, a loop, and the sessions of its clients.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "kv/region.hpp"
+#include "kv/session.hpp"
+#include "kv/store.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace verbena::kv {
+
+/// Written by the worker, read by anyone.
+struct Counters {
+  using Count = std::atomic<std::uint64_t>;
+  Count puts{0}, gets{0}, hits{0}, erases{0}, compare_and_swaps{0}, failures{0};
+  Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
+
+  /// There is one writer, so no locked instruction is needed.
+  static void add(Count& count) noexcept {
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  void count_outcome(Status status) noexcept {
+    if (status != Status::kOk && status != Status::kNotFound && status != Status::kVersionMismatch) [[unlikely]]
+      add(failures);
+  }
+};
+
+/// What a worker needs of its server. Called from worker threads.
+class WorkerHost {
+ public:
+  [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
+  /// A session of `client` at worker `worker` is gone.
+  virtual void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept = 0;
+
+ protected:
+  ~WorkerHost() = default;
+};
+
+struct WorkerOptions {
+  unsigned index = 0;
+  std::size_t memory_bytes = 0;
+  bool require_hugepages = false;
+  std::optional<unsigned> cpu;   ///< Pinned there.
+  std::optional<unsigned> node;  ///< Memory from there.
+  std::size_t max_items = 0;
+  std::size_t max_value_bytes = 0;
+  std::chrono::nanoseconds grace{0};
+  std::chrono::nanoseconds spin{0};
+  unsigned max_sessions = 0;
+  unsigned depth = 0;
+  message::Options channel;
+  std::uint64_t hash_seed = 0;
+  std::atomic<std::uint64_t>* versions = nullptr;
+};
+
+/// Immovable. \thread setup, except where said  \alloc setup
+class Worker {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Worker>> create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
+                                                              WorkerHost& host);
+  ~Worker();
+
+  [[nodiscard]] Result<void> start();
+  /// Tells clients, ends the thread. Idempotent.
+  void stop() noexcept;
+
+  /// A session whose bootstrap is complete. \thread any
+  void adopt(std::unique_ptr<Session> session) noexcept;
+  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return *loop_; }
+  [[nodiscard]] const WorkerOptions& options() const noexcept { return options_; }
+  [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
+  [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }
+  /// \thread any
+  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+
+  // For its sessions, in its thread.
+  [[nodiscard]] Store& store() noexcept { return *store_; }
+  [[nodiscard]] Counters& counters() noexcept { return counters_; }
+  [[nodiscard]] ServerStatistics server_statistics() const noexcept { return host_.statistics(); }
+  void publish() noexcept;
+  void wait_for_credit(Session& session) noexcept { short_of_credit_.push_back(&session); }
+  /// The session's channel is drained; it goes after this poll.
+  void bury(Session& session) noexcept { dead_.push_back(&session); }
+
+ private:
+  Worker(const WorkerOptions& options, WorkerHost& host) : options_(options), host_(host) {}
+  void run() noexcept;
+  void take_mail() noexcept;
+  void flush_replies() noexcept;
+  void remove_dead() noexcept;
+  void end_sessions() noexcept;
+
+  WorkerOptions options_;
+  WorkerHost& host_;
+  Region region_;
+  nic::Window window_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<engine::CompletionLoop> loop_;
+  // Each holds max_sessions without growing.
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<Session*> short_of_credit_;
+  std::vector<Session*> dead_;
+
+  std::mutex mail_mutex_;
+  std::vector<std::unique_ptr<Session>> mail_;
+  alignas(64) std::atomic<bool> has_mail_{false};
+  std::atomic<bool> stopping_{false};
+  alignas(64) Counters counters_;
+  std::thread thread_;
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,322 @@
+// bench: rounds of random puts and gets between measurements of the bare cache line.
+#include "programs/bench_result.hpp"
+#include "programs/files.hpp"
+#include "programs/pipeline.hpp"
+#include "programs/progress.hpp"
+#include "programs/values.hpp"
+
+#include "host/topology.hpp"
+
+#include <fmt/format.h>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace verbena::programs {
+namespace {
+
+constexpr std::size_t kHexDigits = 16;                      // Of a 64-bit number: what tells keys apart.
+constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below, a copy is not what takes the time.
+constexpr std::chrono::milliseconds kYardstickSpan{30};
+constexpr std::chrono::milliseconds kExtraPatience{2000};
+
+/// Keys that `digits` hexadecimal digits can tell apart.
+std::size_t distinct_keys(std::size_t digits) noexcept {
+  return digits >= kHexDigits ? std::numeric_limits<std::size_t>::max() : std::size_t{1} << (4 * digits);
+}
+
+std::size_t default_keys(const BenchArguments& arguments) noexcept {
+  constexpr std::size_t kUsual = 10'000, kFewest = 16, kMostBytes = std::size_t{64} << 20;
+  const std::size_t by_memory = kMostBytes / std::max<std::size_t>(arguments.value_bytes, 1);
+  return std::min(std::clamp(by_memory, kFewest, kUsual), distinct_keys(arguments.key_bytes));
+}
+
+/// xorshift64*. What it favours by taking a remainder of 64 bits shows nowhere.
+class Random {
+ public:
+  std::uint64_t next() noexcept {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545F4914F6CDD1DU;
+  }
+  std::size_t below(std::size_t bound) noexcept { return static_cast<std::size_t>(next() % bound); }
+
+ private:
+  std::uint64_t state_ = 0x9E3779B97F4A7C15U;
+};
+
+/// Keeps the calling thread on one cpu while it lives.
+class Pinned {
+ public:
+  explicit Pinned(unsigned cpu) noexcept {
+    saved_ = ::sched_getaffinity(0, sizeof before_, &before_) == 0 && host::pin_this_thread(cpu).has_value();
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() {
+    if (saved_) ::sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+ private:
+  cpu_set_t before_{};
+  bool saved_ = false;
+};
+
+class Bench {
+ public:
+  using Slot = Pipeline::Slot;
+
+  Bench(kv::Client& client, const ConnectArguments& where, const BenchArguments& arguments)
+      : client_(client),
+        pipeline_(client, arguments.depth, std::max<std::size_t>(arguments.value_bytes, 1),
+                  std::chrono::milliseconds{where.timeout_ms} + kExtraPatience) {
+    result_.arguments = arguments;
+    result_.endpoint = endpoint(where.address, where.port);
+    result_.server = client.description();
+    result_.environment = read_environment();
+    choose_cpus();
+    make_keys();
+    make_value();
+  }
+
+  /// False when the connection broke.
+  bool run() {
+    if (!fill()) return false;
+    Progress bar("bench", Progress::Show::kWhenTerminal);
+    double line_before = measure_line_once();
+    const unsigned rounds = result_.arguments.rounds;
+    for (unsigned round = 0; round < rounds && !pipeline_.broken(); ++round) {
+      if (bar.due()) bar.draw(static_cast<double>(round) / rounds, fmt::format("round {} of {}", round + 1, rounds));
+      BenchRound figures = run_round(rounds);
+      measure_memory(figures);
+      const double line_after = measure_line_once();
+      figures.line_ns = (line_before + line_after) / 2;
+      line_before = line_after;
+      result_.rounds.push_back(figures);
+    }
+    bar.clear();
+    empty();
+    return !pipeline_.broken();
+  }
+
+  [[nodiscard]] const BenchResult& result() const noexcept { return result_; }
+
+ private:
+  [[nodiscard]] kv::Key key(std::size_t index) const noexcept {
+    const std::size_t bytes = result_.arguments.key_bytes;
+    return std::as_bytes(std::span(keys_)).subspan(index * bytes, bytes);
+  }
+
+  /// The server pins its first worker as `core_for_poller` says: the line runs from there to another core.
+  void choose_cpus() {
+    const std::vector<unsigned> cpus = allowed_cpus();
+    own_cpu_ = cpus.front();
+    server_cpu_ = cpus.back();
+    const auto topology = host::Topology::read();
+    if (topology && topology->core_for_poller(0).cpu != own_cpu_) server_cpu_ = topology->core_for_poller(0).cpu;
+  }
+
+  void make_keys() {
+    const BenchArguments& a = result_.arguments;
+    keys_.reserve(a.keys * a.key_bytes);
+    for (std::size_t i = 0; i < a.keys; ++i) {
+      const std::string digits = fmt::format("{:016x}", i);
+      if (a.key_bytes > kHexDigits) keys_.append(a.key_bytes - kHexDigits, 'k');
+      keys_.append(digits, kHexDigits - std::min(a.key_bytes, kHexDigits));
+    }
+  }
+
+  /// Registered where there is registered memory, which large values in flight need.
+  void make_value() {
+    const std::size_t bytes = result_.arguments.value_bytes;
+    std::span<std::byte> memory = client_.allocate(std::max<std::size_t>(bytes, 1));
+    if (memory.empty()) {
+      plain_value_.resize(bytes);
+      memory = plain_value_;
+    }
+    std::ranges::fill(memory, std::byte{'v'});
+    value_ = memory.first(bytes);
+  }
+
+  bool fill() {
+    for (std::size_t i = 0; i < result_.arguments.keys; ++i) {
+      const kv::Outcome outcome = client_.put(key(i), value_);
+      if (outcome.status == Status::kOk) continue;
+      complain("cannot store the keys of the bench: {}", explain(outcome, client_.connection_error()));
+      return false;
+    }
+    return true;
+  }
+
+  /// Leaves the store as it was.
+  void empty() noexcept {
+    for (std::size_t i = 0; i < result_.arguments.keys && !pipeline_.broken(); ++i) {
+      if (damage_of(client_.erase(key(i)).status) >= Damage::kConnection) pipeline_.set_broken();
+    }
+  }
+
+  double measure_line_once() {
+    const auto line = measure_line(own_cpu_, server_cpu_, kYardstickSpan);
+    if (!line) {
+      result_.line_problem = line.error().text();
+      return 0;
+    }
+    result_.line = *line;
+    return line->one_way_ns;
+  }
+
+  void measure_memory(BenchRound& figures) const {
+    const BenchArguments& a = result_.arguments;
+    if (a.value_bytes < kMemcpyFrom) return;
+    constexpr std::size_t kMost = std::size_t{64} << 20;
+    figures.memcpy_cached = measure_memcpy(a.value_bytes, 1, kYardstickSpan);
+    figures.memcpy_memory =
+        measure_memcpy(a.value_bytes, std::max<std::size_t>(2, kMost / a.value_bytes), kYardstickSpan);
+  }
+
+  BenchRound run_round(unsigned rounds) {
+    const BenchArguments& a = result_.arguments;
+    // Only here: threads inherit the affinity, and those of the line go elsewhere.
+    const Pinned pinned(own_cpu_);
+    gets_.clear();
+    puts_.clear();
+    const std::uint64_t count =
+        a.count == 0 ? std::numeric_limits<std::uint64_t>::max() : (a.count + rounds - 1) / rounds;
+    const std::uint64_t begin = ticks_now();
+    const std::uint64_t end = begin + static_cast<std::uint64_t>(a.seconds / rounds * 1e6 * ticks_per_us());
+    a.depth == 1 ? one_by_one(count, end) : pipelined(count, end);
+    const double seconds = std::max(static_cast<double>(ticks_now() - begin) / ticks_per_us() / 1e6, 1e-9);
+    result_.seconds += seconds;
+    result_.gets.merge(gets_);
+    result_.puts.merge(puts_);
+    const auto ns = [](std::uint64_t ticks) { return static_cast<double>(ticks) / ticks_per_us() * 1e3; };
+    return {.get_p50_ns = ns(gets_.percentile(50)),
+            .put_p50_ns = ns(puts_.percentile(50)),
+            .operations_per_s = static_cast<double>(gets_.count() + puts_.count()) / seconds};
+  }
+
+  [[nodiscard]] bool next_is_get() noexcept { return random_.below(100) < result_.arguments.read_percent; }
+
+  void one_by_one(std::uint64_t count, std::uint64_t end) {
+    Slot* const slot = pipeline_.take();
+    for (std::uint64_t done = 0; done < count && !pipeline_.broken(); ++done) {
+      const kv::Key name = key(random_.below(result_.arguments.keys));
+      const bool is_get = next_is_get();
+      const std::uint64_t begin = ticks_now();
+      if (begin >= end) break;
+      const kv::Outcome outcome = is_get ? client_.get(name, slot->buffer) : client_.put(name, value_);
+      settle(is_get, begin, outcome);
+    }
+    pipeline_.give_back(*slot);
+  }
+
+  void pipelined(std::uint64_t count, std::uint64_t end) {
+    const auto settle_slot = [this](const Slot& slot, const kv::Outcome& outcome) {
+      settle(slot.item != 0, slot.begin, outcome);
+    };
+    for (std::uint64_t done = 0; done < count; ++done) {
+      Slot* const slot = pipeline_.await_free(settle_slot);
+      if (slot == nullptr) return;
+      const kv::Key name = key(random_.below(result_.arguments.keys));
+      slot->item = next_is_get() ? 1 : 0;
+      slot->begin = ticks_now();
+      const auto start = [&] {
+        const std::uint64_t cookie = pipeline_.cookie_of(*slot);
+        return slot->item != 0 ? client_.start_get(name, slot->buffer, cookie)
+                               : client_.start_put(name, value_, cookie);
+      };
+      const Status status = slot->begin >= end ? Status::kAgain : pipeline_.start(start, settle_slot);
+      if (status == Status::kOk) continue;
+      pipeline_.give_back(*slot);
+      if (slot->begin >= end) break;
+      settle(slot->item != 0, slot->begin, {.status = status});
+    }
+    pipeline_.drain(settle_slot);
+  }
+
+  void settle(bool is_get, std::uint64_t begin, const kv::Outcome& outcome) noexcept {
+    Status status = outcome.status;
+    if (status == Status::kOk && is_get && outcome.length != value_.size()) status = Status::kProtocol;
+    if (status == Status::kOk) return (is_get ? gets_ : puts_).record(ticks_now() - begin);
+    ++result_.failures[static_cast<std::size_t>(status)];
+    if (damage_of(outcome.status) >= Damage::kConnection || status == Status::kTimedOut) pipeline_.set_broken();
+  }
+
+  kv::Client& client_;
+  Pipeline pipeline_;
+  BenchResult result_;
+  unsigned own_cpu_ = 0, server_cpu_ = 0;
+  std::string keys_;
+  std::vector<std::byte> plain_value_;
+  std::span<std::byte> value_;
+  Histogram gets_, puts_;
+  Random random_;
+};
+
+}  // namespace
+
+std::string check_bench_arguments(const BenchArguments& a) {
+  if (a.key_bytes == 0 || a.key_bytes > kv::kMaxKeyBytes) {
+    return fmt::format("--key-size {}: a key has 1 to {} bytes", a.key_bytes, kv::kMaxKeyBytes);
+  }
+  if (a.keys > distinct_keys(a.key_bytes)) {
+    return fmt::format("--keys {}: keys of {} bytes tell only {} apart; raise --key-size", a.keys, a.key_bytes,
+                       distinct_keys(a.key_bytes));
+  }
+  constexpr double kMostSeconds = 86'400;
+  if (!(a.seconds > 0) || a.seconds > kMostSeconds) return "--seconds: takes more than 0 and at most 86400";
+  if (a.read_percent > 100) return fmt::format("--read-percent {}: takes 0 to 100", a.read_percent);
+  if (a.depth == 0 || a.depth > 1024) return fmt::format("--depth {}: takes 1 to 1024", a.depth);
+  if (a.rounds == 0 || a.rounds > 1000) return fmt::format("--rounds {}: takes 1 to 1000", a.rounds);
+  constexpr std::size_t kMostBytes = std::size_t{1} << 40;
+  if (a.value_bytes > kMostBytes / (a.depth + 2)) return "--value-size: so large a value does not fit into memory";
+  if (a.keys > kMostBytes / a.key_bytes) return "--keys: so many keys do not fit into memory";
+  return {};
+}
+
+Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
+  BenchArguments filled = arguments;
+  if (filled.keys == 0) filled.keys = default_keys(filled);
+  kv::ClientOptions options = client_options(where);
+  options.depth = filled.depth;
+  // A buffer for each operation in flight and one value, each on cache lines of its own.
+  options.buffer_bytes = (filled.value_bytes + 128) * (filled.depth + 1);
+  const auto client = connect_or_complain(options);
+  if (!client) return Exit::kError;
+  if (filled.value_bytes > client->max_value_bytes()) {
+    complain("--value-size {}: the server takes at most {} bytes; raise it with serve --max-value-mib",
+             filled.value_bytes, client->max_value_bytes());
+    return Exit::kError;
+  }
+  // Two histograms a bench, and one bench a process: on the heap, because together they are large for a stack.
+  const auto bench = std::make_unique<Bench>(*client, where, filled);
+  const bool whole = bench->run();
+  const BenchResult& result = bench->result();
+  if (!result.rounds.empty()) {
+    const std::string text = filled.json ? bench_json(result) : bench_text(result);
+    const auto written = write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+    if (!written) complain("{}", written.error().text());
+    if (!written) return Exit::kError;
+  }
+  if (whole) {
+    const bool failed = std::ranges::any_of(result.failures, [](std::uint64_t n) { return n != 0; });
+    if (failed) complain("some operations failed; see the counts above");
+    return failed ? Exit::kError : Exit::kDone;
+  }
+  if (const Error error = client->connection_error(); error.status() != Status::kOk) {
+    complain("the connection broke: {}", error.text());
+  }
+  return Exit::kError;
+}
+
+}  // namespace verbena::programs

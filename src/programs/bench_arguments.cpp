@@ -1,0 +1,45 @@
+#include "programs/bench_arguments.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <vector>
+
+namespace verbena::programs {
+
+void add_bench_options(CLI::App& app, BenchArguments& a) {
+  const auto size = CLI::AsSizeValue(false);  // K is 1024.
+  app.add_option("--seconds", a.seconds, "how long to measure")->capture_default_str();
+  app.add_option("--count", a.count, "operations, after which it ends before its time (0: no limit)");
+  app.add_option("--keys", a.keys, "keys in use (0: 10000, or what 64 MiB of values hold)");
+  app.add_option("--key-size", a.key_bytes, "bytes of a key, 1 to 1024")->transform(size)->capture_default_str();
+  app.add_option("--value-size", a.value_bytes, "bytes of a value, such as 64, 4K or 1M")
+      ->transform(size)
+      ->capture_default_str();
+  app.add_option("--read-percent", a.read_percent, "share of gets, 0 to 100; the others are puts")
+      ->capture_default_str();
+  app.add_option("--depth", a.depth, "operations in flight, 1 to 1024; 1 measures blocking calls")
+      ->capture_default_str();
+  app.add_option("--rounds", a.rounds, "rounds, with the cache line measured between them")->capture_default_str();
+  app.add_flag("--json", a.json, "print one JSON object");
+}
+
+std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std::string> words) {
+  BenchArguments arguments;
+  CLI::App app("measure");
+  add_bench_options(app, arguments);
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // As CLI11 wants them.
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    return std::unexpected(
+        std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
+                    "--depth --rounds --json"));
+  } catch (const CLI::ParseError& error) {
+    return std::unexpected(std::string("bench: ") + error.what());
+  }
+  if (std::string wrong = check_bench_arguments(arguments); !wrong.empty()) return std::unexpected("bench: " + wrong);
+  return arguments;
+}
+
+}  // namespace verbena::programs

@@ -1,0 +1,76 @@
+// The subcommands of verbena-kv: their options, and the functions that run them once the command line is parsed.
+#pragma once
+
+#include "programs/exit_code.hpp"
+
+#include <verbena/kv.hpp>
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::programs {
+
+/// Where the server is, and how long to wait for it.
+struct ConnectArguments {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 7470;
+  std::uint32_t timeout_ms = 5000;
+  std::vector<uid_t> allowed_uids;  ///< Whose servers are trusted, besides one's own and root's.
+};
+
+[[nodiscard]] kv::ClientOptions client_options(const ConnectArguments& arguments);
+/// Connects; on failure complains and returns null.
+[[nodiscard]] std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options);
+
+struct ServeArguments {
+  kv::ServerOptions server;
+  std::string port_file;
+};
+/// Serves until SIGINT or SIGTERM. \thread main: the process must have started no thread yet
+[[nodiscard]] Exit run_serve(const ServeArguments& arguments);
+
+struct ItemArguments {
+  std::string key;
+  std::optional<std::string> value;
+  std::optional<std::string> file;  ///< "-" is stdin.
+  std::uint64_t version = 0;
+};
+[[nodiscard]] Exit run_put(const ConnectArguments& where, const ItemArguments& item);
+[[nodiscard]] Exit run_get(const ConnectArguments& where, const ItemArguments& item);
+[[nodiscard]] Exit run_cas(const ConnectArguments& where, const ItemArguments& item);
+[[nodiscard]] Exit run_del(const ConnectArguments& where, const ItemArguments& item);
+[[nodiscard]] Exit run_stats(const ConnectArguments& where);
+
+struct TreeArguments {
+  std::string directory;
+  unsigned depth = 32;
+};
+[[nodiscard]] Exit run_load(const ConnectArguments& where, const TreeArguments& tree);
+[[nodiscard]] Exit run_verify(const ConnectArguments& where, const TreeArguments& tree);
+
+struct BenchArguments {
+  double seconds = 3;
+  std::uint64_t count = 0;  ///< Operations; 0 leaves the end to `seconds`.
+  std::size_t key_bytes = 16;
+  std::size_t value_bytes = 64;
+  unsigned read_percent = 50;
+  unsigned depth = 1;
+  std::size_t keys = 0;  ///< 0 takes 10,000, but not more than 64 MiB of values, and at least 16.
+  unsigned rounds = 5;
+  bool json = false;
+};
+/// What is wrong with the arguments; empty when nothing is.
+[[nodiscard]] std::string check_bench_arguments(const BenchArguments& arguments);
+[[nodiscard]] Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments);
+
+[[nodiscard]] Exit run_shell(const ConnectArguments& where);
+
+}  // namespace verbena::programs

@@ -1,0 +1,37 @@
+// What a figure depends on: the machine it was measured on.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace verbena::programs {
+
+struct Environment {
+  unsigned cores_online = 0;
+  unsigned cpus_allowed = 0;
+  std::string cpu_model;
+  std::string kernel;
+  std::string transparent_hugepages;  ///< "always", "madvise", "never" or "unknown".
+  std::string hugepages;              ///< Free and all pages of the default size, such as "0 of 0 of 2048 kB".
+  std::size_t page_bytes = 0;
+  std::string build;  ///< Compiler, and whether assertions are on.
+};
+
+/// Reads it from the running system; what cannot be read says "unknown".
+[[nodiscard]] Environment read_environment();
+
+/// The value of the first `name: value` line of /proc/cpuinfo or /proc/meminfo text; empty when there is none.
+[[nodiscard]] std::string_view proc_field(std::string_view text, std::string_view name);
+/// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.
+[[nodiscard]] std::string_view bracketed(std::string_view text);
+
+/// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.
+[[nodiscard]] std::string json_string(std::string_view text);
+
+/// "64 B", "1.50 KiB", "3.20 GiB".
+[[nodiscard]] std::string human_bytes(double bytes);
+/// "350 ns", "1.25 us", "3.70 ms", "2.00 s".
+[[nodiscard]] std::string human_time(double ns);
+
+}  // namespace verbena::programs

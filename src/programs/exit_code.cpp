@@ -1,0 +1,64 @@
+#include "programs/exit_code.hpp"
+
+#include <algorithm>
+
+namespace verbena::programs {
+
+Exit exit_of(Status status) noexcept {
+  switch (status) {
+    case Status::kOk: return Exit::kDone;
+    case Status::kNotFound:
+    case Status::kVersionMismatch: return Exit::kNo;
+    default: return Exit::kError;
+  }
+}
+
+void complain_text(std::string_view text) {
+  std::string line = "verbena-kv: ";
+  line.append(text);
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  std::replace_if(line.begin(), line.end(), is_control, '?');
+  line.push_back('\n');
+  // One call, so that the lines of several processes on one terminal do not mix.
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+std::string explain(const kv::Outcome& outcome, const Error& broken) {
+  if (damage_of(outcome.status) >= Damage::kConnection && broken.status() != Status::kOk) {
+    return fmt::format("{}: {}", to_string(broken.status()), broken.text());
+  }
+  switch (outcome.status) {
+    case Status::kNotFound: return "not found: the store has no such key";
+    case Status::kVersionMismatch:
+      return fmt::format("version mismatch: the current version is {}; get it, then try again with that",
+                         outcome.version);
+    case Status::kBadKey: return fmt::format("bad key: a key has 1 to {} bytes; choose another", kv::kMaxKeyBytes);
+    case Status::kTooLong: return "too long: the value exceeds the server's limit; raise it with serve --max-value-mib";
+    case Status::kStoreFull:
+      return "store full: no memory is free for this value; delete something, or give the server more with serve -m";
+    case Status::kTimedOut:
+      return "timed out: the server did not answer in time; see that it runs, or raise --timeout-ms";
+    case Status::kAgain:
+      return "try again: the server has too much in flight; lower --depth, or raise it at the server";
+    case Status::kPeerLost: return "peer lost: the server is gone; start it again with verbena-kv serve";
+    case Status::kClosed: return "closed: the server stopped; start it again with verbena-kv serve";
+    default: return fmt::format("{}: the operation failed; see the server's own messages", to_string(outcome.status));
+  }
+}
+
+std::string quoted_bytes(std::string_view bytes) {
+  constexpr std::size_t kMost = 64;
+  std::string out = "\"";
+  for (const char c : bytes.substr(0, kMost)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte > 0x7e || c == '"' || c == '\\') {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out.push_back(c);
+    }
+  }
+  out += bytes.size() > kMost ? "\"..." : "\"";
+  return out;
+}
+
+}  // namespace verbena::programs

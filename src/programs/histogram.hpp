@@ -1,0 +1,92 @@
+// Latencies in fixed memory: a histogram whose buckets keep a relative error below one percent.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace verbena::programs {
+
+/// Counts of 64-bit values. Below 128 every value has its bucket; above, each power of two has 128. \alloc none
+/// \thread one, or one a histogram and `merge` afterwards
+class Histogram {
+ public:
+  static constexpr unsigned kPrecisionBits = 7;
+  static constexpr std::size_t kPerOctave = std::size_t{1} << kPrecisionBits;
+  /// One linear range of 0 to 127, then one range for each of the 57 leading-bit positions 7 to 63.
+  static constexpr std::size_t kBuckets = kPerOctave * (64 - kPrecisionBits + 1);
+
+  void record(std::uint64_t value) noexcept {
+    ++counts_[bucket_of(value)];
+    ++count_;
+    sum_ += static_cast<double>(value);
+    min_ = std::min(min_, value);
+    max_ = std::max(max_, value);
+  }
+
+  void merge(const Histogram& other) noexcept {
+    for (std::size_t i = 0; i < kBuckets; ++i) counts_[i] += other.counts_[i];
+    count_ += other.count_;
+    sum_ += other.sum_;
+    min_ = std::min(min_, other.min_);
+    max_ = std::max(max_, other.max_);
+  }
+
+  void clear() noexcept { *this = Histogram{}; }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// 0 while nothing is recorded; so are the others.
+  [[nodiscard]] std::uint64_t min() const noexcept { return count_ == 0 ? 0 : min_; }
+  [[nodiscard]] std::uint64_t max() const noexcept { return max_; }
+  [[nodiscard]] double mean() const noexcept { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
+
+  /// The value that `percent` of the recorded values do not exceed: the middle of its bucket, but never outside what
+  /// was recorded. `percent` is 0 to 100.
+  [[nodiscard]] std::uint64_t percentile(double percent) const noexcept {
+    if (count_ == 0) return 0;
+    const double share = std::clamp(percent, 0.0, 100.0) / 100 * static_cast<double>(count_);
+    // The small subtraction undoes rounding: 99.9 % of 1000 is 999, not 999.0000000001.
+    const auto rank = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(share * (1 - 1e-12))));
+    if (rank >= count_) return max_;
+    std::uint64_t seen = 0;
+    for (std::size_t i = 0; i < kBuckets; ++i) {
+      seen += counts_[i];
+      if (seen >= rank) return std::clamp(middle_of(i), min_, max_);
+    }
+    return max_;
+  }
+
+  [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
+    if (value < kPerOctave) return static_cast<std::size_t>(value);
+    const unsigned shift = static_cast<unsigned>(std::bit_width(value)) - kPrecisionBits - 1;
+    // value >> shift is 128 to 255, so the range of each shift begins where the one before ends.
+    return kPerOctave * shift + static_cast<std::size_t>(value >> shift);
+  }
+
+  /// The smallest value of a bucket.
+  [[nodiscard]] static constexpr std::uint64_t lowest_of(std::size_t bucket) noexcept {
+    if (bucket < 2 * kPerOctave) return bucket;
+    const std::size_t shift = bucket / kPerOctave - 1;
+    return std::uint64_t{bucket - kPerOctave * shift} << shift;
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::uint64_t middle_of(std::size_t bucket) noexcept {
+    if (bucket < 2 * kPerOctave) return bucket;
+    return lowest_of(bucket) + ((std::uint64_t{1} << (bucket / kPerOctave - 1)) >> 1);
+  }
+
+  std::array<std::uint64_t, kBuckets> counts_{};
+  std::uint64_t count_ = 0;
+  double sum_ = 0;
+  std::uint64_t min_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t max_ = 0;
+};
+
+static_assert(Histogram::bucket_of(std::numeric_limits<std::uint64_t>::max()) == Histogram::kBuckets - 1);
+
+}  // namespace verbena::programs

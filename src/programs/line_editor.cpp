@@ -1,0 +1,153 @@
+#include "programs/line_editor.hpp"
+
+#include <histedit.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cwchar>
+#include <string_view>
+
+namespace verbena::programs {
+namespace {
+
+void drop_line_end(std::string& line) {
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
+}
+
+class ScriptLines final : public LineEditor {
+ public:
+  ScriptLines() = default;
+  ScriptLines(const ScriptLines&) = delete;
+  ScriptLines& operator=(const ScriptLines&) = delete;
+  ~ScriptLines() override { std::free(buffer_); }
+
+  std::optional<std::string> next() override {
+    const ssize_t length = ::getline(&buffer_, &capacity_, stdin);
+    if (length < 0) return std::nullopt;
+    std::string line(buffer_, static_cast<std::size_t>(length));
+    drop_line_end(line);
+    return line;
+  }
+  bool interactive() const noexcept override { return false; }
+
+ private:
+  char* buffer_ = nullptr;  // getline's: from malloc.
+  std::size_t capacity_ = 0;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+void note_interrupt(int) noexcept { interrupted = 1; }
+
+class TerminalLines final : public LineEditor {
+ public:
+  TerminalLines(const char* program, const char* prompt)
+      : prompt_(prompt), editor_(::el_init(program, stdin, stdout, stderr)), history_(::history_init()) {
+    if (editor_ == nullptr || history_ == nullptr) return;
+    constexpr int kHistoryLines = 1000;
+    HistEvent event;
+    ::history(history_, &event, H_SETSIZE, kHistoryLines);
+    ::history(history_, &event, H_SETUNIQUE, 1);
+    ::el_set(editor_, EL_CLIENTDATA, this);
+    ::el_set(editor_, EL_PROMPT, &TerminalLines::prompt_of);
+    ::el_set(editor_, EL_EDITOR, "emacs");
+    ::el_set(editor_, EL_HIST, ::history, history_);
+    ::el_source(editor_, nullptr);
+    ::el_set(editor_, EL_GETCFN, &TerminalLines::read_character);
+    // ^C gives up the line, not the shell. It is let in only while `read_character` waits: at any other time it would
+    // come before the wait begins, and be lost.
+    struct sigaction action{};
+    action.sa_handler = note_interrupt;
+    ::sigaction(SIGINT, &action, &action_before_);
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &interrupt, &mask_before_);
+  }
+  TerminalLines(const TerminalLines&) = delete;
+  TerminalLines& operator=(const TerminalLines&) = delete;
+  ~TerminalLines() override {
+    if (valid()) {
+      ::sigaction(SIGINT, &action_before_, nullptr);
+      ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+    }
+    if (editor_ != nullptr) ::el_end(editor_);
+    if (history_ != nullptr) ::history_end(history_);
+  }
+
+  [[nodiscard]] bool valid() const noexcept { return editor_ != nullptr && history_ != nullptr; }
+
+  std::optional<std::string> next() override {
+    int length = 0;
+    interrupted = 0;
+    // libedit takes over the terminal only once the prompt stands there; keys in between would not be edited.
+    ::el_set(editor_, EL_PREP_TERM, 1);
+    const char* const text = ::el_gets(editor_, &length);
+    if (text == nullptr || length <= 0) {
+      if (interrupted == 0) return std::nullopt;
+      std::fputs("\n", stdout);
+      ::el_reset(editor_);
+      return std::string();
+    }
+    std::string line(text, static_cast<std::size_t>(length));
+    drop_line_end(line);
+    HistEvent event;
+    if (!line.empty()) ::history(history_, &event, H_ENTER, line.c_str());
+    return line;
+  }
+  bool interactive() const noexcept override { return true; }
+
+ private:
+  static const char* prompt_of(EditLine* editor) {
+    void* self = nullptr;
+    ::el_get(editor, EL_CLIENTDATA, &self);
+    return static_cast<TerminalLines*>(self)->prompt_;
+  }
+
+  /// Waits for a person, however long. 1 with a character, 0 at the end of input, -1 when it was interrupted.
+  static int read_character(EditLine* editor, wchar_t* out) {
+    void* self = nullptr;
+    ::el_get(editor, EL_CLIENTDATA, &self);
+    sigset_t mask = static_cast<TerminalLines*>(self)->mask_before_;
+    sigdelset(&mask, SIGINT);
+    std::mbstate_t state{};
+    for (;;) {
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      if (::ppoll(&input, 1, nullptr, &mask) < 0) {
+        if (errno != EINTR || interrupted != 0) return -1;
+        continue;
+      }
+      char byte = 0;
+      const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return static_cast<int>(got);
+      const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
+      if (used <= 1) return 1;
+      constexpr auto kNotACharacter = static_cast<std::size_t>(-1);
+      if (used == kNotACharacter) state = {};  // Left out; otherwise its next byte is waited for.
+    }
+  }
+
+  const char* prompt_;
+  EditLine* editor_;
+  History* history_;
+  struct sigaction action_before_{};
+  sigset_t mask_before_{};
+};
+
+}  // namespace
+
+std::unique_ptr<LineEditor> LineEditor::create(const char* program, const char* prompt) {
+  if (::isatty(STDIN_FILENO) == 1) {
+    std::setlocale(LC_CTYPE, "");
+    auto terminal = std::make_unique<TerminalLines>(program, prompt);
+    if (terminal->valid()) return terminal;
+  }
+  return std::make_unique<ScriptLines>();
+}
+
+}  // namespace verbena::programs

@@ -1,0 +1,108 @@
+// Many operations of one client in flight, each with a buffer of its own.
+#pragma once
+
+#include <verbena/kv.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace verbena::programs {
+
+/// `depth` slots over a client. Their buffers come from registered memory where the client has that, and otherwise are
+/// plain memory below the eager limit, whose values the client copies. \thread owner of the client
+class Pipeline {
+ public:
+  struct Slot {
+    std::span<std::byte> buffer;
+    std::size_t item = 0;     ///< The caller's: what the operation is about.
+    std::size_t length = 0;   ///< The caller's: bytes of the buffer in use.
+    std::uint64_t begin = 0;  ///< The caller's: a point in time.
+  };
+
+  /// `slot_bytes` is wanted for each slot; `slot_bytes()` tells what there is. `patience` is how long the client may
+  /// complete nothing before it counts as broken: longer than its own timeout, which comes first.
+  Pipeline(kv::Client& client, unsigned depth, std::size_t slot_bytes, std::chrono::milliseconds patience);
+
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return slot_bytes_; }
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// The connection cannot be used any more.
+  void set_broken() noexcept { broken_ = true; }
+  [[nodiscard]] std::uint64_t cookie_of(const Slot& slot) const noexcept {
+    return static_cast<std::uint64_t>(&slot - slots_.data());
+  }
+
+  /// A free slot; null when there is none. Give it to an operation (with its cookie), or back.
+  [[nodiscard]] Slot* take() noexcept {
+    if (free_.empty()) return nullptr;
+    Slot* const slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  void give_back(Slot& slot) noexcept { free_.push_back(&slot); }  // Never grows: reserved for all.
+
+  /// Takes what is complete now: calls settle(slot, outcome) for each and frees the slot afterwards. `settle` must not
+  /// come back here.
+  template <class Settle>
+  void reap(Settle&& settle) {
+    const std::size_t count = client_.poll(completions_);
+    for (const kv::Completion& completion : std::span(completions_).first(count)) {
+      if (completion.cookie >= slots_.size()) continue;
+      Slot& slot = slots_[static_cast<std::size_t>(completion.cookie)];
+      settle(slot, completion.outcome);
+      give_back(slot);
+    }
+    count == 0 ? note_idle() : note_progress();
+  }
+
+  /// Calls `operation` (a start_put or start_get), again after completions while it answers kAgain: the server may
+  /// allow fewer in flight than there are slots.
+  template <class Operation, class Settle>
+  [[nodiscard]] Status start(Operation&& operation, Settle&& settle) {
+    Status status = operation();
+    while (status == Status::kAgain && client_.in_flight() != 0 && !broken_) {
+      reap(settle);
+      status = operation();
+    }
+    return status;
+  }
+
+  /// A free slot as soon as there is one; null when the connection broke.
+  template <class Settle>
+  [[nodiscard]] Slot* await_free(Settle&& settle) {
+    Slot* slot = take();
+    while (slot == nullptr && !broken_) {
+      reap(settle);
+      slot = take();
+    }
+    return slot;
+  }
+
+  /// Waits until nothing is in flight, or the connection broke.
+  template <class Settle>
+  void drain(Settle&& settle) {
+    while (client_.in_flight() != 0 && !broken_) reap(settle);
+    // What broke the connection also completes what was in flight.
+    if (broken_) reap(settle);
+  }
+
+ private:
+  void note_progress() noexcept { idle_polls_ = 0; }
+  void note_idle() noexcept;
+
+  kv::Client& client_;
+  std::size_t slot_bytes_ = 0;
+  std::vector<std::byte> plain_;
+  std::vector<Slot> slots_;
+  std::vector<Slot*> free_;
+  std::array<kv::Completion, 64> completions_{};  // Here, because clearing it at each poll would show in a bench.
+  std::chrono::milliseconds patience_;
+  Deadline give_up_ = Deadline::never();
+  std::uint32_t idle_polls_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace verbena::programs
