@@ -1,0 +1,61 @@
+#include "base/error.hpp"
+
+#include <verbena/status.hpp>
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace verbena {
+namespace {
+
+constexpr int kLast = static_cast<int>(Status::kSystem);
+
+TEST(Status, NamesAreThereAndDistinct) {
+  std::set<std::string> names;
+  for (int i = 0; i <= kLast; ++i) {
+    const std::string name = to_string(static_cast<Status>(i));
+    EXPECT_NE(name, "unknown status") << i;
+    EXPECT_TRUE(names.insert(name).second) << name << " names two statuses";
+  }
+  EXPECT_STREQ(to_string(static_cast<Status>(kLast + 1)), "unknown status");
+  EXPECT_STREQ(to_string(static_cast<Status>(255)), "unknown status");
+}
+
+TEST(Status, GroupsAreInOrderOfDamage) {
+  for (int i = 1; i <= kLast; ++i) EXPECT_LE(damage_of(static_cast<Status>(i - 1)), damage_of(static_cast<Status>(i)));
+  for (const Status status : {Status::kOk, Status::kAgain, Status::kTimedOut})
+    EXPECT_EQ(damage_of(status), Damage::kNone) << to_string(status);
+  for (const Status status : {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong,
+                              Status::kBufferTooSmall, Status::kStoreFull, Status::kBadArgument, Status::kOutOfRange,
+                              Status::kLocalAccess, Status::kUnsupported, Status::kBusy})
+    EXPECT_EQ(damage_of(status), Damage::kOperation) << to_string(status);
+  for (const Status status :
+       {Status::kPeerLost, Status::kConnectionRefused, Status::kRejected, Status::kProtocol, Status::kRemoteAccess,
+        Status::kRemoteInvalid, Status::kRetryExceeded, Status::kRnrExceeded, Status::kFlushed, Status::kClosed,
+        Status::kNotAllowed, Status::kOtherNamespace, Status::kOtherHost})
+    EXPECT_EQ(damage_of(status), Damage::kConnection) << to_string(status);
+  for (const Status status : {Status::kNoMemory, Status::kLimit, Status::kPermission, Status::kDevice, Status::kSystem})
+    EXPECT_EQ(damage_of(status), Damage::kDevice) << to_string(status);
+}
+
+TEST(Status, OfErrno) {
+  EXPECT_EQ(status_of_errno(ENOMEM), Status::kNoMemory);
+  EXPECT_EQ(status_of_errno(EPERM), Status::kPermission);
+  EXPECT_EQ(status_of_errno(EACCES), Status::kPermission);
+  EXPECT_EQ(status_of_errno(EMFILE), Status::kLimit);
+  EXPECT_EQ(status_of_errno(ENFILE), Status::kLimit);
+  EXPECT_EQ(status_of_errno(ENOSPC), Status::kLimit);
+  EXPECT_EQ(status_of_errno(ECONNREFUSED), Status::kConnectionRefused);
+  EXPECT_EQ(status_of_errno(ECONNRESET), Status::kPeerLost);
+  EXPECT_EQ(status_of_errno(EPIPE), Status::kPeerLost);
+  EXPECT_EQ(status_of_errno(ETIMEDOUT), Status::kTimedOut);
+  EXPECT_EQ(status_of_errno(ENOSYS), Status::kUnsupported);
+  EXPECT_EQ(status_of_errno(EIO), Status::kSystem);
+  EXPECT_EQ(status_of_errno(0), Status::kSystem);
+  EXPECT_EQ(status_of_errno(-1), Status::kSystem);
+}
+
+}  // namespace
+}  // namespace verbena

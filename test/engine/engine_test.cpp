@@ -1,0 +1,103 @@
+// The parts of the engine that need no traffic; the rest is exercised through message and remote.
+#include "engine/connection.hpp"
+#include "node.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace verbena::engine {
+namespace {
+
+using namespace verbena::test;
+
+TEST(InFlight, HandsOutEachSlotOnceAndForgetsOldGenerations) {
+  InFlight table(3);
+  const std::uint32_t first = table.begin();
+  ASSERT_LT(first, table.capacity());
+  EXPECT_NE(table.begin(), wr::kNoSlot);
+  EXPECT_NE(table.begin(), wr::kNoSlot);
+  EXPECT_EQ(table.begin(), wr::kNoSlot);
+  EXPECT_EQ(table.count(), 3u);
+  const std::uint64_t id = std::uint64_t{0xffff'ffff} << 32 | table.tag(first);
+  EXPECT_FALSE(wr::is_receive(id));
+  EXPECT_EQ(wr::position_of(id), 0xffff'ffffu);
+  EXPECT_EQ(table.find(id), first);
+  table.end(first);
+  EXPECT_EQ(table.find(id), wr::kNoSlot);
+  EXPECT_EQ(table.begin(), first);
+  EXPECT_EQ(table.find(id), wr::kNoSlot) << "a completion of the operation before";
+  EXPECT_EQ(table.find(wr::kNoTag), wr::kNoSlot);
+}
+
+TEST(InFlight, GenerationsWrapWithoutTouchingTheReceiveBit) {
+  InFlight table(1);
+  for (int i = 0; i < 70'000; ++i) {
+    const std::uint32_t slot = table.begin();
+    ASSERT_EQ(slot, 0u);
+    ASSERT_FALSE(wr::is_receive(table.tag(slot)));
+    ASSERT_EQ(table.find(table.tag(slot)), slot);
+    table.end(slot);
+  }
+}
+
+TEST(WindowTable, ChecksKeyRangeAndRight) {
+  WindowTable table;
+  const nic::Window window{.address = 1000, .length = 100, .rkey = 5, .access = IBV_ACCESS_REMOTE_READ};
+  EXPECT_EQ(table.check({1000, 1, 5}, 0), Status::kNotFound);
+  ASSERT_EQ(table.add(window), Status::kOk);
+  ASSERT_EQ(table.add({.address = 0, .length = 10, .rkey = 6, .access = 0}), Status::kOk);
+  EXPECT_EQ(table.add({.address = ~std::uint64_t{0}, .length = 2, .rkey = 7}), Status::kBadArgument);
+  for (int i = 0; i < 2; ++i) {  // The second time from the remembered entry.
+    EXPECT_EQ(table.check({1000, 100, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+    EXPECT_EQ(table.check({1100, 0, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+    EXPECT_EQ(table.check({1000, 101, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+    EXPECT_EQ(table.check({999, 1, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+    EXPECT_EQ(table.check({1101, 0, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+    EXPECT_EQ(table.check({1050, ~std::uint64_t{0}, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+    EXPECT_EQ(table.check({1000, 1, 5}, IBV_ACCESS_REMOTE_WRITE), Status::kRemoteAccess);
+  }
+  EXPECT_EQ(table.remove(window), Status::kOk);
+  EXPECT_EQ(table.remove(window), Status::kNotFound);
+  EXPECT_EQ(table.check({1000, 1, 5}, 0), Status::kNotFound);
+  for (std::size_t i = 1; i < WindowTable::kCapacity; ++i)
+    ASSERT_EQ(table.add({.address = 0, .length = 1, .rkey = 100 + static_cast<std::uint32_t>(i)}), Status::kOk);
+  EXPECT_EQ(table.add(window), Status::kLimit);
+}
+
+TEST(StatusOf, NamesTheReason) {
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kPeerLost), Status::kPeerLost);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk), Status::kRetryExceeded);
+  EXPECT_EQ(status_of(IBV_WC_RNR_RETRY_EXC_ERR, Status::kOk), Status::kRnrExceeded);
+  EXPECT_EQ(status_of(IBV_WC_REM_ACCESS_ERR, Status::kOk), Status::kRemoteAccess);
+  EXPECT_EQ(status_of(IBV_WC_REM_INV_REQ_ERR, Status::kOk), Status::kRemoteInvalid);
+  EXPECT_EQ(status_of(IBV_WC_LOC_PROT_ERR, Status::kOk), Status::kLocalAccess);
+  EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kPeerLost), Status::kPeerLost);
+  EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kOk), Status::kFlushed);
+}
+
+TEST(CompletionLoop, RefusesOptionsThatCannotWork) {
+  Node node;
+  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.max_connections = 0}), Status::kBadArgument);
+  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.cqe = 0}), Status::kBadArgument);
+}
+
+TEST(CompletionLoop, WaitEndsAtItsDeadlineAndAtAWake) {
+  Node node({.spin = std::chrono::microseconds{1}});
+  EXPECT_EQ(node.loop->wait(Deadline::now()), 0u);
+  EXPECT_EQ(node.loop->wait(Deadline::after(std::chrono::milliseconds{2})), 0u);
+  EXPECT_GE(node.loop->counters().sleeps, 1u);
+  EXPECT_EQ(node.loop->wait_until([] { return false; }, Deadline::after(std::chrono::milliseconds{2})),
+            Status::kTimedOut);
+  EXPECT_EQ(node.loop->wait_until([] { return true; }, Deadline::now()), Status::kOk);
+  node.loop->wake();
+  EXPECT_EQ(node.loop->wait(Deadline::never()), 0u) << "a wake before the wait counts";
+  for (int i = 0; i < 200; ++i) {
+    std::thread waker([&] { node.loop->wake(); });
+    EXPECT_EQ(node.loop->wait(patience()), 0u);
+    waker.join();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::engine

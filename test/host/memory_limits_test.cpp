@@ -1,0 +1,108 @@
+#include "host/memory_limits.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace verbena::host {
+namespace {
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+
+/// A tree of files like the kernel's.
+class MemoryHeadroom : public testing::Test {
+ protected:
+  MemoryHeadroom() : root_(testing::TempDir() + "verbena-limits-" + std::to_string(getpid())) {
+    put("proc/meminfo", "MemTotal: 9999999 kB\nMemAvailable:    8192000 kB\nSwapFree:   1024000 kB\n");
+  }
+  ~MemoryHeadroom() override { std::filesystem::remove_all(root_); }
+
+  void put(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = root_ + "/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  [[nodiscard]] std::optional<Headroom> read(std::optional<unsigned> node = std::nullopt) const {
+    const std::string proc = root_ + "/proc";
+    const std::string cgroup = root_ + "/cgroup";
+    const std::string nodes = root_ + "/node";
+    return memory_headroom(node, {proc.c_str(), cgroup.c_str(), nodes.c_str()});
+  }
+  std::string root_;
+};
+
+TEST_F(MemoryHeadroom, OfTheMachineCountsSwap) {
+  const auto headroom = read();
+  ASSERT_TRUE(headroom);
+  EXPECT_EQ(headroom->bytes, std::size_t{8192000 + 1024000} * 1024);
+  EXPECT_NE(std::string(headroom->limit).find("MemAvailable"), std::string::npos);
+}
+
+TEST_F(MemoryHeadroom, IsUnknownWithoutFiles) {
+  std::filesystem::remove_all(root_);
+  EXPECT_FALSE(read());
+}
+
+TEST_F(MemoryHeadroom, OfAGroupCountsCachesAsFree) {
+  put("proc/self/cgroup", "0::/a/b\n");
+  put("cgroup/a/b/memory.max", std::to_string(100 * kMebi) + "\n");
+  put("cgroup/a/b/memory.current", std::to_string(70 * kMebi) + "\n");
+  put("cgroup/a/b/memory.stat", "anon 5\ninactive_file " + std::to_string(20 * kMebi) + "\nactive_file 1048576\n");
+  const auto headroom = read();
+  ASSERT_TRUE(headroom);
+  EXPECT_EQ(headroom->bytes, (100 - (70 - 21)) * kMebi);
+  EXPECT_NE(std::string(headroom->limit).find("100 MiB in " + root_ + "/cgroup/a/b/memory.max"), std::string::npos)
+      << headroom->limit;
+  put("cgroup/a/b/memory.swap.max", std::to_string(8 * kMebi));
+  put("cgroup/a/b/memory.swap.current", std::to_string(3 * kMebi));
+  EXPECT_EQ(read()->bytes, (100 - (70 - 21) + 5) * kMebi);
+}
+
+TEST_F(MemoryHeadroom, OfAnAncestorBinds) {
+  put("proc/self/cgroup", "0::/a/b\n");
+  put("cgroup/a/b/memory.max", "max\n");
+  put("cgroup/a/b/memory.current", "0\n");
+  put("cgroup/a/memory.max", std::to_string(10 * kMebi));
+  put("cgroup/a/memory.current", std::to_string(12 * kMebi));
+  const auto headroom = read();
+  ASSERT_TRUE(headroom);
+  EXPECT_EQ(headroom->bytes, 0U) << "usage above the limit leaves nothing, not 2^64";
+}
+
+TEST_F(MemoryHeadroom, InAContainerIsThatOfTheMount) {
+  put("proc/self/cgroup", "0::/../elsewhere/not/here\n");
+  put("cgroup/memory.max", std::to_string(10 * kMebi));
+  put("cgroup/memory.current", std::to_string(4 * kMebi));
+  EXPECT_EQ(read()->bytes, 6 * kMebi);
+}
+
+TEST_F(MemoryHeadroom, KnowsVersionOne) {
+  put("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/a\n0::/\ngarbage\n");
+  put("cgroup/memory/a/memory.limit_in_bytes", std::to_string(50 * kMebi));
+  put("cgroup/memory/a/memory.usage_in_bytes", std::to_string(30 * kMebi));
+  put("cgroup/memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file " + std::to_string(10 * kMebi) + "\n");
+  EXPECT_EQ(read()->bytes, 30 * kMebi);
+}
+
+TEST_F(MemoryHeadroom, OfANodeBindsWhereThereAreSeveral) {
+  put("node/node1/meminfo", "Node 1 MemTotal: 900 kB\nNode 1 MemFree:   512 kB\nNode 1 Inactive(file): 512 kB\n");
+  put("node/has_memory", "1\n");
+  EXPECT_EQ(read(1)->bytes, read()->bytes);
+  put("node/has_memory", "0-1\n");
+  EXPECT_EQ(read(1)->bytes, kMebi);
+  EXPECT_EQ(read()->bytes, std::size_t{8192000 + 1024000} * 1024);
+}
+
+TEST(MemoryLimits, RefuseWhatCannotBeThere) {
+  EXPECT_TRUE(check_memory(1, std::nullopt));
+  const auto refused = check_memory(std::size_t{1} << 50, std::nullopt);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status(), Status::kNoMemory);
+}
+
+}  // namespace
+}  // namespace verbena::host

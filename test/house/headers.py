@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Each header compiles alone, first in its file: public ones as a consumer compiles them, C API headers as C11 too."""
+
+import concurrent.futures
+import pathlib
+import sys
+
+from report import Report, run
+
+WARNINGS = ['-Wall', '-Wextra', '-Wpedantic', '-Wconversion', '-Wshadow', '-Wold-style-cast', '-Werror']
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    compilers = [c for c in sys.argv[2:] if c]
+    report = Report('headers')
+
+    public = root / 'include'
+    installed = (public / 'meson.build').read_text()
+    jobs = []
+    for path in sorted((public / 'verbena').rglob('*.h*')):
+        name = path.relative_to(public).as_posix()
+        report.check(f"'{name}'" in installed, f'{name} is not installed: list it in include/meson.build')
+        for compiler in compilers:
+            jobs.append((name, [compiler, '-std=c++23', *WARNINGS, '-I', public]))
+        if path.suffix == '.h':
+            c_warnings = [w for w in WARNINGS if w != '-Wold-style-cast']
+            jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public]))
+    # Private ones need what the project gives its own objects; one compiler tells whether an include is missing.
+    for path in sorted((root / 'src').rglob('*.hpp')):
+        name = path.relative_to(root / 'src').as_posix()
+        jobs.append((name, [compilers[0], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']))
+
+    def compile_alone(job):
+        name, command = job
+        language = ['-x', 'c++'] if '-x' not in command else []
+        # Twice: a header without a guard does not compile the second time.
+        text = f'#include <{name}>\n#include <{name}>\n'
+        return name, command[0], run(['sh', '-c', 'printf %s "$0" | "$@"', text, *command, *language,
+                                      '-fsyntax-only', '-'])
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        for name, compiler, result in pool.map(compile_alone, jobs):
+            report.check(result.returncode == 0, f'{name} does not compile alone with {compiler}:\n{result.stdout}')
+    report.end()
+
+
+main()

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Wrong code must not compile. Each file of nocompile/ holds one mistake under `#ifdef WRONG`, and the words of the
+compiler that it is refused with: // expect(gcc|clang): regular expression. Without WRONG it must compile."""
+
+import pathlib
+import re
+import sys
+
+from report import Report, run
+
+EXPECT = re.compile(r'^// expect: (.+)$', re.MULTILINE)
+FLAGS = re.compile(r'^// flags: (.+)$', re.MULTILINE)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    compilers = [c for c in sys.argv[2:] if c]
+    report = Report('nocompile')
+    files = sorted((pathlib.Path(__file__).resolve().parent / 'nocompile').glob('*.cpp'))
+    for path in files:
+        text = path.read_text()
+        expect = EXPECT.search(text)
+        if not report.check(expect and '#ifdef WRONG' in text, f'{path.name}: no expect line, or no #ifdef WRONG'):
+            continue
+        extra = FLAGS.search(text)
+        for compiler in compilers:
+            base = [compiler, '-std=c++23', '-D_GNU_SOURCE', '-Wall', '-Werror', '-fsyntax-only',
+                    '-I', root / 'include', '-I', root / 'src', path]
+            right = run(base)
+            report.check(right.returncode == 0, f'{path.name} without WRONG does not compile:\n{right.stdout}')
+            wrong = run([*base, '-DWRONG', *(extra.group(1).split() if extra else [])])
+            if report.check(wrong.returncode != 0, f'{path.name}: {compiler} takes the wrong code'):
+                report.check(re.search(expect.group(1), wrong.stdout),
+                             f'{path.name}: {compiler} refuses it for another reason:\n{wrong.stdout}')
+    report.end()
+
+
+main()

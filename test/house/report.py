@@ -1,0 +1,36 @@
+"""What the checks of this directory share: a list of failures, printed, and an exit code that Meson understands."""
+
+import subprocess
+import sys
+
+
+class Report:
+    def __init__(self, name):
+        self.name = name
+        self.checks = 0
+        self.failures = []
+
+    def check(self, condition, failure):
+        self.checks += 1
+        if not condition:
+            self.failures.append(failure)
+        return condition
+
+    def end(self):
+        for failure in self.failures:
+            print(f'{self.name}: {failure}')
+        print(f'{self.name}: {self.checks} checks, {len(self.failures)} failed')
+        # Nothing checked is a broken check, not a pass.
+        sys.exit(1 if self.failures or self.checks == 0 else 0)
+
+
+def skip(name, reason):
+    print(f'{name}: skipped: {reason}')
+    sys.exit(77)
+
+
+def run(arguments, timeout_s=300, **options):
+    """Runs a command to its end with stdin closed. Returns the completed process, output and errors in .stdout."""
+    return subprocess.run([str(a) for a in arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors='replace', timeout=timeout_s, check=False,
+                          **options)

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Each room under src/ includes only itself, the rooms above it, and the third-party code that it may see."""
+
+import pathlib
+import re
+import sys
+
+from report import Report
+
+ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'remote', 'message', 'kv', 'c', 'programs']
+
+# A public header belongs to the lowest room that may include it: the one that implements it.
+PUBLIC = {'status': 'base', 'error': 'base', 'deadline': 'base', 'kv': 'kv', 'rdma': 'c'}
+
+# Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
+# path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.
+FROM_NIC_ON = ROOMS[ROOMS.index('nic'):]
+THIRD_PARTY = {
+    'fmt/': ['base', 'programs'],
+    'hwloc': ['host'],
+    'numa': ['host'],
+    'infiniband/': FROM_NIC_ON,
+    'rdma/': ['link'],
+    'xxh': ['base', 'kv'],  # base/hash.hpp is what the rooms between them call
+    'CLI/': ['programs'],
+    'histedit': ['programs'],
+    'editline/': ['programs'],
+    'readline/': [],
+    'boost/': [],
+    'gtest/': [],
+    'gmock/': [],
+    'benchmark/': [],
+}
+SYSTEM_DIRECTORIES = ('sys/', 'linux/', 'net/', 'netinet/', 'arpa/', 'asm/', 'bits/', 'sanitizer/', 'verbena/')
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def third_party(header):
+    for prefix, rooms in THIRD_PARTY.items():
+        if header.startswith(prefix):
+            return prefix, rooms
+    return None
+
+
+def violations(path, text):
+    """Failures of one file; `path` is relative to src/."""
+    room = path.parts[0]
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, header = match.groups()
+        where = f'src/{path}:{number}'
+        known = third_party(header)
+        if quote == '"':
+            other = header.split('/')[0]
+            if '/' not in header or other not in ROOMS:
+                found.append(f'{where}: "{header}" does not name its room, as in "host/arena.hpp"')
+            elif ROOMS.index(other) > ROOMS.index(room):
+                found.append(f'{where}: room {room} may not use room {other}, which is below it')
+            elif other == 'nic' and room != 'nic' and header.count('/') > 1:
+                found.append(f'{where}: "{header}" is behind the NIC seam; only src/nic may see it')
+        elif header.startswith('verbena/'):
+            stem = header[len('verbena/'):].rsplit('.', 1)[0]
+            owner = PUBLIC.get(stem, stem)
+            if owner not in ROOMS:
+                found.append(f'{where}: <{header}> is in no room; name its room in PUBLIC of test/house/rooms.py')
+            elif ROOMS.index(owner) > ROOMS.index(room):
+                found.append(f'{where}: room {room} may not use <{header}>, which is of room {owner} below it')
+        elif known:
+            if room not in known[1]:
+                found.append(f'{where}: room {room} may not see <{header}>')
+        elif '/' in header and not header.startswith(SYSTEM_DIRECTORIES):
+            found.append(f'{where}: <{header}> is third-party code that the house does not know')
+    return found
+
+
+def public_violations(path, text):
+    """Failures of one public header; `path` is relative to include/verbena/."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, header = match.groups()
+        if quote == '"':
+            found.append(f'include/verbena/{path}:{number}: "{header}" is private')
+        elif third_party(header):
+            found.append(f'include/verbena/{path}:{number}: <{header}> would be forced on consumers')
+    return found
+
+
+def self_test(report):
+    def finds(path, line):
+        return len(violations(pathlib.PurePath(path), line)) == 1
+
+    planted = [('base/a.cpp', '#include "host/arena.hpp"'), ('message/a.cpp', '#include "kv/x.hpp"'),
+               ('remote/a.cpp', '#include "message/message.hpp"'), ('engine/a.cpp', '#include "nic/soft/ring.hpp"'),
+               ('nic/a.cpp', '# include <hwloc.h>'), ('host/a.cpp', '#include <infiniband/verbs.h>'),
+               ('kv/a.cpp', '#include <rdma/rdma_cma.h>'), ('host/a.cpp', '#include "arena.hpp"'),
+               ('message/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>')]
+    for path, line in planted:
+        report.check(finds(path, line), f'self-test: does not find {line} in {path}')
+    for path, line in [('message/a.cpp', '#include "remote/x.hpp"'), ('kv/a.cpp', '#include <verbena/kv.hpp>'),
+                       ('nic/soft/a.cpp', '#include "nic/soft/ring.hpp"'), ('host/a.cpp', '#include <numaif.h>'),
+                       ('kv/a.cpp', '#include <sys/mman.h>'), ('kv/a.cpp', '// #include <hwloc.h>')]:
+        report.check(not violations(pathlib.PurePath(path), line), f'self-test: refuses {line} in {path}')
+    report.check(public_violations('a.hpp', '#include <infiniband/verbs.h>'), 'self-test: verbs in a public header')
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    report = Report('rooms')
+    self_test(report)
+    source = root / 'src'
+    for path in sorted(source.rglob('*')):
+        if path.suffix not in ('.hpp', '.cpp', '.h', '.c'):
+            continue
+        relative = path.relative_to(source)
+        if report.check(relative.parts[0] in ROOMS, f'src/{relative}: {relative.parts[0]} is not a room'):
+            found = violations(relative, path.read_text())
+            report.check(not found, '\n  '.join(found))
+    public = root / 'include' / 'verbena'
+    for path in sorted(public.rglob('*.h*')):
+        found = public_violations(path.relative_to(public), path.read_text())
+        report.check(not found, '\n  '.join(found))
+    report.end()
+
+
+main()

@@ -1,0 +1,266 @@
+// Server and clients in several processes, and what is left when one of them is killed.
+#include "process.hpp"
+#include "model.hpp"
+
+#include <verbena/kv.hpp>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include <charconv>
+#include <utility>
+#include <vector>
+
+extern char** environ;
+
+namespace verbena::kv {
+namespace {
+
+using namespace testing_support;
+
+/// This program once more, as a peer: see `peer_main`. Its output comes through a pipe.
+class Peer {
+ public:
+  explicit Peer(std::vector<std::string> arguments) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    std::vector<char*> argv;
+    arguments.insert(arguments.begin(), {"test_kv_process", "peer"});
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    output_ = fdopen(ends[0], "r");
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer() {
+    kill();
+    fclose(output_);
+  }
+  /// The next number that the peer prints; -1 when it ended.
+  int read_number() {
+    int number = -1;
+    return fscanf(output_, "%d", &number) == 1 ? number : -1;
+  }
+  /// Stops the peer until `resume`.
+  void pause() {
+    ::kill(pid_, SIGSTOP);
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+  }
+  void resume() { ::kill(pid_, SIGCONT); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    (void)wait();
+  }
+  int wait() {
+    int status = -1;
+    EXPECT_EQ(waitpid(std::exchange(pid_, -1), &status, 0) > 0, true);
+    return status;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  FILE* output_ = nullptr;
+};
+
+unsigned number_of(const char* text) { return static_cast<unsigned>(std::strtoul(text, nullptr, 10)); }
+
+int serve() {
+  const auto server = start(small_server());
+  if (!server) return 1;
+  std::printf("%d\n", server->port());
+  std::fflush(stdout);
+  for (;;) pause();
+}
+
+/// Operations of all sizes until killed.
+int churn(unsigned port, unsigned seed) {
+  ClientOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  const auto client = connect(options);
+  if (!client) return 1;
+  std::puts("1");
+  std::fflush(stdout);
+  std::mt19937 random(seed);
+  const auto registered = client->allocate(1 << 20);
+  std::vector<std::byte> own(1 << 20, std::byte{7});
+  for (;;) {
+    const std::string key = "churn" + std::to_string(random() % 4);
+    const std::size_t length = random() % 2 == 0 ? random() % 4096 : random() % (1 << 20);
+    const std::span<std::byte> memory = random() % 2 == 0 ? registered : std::span(own);
+    const Outcome outcome =
+        random() % 3 != 0 ? client->put(key_of(key), memory.first(length)) : client->get(key_of(key), memory);
+    if (damage_of(outcome.status) >= Damage::kConnection) return 2;
+  }
+}
+
+int model(unsigned port, unsigned seed) {
+  ClientOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.timeout = std::chrono::seconds{20};
+  const auto client = connect(options);
+  if (client) run_against_model(*client, "model" + std::to_string(seed) + "/", seed, 2000);
+  return client && !testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 0 : 1;
+}
+
+TEST(KvProcess, ClientsInProcessesBehaveLikeMaps) {
+  ServerOptions options = small_server();
+  options.memory_bytes = std::size_t{256} << 20;
+  const auto server = start(options);
+  ASSERT_TRUE(server);
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (unsigned seed = 1; seed <= 3; ++seed)
+    peers.push_back(std::make_unique<Peer>(
+        std::vector<std::string>{"model", std::to_string(server->port()), std::to_string(seed)}));
+  for (auto& peer : peers) EXPECT_EQ(peer->wait(), 0);
+  EXPECT_TRUE(eventually([&] { return server->statistics().clients == 0; }));
+  EXPECT_EQ(server->statistics().items, 0u);
+  EXPECT_EQ(server->statistics().clients_lost, 0u);
+  EXPECT_TRUE(eventually([&] { return server->statistics().used_bytes == 0; }));
+}
+
+TEST(KvProcess, KilledClientsLeaveNothingBehind) {
+  const auto server = start(small_server());
+  ASSERT_TRUE(server);
+  const auto client = connect(client_options(*server));
+  ASSERT_TRUE(client);
+  const std::size_t descriptors = test::open_descriptors();
+  const std::size_t mappings = test::memfd_mappings();
+  constexpr unsigned kVictims = 12;
+  std::mt19937 random(5);
+  const auto requests = [&] {
+    const ServerStatistics now = server->statistics();
+    return now.puts + now.gets;
+  };
+  for (unsigned i = 0; i < kVictims; ++i) {
+    Peer victim({"churn", std::to_string(server->port()), std::to_string(i)});
+    ASSERT_EQ(victim.read_number(), 1);
+    const std::uint64_t until = requests() + random() % 200;
+    ASSERT_TRUE(eventually([&] { return requests() >= until; }));
+    victim.kill();
+    const std::string value(5000 + i, static_cast<char>('a' + i));
+    ASSERT_EQ(client->put(key_of("mine"), bytes_of(value)).status, Status::kOk);
+    std::string out(10'000, '\0');
+    const Outcome outcome = client->get(key_of("mine"), std::as_writable_bytes(std::span(out)));
+    ASSERT_EQ(outcome.status, Status::kOk);
+    ASSERT_TRUE(out.substr(0, outcome.length) == value);
+  }
+  EXPECT_TRUE(eventually([&] { return server->statistics().clients == 1; })) << server->statistics().clients;
+  EXPECT_EQ(server->statistics().clients_lost, kVictims);
+  for (int i = 0; i < 4; ++i) (void)client->erase(key_of("churn" + std::to_string(i)));
+  ASSERT_EQ(client->erase(key_of("mine")).status, Status::kOk);
+  EXPECT_TRUE(eventually([&] { return server->statistics().used_bytes == 0; })) << server->statistics().used_bytes;
+  EXPECT_TRUE(eventually([&] { return server->statistics().resting_bytes == 0; }))
+      << server->statistics().resting_bytes;
+  EXPECT_TRUE(eventually([&] { return test::open_descriptors() <= descriptors; }))
+      << test::open_descriptors() << " now, " << descriptors << " before";
+  EXPECT_TRUE(eventually([&] { return test::memfd_mappings() <= mappings; }))
+      << test::memfd_mappings() << " now, " << mappings << " before";
+}
+
+TEST(KvProcess, KilledServerIsPeerLost) {
+  Peer server({"serve"});
+  const int port = server.read_number();
+  ASSERT_GT(port, 0);
+  ClientOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.timeout = std::chrono::seconds{20};
+  const auto client = connect(options);
+  ASSERT_TRUE(client);
+  const auto value = client->allocate(1 << 20);
+  ASSERT_EQ(client->put(key_of("k"), value).status, Status::kOk);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    ASSERT_EQ(client->start_put(key_of("p" + std::to_string(i)), value, i), Status::kOk);
+  }
+  server.kill();
+  // What was in flight may have come to its end before; the rest is lost, all of it is told.
+  std::vector<Completion> completions(8);
+  std::size_t told = 0;
+  EXPECT_TRUE(eventually([&] {
+    const std::size_t count = client->poll(std::span(completions).subspan(told));
+    told += count;
+    return client->in_flight() == 0;
+  }));
+  EXPECT_EQ(told, 4u);
+  for (std::size_t i = 0; i < told; ++i) {
+    const Status status = completions[i].outcome.status;
+    EXPECT_TRUE(status == Status::kOk || status == Status::kPeerLost) << to_string(status);
+  }
+  EXPECT_EQ(client->put(key_of("k"), bytes_of("v")).status, Status::kPeerLost);
+  EXPECT_EQ(client->get(key_of("k"), value).status, Status::kPeerLost);
+  EXPECT_EQ(client->connection_error().status(), Status::kPeerLost);
+  const auto statistics = client->server_statistics(Deadline::after(std::chrono::seconds{10}));
+  ASSERT_FALSE(statistics);
+  EXPECT_EQ(statistics.error().status(), Status::kPeerLost);
+}
+
+// A server that stands still: small requests time out and the connection stays, with the slots taken until the replies
+// come; a large value that is not through ends the connection, because the channel reads the caller's memory.
+TEST(KvProcess, StoppedServerTimesCallsOut) {
+  Peer server({"serve"});
+  ClientOptions options;
+  options.port = static_cast<std::uint16_t>(server.read_number());
+  options.timeout = std::chrono::seconds{20};
+  options.depth = 4;
+  auto client = connect(options);
+  ASSERT_TRUE(client);
+  ASSERT_EQ(client->put(key_of("k"), bytes_of("old")).status, Status::kOk);
+  const auto soon = [] { return Deadline::after(std::chrono::milliseconds{20}); };
+  std::string out(100, 'x');
+  server.pause();
+  for (int i = 0; i < 6; ++i) {
+    const Outcome outcome = client->get(key_of("k"), std::as_writable_bytes(std::span(out)), soon());
+    EXPECT_EQ(outcome.status, Status::kTimedOut) << i;
+  }
+  server.resume();
+  EXPECT_EQ(client->put(key_of("k"), bytes_of("new")).status, Status::kOk);
+  EXPECT_EQ(out, std::string(100, 'x')) << "a late reply reached memory that was the caller's again";
+  EXPECT_EQ(client->get(key_of("k"), std::as_writable_bytes(std::span(out))).length, 3u);
+  EXPECT_EQ(client->connection_error().status(), Status::kOk);
+
+  server.pause();
+  EXPECT_EQ(client->put(key_of("large"), bytes_of(std::string(4 << 20, 'l')), soon()).status, Status::kTimedOut);
+  EXPECT_EQ(client->connection_error().status(), Status::kTimedOut);
+  EXPECT_EQ(client->put(key_of("k"), bytes_of("v")).status, Status::kTimedOut);
+  server.resume();
+  client = connect(options);
+  ASSERT_TRUE(client);
+  EXPECT_EQ(client->get(key_of("k"), std::as_writable_bytes(std::span(out))).length, 3u);
+  ASSERT_EQ(client->erase(key_of("k")).status, Status::kOk);
+  (void)client->erase(key_of("large"));
+  EXPECT_TRUE(eventually([&] {
+    const auto now = client->server_statistics(Deadline::after(std::chrono::seconds{10}));
+    return now && now->used_bytes == 0 && now->clients == 1;
+  })) << "the half of a value came back, and its client is gone";
+}
+
+int peer_main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // Never outlives the test.
+  const std::string_view mode = argc > 2 ? argv[2] : "";
+  if (mode == "serve") return serve();
+  if (argc < 5) return 2;
+  return mode == "churn" ? churn(number_of(argv[3]), number_of(argv[4]))
+                         : model(number_of(argv[3]), number_of(argv[4]));
+}
+
+}  // namespace
+}  // namespace verbena::kv
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc > 1 && std::string_view(argv[1]) == "peer") return verbena::kv::peer_main(argc, argv);
+  return RUN_ALL_TESTS();
+}

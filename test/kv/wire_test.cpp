@@ -1,0 +1,238 @@
+#include "kv/wire.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace verbena::kv::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+template <class Frame>
+void append(Bytes& out, const Frame& frame) {
+  const auto bytes = bytes_of(frame);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+Bytes request(Op op, std::string_view key, std::string_view value, std::uint64_t expected = 0) {
+  std::array<std::byte, 16> head;
+  const RequestHead fields{.op = op, .key_length = static_cast<std::uint16_t>(key.size()), .id = 77};
+  Bytes out(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(encode_head(fields, expected, head)));
+  std::memcpy(out.data(), head.data(), out.size());
+  for (const char c : key) out.push_back(static_cast<std::byte>(c));
+  for (const char c : value) out.push_back(static_cast<std::byte>(c));
+  return out;
+}
+
+/// The same bytes in a block of exactly their size, so that a sanitizer sees any access past them.
+struct Tight {
+  explicit Tight(std::span<const std::byte> bytes) : size(bytes.size()), data(new std::byte[bytes.size()]) {
+    if (size != 0) std::memcpy(data.get(), bytes.data(), size);
+  }
+  [[nodiscard]] std::span<const std::byte> span() const { return {data.get(), size}; }
+  std::size_t size;
+  std::unique_ptr<std::byte[]> data;
+};
+
+TEST(Wire, RequestsComeBack) {
+  Request out;
+  ASSERT_EQ(decode_request(request(Op::kGet, "key", ""), out), Status::kOk);
+  EXPECT_EQ(out.head.op, Op::kGet);
+  EXPECT_EQ(out.head.id, 77u);
+  EXPECT_EQ(out.key.size(), 3u);
+
+  const Bytes cas = request(Op::kCas, "key", "value", 42);
+  ASSERT_EQ(decode_request(cas, out), Status::kOk);
+  EXPECT_EQ(out.expected, 42u);
+  EXPECT_EQ(out.value.size(), 5u);
+  EXPECT_EQ(std::to_integer<char>(out.value[0]), 'v');
+
+  const Bytes put = request(Op::kPut, "k", "");
+  ASSERT_EQ(decode_request(put, out), Status::kOk);
+  EXPECT_EQ(out.expected, kAnyVersion);
+  EXPECT_TRUE(out.value.empty());
+
+  EXPECT_EQ(request(Op::kGet, std::string(48, 'k'), "").size() + 8, 64u) << "a GET is one cache line";
+}
+
+TEST(Wire, BadRequestsAreTold) {
+  Request out;
+  EXPECT_EQ(decode_request(request(Op::kGet, "", ""), out), Status::kBadKey);
+  EXPECT_EQ(out.head.id, 77u) << "so that the client can be answered";
+  EXPECT_EQ(decode_request(request(Op::kGet, std::string(kMaxKeyBytes + 1, 'k'), ""), out), Status::kBadKey);
+  EXPECT_EQ(decode_request(request(Op::kGet, std::string(kMaxKeyBytes, 'k'), ""), out), Status::kOk);
+  EXPECT_EQ(decode_request(request(Op::kPut, "k", std::string(kEagerBytes, 'v')), out), Status::kTooLong);
+  EXPECT_EQ(decode_request(request(Op::kPut, "k", std::string(kEagerBytes - 1, 'v')), out), Status::kOk);
+  EXPECT_EQ(decode_request(request(Op::kGet, "k", "value"), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kErase, "k", "value"), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kStatistics, "k", ""), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kStatistics, "", ""), out), Status::kOk);
+  EXPECT_EQ(decode_request(request(Op::kCas, "k", "v", kAnyVersion), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kPutLarge, "k", "v"), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(static_cast<Op>(0), "k", ""), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(static_cast<Op>(200), "k", ""), out), Status::kProtocol);
+}
+
+TEST(Wire, TruncatedRequestsAreRefused) {
+  for (const Op op : {Op::kGet, Op::kPut, Op::kCas, Op::kErase}) {
+    const Bytes whole = request(op, "a key", "");
+    for (std::size_t length = 0; length < whole.size(); ++length) {
+      Request out;
+      EXPECT_EQ(decode_request(Tight(std::span(whole).first(length)).span(), out), Status::kProtocol) << length;
+    }
+  }
+}
+
+TEST(Wire, LargeFrontsNeedAllTheirBytes) {
+  Bytes whole;
+  append(whole, RequestHead{.op = Op::kPutLarge, .key_length = 5, .id = 3});
+  append(whole, LargeHead{.expected = 9, .value_length = 1 << 20});
+  for (const char c : std::string("a key")) whole.push_back(static_cast<std::byte>(c));
+  LargeFront front;
+  std::size_t needed = 0;
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    ASSERT_EQ(decode_large(Tight(std::span(whole).first(length)).span(), front, needed), Status::kAgain) << length;
+    ASSERT_GT(needed, length);
+    ASSERT_LE(needed, whole.size());
+  }
+  ASSERT_EQ(decode_large(Tight(whole).span(), front, needed), Status::kOk);
+  EXPECT_EQ(front.bytes, whole.size());
+  EXPECT_EQ(front.large.value_length, std::uint64_t{1} << 20);
+  EXPECT_EQ(front.large.expected, 9u);
+  EXPECT_EQ(std::memcmp(front.key.data(), "a key", 5), 0);
+
+  Bytes more;
+  append(more, RequestHead{.op = Op::kMoreLarge, .id = 3});
+  EXPECT_EQ(decode_large(more, front, needed), Status::kOk);
+  EXPECT_EQ(front.bytes, sizeof(RequestHead));
+}
+
+TEST(Wire, BadLargeFrontsAreRefused) {
+  LargeFront front;
+  std::size_t needed = 0;
+  const auto decode = [&](Op op, std::uint16_t key_length, std::uint64_t value_length) {
+    Bytes bytes;
+    append(bytes, RequestHead{.op = op, .key_length = key_length});
+    append(bytes, LargeHead{.value_length = value_length});
+    bytes.resize(bytes.size() + key_length);
+    return decode_large(bytes, front, needed);
+  };
+  EXPECT_EQ(decode(Op::kPutLarge, 1, kEagerBytes), Status::kOk);
+  EXPECT_EQ(decode(Op::kPutLarge, 0, kEagerBytes), Status::kProtocol);
+  EXPECT_EQ(decode(Op::kPutLarge, kMaxKeyBytes, kEagerBytes), Status::kOk);
+  EXPECT_EQ(decode(Op::kPutLarge, kMaxKeyBytes + 1, kEagerBytes), Status::kProtocol);
+  EXPECT_EQ(decode(Op::kPutLarge, 1, kEagerBytes - 1), Status::kProtocol);
+  EXPECT_EQ(decode(Op::kPut, 1, kEagerBytes), Status::kProtocol);
+  EXPECT_EQ(decode(Op::kMoreLarge, 1, kEagerBytes), Status::kProtocol);
+}
+
+TEST(Wire, RepliesComeBack) {
+  Reply reply;
+  Bytes bytes;
+  append(bytes, ReplyHead{.status = Status::kVersionMismatch, .id = 5, .version = 8});
+  ASSERT_EQ(decode_reply(bytes, reply), Status::kOk);
+  EXPECT_EQ(reply.head.status, Status::kVersionMismatch);
+  EXPECT_EQ(reply.head.version, 8u);
+
+  bytes.clear();
+  append(bytes, ReplyHead{.kind = ReplyKind::kLocation, .id = 5, .version = 8});
+  append(bytes, Location{.address = 4096, .length = 8192, .rkey = 3});
+  ASSERT_EQ(decode_reply(bytes, reply), Status::kOk);
+  EXPECT_EQ(reply.location.length, 8192u);
+  bytes.pop_back();
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
+
+  bytes.clear();
+  append(bytes, ReplyHead{.kind = ReplyKind::kLocation});
+  append(bytes, Location{.address = ~std::uint64_t{0} - 5, .length = 8192});
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol) << "wraps around the address space";
+
+  bytes.clear();
+  append(bytes, ReplyHead{.status = Status::kNotFound, .kind = ReplyKind::kValue});
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
+  bytes.clear();
+  append(bytes, ReplyHead{.status = static_cast<Status>(250)});
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
+  bytes.clear();
+  append(bytes, ReplyHead{.kind = ReplyKind::kValue});
+  bytes.resize(bytes.size() + kEagerBytes);
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
+}
+
+TEST(Wire, HellosAreChecked) {
+  ClientHello client{.worker = 1, .client = 9, .depth = 32};
+  EXPECT_TRUE(decode_client_hello(bytes_of(client)));
+  EXPECT_FALSE(decode_client_hello(bytes_of(client).first(sizeof client - 1)));
+  client.version = 2;
+  EXPECT_FALSE(decode_client_hello(bytes_of(client)));
+
+  const ServerHello good{.workers = 2, .depth = 32, .max_key_bytes = kMaxKeyBytes, .max_value_bytes = 1, .grace_ns = 1};
+  EXPECT_TRUE(decode_server_hello(bytes_of(good)));
+  for (auto spoil : {+[](ServerHello& h) { h.workers = 0; }, +[](ServerHello& h) { h.workers = 65; },
+                     +[](ServerHello& h) { h.depth = 0; }, +[](ServerHello& h) { h.magic = 0; },
+                     +[](ServerHello& h) { h.grace_ns = 0; },
+                     +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; }}) {
+    ServerHello bad = good;
+    spoil(bad);
+    EXPECT_FALSE(decode_server_hello(bytes_of(bad)));
+  }
+}
+
+TEST(Wire, StatisticsComeBack) {
+  const ServerStatistics in{.items = 1,
+                            .used_bytes = 2,
+                            .capacity_bytes = 3,
+                            .resting_bytes = 4,
+                            .clients = 5,
+                            .clients_lost = 6,
+                            .clients_refused = 7,
+                            .puts = 8,
+                            .gets = 9,
+                            .hits = 10,
+                            .erases = 11,
+                            .compare_and_swaps = 12,
+                            .failures = 13,
+                            .last_version = 14};
+  EXPECT_EQ(words_of(statistics_of(words_of(in))), words_of(in));
+  for (std::size_t i = 0; i < kStatisticsWords; ++i) EXPECT_EQ(words_of(in)[i], i + 1);
+}
+
+TEST(Wire, RandomBytesHurtNobody) {
+  std::mt19937_64 random(11);
+  unsigned accepted = 0;
+  for (int i = 0; i < 50'000; ++i) {
+    Bytes bytes(random() % 120);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    // Half of them start like something that makes sense.
+    if (i % 2 == 0 && bytes.size() >= 4) {
+      bytes[0] = static_cast<std::byte>(random() % 10);
+      bytes[1] = std::byte{0};
+      bytes[2] = static_cast<std::byte>(random() % 40);
+      bytes[3] = std::byte{0};
+    }
+    const Tight tight(bytes);
+    Request request;
+    LargeFront front;
+    Reply reply;
+    std::size_t needed = 0;
+    if (decode_request(tight.span(), request) == Status::kOk) {
+      ++accepted;
+      EXPECT_LE(request.key.size() + request.value.size() + sizeof(RequestHead), bytes.size());
+    }
+    if (decode_large(tight.span(), front, needed) == Status::kOk) {
+      EXPECT_LE(front.bytes, bytes.size());
+    }
+    (void)decode_reply(tight.span(), reply);
+    (void)decode_client_hello(tight.span());
+    (void)decode_server_hello(tight.span());
+  }
+  EXPECT_GT(accepted, 100u);
+}
+
+}  // namespace
+}  // namespace verbena::kv::wire

@@ -1,0 +1,301 @@
+// Channels against peers that die or lie: one typed reason, every operation completed first, nothing in flight after.
+#include "fixture.hpp"
+
+#include "message/wire.hpp"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+namespace verbena::message::test {
+namespace {
+
+TEST_F(ChannelPair, FailCompletesEverythingThenSaysWhyOnce) {
+  open({}, {.lease_bytes = 4096});
+  Region body(*a.nic, a.pd.get(), 100'000);
+  Region source(*b.nic, b.pd.get(), 4096);
+  ASSERT_OK(a.channel->import_window(source.window(), patience()));
+  ASSERT_EQ(a.channel->start_large({}, body.local(0, 100'000), 1), Status::kOk);
+  ASSERT_EQ(a.channel->start_read(body.local(0, 8), source.remote(0, 8), 2), Status::kOk);
+  ASSERT_EQ(a.channel->send(pattern(8, 1)), Status::kOk);
+  a.channel->fail(Status::kClosed);
+  a.channel->fail(Status::kProtocol);  // Only the first counts.
+  EXPECT_TRUE(a.recorder.failures.empty()) << "the handler is called from polls only";
+  EXPECT_EQ(a.channel->send(pattern(8, 1)), Status::kClosed);
+  EXPECT_EQ(a.channel->start_large({}, body.local(0, 8), 3), Status::kClosed);
+  EXPECT_EQ(a.channel->start_read(body.local(0, 8), source.remote(0, 8), 3), Status::kClosed);
+  ASSERT_TRUE(until([&] { return a.channel->drained(); }));
+  EXPECT_EQ(a.recorder.failures, std::vector{Status::kClosed});
+  ASSERT_EQ(a.recorder.completions.size(), 2u);
+  for (const auto& [token, status] : a.recorder.completions) EXPECT_EQ(status, Status::kClosed) << token;
+  EXPECT_FALSE(a.channel->alive());
+  settle();
+  EXPECT_EQ(a.recorder.failures.size(), 1u);
+  EXPECT_EQ(a.loop->counters().strays, 0u);
+}
+
+TEST_F(ChannelPair, HandlerMayFailTheChannelFromInside) {
+  open();
+  b.recorder.when_message = [](Channel& channel, std::span<const std::byte>) { channel.fail(Status::kProtocol); };
+  ASSERT_EQ(a.channel->send(pattern(8, 1)), Status::kOk);
+  ASSERT_EQ(a.channel->send(pattern(8, 2)), Status::kOk);
+  ASSERT_TRUE(until([&] { return b.channel->drained(); }));
+  EXPECT_EQ(b.recorder.messages.size(), 1u) << "a dead channel delivers nothing";
+  EXPECT_EQ(b.recorder.failures, std::vector{Status::kProtocol});
+}
+
+TEST_F(ChannelPair, PeerThatGoesIsNoticedWithNothingInFlight) {
+  open();
+  b.channel.reset();
+  b.loop.reset();
+  b.pd.reset();
+  b.nic.reset();
+  ASSERT_EQ(a.loop->wait_until([&] { return a.channel->drained(); }, patience()), Status::kOk);
+  EXPECT_EQ(a.recorder.failures, std::vector{Status::kPeerLost});
+}
+
+TEST_F(ChannelPair, ReadRefusedByThePeersNicIsTyped) {
+  open();
+  auto source = std::make_unique<Region>(*b.nic, b.pd.get(), 4096);
+  Region sink(*a.nic, a.pd.get(), 4096);
+  ASSERT_OK(a.channel->import_window(source->window(), patience()));
+  const auto gone = source->remote(0, 8);
+  source.reset();
+  ASSERT_EQ(a.channel->start_read(sink.local(0, 8), gone, 7), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.channel->drained(); }));
+  ASSERT_EQ(a.recorder.completions.size(), 1u);
+  EXPECT_EQ(a.recorder.completions[0], std::pair(std::uint64_t{7}, Status::kRemoteAccess));
+  EXPECT_EQ(a.recorder.failures, std::vector{Status::kRemoteAccess});
+}
+
+/// A peer that speaks the handshake and then posts what it likes.
+class Liar : public testing::Test {
+ protected:
+  static constexpr std::uint32_t kDepth = 8;
+  static constexpr std::uint64_t kLease = 4096;
+
+  void SetUp() override {
+    auto cq = node.nic->create_cq(256, nullptr);
+    ASSERT_OK(cq);
+    cq_ = nic::Cq(*node.nic, *cq);
+    nic::QpOptions options{.send_cq = *cq, .recv_cq = *cq};
+    auto qp = node.nic->create_qp(node.pd.get(), options);
+    ASSERT_OK(qp);
+    qp_ = nic::Qp(*node.nic, *qp);
+    memory = std::make_unique<Region>(*node.nic, node.pd.get(), 64 * 1024);
+    auto made = Channel::create(*victim.loop, victim.pd.get(),
+                                {.depth = kDepth, .eager_bytes = 256, .lease_bytes = kLease}, victim.recorder);
+    ASSERT_OK(made);
+    victim.channel = std::move(*made);
+    const auto end = victim.channel->local_endpoint({});
+    ASSERT_OK(end);
+    link::Endpoint mine = link::describe(*node.nic, *qp, wire::receives_for(kDepth));
+    const auto front = wire::encode({.depth = kDepth, .eager_bytes = 256});
+    ASSERT_EQ(mine.set_user_data(front), Status::kOk);
+    ASSERT_OK(victim.channel->connect(*end, mine, patience()));
+    ASSERT_OK(link::bring_up(*node.nic, *qp, mine, *end, {}, patience()));
+    const auto theirs = wire::decode(end->user_data());
+    ASSERT_OK(theirs);
+    lease = theirs->lease;
+    ASSERT_OK(node.nic->import_window(*qp, lease, patience()));
+    ibv_recv_wr receive{};
+    ibv_recv_wr* bad = nullptr;
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory->bytes().data()) + 32768, 512, memory->local(0, 0).lkey};
+    receive.sg_list = &sge;
+    receive.num_sge = 1;
+    for (std::uint32_t i = 0; i < wire::receives_for(kDepth); ++i) ASSERT_EQ(ibv_post_recv(*qp, &receive, &bad), 0);
+    victim.loop->poll();
+  }
+  void poll() {
+    ibv_wc wc[16];
+    (void)ibv_poll_cq(cq_.get(), 16, wc);
+  }
+  void post(ibv_send_wr& wr, std::uint32_t length) {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory->bytes().data()), length, memory->local(0, 0).lkey};
+    wr.sg_list = &sge;
+    wr.num_sge = length == 0 ? 0 : 1;
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_send(qp_.get(), &wr, &bad), 0);
+  }
+  void send_eager(std::uint32_t posted, std::uint32_t consumed, std::uint32_t length) {
+    const wire::Credits credits{posted, consumed};
+    std::memcpy(memory->bytes().data(), &credits, sizeof credits);
+    ibv_send_wr wr{};
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    post(wr, length);
+  }
+  void send_fragment(std::uint64_t at, std::uint32_t length, std::uint64_t total, std::uint32_t imm,
+                     wire::Credits credits = {wire::receives_for(kDepth), 0}) {
+    const wire::FragmentHeader header{credits, total};
+    std::memcpy(memory->bytes().data(), &header, sizeof header);
+    ibv_send_wr wr{};
+    wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.imm_data = htonl(imm);
+    wr.wr.rdma.remote_addr = lease.address + at;
+    wr.wr.rdma.rkey = lease.rkey;
+    post(wr, length);
+  }
+  void expect(Status reason) {
+    const Deadline deadline = patience();
+    while (!victim.channel->drained() && !deadline.passed()) {
+      poll();
+      victim.loop->poll();
+    }
+    EXPECT_EQ(victim.recorder.failures, std::vector{reason});
+  }
+  void expect_alive(std::uint64_t messages, std::size_t larges) {
+    const Deadline deadline = patience();
+    while ((victim.recorder.message_count < messages || victim.recorder.larges.size() < larges) && !deadline.passed()) {
+      poll();
+      victim.loop->poll();
+    }
+    EXPECT_TRUE(victim.channel->alive());
+    EXPECT_EQ(victim.recorder.message_count, messages);
+    EXPECT_EQ(victim.recorder.larges.size(), larges);
+  }
+
+  static constexpr std::uint32_t kAll = wire::receives_for(kDepth);
+  static constexpr std::uint32_t kWhole = wire::kFirst | wire::kLast;
+  Side victim;
+  Node node;
+  nic::Cq cq_;
+  nic::Qp qp_;
+  std::unique_ptr<Region> memory;
+  nic::Window lease;
+};
+
+TEST_F(Liar, TellsTheTruthAtFirst) {  // Else the tests below could pass for another reason.
+  send_eager(kAll, 0, 24);
+  send_fragment(0, 16 + 100, 100, kWhole | 0);
+  send_fragment(128, 16 + 10, 30, wire::kFirst | 1);
+  send_fragment(192, 16 + 20, 30, wire::kLast | 2);
+  expect_alive(1, 2);
+}
+TEST_F(Liar, EmptyMessage) {
+  send_eager(kAll, 0, 0);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, HalfAHeader) {
+  send_eager(kAll, 0, 7);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, ClaimsMoreReceivesThanItsDepth) {
+  send_eager(kAll + 1, 0, 16);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, TakesReceivesBack) {
+  send_eager(kAll - 1, 0, 16);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, GivesBackLeaseThatWasNotUsed) {
+  send_eager(kAll, 1, 16);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, GivesNegativeLease) {
+  send_eager(kAll, ~0u, 16);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, LiesInAFragmentsCredits) {
+  send_fragment(0, 116, 100, kWhole, {kAll + 1, 0});
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, WrongNumber) {
+  send_fragment(0, 116, 100, kWhole | 1);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, UnknownFlag) {
+  send_fragment(0, 116, 100, kWhole | 1u << 29);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, FirstIsMissing) {
+  send_fragment(0, 116, 100, wire::kLast);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, LastIsMissing) {
+  send_fragment(0, 116, 100, wire::kFirst);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, LastTooEarly) {
+  send_fragment(0, 116, 101, kWhole);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, MoreThanItsTotal) {
+  send_fragment(0, 116, 99, kWhole);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, TotalOfNothing) {
+  send_fragment(0, 116, 0, kWhole);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, FragmentWithoutBytes) {
+  send_fragment(0, 16, 0, kWhole);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, TotalChangesUnderway) {
+  send_fragment(0, 16 + 48, 1000, wire::kFirst);
+  send_fragment(64, 16 + 48, 1001, 1);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, FirstAgainUnderway) {
+  send_fragment(0, 16 + 48, 1000, wire::kFirst);
+  send_fragment(64, 16 + 48, 1000, wire::kFirst | 1);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, UsesMoreLeaseThanThereIs) {
+  // Two of 2112 bytes do not fit in 4096; what the first used was not given back before the second was posted.
+  send_fragment(0, 2112, 2096, kWhole | 0);
+  victim.recorder.when_fragment = [&](Channel&, const Fragment&) {};
+  send_fragment(0, 2112, 2096, kWhole | 1);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, SendWithImmediate) {
+  const wire::Credits credits{kAll, 0};
+  std::memcpy(memory->bytes().data(), &credits, sizeof credits);
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_SEND_WITH_IMM;
+  post(wr, 16);
+  expect(Status::kProtocol);
+}
+TEST_F(Liar, MessageLongerThanTheReceives) {
+  send_eager(kAll, 0, 8 + 257);
+  const Deadline deadline = patience();
+  while (!victim.channel->drained() && !deadline.passed()) {
+    poll();
+    victim.loop->poll();
+  }
+  EXPECT_EQ(victim.recorder.failures.size(), 1u);
+  EXPECT_EQ(victim.recorder.message_count, 0u);
+}
+
+TEST(MessageHandshake, RefusesWhatItCannotHaveMade) {
+  const wire::Handshake good{.depth = 64,
+                             .eager_bytes = 128,
+                             .lease = {.address = 4096, .length = 8192, .rkey = 1, .access = IBV_ACCESS_REMOTE_WRITE}};
+  const auto with = [&](auto&& change) {
+    wire::Handshake changed = good;
+    change(changed);
+    return wire::decode(wire::encode(changed));
+  };
+  EXPECT_OK(with([](wire::Handshake&) {}));
+  EXPECT_STATUS(with([](auto& h) { h.depth = 3; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.depth = 4097; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.eager_bytes = 0; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.eager_bytes = 100; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.length = 100; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.length = 8200; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.length = std::uint64_t{1} << 40; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.address = 8; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.address = ~std::uint64_t{0} << 12; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.access = 0; }), Status::kProtocol);
+  auto bytes = wire::encode(good);
+  EXPECT_STATUS(wire::decode(std::span(bytes).first(63)), Status::kProtocol);
+  for (const std::size_t at : {0u, 4u}) {
+    auto broken = bytes;
+    broken[at] ^= std::byte{1};
+    EXPECT_STATUS(wire::decode(broken), Status::kProtocol);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::message::test

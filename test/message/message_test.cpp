@@ -1,0 +1,419 @@
+// Messages between two well-behaved channels: order, credits, large messages, READs, budgets.
+#include "fixture.hpp"
+
+#include "nic/soft/soft_nic.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+namespace verbena::message::test {
+namespace {
+
+TEST_F(ChannelPair, CarriesMessagesOfEveryLengthGatheredFromThreeParts) {
+  open();
+  std::uint64_t sent = 0;
+  for (const std::size_t length : {1u, 2u, 7u, 8u, 56u, 57u, 64u, 65u, 100u, 1000u, 4095u, 4096u, 5247u, 5248u}) {
+    const Bytes body = pattern(length, ++sent);
+    const std::size_t first = length / 3;
+    const std::size_t second = length / 2;
+    const std::span<const std::byte> all(body);
+    ASSERT_EQ(a.channel->send(all.first(first), all.subspan(first, second - first), all.subspan(second)), Status::kOk);
+    ASSERT_TRUE(until([&] { return b.recorder.messages.size() == sent; }));
+    EXPECT_EQ(b.recorder.messages.back(), body);
+  }
+  EXPECT_TRUE(a.channel->alive());
+  EXPECT_TRUE(b.channel->alive());
+}
+
+TEST_F(ChannelPair, RefusesWhatDoesNotFit) {
+  open({}, {.eager_bytes = 128});
+  EXPECT_EQ(a.channel->peer_eager_bytes(), 128u);
+  EXPECT_EQ(a.channel->send({}), Status::kBadArgument);
+  EXPECT_EQ(a.channel->send(pattern(129, 0)), Status::kTooLong);
+  EXPECT_EQ(a.channel->send(pattern(100, 0), pattern(29, 0)), Status::kTooLong);
+  EXPECT_EQ(a.channel->send(pattern(128, 0)), Status::kOk);
+  // b's own limit counts too: it has places for no longer message.
+  EXPECT_EQ(b.channel->peer_eager_bytes(), 128u);
+  EXPECT_EQ(b.channel->send(pattern(5248, 1)), Status::kTooLong);
+  EXPECT_EQ(b.channel->send(pattern(128, 1)), Status::kOk);
+  ASSERT_TRUE(until([&] { return b.recorder.messages.size() == 1 && a.recorder.messages.size() == 1; }));
+}
+
+TEST_F(ChannelPair, RefusesOptionsOutOfRange) {
+  for (const Options& options : {Options{.depth = 3}, Options{.depth = 4097}, Options{.eager_bytes = 100},
+                                 Options{.eager_bytes = 0}, Options{.eager_bytes = 32768}, Options{.lease_bytes = 64},
+                                 Options{.fragment_bytes = 64}, Options{.max_reads = 0}, Options{.max_operations = 0}})
+    EXPECT_STATUS(Channel::create(*a.loop, a.pd.get(), options, a.recorder), Status::kBadArgument);
+  EXPECT_STATUS(Channel::create(*a.loop, a.pd.get(), {.depth = 4096}, a.recorder), Status::kLimit);
+}
+
+TEST_F(ChannelPair, CarriesUserDataBesideItsOwn) {
+  open();
+  const Bytes mine = pattern(Channel::kMaxUserBytes, 5);
+  const auto endpoint = a.channel->local_endpoint(mine);
+  ASSERT_OK(endpoint);
+  const auto read = Channel::user_data_of(*endpoint);
+  ASSERT_OK(read);
+  EXPECT_TRUE(std::ranges::equal(*read, mine));
+  EXPECT_STATUS(a.channel->local_endpoint(pattern(Channel::kMaxUserBytes + 1, 0)), Status::kTooLong);
+  // The same QP under the same packet number: a second call must not describe another connection.
+  const auto again = a.channel->local_endpoint({});
+  ASSERT_OK(again);
+  EXPECT_EQ(again->qp.psn, endpoint->qp.psn);
+  EXPECT_EQ(again->generation, endpoint->generation);
+}
+
+TEST_F(ChannelPair, FullQueueIsAgainAndCreditComesBack) {
+  open({}, {.depth = 8});
+  const Bytes body = pattern(8, 1);
+  unsigned sent = 0;
+  while (a.channel->send(body) == Status::kOk) ++sent;
+  EXPECT_GE(sent, 8u);
+  EXPECT_EQ(a.channel->send(body), Status::kAgain);
+  EXPECT_EQ(a.channel->credits(), 0u);
+  ASSERT_TRUE(until([&] { return a.channel->credits() >= 8; }));
+  EXPECT_EQ(b.recorder.messages.size(), sent);
+}
+
+// Nobody sends back: credit comes by updates alone.
+TEST_F(ChannelPair, OneWayTrafficNeverStallsForAnyDepth) {
+  for (const std::uint32_t depth : {4u, 5u, 7u, 8u, 33u, 64u}) {
+    a.channel.reset();
+    b.channel.reset();
+    b.recorder.message_count = 0;
+    b.recorder.keep = false;
+    open({.depth = depth}, {.depth = depth});
+    for (int i = 0; i < 3000; ++i) send(*a.channel, pattern(8, 1));
+    ASSERT_TRUE(until([&] { return b.recorder.message_count == 3000; })) << depth;
+  }
+}
+
+TEST_F(ChannelPair, BothWaysAtOnceInRandomOrderNeverStalls) {
+  const std::uint32_t start = 0xffff'ff00;  // Counters wrap early.
+  open({.depth = 4, .first_count = start}, {.depth = 6, .first_count = start - 7});
+  a.recorder.keep = b.recorder.keep = false;
+  std::mt19937 random(7);
+  std::uint64_t a_sent = 0;
+  std::uint64_t b_sent = 0;
+  const Bytes body = pattern(40, 3);
+  const Deadline deadline = patience();
+  while (a_sent < 5000 || b_sent < 5000) {
+    ASSERT_FALSE(deadline.passed());
+    switch (random() % 4) {
+      case 0: a_sent += a.channel->send(body) == Status::kOk ? 1 : 0; break;
+      case 1: b_sent += b.channel->send(body) == Status::kOk ? 1 : 0; break;
+      case 2: a.loop->poll(); break;
+      default: b.loop->poll(); break;
+    }
+  }
+  ASSERT_TRUE(until([&] { return b.recorder.message_count == a_sent && a.recorder.message_count == b_sent; }));
+}
+
+TEST_F(ChannelPair, HandlerMayAnswerFromInside) {
+  open();
+  b.recorder.when_message = [](Channel& channel, std::span<const std::byte> body) {
+    EXPECT_EQ(channel.send(body), Status::kOk);
+  };
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const Bytes body = pattern(1 + i * 7 % 5000, i);
+    ASSERT_EQ(a.channel->send(body), Status::kOk);
+    ASSERT_TRUE(until([&] { return a.recorder.messages.size() == i + 1; }));
+    ASSERT_EQ(a.recorder.messages.back(), body);
+  }
+}
+
+TEST_F(ChannelPair, LargeMessageIsLargerThanTheLease) {
+  open({}, {.lease_bytes = 16 * 1024});
+  Region body(*a.nic, a.pd.get(), 300'000);
+  for (const std::size_t length : {0u, 1u, 63u, 64u, 4000u, 16'384u, 100'003u, 300'000u}) {
+    fill(body.bytes(), length);
+    const Bytes head = pattern(length == 0 ? 1 : length % 2048, 9);
+    b.recorder.larges.clear();
+    a.recorder.completions.clear();
+    ASSERT_EQ(a.channel->start_large(head, body.local(0, length), length), Status::kOk);
+    ASSERT_TRUE(until([&] { return b.recorder.larges.size() == 1 && a.recorder.completions.size() == 1; })) << length;
+    EXPECT_EQ(a.recorder.completions[0], std::pair(std::uint64_t{length}, Status::kOk));
+    Bytes expected = head;
+    expected.insert(expected.end(), body.bytes().begin(), body.bytes().begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_EQ(b.recorder.larges[0], expected) << length;
+  }
+}
+
+TEST_F(ChannelPair, LargeAndEagerMessagesInterleaveInOrder) {
+  const std::uint32_t start = 0xffff'fff0;
+  open({.depth = 8, .lease_bytes = 8192, .first_count = start},
+       {.depth = 8, .lease_bytes = 12'352, .first_count = start});
+  Region a_body(*a.nic, a.pd.get(), 40'000);
+  Region b_body(*b.nic, b.pd.get(), 40'000);
+  fill(a_body.bytes(), 1);
+  fill(b_body.bytes(), 2);
+  std::mt19937 random(3);
+  std::vector<std::size_t> a_lengths;
+  std::vector<std::size_t> b_lengths;
+  std::uint64_t a_eager = 0;
+  const Deadline deadline = patience();
+  while (a_lengths.size() < 200 || b_lengths.size() < 200 || a_eager < 1000) {
+    ASSERT_FALSE(deadline.passed());
+    const std::size_t length = 1 + random() % 40'000;
+    switch (random() % 6) {
+      case 0:
+        if (a.channel->start_large({}, a_body.local(0, length), a_lengths.size()) == Status::kOk)
+          a_lengths.push_back(length);
+        break;
+      case 1:
+        if (b.channel->start_large({}, b_body.local(0, length), b_lengths.size()) == Status::kOk)
+          b_lengths.push_back(length);
+        break;
+      case 2: a_eager += a.channel->send(std::as_bytes(std::span(&a_eager, 1))) == Status::kOk ? 1 : 0; break;
+      case 3: a.loop->poll(); break;
+      default: b.loop->poll(); break;
+    }
+  }
+  ASSERT_TRUE(until([&] {
+    return b.recorder.larges.size() == a_lengths.size() && a.recorder.larges.size() == b_lengths.size() &&
+           b.recorder.message_count == a_eager && a.recorder.completions.size() == a_lengths.size();
+  }));
+  for (std::size_t i = 0; i < a_lengths.size(); ++i) {
+    ASSERT_EQ(b.recorder.larges[i].size(), a_lengths[i]);
+    ASSERT_TRUE(matches(b.recorder.larges[i], 1));
+    ASSERT_EQ(a.recorder.completions[i], std::pair(std::uint64_t{i}, Status::kOk));
+  }
+  for (std::size_t i = 0; i < b_lengths.size(); ++i) {
+    ASSERT_EQ(a.recorder.larges[i].size(), b_lengths[i]);
+    ASSERT_TRUE(matches(a.recorder.larges[i], 2));
+  }
+  for (std::uint64_t i = 0; i < a_eager; ++i) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, b.recorder.messages[i].data(), sizeof value);
+    ASSERT_EQ(value, i);
+  }
+}
+
+TEST_F(ChannelPair, LargeSendsNeedALeaseAndAFreeOperation) {
+  open({.lease_bytes = 4096, .max_operations = 2}, {.max_operations = 2});
+  Region body(*b.nic, b.pd.get(), 100'000);
+  EXPECT_EQ(a.channel->start_large(pattern(10, 0), {}, 1), Status::kUnsupported);
+  EXPECT_EQ(b.channel->start_large({}, {}, 1), Status::kBadArgument);
+  EXPECT_EQ(b.channel->start_large(pattern(2049, 0), {}, 1), Status::kTooLong);
+  EXPECT_EQ(b.channel->start_large({}, body.local(0, 100'000), 1), Status::kOk);
+  EXPECT_EQ(b.channel->start_large({}, body.local(0, 100'000), 2), Status::kOk);
+  EXPECT_EQ(b.channel->start_large({}, body.local(0, 100'000), 3), Status::kAgain);
+  ASSERT_TRUE(until([&] { return b.recorder.completions.size() == 2; }));
+  EXPECT_EQ(b.channel->start_large({}, body.local(0, 1), 3), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.larges.size() == 3; }));
+}
+
+TEST_F(ChannelPair, ReadsQueueUpToTheirLimitAndComplete) {
+  open({.max_reads = 4, .max_operations = 64});
+  Region source(*b.nic, b.pd.get(), 64 * 1024);
+  Region sink(*a.nic, a.pd.get(), 64 * 1024);
+  fill(source.bytes(), 11);
+  ASSERT_OK(a.channel->import_window(source.window(), patience()));
+  for (std::uint64_t i = 0; i < 64; ++i)
+    ASSERT_EQ(a.channel->start_read(sink.local(i * 1024, 1024), source.remote(i * 1024, 1024), i), Status::kOk);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(0, 8), 64), Status::kAgain);
+  EXPECT_LE(a.loop->counters().work_requests, 4u);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == 64; }));
+  EXPECT_TRUE(matches(sink.bytes(), 11));
+  for (std::uint64_t i = 0; i < 64; ++i) EXPECT_EQ(a.recorder.completions[i], std::pair(i, Status::kOk));
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(0, 8), 65), Status::kOk);
+}
+
+TEST_F(ChannelPair, ReadsAreCheckedBeforeTheyArePosted) {
+  open();
+  Region source(*b.nic, b.pd.get(), 4096);
+  Region sink(*a.nic, a.pd.get(), 8192);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(0, 8), 1), Status::kNotFound);
+  ASSERT_OK(a.channel->import_window(source.window(), patience()));
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 7), source.remote(0, 8), 1), Status::kBadArgument);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(0, 0), 1), Status::kBadArgument);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(4089, 8), 1), Status::kOutOfRange);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(~std::size_t{0}, 8), 1), Status::kOutOfRange);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8192), source.remote(1, ~std::size_t{0}), 1), Status::kBadArgument);
+  EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(4088, 8), 1), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == 1; }));
+  EXPECT_TRUE(a.channel->alive());
+}
+
+// One message is one work request, one doorbell, and almost always nothing else.
+TEST_F(ChannelPair, KeepsItsBudgets) {
+  open();
+  a.recorder.keep = b.recorder.keep = false;
+  b.recorder.when_message = [](Channel& channel, std::span<const std::byte> body) {
+    EXPECT_EQ(channel.send(body), Status::kOk);
+  };
+  const Bytes body = pattern(8, 1);
+  settle();
+  const engine::Counters before = a.loop->counters();
+  constexpr std::uint64_t kRounds = 1000;
+  for (std::uint64_t i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(a.channel->send(body), Status::kOk);
+    ASSERT_TRUE(until([&] { return a.recorder.message_count == i + 1; }));
+  }
+  const engine::Counters after = a.loop->counters();
+  EXPECT_EQ(after.work_requests - before.work_requests, kRounds);
+  EXPECT_EQ(after.doorbells - before.doorbells, kRounds);
+  EXPECT_EQ(after.inline_sends - before.inline_sends, kRounds);
+  EXPECT_EQ(after.bytes - before.bytes, kRounds * body.size());
+  EXPECT_LE(after.receive_refills - before.receive_refills, kRounds / 16);
+  EXPECT_LE(after.completions - before.completions, kRounds + kRounds / 16);
+  EXPECT_EQ(after.sleeps, before.sleeps);
+}
+
+TEST_F(ChannelPair, LeavesNothingBehindOverThousandsOfLives) {
+  const auto a_before = a.nic->objects();
+  const auto b_before = b.nic->objects();
+  const Options options{.depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 1};
+  for (int i = 0; i < 1000; ++i) {
+    open(options, options);
+    ASSERT_FALSE(HasFatalFailure());
+    if (i % 3 != 0) {
+      send(*a.channel, pattern(8, 1));
+      ASSERT_EQ(b.channel->start_large(pattern(100, 2), {}, 1), Status::kOk);
+    }
+    if (i % 3 == 1) {
+      ASSERT_TRUE(until([&] { return !a.recorder.larges.empty(); }));
+    }
+    a.channel.reset();
+    b.channel.reset();
+    a.recorder.larges.clear();
+    a.recorder.large.clear();
+    a.recorder.failures.clear();
+    b.recorder.failures.clear();
+    a.recorder.completions.clear();
+    b.recorder.completions.clear();
+  }
+  settle();
+  // Peers stay known for a while; nothing else may grow.
+  auto a_after = a.nic->objects();
+  auto b_after = b.nic->objects();
+  a_after.peers = a_before.peers;
+  b_after.peers = b_before.peers;
+  EXPECT_EQ(a_after, a_before);
+  EXPECT_EQ(b_after, b_before);
+}
+
+// Many channels on one loop: the table finds each, also after others went.
+TEST(ChannelTable, DispatchesToTheRightChannelWhileOthersComeAndGo) {
+  Side server({.max_connections = 40, .cqe = 4096});
+  Side client({.max_connections = 40, .cqe = 4096});
+  const Options options{.depth = 4, .eager_bytes = 64, .max_reads = 1, .max_operations = 1};
+  struct Pair {
+    Recorder at_server, at_client;
+    std::unique_ptr<Channel> server, client;
+  };
+  std::vector<std::unique_ptr<Pair>> pairs(40);
+  std::mt19937 random(1);
+  for (int step = 0; step < 600; ++step) {
+    auto& pair = pairs[random() % pairs.size()];
+    if (pair) {
+      pair.reset();
+      continue;
+    }
+    pair = std::make_unique<Pair>();
+    auto s = Channel::create(*server.loop, server.pd.get(), options, pair->at_server);
+    auto c = Channel::create(*client.loop, client.pd.get(), options, pair->at_client);
+    ASSERT_OK(s);
+    ASSERT_OK(c);
+    pair->server = std::move(*s);
+    pair->client = std::move(*c);
+    const auto s_end = pair->server->local_endpoint({});
+    const auto c_end = pair->client->local_endpoint({});
+    ASSERT_OK(pair->server->connect(*s_end, *c_end, patience()));
+    ASSERT_OK(pair->client->connect(*c_end, *s_end, patience()));
+    for (auto& other : pairs) {
+      if (!other) continue;
+      const std::uint64_t before = other->at_server.message_count;
+      ASSERT_EQ(other->client->send(pattern(8, 1)), Status::kOk);
+      ASSERT_TRUE(poll_until({server.loop.get(), client.loop.get()},
+                             [&] { return other->at_server.message_count == before + 1; }));
+    }
+  }
+}
+
+// Two threads, each with its loop, sleeping while there is nothing: messages, then large ones.
+TEST(ChannelThreads, TwoThreadsPassMessagesAndSleepInBetween) {
+  Side a({.spin = std::chrono::microseconds{5}});
+  Side b({.spin = std::chrono::microseconds{5}});
+  connect(a, b, {.lease_bytes = 64 * 1024}, {.lease_bytes = 64 * 1024});
+  ASSERT_FALSE(testing::Test::HasFatalFailure());
+  std::atomic<bool> stop{false};
+  std::thread echo([&] {
+    b.recorder.keep = false;
+    b.recorder.when_message = [](Channel& channel, std::span<const std::byte> body) {
+      EXPECT_EQ(channel.send(body), Status::kOk);
+    };
+    while (!stop.load()) b.loop->wait(patience());
+  });
+  Region body(*a.nic, a.pd.get(), 200'000);
+  fill(body.bytes(), 4);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    Status status = Status::kAgain;
+    const Bytes message = pattern(1 + i % 600, i);
+    ASSERT_EQ(a.loop->wait_until([&] { return (status = a.channel->send(message)) != Status::kAgain; }, patience()),
+              Status::kOk);
+    ASSERT_EQ(status, Status::kOk);
+    ASSERT_EQ(a.loop->wait_until([&] { return a.recorder.message_count == i + 1; }, patience()), Status::kOk) << i;
+    ASSERT_EQ(a.recorder.messages.back(), message);
+  }
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    ASSERT_EQ(a.channel->start_large({}, body.local(0, 200'000), i), Status::kOk);
+    ASSERT_EQ(a.loop->wait_until([&] { return a.recorder.completions.size() == i + 1; }, patience()), Status::kOk);
+  }
+  stop = true;
+  b.loop->wake();
+  echo.join();
+  ASSERT_TRUE(poll_until({a.loop.get(), b.loop.get()}, [&] { return b.recorder.larges.size() == 20; }));
+  for (const Bytes& large : b.recorder.larges) ASSERT_TRUE(matches(large, 4));
+}
+
+// A server's shape: another thread makes the channels while the loop's thread polls.
+TEST(ChannelThreads, ChannelsMadeInAnotherThreadServeAtOnce) {
+  Side server;
+  Side client;
+  std::atomic<bool> stop{false};
+  std::thread worker([&] {
+    while (!stop.load()) server.loop->wait(patience());
+  });
+  struct Pair {
+    Recorder at_server, at_client;
+    std::unique_ptr<Channel> server, client;
+  };
+  std::vector<std::unique_ptr<Pair>> pairs;
+  const Options options{.depth = 4, .eager_bytes = 64, .max_reads = 1, .max_operations = 1};
+  for (int i = 0; i < 30; ++i) {
+    Pair& pair = *pairs.emplace_back(std::make_unique<Pair>());
+    pair.at_server.when_message = [](Channel& channel, std::span<const std::byte> body) {
+      EXPECT_EQ(channel.send(body), Status::kOk);
+    };
+    Options server_options = options;
+    server_options.attach = i % 2 == 0 ? Attach::kInConnect : Attach::kByCaller;
+    auto s = Channel::create(*server.loop, server.pd.get(), server_options, pair.at_server);
+    auto c = Channel::create(*client.loop, client.pd.get(), options, pair.at_client);
+    ASSERT_OK(s);
+    ASSERT_OK(c);
+    pair.server = std::move(*s);
+    pair.client = std::move(*c);
+    const auto s_end = pair.server->local_endpoint({});
+    const auto c_end = pair.client->local_endpoint({});
+    ASSERT_OK(pair.server->connect(*s_end, *c_end, patience()));
+    ASSERT_OK(pair.client->connect(*c_end, *s_end, patience()));
+    if (i % 10 == 1) {
+      pair.server.reset();  // Never attached: any thread may.
+      pair.client.reset();
+      continue;
+    }
+    if (server_options.attach == Attach::kByCaller) pair.server->attach();
+    ASSERT_EQ(pair.client->send(pattern(8, 2)), Status::kOk);
+    ASSERT_EQ(client.loop->wait_until([&] { return pair.at_client.message_count == 1; }, patience()), Status::kOk);
+  }
+  stop = true;
+  server.loop->wake();
+  worker.join();
+}
+
+}  // namespace
+}  // namespace verbena::message::test

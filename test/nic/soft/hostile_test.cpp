@@ -1,0 +1,787 @@
+// What another user's process can do to this one: nothing but lose its own connection.
+//
+// The other process is this executable again, under uid 65534. It speaks the rendezvous protocol by hand (raw_peer.hpp)
+// and writes what it likes into the memory that is its own to write.
+#include "other_process.hpp"
+#include "raw_peer.hpp"
+
+#include "process.hpp"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace verbena::nic::soft {
+namespace {
+
+using namespace std::chrono_literals;
+using conformance::Request;
+using conformance::Side;
+using conformance::SideOptions;
+using WireRequest = soft::Request;
+
+constexpr uid_t kStranger = 65534;
+constexpr SideOptions kOptions{.send_depth = 32, .recv_depth = 32, .cqe = 128, .arena_bytes = std::size_t{64} << 10};
+
+enum class Act : std::uint32_t {
+  kGreet,        ///< Hello. `answer` is what came.
+  kDescriptors,  ///< Everything that a process can try on the descriptors it gets. `memory` names the arenas.
+  kOffer,        ///< A whole hand-made peer with the lie `lie`.
+  kPush,         ///< Offers of many QPs to somebody's queue pair, and one in the name of `victim`.
+  kFlood,        ///< Connections, half messages, long messages.
+};
+
+enum class Lie : std::uint32_t {
+  kNone,
+  // Geometry and descriptors.
+  kNoEntries,
+  kOddSlots,
+  kHugeData,
+  kSmallFile,
+  kUnsealed,
+  kOddStart,
+  kNotMemory,
+  // Slots.
+  kUnknownKind,
+  kLongInSlot,
+  kFarPosition,
+  kNotFirst,
+  kOpenWriteImm,
+  kEmptySegments,
+  kTwiceFirst,
+  // Counters.
+  kCounters,
+  kAlwaysInside,
+  // Events.
+  kBrokenPipe,
+  // Handshake.
+  kTwoFaced,  ///< Offers, and refuses the offer that it gets.
+  kGarbage,   ///< And beyond: random words in the slots, a seed each.
+};
+
+struct Command {
+  Act act{};
+  Lie lie{};
+  Introduction owner;
+  QpAddress victim;
+  std::array<std::uint64_t, 3> memory{};  ///< Lease, read-only arena, not granted.
+};
+
+struct Outcome {
+  bool good = true;
+  Answer answer = Answer::kOk;
+  std::uint32_t count = 0;
+  QpAddress address;
+  char text[128] = "";
+
+  void expect(bool met, const char* what) {
+    if (met || !good) return;
+    good = false;
+    std::snprintf(text, sizeof text, "%s (errno %d)", what, errno);
+  }
+};
+
+// --- the stranger -----------------------------------------------------------------------------------------------
+
+/// What no peer may do to a descriptor that it was handed.
+void attack_descriptor(Outcome& outcome, int fd, std::size_t size, bool writable) {
+  outcome.expect(::ftruncate(fd, 0) != 0, "ftruncate shrank it");
+  outcome.expect(::ftruncate(fd, static_cast<off_t>(size) * 2) != 0, "ftruncate grew it");
+  outcome.expect(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) != 0, "could seal it");
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  const Fd again(::open(path, O_RDWR | O_CLOEXEC));
+  for (const int one : {fd, again.get()}) {
+    if (one < 0) continue;
+    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, one, 0);
+    if (!writable) {
+      outcome.expect(data == MAP_FAILED, "mapped read-only memory writable");
+      void* read = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, one, 0);
+      outcome.expect(read != MAP_FAILED, "could not map it at all");
+      if (read != MAP_FAILED) {
+        outcome.expect(::mprotect(read, size, PROT_READ | PROT_WRITE) != 0, "mprotect made it writable");
+        ::munmap(read, size);
+      }
+      const char byte = 1;
+      outcome.expect(::pwrite(one, &byte, 1, 0) != 1, "wrote into it");
+    }
+    if (data != MAP_FAILED) ::munmap(data, size);
+    const bool punched = ::fallocate(one, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) == 0;
+    outcome.expect(!punched || writable, "punched a hole into read-only memory");
+  }
+}
+
+void try_descriptors(Outcome& outcome, const Command& command) {
+  RawClient client;
+  Reply reply;
+  Fds fds;
+  outcome.expect(client.connect(command.owner.address.gid) && client.hello({}, reply, fds), "hello");
+  outcome.expect(reply.answer == Answer::kOk, "was refused");
+  // The key table alone: another user's process does not get the ready set.
+  outcome.expect(fds.count == 1 && reply.size == 0, "got more than the key table");
+  attack_descriptor(outcome, fds.fds[0].get(), reply.key_entries * sizeof(KeyEntry), false);
+  const auto ask = [&](std::uint64_t id) {
+    WireRequest request;
+    request.type = RequestType::kMemory;
+    request.memory_id = id;
+    outcome.expect(client.ask(request, {}, reply, fds), "no answer");
+    return reply.answer;
+  };
+  outcome.expect(ask(command.memory[0]) == Answer::kOk && fds.count == 1 && reply.writable == 1, "lease");
+  attack_descriptor(outcome, fds.fds[0].get(), reply.size, true);
+  outcome.expect(ask(command.memory[1]) == Answer::kOk && fds.count == 1 && reply.writable == 0, "read-only arena");
+  attack_descriptor(outcome, fds.fds[0].get(), reply.size, false);
+  outcome.expect(ask(command.memory[2]) == Answer::kNotGranted && fds.count == 0, "got what is not granted");
+  outcome.expect(ask(12345) == Answer::kUnknown && fds.count == 0, "got what is not there");
+  outcome.expect(ask(~std::uint64_t{0}) == Answer::kUnknown && fds.count == 0, "got what is not there");
+}
+
+/// The memory of a hand-made QP.
+struct RawQp {
+  QpGeometry geometry{.receive_entries = 32, .slots = 32, .data_bytes = 4 * kSegmentBytes, .reserved = 0, .start = 0};
+  Fd file;
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+
+  [[nodiscard]] QpControl& control() const { return *reinterpret_cast<QpControl*>(data); }
+  [[nodiscard]] Slot& slot(std::uint64_t index) const {
+    return reinterpret_cast<Slot*>(data + geometry.slots_offset())[index % geometry.slots];
+  }
+  void publish(std::uint64_t index, unsigned kind, unsigned flags, std::uint32_t length, std::uint64_t position) const {
+    Slot& at = slot(index);
+    std::memcpy(at.payload, &position, sizeof position);
+    at.length = length;
+    at.imm = 0;
+    at.header.store(static_cast<std::uint32_t>(index + 1) | (std::uint64_t{kind} << 32) | (std::uint64_t{flags} << 40),
+                    std::memory_order_release);
+  }
+};
+
+RawQp make_raw_qp(Outcome& outcome, Lie lie) {
+  RawQp qp;
+  qp.size = qp.geometry.total_bytes();
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  qp.file = make_memfd(lie == Lie::kSmallFile ? 4096 : qp.size, lie == Lie::kUnsealed ? 0 : kSeals);
+  void* data = ::mmap(nullptr, qp.size, PROT_READ | PROT_WRITE, MAP_SHARED, qp.file.get(), 0);
+  outcome.expect(data != MAP_FAILED, "mmap");
+  qp.data = static_cast<std::byte*>(data);
+  qp.control().rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady));
+  qp.control().rare.min_receive.store(~0U);
+  if (lie == Lie::kNotMemory) {
+    int ends[2];
+    outcome.expect(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
+    qp.file = Fd(ends[0]);
+    ::close(ends[1]);
+  }
+  if (lie == Lie::kNoEntries) qp.geometry.receive_entries = 0;
+  if (lie == Lie::kOddSlots) qp.geometry.slots = 31;
+  if (lie == Lie::kHugeData) qp.geometry.data_bytes = 1U << 31;
+  if (lie == Lie::kOddStart) qp.geometry.start = 5;
+  return qp;
+}
+
+/// What the QP says once the owner has it mapped.
+void tell_lie(const RawQp& qp, Lie lie) {
+  constexpr unsigned kSend = static_cast<unsigned>(SlotKind::kSend);
+  constexpr unsigned kWhole = SlotFlags::kFirst | SlotFlags::kLast;
+  switch (lie) {
+    case Lie::kNone: return qp.publish(0, kSend, kWhole, 8, 0x1234);
+    case Lie::kUnknownKind: return qp.publish(0, 77, kWhole, 8, 0);
+    case Lie::kLongInSlot: return qp.publish(0, kSend, kWhole, 1U << 31, 0);
+    case Lie::kFarPosition: return qp.publish(0, kSend, kWhole | SlotFlags::kInData, ~0U, ~std::uint64_t{0});
+    case Lie::kNotFirst: return qp.publish(0, kSend, SlotFlags::kLast, 8, 0);
+    case Lie::kOpenWriteImm:
+      return qp.publish(0, static_cast<unsigned>(SlotKind::kWriteImm), SlotFlags::kFirst, 0xFFFFFFF0U, 0);
+    case Lie::kEmptySegments: return qp.publish(0, kSend, SlotFlags::kFirst, 0, 0);
+    case Lie::kTwiceFirst:
+      qp.publish(1, kSend, SlotFlags::kFirst, 8, 0);
+      return qp.publish(0, kSend, SlotFlags::kFirst | SlotFlags::kInData, kSegmentBytes, 0);
+    case Lie::kCounters:
+      qp.control().receives.posted.store(std::uint64_t{1} << 60);
+      return qp.control().consumer.consumed.store(std::uint64_t{1} << 62);
+    case Lie::kAlwaysInside: return qp.control().access.word.store(1);
+    default: break;
+  }
+  if (lie < Lie::kGarbage) return;
+  std::uint64_t state = static_cast<std::uint64_t>(lie) * 0x9E3779B97F4A7C15U;
+  const auto random = [&] {
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+  };
+  for (std::uint64_t index = 32; index-- > 0;) {
+    const std::uint64_t word = random();
+    qp.publish(
+        index, static_cast<unsigned>(word % 7), static_cast<unsigned>(word >> 8) & 0xF,
+        (word >> 16) % 4 == 0 ? static_cast<std::uint32_t>(random()) : static_cast<std::uint32_t>(random() % 5000),
+        random());
+  }
+}
+
+/// Offers, says where it listens, serves the owner's connection, then tells its lie.
+void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawListener& listener, RawClient& client) {
+  const auto number = static_cast<std::uint64_t>(command.lie) + command.owner.address.qp_num * 1000ULL;
+  outcome.expect(listener.listen(command.owner.address.gid, number), "listen");
+  outcome.address.gid = listener.gid();
+  outcome.address.qp_num = 77;
+  Reply reply;
+  Fds fds;
+  outcome.expect(client.connect(command.owner.address.gid) && client.hello(listener.gid(), reply, fds), "hello");
+  const RawQp qp = make_raw_qp(outcome, command.lie);
+  WireRequest offer;
+  offer.type = RequestType::kOffer;
+  offer.my_gid = listener.gid();
+  offer.my_qp = outcome.address.qp_num;
+  offer.your_qp = command.owner.address.qp_num;
+  offer.pd = 1;
+  offer.access = conformance::kRemoteAccess;
+  offer.ready_bit = 3;
+  offer.geometry = qp.geometry;
+  if (command.lie == Lie::kBrokenPipe) {
+    int ends[2];
+    outcome.expect(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
+    ::close(ends[0]);
+    const Fd writing(ends[1]);
+    offer.has_event = 1;
+    // Whoever writes into that gets a SIGPIPE.
+    outcome.expect(client.ask(offer, {qp.file.get(), writing.get()}, reply, fds), "no answer");
+    outcome.answer = reply.answer;
+    qp.control().rare.wake.store(Wake::kMessage | Wake::kCredit);
+    qp.control().receives.posted.store(8);
+  } else {
+    outcome.expect(client.ask(offer, {qp.file.get()}, reply, fds) && reply.answer == Answer::kOk, "offer");
+  }
+  (void)put(socket, outcome);
+
+  constexpr std::uint32_t kKeys = 64;
+  const Fd keys = make_memfd(kKeys * sizeof(KeyEntry), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  for (bool offered = false; !offered && outcome.good;) {
+    WireRequest request;
+    if (!listener.take(request, fds, Deadline::after(10s))) return outcome.expect(false, "the owner did not connect");
+    Reply mine;
+    mine.gid = listener.gid();
+    mine.key_entries = kKeys;
+    if (request.type == RequestType::kHello) {
+      (void)listener.answer(mine, {keys.get()});
+      continue;
+    }
+    if (command.lie == Lie::kTwoFaced && request.type == RequestType::kOffer) {
+      qp.control().access.word.store(1);
+      outcome.expect(client.ask(offer, {qp.file.get()}, reply, fds), "second offer");
+      mine.answer = Answer::kUnknown;
+    }
+    (void)listener.answer(mine, {});
+    offered = request.type == RequestType::kOffer;
+    if (offered && command.lie == Lie::kNone)
+      attack_descriptor(outcome, fds.fds[0].get(), request.geometry.total_bytes(), false);
+  }
+  tell_lie(qp, command.lie);
+  ::munmap(qp.data, qp.size);
+}
+
+void push_offers(Outcome& outcome, const Command& command) {
+  RawClient client;
+  Reply reply;
+  Fds fds;
+  outcome.expect(client.connect(command.owner.address.gid) && client.hello({}, reply, fds), "hello");
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    const RawQp qp = make_raw_qp(outcome, Lie::kNone);
+    WireRequest offer;
+    offer.type = RequestType::kOffer;
+    offer.my_gid = command.victim.gid;
+    offer.my_qp = command.victim.qp_num + i;  // The first is in the victim's very name.
+    offer.your_qp = command.owner.address.qp_num;
+    offer.geometry = qp.geometry;
+    outcome.expect(client.ask(offer, {qp.file.get()}, reply, fds), "no answer");
+    ::munmap(qp.data, qp.size);
+  }
+}
+
+void flood(Outcome& outcome, const Command& command, std::vector<RawClient>& held) {
+  const ibv_gid& owner = command.owner.address.gid;
+  std::array<char, 4096> noise{};
+  for (int i = 0; i < 200; ++i) {
+    RawClient silent;
+    if (silent.connect(owner)) held.push_back(std::move(silent));
+    RawClient half;
+    (void)(half.connect(owner) && half.send(noise.data(), 10));
+    RawClient large;
+    (void)(large.connect(owner) && large.send(noise.data(), noise.size()));
+    outcome.expect(large.hung_up() && half.hung_up(), "broken messages were accepted");
+  }
+  RawClient busy;
+  Reply reply;
+  Fds fds;
+  outcome.expect(busy.connect(owner) && busy.hello({}, reply, fds), "hello");
+  const WireRequest hello;
+  // Never takes an answer: it is cut off, not waited for.
+  bool cut = false;
+  for (int i = 0; i < 100'000 && !cut; ++i) cut = !busy.send(&hello, sizeof hello) && errno != EAGAIN;
+  outcome.expect(cut, "was served for ever");
+  for (int i = 0; i < 600; ++i) {
+    RawClient greeted;
+    if (!greeted.connect(owner) || !greeted.hello({}, reply, fds)) continue;
+    ++outcome.count;
+    held.push_back(std::move(greeted));
+  }
+}
+
+int be_stranger(int socket) {
+  if (::setgroups(0, nullptr) != 0 || ::setresgid(kStranger, kStranger, kStranger) != 0 ||
+      ::setresuid(kStranger, kStranger, kStranger) != 0) {
+    return 2;
+  }
+  ::prctl(PR_SET_DUMPABLE, 1);  // As a process has it that was started by that user.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::vector<RawClient> held;
+  RawListener listener;
+  RawClient client;
+  for (Command command; get(socket, command);) {
+    Outcome outcome;
+    Reply reply;
+    Fds fds;
+    switch (command.act) {
+      case Act::kGreet: {
+        RawClient guest;
+        outcome.expect(guest.connect(command.owner.address.gid) && guest.hello({}, reply, fds), "hello");
+        outcome.answer = reply.answer;
+        outcome.count = static_cast<std::uint32_t>(fds.count);
+        break;
+      }
+      case Act::kDescriptors: try_descriptors(outcome, command); break;
+      case Act::kOffer: offer_and_lie(outcome, command, socket, listener, client); break;
+      case Act::kPush: push_offers(outcome, command); break;
+      case Act::kFlood: flood(outcome, command, held); break;
+    }
+    if (!put(socket, outcome)) return 3;
+  }
+  return 0;
+}
+
+/// An honest peer; `argument` bit 0: of another user, 1: whom it allows, 2: in a network namespace of its own, 3: with
+/// a child that keeps its sockets.
+int be_peer(std::uint64_t argument, int socket) {
+  if ((argument & 4) != 0 && ::unshare(CLONE_NEWNET) != 0) return 77;
+  if ((argument & 1) != 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setresgid(kStranger, kStranger, kStranger) != 0 ||
+        ::setresuid(kStranger, kStranger, kStranger) != 0) {
+      return 2;
+    }
+    ::prctl(PR_SET_DUMPABLE, 1);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  }
+  const uid_t root = 0;
+  SoftOptions options{.max_qp = 16, .max_mr = 64};
+  if ((argument & 2) != 0) options.allowed_uids = std::span(&root, 1);
+  auto nic = open_soft(options);
+  Side side;
+  if (!nic || !make_side(side, **nic, kOptions)) return 3;
+  Introduction owner;
+  if (!put(socket, introduce(side)) || !get(socket, owner)) return 4;
+  const auto connected = connect_side(side, owner.address);
+  const Status status = connected ? Status::kOk : connected.error().status();
+  if (!put(socket, status)) return 5;
+  if (connected) {
+    test::fill(side.bytes(0, 64), 5);
+    (void)Request(IBV_WR_SEND, 1).gather(side.sge(0, 64)).post(side);
+  }
+  if ((argument & 8) != 0 && ::fork() == 0) {
+    ::prctl(PR_SET_PDEATHSIG, 0);
+    char end = 0;  // Ends with the test: the other end of the socket closes.
+    (void)put(socket, end);
+    (void)get(socket, end);
+    ::_exit(0);
+  }
+  const Deadline deadline = Deadline::after(60s);
+  pollfd entry{socket, POLLIN, 0};
+  while (!deadline.passed() && ::poll(&entry, 1, 1) == 0) side.poll();
+  return 0;
+}
+
+// --- the owner --------------------------------------------------------------------------------------------------
+
+class Hostile : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root, to start a process of another user";
+    open(true);
+  }
+  void open(bool allow) {
+    const uid_t allowed = kStranger;
+    SoftOptions options{.max_qp = 64, .max_mr = 64};
+    if (allow) options.allowed_uids = std::span(&allowed, 1);
+    auto opened = open_soft(options);
+    ASSERT_OK(opened);
+    nic_ = std::move(*opened);
+  }
+  void TearDown() override {
+    // The other process outlives no test: it is killed here, before what it was connected to goes.
+    other_ = OtherProcess();
+    for (Side* side : {&side_, &good_, &twin_}) {
+      if (side->nic != nullptr) side->close();
+    }
+  }
+  void start(std::string_view role, std::uint64_t argument = 0) {
+    other_ = OtherProcess::start(role, argument);
+    ASSERT_TRUE(other_);
+  }
+  Outcome act(const Command& command) {
+    Outcome outcome;
+    outcome.good = false;
+    if (!put(other_.socket(), command) || !get(other_.socket(), outcome)) ADD_FAILURE() << "the stranger is gone";
+    EXPECT_TRUE(outcome.good) << outcome.text;
+    return outcome;
+  }
+  void poll_all() {
+    for (Side* side : {&side_, &good_, &twin_}) {
+      if (side->nic != nullptr) side->poll();
+    }
+  }
+  /// A pair of this NIC's own that nothing may disturb.
+  void make_good() {
+    ASSERT_OK(make_side(good_, *nic_, kOptions));
+    ASSERT_OK(make_side(twin_, *nic_, kOptions));
+  }
+  void exchange() {
+    good_.received.clear();
+    ASSERT_EQ(good_.post_recv(9, good_.sge(0, 4096)), 0);
+    test::fill(twin_.bytes(0, 4096), ++messages_);
+    ASSERT_EQ(Request(IBV_WR_SEND, 1).gather(twin_.sge(0, 4096)).post(twin_), 0);
+    const Deadline deadline = conformance::soon();
+    while (good_.received.empty() && !deadline.passed()) poll_all();
+    ASSERT_FALSE(good_.received.empty());
+    EXPECT_TRUE(conformance::succeeded(good_.received.front(), 9, IBV_WC_RECV));
+    EXPECT_TRUE(test::matches(good_.bytes(0, 4096), messages_));
+  }
+  void make_good_pair() {
+    ASSERT_NO_FATAL_FAILURE(make_good());
+    ASSERT_OK(connect_side(good_, twin_.nic->address_of(twin_.qp.get())));
+    ASSERT_OK(connect_side(twin_, good_.nic->address_of(good_.qp.get())));
+    exchange();
+  }
+  bool reaches_error() {
+    const Deadline deadline = conformance::soon();
+    while (side_.state() != IBV_QPS_ERR && !deadline.passed()) poll_all();
+    return side_.state() == IBV_QPS_ERR;
+  }
+  /// One hand-made peer with one lie, connected as far as it goes.
+  void meet(Lie lie) {
+    side_ = Side();
+    ASSERT_OK(make_side(side_, *nic_, kOptions));
+    if (lie != Lie::kCounters) {
+      for (std::size_t i = 0; i < 4; ++i) ASSERT_EQ(side_.post_recv(i, side_.sge(i * 8192, 8192)), 0);
+    }
+    Command command{.act = Act::kOffer, .lie = lie, .owner = introduce(side_), .victim = {}, .memory = {}};
+    ASSERT_TRUE(put(other_.socket(), command) && get(other_.socket(), offered_));
+    ASSERT_TRUE(offered_.good) << offered_.text;
+    const auto connected = connect_side(side_, offered_.address);
+    if (lie == Lie::kTwoFaced) {
+      EXPECT_STATUS(connected, Status::kProtocol);
+    } else {
+      ASSERT_OK(connected);
+    }
+    Outcome done;
+    ASSERT_TRUE(get(other_.socket(), done));
+    EXPECT_TRUE(done.good) << done.text;
+  }
+
+  std::unique_ptr<Nic> nic_;
+  Side side_;
+  Side good_;
+  Side twin_;
+  OtherProcess other_;
+  Outcome offered_;
+  std::uint64_t messages_ = 0;
+};
+
+TEST_F(Hostile, AnotherUserIsRefusedByDefault) {
+  nic_.reset();
+  ASSERT_NO_FATAL_FAILURE(open(false));
+  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  const Outcome outcome = act({.act = Act::kGreet, .lie = {}, .owner = introduce(side_), .victim = {}, .memory = {}});
+  EXPECT_EQ(outcome.answer, Answer::kNotAllowed);
+  EXPECT_EQ(outcome.count, 0U);
+  // Both sides' calls say so, whoever of the two has the other on its list.
+  for (const std::uint64_t allows : {0U, 2U}) {
+    ASSERT_NO_FATAL_FAILURE(start("peer", 1 | allows));
+    Introduction peer;
+    ASSERT_TRUE(get(other_.socket(), peer));
+    EXPECT_STATUS(connect_side(side_, peer.address), Status::kNotAllowed);
+    Status status{};
+    ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+    EXPECT_EQ(status, Status::kNotAllowed);
+  }
+}
+
+TEST_F(Hostile, AnotherUserConnectsWhenAllowed) {
+  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
+  ASSERT_NO_FATAL_FAILURE(start("peer", 1 | 2));
+  Introduction peer;
+  Status status{};
+  ASSERT_TRUE(get(other_.socket(), peer));
+  ASSERT_OK(connect_side(side_, peer.address));
+  ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+  EXPECT_EQ(status, Status::kOk);
+  const Deadline deadline = conformance::soon();
+  while (side_.received.empty() && !deadline.passed()) side_.poll();
+  ASSERT_FALSE(side_.received.empty());
+  EXPECT_TRUE(conformance::succeeded(side_.received.front(), 1, IBV_WC_RECV));
+  EXPECT_TRUE(test::matches(side_.bytes(0, 64), 5));
+  const auto process = nic_->peer_of(side_.qp.get());
+  ASSERT_OK(process);
+  EXPECT_EQ(process->uid, kStranger);
+  EXPECT_EQ(process->pid, other_.pid());
+}
+
+TEST_F(Hostile, DescriptorsAreGoodForNothingElse) {
+  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  const auto make = [&](host::Share share, Grant::To to) {
+    auto arena = host::Arena::create({.size_bytes = 65536, .share = share, .prefault_threads = 1});
+    EXPECT_OK(arena);
+    auto id = nic_->attach(*arena, {.to = to, .gid = nic_->gid()});
+    EXPECT_OK(id);
+    return std::pair(std::move(*arena), *id);
+  };
+  auto [open_arena, open_id] = make(host::Share::kReadOnly, Grant::To::kAnyPeer);
+  auto [closed_arena, closed_id] = make(host::Share::kReadWrite, Grant::To::kOneGid);
+  test::fill(open_arena.bytes(), 3);
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  (void)act({.act = Act::kDescriptors,
+             .lie = {},
+             .owner = introduce(side_),
+             .victim = {},
+             .memory = {side_.memory_id, open_id, closed_id}});
+  // Punched, at worst: all of it is still there to read and write.
+  std::ranges::fill(side_.arena.bytes(), std::byte{7});
+  EXPECT_TRUE(test::all_are(side_.arena.bytes(), std::byte{7}));
+  EXPECT_TRUE(test::matches(open_arena.bytes(), 3));
+  EXPECT_OK(nic_->detach(open_id));
+  EXPECT_OK(nic_->detach(closed_id));
+}
+
+TEST_F(Hostile, LiesEndTheLiarsQueuePair) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  for (Lie lie = Lie::kNoEntries; lie <= Lie::kTwiceFirst;
+       lie = static_cast<Lie>(static_cast<std::uint32_t>(lie) + 1)) {
+    SCOPED_TRACE(testing::Message() << "lie " << static_cast<std::uint32_t>(lie));
+    ASSERT_NO_FATAL_FAILURE(meet(lie));
+    EXPECT_TRUE(reaches_error());
+    EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kProtocol);
+    for (const ibv_wc& wc : side_.received) EXPECT_NE(wc.status, IBV_WC_SUCCESS);
+    side_.close();
+    ASSERT_NO_FATAL_FAILURE(exchange());
+  }
+}
+
+TEST_F(Hostile, AHandMadePeerWorksWithoutALie) {
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kNone));
+  const Deadline deadline = conformance::soon();
+  while (side_.received.empty() && !deadline.passed()) side_.poll();
+  ASSERT_FALSE(side_.received.empty());
+  EXPECT_TRUE(conformance::succeeded(side_.received.front(), 0, IBV_WC_RECV));
+  EXPECT_EQ(side_.word(0), 0x1234U);
+  other_.kill();
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+TEST_F(Hostile, GarbageInTheRing) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ASSERT_NO_FATAL_FAILURE(meet(static_cast<Lie>(static_cast<std::uint32_t>(Lie::kGarbage) + seed)));
+    // More slots than receives: any sequence of them ends in an error.
+    EXPECT_TRUE(reaches_error());
+    EXPECT_NE(nic_->qp_failure(side_.qp.get()), Status::kOk);
+    side_.close();
+  }
+  exchange();
+}
+
+TEST_F(Hostile, CountersThatLie) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kCounters));
+  // Believed to have any number of receives and never to consume: the ring fills, then sends wait.
+  std::size_t posted = 0;
+  for (int i = 0; i < 1000; ++i) {
+    side_.poll();
+    ibv_send_wr* bad = nullptr;
+    Request request(IBV_WR_SEND, 1);
+    request.gather(side_.sge(0, 4096));
+    posted += ibv_post_send(side_.qp.get(), &request.prepare(), &bad) == 0;
+  }
+  EXPECT_GE(posted, 32U);
+  EXPECT_LE(posted, 64U);
+  exchange();
+  other_.kill();
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+TEST_F(Hostile, APeerThatNeverLeavesARegion) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  Mr region = side_.reg(0, 4096, conformance::kAllAccess);
+  EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(20ms)), Status::kTimedOut);
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kTimedOut);
+  exchange();
+}
+
+TEST_F(Hostile, AnEventMustBeAnEventDescriptor) {
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kBrokenPipe));
+  (void)Request(IBV_WR_SEND, 1).gather(side_.sge(0, 8)).post(side_);
+  for (int i = 0; i < 100; ++i) side_.poll();
+  EXPECT_EQ(offered_.answer, Answer::kBad);
+}
+
+TEST_F(Hostile, APeerThatConnectsAndRefuses) {
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kTwoFaced));
+  // Its side of the connection is still what revocation has to look at.
+  Mr region = side_.reg(0, 4096, conformance::kAllAccess);
+  EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(20ms)), Status::kTimedOut);
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kProtocol);
+}
+
+TEST_F(Hostile, OffersInTheNameOfOthers) {
+  ASSERT_NO_FATAL_FAILURE(make_good());
+  // The good offer is there first, then the stranger's, then the owner connects.
+  ASSERT_OK(connect_side(twin_, nic_->address_of(good_.qp.get())));
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  (void)act({.act = Act::kPush,
+             .lie = {},
+             .owner = introduce(good_),
+             .victim = nic_->address_of(twin_.qp.get()),
+             .memory = {}});
+  ASSERT_OK(connect_side(good_, nic_->address_of(twin_.qp.get())));
+  exchange();
+}
+
+TEST_F(Hostile, Flood) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  const std::size_t before = test::open_descriptors();
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  const Outcome outcome = act({.act = Act::kFlood, .lie = {}, .owner = introduce(good_), .victim = {}, .memory = {}});
+  exchange();
+  // One user takes its share of this process's descriptors, not all of them.
+  EXPECT_LE(outcome.count, 256U);
+  EXPECT_LE(test::open_descriptors(), before + 400);
+  // Another process of ours connects all the same, while the stranger's connections stand.
+  OtherProcess stranger = std::move(other_);
+  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
+  ASSERT_NO_FATAL_FAILURE(start("peer"));
+  Introduction peer;
+  Status status{};
+  ASSERT_TRUE(get(other_.socket(), peer));
+  ASSERT_OK(connect_side(side_, peer.address));
+  ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+  EXPECT_EQ(status, Status::kOk);
+  const Deadline deadline = conformance::soon();
+  while (side_.received.empty() && !deadline.passed()) side_.poll();
+  EXPECT_FALSE(side_.received.empty());
+}
+
+// --- peers that are elsewhere, or gone -----------------------------------------------------------------------------
+
+class Elsewhere : public Hostile {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(open(false));
+    ASSERT_OK(make_side(side_, *nic_, kOptions));
+  }
+  void befriend(std::uint64_t argument) {
+    ASSERT_NO_FATAL_FAILURE(start("peer", argument));
+    Introduction peer;
+    Status status{};
+    ASSERT_TRUE(get(other_.socket(), peer));
+    ASSERT_OK(connect_side(side_, peer.address));
+    ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+    ASSERT_EQ(status, Status::kOk);
+  }
+};
+
+TEST_F(Elsewhere, AnotherNetworkNamespace) {
+  ASSERT_NO_FATAL_FAILURE(start("peer", 4));
+  Introduction peer;
+  if (!get(other_.socket(), peer)) {
+    const int status = other_.wait();
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 77) << status;
+    GTEST_SKIP() << "unshare(CLONE_NEWNET) is not permitted here";
+  }
+  EXPECT_STATUS(connect_side(side_, peer.address), Status::kOtherNamespace);
+  Status status{};
+  ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+  EXPECT_EQ(status, Status::kOtherNamespace);
+}
+
+TEST_F(Elsewhere, AnAddressNobodyAnswersTo) {
+  QpAddress address = nic_->address_of(side_.qp.get());
+  address.gid.raw[15] ^= 1;
+  EXPECT_STATUS(connect_side(side_, address), Status::kPeerLost);
+  address.gid.raw[0] ^= 1;  // Of the hash of the boot.
+  EXPECT_STATUS(connect_side(side_, address), Status::kOtherHost);
+}
+
+TEST_F(Elsewhere, ADeadProcess) {
+  ASSERT_NO_FATAL_FAILURE(start("peer"));
+  Introduction peer;
+  ASSERT_TRUE(get(other_.socket(), peer));
+  other_ = OtherProcess();
+  EXPECT_STATUS(connect_side(side_, peer.address), Status::kPeerLost);
+}
+
+TEST_F(Elsewhere, ANicClosedInALivingProcess) {
+  auto second = open_soft({.max_qp = 16, .max_mr = 64});
+  ASSERT_OK(second);
+  ASSERT_OK(make_side(good_, **second, kOptions));
+  ASSERT_OK(connect_side(side_, (*second)->address_of(good_.qp.get())));
+  ASSERT_OK(connect_side(good_, nic_->address_of(side_.qp.get())));
+  good_.close();
+  second->reset();
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+TEST_F(Elsewhere, AForkedChildKeepsTheSockets) {
+  ASSERT_NO_FATAL_FAILURE(befriend(8));
+  ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
+  Deadline deadline = conformance::soon();
+  while (side_.received.empty() && !deadline.passed()) side_.poll();
+  char ready = 0;
+  ASSERT_TRUE(get(other_.socket(), ready));  // From the child.
+  other_.kill();
+  EXPECT_TRUE(reaches_error());
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+}  // namespace
+
+int run_other(std::string_view role, std::uint64_t argument, int socket) {
+  return role == "peer" ? be_peer(argument, socket) : be_stranger(socket);
+}
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,589 @@
+// The real verbena-kv as its users run it: every subcommand, exit codes, what goes to stdout and what to stderr.
+#include "kv_process.hpp"
+#include "scratch.hpp"
+
+#include <verbena/deadline.hpp>
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::test {
+namespace {
+
+testing::AssertionResult contains(std::string_view text, std::string_view part) {
+  if (text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << '"' << part << "\" is not in:\n" << text;
+}
+
+/// It ended with `exit` and said exactly one line on stderr, which names the program, or none when it is 0.
+testing::AssertionResult ended(const Ran& ran, int exit) {
+  const auto lines = std::ranges::count(ran.err, '\n');
+  const bool one_line = lines == 1 && ran.err.starts_with("verbena-kv: ") && ran.err.back() == '\n';
+  if (ran.exit == exit && (exit == 0 ? ran.err.empty() : one_line)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "exit " << ran.exit << " (expected " << exit << "), signal " << ran.signal
+                                     << (ran.late ? ", late" : "") << "\nstdout: " << ran.out.substr(0, 2000)
+                                     << "\nstderr: " << ran.err.substr(0, 2000);
+}
+
+/// All 256 bytes, again and again.
+std::string every_byte(std::size_t length) {
+  std::string bytes;
+  for (std::size_t i = 0; i < length; ++i) bytes.push_back(static_cast<char>((i * 7 + i / 256) & 0xff));
+  return bytes;
+}
+
+/// A port of this host on which nothing listens (as far as the next moments go).
+std::string free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ::close(fd);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+// Command lines that make no sense, and ones that need no server.
+
+TEST(KvUsage, WrongCommandLinesEndWithTwo) {
+  const std::vector<Arguments> wrong{
+      {},
+      {"frobnicate"},
+      {"put"},
+      {"put", "key"},
+      {"put", "key", "value", "-f", "file"},
+      {"put", "key", "value", "more"},
+      {"get"},
+      {"cas", "key", "not-a-number", "value"},
+      {"cas", "key", "1"},
+      {"get", "key", "-p", "0"},
+      {"get", "key", "-p", "65536"},
+      {"get", "key", "-p", "12x"},
+      {"get", "key", "--no-such-option"},
+      {"serve", "-m", "0"},
+      {"serve", "-w", "65"},
+      {"serve", "--grace-ms", "-1"},
+      {"bench", "--depth", "0"},
+      {"bench", "--read-percent", "101"},
+      {"bench", "--value-size", "many"},
+      {"load"},
+  };
+  for (const Arguments& arguments : wrong) {
+    const Ran ran = run_kv(arguments);
+    std::string line;
+    for (const std::string& word : arguments) line += ' ' + word;
+    EXPECT_TRUE(ended(ran, 2)) << line;
+    EXPECT_TRUE(contains(ran.err, "--help")) << line;
+  }
+}
+
+TEST(KvUsage, HelpAndVersionGoToStdout) {
+  const Ran help = run_kv({"--help"});
+  EXPECT_TRUE(ended(help, 0));
+  for (const char* name : {"serve", "put", "get", "cas", "del", "load", "verify", "bench", "shell"}) {
+    EXPECT_TRUE(contains(help.out, name));
+    EXPECT_TRUE(ended(run_kv({name, "--help"}), 0)) << name;
+  }
+  const Ran version = run_kv({"--version"});
+  EXPECT_TRUE(ended(version, 0));
+  EXPECT_TRUE(version.out.starts_with("verbena-kv "));
+}
+
+TEST(KvUsage, NothingListensThere) {
+  for (const Arguments& command :
+       {Arguments{"put", "k", "v"}, Arguments{"get", "k"}, Arguments{"cas", "k", "0", "v"}, Arguments{"del", "k"},
+        Arguments{"stats"}, Arguments{"bench"}, Arguments{"shell"}, Arguments{"load", "/proc/self/fdinfo"}}) {
+    Arguments with_port = command;
+    with_port.insert(with_port.end(), {"-p", free_port()});
+    const Ran ran = run_kv(with_port);
+    EXPECT_TRUE(ended(ran, 3)) << command.front();
+    EXPECT_TRUE(contains(ran.err, "127.0.0.1:")) << command.front();
+  }
+}
+
+TEST(KvUsage, NameThatDoesNotResolve) {
+  const Ran ran = run_kv({"get", "k", "-a", "no-such-host.invalid"});
+  EXPECT_TRUE(ended(ran, 3));
+  EXPECT_TRUE(contains(ran.err, "no-such-host.invalid"));
+}
+
+// Commands against one server.
+
+class Kv : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { server_ = new KvServer; }
+  static void TearDownTestSuite() {
+    delete server_;
+    server_ = nullptr;
+  }
+  void SetUp() override { ASSERT_NE(server_->port(), 0) << server_->process().finish().err; }
+
+  static Ran run(const Arguments& arguments, const std::string& input = {}) { return server_->run(arguments, input); }
+  /// Puts, and the version that it printed.
+  static std::uint64_t put(const std::string& key, const std::string& value) {
+    const Ran ran = run({"put", key, "-f", "-"}, value);
+    EXPECT_TRUE(ended(ran, 0));
+    return std::strtoull(ran.out.c_str(), nullptr, 10);
+  }
+  static std::string get(const std::string& key) {
+    const Ran ran = run({"get", key});
+    EXPECT_TRUE(ended(ran, 0));
+    return ran.out;
+  }
+
+  static KvServer* server_;
+};
+KvServer* Kv::server_ = nullptr;
+
+TEST_F(Kv, PutPrintsARisingVersionAndGetTheRawValue) {
+  const Ran first = run({"put", "greeting", "hello world"});
+  EXPECT_TRUE(ended(first, 0));
+  EXPECT_TRUE(!first.out.empty() && first.out.find_first_not_of("0123456789") == first.out.size() - 1 &&
+              first.out.back() == '\n')
+      << first.out;
+  EXPECT_EQ(get("greeting"), "hello world");
+  const Ran second = run({"put", "greeting", "hello again"});
+  EXPECT_GT(std::stoull(second.out), std::stoull(first.out));
+  EXPECT_EQ(get("greeting"), "hello again");
+}
+
+TEST_F(Kv, ValuesOfEverySizeAndByte) {
+  for (const std::size_t length : {0U, 1U, 4095U, 4096U, 4097U, 65'536U, 3'000'001U}) {
+    const std::string value = every_byte(length);
+    put("sized", value);
+    EXPECT_TRUE(get("sized") == value) << length;
+  }
+}
+
+TEST_F(Kv, ValueFromAFileAndKeysThatLookLikeCommands) {
+  const Scratch scratch;
+  scratch.write("value", every_byte(10'000));
+  EXPECT_TRUE(ended(run({"put", "get", "-f", (scratch.path() / "value").string()}), 0));
+  EXPECT_TRUE(get("get") == every_byte(10'000));
+  const Ran missing = run({"put", "get", "-f", (scratch.path() / "none").string()});
+  EXPECT_TRUE(ended(missing, 3));
+  EXPECT_TRUE(contains(missing.err, "none"));
+  EXPECT_TRUE(get("get") == every_byte(10'000));
+  EXPECT_TRUE(ended(run({"put", "minus", "--", "-5"}), 0));
+  EXPECT_EQ(get("minus"), "-5");
+  EXPECT_TRUE(ended(run({"put", "empty", ""}), 0));
+  EXPECT_EQ(get("empty"), "");
+}
+
+TEST_F(Kv, WhatIsNotThereEndsWithOne) {
+  for (const Arguments& command :
+       {Arguments{"get", "absent"}, Arguments{"del", "absent"}, Arguments{"cas", "absent", "7", "v"}}) {
+    const Ran ran = run(command);
+    EXPECT_TRUE(ended(ran, 1)) << command.front();
+    EXPECT_TRUE(contains(ran.err, "\"absent\"")) << command.front();
+    EXPECT_EQ(ran.out, "");
+  }
+}
+
+TEST_F(Kv, DelDeletes) {
+  put("doomed", "x");
+  const Ran ran = run({"del", "doomed"});
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_EQ(ran.out, "");
+  EXPECT_TRUE(ended(run({"get", "doomed"}), 1));
+}
+
+TEST_F(Kv, CasStoresOnlyOverTheVersionNamed) {
+  const Ran created = run({"cas", "counter", "0", "one"});
+  ASSERT_TRUE(ended(created, 0));
+  const Ran again = run({"cas", "counter", "0", "two"});
+  EXPECT_TRUE(ended(again, 1));
+  const std::string version = created.out.substr(0, created.out.size() - 1);
+  EXPECT_TRUE(contains(again.err, version));
+  EXPECT_EQ(get("counter"), "one");
+  const Ran replaced = run({"cas", "counter", version, "-f", "-"}, "three");
+  ASSERT_TRUE(ended(replaced, 0));
+  EXPECT_GT(std::stoull(replaced.out), std::stoull(created.out));
+  EXPECT_EQ(get("counter"), "three");
+}
+
+TEST_F(Kv, KeysThatCannotBe) {
+  EXPECT_TRUE(ended(run({"put", "", "v"}), 3));
+  EXPECT_TRUE(ended(run({"put", std::string(1025, 'k'), "v"}), 3));
+  EXPECT_TRUE(ended(run({"get", std::string(1025, 'k')}), 3));
+  EXPECT_TRUE(ended(run({"put", std::string(1024, 'k'), "v"}), 0));
+  EXPECT_EQ(get(std::string(1024, 'k')), "v");
+}
+
+TEST_F(Kv, ValuesLongerThanTheLimitAreRefused) {
+  // 64 MiB of memory: values up to half of that.
+  const Ran ran = run({"put", "long", "-f", "-"}, std::string((std::size_t{32} << 20) + 1, 'x'));
+  EXPECT_TRUE(ended(ran, 3));
+  EXPECT_TRUE(contains(ran.err, "--max-value-mib"));
+  EXPECT_TRUE(ended(run({"get", "long"}), 1));
+}
+
+TEST_F(Kv, OutputThatCannotBeWrittenIsAnError) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "needs /dev/full";
+  put("full", "x");
+  const std::string command =
+      std::string(VERBENA_KV) + " get full -p " + std::to_string(server_->port()) + " >/dev/full 2>/dev/null";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+}
+
+TEST_F(Kv, StatsCount) {
+  put("counted", "x");
+  const Ran ran = run({"stats"});
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_TRUE(contains(ran.out, "items "));
+  EXPECT_TRUE(contains(ran.out, "clients 1 now"));
+}
+
+// Trees.
+
+/// Empty and binary files, deep paths, a megabyte, hidden ones, names with blanks.
+void make_tree(const Scratch& scratch) {
+  scratch.write("empty", "");
+  scratch.write("one", "x");
+  scratch.write(".hidden", "secret");
+  scratch.write("with blank/and \"quote\"", "q");
+  scratch.write("binary", every_byte(5'000));
+  scratch.write("eager", every_byte(4'095));
+  scratch.write("slot", every_byte(65'536));
+  scratch.write("slot-less-one", every_byte(65'535));
+  scratch.write("large/megabytes", every_byte(2'500'000));
+  std::string deep = "deep";
+  for (int i = 0; i < 40; ++i) deep += "/level" + std::to_string(i);
+  scratch.write(deep + "/leaf", "deep leaf");
+  for (int i = 0; i < 300; ++i)
+    scratch.write("many/" + std::to_string(i), every_byte(static_cast<std::size_t>(i) * 50));
+}
+
+TEST_F(Kv, LoadAndVerifyATree) {
+  const Scratch scratch;
+  make_tree(scratch);
+  const std::string root = scratch.path().string();
+  const Ran load = run({"load", root});
+  ASSERT_TRUE(ended(load, 0));
+  EXPECT_TRUE(contains(load.out, "loaded 310 files"));
+  EXPECT_TRUE(get("large/megabytes") == every_byte(2'500'000));
+  EXPECT_EQ(get("with blank/and \"quote\""), "q");
+  EXPECT_EQ(get("empty"), "");
+  const Ran verify = run({"verify", root});
+  EXPECT_TRUE(ended(verify, 0));
+  EXPECT_TRUE(contains(verify.out, "verified 310 files"));
+}
+
+TEST_F(Kv, VerifyFindsEveryKindOfDifference) {
+  const Scratch scratch;
+  scratch.write("v/same", "same");
+  scratch.write("v/byte", every_byte(9'000));
+  scratch.write("v/shorter", "short");
+  scratch.write("v/longer", every_byte(100'000));
+  scratch.write("v/gone", "gone");
+  scratch.write("v/large", every_byte(200'000));
+  const std::string root = scratch.path().string();
+  ASSERT_TRUE(ended(run({"load", root}), 0));
+  std::string changed = every_byte(9'000);
+  changed[4'321] ^= 1;
+  put("v/byte", changed);
+  put("v/shorter", "shorter than that is not");
+  put("v/longer", "long");
+  changed = every_byte(200'000);
+  changed.back() ^= 1;
+  put("v/large", changed);
+  ASSERT_TRUE(ended(run({"del", "v/gone"}), 0));
+
+  const Ran verify = run({"verify", root});
+  EXPECT_EQ(verify.exit, 1);
+  EXPECT_TRUE(contains(verify.err, "v/byte: different: byte 4321"));
+  EXPECT_TRUE(contains(verify.err, "v/shorter: different"));
+  EXPECT_TRUE(contains(verify.err, "v/longer: different"));
+  EXPECT_TRUE(contains(verify.err, "v/large: different: byte 199999"));
+  EXPECT_TRUE(contains(verify.err, "v/gone: missing"));
+  EXPECT_FALSE(contains(verify.err, "v/same"));
+  EXPECT_TRUE(contains(verify.out, "verified 1 files"));
+  EXPECT_TRUE(contains(verify.out, "5 missing or different"));
+}
+
+TEST_F(Kv, LoadLeavesOutLinksAndGoesOnAfterWhatDoesNotFit) {
+  const Scratch scratch;
+  scratch.write("l/good", "good");
+  std::filesystem::create_symlink("good", scratch.path() / "l/link");
+  ASSERT_EQ(::mkfifo((scratch.path() / "l/pipe").c_str(), 0600), 0);
+  const std::string root = scratch.path().string();
+  const Ran links = run({"load", root});
+  EXPECT_EQ(links.exit, 0) << links.err;
+  EXPECT_TRUE(contains(links.err, "left out 1 symbolic links, which are not followed: l/link"));
+  EXPECT_TRUE(contains(links.err, "not regular: l/pipe"));
+  EXPECT_TRUE(ended(run({"get", "l/link"}), 1));
+
+  std::string deep = "l";
+  for (int i = 0; i < 5; ++i) deep += '/' + std::string(250, 'd');
+  scratch.write(deep + "/leaf", "too deep for a key");
+  // Sparse: longer than the server's limit without the disk space.
+  scratch.write("l/huge", "");
+  std::filesystem::resize_file(scratch.path() / "l/huge", std::uintmax_t{33} << 20);
+  scratch.write("l/z-last", "last");
+  const Ran load = run({"load", root});
+  EXPECT_EQ(load.exit, 3);
+  EXPECT_TRUE(contains(load.err, "1024 bytes"));
+  EXPECT_TRUE(contains(load.err, "l/huge"));
+  EXPECT_TRUE(contains(load.out, "2 failed"));
+  EXPECT_EQ(get("l/z-last"), "last");
+}
+
+TEST_F(Kv, TreeThatIsNotThere) {
+  for (const char* command : {"load", "verify"}) {
+    const Ran ran = run({command, "/no/such/directory"});
+    EXPECT_TRUE(ended(ran, 3)) << command;
+    EXPECT_TRUE(contains(ran.err, "/no/such/directory")) << command;
+  }
+}
+
+// bench.
+
+TEST_F(Kv, BenchPrintsFiguresConfigurationAndEnvironment) {
+  for (const char* depth : {"1", "8"}) {
+    const Ran ran = run({"bench", "--count", "2000", "--keys", "100", "--rounds", "2", "--depth", depth});
+    EXPECT_TRUE(ended(ran, 0));
+    for (const char* part : {"ops/s", "get  ", "put  ", "p50 ", "p99 ", "p99.9 ", "max ", "2000 operations", "100 keys",
+                             "cores", "Linux "}) {
+      EXPECT_TRUE(contains(ran.out, part)) << depth;
+    }
+  }
+}
+
+TEST_F(Kv, BenchOfLargeValuesHasMemcpyBesideIt) {
+  const Ran ran = run({"bench", "--count", "40", "--keys", "4", "--rounds", "1", "--value-size", "64K", "--json"});
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_EQ(std::ranges::count(ran.out, '\n'), 1);
+  EXPECT_TRUE(contains(ran.out, "\"operations\":40,"));
+  EXPECT_TRUE(contains(ran.out, "\"memcpy\":{"));
+  EXPECT_TRUE(ran.out.starts_with("{\"endpoint\""));
+}
+
+TEST_F(Kv, BenchLeavesTheStoreAsItWas) {
+  put("stays", "here");
+  const auto items = [] {
+    const std::string out = run({"stats"}).out;
+    return out.substr(0, out.find(','));
+  };
+  const std::string before = items();
+  ASSERT_TRUE(ended(run({"bench", "--count", "100", "--keys", "50", "--rounds", "1"}), 0));
+  EXPECT_EQ(items(), before);
+}
+
+// shell.
+
+TEST_F(Kv, ShellRunsAScript) {
+  const Ran ran = run({"shell"},
+                      "# a comment\n"
+                      "put s1 \"a value\\x00\\n\"\n"
+                      "get s1\n"
+                      "\n"
+                      "del s1\n"
+                      "get s1\n"
+                      "cas s1 0 again\n"
+                      "get s1\n"
+                      "stats\n"
+                      "help\n"
+                      "bench --count 100 --keys 10 --rounds 1\n"
+                      "quit\n"
+                      "get not-reached\n");
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "a value\\x00\\n\n"));
+  EXPECT_TRUE(contains(ran.out, "deleted\n"));
+  EXPECT_TRUE(contains(ran.out, "again\n"));
+  EXPECT_TRUE(contains(ran.out, "clients 1 now"));
+  EXPECT_TRUE(contains(ran.out, "ops/s"));
+  EXPECT_TRUE(contains(ran.err, "\"s1\": not found"));
+  EXPECT_FALSE(contains(ran.err, "not-reached"));
+}
+
+TEST_F(Kv, ErrorsStayInTheShell) {
+  const Ran ran = run({"shell"},
+                      "frobnicate\n"
+                      "put only-key\n"
+                      "put \"open\n"
+                      "cas k x v\n"
+                      "get\n"
+                      "put k -f /no/such/file\n"
+                      "bench --depth 0\n"
+                      "put survivor alive\n"
+                      "get survivor");
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_EQ(std::ranges::count(ran.err, '\n'), 7) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "alive\n"));
+}
+
+TEST_F(Kv, ShellFilesKeepEveryByte) {
+  const Scratch scratch;
+  scratch.write("in", every_byte(70'000));
+  const std::string in = (scratch.path() / "in").string(), out = (scratch.path() / "out").string();
+  const Ran ran = run({"shell"}, "put file -f " + in + "\nget file -f " + out + "\n");
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_TRUE(scratch.read("out") == every_byte(70'000));
+}
+
+TEST_F(Kv, ShellOnATerminalEditsAndRemembers) {
+  KvTerminal terminal(server_->port());
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("put tty valuX\be\r");  // A backspace: the line is edited.
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("get tty\r");
+  ASSERT_TRUE(terminal.await("\nvalue\r")) << terminal.seen();
+  terminal.type("\x10\r");  // ^P, and the line before is back.
+  ASSERT_TRUE(terminal.await("\nvalue\r")) << terminal.seen();
+  terminal.type("get none\r");
+  ASSERT_TRUE(terminal.await("not found")) << terminal.seen();
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("half a line\x03");  // ^C gives up the line, not the shell.
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("get tty\r");
+  ASSERT_TRUE(terminal.await("\nvalue\r")) << terminal.seen();
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("quit\r");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.seen();
+}
+
+TEST_F(Kv, EndOfInputLeavesTheShell) {
+  KvTerminal terminal(server_->port());
+  ASSERT_TRUE(terminal.await("verbena> ")) << terminal.seen();
+  terminal.type("\x04");  // ^D
+  EXPECT_EQ(terminal.finish(), 0) << terminal.seen();
+}
+
+// What servers do as processes.
+
+TEST(KvServe, StopsCleanlyOnSignals) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    KvServer server;
+    ASSERT_NE(server.port(), 0);
+    EXPECT_TRUE(ended(server.run({"put", "key", "value"}), 0));
+    server.process().send(signal);
+    const Ran ran = server.process().finish();
+    EXPECT_TRUE(ended(ran, 0));
+    EXPECT_TRUE(contains(ran.out, "1 put"));
+    EXPECT_TRUE(ran.out.ends_with("verbena-kv: stopped\n")) << ran.out;
+    EXPECT_TRUE(ended(run_kv({"get", "key", "-p", std::to_string(server.port())}), 3));
+  }
+}
+
+TEST(KvServe, StopsWhileAClientIsThere) {
+  KvServer server;
+  ASSERT_NE(server.port(), 0);
+  KvProcess shell({"shell", "-p", std::to_string(server.port())});
+  // The server stops while the shell waits for its next line.
+  ASSERT_TRUE(ended(server.run({"stats"}), 0));
+  server.process().send(SIGTERM);
+  EXPECT_TRUE(ended(server.process().finish(), 0));
+  const Ran ran = shell.finish("get key\n");
+  EXPECT_EQ(ran.exit, 3) << ran.err;
+}
+
+TEST(KvServe, AKilledServerIsAnErrorAtOnce) {
+  KvServer server;
+  ASSERT_NE(server.port(), 0);
+  KvProcess bench(
+      {"bench", "-p", std::to_string(server.port()), "--seconds", "600", "--rounds", "1", "--json", "--keys", "1000"});
+  // Some operations have been done once the statistics say so.
+  const Deadline deadline = Deadline::after(std::chrono::seconds{30});
+  while (!deadline.passed()) {
+    const Ran stats = server.run({"stats"});
+    if (stats.exit == 0 && stats.out.find("items 1000,") != std::string::npos) break;
+  }
+  server.process().send(SIGKILL);
+  const Ran ran = bench.finish();
+  EXPECT_EQ(ran.exit, 3) << ran.err;
+  EXPECT_FALSE(ran.late);
+  EXPECT_TRUE(contains(ran.err, "the connection broke"));
+}
+
+TEST(KvServe, WritesItsPortFileWhenReadyAndRemovesIt) {
+  const Scratch scratch;
+  const std::string path = (scratch.path() / "port").string();
+  scratch.write("port", "1\n");
+  KvServer server({"-m", "16", "--port-file", path});
+  ASSERT_NE(server.port(), 0);
+  // The line comes first and the file right behind it; a stop follows both.
+  server.process().send(SIGTERM);
+  EXPECT_TRUE(ended(server.process().finish(), 0));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(KvServe, PortInUse) {
+  KvServer server({"-m", "16"});
+  ASSERT_NE(server.port(), 0);
+  const Ran second = run_kv({"serve", "-m", "16", "-p", std::to_string(server.port())});
+  EXPECT_TRUE(ended(second, 3));
+  EXPECT_TRUE(contains(second.err, std::to_string(server.port())));
+}
+
+TEST(KvServe, LimitsThatDoNotFitAreNamed) {
+  const Ran ran = run_kv({"serve", "-p", "0", "-m", "16", "--max-value-mib", "16"});
+  EXPECT_TRUE(ended(ran, 3));
+}
+
+TEST(KvServe, SeveralWorkersServeOneTree) {
+  const Scratch scratch;
+  make_tree(scratch);
+  KvServer server({"-m", "256", "-w", "2"});
+  ASSERT_NE(server.port(), 0);
+  EXPECT_TRUE(ended(server.run({"load", scratch.path().string()}), 0));
+  EXPECT_TRUE(ended(server.run({"verify", scratch.path().string()}), 0));
+}
+
+TEST(KvServe, AFullStoreSaysSoAndKeepsWhatItHas) {
+  const Scratch scratch;
+  for (int i = 0; i < 40; ++i) scratch.write("f/" + std::to_string(100 + i), every_byte(1'000'000));
+  KvServer server({"-m", "16", "--lease-kib", "1024"});
+  ASSERT_NE(server.port(), 0);
+  ASSERT_TRUE(ended(server.run({"put", "first", "kept"}), 0));
+  const Ran load = server.run({"load", scratch.path().string()});
+  EXPECT_EQ(load.exit, 3);
+  EXPECT_TRUE(contains(load.err, "store full"));
+  const Ran get = server.run({"get", "first"});
+  EXPECT_TRUE(ended(get, 0));
+  EXPECT_EQ(get.out, "kept");
+}
+
+TEST(KvServe, GarbageOnThePortHurtsNobody) {
+  KvServer server;
+  ASSERT_NE(server.port(), 0);
+  std::vector<int> sockets;
+  for (int i = 0; i < 8; ++i) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(server.port());
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    // Half of them send garbage, the others stay silent.
+    const std::string garbage = i % 2 == 0 ? "GET / HTTP/1.1\r\n\r\n" : every_byte(20'000);
+    if (i < 4) static_cast<void>(::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL));
+    sockets.push_back(fd);
+  }
+  EXPECT_TRUE(ended(server.run({"put", "key", "value"}), 0));
+  const Ran get = server.run({"get", "key"});
+  EXPECT_TRUE(ended(get, 0));
+  EXPECT_EQ(get.out, "value");
+  for (const int fd : sockets) ::close(fd);
+  server.process().send(SIGTERM);
+  EXPECT_TRUE(ended(server.process().finish(), 0));
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,90 @@
+// Runs the real verbena-kv: one command to its end, or a server beside the test.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace verbena::test {
+
+using Arguments = std::vector<std::string>;
+
+/// What a command came to.
+struct Ran {
+  int exit = -1;      ///< Exit code; -1 when it did not exit by itself.
+  int signal = 0;     ///< What ended it otherwise.
+  bool late = false;  ///< It was killed because its time was up.
+  std::string out, err;
+};
+
+/// A verbena-kv with pipes for its three streams. Killed by the destructor, and when the test dies.
+class KvProcess {
+ public:
+  explicit KvProcess(const Arguments& arguments);
+  KvProcess(const KvProcess&) = delete;
+  KvProcess& operator=(const KvProcess&) = delete;
+  ~KvProcess();
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  void send(int signal) const noexcept;
+  /// Reads stdout until it holds a whole line; empty when the process ends before that or is late.
+  [[nodiscard]] std::string first_line();
+  /// Writes `input` to stdin, closes it, and takes what comes until the process ends.
+  [[nodiscard]] Ran finish(const std::string& input = {});
+
+ private:
+  bool exchange(const std::string& input, std::size_t& sent, bool& late, bool until_line);
+
+  pid_t pid_ = -1;
+  int in_ = -1, out_ = -1, err_ = -1;
+  std::string out_text_, err_text_;
+};
+
+/// One command from start to end.
+[[nodiscard]] Ran run_kv(const Arguments& arguments, const std::string& input = {});
+
+/// A server on a free port of 127.0.0.1.
+class KvServer {
+ public:
+  /// Returns when it is ready; `port` is 0 when it did not get so, which the tests assert.
+  explicit KvServer(const Arguments& more = {"-m", "64"});
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  [[nodiscard]] const std::string& ready_line() const noexcept { return ready_line_; }
+  [[nodiscard]] KvProcess& process() noexcept { return *process_; }
+  /// A client command against this server.
+  [[nodiscard]] Ran run(Arguments arguments, const std::string& input = {}) const;
+
+ private:
+  std::unique_ptr<KvProcess> process_;
+  std::string ready_line_;
+  std::uint16_t port_ = 0;
+};
+
+/// A shell on a terminal of its own: what a person would see.
+class KvTerminal {
+ public:
+  explicit KvTerminal(std::uint16_t port);
+  KvTerminal(const KvTerminal&) = delete;
+  KvTerminal& operator=(const KvTerminal&) = delete;
+  ~KvTerminal();
+
+  void type(const std::string& keys) const;
+  /// Reads until `text` has appeared behind what was awaited before. False when it does not in time.
+  [[nodiscard]] bool await(const std::string& text);
+  /// The exit code once it has ended by itself; -1 when it does not in time.
+  [[nodiscard]] int finish();
+  [[nodiscard]] const std::string& seen() const noexcept { return seen_; }
+
+ private:
+  bool read_more();
+
+  pid_t pid_ = -1;
+  int terminal_ = -1;
+  std::string seen_;
+  std::size_t consumed_ = 0;
+};
+
+}  // namespace verbena::test

@@ -1,0 +1,200 @@
+// Blocking one-sided access: results, checks, budgets, deadlines, quarantine.
+#include "remote/remote.hpp"
+#include "../engine/node.hpp"
+
+#include "nic/soft/soft_nic.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+namespace {
+std::atomic<std::uint64_t> allocations = 0;  // The control threads of NICs allocate too.
+}
+// Counts, so that a data path which allocates is found out.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace verbena::remote {
+namespace {
+
+using namespace verbena::test;
+
+class LinkPair : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto first = Link::create(*a.loop, a.pd.get(), {.bounce_bytes = 4096, .bounce_buffers = 2});
+    auto second = Link::create(*b.loop, b.pd.get(), {});
+    ASSERT_OK(first);
+    ASSERT_OK(second);
+    link = std::move(*first);
+    peer = std::move(*second);
+    const auto end_a = link->local_endpoint({});
+    const auto end_b = peer->local_endpoint({});
+    ASSERT_OK(end_a);
+    ASSERT_OK(end_b);
+    ASSERT_OK(link->connect(*end_a, *end_b, patience()));
+    ASSERT_OK(peer->connect(*end_b, *end_a, patience()));
+    b.loop->poll();
+    target = std::make_unique<Region>(*b.nic, b.pd.get(), 64 * 1024);
+    local = std::make_unique<Region>(*a.nic, a.pd.get(), 64 * 1024);
+    ASSERT_OK(link->import_window(target->window(), patience()));
+  }
+  [[nodiscard]] RemoteWord word(std::size_t offset) const {
+    return {target->remote(offset, 8).address, target->remote(offset, 8).rkey};
+  }
+
+  Node a;
+  Node b;
+  std::unique_ptr<Region> target;
+  std::unique_ptr<Region> local;
+  std::unique_ptr<Link> link;
+  std::unique_ptr<Link> peer;
+};
+
+TEST_F(LinkPair, ReadsAndWritesRegisteredMemory) {
+  fill(target->bytes(), 1);
+  EXPECT_EQ(link->read(local->local(0, 65536), target->remote(0, 65536), patience()), Status::kOk);
+  EXPECT_TRUE(matches(local->bytes(), 1));
+  for (const std::size_t length : {1, 8, 256, 257, 5000, 65536}) {
+    fill(local->bytes(), length);
+    EXPECT_EQ(link->write(local->local(0, length), target->remote(0, length), patience()), Status::kOk);
+    EXPECT_TRUE(matches(target->bytes().first(length), length));
+  }
+  EXPECT_EQ(link->read(local->local(0, 0), target->remote(0, 0), patience()), Status::kOk);
+}
+
+TEST_F(LinkPair, ReadsAndWritesAnyMemoryThroughBounceBuffers) {
+  std::vector<std::byte> mine(50'000);
+  fill(mine, 5);
+  EXPECT_EQ(link->write(std::span<const std::byte>(mine), target->remote(100, 60'000), patience()), Status::kOk);
+  EXPECT_TRUE(matches(target->bytes().subspan(100, 50'000), 5));
+  std::ranges::fill(mine, std::byte{0});
+  EXPECT_EQ(link->read(std::span(mine), target->remote(100, 50'000), patience()), Status::kOk);
+  EXPECT_TRUE(matches(mine, 5));
+}
+
+TEST_F(LinkPair, AtomicsReturnWhatWasThere) {
+  std::uint64_t old = 99;
+  EXPECT_EQ(link->fetch_add(word(64), 5, old, patience()), Status::kOk);
+  EXPECT_EQ(old, 0u);
+  EXPECT_EQ(link->fetch_add(word(64), 7, old, patience()), Status::kOk);
+  EXPECT_EQ(old, 5u);
+  EXPECT_EQ(link->compare_swap(word(64), 11, 1, old, patience()), Status::kOk);
+  EXPECT_EQ(old, 12u);
+  EXPECT_EQ(link->compare_swap(word(64), 12, 1, old, patience()), Status::kOk);
+  EXPECT_EQ(link->fetch_add(word(64), 0, old, patience()), Status::kOk);
+  EXPECT_EQ(old, 1u);
+  EXPECT_EQ(link->fetch_add(word(65), 0, old, patience()), Status::kBadArgument);
+}
+
+TEST_F(LinkPair, ChecksBeforeAnythingIsPosted) {
+  Region read_only(*b.nic, b.pd.get(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+  const std::uint64_t before = a.loop->counters().work_requests;
+  std::uint64_t old = 0;
+  EXPECT_EQ(link->read(local->local(0, 8), read_only.remote(0, 8), patience()), Status::kNotFound);
+  ASSERT_OK(link->import_window(read_only.window(), patience()));
+  EXPECT_EQ(link->write(local->local(0, 8), read_only.remote(0, 8), patience()), Status::kRemoteAccess);
+  EXPECT_EQ(link->fetch_add({read_only.remote(0, 8).address, read_only.remote(0, 8).rkey}, 1, old, patience()),
+            Status::kRemoteAccess);
+  EXPECT_EQ(link->read(local->local(0, 7), target->remote(0, 8), patience()), Status::kBadArgument);
+  EXPECT_EQ(link->write(local->local(0, 8), target->remote(0, 7), patience()), Status::kBadArgument);
+  EXPECT_EQ(link->read(local->local(0, 8), target->remote(65536 - 7, 8), patience()), Status::kOutOfRange);
+  EXPECT_EQ(link->read(local->local(0, 8), target->remote(~std::size_t{7}, 8), patience()), Status::kOutOfRange);
+  EXPECT_EQ(a.loop->counters().work_requests, before);
+  ASSERT_OK(link->release_window(read_only.window()));
+  EXPECT_EQ(link->read(local->local(0, 8), read_only.remote(0, 8), patience()), Status::kNotFound);
+  EXPECT_TRUE(link->alive());
+}
+
+TEST_F(LinkPair, EachCallIsOneRequestOneDoorbellOneCompletionAndNoAllocation) {
+  std::uint64_t old = 0;
+  std::byte mine[64]{};
+  const auto once = [&] {
+    return link->read(local->local(0, 8), target->remote(0, 8), patience()) == Status::kOk &&
+           link->write(local->local(0, 4096), target->remote(0, 4096), patience()) == Status::kOk &&
+           link->read(std::span(mine), target->remote(0, 64), patience()) == Status::kOk &&
+           link->write(std::span<const std::byte>(mine), target->remote(0, 64), patience()) == Status::kOk &&
+           link->fetch_add(word(0), 1, old, patience()) == Status::kOk;
+  };
+  ASSERT_TRUE(once());
+  const engine::Counters before = a.loop->counters();
+  const std::uint64_t allocated = allocations;
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(once());
+  EXPECT_EQ(allocations, allocated);
+  const engine::Counters after = a.loop->counters();
+  EXPECT_EQ(after.work_requests - before.work_requests, 1000u);
+  EXPECT_EQ(after.doorbells - before.doorbells, 1000u);
+  EXPECT_EQ(after.completions - before.completions, 1000u);
+  EXPECT_EQ(after.sleeps, before.sleeps);
+  EXPECT_EQ(after.quarantined, 0u);
+  ::operator delete(::operator new(1));
+  EXPECT_GT(allocations, allocated) << "the counter works";
+}
+
+TEST_F(LinkPair, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {
+  const auto soon = [] { return Deadline::after(std::chrono::milliseconds{5}); };
+  std::byte mine[64]{};
+  std::uint64_t old = 77;
+  fill(target->bytes(), 3);
+  nic::soft::hold_execution(link->queue_pair(), true);
+  EXPECT_EQ(link->read(std::span(mine), target->remote(0, 64), soon()), Status::kTimedOut);
+  EXPECT_EQ(link->fetch_add(word(128), 1, old, soon()), Status::kTimedOut);
+  EXPECT_EQ(old, 77u);
+  EXPECT_EQ(a.loop->counters().quarantined, 2u);
+  EXPECT_TRUE(link->alive());
+  // Both buffers are in quarantine: nothing is posted into them.
+  const std::uint64_t posted = a.loop->counters().work_requests;
+  EXPECT_EQ(link->read(std::span(mine), target->remote(0, 64), soon()), Status::kTimedOut);
+  EXPECT_EQ(a.loop->counters().work_requests, posted);
+  nic::soft::hold_execution(link->queue_pair(), false);
+  EXPECT_EQ(link->read(std::span(mine), target->remote(0, 64), patience()), Status::kOk);
+  EXPECT_TRUE(matches(mine, 3));
+  EXPECT_EQ(a.loop->wait_until([&] { return a.loop->counters().quarantined == 0; }, patience()), Status::kOk);
+  EXPECT_TRUE(link->alive());
+}
+
+TEST_F(LinkPair, QuarantineEndsWithTheLink) {
+  std::byte mine[64]{};
+  nic::soft::hold_execution(link->queue_pair(), true);
+  EXPECT_EQ(link->read(std::span(mine), target->remote(0, 64), Deadline::after(std::chrono::milliseconds{5})),
+            Status::kTimedOut);
+  EXPECT_EQ(a.loop->counters().quarantined, 1u);
+  link.reset();
+  EXPECT_EQ(a.loop->counters().quarantined, 0u);
+}
+
+TEST_F(LinkPair, CallersMemoryIsDrainedBeforeACallThatTimesOutReturns) {
+  fill(local->bytes(), 8);
+  fill(target->bytes(), 9);
+  nic::soft::hold_execution(link->queue_pair(), true);
+  EXPECT_EQ(link->read(local->local(0, 4096), target->remote(0, 4096), Deadline::after(std::chrono::milliseconds{5})),
+            Status::kTimedOut);
+  EXPECT_TRUE(link->drained());
+  EXPECT_EQ(link->failure(), Status::kTimedOut);
+  if (link->queue_pair() != nullptr) nic::soft::hold_execution(link->queue_pair(), false);
+  for (int i = 0; i < 100; ++i) a.loop->poll();
+  EXPECT_TRUE(matches(local->bytes(), 8)) << "nothing lands late";
+  EXPECT_EQ(link->read(local->local(0, 8), target->remote(0, 8), patience()), Status::kTimedOut);
+  EXPECT_EQ(a.loop->counters().quarantined, 0u);
+}
+
+TEST_F(LinkPair, RefusalOfThePeersNicKillsTheLinkWithItsReason) {
+  const auto gone = target->remote(0, 8);
+  target.reset();
+  EXPECT_EQ(link->read(local->local(0, 8), gone, patience()), Status::kRemoteAccess);
+  EXPECT_FALSE(link->alive());
+  EXPECT_TRUE(link->drained()) << "the caller's memory was in flight";
+  EXPECT_EQ(link->read(local->local(0, 8), gone, patience()), Status::kRemoteAccess);
+}
+
+}  // namespace
+}  // namespace verbena::remote
