@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Checks the style of every source with clang-format and clang-tidy; --fix formats them instead.
+# usage: scripts/lint.sh [--fix] [--jobs N] [--no-packages] [FILE...]      (all files when none is named)
+# Ends with 0, 1 when something is to be mended, 77 when the tools are not there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '3p' "${BASH_SOURCE[0]}" | sed 's/^# //'; }
+
+fix=0
+packages=1
+jobs=$(nproc)
+files=()
+while (($#)); do
+  case $1 in
+    --fix) fix=1 ;;
+    --no-packages) packages=0 ;;
+    --jobs)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
+      jobs=$2
+      shift ;;
+    -h | --help) usage; exit 0 ;;
+    -*) usage >&2; exit 2 ;;
+    *) files+=("$1") ;;
+  esac
+  shift
+done
+
+if ((packages)); then
+  # shellcheck source=scripts/packages.sh
+  source scripts/packages.sh
+  install_packages test lint || exit $?
+fi
+
+# One version for everybody: what 18 and 19 make of a file differs, and so do their checks.
+tool() { command -v "$1-19" || command -v "$1-18" || true; }
+format=$(tool clang-format)
+tidy=$(tool clang-tidy)
+clang=$(tool clang++)
+if [[ -z $format || -z $tidy || -z $clang ]]; then
+  echo 'lint: skipped: clang-format, clang-tidy and clang++ 18 or 19 are not all there'
+  exit 77
+fi
+
+directories=()
+for directory in include src test examples bench; do
+  [[ -d $directory ]] && directories+=("$directory")
+done
+if ((${#files[@]} == 0)); then
+  # What must not compile is formatted, but no compiler sees it here; a consumer is built by its own test.
+  mapfile -t files < <(find "${directories[@]}" -name '*.[ch]pp' -o -name '*.[ch]' | sort)
+fi
+
+if ((fix)); then
+  printf '%s\0' "${files[@]}" | xargs -0 "$format" -i
+  echo "lint: formatted ${#files[@]} files"
+  exit 0
+fi
+
+failed=0
+case $format in
+  *-19)
+    findings=$(printf '%s\0' "${files[@]}" | xargs -0 "$format" --dry-run --Werror 2>&1) || {
+      grep -E 'error:' <<<"$findings" | cut -d: -f1 | sort | uniq -c |
+        sed 's/^ *\([0-9]*\) \(.*\)/lint: \2: \1 places are not formatted/'
+      echo 'lint: scripts/lint.sh --fix formats them'
+      failed=1
+    } ;;
+  *) echo 'lint: clang-format 19 is not there: formatting is not checked' ;;
+esac
+
+# clang-tidy needs to know how each file is compiled: a Clang build is configured, and never built.
+build=${VERBENA_BUILD_ROOT:-build-test}/lint
+mkdir -p "$build"
+log=$build/configure.log
+if [[ -f $build/build.ninja ]]; then
+  arguments=(--reconfigure)
+else
+  arguments=()
+fi
+export CC=${clang/clang++/clang} CXX=$clang
+if ! meson setup "${arguments[@]}" "$build" . -Dtests=enabled >"$log" 2>&1 </dev/null; then
+  cat "$log"
+  echo 'lint: the Clang build does not configure'
+  exit 1
+fi
+sources=()
+for file in "${files[@]}"; do
+  # Only what the build compiles has a command.
+  if [[ $file == *.cpp ]] && grep -q "/${file#./}\"" "$build/compile_commands.json"; then sources+=("$file"); fi
+done
+echo "lint: clang-tidy on ${#sources[@]} files, $jobs at a time"
+# Flags of GCC that Clang does not know are no finding. Each file prints its findings and nothing else.
+if ! printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$jobs" bash -c '
+    out=$("$0" -p "$1" --quiet --extra-arg=-Wno-unknown-warning-option "$2" 2>&1) || {
+      printf "%s\n" "$out" | grep -Ev "^([0-9]+ warnings? (generated|treated)|Suppressed|Use -header-filter)"; exit 1; }
+    ' "$tidy" "$build"; then
+  echo 'lint: clang-tidy found something'
+  failed=1
+fi
+((failed)) || echo "lint: ${#files[@]} files are well"
+exit "$failed"

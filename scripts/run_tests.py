@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Builds and tests every configuration, and counts test cases, not executables. Called by scripts/test.sh."""
+
+import argparse
+import glob
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD_ROOT = pathlib.Path(os.environ.get('VERBENA_BUILD_ROOT', ROOT / 'build-test')).resolve()
+START = time.monotonic()
+
+# The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
+# suites and the checks of the source tree, which a sanitizer cannot change.
+WITHOUT = ['--no-suite', 'long', '--no-suite', 'house']
+DEBUG = ['--buildtype=debug', '-Doptimization=1', '-Db_lundef=false']
+CONFIGURATIONS = {
+    'plain': {'setup': ['--buildtype=release'], 'test': [], 'patience': 1},
+    'address': {'setup': [*DEBUG, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
+    'thread': {'setup': [*DEBUG, '-Db_sanitize=thread'], 'test': WITHOUT, 'patience': 6},
+}
+BUILD_TIMEOUT_S = 3600
+TEST_TIMEOUT_S = 3600
+HEARTBEAT_S = 30
+SKIP_CODE = 77
+TAIL_LINES = 120
+
+
+def say(text):
+    elapsed = int(time.monotonic() - START)
+    print(f'[{elapsed // 60:02d}:{elapsed % 60:02d}] {text}', flush=True)
+
+
+def last_lines(text, count=TAIL_LINES):
+    lines = text.splitlines()
+    return '\n'.join((['...'] if len(lines) > count else []) + lines[-count:])
+
+
+class Totals:
+    def __init__(self):
+        self.passed = 0
+        self.failures = []
+        self.skips = []
+
+    def fail(self, name, output=''):
+        self.failures.append(name)
+        say(f'FAILED  {name}')
+        if output.strip():
+            print(last_lines(output), flush=True)
+
+    def skip(self, name, reason):
+        self.skips.append(name)
+        say(f'SKIPPED {name}: {reason}')
+
+    def end(self):
+        if self.passed == 0 and not self.failures:
+            self.fail('no test ran')
+        for name in self.failures:
+            print(f'failed: {name}')
+        print(f'verbena: {self.passed} passed, {len(self.failures)} failed, {len(self.skips)} skipped', flush=True)
+        sys.exit(1 if self.failures else 0)
+
+
+def run(command, log, timeout_s, what, environment=None, show=None):
+    """Runs a command in its own process group with its output in `log`. Prints what `show` picks of it as it comes,
+    and a heartbeat. Returns the exit code; past `timeout_s` the group is killed."""
+    with open(log, 'w', encoding='utf-8', errors='replace') as sink:
+        process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=sink,
+                                   stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True)
+        begin = told = time.monotonic()
+        with open(log, encoding='utf-8', errors='replace') as source:
+            try:
+                while True:
+                    ended = process.poll() is not None
+                    for line in source:
+                        if show and show.search(line):
+                            print('        ' + line.rstrip(), flush=True)
+                            told = time.monotonic()
+                    if ended:
+                        return process.returncode
+                    now = time.monotonic()
+                    if now - told > HEARTBEAT_S:
+                        say(f'... {what}, {int(now - begin)} s')
+                        told = now
+                    if now - begin > timeout_s:
+                        sink.write(f'\nkilled after {timeout_s} s\n')
+                        return -signal.SIGKILL
+                    try:
+                        process.wait(0.5)
+                    except subprocess.TimeoutExpired:
+                        pass
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+
+def read(path):
+    return pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
+
+
+def build(name, configuration, jobs, totals):
+    directory = BUILD_ROOT / name
+    directory.mkdir(parents=True, exist_ok=True)
+    log = BUILD_ROOT / f'{name}.build.log'
+    setup = ['meson', 'setup', directory, ROOT, '--werror', '-Dtests=enabled', '-Dprograms=enabled',
+             *configuration['setup']]
+    if (directory / 'build.ninja').exists():
+        setup.insert(2, '--reconfigure')
+    say(f'{name}: configuring')
+    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring')
+    if code != 0 and '--reconfigure' in setup:
+        # A directory left by another version of Meson or of this tree.
+        shutil.rmtree(directory)
+        directory.mkdir()
+        setup.remove('--reconfigure')
+        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring')
+    if code != 0:
+        totals.fail(f'{name}: configure', read(log))
+        return None
+    say(f'{name}: building')
+    if run(['ninja', '-k', 0, '-j', jobs, '-C', directory], log, BUILD_TIMEOUT_S, f'{name}: building') != 0:
+        # What went wrong, without the steps that went well.
+        text = re.sub(r'^\[\d+/\d+\] (?:Compiling|Linking|Generating).*\n', '', read(log), flags=re.MULTILINE)
+        totals.fail(f'{name}: build', text)
+        return None
+    return directory
+
+
+def count_gtest(name, test, tree, totals):
+    """Counts the cases of one GoogleTest executable from its XML; returns the failures found."""
+    failed = 0
+    for case in tree.iter('testcase'):
+        label = f'{name}: {case.get("classname")}.{case.get("name")}'
+        skipped = case.find('skipped')
+        problems = case.findall('failure')
+        if case.get('status') == 'notrun' or (case.get('result') == 'suppressed'):
+            # Disabled, or not chosen by the filter.
+            if case.get('name', '').startswith('DISABLED_'):
+                totals.skip(label, 'disabled')
+        elif problems:
+            failed += 1
+            totals.fail(label, '\n'.join(p.get('message') or p.text or '' for p in problems))
+        elif skipped is not None:
+            message = (skipped.get('message') or skipped.text or 'no reason given').strip()
+            totals.skip(label, ' '.join(line for line in message.splitlines() if line)[:500])
+        else:
+            totals.passed += 1
+    if failed and test['stdout']:
+        print(last_lines(test['stdout'] + '\n' + (test.get('stderr') or '')), flush=True)
+    return failed
+
+
+def count(name, directory, totals):
+    """Counts the results of one `meson test`. Returns how many tests Meson ran."""
+    logs = glob.glob(str(directory / 'meson-logs' / 'verbena-run*.json'))
+    if not logs:
+        return 0
+    tests = [json.loads(line) for line in read(logs[0]).splitlines() if line.strip()]
+    for test in tests:
+        short = test['name'].split(' / ')[-1]
+        output = test['stdout'] + '\n' + (test.get('stderr') or '')
+        label = f'{name}: {short}'
+        xml = directory / f'{short}.xml'
+        tree = None
+        if xml.exists():
+            try:
+                tree = ElementTree.parse(xml).getroot()
+            except ElementTree.ParseError:
+                tree = None
+        if tree is not None:
+            failed = count_gtest(name, test, tree, totals)
+            if test['result'] not in ('OK', 'SKIP') and not failed:
+                # All cases are well, and the executable is not: a leak, or a crash on the way out.
+                totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
+        elif test['result'] in ('OK', 'EXPECTEDFAIL'):
+            totals.passed += 1
+        elif test['result'] == 'SKIP':
+            reasons = [line for line in output.splitlines() if line.strip()] or ['no reason given']
+            totals.skip(label, reasons[-1].strip()[:500])
+        else:
+            # A crash leaves no XML: the cases that ended before it count, and it is one failure with its output.
+            totals.passed += len(re.findall(r'^\[       OK \]', output, flags=re.MULTILINE))
+            totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
+    return len(tests)
+
+
+def sanitizer_wrapper(name, totals):
+    """What a program of this configuration must be started with: nothing, or `setarch -R` where the kernel's address
+    randomization is too wide for the sanitizer of GCC 12. None when it does not run at all."""
+    flags = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}.get(name)
+    if flags is None:
+        return []
+    probe = BUILD_ROOT / f'{name}-probe'
+    source = probe.with_suffix('.cpp')
+    source.write_text('#include <thread>\nint main() { std::thread([] {}).join(); }\n')
+    built = subprocess.run(['c++', '-std=c++20', flags, '-pthread', source, '-o', probe], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120)
+    if built.returncode != 0:
+        totals.skip(f'{name}: all tests', 'this compiler has no such sanitizer: ' + built.stdout.strip()[-300:])
+        return None
+    # TSan of GCC 12 starts with randomization and then refuses some mappings: without is tried first there.
+    fixed = ['setarch', platform.machine(), '-R']
+    for wrapper in [fixed, []] if name == 'thread' else [[], fixed]:
+        if wrapper and not shutil.which(wrapper[0]):
+            continue
+        # Randomized: one start that works says little, ten do.
+        for _ in range(10):
+            ran = subprocess.run([*wrapper, probe], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, check=False, timeout=120)
+            if ran.returncode != 0:
+                break
+        else:
+            return wrapper
+    totals.skip(f'{name}: all tests', 'a trivial program with this sanitizer does not start here: '
+                + ' '.join(ran.stdout.split())[-300:])
+    return None
+
+
+def choose(directory, text):
+    """Names of the tests to run for --filter: GoogleTest suites all (cases are filtered), others by name."""
+    listing = json.loads(read(directory / 'meson-info' / 'intro-tests.json'))
+    return [t['name'] for t in listing if t['protocol'] == 'gtest' or text in t['name']]
+
+
+def test(name, configuration, directory, options, wrapper, totals):
+    for stale in [*directory.glob('*.xml'), *(directory / 'meson-logs').glob('verbena-run*')]:
+        stale.unlink()
+    environment = dict(os.environ)
+    if options.seeds:
+        environment['VERBENA_SEEDS'] = str(options.seeds)
+    environment.pop('GTEST_FILTER', None)
+    names = []
+    if options.filter:
+        environment['GTEST_FILTER'] = f'*{options.filter}*'
+        names = choose(directory, options.filter)
+    # Suites that poll need a core each: half the cores run tests at a time.
+    together = max(1, (os.cpu_count() or 2) // 2)
+    command = [*wrapper, 'meson', 'test', '-C', directory, '--no-rebuild', '--logbase', 'verbena-run',
+               '--num-processes', together, '--timeout-multiplier', configuration['patience'],
+               *configuration['test'], *names]
+    say(f'{name}: testing')
+    log = BUILD_ROOT / f'{name}.test.log'
+    code = run(command, log, TEST_TIMEOUT_S, f'{name}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
+    before = len(totals.failures)
+    ran = count(name, directory, totals)
+    if ran == 0:
+        totals.fail(f'{name}: no test ran', read(log))
+    elif code != 0 and len(totals.failures) == before:
+        totals.fail(f'{name}: meson test ended with {code}', read(log))
+
+
+def lint(jobs, totals):
+    say('style: clang-format and clang-tidy')
+    log = BUILD_ROOT / 'lint.log'
+    environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
+    command = [ROOT / 'scripts' / 'lint.sh', '--no-packages', '--jobs', jobs]
+    code = run(command, log, BUILD_TIMEOUT_S, 'style', environment)
+    if code == 0:
+        totals.passed += 1
+    elif code == SKIP_CODE:
+        totals.skip('style', read(log).strip().splitlines()[-1])
+    else:
+        totals.fail('style', read(log))
+
+
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError('must be 1 or more')
+    return number
+
+
+def main():
+    parser = argparse.ArgumentParser(prog='scripts/test.sh', description=__doc__)
+    parser.add_argument('--quick', action='store_true', help='the plain build only')
+    parser.add_argument('--filter', metavar='TEXT', help='only tests whose name contains TEXT, in the plain build')
+    parser.add_argument('--seeds', type=positive, metavar='N', help='seeds for the randomized suites')
+    parser.add_argument('--jobs', type=positive, default=os.cpu_count() or 1, metavar='N', help='compilers at a time')
+    options = parser.parse_args()
+
+    BUILD_ROOT.mkdir(parents=True, exist_ok=True)
+    totals = Totals()
+    # The summary is the last line even when somebody stops us.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    try:
+        for name, configuration in CONFIGURATIONS.items():
+            if name != 'plain' and (options.quick or options.filter):
+                continue
+            wrapper = sanitizer_wrapper(name, totals)
+            if wrapper is None:
+                continue
+            directory = build(name, configuration, options.jobs, totals)
+            if directory is not None:
+                test(name, configuration, directory, options, wrapper, totals)
+        if not options.quick and not options.filter:
+            lint(options.jobs, totals)
+    except KeyboardInterrupt:
+        totals.fail('interrupted')
+    except SystemExit:
+        totals.fail('stopped by a signal')
+    say('done')
+    totals.end()
+
+
+main()
