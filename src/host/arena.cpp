@@ -149,27 +149,22 @@ Result<int> make_memfd(std::string_view name, unsigned flags) {
   return fd;
 }
 
-/// Maps `fd` at an address that is a multiple of `alignment`: a kernel maps transparent pages only there.
+/// Maps `fd` at an address that is a multiple of `alignment`, since a kernel maps transparent pages only there; at any
+/// address when another thread takes that one first. Never over a mapping that is there: MAP_FIXED on top of a
+/// reservation unmaps it before it fails, and the hole may be another thread's by the time it is given back.
 std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept {
   constexpr int kAccess = PROT_READ | PROT_WRITE;
-  void* const reserved = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) {
-    void* const anywhere = mmap(nullptr, size, kAccess, MAP_SHARED, fd, 0);
-    return anywhere == MAP_FAILED ? nullptr : static_cast<std::byte*>(anywhere);
+  void* mapped = MAP_FAILED;
+  void* const found = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found != MAP_FAILED) {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(found);
+    void* const wanted = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
+    munmap(found, size + alignment);
+    // A kernel before 4.17 takes the address as a hint, which may move the mapping and never replaces another.
+    mapped = mmap(wanted, size, kAccess, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
   }
-  auto* const begin = static_cast<std::byte*>(reserved);
-  const std::size_t head = (alignment - reinterpret_cast<std::uintptr_t>(begin) % alignment) % alignment;
-  void* const mapped = mmap(begin + head, size, kAccess, MAP_SHARED | MAP_FIXED, fd, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
-    munmap(begin, size + alignment);
-    errno = error;
-    return nullptr;
-  }
-  if (head != 0) munmap(begin, head);
-  // `size` is a multiple of the page size, and so is what is left of the alignment.
-  if (head != alignment) munmap(begin + head + size, alignment - head);
-  return static_cast<std::byte*>(mapped);
+  if (mapped == MAP_FAILED) mapped = mmap(nullptr, size, kAccess, MAP_SHARED, fd, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 
 Result<void> bind(const Backing& backing, unsigned node) {

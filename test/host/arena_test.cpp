@@ -17,10 +17,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace verbena::host {
@@ -210,6 +212,32 @@ TEST_F(ArenaTest, RequiredHugepagesThatAreNotThereNameTheSysctl) {
     const std::string text = arena.error().text();
     EXPECT_TRUE(text.find("vm.nr_hugepages=") != text.npos || text.find("/nr_hugepages") != text.npos) << text;
   }
+}
+
+// A rung of the ladder that fails must give back what it mapped and nothing else: another thread may have mapped there.
+TEST_F(ArenaTest, HugepagesThatAreNotThereTakeNothingFromOtherThreads) {
+  constexpr std::size_t kSize = 6 * kMebi;
+  constexpr int kRounds = 4000;
+  EXPECT_TRUE(test::in_child([]() -> std::string {
+    std::atomic<bool> done = false;
+    std::atomic<std::size_t> mapped = 0;
+    std::thread neighbour([&] {
+      while (!done.load(std::memory_order_relaxed)) {
+        void* const at =
+            mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) continue;
+        for (std::size_t i = 0; i < kSize; i += kSize / 8) static_cast<volatile std::byte*>(at)[i] = std::byte{1};
+        munmap(at, kSize);
+        mapped.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+    // With hugepages free these succeed, which must not disturb the other thread either.
+    for (int i = 0; i < kRounds; ++i)
+      (void)Arena::create({.size_bytes = kSize, .huge = HugePolicy::kRequire, .prefault_threads = 1});
+    done = true;
+    neighbour.join();
+    return mapped.load() != 0 ? "" : "the other thread mapped nothing";
+  }));
 }
 
 TEST_F(ArenaTest, SaysWhyBetterPagesWereNotTaken) {
