@@ -67,7 +67,7 @@ enum class Op : std::uint8_t {
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
 };
 
-/// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 48 bytes is one cache line.
+/// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
 struct RequestHead {
   Op op = Op::kGet;
   std::uint8_t reserved = 0;

@@ -83,7 +83,7 @@ struct QpGeometry {
 
   [[nodiscard]] std::size_t lengths_offset() const noexcept { return sizeof(QpControl); }
   [[nodiscard]] std::size_t slots_offset() const noexcept {
-    return (lengths_offset() + std::size_t{receive_entries} * 4 + 63) & ~std::size_t{63};
+    return (lengths_offset() + std::size_t{receive_entries} * 4 + alignof(Slot) - 1) & ~(alignof(Slot) - 1);
   }
   [[nodiscard]] std::size_t data_offset() const noexcept { return slots_offset() + std::size_t{slots} * sizeof(Slot); }
   [[nodiscard]] std::size_t total_bytes() const noexcept {

@@ -2,9 +2,9 @@
 // read-only; the consumer's progress is in the consumer's memory, which the producer maps read-only. So every shared
 // word has exactly one writer, and a hostile side can lie about its own words only.
 //
-// Slots are one cache line. A slot is valid when the low half of its header is its own index + 1: the consumer needs no
-// tail, and one line moves per short message. Only headers ever stand where a header is looked for: payload beyond the
-// slot goes to a data ring beside the slots (docs/adr/0001).
+// Slots are two cache lines. A slot is valid when the low half of its header is its own index + 1: the consumer needs
+// no tail, and one line moves for a message of up to 48 bytes, two up to kSlotPayload. Only headers ever stand where a
+// header is looked for: payload beyond the slot goes to a data ring beside the slots (docs/adr/0001).
 //
 // The code is a template over the memory it runs on, so that the model test runs these very functions over a memory
 // with store buffers and walks all interleavings.
@@ -38,7 +38,7 @@ struct SlotFlags {
   static constexpr std::uint8_t kInData = 8;  ///< The payload is in the data ring; the slot holds its position.
 };
 
-inline constexpr std::size_t kSlotPayload = 48;
+inline constexpr std::size_t kSlotPayload = 112;
 /// Bytes of one segment: what a data ring must at least hold, and the path MTU of the soft NIC.
 inline constexpr std::size_t kSegmentBytes = 4096;
 
@@ -47,17 +47,26 @@ struct RealMemory {
   template <class T>
   using Atomic = std::atomic<T>;
   static void copy(void* to, const void* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+  static void prefetch_for_write(const void* at) noexcept {
+#if defined(__x86_64__)
+    // The builtin makes a read of it, unless the whole archive is compiled for processors with the instruction; on
+    // those without, it does nothing.
+    asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+  }
 };
 
 template <class Memory>
-struct alignas(64) SlotOf {
+struct alignas(128) SlotOf {
   typename Memory::template Atomic<std::uint64_t> header;  // index + 1 (32 bits) | kind | flags | 16 bits zero
   std::uint32_t imm = 0;
   std::uint32_t length = 0;  // Bytes of this segment; for kWriteImm bytes written.
   std::byte payload[kSlotPayload];
 };
 using Slot = SlotOf<RealMemory>;
-static_assert(sizeof(Slot) == 64);
+static_assert(sizeof(Slot) == 128);
 
 /// A slot's words, copied once.
 struct SlotView {
@@ -125,6 +134,10 @@ class RingProducer {
     // Release: the consumer that sees the header (acquire) sees the payload written before it.
     slot.header.store(header, std::memory_order_release);
     ++tail_;
+    // What the next message is written to becomes this core's now, and not between that message and its header. The
+    // line with the header is left alone: the consumer looks at it.
+    Memory::prefetch_for_write(slots_[tail_ & slot_mask_].payload + 64);
+    if ((view.flags & SlotFlags::kInData) != 0) Memory::prefetch_for_write(data_ + (data_tail_ & data_mask_));
   }
   [[nodiscard]] std::uint64_t tail() const noexcept { return tail_; }
 

@@ -229,6 +229,7 @@ struct ModelMemory {
    private:
     T value_{};
   };
+  static void prefetch_for_write(const void*) noexcept {}  // Says nothing about values.
   static void copy(void* to, const void* from, std::size_t bytes) {
     // Private memory of either side passes through the same path: a store that nobody else looks at, or a load.
     std::array<std::byte, 64> words{};
