@@ -36,7 +36,7 @@ if [[ ! -f $build/build.ninja ]]; then
   meson setup "$build" . --buildtype=release -Dtests=disabled -Dexamples=disabled -Dprograms=enabled \
     -Dbenchmarks=enabled >/dev/null || die "$build does not configure; see $build/meson-logs/meson-log.txt"
 fi
-ninja -C "$build" src/programs/verbena-kv bench/memcached_client >&2 || die "$build does not build"
+ninja -C "$build" src/programs/verbena-kv bench/memcached_client bench/peer_loss >&2 || die "$build does not build"
 kv=$build/src/programs/verbena-kv
 
 work=$(mktemp -d)
@@ -113,6 +113,11 @@ for ((round = 1; round <= rounds; ++round)); do
   bench get1m --value-size 1M --read-percent 100
   bench put1m --value-size 1M --read-percent 0
   stop_server
+  start_server -m 64
+  disown "$server"
+  timeout -k 5 60 "$build/bench/peer_loss" "$port" "$server" >"$work/one" || die 'peer_loss failed'
+  exec {from_server}<&-
+  note peer_loss_ms "$(<"$work/one")"
 done
 
 # Idle: clients that are connected and ask nothing.

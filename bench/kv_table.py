@@ -52,6 +52,7 @@ def rows(figures):
     yield "GET 1 MiB, to memcpy through memory", to_memcpy("get1m", "get", "memory_bytes_per_s"), "x", 0.5, True
     yield "PUT 1 MiB, to memcpy through memory", to_memcpy("put1m", "put", "memory_bytes_per_s"), "x", 0.5, True
     yield "server with 1 GiB ready after", median(figures.get("start_ms", [])), "ms", 1000, False
+    yield "a pending call after its server's SIGKILL", median(figures.get("peer_loss_ms", [])), "ms", 100, False
     yield "idle server, 4 idle clients", median(figures.get("idle_server_percent", [])), "% of a core", 2, False
     yield "an idle client", median(figures.get("idle_client_percent", [])), "% of a core", 2, False
 
@@ -87,14 +88,14 @@ def number(value):
 
 def main(path):
     figures = read(path)
-    print(f"{'ratio or limit':40} {'measured':>12} {'unit':12} {'target':>12}  met")
+    print(f"{'ratio or limit':41} {'measured':>12} {'unit':12} {'target':>12}  met")
     for name, value, unit, target, more in rows(figures):
         met = "not measured" if value is None else "yes" if (value >= target if more else value <= target) else "no"
         bound = f"{'>=' if more else '<='} {target}"
-        print(f"{name:40} {number(value):>12} {unit:12} {bound:>12}  {met}")
-    print(f"\n{'absolute, of this machine':40} {'median':>16}")
+        print(f"{name:41} {number(value):>12} {unit:12} {bound:>12}  {met}")
+    print(f"\n{'absolute, of this machine':41} {'median':>16}")
     for name, value, unit in absolute(figures):
-        print(f"{name:40} {number(value):>16} {unit}")
+        print(f"{name:41} {number(value):>16} {unit}")
     environment = figures["get"][0]["environment"]
     print(f"\n{len(figures['get'])} interleaved rounds on:")
     for name, value in environment.items():

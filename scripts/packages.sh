@@ -16,8 +16,8 @@ verbena_packages_apt() {
     test) echo "$core libcli11-dev libedit-dev libgtest-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
-      echo "$core libgtest-dev python3 clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
-    bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev" ;;
+      echo "$core libgtest-dev libbenchmark-dev python3 clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
+    bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev memcached python3" ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }
@@ -29,8 +29,8 @@ verbena_packages_dnf() {
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel" ;;
     test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
-    lint) echo "$core gtest-devel python3 clang clang-tools-extra compiler-rt" ;;
-    bench) echo "$core cli11-devel libedit-devel google-benchmark-devel" ;;
+    lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt" ;;
+    bench) echo "$core cli11-devel libedit-devel google-benchmark-devel memcached python3" ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }

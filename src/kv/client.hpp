@@ -2,9 +2,9 @@
 #pragma once
 
 #include "engine/engine.hpp"
-#include "kv/region.hpp"
 #include "kv/wire.hpp"
 #include "message/message.hpp"
+#include "nic/registered_arena.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -151,7 +151,7 @@ class PollingClient final : public Client, private message::Handler {
   ClientOptions options_;
   std::unique_ptr<nic::Nic> nic_;
   nic::Pd pd_;
-  Region region_;  ///< Staging, then what `allocate` hands out.
+  nic::RegisteredArena region_;  ///< Staging, then what `allocate` hands out.
   std::unique_ptr<engine::CompletionLoop> loop_;
   std::vector<std::unique_ptr<message::Channel>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;

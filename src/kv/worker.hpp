@@ -2,9 +2,9 @@
 #pragma once
 
 #include "engine/engine.hpp"
-#include "kv/region.hpp"
 #include "kv/session.hpp"
 #include "kv/store.hpp"
+#include "nic/registered_arena.hpp"
 
 #include <atomic>
 #include <memory>
@@ -98,7 +98,7 @@ class Worker {
 
   WorkerOptions options_;
   WorkerHost& host_;
-  Region region_;
+  nic::RegisteredArena region_;
   nic::Window window_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<engine::CompletionLoop> loop_;

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "engine/connection.hpp"
 #include "message/wire.hpp"
+#include "nic/registered_arena.hpp"
 
 #include <arpa/inet.h>
 
@@ -41,41 +42,6 @@ constexpr std::uint32_t kCreditBytes = sizeof(wire::Credits);
 [[nodiscard]] constexpr std::size_t align_up(std::size_t value, std::size_t to) noexcept {
   return (value + to - 1) / to * to;
 }
-
-/// An arena that is attached to a NIC and registered as a whole; taken down in the right order.
-class RegisteredArena {
- public:
-  RegisteredArena() noexcept = default;
-  RegisteredArena(const RegisteredArena&) = delete;
-  RegisteredArena& operator=(const RegisteredArena&) = delete;
-  ~RegisteredArena() {
-    mr_.reset();
-    // A peer that sat in the region past the deadline of its deregistration keeps its own mapping of a memfd that is
-    // never used again.
-    if (nic_ != nullptr && memory_id_ != 0) (void)nic_->detach(memory_id_);
-  }
-  [[nodiscard]] Result<void> create(nic::Nic& nic, ibv_pd* pd, const host::ArenaOptions& options, std::size_t length,
-                                    int access) {
-    VERBENA_ASSIGN(arena_, host::Arena::create(options));
-    VERBENA_ASSIGN(memory_id_, nic.attach(arena_, nic::Grant{}));
-    nic_ = &nic;
-    VERBENA_ASSIGN(ibv_mr * mr,
-                   nic.reg_mr(pd, arena_.data(), length, reinterpret_cast<std::uintptr_t>(arena_.data()), access));
-    mr_ = nic::Mr(nic, mr);
-    return {};
-  }
-  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(mr_); }
-  [[nodiscard]] std::byte* data() const noexcept { return arena_.data(); }
-  [[nodiscard]] std::uint32_t lkey() const noexcept { return mr_->lkey; }
-  [[nodiscard]] std::uint64_t memory_id() const noexcept { return memory_id_; }
-  [[nodiscard]] nic::Window window() const noexcept { return nic_->window_of(mr_.get()); }
-
- private:
-  host::Arena arena_;
-  nic::Nic* nic_ = nullptr;
-  std::uint64_t memory_id_ = 0;
-  nic::Mr mr_;
-};
 
 [[nodiscard]] constexpr std::uint32_t sends_for(const Options& options) noexcept {
   // Twice the depth, so that a quarter that waits to be signaled does not hold up messages for which there is credit.
@@ -257,8 +223,8 @@ class QpChannel final : public Channel, private engine::Connection {
   std::byte* staging_ = nullptr;
   std::size_t staging_stride_ = 0;
   std::optional<link::Endpoint> endpoint_;
-  RegisteredArena memory_;  ///< Receives, heads, staging.
-  RegisteredArena lease_;
+  nic::RegisteredArena memory_;  ///< Receives, heads, staging.
+  nic::RegisteredArena lease_;
 };
 
 // --- setup --------------------------------------------------------------------------------------------------------
@@ -274,8 +240,8 @@ Result<void> QpChannel::create(ibv_pd* pd) {
   VERBENA_TRY(create_buffers(pd));
   if (options_.lease_bytes != 0) {
     const std::size_t bytes = align_up(options_.lease_bytes, wire::kUnit);
-    VERBENA_TRY(lease_.create(nic(), pd, {.size_bytes = bytes, .share = host::Share::kReadWrite, .name = "lease"},
-                              bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    VERBENA_TRY(lease_.open(nic(), pd, {.size_bytes = bytes, .share = host::Share::kReadWrite, .name = "lease"}, {},
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
     lease_units_ = wire::units_of(bytes);
   }
   work_.resize(options_.max_operations);
@@ -294,7 +260,7 @@ Result<void> QpChannel::create_buffers(ibv_pd* pd) {
   const std::size_t bytes = buffer_count_ * buffer_stride_             // receives
                             + options_.max_operations * kMaxHeadBytes  // heads of large messages
                             + send_slots() * staging_stride_;          // one place a send-queue slot
-  VERBENA_TRY(memory_.create(nic(), pd, {.size_bytes = bytes, .name = "channel"}, bytes, IBV_ACCESS_LOCAL_WRITE));
+  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = bytes, .name = "channel"}, {}, IBV_ACCESS_LOCAL_WRITE));
   buffers_ = memory_.data();
   heads_ = buffers_ + buffer_count_ * buffer_stride_;
   staging_ = heads_ + options_.max_operations * kMaxHeadBytes;

@@ -1,0 +1,51 @@
+// An arena that one NIC knows and whose bytes are registered; taken down in the right order.
+#pragma once
+
+#include "base/error.hpp"
+#include "host/arena.hpp"
+#include "nic/nic.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::nic {
+
+/// Immovable. \thread any, one at a time  \alloc setup
+class RegisteredArena {
+ public:
+  RegisteredArena() noexcept = default;
+  RegisteredArena(const RegisteredArena&) = delete;
+  RegisteredArena& operator=(const RegisteredArena&) = delete;
+  ~RegisteredArena() {
+    mr_.reset();
+    // Refused only while a peer sits in the region past the deadline of its deregistration; the memfd is never reused.
+    if (nic_ != nullptr && memory_id_ != 0) (void)nic_->detach(memory_id_);
+  }
+
+  /// Once. Registers the bytes asked for, not those that the page size rounds them up to.
+  [[nodiscard]] Result<void> open(Nic& nic, ibv_pd* pd, const host::ArenaOptions& options, const Grant& grant,
+                                  int access) {
+    VERBENA_ASSIGN(arena_, host::Arena::create(options));
+    VERBENA_ASSIGN(memory_id_, nic.attach(arena_, grant));
+    nic_ = &nic;
+    const auto iova = reinterpret_cast<std::uintptr_t>(arena_.data());
+    VERBENA_ASSIGN(ibv_mr * mr, nic.reg_mr(pd, arena_.data(), options.size_bytes, iova, access));
+    mr_ = Mr(nic, mr);
+    return {};
+  }
+
+  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(mr_); }
+  [[nodiscard]] const host::Arena& arena() const noexcept { return arena_; }
+  [[nodiscard]] std::byte* data() const noexcept { return arena_.data(); }
+  [[nodiscard]] std::uint64_t memory_id() const noexcept { return memory_id_; }
+  [[nodiscard]] std::uint32_t lkey() const noexcept { return mr_->lkey; }
+  [[nodiscard]] Window window() const noexcept { return nic_->window_of(mr_.get()); }
+
+ private:
+  host::Arena arena_;
+  Nic* nic_ = nullptr;
+  std::uint64_t memory_id_ = 0;
+  Mr mr_;
+};
+
+}  // namespace verbena::nic
