@@ -16,7 +16,8 @@ verbena_packages_apt() {
     test) echo "$core libcli11-dev libedit-dev libgtest-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
-      echo "$core libgtest-dev libbenchmark-dev python3 clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
+      echo "$core libgtest-dev libbenchmark-dev python3"
+      echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev memcached python3" ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac

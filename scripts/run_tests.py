@@ -208,8 +208,8 @@ def sanitizer_wrapper(name, totals):
     if built.returncode != 0:
         totals.skip(f'{name}: all tests', 'this compiler has no such sanitizer: ' + built.stdout.strip()[-300:])
         return None
-    # Without randomization first: with it, and vm.mmap_rnd_bits=32, ASan of GCC 12 hangs in one start of a few, and TSan
-    # starts and then refuses some mappings.
+    # Without randomization first: with it, and vm.mmap_rnd_bits=32, ASan of GCC 12 hangs in one start of a few, and
+    # TSan starts and then refuses some mappings.
     said = ''
     for wrapper in [['setarch', platform.machine(), '-R'], []]:
         if wrapper and not shutil.which(wrapper[0]):
