@@ -180,14 +180,31 @@ class Nic {
   Nic() = default;
 };
 
+/// Faults that the software NIC makes on purpose, each with a probability of 0 to 1. The same seed and the same calls
+/// in one process repeat the same run; polls are counted, time is not looked at.
+struct ChaosOptions {
+  std::uint64_t seed = 1;
+  double delay = 0;  ///< Of a work request: it is executed 1 to 16 polls later than it could be.
+  double pieces =
+      0;            ///< Of a READ or WRITE over 64 B: delivered in cache lines, in shuffled order, over several polls.
+  double hold = 0;  ///< Of a completion: it, and those behind it, are polled 1 to 16 polls later.
+  double rnr = 0;   ///< Of what takes a receive: 1 to 3 RNR NAKs, which count against rnr_retry.
+  double retry =
+      0;  ///< Of a work request: retry exceeded, with a READ or WRITE executed all the same half of the time.
+  double fatal = 0;  ///< Of a work request: a fatal error of the QP.
+  double death = 0;  ///< Of a work request: as if the peer's process had died.
+};
+
 /// Opens the software NIC. `allowed_uids` are users besides this process's own whose processes may connect.
 struct SoftOptions {
   std::span<const uid_t> allowed_uids{};
   std::uint32_t max_qp = 4096;   ///< 1 to 65536
   std::uint32_t max_mr = 65536;  ///< 1 to 2^22
+  /// Without it, what the environment's VERBENA_CHAOS says ("delay=0.2,hold=0.1,seed=7"), and VERBENA_CHAOS_SEED.
+  std::optional<ChaosOptions> chaos;
 };
-/// Errors: kPermission (membarrier denied), kLimit (files), kSystem. Starts one control thread, which sleeps unless
-/// peers come or go.
+/// Errors: kPermission (membarrier denied), kLimit (files), kSystem, kBadArgument (an option, or VERBENA_CHAOS). Starts
+/// one control thread, which sleeps unless peers come or go.
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options);
 
 /// Move-only owner of one verbs object: destroyed through its Nic, errors of that are a broken invariant of ours.

@@ -345,8 +345,9 @@ Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
   return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
 }
 
-Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
-              std::uint64_t sq_index) noexcept {
+/// With `is_delivered` the bytes are in their place already.
+Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
+              bool is_delivered) noexcept {
   const std::uint64_t length = total_length(wr);
   if (!check_sges(qp, wr, is_inline, 0)) [[unlikely]] {
     return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
@@ -356,7 +357,7 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
     if (!has_receive(qp, remote)) return stall(qp, SoftQp::Stall::kRnr);
     if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return stall(qp, SoftQp::Stall::kRoom);
   }
-  if (length > 0) {
+  if (length > 0 && !is_delivered) {
     bool refused = false;
     {
       const AccessGuard guard(qp);
@@ -387,12 +388,13 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
   return Ran::kDone;
 }
 
-Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index,
+             bool is_delivered) noexcept {
   const std::uint64_t length = total_length(wr);
   if (!check_sges(qp, wr, false, IBV_ACCESS_LOCAL_WRITE)) [[unlikely]] {
     return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
   }
-  if (length > 0) {
+  if (length > 0 && !is_delivered) {
     bool refused = false;
     {
       const AccessGuard guard(qp);
@@ -451,7 +453,8 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
 }
 
 /// Executes one work request now, or says what it waits for.
-inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index) noexcept {
+inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
+               bool is_delivered = false) noexcept {
   // A completion of either kind must have its place: a CQ never overruns here, it holds the sender back.
   if (qp.scq->room() == 0) [[unlikely]]
     return stall(qp, SoftQp::Stall::kRoom);
@@ -468,8 +471,8 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM: return run_send(qp, *remote, wr, is_inline, sq_index);
     case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM: return run_write(qp, *remote, wr, is_inline, sq_index);
-    case IBV_WR_RDMA_READ: return run_read(qp, *remote, wr, sq_index);
+    case IBV_WR_RDMA_WRITE_WITH_IMM: return run_write(qp, *remote, wr, is_inline, sq_index, is_delivered);
+    case IBV_WR_RDMA_READ: return run_read(qp, *remote, wr, sq_index, is_delivered);
     default: return run_atomic(qp, *remote, wr, sq_index);
   }
 }
@@ -507,14 +510,118 @@ ibv_wc_status given_up(const SoftQp& qp) noexcept {
   return IBV_WC_SUCCESS;
 }
 
+// --- chaos: the head of a send queue, as the dice fall
+
+/// Copies part of a READ to its local segments.
+void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
+                  std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
+    from += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+/// Delivers pieces of the head, a quarter of them or so at a time. kDone when all are in their place.
+Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
+  const ibv_send_wr& wr = entry.wr;
+  const RemoteQp& remote = *qp.remote.load(std::memory_order_acquire);
+  const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
+  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  const std::uint64_t length = total_length(wr);
+  QpChaos& chaos = *qp.chaos;
+  if (!check_sges(qp, wr, is_inline, is_read ? IBV_ACCESS_LOCAL_WRITE : 0)) {
+    return refuse(qp, wr, entry.sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  }
+  if (!std::exchange(chaos.has_begun, true)) chaos.pieces.begin(wr.wr.rdma.remote_addr, length, chaos.dice);
+  bool refused = false;
+  {
+    const AccessGuard guard(qp);
+    std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length,
+                                            is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+    refused = there == nullptr;
+    for (std::uint32_t n = 1 + chaos.dice.below(1 + chaos.pieces.count() / 4); n > 0 && !refused; --n) {
+      if (chaos.pieces.done()) break;
+      const Pieces::Piece piece = chaos.pieces.take();
+      if (is_read) {
+        scatter_read(qp, wr, piece.offset, there + piece.offset, piece.bytes);
+      } else {
+        gather(qp, wr, is_inline, piece.offset, there + piece.offset, piece.bytes);
+      }
+    }
+  }
+  if (refused) return refuse_remote(qp, remote, wr, entry.sq_index);
+  return chaos.pieces.done() ? Ran::kDone : Ran::kStalled;
+}
+
+/// Whether the peer is there and ready: before that, chaos lets the head wait as it would anyway.
+bool can_reach_peer(const SoftQp& qp) noexcept {
+  const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
+  return remote != nullptr && !qp.peer_dead.load(std::memory_order_relaxed) &&
+         remote->control->rare.readiness.load(std::memory_order_acquire) ==
+             static_cast<std::uint32_t>(Readiness::kReady);
+}
+
+/// What a work request that ends badly ends as.
+Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
+  switch (end) {
+    case Fate::End::kRnrRetry:
+      return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RNR_RETRY_EXC_ERR, Status::kRnrExceeded);
+    case Fate::End::kFatal: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_FATAL_ERR, Status::kDevice);
+    default: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded);
+  }
+}
+
+/// The head's turn under chaos. kStalled: not yet, at this poll.
+Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
+  QpChaos& chaos = *qp.chaos;
+  const ibv_send_wr& wr = entry.wr;
+  // Completions have their place, and a dead or absent peer is dealt with, as without chaos.
+  if (qp.scq->room() == 0 || !can_reach_peer(qp)) return run(qp, wr, is_inline, entry.sq_index);
+  if (!chaos.is_drawn) {
+    const bool is_rdma =
+        wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    const bool takes_receive =
+        wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    chaos.draw(takes_receive, is_rdma, total_length(wr), qp.rnr_retry);
+  }
+  Fate& fate = chaos.fate;
+  qp.stall = SoftQp::Stall::kNone;  // Whatever it waited for before is there.
+  if (fate.polls != 0) {
+    --fate.polls;
+    return Ran::kStalled;
+  }
+  if (fate.end == Fate::End::kDeath) {
+    qp.peer_dead.store(true, std::memory_order_relaxed);
+    return run(qp, wr, is_inline, entry.sq_index);
+  }
+  const bool comes_late = fate.end == Fate::End::kRetryLate;
+  if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
+  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0;
+  if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
+    const Ran delivered = deliver_pieces(qp, entry);
+    if (delivered != Ran::kDone) return delivered;
+  }
+  if (comes_late) return end_badly(qp, entry, fate.end);
+  return run(qp, wr, is_inline, entry.sq_index, in_pieces);
+}
+
 /// Goes on with the send queue. True when something was executed.
 bool run_pending(SoftQp& qp) noexcept {
   bool any = false;
-  while (qp.pending_head != qp.pending_tail && qp.state_now() == IBV_QPS_RTS &&
-         !qp.held.load(std::memory_order_relaxed)) {
+  while (qp.pending_head != qp.pending_tail && qp.state_now() == IBV_QPS_RTS) {
+    const std::uint8_t held = qp.held.load(std::memory_order_relaxed);
+    if ((held & Hold::kByTest) != 0) break;
     const SendWqe& entry = qp.pending[qp.pending_head & qp.pending_mask];
     const bool is_inline = (entry.wr.send_flags & IBV_SEND_INLINE) != 0;
-    const Ran ran = run(qp, entry.wr, is_inline, entry.sq_index);
+    const Ran ran = held == 0 ? run(qp, entry.wr, is_inline, entry.sq_index) : run_in_chaos(qp, entry, is_inline);
     if (ran == Ran::kStalled) {
       const ibv_wc_status status = given_up(qp);
       if (status == IBV_WC_SUCCESS || qp.scq->room() == 0) break;
@@ -523,6 +630,7 @@ bool run_pending(SoftQp& qp) noexcept {
     }
     qp.stall = SoftQp::Stall::kNone;
     ++qp.pending_head;
+    if (held != 0) qp.chaos->is_drawn = false;
     any = true;
     if (ran != Ran::kDone) break;
   }
@@ -802,11 +910,19 @@ void attend(SoftCq& cq) noexcept {
   }
 }
 
+/// Flushes are delivered all the same, so that queues come to their end. Who has armed a CQ is about to sleep, and
+/// would not poll any more for what chaos keeps back: on a device it is not in the CQ yet, and has its event to come.
+bool keeps_back(SoftCq& cq, const Cqe& entry) noexcept {
+  if (entry.qp->state_now() == IBV_QPS_ERR) return false;
+  if ((cq.held & Hold::kByTest) != 0) return true;
+  return cq.armed == SoftCq::Armed::kNo && cq.chaos->keeps_back(cq.head);
+}
+
 inline int drain(SoftCq& cq, int count, ibv_wc* wc) noexcept {
   int got = 0;
   while (got < count && cq.head != cq.tail) {
     const Cqe& entry = cq.ring[cq.head & cq.mask];
-    if (cq.held && entry.qp->state_now() != IBV_QPS_ERR) [[unlikely]]
+    if (cq.held != 0 && keeps_back(cq, entry)) [[unlikely]]
       break;
     wc[got++] = entry.wc;
     if (entry.sq_index != kNotSend) {
@@ -870,7 +986,7 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     }
     const std::uint64_t sq_index = qp.sq_posted++;
     const bool may_run =
-        state == IBV_QPS_RTS && qp.pending_head == qp.pending_tail && !qp.held.load(std::memory_order_relaxed);
+        state == IBV_QPS_RTS && qp.pending_head == qp.pending_tail && qp.held.load(std::memory_order_relaxed) == 0;
     if (may_run) [[likely]] {
       if (run(qp, *wr, (wr->send_flags & IBV_SEND_INLINE) != 0, sq_index) == Ran::kStalled) [[unlikely]] {
         enqueue(qp, *wr, sq_index);
@@ -1001,6 +1117,8 @@ bool arm_stalled(SoftCq& cq) noexcept {
   bool changed = false;
   for (SoftQp* qp : cq.stalled) {
     if (qp->flushing) return true;
+    // Chaos counts in polls: there is something to do as long as the head waits for nothing else.
+    if (qp->chaos != nullptr && qp->stall == SoftQp::Stall::kNone) return true;
     if ((qp->wake_flags & Wake::kCredit) != 0) continue;
     set_wake(*qp, qp->wake_flags | Wake::kCredit);
     changed = true;
@@ -1025,8 +1143,16 @@ bool arm_stalled(SoftCq& cq) noexcept {
 }
 
 void hold_execution(ibv_qp* base, bool hold) noexcept {
-  static_cast<SoftQp*>(base)->held.store(hold, std::memory_order_relaxed);
+  auto& held = static_cast<SoftQp*>(base)->held;
+  if (hold) {
+    held.fetch_or(Hold::kByTest, std::memory_order_relaxed);
+  } else {
+    held.fetch_and(static_cast<std::uint8_t>(~Hold::kByTest), std::memory_order_relaxed);
+  }
 }
-void hold_completions(ibv_cq* base, bool hold) noexcept { static_cast<SoftCq*>(base)->held = hold; }
+void hold_completions(ibv_cq* base, bool hold) noexcept {
+  auto& held = static_cast<SoftCq*>(base)->held;
+  held = static_cast<std::uint8_t>((held & ~Hold::kByTest) | (hold ? Hold::kByTest : 0));
+}
 
 }  // namespace verbena::nic::soft

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nic/nic.hpp"
+#include "nic/soft/chaos.hpp"
 #include "nic/soft/layout.hpp"
 #include "nic/soft/ring.hpp"
 #include "nic/soft/system.hpp"
@@ -137,6 +138,12 @@ struct SendWqe {
   std::uint64_t sq_index = 0;
 };
 
+/// Who keeps work requests or completions back.
+struct Hold {
+  static constexpr std::uint8_t kByTest = 1;   ///< All, until it lets go.
+  static constexpr std::uint8_t kByChaos = 2;  ///< Some, as the dice fall. Set for good.
+};
+
 /// One completion, with what poll needs to retire send-queue slots.
 struct Cqe {
   ibv_wc wc;
@@ -166,7 +173,7 @@ struct SoftCq : ibv_cq {
   std::uint32_t passes = 0;
   enum class Armed : std::uint8_t { kNo, kAny, kSolicited };
   Armed armed = Armed::kNo;
-  bool held = false;             // Completions are kept back (tests).
+  std::uint8_t held = 0;         // Hold bits: completions are kept back.
   std::vector<SoftQp*> active;   // Receive side polled here. Reserved up front.
   std::vector<SoftQp*> stalled;  // Send side, or a flush, has work left.
   // `control` is odd bits of other threads: kExclusive while the control plane changes the lists, kAttention when a
@@ -181,6 +188,7 @@ struct SoftCq : ibv_cq {
   std::atomic<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
   std::uint32_t ready_index = 0;
   std::array<SoftQp*, 512> parked{};  // By bit.
+  std::unique_ptr<CqChaos> chaos;
 
   [[nodiscard]] std::uint32_t room() const noexcept { return capacity - static_cast<std::uint32_t>(tail - head); }
 };
@@ -216,7 +224,7 @@ struct SoftQp : ibv_qp {
   bool in_stalled = false;
   bool notify = false;  // Messages were published since the last bell.
   bool notify_solicited = false;
-  std::atomic<bool> held{false};  // Execution is kept back (tests).
+  std::atomic<std::uint8_t> held{0};  // Hold bits: execution is kept back.
   // Send queue of what could not be executed at once.
   std::uint64_t pending_head = 0;
   std::uint64_t pending_tail = 0;
@@ -252,6 +260,7 @@ struct SoftQp : ibv_qp {
   std::atomic<bool> peer_dead{false};
   std::atomic<bool> error_wanted{false};  // modify_qp(ERR), or a revocation that timed out.
   std::atomic<Status> failure{Status::kOk};
+  std::unique_ptr<QpChaos> chaos;
   SoftPd* spd = nullptr;
   QpGeometry geometry;
   Fd memory;

@@ -159,6 +159,7 @@ Result<void> SoftNic::open_rendezvous() {
 }
 
 SoftNic::~SoftNic() {
+  live_.fetch_sub(1, std::memory_order_relaxed);
   if (control_.joinable()) {
     signal_eventfd(stop_.get());
     control_.join();

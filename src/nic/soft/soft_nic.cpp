@@ -81,7 +81,10 @@ void SoftNic::exclusively(SoftCq& cq, Change&& change) noexcept {
 }
 
 SoftNic::SoftNic(const SoftOptions& options, const TestOptions& test)
-    : options_(options), test_(test), allowed_uids_(options.allowed_uids.begin(), options.allowed_uids.end()) {
+    : options_(options),
+      test_(test),
+      ordinal_(live_.fetch_add(1, std::memory_order_relaxed)),
+      allowed_uids_(options.allowed_uids.begin(), options.allowed_uids.end()) {
   options_.allowed_uids = {};
   limits_ = {.max_qp = options.max_qp,
              .max_cq = kMaxCqs,
@@ -100,6 +103,10 @@ Result<void> SoftNic::start() {
     return fail(Status::kBadArgument, "open_soft", 0, "max_qp {} must be 1 to 65536 and max_mr {} 2 to {}",
                 options_.max_qp, options_.max_mr, kMaxKeyIndex);
   }
+  if (!options_.chaos) {
+    VERBENA_ASSIGN(options_.chaos, chaos_of_environment());
+  }
+  if (options_.chaos) VERBENA_TRY(check_chaos(*options_.chaos));
   VERBENA_TRY(register_membarriers());
   VERBENA_ASSIGN(keys_, Mapping::create("verbena-keys", options_.max_mr * sizeof(KeyEntry), Mapping::Mode::kRead));
   VERBENA_ASSIGN(ready_, Mapping::create("verbena-ready", kMaxCqs * kReadyWords * sizeof(std::uint64_t),
@@ -605,6 +612,10 @@ Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
     channel.cqs.push_back(cq.get());
   }
   *slot = true;
+  if (options_.chaos) {
+    cq->chaos = std::make_unique<CqChaos>(*options_.chaos, chaos_stream(next_cq_++));
+    cq->held = Hold::kByChaos;
+  }
   cq->ready_index = static_cast<std::uint32_t>(slot - cq_slots_.begin());
   cq->ready_words =
       reinterpret_cast<std::atomic<std::uint64_t>*>(ready_.mapping.data()) + std::size_t{cq->ready_index} * kReadyWords;
@@ -756,6 +767,10 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
     next_qp_ = next_qp_ % 0xFFFFFF + 1;  // 24 bits, never 0; a number rests long before it comes again.
   } while (qps_.contains(next_qp_));
   qp->qp_num = next_qp_;
+  if (options_.chaos) {
+    qp->chaos = std::make_unique<QpChaos>(*options_.chaos, chaos_stream(qp->qp_num));
+    qp->held = Hold::kByChaos;
+  }
   for (SoftCq* cq : {qp->rcq, qp->scq}) {
     if (std::find(cq->members.begin(), cq->members.end(), qp.get()) != cq->members.end()) continue;
     exclusively(*cq, [&] {
@@ -991,6 +1006,7 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.pending_head = qp.pending_tail = 0;
   qp.pending_offset = 0;
   qp.stall = SoftQp::Stall::kNone;
+  if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;
   qp.rx_offset = 0;
   qp.rx_open = qp.flushing = qp.notify = qp.loss_told = false;

@@ -145,11 +145,17 @@ class SoftNic final : public Nic {
   void drop_import(Peer& peer, std::uint32_t index) noexcept;
   void quiesce_own(const Peer& peer) noexcept;
   static void attention(SoftQp& qp) noexcept;
+  [[nodiscard]] std::uint64_t chaos_stream(std::uint32_t number) const noexcept {
+    return std::uint64_t{ordinal_} << 32 | number;
+  }
   template <class Change>
   static void exclusively(SoftCq& cq, Change&& change) noexcept;
 
   SoftOptions options_;
   TestOptions test_;
+  // Soft NICs of this process, and how many there were before this one: the chaos of two at once is not the same.
+  inline static std::atomic<std::uint32_t> live_{0};
+  const std::uint32_t ordinal_;
   std::vector<uid_t> allowed_uids_;
   Limits limits_;
   ibv_gid gid_{};
@@ -168,6 +174,7 @@ class SoftNic final : public Nic {
   std::uint64_t next_memory_ = 1;
   std::uint32_t next_pd_ = 1;
   std::uint32_t next_qp_ = 1;
+  std::uint32_t next_cq_ = 1;
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
   std::vector<std::unique_ptr<Peer>> peers_;
   Objects objects_;
