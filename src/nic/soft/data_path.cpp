@@ -579,6 +579,12 @@ Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
   }
 }
 
+/// Not yet, for no reason that a peer could take away: no retries count, and a sleeper is not left to it.
+Ran wait_in_chaos(SoftQp& qp) noexcept {
+  qp.stall = SoftQp::Stall::kNone;
+  return Ran::kStalled;
+}
+
 /// The head's turn under chaos. kStalled: not yet, at this poll.
 Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   QpChaos& chaos = *qp.chaos;
@@ -593,10 +599,9 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
     chaos.draw(takes_receive, is_rdma, total_length(wr), qp.rnr_retry);
   }
   Fate& fate = chaos.fate;
-  qp.stall = SoftQp::Stall::kNone;  // Whatever it waited for before is there.
   if (fate.polls != 0) {
     --fate.polls;
-    return Ran::kStalled;
+    return wait_in_chaos(qp);
   }
   if (fate.end == Fate::End::kDeath) {
     qp.peer_dead.store(true, std::memory_order_relaxed);
@@ -607,7 +612,8 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0;
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
     const Ran delivered = deliver_pieces(qp, entry);
-    if (delivered != Ran::kDone) return delivered;
+    if (delivered == Ran::kStalled) return wait_in_chaos(qp);
+    if (delivered == Ran::kFailed) return delivered;
   }
   if (comes_late) return end_badly(qp, entry, fate.end);
   return run(qp, wr, is_inline, entry.sq_index, in_pieces);
