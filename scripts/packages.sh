@@ -1,6 +1,7 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
-# Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core.
+# Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
+# what scripts/softroce.sh needs beside a build.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -19,6 +20,8 @@ verbena_packages_apt() {
       echo "$core libgtest-dev libbenchmark-dev python3"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev memcached python3" ;;
+    softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
+      xz-utils zstd' ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }
