@@ -30,6 +30,7 @@ CONFIGURATIONS = {
 }
 BUILD_TIMEOUT_S = 3600
 TEST_TIMEOUT_S = 3600
+SOFTROCE_TIMEOUT_S = 1800
 HEARTBEAT_S = 30
 SKIP_CODE = 77
 TAIL_LINES = 120
@@ -160,6 +161,32 @@ def count_gtest(name, test, tree, totals):
     return failed
 
 
+def count_test(name, short, test, xml, totals):
+    """Counts one test by its result as Meson names it: its cases, if it is a GoogleTest that left `xml`, or itself."""
+    output = test['stdout'] + '\n' + (test.get('stderr') or '')
+    label = f'{name}: {short}'
+    tree = None
+    if xml.exists():
+        try:
+            tree = ElementTree.parse(xml).getroot()
+        except ElementTree.ParseError:
+            tree = None
+    if tree is not None:
+        failed = count_gtest(name, test, tree, totals)
+        if test['result'] not in ('OK', 'SKIP') and not failed:
+            # All cases are well, and the executable is not: a leak, or a crash on the way out.
+            totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
+    elif test['result'] in ('OK', 'EXPECTEDFAIL'):
+        totals.passed += 1
+    elif test['result'] == 'SKIP':
+        reasons = [line for line in output.splitlines() if line.strip()] or ['no reason given']
+        totals.skip(label, reasons[-1].strip()[:500])
+    else:
+        # A crash leaves no XML: the cases that ended before it count, and it is one failure with its output.
+        totals.passed += len(re.findall(r'^\[       OK \]', output, flags=re.MULTILINE))
+        totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
+
+
 def count(name, directory, totals):
     """Counts the results of one `meson test`. Returns how many tests Meson ran."""
     logs = glob.glob(str(directory / 'meson-logs' / 'verbena-run*.json'))
@@ -168,29 +195,7 @@ def count(name, directory, totals):
     tests = [json.loads(line) for line in read(logs[0]).splitlines() if line.strip()]
     for test in tests:
         short = test['name'].split(' / ')[-1]
-        output = test['stdout'] + '\n' + (test.get('stderr') or '')
-        label = f'{name}: {short}'
-        xml = directory / f'{short}.xml'
-        tree = None
-        if xml.exists():
-            try:
-                tree = ElementTree.parse(xml).getroot()
-            except ElementTree.ParseError:
-                tree = None
-        if tree is not None:
-            failed = count_gtest(name, test, tree, totals)
-            if test['result'] not in ('OK', 'SKIP') and not failed:
-                # All cases are well, and the executable is not: a leak, or a crash on the way out.
-                totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
-        elif test['result'] in ('OK', 'EXPECTEDFAIL'):
-            totals.passed += 1
-        elif test['result'] == 'SKIP':
-            reasons = [line for line in output.splitlines() if line.strip()] or ['no reason given']
-            totals.skip(label, reasons[-1].strip()[:500])
-        else:
-            # A crash leaves no XML: the cases that ended before it count, and it is one failure with its output.
-            totals.passed += len(re.findall(r'^\[       OK \]', output, flags=re.MULTILINE))
-            totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
+        count_test(name, short, test, directory / f'{short}.xml', totals)
     return len(tests)
 
 
@@ -264,6 +269,41 @@ def test(name, configuration, directory, options, wrapper, totals):
         totals.fail(f'{name}: meson test ended with {code}', read(log))
 
 
+def softroce(directory, options, totals):
+    """Runs the suites of scripts/softroce/suites.sh with the build `directory`: real verbs, in an emulated machine."""
+    name = 'softroce'
+    if options.quick and not shutil.which('qemu-system-x86_64'):
+        totals.skip(f'{name}: all suites', 'there is no qemu, and a quick run does not install it')
+        return
+    results = BUILD_ROOT / 'softroce-results'
+    shutil.rmtree(results, ignore_errors=True)
+    environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
+    if options.seeds:
+        environment['VERBENA_SEEDS'] = str(options.seeds)
+    environment.pop('GTEST_FILTER', None)
+    command = [ROOT / 'scripts' / 'softroce.sh', '--numa', '--timeout', SOFTROCE_TIMEOUT_S, '--results', results,
+               '--build', directory]
+    say(f'{name}: testing')
+    log = BUILD_ROOT / f'{name}.test.log'
+    # Packages and the kernel come on top of the machine's own deadline, the first time.
+    code = run(command, log, SOFTROCE_TIMEOUT_S + BUILD_TIMEOUT_S, f'{name}: testing', environment, re.compile('^== '))
+    logs = sorted(results.glob('*.log'), key=lambda path: path.stat().st_mtime)
+    if code == SKIP_CODE and not logs:
+        totals.skip(f'{name}: all suites', (read(log).strip().splitlines() or ['no reason given'])[-1][:500])
+        return
+    before = len(totals.failures)
+    for suite in logs:
+        status = suite.with_suffix('.status')
+        # Without a status it was running when the machine ended.
+        said = read(status).strip() if status.exists() else ''
+        returned = int(said) if said else None
+        result = {0: 'OK', SKIP_CODE: 'SKIP', 124: 'TIMEOUT', None: 'INTERRUPT'}.get(returned, 'FAIL')
+        test = {'result': result, 'returncode': returned, 'stdout': read(suite)}
+        count_test(name, suite.stem, test, suite.with_suffix('.xml'), totals)
+    if code not in (0, SKIP_CODE) and len(totals.failures) == before:
+        totals.fail(f'{name}: scripts/softroce.sh ended with {code}', read(log))
+
+
 def lint(jobs, totals):
     say('style: clang-format and clang-tidy')
     log = BUILD_ROOT / 'lint.log'
@@ -308,6 +348,8 @@ def main():
             directory = build(name, configuration, options.jobs, totals)
             if directory is not None:
                 test(name, configuration, directory, options, wrapper, totals)
+                if name == 'plain' and (not options.filter or options.filter == 'softroce'):
+                    softroce(directory, options, totals)
         if not options.quick and not options.filter:
             lint(options.jobs, totals)
     except KeyboardInterrupt:

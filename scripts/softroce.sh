@@ -147,8 +147,8 @@ prepare_kernel() {
   exec {lock}>&-
 }
 
-# Writes what the machine shall do to the directory $1, which it sees as /job: the command with its surroundings, and the
-# directories below /tmp and /run that it must see although those are its own in there.
+# Writes what the machine shall do to the directory $1, which it sees as /job: the command with its surroundings, and
+# the directories below /tmp and /run that it must see although those are its own in there.
 write_job() {
   local name path
   cp "$here/softroce/machine.sh" "$1/machine.sh"
@@ -215,7 +215,8 @@ if [[ $status =~ ^[0-9]+$ ]]; then exit "$status"; fi
 # What there is to know of a machine that did not come to its end.
 {
   sed 's/^/softroce: qemu: /' "$work/qemu.log"
-  tail -n 20 "$work/console" 2>/dev/null | tr -d '\r' | sed 's/^/softroce: kernel: /'
+  # The kernel is quiet unless something is wrong, and the first complaint tells most.
+  head -n 40 "$work/console" 2>/dev/null | tr -d '\r' | sed 's/^/softroce: kernel: /'
   last=$(tail -n 1 "$work/output")
 } >&2
 if ((code != 0 && SECONDS - begin >= timeout)); then

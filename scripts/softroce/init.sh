@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# Process 1 of the initramfs of scripts/softroce.sh: makes a root of the host's files and goes there. The root is a tmpfs
-# with each top directory of the host bound into it, so that /results and the like can be made; /tmp, /run and the
-# kernel's own are the machine's.
+# Process 1 of the initramfs of scripts/softroce.sh: makes a root of the host's files and goes there. The root is a
+# tmpfs with each top directory of the host bound into it, so that /results and the like can be made; /tmp, /run and
+# the kernel's own are the machine's.
 bb=/bin/busybox
 $bb mkdir -p /proc /sys /dev /host /job /new
 $bb mount -t proc proc /proc

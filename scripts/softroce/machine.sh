@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Process 1 of the machine of scripts/softroce.sh, on the host's files: sets Soft-RoCE up, runs /job/command.sh and leaves
-# its status in /job/status. What goes wrong before the command is said on the console.
+# Process 1 of the machine of scripts/softroce.sh, on the host's files: sets Soft-RoCE up, runs /job/command.sh and
+# leaves its status in /job/status. What goes wrong before the command is said on the console.
 set -eu
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 export VERBENA_RESULTS=/results
