@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests need, builds, and runs every test: plainly, under ASan and UBSan, under TSan; then the style.
+# Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
+# (docs/softroce.md), under ASan and UBSan, under TSan; then the style.
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--jobs N]
-#   --quick        the plain build only
+#   --quick        the plain build only, and real verbs only where qemu is there already
 #   --filter TEXT  only tests whose name contains TEXT, in the plain build
 #   --seeds N      seeds for the randomized suites (VERBENA_SEEDS)
 #   --jobs N       compilers at a time (default: cores)
@@ -12,7 +13,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec </dev/null
 
 case " $* " in
-  *' --help '* | *' -h '*) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *' --help '* | *' -h '*) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # shellcheck source=scripts/packages.sh
