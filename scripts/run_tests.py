@@ -300,6 +300,8 @@ def softroce(directory, options, totals):
         result = {0: 'OK', SKIP_CODE: 'SKIP', 124: 'TIMEOUT', None: 'INTERRUPT'}.get(returned, 'FAIL')
         test = {'result': result, 'returncode': returned, 'stdout': read(suite)}
         count_test(name, suite.stem, test, suite.with_suffix('.xml'), totals)
+    if code not in (0, 1, SKIP_CODE):
+        say(f'{name}: ' + (read(log).strip().splitlines() or ['no output'])[-1])
     if code not in (0, SKIP_CODE) and len(totals.failures) == before:
         totals.fail(f'{name}: scripts/softroce.sh ended with {code}', read(log))
 
