@@ -544,7 +544,8 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
     bool stalled = false;
     // `cqs` changes only while nothing waits on the channel: as on a device, a CQ is made and destroyed around its use.
     for (SoftCq* cq : channel.cqs) {
-      if (arm_stalled(*cq)) return cq;
+      // A wake is not put off by a queue that always has something to do.
+      if (arm_stalled(*cq)) return drain_eventfd(channel.wake.get()) ? nullptr : cq;
       const Deadline gives_up = stall_deadline(*cq);
       stalled |= !gives_up.is_never();
       until = earlier(until, gives_up);
