@@ -20,8 +20,8 @@ BUILD_ROOT = pathlib.Path(os.environ.get('VERBENA_BUILD_ROOT', ROOT / 'build-tes
 START = time.monotonic()
 
 # The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
-# suites and the checks of the source tree, which a sanitizer cannot change.
-WITHOUT = ['--no-suite', 'long', '--no-suite', 'house']
+# suites, the second runs under chaos, and the checks of the source tree, which a sanitizer cannot change.
+WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos']
 DEBUG = ['--buildtype=debug', '-Doptimization=1', '-Db_lundef=false']
 CONFIGURATIONS = {
     'plain': {'setup': ['--buildtype=release'], 'test': [], 'patience': 1},
@@ -34,6 +34,7 @@ SOFTROCE_TIMEOUT_S = 1800
 HEARTBEAT_S = 30
 SKIP_CODE = 77
 TAIL_LINES = 120
+CHAOS_SEEDS = 2
 
 
 def say(text):
@@ -242,13 +243,20 @@ def choose(directory, text):
     return [t['name'] for t in listing if t['protocol'] == 'gtest' or text in t['name']]
 
 
-def test(name, configuration, directory, options, wrapper, totals):
+def test(name, configuration, directory, options, wrapper, totals, chaos_seed=None):
+    """Runs the tests of a build; with `chaos_seed` those of the suite 'chaos' alone, with that seed."""
     for stale in [*directory.glob('*.xml'), *(directory / 'meson-logs').glob('verbena-run*')]:
         stale.unlink()
     environment = dict(os.environ)
     if options.seeds:
         environment['VERBENA_SEEDS'] = str(options.seeds)
     environment.pop('GTEST_FILTER', None)
+    label = name
+    selection = [*configuration['test']]
+    if chaos_seed is not None:
+        environment['VERBENA_CHAOS_SEED'] = str(chaos_seed)
+        label = f'{name}, VERBENA_CHAOS_SEED={chaos_seed}'
+        selection += ['--suite', 'chaos']
     names = []
     if options.filter:
         environment['GTEST_FILTER'] = f'*{options.filter}*'
@@ -257,16 +265,16 @@ def test(name, configuration, directory, options, wrapper, totals):
     together = max(1, (os.cpu_count() or 2) // 2)
     command = [*wrapper, 'meson', 'test', '-C', directory, '--no-rebuild', '--logbase', 'verbena-run',
                '--num-processes', together, '--timeout-multiplier', configuration['patience'],
-               *configuration['test'], *names]
-    say(f'{name}: testing')
+               *selection, *names]
+    say(f'{label}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
-    code = run(command, log, TEST_TIMEOUT_S, f'{name}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
+    code = run(command, log, TEST_TIMEOUT_S, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
     before = len(totals.failures)
-    ran = count(name, directory, totals)
+    ran = count(label, directory, totals)
     if ran == 0:
-        totals.fail(f'{name}: no test ran', read(log))
+        totals.fail(f'{label}: no test ran', read(log))
     elif code != 0 and len(totals.failures) == before:
-        totals.fail(f'{name}: meson test ended with {code}', read(log))
+        totals.fail(f'{label}: meson test ended with {code}', read(log))
 
 
 def softroce(directory, options, totals):
@@ -331,7 +339,7 @@ def main():
     parser = argparse.ArgumentParser(prog='scripts/test.sh', description=__doc__)
     parser.add_argument('--quick', action='store_true', help='the plain build only')
     parser.add_argument('--filter', metavar='TEXT', help='only tests whose name contains TEXT, in the plain build')
-    parser.add_argument('--seeds', type=positive, metavar='N', help='seeds for the randomized suites')
+    parser.add_argument('--seeds', type=positive, metavar='N', help='seeds for the randomized suites and chaos')
     parser.add_argument('--jobs', type=positive, default=os.cpu_count() or 1, metavar='N', help='compilers at a time')
     options = parser.parse_args()
 
@@ -350,8 +358,12 @@ def main():
             directory = build(name, configuration, options.jobs, totals)
             if directory is not None:
                 test(name, configuration, directory, options, wrapper, totals)
-                if name == 'plain' and (not options.filter or options.filter == 'softroce'):
-                    softroce(directory, options, totals)
+            if directory is not None and name == 'plain' and not options.filter:
+                # The run above had the first seed.
+                for seed in range(2, (options.seeds or CHAOS_SEEDS) + 1):
+                    test(name, configuration, directory, options, wrapper, totals, seed)
+            if directory is not None and name == 'plain' and options.filter in (None, 'softroce'):
+                softroce(directory, options, totals)
         if not options.quick and not options.filter:
             lint(options.jobs, totals)
     except KeyboardInterrupt:

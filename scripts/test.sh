@@ -4,7 +4,7 @@
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--jobs N]
 #   --quick        the plain build only, and real verbs only where qemu is there already
 #   --filter TEXT  only tests whose name contains TEXT, in the plain build
-#   --seeds N      seeds for the randomized suites (VERBENA_SEEDS)
+#   --seeds N      seeds for the randomized suites (VERBENA_SEEDS), and runs under chaos (VERBENA_CHAOS_SEED 1 to N)
 #   --jobs N       compilers at a time (default: cores)
 # The last line is `verbena: N passed, M failed, K skipped`. Ends with 1 when something failed or nothing ran, 2 for
 # wrong usage, 3 when packages must be installed by hand. Builds in build-test/ (VERBENA_BUILD_ROOT).

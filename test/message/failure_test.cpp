@@ -1,4 +1,5 @@
 // Channels against peers that die or lie: one typed reason, every operation completed first, nothing in flight after.
+#include "chaos.hpp"
 #include "fixture.hpp"
 
 #include "message/wire.hpp"
@@ -74,6 +75,7 @@ class Liar : public testing::Test {
   static constexpr std::uint64_t kLease = 4096;
 
   void SetUp() override {
+    VERBENA_SKIP_IN_CHAOS();
     auto cq = node.nic->create_cq(256, nullptr);
     ASSERT_OK(cq);
     cq_ = nic::Cq(*node.nic, *cq);

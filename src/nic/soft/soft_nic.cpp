@@ -284,10 +284,54 @@ namespace {
 }
 }  // namespace
 
+/// What became of a peer that was inside an access when it was looked at.
+SoftNic::Presence SoftNic::presence_of(const Inside& inside) const noexcept {
+  const auto at = qps_.find(inside.qp_num);
+  const RemoteQp* remote = at == qps_.end() ? nullptr : at->second->remote.load(std::memory_order_acquire);
+  if (remote != inside.remote) return Presence::kUnknown;
+  const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != inside.word;
+  return has_moved || process_gone(*remote->peer) ? Presence::kLeft : Presence::kStays;
+}
+
+/// Waits until nobody is inside any more, with the lock given up meanwhile: whoever stays holds up this call alone.
+Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
+                                      Deadline deadline) {
+  bool is_unknown = false;
+  for (;;) {
+    std::erase_if(inside, [&](const Inside& one) {
+      const Presence presence = presence_of(one);
+      is_unknown |= presence == Presence::kUnknown;
+      return presence != Presence::kStays;
+    });
+    if (inside.empty() || deadline.passed()) break;
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  for (const Inside& one : inside) {
+    SoftQp& qp = *qps_.at(one.qp_num);
+    Status none = Status::kOk;
+    qp.failure.compare_exchange_strong(none, Status::kTimedOut);
+    qp.error_wanted.store(true, std::memory_order_release);
+    attention(qp);
+  }
+  if (!inside.empty()) {
+    return fail(Status::kTimedOut, "dereg_mr", ETIMEDOUT,
+                "the peer of queue pair {} is still inside the region; its queue pair is in error, and the memory must "
+                "not be reused before that process is gone",
+                inside.front().qp_num);
+  }
+  if (is_unknown) {
+    return fail(Status::kTimedOut, "dereg_mr", ETIMEDOUT,
+                "a queue pair was reset or destroyed while its peer was inside the region; the memory must not be "
+                "reused before that process is gone");
+  }
+  return {};
+}
+
 Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
   auto* mr = static_cast<SoftMr*>(base);
-  Result<void> result;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const std::uint32_t index = mr->handle;
   auto* pd = static_cast<SoftPd*>(mr->pd);
   local_keys_[index].lkey.store(0, std::memory_order_release);
@@ -295,28 +339,14 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
   entry.rkey.store(0, std::memory_order_release);
   // After the barrier an initiator either sees the key gone, or its access word is odd to us.
   barrier_all_processes();
+  std::vector<Inside> inside;
   for (auto& [number, qp] : qps_) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (remote == nullptr || qp->spd != pd) continue;
-    const std::atomic<std::uint64_t>& word = remote->control->access.word;
-    const std::uint64_t seen = word.load(std::memory_order_acquire);
-    if (seen % 2 == 0) continue;
-    while (word.load(std::memory_order_acquire) == seen && !process_gone(*remote->peer)) {
-      if (deadline.passed()) {
-        Status none = Status::kOk;
-        qp->failure.compare_exchange_strong(none, Status::kTimedOut);
-        qp->error_wanted.store(true, std::memory_order_release);
-        attention(*qp);
-        result = fail(
-            Status::kTimedOut, "dereg_mr", ETIMEDOUT,
-            "the peer of queue pair {} is still inside the region; its queue pair is in error, and the memory must "
-            "not be reused before that process is gone",
-            number);
-        break;
-      }
-      std::this_thread::yield();
-    }
+    const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
+    if (seen % 2 == 1) inside.push_back({number, remote, seen});
   }
+  const Result<void> result = wait_until_left(std::move(inside), lock, deadline);
   --memories_.at(mr->memory_id).regions;
   --pd->users;
   // A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
@@ -544,7 +574,8 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
     bool stalled = false;
     // `cqs` changes only while nothing waits on the channel: as on a device, a CQ is made and destroyed around its use.
     for (SoftCq* cq : channel.cqs) {
-      if (arm_stalled(*cq)) return cq;
+      // A wake is not put off by a queue that always has something to do.
+      if (arm_stalled(*cq)) return drain_eventfd(channel.wake.get()) ? nullptr : cq;
       const Deadline gives_up = stall_deadline(*cq);
       stalled |= !gives_up.is_never();
       until = earlier(until, gives_up);

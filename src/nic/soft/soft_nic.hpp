@@ -138,6 +138,15 @@ class SoftNic final : public Nic {
   [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline);  // takes mutex_
   [[nodiscard]] Result<void> to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask);
   [[nodiscard]] Result<void> to_reset(SoftQp& qp);
+  struct Inside {
+    std::uint32_t qp_num = 0;
+    const RemoteQp* remote = nullptr;  // To compare; the QP may be gone.
+    std::uint64_t word = 0;            // The peer's, odd.
+  };
+  enum class Presence : std::uint8_t { kStays, kLeft, kUnknown };
+  [[nodiscard]] Presence presence_of(const Inside& inside) const noexcept;
+  [[nodiscard]] Result<void> wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
+                                             Deadline deadline);
   void match_offer(SoftQp& qp) noexcept;
   void unlink(SoftQp& qp) noexcept;
   void purge(SoftQp& qp) noexcept;

@@ -4,6 +4,7 @@
 // NIC alone. Waiting polls the completion queues of both sides: a NIC in user space may make progress only there.
 #pragma once
 
+#include "chaos.hpp"
 #include "host/arena.hpp"
 #include "nic/nic.hpp"
 #include "pattern.hpp"

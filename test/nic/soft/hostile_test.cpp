@@ -19,9 +19,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 namespace verbena::nic::soft {
@@ -645,6 +647,34 @@ TEST_F(Hostile, APeerThatNeverLeavesARegion) {
   EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(20ms)), Status::kTimedOut);
   EXPECT_TRUE(reaches_error());
   EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kTimedOut);
+  exchange();
+}
+
+// Whoever takes the region from it waits; the rest of the NIC does not.
+TEST_F(Hostile, APeerThatNeverLeavesHoldsUpNobodyElse) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  Mr region = side_.reg(0, 4096, conformance::kAllAccess);
+  std::atomic<bool> is_over{false};
+  std::uint64_t ended = 0;
+  std::jthread taker([&] {
+    EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(1s)), Status::kTimedOut);
+    ended = ticks_now();
+    is_over = true;
+  });
+  // Calls that were over well before the other one, and begun well after it.
+  std::vector<std::uint64_t> calls;
+  while (!is_over) {
+    const auto pd = nic_->alloc_pd();
+    ASSERT_OK(pd);
+    EXPECT_OK(nic_->dealloc_pd(*pd));
+    calls.push_back(ticks_now());
+  }
+  taker.join();
+  const auto margin = static_cast<std::uint64_t>(500'000 * ticks_per_us());
+  const auto was_meanwhile = [&](std::uint64_t at) { return at > ended - margin && at < ended - margin / 10; };
+  EXPECT_TRUE(std::ranges::any_of(calls, was_meanwhile)) << calls.size() << " calls";
   exchange();
 }
 
