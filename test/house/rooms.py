@@ -31,6 +31,8 @@ THIRD_PARTY = {
     'gmock/': [],
     'benchmark/': [],
 }
+# Behind the seam, but pure: a table goes in and a choice comes out, so that verbena-info prints the library's own.
+PURE_BEHIND_SEAM = {'nic/verbs/gid.hpp': ['programs']}
 SYSTEM_DIRECTORIES = ('sys/', 'linux/', 'net/', 'netinet/', 'arpa/', 'asm/', 'bits/', 'sanitizer/', 'verbena/')
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -60,7 +62,8 @@ def violations(path, text):
                 found.append(f'{where}: "{header}" does not name its room, as in "host/arena.hpp"')
             elif ROOMS.index(other) > ROOMS.index(room):
                 found.append(f'{where}: room {room} may not use room {other}, which is below it')
-            elif other == 'nic' and room != 'nic' and header.count('/') > 1:
+            elif (other == 'nic' and room != 'nic' and header.count('/') > 1 and
+                  room not in PURE_BEHIND_SEAM.get(header, [])):
                 found.append(f'{where}: "{header}" is behind the NIC seam; only src/nic may see it')
         elif header.startswith('verbena/'):
             stem = header[len('verbena/'):].rsplit('.', 1)[0]
@@ -100,11 +103,13 @@ def self_test(report):
                ('remote/a.cpp', '#include "message/message.hpp"'), ('engine/a.cpp', '#include "nic/soft/ring.hpp"'),
                ('nic/a.cpp', '# include <hwloc.h>'), ('host/a.cpp', '#include <infiniband/verbs.h>'),
                ('kv/a.cpp', '#include <rdma/rdma_cma.h>'), ('host/a.cpp', '#include "arena.hpp"'),
-               ('message/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>')]
+               ('message/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>'),
+               ('engine/a.cpp', '#include "nic/verbs/gid.hpp"'), ('programs/a.cpp', '#include "nic/verbs/device.hpp"')]
     for path, line in planted:
         report.check(finds(path, line), f'self-test: does not find {line} in {path}')
     for path, line in [('message/a.cpp', '#include "remote/x.hpp"'), ('kv/a.cpp', '#include <verbena/kv.hpp>'),
                        ('nic/soft/a.cpp', '#include "nic/soft/ring.hpp"'), ('host/a.cpp', '#include <numaif.h>'),
+                       ('programs/a.cpp', '#include "nic/verbs/gid.hpp"'),
                        ('kv/a.cpp', '#include <sys/mman.h>'), ('kv/a.cpp', '// #include <hwloc.h>')]:
         report.check(not violations(pathlib.PurePath(path), line), f'self-test: refuses {line} in {path}')
     report.check(public_violations('a.hpp', '#include <infiniband/verbs.h>'), 'self-test: verbs in a public header')

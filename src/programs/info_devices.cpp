@@ -1,0 +1,171 @@
+// RDMA devices from sysfs.
+#include "programs/info.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace verbena::programs {
+namespace {
+
+constexpr std::string_view kClass = "sys/class/infiniband";
+
+std::string or_unknown(std::string text) { return text.empty() ? "unknown" : text; }
+
+/// "ACTIVE" of "4: ACTIVE".
+std::string after_colon(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  return colon == std::string::npos ? text : std::string(without_blanks(std::string_view(text).substr(colon + 1)));
+}
+
+NetdevFacts read_netdev(const SystemFiles& files, const std::string& name) {
+  const std::string directory = fmt::format("sys/class/net/{}", name);
+  NetdevFacts netdev{.name = name,
+                     .state = or_unknown(files.line(directory + "/operstate")),
+                     .address = files.line(directory + "/address")};
+  if (const auto mtu = files.number(directory + "/mtu"); mtu && *mtu >= 0) {
+    netdev.mtu = static_cast<std::uint64_t>(*mtu);
+  }
+  std::string flags = files.line(directory + "/flags");
+  unsigned bits = 0;
+  if (flags.starts_with("0x")) std::from_chars(flags.data() + 2, flags.data() + flags.size(), bits, 16);
+  netdev.is_up = (bits & IFF_UP) != 0;
+  return netdev;
+}
+
+std::optional<GidFacts> read_gid(const SystemFiles& files, const std::string& port, const std::string& index,
+                                 bool is_ethernet) {
+  const auto number = whole_number(index);
+  if (!number || *number < 0 || *number > 0xffff) return std::nullopt;
+  GidFacts gid{.index = static_cast<std::uint32_t>(*number)};
+  const std::string text = files.line(fmt::format("{}/gids/{}", port, index));
+  if (::inet_pton(AF_INET6, text.c_str(), gid.bytes.data()) != 1) return std::nullopt;
+  // Most of a table is empty.
+  if (std::ranges::all_of(gid.bytes, [](std::uint8_t byte) { return byte == 0; })) return std::nullopt;
+  // The kernel has one name for GIDs of InfiniBand and of RoCE v1.
+  const std::string type = files.line(fmt::format("{}/gid_attrs/types/{}", port, index));
+  if (type == "RoCE v2") {
+    gid.type = type;
+  } else if (type == "IB/RoCE v1" || !is_ethernet) {
+    gid.type = is_ethernet ? "RoCE v1" : "InfiniBand";
+  } else {
+    gid.type = "unknown";
+  }
+  gid.netdev = files.line(fmt::format("{}/gid_attrs/ndevs/{}", port, index));
+  return gid;
+}
+
+/// Interfaces of a port: those that its GIDs name; a port without GIDs (its interface is down) has those of the device
+/// at the same place, and a software device the one that it was made on.
+std::vector<std::string> netdev_names(const SystemFiles& files, const std::string& device, const PortFacts& port,
+                                      bool only_port) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (name.empty() || name.find('/') != std::string::npos || std::ranges::find(names, name) != names.end()) return;
+    if (files.exists("sys/class/net/" + name)) names.push_back(name);
+  };
+  for (const GidFacts& gid : port.gids) add(gid.netdev);
+  if (!names.empty()) return names;
+  for (const std::string& name : files.names(device + "/device/net")) {
+    const auto place = files.number(fmt::format("{}/device/net/{}/dev_port", device, name));
+    if (only_port || (place && *place == static_cast<std::int64_t>(port.number) - 1)) add(name);
+  }
+  if (names.empty()) add(files.line(device + "/parent"));
+  return names;
+}
+
+PortFacts read_port(const SystemFiles& files, const std::string& device, const std::string& name, bool only_port) {
+  const std::string directory = fmt::format("{}/ports/{}", device, name);
+  PortFacts port{.number = static_cast<unsigned>(whole_number(name).value_or(0)),
+                 .state = after_colon(files.line(directory + "/state")),
+                 .physical = after_colon(files.line(directory + "/phys_state")),
+                 .link_layer = files.line(directory + "/link_layer"),
+                 .rate = files.line(directory + "/rate"),
+                 .lid = files.line(directory + "/lid")};
+  for (const std::string& index : files.names(directory + "/gids")) {
+    if (auto gid = read_gid(files, directory, index, port.is_ethernet())) port.gids.push_back(std::move(*gid));
+  }
+  for (const std::string& netdev : netdev_names(files, device, port, only_port)) {
+    port.netdevs.push_back(read_netdev(files, netdev));
+  }
+  explain_gids(port);
+  return port;
+}
+
+/// "uverbs0" of the device; empty when ib_uverbs knows none.
+std::string uverbs_of(const SystemFiles& files, const std::string& device) {
+  for (const std::string& name : files.names("sys/class/infiniband_verbs")) {
+    if (files.line(fmt::format("sys/class/infiniband_verbs/{}/ibdev", name)) == device) return name;
+  }
+  return {};
+}
+
+/// PCI Express lets a device relax the order of its writes only where its device control register says so.
+std::string relaxed_ordering_of(const SystemFiles& files, const std::string& device) {
+  constexpr std::size_t kStatus = 0x06, kFirstCapability = 0x34, kHeader = 0x40;
+  constexpr std::uint8_t kHasCapabilities = 0x10, kPciExpress = 0x10, kRelaxedOrdering = 0x10;
+  const auto config = files.text(device + "/device/config");
+  if (!config || config->size() < kHeader) return "unknown: no PCI configuration";
+  const auto byte = [&](std::size_t at) { return static_cast<std::uint8_t>((*config)[at]); };
+  if ((byte(kStatus) & kHasCapabilities) == 0) return "unknown: not a PCI Express device";
+  if (config->size() == kHeader) return "unknown: only root may read the whole PCI configuration";
+  std::size_t at = byte(kFirstCapability) & 0xfcU;
+  // 48 capabilities fill the 256 bytes: a longer chain is a loop.
+  for (int hop = 0; hop < 48 && at >= kHeader && at + 9 < config->size(); ++hop) {
+    if (byte(at) == kPciExpress) {
+      return (byte(at + 8) & kRelaxedOrdering) != 0 ? "allowed by the PCI Express device control"
+                                                    : "forbidden by the PCI Express device control";
+    }
+    at = byte(at + 1) & 0xfcU;
+  }
+  return "unknown: not a PCI Express device";
+}
+
+/// What only an opened device tells. The archive calls no verbs library yet: the verbs NIC fills this in.
+std::string atomic_of(const DeviceFacts& /*device*/) { return "unknown: needs the device opened"; }
+
+DeviceFacts read_device(const SystemFiles& files, const std::string& name) {
+  const std::string directory = fmt::format("{}/{}", kClass, name);
+  DeviceFacts device{.name = name,
+                     .kind = after_colon(files.line(directory + "/node_type")),
+                     .guid = files.line(directory + "/node_guid"),
+                     .firmware = files.line(directory + "/fw_ver")};
+  // -1 where the firmware does not say.
+  if (const auto node = files.number(directory + "/device/numa_node"); node && *node >= 0 && *node < 4096) {
+    device.numa_node = static_cast<unsigned>(*node);
+  }
+  if (const std::string uverbs = uverbs_of(files, name); !uverbs.empty()) {
+    const std::string path = "dev/infiniband/" + uverbs;
+    device.char_device = "/" + path;
+    device.char_device_there = files.exists(path);
+    device.may_open = files.may_open(path);
+  }
+  device.atomic = atomic_of(device);
+  device.relaxed_ordering = relaxed_ordering_of(files, directory);
+  std::vector<std::string> ports = files.names(directory + "/ports");
+  std::erase_if(ports, [](const std::string& port) {
+    const auto number = whole_number(port);
+    return !number || *number < 1 || *number > 255;
+  });
+  for (const std::string& port : ports) device.ports.push_back(read_port(files, directory, port, ports.size() == 1));
+  return device;
+}
+
+}  // namespace
+
+std::vector<DeviceFacts> read_devices(const SystemFiles& files) {
+  std::vector<DeviceFacts> devices;
+  for (const std::string& name : files.names(kClass)) devices.push_back(read_device(files, name));
+  return devices;
+}
+
+RdmaModules read_modules(const SystemFiles& files) {
+  // A driver that is built in has no directory of its own under /sys/module, but its class.
+  return {.uverbs = files.exists("sys/module/ib_uverbs") || files.exists("sys/class/infiniband_verbs"),
+          .rdma_ucm = files.exists("sys/module/rdma_ucm") || files.exists("sys/class/misc/rdma_cm")};
+}
+
+}  // namespace verbena::programs

@@ -1,0 +1,179 @@
+// What this process may do, tried on itself and on a child that it makes for that.
+#include "nic/nic.hpp"
+
+#include "programs/info.hpp"
+
+#include <verbena/deadline.hpp>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5
+#endif
+
+namespace verbena::programs {
+namespace {
+
+/// Far more than a fork takes on a busy machine; a child that needs longer is killed.
+constexpr std::chrono::seconds kPatience{5};
+
+/// The child and its parent have it at the same address.
+constexpr std::uint64_t kWord = 0x7665'7262'656e'6121;
+
+std::string why(int error) {
+  const char* text = ::strerrordesc_np(error);
+  return text != nullptr ? text : fmt::format("errno {}", error);
+}
+
+Probe outcome(const char* name, bool works, int error, const char* purpose) {
+  return {.name = name, .works = works, .detail = works ? purpose : fmt::format("{} ({})", why(error), purpose)};
+}
+
+/// 0, or the errno, of reading kWord in process `pid`, which is a fork of this one or the other way round.
+int read_word(pid_t pid) noexcept {
+  std::uint64_t copy = 0;
+  const iovec local{.iov_base = &copy, .iov_len = sizeof copy};
+  const iovec remote{.iov_base = const_cast<std::uint64_t*>(&kWord), .iov_len = sizeof copy};
+  const ssize_t got = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+  if (got < 0) return errno;
+  return got == sizeof copy && copy == kWord ? 0 : EIO;
+}
+
+struct Pipe {
+  int in = -1, out = -1;
+  Pipe() noexcept {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) == 0) in = fds[0], out = fds[1];
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    if (in >= 0) ::close(in);
+    if (out >= 0) ::close(out);
+  }
+};
+
+/// In the child: reads its parent, says how that went, and stays until it is killed, so that it can be read.
+[[noreturn]] void be_read(pid_t parent, int out) noexcept {
+  const int error = read_word(parent);
+  const bool told = ::write(out, &error, sizeof error) == sizeof error;
+  // A parent that dies ends this too: then the pipe has no reader left.
+  pollfd gone{.fd = out, .events = 0, .revents = 0};
+  if (told) (void)::poll(&gone, 1, Deadline::after(kPatience).left_ms());
+  ::_exit(0);
+}
+
+/// Reading a child is what yama allows at scope 1; a child reading its parent is any process of the same user to it.
+void probe_reads(Permissions& permissions) {
+  constexpr const char* kChild = "process_vm_readv of a child";
+  constexpr const char* kPeer = "process_vm_readv of a peer";
+  constexpr const char* kPurpose = "not needed: arenas are mapped";
+  int child_error = ECHILD, peer_error = ECHILD;
+  const Pipe pipe;
+  const pid_t parent = ::getpid();
+  const pid_t child = pipe.in < 0 ? -1 : ::fork();
+  if (child == 0) {
+    ::close(pipe.in);
+    be_read(parent, pipe.out);
+  }
+  if (child < 0) {
+    child_error = peer_error = errno;
+  } else {
+    pollfd told{.fd = pipe.in, .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&told, 1, Deadline::after(kPatience).left_ms());
+    if (ready != 1 || ::read(pipe.in, &peer_error, sizeof peer_error) != sizeof peer_error) peer_error = ETIMEDOUT;
+    child_error = read_word(child);
+    ::kill(child, SIGKILL);
+    // It is dead: this does not wait for anything that it does.
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
+  }
+  permissions.read_child = outcome(kChild, child_error == 0, child_error, kPurpose);
+  permissions.read_peer = outcome(kPeer, peer_error == 0, peer_error, kPurpose);
+}
+
+Probe probe_membarrier() {
+  const auto call = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0) == 0; };
+  // As the soft NIC does: only this process is marked by it.
+  const bool works = call(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+  return outcome("membarrier", works, errno, "the soft NIC needs it");
+}
+
+Probe probe_sealed_memfd() {
+  const int fd = ::memfd_create("verbena-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const bool works = fd >= 0 && ::ftruncate(fd, ::sysconf(_SC_PAGESIZE)) == 0 &&
+                     ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  return outcome("sealed memfd", works, error, "keeps a peer from writing what it may only read");
+}
+
+/// As the soft NIC gets one: from a socket's other end, and before Linux 6.5 by its pid.
+Probe probe_pidfd() {
+  int ends[2] = {-1, -1}, fd = -1;
+  socklen_t length = sizeof fd;
+  const bool have_ends = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0;
+  if (!have_ends || ::getsockopt(ends[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &length) != 0) {
+    fd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+  }
+  const int error = errno;
+  for (const int each : {ends[0], ends[1], fd}) {
+    if (each >= 0) ::close(each);
+  }
+  return outcome("pidfd", fd >= 0, error, "shows at once when a peer dies");
+}
+
+Probe probe_frames() {
+  constexpr std::uint64_t kPresent = std::uint64_t{1} << 63, kFrame = (std::uint64_t{1} << 55) - 1;
+  constexpr const char* kPurpose = "not needed: for physical addressing only";
+  Probe probe{.name = "page frame numbers", .works = false, .detail = {}};
+  const int fd = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return outcome("page frame numbers", false, errno, kPurpose);
+  // Memory that is there: this very stack frame.
+  const auto page = reinterpret_cast<std::uintptr_t>(&probe) / static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t entry = 0;
+  const ssize_t got = ::pread(fd, &entry, sizeof entry, static_cast<off_t>(page * sizeof entry));
+  const int error = errno;
+  ::close(fd);
+  if (got != sizeof entry) return outcome("page frame numbers", false, got < 0 ? error : EIO, kPurpose);
+  probe.works = (entry & kPresent) != 0 && (entry & kFrame) != 0;
+  probe.detail = probe.works ? kPurpose : fmt::format("hidden without CAP_SYS_ADMIN ({})", kPurpose);
+  return probe;
+}
+
+Probe probe_soft_nic() {
+  const auto nic = nic::open_soft({});
+  return {.name = "soft NIC",
+          .works = nic.has_value(),
+          .detail = nic ? "opened and closed again" : std::string(nic.error().text())};
+}
+
+}  // namespace
+
+Permissions probe_permissions(const SystemFiles& files) {
+  Permissions permissions;
+  permissions.ptrace_scope = files.number("proc/sys/kernel/yama/ptrace_scope");
+  // First, because the soft NIC starts a thread and a fork has only the one that forks.
+  probe_reads(permissions);
+  permissions.membarrier = probe_membarrier();
+  permissions.sealed_memfd = probe_sealed_memfd();
+  permissions.pidfd = probe_pidfd();
+  permissions.frames = probe_frames();
+  permissions.soft_nic = probe_soft_nic();
+  return permissions;
+}
+
+}  // namespace verbena::programs
