@@ -22,11 +22,12 @@ START = time.monotonic()
 # The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
 # suites, the second runs under chaos, and the checks of the source tree, which a sanitizer cannot change.
 WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos']
-DEBUG = ['--buildtype=debug', '-Doptimization=1', '-Db_lundef=false']
+DEBUG = ['--buildtype=debug', '-Doptimization=1', '-Dcpp_args=-g1', '-Db_lundef=false']
 CONFIGURATIONS = {
     'plain': {'setup': ['--buildtype=release'], 'test': [], 'patience': 1},
     'address': {'setup': [*DEBUG, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
-    'thread': {'setup': [*DEBUG, '-Db_sanitize=thread'], 'test': WITHOUT, 'patience': 6},
+    # The programs add a terminal and files to threads that the other suites have already.
+    'thread': {'setup': [*DEBUG, '-Db_sanitize=thread', '-Dprograms=disabled'], 'test': WITHOUT, 'patience': 6},
 }
 BUILD_TIMEOUT_S = 3600
 TEST_TIMEOUT_S = 3600

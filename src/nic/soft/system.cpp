@@ -1,5 +1,7 @@
 #include "nic/soft/system.hpp"
 
+#include "host/memory_limits.hpp"
+
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/membarrier.h>
@@ -166,6 +168,7 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
 }
 
 Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode others) {
+  VERBENA_TRY(host::check_process_limits(size));  // A file beyond RLIMIT_FSIZE is a signal, not an error.
   Owned owned;
   owned.fd = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!owned.fd) return fail_system("memfd_create", errno, "making memory to share with peers");
