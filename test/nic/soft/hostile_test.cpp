@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -806,6 +807,18 @@ TEST_F(Elsewhere, AForkedChildKeepsTheSockets) {
   other_.kill();
   EXPECT_TRUE(reaches_error());
   EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+// A surrounding that forbids files of the size it needs is an error, too, and not the signal that the kernel sends.
+TEST(SoftNicDeathTest, FileSizeLimitIsAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto open_with_limit = [] {
+    const rlimit limit{8192, 8192};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(1);
+    const auto nic = open_soft({});
+    _exit(!nic && nic.error().status() == Status::kLimit ? 0 : 2);
+  };
+  EXPECT_EXIT(open_with_limit(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
