@@ -22,13 +22,19 @@ START = time.monotonic()
 # The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
 # suites, the second runs under chaos, and the checks of the source tree, which a sanitizer cannot change.
 WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos']
+TESTS = ['-Dtests=enabled', '-Dprograms=enabled']
 DEBUG = ['--buildtype=debug', '-Doptimization=1', '-Dcpp_args=-g1', '-Db_lundef=false']
 CONFIGURATIONS = {
-    'plain': {'setup': ['--buildtype=release'], 'test': [], 'patience': 1},
-    'address': {'setup': [*DEBUG, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
+    'plain': {'setup': [*TESTS, '--buildtype=release'], 'test': [], 'patience': 1},
+    'address': {'setup': [*TESTS, *DEBUG, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
     # The programs add a terminal and files to threads that the other suites have already.
-    'thread': {'setup': [*DEBUG, '-Db_sanitize=thread', '-Dprograms=disabled'], 'test': WITHOUT, 'patience': 6},
+    'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *DEBUG, '-Db_sanitize=thread'], 'test': WITHOUT,
+               'patience': 6},
 }
+# The targets, and of the rest what they need: the archive, compiled so that the fuzzer sees what is covered.
+FUZZING = {'setup': [*DEBUG, '-Dfuzzing=enabled', '-Dtests=disabled', '-Dprograms=disabled', '-Dbenchmarks=disabled',
+                     '-Dexamples=disabled']}
+FUZZ_TOTAL_S = 50
 BUILD_TIMEOUT_S = 3600
 TEST_TIMEOUT_S = 3600
 SOFTROCE_TIMEOUT_S = 1800
@@ -111,27 +117,27 @@ def read(path):
     return pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
 
 
-def build(name, configuration, jobs, totals):
+def build(name, configuration, jobs, totals, environment=None):
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
-    setup = ['meson', 'setup', directory, ROOT, '--werror', '-Dtests=enabled', '-Dprograms=enabled',
-             *configuration['setup']]
+    setup = ['meson', 'setup', directory, ROOT, '--werror', *configuration['setup']]
     if (directory / 'build.ninja').exists():
         setup.insert(2, '--reconfigure')
     say(f'{name}: configuring')
-    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring')
+    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment)
     if code != 0 and '--reconfigure' in setup:
         # A directory left by another version of Meson or of this tree.
         shutil.rmtree(directory)
         directory.mkdir()
         setup.remove('--reconfigure')
-        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring')
+        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment)
     if code != 0:
         totals.fail(f'{name}: configure', read(log))
         return None
     say(f'{name}: building')
-    if run(['ninja', '-k', 0, '-j', jobs, '-C', directory], log, BUILD_TIMEOUT_S, f'{name}: building') != 0:
+    command = ['ninja', '-k', 0, '-j', jobs, '-C', directory]
+    if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment) != 0:
         # What went wrong, without the steps that went well.
         text = re.sub(r'^\[\d+/\d+\] (?:Compiling|Linking|Generating).*\n', '', read(log), flags=re.MULTILINE)
         totals.fail(f'{name}: build', text)
@@ -329,6 +335,85 @@ def lint(jobs, totals):
         totals.fail('style', read(log))
 
 
+def fuzzing_environment(totals):
+    """The environment of a build with libFuzzer, or None when this machine has no Clang that can do it."""
+    probe = BUILD_ROOT / 'fuzz-probe'
+    source = probe.with_suffix('.cpp')
+    # Clang 18 does not see std::expected in the library of GCC.
+    source.write_text('#include <cstddef>\n#include <expected>\n'
+                      'std::expected<int, int> one = 1;\n'
+                      'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, std::size_t) { return *one - 1; }\n')
+    reason = 'clang++ 19 is not there'
+    for compiler in ['clang++-19', 'clang++']:
+        if not shutil.which(compiler):
+            continue
+        built = subprocess.run([compiler, '-std=c++23', '-fsanitize=fuzzer,address,undefined', source, '-o', probe],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               check=False, timeout=120)
+        if built.returncode == 0:
+            return {**os.environ, 'CC': compiler.replace('clang++', 'clang'), 'CXX': compiler}
+        reason = f'{compiler} makes no fuzzer (older than 19, or without libclang-rt): {built.stdout.strip()[-300:]}'
+    totals.skip('fuzz', reason)
+    return None
+
+
+def without_randomization():
+    """`setarch -R` where that is permitted: with much randomization, the sanitizers need luck to start."""
+    wrapper = ['setarch', platform.machine(), '-R']
+    if not shutil.which(wrapper[0]):
+        return []
+    tried = subprocess.run([*wrapper, 'true'], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return wrapper if tried.returncode == 0 else []
+
+
+def hex_of(path, most=2048):
+    data = path.read_bytes()
+    rows = [f'{at:06x}  {data[at:at + 32].hex(" ")}' for at in range(0, min(len(data), most), 32)]
+    return '\n'.join([f'{path}: {len(data)} bytes', *rows, *(['...'] if len(data) > most else [])])
+
+
+def fuzz_target(executable, corpus, seconds, wrapper, totals):
+    """One target for `seconds`, from the corpus of the tree and what earlier runs here have found."""
+    name = executable.name.removeprefix('fuzz_')
+    found = BUILD_ROOT / 'fuzz-corpus' / name
+    found.mkdir(parents=True, exist_ok=True)
+    artifacts = BUILD_ROOT / 'fuzz-artifacts'
+    artifacts.mkdir(exist_ok=True)
+    begin = time.time()
+    log = BUILD_ROOT / f'fuzz-{name}.log'
+    command = [*wrapper, executable, f'-max_total_time={seconds}', '-max_len=2048', '-len_control=10', '-timeout=60',
+               f'-artifact_prefix={artifacts}/{name}-', found, corpus]
+    code = run(command, log, seconds + 600, f'fuzz: {name}')
+    text = read(log)
+    runs = re.search(r'^Done (\d+) runs', text, flags=re.MULTILINE)
+    if code == 0 and runs and int(runs[1]) > 0:
+        totals.passed += 1
+        say(f'fuzz: {name}: {runs[1]} runs')
+        return
+    # Leaks, crashes and hangs leave the input that makes them.
+    inputs = [hex_of(path) for path in sorted(artifacts.glob(f'{name}-*')) if path.stat().st_mtime >= begin - 1]
+    totals.fail(f'fuzz: {name} (exit code {code})', '\n'.join([last_lines(text), *inputs]))
+
+
+def fuzz(options, totals):
+    environment = fuzzing_environment(totals)
+    if environment is None:
+        return
+    directory = build('fuzz', FUZZING, options.jobs, totals, environment)
+    if directory is None:
+        return
+    corpora = sorted(path for path in (ROOT / 'test' / 'fuzz' / 'corpus').iterdir() if path.is_dir())
+    seconds = options.fuzz_seconds or max(1, FUZZ_TOTAL_S // len(corpora))
+    say(f'fuzz: {len(corpora)} targets, {seconds} s each')
+    wrapper = without_randomization()
+    for corpus in corpora:
+        executable = directory / 'test' / 'fuzz' / f'fuzz_{corpus.name}'
+        if executable.exists():
+            fuzz_target(executable, corpus, seconds, wrapper, totals)
+        else:
+            totals.fail(f'fuzz: {corpus.name} has a corpus and no target')
+
+
 def positive(text):
     number = int(text)
     if number < 1:
@@ -341,6 +426,7 @@ def main():
     parser.add_argument('--quick', action='store_true', help='the plain build only')
     parser.add_argument('--filter', metavar='TEXT', help='only tests whose name contains TEXT, in the plain build')
     parser.add_argument('--seeds', type=positive, metavar='N', help='seeds for the randomized suites and chaos')
+    parser.add_argument('--fuzz-seconds', type=positive, metavar='N', help='seconds for each fuzzing target')
     parser.add_argument('--jobs', type=positive, default=os.cpu_count() or 1, metavar='N', help='compilers at a time')
     options = parser.parse_args()
 
@@ -366,6 +452,7 @@ def main():
             if directory is not None and name == 'plain' and options.filter in (None, 'softroce'):
                 softroce(directory, options, totals)
         if not options.quick and not options.filter:
+            fuzz(options, totals)
             lint(options.jobs, totals)
     except KeyboardInterrupt:
         totals.fail('interrupted')

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
-# (docs/softroce.md), under ASan and UBSan, under TSan; then the style.
-# usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--jobs N]
-#   --quick        the plain build only, and real verbs only where qemu is there already
-#   --filter TEXT  only tests whose name contains TEXT, in the plain build
-#   --seeds N      seeds for the randomized suites (VERBENA_SEEDS), and runs under chaos (VERBENA_CHAOS_SEED 1 to N)
-#   --jobs N       compilers at a time (default: cores)
+# (docs/softroce.md), under ASan and UBSan, under TSan; then the fuzzers, for a minute in all; then the style.
+# usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--fuzz-seconds N] [--jobs N]
+#   --quick           the plain build only, and real verbs only where qemu is there already
+#   --filter TEXT     only tests whose name contains TEXT, in the plain build
+#   --seeds N         seeds for the randomized suites (VERBENA_SEEDS), and runs under chaos (VERBENA_CHAOS_SEED 1 to N)
+#   --fuzz-seconds N  seconds for each fuzzing target (default: 50 in all)
+#   --jobs N          compilers at a time (default: cores)
 # The last line is `verbena: N passed, M failed, K skipped`. Ends with 1 when something failed or nothing ran, 2 for
 # wrong usage, 3 when packages must be installed by hand. Builds in build-test/ (VERBENA_BUILD_ROOT).
 set -euo pipefail
@@ -13,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec </dev/null
 
 case " $* " in
-  *' --help '* | *' -h '*) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *' --help '* | *' -h '*) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # shellcheck source=scripts/packages.sh

@@ -2,6 +2,8 @@
 
 #include "base/error.hpp"
 
+#include <algorithm>
+
 namespace verbena::message::wire {
 
 namespace {
@@ -33,6 +35,10 @@ class Reader {
     std::memcpy(&value, in_.data() + at_, sizeof value);
     at_ += sizeof value;
     return little(value);
+  }
+  /// Whether `encode` left the bytes from here to `end` out.
+  [[nodiscard]] bool is_zero_to(std::size_t end) const noexcept {
+    return std::ranges::all_of(in_.subspan(at_, end - at_), [](std::byte byte) { return byte == std::byte{0}; });
   }
 
  private:
@@ -83,6 +89,7 @@ Result<Handshake> decode(std::span<const std::byte> data) {
   handshake.lease.length = in.take<std::uint64_t>();
   handshake.lease.memory_id = in.take<std::uint64_t>();
   handshake.lease.access = in.take<std::uint32_t>();
+  if (!in.is_zero_to(kHandshakeBytes)) return broken("reserved bytes that are not 0");
   if (handshake.depth < kMinDepth || handshake.depth > kMaxDepth) return broken("a depth out of range");
   if (handshake.eager_bytes < kMinEagerBytes || handshake.eager_bytes > kMaxEagerBytes ||
       handshake.eager_bytes % kUnit != 0)

@@ -292,7 +292,7 @@ TEST(MessageHandshake, RefusesWhatItCannotHaveMade) {
   EXPECT_STATUS(with([](auto& h) { h.lease.access = 0; }), Status::kProtocol);
   auto bytes = wire::encode(good);
   EXPECT_STATUS(wire::decode(std::span(bytes).first(63)), Status::kProtocol);
-  for (const std::size_t at : {0u, 4u}) {
+  for (const std::size_t at : {0u, 4u, 52u, 63u}) {  // Magic number, version, and both ends of what is reserved.
     auto broken = bytes;
     broken[at] ^= std::byte{1};
     EXPECT_STATUS(wire::decode(broken), Status::kProtocol);

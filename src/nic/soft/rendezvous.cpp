@@ -175,13 +175,15 @@ void SoftNic::control_loop() noexcept {
     // Sleeps until a peer comes, goes or asks, or the NIC closes: the stop event is among the sources.
     if (::epoll_wait(epoll_.get(), &event, 1, -1) != 1) continue;
     const std::lock_guard lock(mutex_);
-    const auto at = sources_.find(event.data.u64);
+    // A copy: the struct is packed, and a reference to its member would be misaligned.
+    const std::uint64_t id = event.data.u64;
+    const auto at = sources_.find(id);
     if (at == sources_.end()) continue;  // Dropped by another thread meanwhile.
     const Source source = at->second;
     switch (source.kind) {
       case Source::Kind::kStop: return;
       case Source::Kind::kListener: accept_incoming(); break;
-      case Source::Kind::kIncoming: serve(event.data.u64, incoming_.at(event.data.u64)); break;
+      case Source::Kind::kIncoming: serve(id, incoming_.at(id)); break;
       case Source::Kind::kPeerSocket:
       case Source::Kind::kPeerPidfd: peer_gone(source.gid); break;
     }

@@ -885,8 +885,9 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   qp.remote.store(qp.remote_owner.get(), std::memory_order_release);
   qp.offers.clear();
   attention(qp);
-  // A peer that sleeps over a send which waits for us to be ready: it is told. The fence pairs with its barrier.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // A peer that sleeps over a send which waits for us to be ready: it is told. Its membarrier, between setting the flag
+  // and looking once more, orders our store before this load; the compiler is kept from turning them around here.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   if ((qp.remote_owner->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
     wake_peer(*qp.remote_owner);
   }

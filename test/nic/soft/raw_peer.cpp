@@ -44,13 +44,16 @@ bool RawClient::connect(const ibv_gid& gid) {
   return ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) == 0;
 }
 
-bool RawClient::send(const void* bytes, std::size_t length, std::initializer_list<int> fds) {
-  return send_message(socket_.get(), {static_cast<const std::byte*>(bytes), length},
-                      std::span(fds.begin(), fds.size()));
+bool RawClient::send(const void* bytes, std::size_t length, std::span<const int> fds) {
+  return send_message(socket_.get(), {static_cast<const std::byte*>(bytes), length}, fds);
 }
 
 bool RawClient::ask(const Request& request, std::initializer_list<int> fds, Reply& reply, Fds& received) {
-  if (!send(&request, sizeof request, fds) || !wait_readable(socket_.get(), Deadline::after(10s))) return false;
+  return send(&request, sizeof request, std::span(fds.begin(), fds.size())) && take(reply, received);
+}
+
+bool RawClient::take(Reply& reply, Fds& received) {
+  if (!wait_readable(socket_.get(), Deadline::after(10s))) return false;
   return receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received) ==
          static_cast<ssize_t>(sizeof reply);
 }

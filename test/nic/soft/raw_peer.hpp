@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 namespace verbena::nic::soft {
 
@@ -17,7 +18,9 @@ class RawClient {
  public:
   [[nodiscard]] bool connect(const ibv_gid& gid);
   /// Sends bytes as they are.
-  [[nodiscard]] bool send(const void* bytes, std::size_t length, std::initializer_list<int> fds = {});
+  [[nodiscard]] bool send(const void* bytes, std::size_t length, std::span<const int> fds = {});
+  /// The next reply. False when the other side hangs up or does not answer.
+  [[nodiscard]] bool take(Reply& reply, Fds& received);
   /// One request and its reply. False when the other side hangs up or does not answer.
   [[nodiscard]] bool ask(const Request& request, std::initializer_list<int> fds, Reply& reply, Fds& received);
   [[nodiscard]] bool hello(const ibv_gid& my_gid, Reply& reply, Fds& received);

@@ -1,0 +1,155 @@
+// The store's handshakes, requests, large requests piece by piece, and replies.
+#include "input.hpp"
+#include "kv/wire.hpp"
+
+#include <array>
+#include <vector>
+
+namespace verbena::fuzz {
+namespace {
+
+using namespace kv;
+using namespace kv::wire;
+
+enum class Form : std::uint8_t { kClientHello, kServerHello, kRequest, kLarge, kReply, kEnd };
+
+void append(std::vector<std::byte>& out, Bytes bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); }
+
+void check_client_hello(Bytes bytes) {
+  const auto hello = decode_client_hello(bytes);
+  if (!hello) {
+    VERBENA_CHECK(hello.error() == Status::kProtocol);
+    return;
+  }
+  VERBENA_CHECK(hello->client != 0 && hello->depth != 0);
+  VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
+}
+
+void check_server_hello(Bytes bytes) {
+  const auto hello = decode_server_hello(bytes);
+  if (!hello) {
+    VERBENA_CHECK(hello.error() == Status::kProtocol);
+    return;
+  }
+  VERBENA_CHECK(hello->workers != 0 && hello->depth != 0 && hello->max_value_bytes != 0);
+  VERBENA_CHECK(hello->max_key_bytes == kMaxKeyBytes);
+  VERBENA_CHECK(hello->window_address + hello->window_length >= hello->window_address);
+  VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
+}
+
+void check_request(Bytes body) {
+  Request request;
+  const Status status = decode_request(body, request);
+  VERBENA_CHECK(is_inside(request.key, body) && is_inside(request.value, body));
+  if (status == Status::kProtocol) return;
+  // Errors of the request are answered by its id.
+  VERBENA_CHECK(status == Status::kOk || status == Status::kBadKey || status == Status::kTooLong);
+  VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
+  if (status != Status::kOk) return;
+  const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
+  VERBENA_CHECK(request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye);
+  VERBENA_CHECK(request.key.size() == request.head.key_length);
+  VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
+  VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
+  std::array<std::byte, 16> head;
+  std::vector<std::byte> again;
+  append(again, std::span(head).first(encode_head(request.head, request.expected, head)));
+  append(again, request.key);
+  append(again, request.value);
+  VERBENA_CHECK(same_bytes(again, body));
+}
+
+/// As a session takes it: into a buffer of the longest front, no more bytes than are asked for.
+void check_large(Bytes message) {
+  Tight buffer(kMaxLargeHeadBytes);
+  std::size_t have = 0;
+  LargeFront front;
+  Status status = Status::kAgain;
+  for (int round = 0; status == Status::kAgain; ++round) {
+    VERBENA_CHECK(round < 3);
+    std::size_t needed = 0;
+    status = decode_large(buffer.bytes().first(have), front, needed);
+    VERBENA_CHECK(status == Status::kOk || status == Status::kAgain || status == Status::kProtocol);
+    if (status != Status::kAgain) break;
+    VERBENA_CHECK(needed > have && needed <= kMaxLargeHeadBytes);
+    // One byte less is not enough.
+    LargeFront early;
+    std::size_t told = 0;
+    const Tight less(message.first(std::min(needed - 1, message.size())));
+    VERBENA_CHECK(decode_large(less.bytes(), early, told) == Status::kAgain && told <= needed);
+    if (message.size() < needed) return;
+    std::ranges::copy(message.subspan(have, needed - have), buffer.writable().begin() + static_cast<long>(have));
+    have = needed;
+  }
+  LargeFront at_once;
+  std::size_t needed = 0;
+  VERBENA_CHECK(decode_large(message, at_once, needed) == status);
+  if (status != Status::kOk) return;
+  VERBENA_CHECK(front.bytes == have && at_once.bytes == have && have <= message.size());
+  std::vector<std::byte> again;
+  append(again, bytes_of(front.head));
+  if (front.head.op == Op::kPutLarge) {
+    VERBENA_CHECK(front.large.value_length >= kEagerBytes);
+    VERBENA_CHECK(front.head.key_length >= 1 && front.head.key_length <= kMaxKeyBytes);
+    append(again, bytes_of(front.large));
+    append(again, std::span(front.key).first(front.head.key_length));
+  }
+  VERBENA_CHECK(same_bytes(again, message.first(have)));
+}
+
+void check_reply(Bytes body) {
+  Reply reply;
+  const Status status = decode_reply(body, reply);
+  VERBENA_CHECK(is_inside(reply.value, body));
+  if (status != Status::kOk) {
+    VERBENA_CHECK(status == Status::kProtocol);
+    return;
+  }
+  VERBENA_CHECK(reply.head.status <= Status::kSystem);
+  std::vector<std::byte> again;
+  append(again, bytes_of(reply.head));
+  switch (reply.head.kind) {
+    case ReplyKind::kPlain:
+    case ReplyKind::kGoodbye: break;
+    case ReplyKind::kValue: append(again, reply.value); break;
+    case ReplyKind::kLocation:
+      VERBENA_CHECK(reply.location.length >= kEagerBytes);
+      VERBENA_CHECK(reply.location.address + reply.location.length >= reply.location.address);
+      append(again, bytes_of(reply.location));
+      break;
+    case ReplyKind::kStatistics: append(again, bytes_of(words_of(statistics_of(reply.statistics)))); break;
+  }
+  VERBENA_CHECK(same_bytes(again, body));
+}
+
+/// Handshakes have a magic number to find: with the top bit of the first byte, the right one stands in front.
+Tight hello_of(Bytes bytes, bool sealed) {
+  Tight hello(bytes);
+  const ClientHello right;
+  if (sealed) std::memcpy(hello.writable().data(), &right, std::min<std::size_t>(bytes.size(), 6));
+  return hello;
+}
+
+void run(Input in) {
+  const auto first = in.take<std::uint8_t>();
+  const bool sealed = (first & 0x80) != 0;
+  const auto form = static_cast<Form>((first & 0x7f) % static_cast<std::uint8_t>(Form::kEnd));
+  const bool is_hello = form == Form::kClientHello || form == Form::kServerHello;
+  const Tight copy = hello_of(in.rest(), sealed && is_hello);
+  switch (form) {
+    case Form::kClientHello: return check_client_hello(copy.bytes());
+    case Form::kServerHello: return check_server_hello(copy.bytes());
+    case Form::kRequest: return check_request(copy.bytes());
+    case Form::kLarge: return check_large(copy.bytes());
+    case Form::kReply: return check_reply(copy.bytes());
+    case Form::kEnd: return;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  verbena::fuzz::run({data, size});
+  return 0;
+}

@@ -1,0 +1,343 @@
+// Writes the seeds of each corpus, from frames that are well-formed today; --check tells of those that are not written
+// as they would be now.
+// usage: fuzz_seeds [--check] CORPUS_DIRECTORY
+#include "input.hpp"
+#include "kv/wire.hpp"
+#include "link/frames.hpp"
+#include "message/wire.hpp"
+#include "nic/soft/layout.hpp"
+
+#include <concepts>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::fuzz {
+namespace {
+
+/// An input, built from its front.
+class Seed {
+ public:
+  explicit Seed(std::integral auto... bytes) { (u8(bytes), ...); }
+  Seed& u8(std::integral auto value) { return put(static_cast<std::uint8_t>(value)); }
+  template <class T>
+  Seed& put(const T& value) {
+    return bytes(std::as_bytes(std::span(&value, 1)));
+  }
+  Seed& bytes(Bytes more) {
+    for (const std::byte byte : more) data_.push_back(static_cast<char>(byte));
+    return *this;
+  }
+  Seed& text(std::string_view more) { return bytes(std::as_bytes(std::span(more))); }
+  [[nodiscard]] const std::vector<char>& data() const noexcept { return data_; }
+
+ private:
+  std::vector<char> data_;
+};
+
+struct Named {
+  std::string path;
+  Seed seed;
+};
+using Seeds = std::vector<Named>;
+
+void add_link_frames(Seeds& out) {
+  link::Endpoint endpoint;
+  endpoint.qp = {.gid = {}, .qp_num = 17, .psn = 0x123456, .lid = 0, .mtu = IBV_MTU_4096, .max_rd_atomic = 16};
+  endpoint.recv_depth = 68;
+  endpoint.generation = 0x0123456789abcdef;
+  const auto hello = link::encode_hello(endpoint);
+  VERBENA_CHECK(endpoint.set_user_data(Tight(link::kMaxPrivateBytes).bytes()) == Status::kOk);
+  const auto longest = link::encode_hello(endpoint);
+  const auto reject = link::encode_reject(Status::kLimit, "the server is full");
+  const auto ready = link::encode_ready(endpoint.generation);
+  const auto blob = link::export_blob(endpoint);
+  const auto body = [](const link::Frame& frame) {
+    return frame.bytes().subspan(link::kHeaderBytes, frame.size - link::kHeaderBytes - link::kChecksumBytes);
+  };
+  // The first byte is the target's Form; a sealed one has type, reserved byte and body.
+  out.push_back({"link_frames/hello", Seed(0).bytes(hello.bytes())});
+  out.push_back({"link_frames/hello_longest", Seed(0).bytes(longest.bytes())});
+  out.push_back({"link_frames/reject", Seed(0).bytes(reject.bytes())});
+  out.push_back({"link_frames/ready", Seed(0).bytes(ready.bytes())});
+  out.push_back({"link_frames/hello_sealed", Seed(1, 1, 0).bytes(body(hello))});
+  auto reserved = hello;  // The fourth byte of a HELLO's body.
+  reserved.data[link::kHeaderBytes + 3] = std::byte{1};
+  out.push_back({"link_frames/hello_reserved", Seed(1, 1, 0).bytes(body(reserved))});
+  out.push_back({"link_frames/reject_sealed", Seed(1, 2, 0).bytes(body(reject))});
+  out.push_back({"link_frames/ready_sealed", Seed(1, 3, 0).bytes(body(ready))});
+  out.push_back({"link_frames/stream_whole", Seed(2, 255).bytes(hello.bytes())});
+  out.push_back({"link_frames/stream_by_byte_and_more", Seed(2, 0).bytes(reject.bytes()).bytes(ready.bytes())});
+  out.push_back({"link_frames/stream_ends_early", Seed(2, 6).bytes(hello.bytes().first(40))});
+  out.push_back({"link_frames/stream_sealed", Seed(3, 10, 2, 0).bytes(body(reject))});
+  out.push_back({"link_frames/blob", Seed(4).bytes(blob)});
+  out.push_back({"link_frames/blob_sealed", Seed(5, 0, 0, 0, 0, 1, 0).bytes(body(hello))});
+  out.push_back({"link_frames/blob_padding", Seed(5, 0, 0, 0, 1, 1, 0).bytes(body(hello))});
+}
+
+void add_message_wire(Seeds& out) {
+  using namespace message;
+  const auto plain = wire::encode({.depth = 64, .eager_bytes = 5248, .first_count = 0, .lease = {}});
+  const auto with_lease =
+      wire::encode({.depth = wire::kMaxDepth,
+                    .eager_bytes = wire::kMaxEagerBytes,
+                    .first_count = ~0U,
+                    .lease = {.address = 4096, .length = 1 << 20, .rkey = 1, .access = IBV_ACCESS_REMOTE_WRITE}});
+  out.push_back({"message_wire/plain", Seed(0).bytes(plain)});
+  out.push_back({"message_wire/with_lease", Seed(0).bytes(with_lease)});
+  out.push_back({"message_wire/with_user_data", Seed(0).bytes(plain).text("user data")});
+  out.push_back({"message_wire/fields", Seed(1).bytes(std::span(with_lease).subspan(8))});
+  out.push_back({"message_wire/reserved", Seed(1).bytes(std::span(plain).subspan(8, 55)).text("!")});
+  out.push_back({"message_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
+}
+
+void add_kv_wire(Seeds& out) {
+  using namespace kv::wire;
+  const auto front = [](unsigned form, Op op, std::size_t key) {
+    return Seed(form).put(RequestHead{.op = op, .key_length = static_cast<std::uint16_t>(key), .id = 7});
+  };
+  const std::string longest(kv::kMaxKeyBytes, 'k');
+  const std::string value(kv::kEagerBytes, 'v');
+  out.push_back({"kv_wire/client_hello", Seed(0).put(ClientHello{.client = 5, .depth = 16})});
+  out.push_back({"kv_wire/client_hello_sealed", Seed(0x80 + 0x7d).put(ClientHello{.client = 5, .depth = 16})});
+  const ServerHello server{.workers = 2,
+                           .server = 9,
+                           .depth = 16,
+                           .max_key_bytes = kv::kMaxKeyBytes,
+                           .max_value_bytes = 1 << 20,
+                           .grace_ns = 1'000'000,
+                           .window_address = 1 << 20,
+                           .window_length = 1 << 20,
+                           .window_memory = 1,
+                           .window_rkey = 0x80000100};
+  out.push_back({"kv_wire/server_hello", Seed(1).put(server)});
+  out.push_back({"kv_wire/get", front(2, Op::kGet, 3).text("key")});
+  out.push_back({"kv_wire/get_longest_key", front(2, Op::kGet, longest.size()).text(longest)});
+  out.push_back({"kv_wire/put", front(2, Op::kPut, 3).text("key").text("value")});
+  out.push_back({"kv_wire/put_too_long", front(2, Op::kPut, 3).text("key").text(value)});
+  out.push_back({"kv_wire/cas", front(2, Op::kCas, 3).put(std::uint64_t{42}).text("key").text("value")});
+  out.push_back({"kv_wire/erase", front(2, Op::kErase, 3).text("key")});
+  out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0)});
+  out.push_back({"kv_wire/goodbye", front(2, Op::kGoodbye, 0)});
+  const LargeHead large{.expected = kAnyVersion, .value_length = 100'000};
+  out.push_back({"kv_wire/put_large", front(3, Op::kPutLarge, 3).put(large).text("key").text("value")});
+  out.push_back({"kv_wire/put_large_half_a_key", front(3, Op::kPutLarge, 3).put(large).text("k")});
+  out.push_back({"kv_wire/put_large_longest_key", front(3, Op::kPutLarge, longest.size()).put(large).text(longest)});
+  out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
+  out.push_back({"kv_wire/reply", Seed(4).put(ReplyHead{.status = Status::kNotFound, .id = 7})});
+  out.push_back({"kv_wire/reply_value", Seed(4).put(ReplyHead{.kind = ReplyKind::kValue, .version = 3}).text("value")});
+  out.push_back({"kv_wire/reply_location", Seed(4)
+                                               .put(ReplyHead{.kind = ReplyKind::kLocation, .version = 3})
+                                               .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
+  out.push_back({"kv_wire/reply_statistics",
+                 Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(StatisticsWords{1, 2, 3})});
+  out.push_back({"kv_wire/reply_goodbye", Seed(4).put(ReplyHead{.kind = ReplyKind::kGoodbye})});
+}
+
+using nic::soft::QpGeometry;
+using nic::soft::SlotFlags;
+
+void add_soft_ring(Seeds& out) {
+  constexpr std::uint64_t kWrap = (std::uint64_t{1} << 32) - 2;
+  // A consumer's slots: header (odd: the right index; kind in its low byte), length, front of the payload.
+  const auto slot = [](Seed& seed, std::uint32_t flags, std::uint32_t length, std::uint64_t position) {
+    seed.put(1U | flags << 8).put(length).put(position);
+  };
+  Seed in_slot = Seed(0, 1, 2).put(std::uint64_t{0});
+  slot(in_slot, 0, 112, 0);
+  slot(in_slot, 0, 113, 0);
+  Seed in_data = Seed(0, 0, 8).put(kWrap);
+  slot(in_data, SlotFlags::kInData, 4096, 0);
+  slot(in_data, SlotFlags::kInData, 4096, 12288);
+  slot(in_data, SlotFlags::kInData, 4096, 12289);
+  slot(in_data, SlotFlags::kInData, ~0U, ~std::uint64_t{0});
+  out.push_back({"soft_ring/consumer_in_slot", in_slot});
+  out.push_back({"soft_ring/consumer_in_data", in_data});
+  // Both: below 0x80 sends as many bytes as follow, then receives; 0xff lies.
+  Seed honest = Seed(1, 0, 0).put(kWrap);
+  for (unsigned i = 0; i < 8; ++i) honest.u8(i).put(static_cast<std::uint16_t>(512 * i)).u8(0x80);
+  Seed full = Seed(1, 3, 0).put(std::uint64_t{0});
+  for (unsigned i = 0; i < 6; ++i) full.u8(i).put(std::uint16_t{4096});
+  Seed lied = full;
+  lied.u8(0xff).put(~std::uint64_t{0}).u8(1).put(std::uint16_t{4096}).u8(0xfe).u8(2).u8(1).put(std::uint16_t{4096});
+  out.push_back({"soft_ring/both_honest", honest});
+  out.push_back({"soft_ring/both_full", full});
+  out.push_back({"soft_ring/both_lied_to", lied});
+  const QpGeometry geometry{.receive_entries = 128, .slots = 128, .data_bytes = 1 << 19};
+  const QpGeometry largest{.receive_entries = 1 << 16, .slots = 1 << 17, .data_bytes = 1 << 30};
+  out.push_back({"soft_ring/geometry", Seed(2).put(geometry).u8(0).u8(1).u8(14)});
+  out.push_back({"soft_ring/geometry_largest", Seed(2).put(largest).u8(16).u8(17).u8(30)});
+  out.push_back({"soft_ring/geometry_too_large", Seed(2).put(QpGeometry{}).u8(17).u8(18).u8(31)});
+}
+
+/// The steps of soft_rendezvous, by the numbers that its Op has.
+class Conversation {
+ public:
+  Conversation& hello() { return step(0); }
+  /// `lies`: a bit for each thing that is not as it should be.
+  Conversation& offer(unsigned lies = 0, const QpGeometry* geometry = nullptr) {
+    step(1).seed_.u8(lies).u8(1).u8(7).put(3U).put(12U);
+    geometry != nullptr ? seed_.put(*geometry) : seed_.u8(4).u8(3).u8(0).put(std::uint64_t{0});
+    return *this;
+  }
+  Conversation& memory(unsigned which) { return step(2, which); }
+  Conversation& wake() { return step(3); }
+  Conversation& raw(unsigned length) { return step(5, length); }
+  Conversation& receive(std::uint16_t length) {
+    step(6).seed_.put(length);
+    return *this;
+  }
+  Conversation& send(std::uint16_t length) {
+    step(7).seed_.put(length);
+    return *this;
+  }
+  Conversation& slot(nic::soft::SlotKind kind, unsigned flags, std::uint32_t length, std::uint64_t position = 0) {
+    step(8).seed_.u8(0).u8(static_cast<unsigned>(kind)).u8(flags).put(length).put(position);
+    return *this;
+  }
+  Conversation& word(unsigned at, std::uint64_t value) {
+    step(9).seed_.u8(at).put(value);
+    return *this;
+  }
+  Conversation& poll() { return step(10); }
+  [[nodiscard]] const Seed& seed() const noexcept { return seed_; }
+
+ private:
+  Conversation& step(std::integral auto... bytes) {
+    (seed_.u8(bytes), ...);
+    return *this;
+  }
+  Seed seed_;
+};
+
+void add_soft_rendezvous(Seeds& out) {
+  using nic::soft::SlotKind;
+  constexpr unsigned kWhole = SlotFlags::kFirst | SlotFlags::kLast;
+  const auto add = [&](std::string_view name, const Conversation& conversation) {
+    out.push_back({"soft_rendezvous/" + std::string(name), conversation.seed()});
+  };
+  const auto met = [] { return Conversation().hello().offer().poll(); };
+  add("hello", Conversation().hello().hello().wake().memory(0).memory(1).memory(2));
+  add("without_hello", Conversation().memory(0).offer().hello().offer());
+  add("wake_without_hello", Conversation().wake().hello().wake());
+  add("raw", Conversation().raw(0).raw(86).raw(88).raw(255));
+  for (unsigned bit = 0; bit < 8; ++bit)
+    add("offer_lie_" + std::to_string(bit),
+        Conversation().hello().receive(512).offer(bit == 3 ? 0 : 1U << bit).poll().offer().poll());
+  const QpGeometry impossible{.receive_entries = 1, .slots = 3, .data_bytes = 1 << 14};
+  const QpGeometry unaligned{.receive_entries = 1, .slots = 16, .data_bytes = 1 << 14, .reserved = 1, .start = 8};
+  add("geometry_impossible", Conversation().hello().offer(8, &impossible).poll());
+  add("geometry_start", Conversation().hello().offer(8, &unaligned).poll());
+  add("message", met().receive(512).slot(SlotKind::kSend, kWhole, 100).poll());
+  add("message_in_data", met().receive(4096).slot(SlotKind::kSendImm, kWhole | SlotFlags::kInData, 4096, 64).poll());
+  add("message_too_long", met().receive(99).slot(SlotKind::kSend, kWhole, 100).poll());
+  add("message_outside_the_ring",
+      met().receive(4096).slot(SlotKind::kSend, kWhole | SlotFlags::kInData, 4096, (1 << 14) - 4095).poll());
+  add("message_without_receive", met().slot(SlotKind::kSend, kWhole, 100).poll());
+  add("segments", met()
+                      .receive(8000)
+                      .slot(SlotKind::kSend, SlotFlags::kFirst | SlotFlags::kInData, 4096)
+                      .slot(SlotKind::kSend, SlotFlags::kLast, 100)
+                      .poll());
+  add("segment_short", met()
+                           .receive(8000)
+                           .slot(SlotKind::kSend, SlotFlags::kFirst, 100)
+                           .slot(SlotKind::kSend, SlotFlags::kLast, 100)
+                           .poll());
+  add("write_imm", met().receive(0).slot(SlotKind::kWriteImm, kWhole, ~0U).poll());
+  for (const SlotKind kind : {SlotKind::kNone, SlotKind::kLengthError, SlotKind::kRemoteError, SlotKind::kReceiveError})
+    add("slot_kind_" + std::to_string(static_cast<unsigned>(kind)), met().receive(64).slot(kind, kWhole, 8).poll());
+  // Words 0, 8, 16, 24, 32: readiness and wake, consumed, posted, access, lengths of receives.
+  add("send", met().word(1, 4096).word(32, 4096).word(16, 2).word(0, 1).send(100).send(2001).poll());
+  add("send_to_no_length", met().word(32, 10).word(16, 2).word(0, 1).send(100).poll());
+  add("send_consumed_lie", met().word(1, ~0ULL).word(16, 100).word(0, 1).word(8, ~0ULL).send(9000).send(9000).poll());
+  add("gone", met().word(0, 2).send(8).receive(8).poll());
+}
+
+void add_message_channel(Seeds& out) {
+  // Steps: 0 eager (lies, length), 1 fragment (lies, length of the whole and of the piece, then the lies), 2 the victim
+  // sends, 3 posts receives again, 4 polls.
+  const auto eager = [](Seed& seed, unsigned lies, unsigned length) -> Seed& { return seed.u8(0).u8(lies).u8(length); };
+  const auto fragment = [](Seed& seed, unsigned lies, std::uint16_t total, std::uint16_t piece) -> Seed& {
+    seed.u8(1).u8(lies);
+    if (total != 0) seed.put(total);
+    return seed.put(piece);
+  };
+  Seed honest;
+  for (unsigned i = 0; i < 16; ++i) eager(honest, 0, 16 * i).u8(2).u8(i).u8(4).u8(3);
+  Seed update;
+  eager(eager(update, 0, 0), 0, 255).u8(4);
+  Seed whole;
+  eager(fragment(whole, 0, 99, 500), 0, 10);
+  fragment(whole, 0, 63, 63).u8(4);
+  Seed pieces;
+  fragment(pieces, 0, 999, 99);
+  fragment(eager(pieces, 0, 10), 0, 0, 899);
+  Seed wraps;
+  fragment(wraps, 0, 2500, 1000);
+  for (int i = 0; i < 3; ++i) fragment(wraps, 0, 0, 1000);
+  // A total below the piece's own length, under the immediate of a message that goes on.
+  Seed shrunk;
+  fragment(shrunk, 4 | 8, 99, 98).put(std::uint64_t{3}).put(message::wire::kFirst).u8(4);
+  out.push_back({"message_channel/total_too_small", shrunk});
+  out.push_back({"message_channel/honest", honest});
+  out.push_back({"message_channel/update", update});
+  out.push_back({"message_channel/whole", whole});
+  out.push_back({"message_channel/pieces", pieces});
+  out.push_back({"message_channel/more_than_the_lease", wraps});
+  for (unsigned bit = 0; bit < 4; ++bit) {
+    Seed seed;
+    out.push_back({"message_channel/eager_lie_" + std::to_string(bit), eager(seed, 1U << bit, 50).put(5U).u8(4)});
+  }
+  for (unsigned bit = 0; bit < 6; ++bit) {
+    Seed seed;
+    out.push_back({"message_channel/fragment_lie_" + std::to_string(bit),
+                   fragment(seed, 1U << bit, 99, 500).put(std::uint64_t{3}).u8(4)});
+  }
+}
+
+/// Whether the file holds the seed, written or checked.
+bool settle(const std::filesystem::path& file, const Seed& seed, bool check) {
+  if (!check) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream out(file, std::ios::binary);
+    out.write(seed.data().data(), static_cast<std::streamsize>(seed.data().size()));
+    out.close();
+    return !out.fail();
+  }
+  std::ifstream in(file, std::ios::binary);
+  return in && std::vector<char>{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()} == seed.data();
+}
+
+}  // namespace
+}  // namespace verbena::fuzz
+
+int main(int argc, char** argv) {
+  using namespace verbena::fuzz;
+  const bool check = argc == 3 && std::string_view(argv[1]) == "--check";
+  if (argc != 2 && !check) {
+    std::fprintf(stderr, "usage: %s [--check] CORPUS_DIRECTORY\n", argv[0]);
+    return 2;
+  }
+  Seeds seeds;
+  add_kv_wire(seeds);
+  add_link_frames(seeds);
+  add_message_channel(seeds);
+  add_message_wire(seeds);
+  add_soft_rendezvous(seeds);
+  add_soft_ring(seeds);
+  int failed = 0;
+  for (const auto& [path, seed] : seeds) {
+    // Told apart from what the fuzzer found, whose names begin otherwise.
+    const auto file = std::filesystem::path(argv[argc - 1]) / std::filesystem::path(path).parent_path() /
+                      ("seed-" + std::filesystem::path(path).filename().string());
+    if (settle(file, seed, check)) continue;
+    std::fprintf(stderr, "%s: %s\n", file.c_str(), check ? "not as fuzz_seeds writes it now" : "cannot be written");
+    failed = 1;
+  }
+  return failed;
+}
