@@ -43,9 +43,11 @@ struct BringUp {
   std::uint8_t min_rnr_timer = 12;                                                           ///< 0.64 ms
   std::uint8_t rnr_retry = 7;  ///< 7 is for ever; the layers above have deadlines
   std::uint8_t retry_count = 7;
-  std::uint8_t timeout = 14;   ///< 4.096 us * 2^14 = 67 ms
-  std::uint8_t port = 1;       ///< Port of the device; the soft NIC has one.
-  std::uint8_t gid_index = 0;  ///< Row of the port's GID table that QpAddress::gid came from; 0 on the soft NIC.
+  std::uint8_t timeout = 14;  ///< 4.096 us * 2^14 = 67 ms
+  /// 0: the port and GID that the NIC was opened with, which are what the peer was told. Anything else is taken as it
+  /// is, with `gid_index` as the row of that port's GID table.
+  std::uint8_t port = 0;
+  std::uint8_t gid_index = 0;
 };
 /// Checks that both sides fit (NIC kind: kRejected with the text), then takes the QP from RESET through INIT and RTR to
 /// RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp.

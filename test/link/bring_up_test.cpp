@@ -149,12 +149,12 @@ TEST(BringUp, WalksTheStatesWithVerbsAttributes) {
   EXPECT_EQ(rts.attr.max_rd_atomic, 5);
 }
 
-TEST(BringUp, DefaultsAreTheFirstPortAndGid) {
+TEST(BringUp, DefaultsAreTheNicsOwnPortAndGid) {
   NotingNic nic(nic::Kind::kSoft);
   ibv_qp qp{};
   ASSERT_TRUE(bring_up(nic, &qp, make_endpoint(1), make_endpoint(2), {}, generous()));
-  EXPECT_EQ(nic.calls[0].attr.port_num, 1);
-  EXPECT_EQ(nic.calls[1].attr.ah_attr.port_num, 1);
+  EXPECT_EQ(nic.calls[0].attr.port_num, 0);
+  EXPECT_EQ(nic.calls[1].attr.ah_attr.port_num, 0);
   EXPECT_EQ(nic.calls[1].attr.ah_attr.grh.sgid_index, 0);
   EXPECT_EQ(nic.calls[0].attr.qp_access_flags,
             static_cast<unsigned>(IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC));

@@ -314,7 +314,8 @@ TEST_P(Channels, WakeDoesNotHideAnEvent) {
     ASSERT_OK(event);
     seen.insert(*event);
   }
-  EXPECT_EQ(seen, (std::set<ibv_cq*>{nullptr, a.send_cq.get()}));
+  // Others may be spurious.
+  EXPECT_TRUE(seen.contains(nullptr) && seen.contains(a.send_cq.get()));
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
 }
 
@@ -363,11 +364,11 @@ TEST_P(Channels, QueueWithoutAChannel) {
 
 // A stream to a receiver that sleeps by the pattern of ibv_get_cq_event(3): it arms only after an event.
 TEST_P(Channels, SleepingReceiverOfAStream) {
-  constexpr std::uint64_t kCount = 5000;
+  const std::uint64_t count = rounds(5000);
   const Deadline deadline = Deadline::after(20s);
   for (std::uint64_t i = 0; i < 16; ++i) ASSERT_EQ(b.post_recv(i, b.sge(i * 64, 64)), 0);
   std::thread sender([&] {
-    for (std::uint64_t i = 0; i < kCount && !deadline.passed(); ++i) {
+    for (std::uint64_t i = 0; i < count && !deadline.passed(); ++i) {
       EXPECT_EQ(Request(IBV_WR_SEND, i).gather(a.sge(0, i % 64)).post(a), 0);
       while (a.sent.empty() && !deadline.passed()) a.poll();
       a.sent.clear();
@@ -386,7 +387,7 @@ TEST_P(Channels, SleepingReceiverOfAStream) {
   };
   EXPECT_EQ(ibv_req_notify_cq(b.recv_cq.get(), 0), 0);
   poll_until_empty();
-  while (arrived < kCount) {
+  while (arrived < count) {
     const auto event = b.nic->wait(b.channel.get(), deadline);
     EXPECT_OK(event);
     if (!event) break;
@@ -395,12 +396,12 @@ TEST_P(Channels, SleepingReceiverOfAStream) {
     poll_until_empty();
   }
   sender.join();
-  EXPECT_EQ(arrived, kCount);
+  EXPECT_EQ(arrived, count);
 }
 
 // Two sides that sleep for every message: a lost wake-up would stop them.
 TEST_P(Channels, SleepingPingPong) {
-  constexpr std::uint64_t kRounds = 3000;
+  const std::uint64_t total = rounds(3000);
   const Deadline deadline = Deadline::after(60s);
   for (Side* side : {&a, &b})
     for (std::uint64_t i = 0; i < 4; ++i) ASSERT_EQ(side->post_recv(i, side->sge(i * 64, 64)), 0);
@@ -419,7 +420,7 @@ TEST_P(Channels, SleepingPingPong) {
              wc.wr_id == round % 4 && side.word(round % 4 * 64) == round &&
              side.post_recv(round % 4, side.sge(round % 4 * 64, 64)) == 0;
     };
-    for (std::uint64_t round = 0; round < kRounds; ++round) {
+    for (std::uint64_t round = 0; round < total; ++round) {
       ibv_wc wc{};
       while (ibv_poll_cq(side.send_cq.get(), 1, &wc) == 1) {}
       const bool well = serves ? send(round) && receive(round) : receive(round) && send(round);

@@ -29,6 +29,8 @@ class Errors : public Pair {
     EXPECT_NE(side.nic->qp_failure(side.qp.get()), Status::kOk);
     ASSERT_EQ(Request(IBV_WR_SEND, 900).gather(side.sge(0, 1)).flags(0).post(side), 0);
     EXPECT_TRUE(failed(sent(side), 900, IBV_WC_WR_FLUSH_ERR));
+    // Soft-RoCE's library puts a receive into memory that its kernel does not look at any more.
+    if (is_soft_roce()) return;
     ASSERT_EQ(side.post_recv(901, side.sge(0, 1)), 0);
     EXPECT_TRUE(failed(received(side), 901, IBV_WC_WR_FLUSH_ERR));
   }
@@ -57,11 +59,12 @@ class Errors : public Pair {
   /// A request that the requester's own NIC refuses: the responder hears nothing of it.
   void expect_refused_here(Request request, ibv_wc_status status) {
     ASSERT_EQ(a.post_recv(300, a.sge(0, 64)), 0);
-    ASSERT_EQ(b.post_recv(400, b.sge(0, 64)), 0);
+    // Long enough for what a wire has carried before the requester comes to the fault.
+    ASSERT_EQ(b.post_recv(400, b.sge(0, 2 * kRegionBytes)), 0);
     ASSERT_EQ(request.post(a), 0);
     ASSERT_EQ(Request(IBV_WR_SEND, 101).gather(a.sge(0, 8)).flags(0).post(a), 0);
     const auto out = sent(a, 2);
-    EXPECT_TRUE(failed(out[0], 100, status));
+    EXPECT_TRUE(failed_as(out[0], 100, status));
     EXPECT_TRUE(failed(out[1], 101, IBV_WC_WR_FLUSH_ERR));
     EXPECT_TRUE(failed(received(a), 300, IBV_WC_WR_FLUSH_ERR));
     expect_flushes(a);
@@ -207,6 +210,7 @@ TEST_P(RemoteErrors, RegionHasAnotherIova) {
 }
 
 TEST_P(RemoteErrors, MisalignedAtomic) {
+  if (is_soft_roce()) GTEST_SKIP() << "Soft-RoCE: its library refuses to post such a request";
   for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
     for (const std::size_t shift : {std::size_t{1}, std::size_t{4}, std::size_t{7}}) {
       SCOPED_TRACE(testing::Message() << "opcode " << opcode << " shift " << shift);
@@ -398,7 +402,7 @@ TEST_P(LocalErrors, TargetOfAReceive) {
       ASSERT_EQ(Request(IBV_WR_SEND, 100).gather(a.sge(0, size)).post(a), 0);
       EXPECT_TRUE(failed(sent(a), 100, IBV_WC_REM_OP_ERR));
       const auto in = received(b, 2);
-      EXPECT_TRUE(failed(in[0], 400, IBV_WC_LOC_PROT_ERR));
+      EXPECT_TRUE(failed_as(in[0], 400, IBV_WC_LOC_PROT_ERR));
       EXPECT_TRUE(failed(in[1], 401, IBV_WC_WR_FLUSH_ERR));
       expect_flushes(a);
       expect_flushes(b);
@@ -419,9 +423,9 @@ TEST_P(Errors, ReceiveTooShort) {
       ASSERT_EQ(b.post_recv(400, b.sge(1 << 20, room)), 0);
       ASSERT_EQ(b.post_recv(401, b.sge(0, 64)), 0);
       ASSERT_EQ(Request(IBV_WR_SEND, 100).gather(a.sge(0, size)).post(a), 0);
-      EXPECT_TRUE(failed(sent(a), 100, IBV_WC_REM_INV_REQ_ERR));
+      EXPECT_TRUE(failed_as(sent(a), 100, IBV_WC_REM_INV_REQ_ERR));
       const auto in = received(b, 2);
-      EXPECT_TRUE(failed(in[0], 400, IBV_WC_LOC_LEN_ERR));
+      EXPECT_TRUE(failed_as(in[0], 400, IBV_WC_LOC_LEN_ERR));
       EXPECT_TRUE(failed(in[1], 401, IBV_WC_WR_FLUSH_ERR));
       EXPECT_TRUE(failed(received(a), 300, IBV_WC_WR_FLUSH_ERR));
       expect_flushes(a);
@@ -447,9 +451,9 @@ TEST_P(Errors, ReceiveTooShortAfterGoodOnes) {
     EXPECT_TRUE(succeeded(in[i], 400 + i, IBV_WC_RECV));
     EXPECT_TRUE(test::matches(b.bytes(i * 64, 64), 6));
   }
-  EXPECT_TRUE(failed(out[3], 103, IBV_WC_REM_INV_REQ_ERR));
+  EXPECT_TRUE(failed_as(out[3], 103, IBV_WC_REM_INV_REQ_ERR));
   EXPECT_TRUE(failed(out[4], 104, IBV_WC_WR_FLUSH_ERR));
-  EXPECT_TRUE(failed(in[3], 403, IBV_WC_LOC_LEN_ERR));
+  EXPECT_TRUE(failed_as(in[3], 403, IBV_WC_LOC_LEN_ERR));
   EXPECT_TRUE(failed(in[4], 404, IBV_WC_WR_FLUSH_ERR));
 }
 

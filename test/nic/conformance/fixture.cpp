@@ -1,6 +1,9 @@
 #include "fixture.hpp"
 
+#include "nic/verbs.hpp"
+
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 namespace verbena::nic::conformance {
@@ -10,6 +13,11 @@ namespace {
 constexpr std::uint32_t kFirstPsn = 0xFFFFF0;
 
 Result<std::unique_ptr<Nic>> open_soft_default() { return open_soft(SoftOptions{}); }
+
+/// The RDMA device to test besides, by name; null: none.
+const char* device_under_test() { return std::getenv("VERBENA_NIC"); }
+
+Result<std::unique_ptr<Nic>> open_device_under_test() { return open_verbs({.device = device_under_test()}); }
 
 testing::AssertionResult describe(const ibv_wc& wc, std::uint64_t wr_id, const char* expected) {
   return testing::AssertionFailure() << "completion of " << wc.wr_id << ", status " << wc.status << ", opcode "
@@ -31,7 +39,13 @@ int poll_into(ibv_cq* cq, std::deque<ibv_wc>& queue) {
 }  // namespace
 
 std::vector<Case> every_case() {
-  return {{"soft", Layout::kTwoNics, open_soft_default, 0}, {"soft", Layout::kOneNic, open_soft_default, 0}};
+  std::vector<Case> cases = {{"soft", Layout::kTwoNics, open_soft_default, 0},
+                             {"soft", Layout::kOneNic, open_soft_default, 0}};
+  if (device_under_test() != nullptr) {
+    cases.push_back({"verbs", Layout::kTwoNics, open_device_under_test, 0});
+    cases.push_back({"verbs", Layout::kOneNic, open_device_under_test, 0});
+  }
+  return cases;
 }
 
 std::vector<Case> two_nic_cases() {
@@ -45,6 +59,14 @@ std::vector<Case> soft_cases() {
   std::erase_if(cases, [](const Case& one) { return std::string_view(one.nic) != "soft"; });
   return cases;
 }
+
+std::vector<Case> two_soft_nic_cases() {
+  std::vector<Case> cases = soft_cases();
+  std::erase_if(cases, [](const Case& one) { return one.layout != Layout::kTwoNics; });
+  return cases;
+}
+
+Deadline soon() noexcept { return Deadline::after(10s); }
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   return std::string(info.param.nic) + (info.param.layout == Layout::kTwoNics ? "_two_nics" : "_one_nic");
@@ -140,7 +162,6 @@ Result<void> to_reset(Nic& nic, ibv_qp* qp) {
 Result<void> to_init(Nic& nic, ibv_qp* qp, const SideOptions& options) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = 1;
   attr.qp_access_flags = static_cast<unsigned>(options.qp_access);
   return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, soon());
 }
@@ -155,7 +176,6 @@ Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sg
   attr.min_rnr_timer = options.min_rnr_timer;
   attr.ah_attr.is_global = 1;
   attr.ah_attr.dlid = peer.lid;
-  attr.ah_attr.port_num = 1;
   attr.ah_attr.grh.dgid = peer.gid;
   attr.ah_attr.grh.sgid_index = sgid_index;
   attr.ah_attr.grh.hop_limit = 64;
@@ -308,6 +328,23 @@ void Bare::import(Side& side, Side& owner, const ibv_mr* region) {
 
 void Bare::try_import(Side& side, Side& owner, const ibv_mr* region) {
   (void)side.nic->import_window(side.qp.get(), owner.nic->window_of(region), soon());
+}
+
+bool Bare::is_soft_roce() const {
+  constexpr std::uint32_t kVendor = 0xFFFFFF;
+  const DeviceFacts* facts = facts_of(*nic_a_);
+  return facts != nullptr && facts->vendor_id == kVendor;
+}
+
+testing::AssertionResult Bare::failed_as(const ibv_wc& wc, std::uint64_t wr_id, ibv_wc_status status) const {
+  const bool is_local = status == IBV_WC_LOC_PROT_ERR || status == IBV_WC_LOC_LEN_ERR;
+  const ibv_wc_status other = is_local ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_REM_OP_ERR;
+  return failed(wc, wr_id, is_soft_roce() && wc.status == other ? other : status);
+}
+
+std::uint64_t Bare::rounds(std::uint64_t count) const {
+  // A round trip through an emulated machine's kernel is a thousand times one through memory.
+  return is_soft_roce() ? std::max<std::uint64_t>(count / 50, 1) : count;
 }
 
 void Bare::poll_both() {

@@ -41,10 +41,11 @@ TEST_P(Flush, PostingInErrorFlushes) {
   for (std::uint64_t i = 0; i < 200; ++i) {  // More than the queues hold at once.
     ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, i).gather(a.sge(0, 8)).remote(b, kTarget).post(a), 0);
     ASSERT_EQ(Request(IBV_WR_SEND, i).gather(a.sge(0, 8)).flags(0).post(a), 0);
-    ASSERT_EQ(a.post_recv(i, a.sge(0, 8)), 0);
     const auto out = sent(a, 2);
     EXPECT_TRUE(failed(out[0], i, IBV_WC_WR_FLUSH_ERR));
     EXPECT_TRUE(failed(out[1], i, IBV_WC_WR_FLUSH_ERR));
+    if (is_soft_roce()) continue;  // Its kernel is not told of a receive, and in error it does not look.
+    ASSERT_EQ(a.post_recv(i, a.sge(0, 8)), 0);
     EXPECT_TRUE(failed(received(a), i, IBV_WC_WR_FLUSH_ERR));
   }
 }
@@ -266,12 +267,7 @@ class SoftPeerNic : public PeerNic {
     ASSERT_NO_FATAL_FAILURE(make_pair({.timeout = 22, .retry_count = 7}));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Nics, SoftPeerNic, testing::ValuesIn([] {
-                           std::vector<Case> cases = soft_cases();
-                           std::erase_if(cases, [](const Case& one) { return one.layout != Layout::kTwoNics; });
-                           return cases;
-                         }()),
-                         name_of);
+VERBENA_FOR_TWO_SOFT_NICS(SoftPeerNic);
 
 TEST_P(SoftPeerNic, ReceivesOfAnIdleSideAreFlushed) {
   for (std::uint64_t i = 0; i < 5; ++i) ASSERT_EQ(a.post_recv(i, a.sge(0, 64)), 0);

@@ -53,7 +53,7 @@ TEST_P(Revocation, LocalKeyIsRefusedAfterwards) {
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
   ASSERT_OK(a.nic->dereg_mr(region.release(), soon()));
   ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, 2).gather(sge).remote(b, kTarget).post(a), 0);
-  EXPECT_TRUE(failed(sent(a), 2, IBV_WC_LOC_PROT_ERR));
+  EXPECT_TRUE(failed_as(sent(a), 2, IBV_WC_LOC_PROT_ERR));
 }
 
 // The other regions over the same memory, and on the same QP, stay.
@@ -83,7 +83,9 @@ TEST_P(Revocation, RequestsThatWait) {
     // Data that was taken before may still go out; what may not happen is silence.
     const ibv_wc out = sent(a);
     EXPECT_EQ(out.wr_id, 1U);
-    EXPECT_TRUE(out.status == IBV_WC_SUCCESS || out.status == IBV_WC_LOC_PROT_ERR) << out.status;
+    if (out.status != IBV_WC_SUCCESS) {
+      EXPECT_TRUE(failed_as(out, 1, IBV_WC_LOC_PROT_ERR));
+    }
     ASSERT_NO_FATAL_FAILURE(reconnect());
   }
   Mr target = b.reg(kTarget, 4096, kAllAccess);
@@ -93,7 +95,7 @@ TEST_P(Revocation, RequestsThatWait) {
   b.word(kTarget) = 1;
   a.word(0) = 2;
   ASSERT_EQ(Request(IBV_WR_SEND, 4).gather(a.sge(0, 8)).post(a), 0);
-  EXPECT_TRUE(failed(received(b), 3, IBV_WC_LOC_PROT_ERR));
+  EXPECT_TRUE(failed_as(received(b), 3, IBV_WC_LOC_PROT_ERR));
   EXPECT_EQ(b.word(kTarget), 1U);
 }
 
@@ -209,7 +211,9 @@ TEST_P(Revocation, ReadsInMidStream) {
     reader.join();
     EXPECT_OK(revoked);
     EXPECT_FALSE(secret_seen);
-    EXPECT_EQ(last.status, IBV_WC_REM_ACCESS_ERR);
+    // Soft-RoCE may find the region gone in the middle of an answer, and then is silent.
+    EXPECT_TRUE(last.status == IBV_WC_REM_ACCESS_ERR || (is_soft_roce() && last.status == IBV_WC_RETRY_EXC_ERR))
+        << last.status;
     ASSERT_NO_FATAL_FAILURE(reconnect());
   }
 }

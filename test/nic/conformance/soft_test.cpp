@@ -89,7 +89,7 @@ class SoftMemory : public Soft {
   host::Arena arena_;
   std::uint64_t id_ = 0;
 };
-VERBENA_FOR_TWO_NICS(SoftMemory);
+VERBENA_FOR_TWO_SOFT_NICS(SoftMemory);
 
 TEST_P(SoftMemory, ReadOnlyArena) {
   ASSERT_NO_FATAL_FAILURE(make_arena(host::Share::kReadOnly, {.to = Grant::To::kAnyPeer}));

@@ -30,7 +30,7 @@ class Threads : public Bare {
 VERBENA_FOR_EVERY_NIC(Threads);
 
 TEST_P(Threads, MessagesBothWays) {
-  constexpr std::uint64_t kCount = 20000;
+  const std::uint64_t count = rounds(20000);
   ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kDepth, .recv_depth = kDepth}));
   const auto size_of = [](std::uint64_t i) -> std::size_t {
     constexpr std::array<std::size_t, 8> kSizes = {8, 40, 64, 300, 0, 4096, 17, 1000};
@@ -41,10 +41,10 @@ TEST_P(Threads, MessagesBothWays) {
     const std::uint64_t other_seed = &side == &a ? 1U << 20 : 0;
     std::uint64_t posted = 0, retired = 0, arrived = 0, receives = 0;
     const Deadline deadline = Deadline::after(60s);
-    while ((arrived < kCount || retired < kCount) && !deadline.passed()) {
-      for (; receives < kCount && receives - arrived < kDepth; ++receives)
+    while ((arrived < count || retired < count) && !deadline.passed()) {
+      for (; receives < count && receives - arrived < kDepth; ++receives)
         if (side.post_recv(receives, side.sge(kTarget + receives % kDepth * kStride, kStride)) != 0) return false;
-      for (; posted < kCount && posted - retired < kDepth; ++posted) {
+      for (; posted < count && posted - retired < kDepth; ++posted) {
         const std::size_t offset = posted % kDepth * kStride;
         test::fill(side.bytes(offset, size_of(posted)), seed + posted);
         if (Request(IBV_WR_SEND, posted).gather(side.sge(offset, size_of(posted))).post(side) != 0) return false;
@@ -60,13 +60,13 @@ TEST_P(Threads, MessagesBothWays) {
           return false;
       }
     }
-    return arrived == kCount && retired == kCount;
+    return arrived == count && retired == count;
   });
 }
 
 // Data by WRITE, the news of it by an immediate; the answer allows the next.
 TEST_P(Threads, WritesWithImmediateBothWays) {
-  constexpr std::uint64_t kCount = 10000;
+  const std::uint64_t count = rounds(10000);
   ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kDepth, .recv_depth = kDepth}));
   run_both([&](Side& side, Side& other) {
     const std::uint64_t seed = &side == &a ? 0 : 1U << 20;
@@ -75,7 +75,7 @@ TEST_P(Threads, WritesWithImmediateBothWays) {
     for (std::uint64_t i = 0; i < kDepth; ++i)
       if (side.post_recv(i, {}) != 0) return false;
     const Deadline deadline = Deadline::after(60s);
-    for (std::uint64_t round = 0; round < kCount; ++round) {
+    for (std::uint64_t round = 0; round < count; ++round) {
       const std::size_t slot = round % 2 * kStride;
       test::fill(side.bytes(slot, size_of(round)), seed + round);
       if (Request(IBV_WR_RDMA_WRITE_WITH_IMM, round)
@@ -101,7 +101,7 @@ TEST_P(Threads, WritesWithImmediateBothWays) {
 
 // READs and atomics from both sides while the other side is busy with its own.
 TEST_P(Threads, ReadsAndAtomicsBothWays) {
-  constexpr std::uint64_t kCount = 5000;
+  const std::uint64_t count = rounds(5000);
   ASSERT_NO_FATAL_FAILURE(make_pair({}));
   for (Side* side : {&a, &b}) {
     test::fill(side->bytes(0, 4096), side == &a ? 1 : 2);
@@ -116,7 +116,7 @@ TEST_P(Threads, ReadsAndAtomicsBothWays) {
       side.sent.pop_front();
       return well;
     };
-    for (std::uint64_t i = 0; i < kCount; ++i) {
+    for (std::uint64_t i = 0; i < count; ++i) {
       const std::size_t size = 1 + i % 4096;
       if (Request(IBV_WR_RDMA_READ, i).gather(side.sge(8192, size)).remote(other, 0).post(side) != 0 || !wait(i) ||
           !test::matches(side.bytes(8192, size), &side == &a ? 2 : 1))
@@ -130,13 +130,13 @@ TEST_P(Threads, ReadsAndAtomicsBothWays) {
     }
     return true;
   });
-  EXPECT_EQ(a.word(kTarget), kCount);
-  EXPECT_EQ(b.word(kTarget), kCount);
+  EXPECT_EQ(a.word(kTarget), count);
+  EXPECT_EQ(b.word(kTarget), count);
 }
 
 // Two initiators, in their own threads, on one word of b: nothing is lost, and no value is seen twice.
 TEST_P(Threads, AtomicsOnOneWord) {
-  constexpr std::uint64_t kCount = 5000;
+  const std::uint64_t count = rounds(5000);
   ASSERT_NO_FATAL_FAILURE(make_pair({}));
   Side c;  // A second initiator beside a, with queues of its own.
   c.nic = a.nic;
@@ -148,7 +148,7 @@ TEST_P(Threads, AtomicsOnOneWord) {
   b.word(kTarget) = 0;
   const auto add = [&](Side& side, std::vector<std::uint64_t>& seen) {
     const Deadline deadline = Deadline::after(60s);
-    for (std::uint64_t i = 0; i < kCount; ++i) {
+    for (std::uint64_t i = 0; i < count; ++i) {
       if (Request(IBV_WR_ATOMIC_FETCH_AND_ADD, i)
               .gather(side.sge(0, 8))
               .atomic(b.address(kTarget), b.rkey(), 1)
@@ -164,20 +164,20 @@ TEST_P(Threads, AtomicsOnOneWord) {
   std::thread other([&] { add(c, seen_c); });
   add(a, seen_a);
   other.join();
-  EXPECT_EQ(b.word(kTarget), 2 * kCount);
+  EXPECT_EQ(b.word(kTarget), 2 * count);
   EXPECT_TRUE(std::is_sorted(seen_a.begin(), seen_a.end()));
   EXPECT_TRUE(std::is_sorted(seen_c.begin(), seen_c.end()));
   std::vector<std::uint64_t> all(seen_a);
   all.insert(all.end(), seen_c.begin(), seen_c.end());
   std::sort(all.begin(), all.end());
-  ASSERT_EQ(all.size(), 2 * kCount);
+  ASSERT_EQ(all.size(), 2 * count);
   for (std::uint64_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], i);
   c.close();
 }
 
 // The target polls its memory, as many codes do, instead of a queue: the last word is there last.
 TEST_P(Threads, PolledMemory) {
-  constexpr std::uint64_t kCount = 3000;
+  const std::uint64_t count = rounds(3000);
   ASSERT_NO_FATAL_FAILURE(make_pair({}));
   for (Side* side : {&a, &b}) side->word(kTarget) = 0;
   const auto arrives = [](Side& side, std::uint64_t value, Deadline deadline) {
@@ -189,7 +189,7 @@ TEST_P(Threads, PolledMemory) {
   };
   run_both([&](Side& side, Side& other) {
     const Deadline deadline = Deadline::after(60s);
-    for (std::uint64_t round = 1; round <= kCount; ++round) {
+    for (std::uint64_t round = 1; round <= count; ++round) {
       if (&side == &b && !arrives(side, round, deadline)) return false;
       if (Request(IBV_WR_ATOMIC_FETCH_AND_ADD, round)
               .gather(side.sge(0, 8))

@@ -1,0 +1,302 @@
+// Opening an RDMA device: which device, port and GID, and what the device can do.
+#include "base/error.hpp"
+#include "host/topology.hpp"
+#include "nic/verbs/verbs_nic.hpp"
+
+#include <fcntl.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <system_error>
+
+namespace verbena::nic::verbs {
+
+namespace {
+
+/// The library's list of devices; freed with this. The devices themselves stay while a context of them is open.
+class DeviceList {
+ public:
+  DeviceList(const VerbsLibrary& library, ibv_device** list, int count) noexcept
+      : library_(&library), list_(list), count_(static_cast<std::size_t>(count)) {}
+  DeviceList(DeviceList&& other) noexcept
+      : library_(other.library_), list_(std::exchange(other.list_, nullptr)), count_(other.count_) {}
+  DeviceList& operator=(DeviceList&&) = delete;
+  ~DeviceList() {
+    if (list_ != nullptr) library_->free_device_list(list_);
+  }
+  [[nodiscard]] std::span<ibv_device* const> devices() const noexcept { return {list_, count_}; }
+
+ private:
+  const VerbsLibrary* library_;
+  ibv_device** list_;
+  std::size_t count_;
+};
+
+[[nodiscard]] Result<DeviceList> device_list(const VerbsLibrary& library, const char* call) {
+  int count = 0;
+  ibv_device** list = library.get_device_list(&count);
+  if (list != nullptr) return DeviceList(library, list, count);
+  const int cause = errno;
+  return fail(cause == EPERM || cause == EACCES ? Status::kPermission : Status::kDevice, call, cause,
+              "the kernel shows no RDMA devices ({}); load ib_uverbs and the device's driver, and in a container pass "
+              "/dev/infiniband on",
+              std::strerror(cause));
+}
+
+[[nodiscard]] Error no_device(std::string_view wanted, std::span<ibv_device* const> devices) {
+  if (devices.empty()) {
+    return format_error(Status::kNotFound, "open_verbs", ENODEV,
+                        "this host has no RDMA device; load its driver, make a Soft-RoCE device (rdma link add rxe0 "
+                        "type rxe netdev eth0), or use the soft NIC");
+  }
+  std::string names;
+  for (const ibv_device* device : devices) (names += names.empty() ? "" : ", ") += device->name;
+  return format_error(Status::kNotFound, "open_verbs", ENODEV, "there is no RDMA device {}; this host has: {}", wanted,
+                      names);
+}
+
+[[nodiscard]] const char* name_of(ibv_port_state state) noexcept {
+  switch (state) {
+    case IBV_PORT_DOWN: return "down";
+    case IBV_PORT_INIT: return "initialising (is a subnet manager running?)";
+    case IBV_PORT_ARMED: return "armed";
+    case IBV_PORT_ACTIVE: return "active";
+    case IBV_PORT_ACTIVE_DEFER: return "active, deferred";
+    default: return "in no state";
+  }
+}
+
+[[nodiscard]] LinkLayer layer_of(const ibv_port_attr& attr) noexcept {
+  // Unspecified is what InfiniBand drivers said before there was Ethernet.
+  return attr.link_layer == IBV_LINK_LAYER_ETHERNET ? LinkLayer::kEthernet : LinkLayer::kInfiniBand;
+}
+
+[[nodiscard]] std::uint32_t at_least_0(int value) noexcept { return static_cast<std::uint32_t>(std::max(value, 0)); }
+
+[[nodiscard]] Limits limits_of(const ibv_device_attr& attr, const ibv_port_attr& port) noexcept {
+  Limits limits;
+  limits.max_qp = at_least_0(attr.max_qp);
+  limits.max_cq = at_least_0(attr.max_cq);
+  limits.max_mr = at_least_0(attr.max_mr);
+  limits.max_pd = at_least_0(attr.max_pd);
+  limits.max_qp_wr = at_least_0(attr.max_qp_wr);
+  limits.max_cqe = at_least_0(attr.max_cqe);
+  // Where READ has its own limit it is the smaller one, and a queue's segments serve both.
+  limits.max_sge = at_least_0(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
+  limits.max_rd_atomic =
+      std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
+               std::uint32_t{std::numeric_limits<std::uint8_t>::max()});  // As wide as ibv_qp_attr has it.
+  limits.max_message = port.max_msg_sz;
+  return limits;
+}
+
+[[nodiscard]] GidType type_of(std::uint32_t type) noexcept {
+  switch (type) {
+    case IBV_GID_TYPE_ROCE_V2: return GidType::kRoceV2;
+    case IBV_GID_TYPE_ROCE_V1: return GidType::kRoceV1;
+    default: return GidType::kInfiniBand;
+  }
+}
+
+[[nodiscard]] Error open_error(const char* device, int cause) noexcept {
+  const bool forbidden = cause == EACCES || cause == EPERM;
+  return format_error(
+      forbidden ? Status::kPermission : Status::kDevice, "ibv_open_device", cause, "{} cannot be opened ({}); {}",
+      device, std::strerror(cause),
+      forbidden ? "give this user access to /dev/infiniband/uverbs*" : "look for the driver's messages in dmesg");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Nic>> open_with(const VerbsLibrary& library, const VerbsOptions& options) {
+  VERBENA_ASSIGN(const DeviceList list, device_list(library, "open_verbs"));
+  Error last = no_device(options.device, list.devices());
+  for (ibv_device* device : list.devices()) {
+    if (!options.device.empty() && options.device != device->name) continue;
+    auto nic = std::make_unique<VerbsNic>(library);
+    auto started = nic->start(device, options);
+    if (started) return nic;
+    last = started.error();  // Of several devices that cannot be used, the last one's reason.
+  }
+  return std::unexpected(last);
+}
+
+Result<std::vector<DeviceSummary>> list_with(const VerbsLibrary& library) {
+  VERBENA_ASSIGN(const DeviceList list, device_list(library, "list_devices"));
+  std::vector<DeviceSummary> summaries;
+  for (ibv_device* device : list.devices()) {
+    ibv_context* context = library.open_device(device);
+    if (context == nullptr) continue;
+    ibv_device_attr attr{};
+    const std::uint8_t ports = library.query_device(context, &attr) == 0 ? attr.phys_port_cnt : std::uint8_t{0};
+    for (unsigned port = 1; port <= ports; ++port) {
+      ibv_port_attr found{};
+      if (library.query_port(context, static_cast<std::uint8_t>(port), &found) != 0) continue;
+      summaries.push_back({.device = device->name,
+                           .port = static_cast<std::uint8_t>(port),
+                           .state = found.state,
+                           .link_layer = layer_of(found),
+                           .mtu = found.active_mtu,
+                           .atomics = attr.atomic_cap,
+                           .max_rd_atomic = limits_of(attr, found).max_rd_atomic});
+    }
+    library.close_device(context);
+  }
+  return summaries;
+}
+
+Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
+  errno = 0;
+  context_ = library_.open_device(device);
+  if (context_ == nullptr) return std::unexpected(open_error(device->name, errno));
+  ibv_device_attr attr{};
+  if (const int failed = library_.query_device(context_, &attr); failed != 0) {
+    return fail(Status::kDevice, "ibv_query_device", failed, "{} does not say what it can do; look into dmesg", name());
+  }
+  ibv_port_attr port{};
+  VERBENA_TRY(choose_port(options.port, attr.phys_port_cnt, port));
+  limits_ = limits_of(attr, port);
+  facts_.vendor_id = attr.vendor_id;
+  facts_.link_layer = layer_of(port);
+  facts_.mtu = port.active_mtu;
+  facts_.atomics = attr.atomic_cap;
+  lid_ = port.lid;
+  needs_grh_ = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
+  VERBENA_TRY(find_gid(port, options.gid));
+  if (ibv_td* td = library_.alloc_td(context_); td != nullptr) {
+    facts_.thread_domains = true;
+    library_.dealloc_td(td);
+  }
+  VERBENA_ASSIGN(limits_.max_inline, find_max_inline());
+  return start_events();
+}
+
+Result<void> VerbsNic::choose_port(std::uint8_t wanted, std::uint8_t count, ibv_port_attr& attr) {
+  if (wanted > count) {
+    return fail(Status::kBadArgument, "open_verbs", EINVAL, "{} has no port {}: its ports are 1 to {}", name(), wanted,
+                count);
+  }
+  const unsigned first = wanted != 0 ? wanted : 1;
+  const unsigned last = wanted != 0 ? wanted : count;
+  for (unsigned port = first; port <= last; ++port) {
+    attr = {};
+    if (const int failed = library_.query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0) {
+      return fail(Status::kDevice, "ibv_query_port", failed, "{} does not tell of its port {}; look into dmesg", name(),
+                  port);
+    }
+    if (attr.state != IBV_PORT_ACTIVE) continue;
+    facts_.port = static_cast<std::uint8_t>(port);
+    return {};
+  }
+  if (wanted != 0) {
+    return fail(Status::kDevice, "open_verbs", ENETDOWN,
+                "port {} of {} is {}; bring its link up (ip link set up, or the cable and the subnet manager), or "
+                "choose another port",
+                wanted, name(), name_of(attr.state));
+  }
+  return fail(Status::kDevice, "open_verbs", ENETDOWN,
+              "none of the {} ports of {} is active (the last is {}); bring a link up (ip link set up, or the cable "
+              "and the subnet manager)",
+              count, name(), name_of(attr.state));
+}
+
+Result<void> VerbsNic::find_gid(const ibv_port_attr& attr, const GidWanted& wanted) {
+  // The query gives the GIDs that are set, of all ports, and its array is measured in 16 bits. A table of 1024 rows, as
+  // Soft-RoCE has, is nearly empty.
+  constexpr std::size_t kMaxEntries = std::numeric_limits<std::uint16_t>::max() / sizeof(ibv_gid_entry);
+  constexpr std::size_t kMaxPorts = 8;
+  std::vector<ibv_gid_entry> raw(std::clamp(at_least_0(attr.gid_tbl_len) * kMaxPorts, std::size_t{1}, kMaxEntries));
+  const ssize_t count = library_.query_gid_table(context_, raw.data(), raw.size());
+  if (count < 0) {
+    return fail(Status::kDevice, "ibv_query_gid_table", static_cast<int>(-count),
+                "the GIDs of {} cannot be read ({}); look into dmesg", name(), std::strerror(static_cast<int>(-count)));
+  }
+  raw.resize(static_cast<std::size_t>(count));
+  std::vector<GidEntry> table;
+  table.reserve(raw.size());
+  for (const ibv_gid_entry& entry : raw) {
+    if (entry.port_num != facts_.port) continue;
+    GidEntry& row = table.emplace_back();
+    row.index = entry.gid_index;
+    row.gid = entry.gid;
+    row.type = type_of(entry.gid_type);
+    static_assert(std::tuple_size_v<NetdevName> >= IF_NAMESIZE);
+    // 0: none. One that went meanwhile, or is in another network namespace, has no name here either.
+    if (entry.ndev_ifindex == 0 || ::if_indextoname(entry.ndev_ifindex, row.netdev.data()) == nullptr) row.netdev = {};
+  }
+  VERBENA_ASSIGN(facts_.gid, choose_gid(facts_.link_layer, table, wanted));
+  return {};
+}
+
+// Verbs has no query for it: the largest of a few sizes with which a queue pair can be made. What the device makes of
+// it is read back, for some round up.
+Result<std::uint32_t> VerbsNic::find_max_inline() {
+  ibv_pd* pd = library_.alloc_pd(context_);
+  if (pd == nullptr) return std::unexpected(probe_error("ibv_alloc_pd", errno));
+  ibv_cq* cq = library_.create_cq(context_, 1, nullptr);
+  const int no_cq = errno;
+  if (cq == nullptr) {
+    library_.dealloc_pd(pd);
+    return std::unexpected(probe_error("ibv_create_cq", no_cq));
+  }
+  std::optional<std::uint32_t> found;
+  int cause = 0;
+  for (const std::uint32_t size : {1024U, 512U, 256U, 128U, 64U, 32U, 0U}) {
+    ibv_qp_init_attr attr{};
+    attr.send_cq = attr.recv_cq = cq;
+    attr.qp_type = IBV_QPT_RC;
+    attr.cap = {.max_send_wr = 1,
+                .max_recv_wr = 1,
+                .max_send_sge = std::min(QpOptions{}.max_send_sge, limits_.max_sge),
+                .max_recv_sge = 1,
+                .max_inline_data = size};
+    errno = 0;
+    ibv_qp* qp = library_.create_qp(pd, &attr);
+    if (qp == nullptr) {
+      cause = errno;
+      continue;
+    }
+    found = attr.cap.max_inline_data;
+    library_.destroy_qp(qp);
+    break;
+  }
+  library_.destroy_cq(cq);
+  library_.dealloc_pd(pd);
+  if (!found) return std::unexpected(probe_error("ibv_create_qp", cause));
+  return *found;
+}
+
+Error VerbsNic::probe_error(const char* call, int cause) const noexcept {
+  return format_error(cause == ENOMEM ? Status::kNoMemory : Status::kDevice, call, cause,
+                      "{} was opened and makes no queue pair ({}); raise RLIMIT_MEMLOCK (ulimit -l unlimited), or look "
+                      "into dmesg",
+                      name(), std::strerror(cause));
+}
+
+// --- asynchronous events ----------------------------------------------------------------------------------------
+
+Result<void> VerbsNic::start_events() {
+  const int flags = ::fcntl(context_->async_fd, F_GETFL);
+  if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return fail_system("fcntl", errno, "making a device's event descriptor non-blocking");
+  }
+  VERBENA_ASSIGN(stop_, soft::make_eventfd());
+  try {
+    events_ = std::thread([this] {
+      host::block_signals_in_this_thread();
+      host::name_this_thread("verbena-events");
+      event_loop();
+    });
+  } catch (const std::system_error& error) {
+    return fail(Status::kLimit, "pthread_create", error.code().value(),
+                "no thread for the device's events can be started; raise RLIMIT_NPROC or the cgroup's pids.max");
+  }
+  return {};
+}
+
+}  // namespace verbena::nic::verbs

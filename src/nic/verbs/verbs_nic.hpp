@@ -1,0 +1,148 @@
+// The NIC over a table of libibverbs functions.
+//
+// Verbs objects are the library's own: what the NIC knows of them besides is in tables keyed by their addresses, which
+// only the control plane looks into. The data path goes from the inline functions to the device's provider directly.
+#pragma once
+
+#include "nic/soft/system.hpp"
+#include "nic/verbs.hpp"
+#include "nic/verbs/library.hpp"
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace verbena::nic::verbs {
+
+/// As open_verbs and list_devices, over any library. `library` outlives the NIC.
+[[nodiscard]] Result<std::unique_ptr<Nic>> open_with(const VerbsLibrary& library, const VerbsOptions& options);
+[[nodiscard]] Result<std::vector<DeviceSummary>> list_with(const VerbsLibrary& library);
+
+class VerbsNic final : public Nic {
+ public:
+  explicit VerbsNic(const VerbsLibrary& library) noexcept : library_(library) {}
+  ~VerbsNic() override;
+  /// Opens one device; once. Whatever fails, the destructor releases what is there.
+  [[nodiscard]] Result<void> start(ibv_device* device, const VerbsOptions& options);
+
+  Kind kind() const noexcept override { return Kind::kVerbs; }
+  const char* name() const noexcept override { return context_->device->name; }
+  const Limits& limits() const noexcept override { return limits_; }
+  const ibv_gid& gid() const noexcept override { return facts_.gid.gid; }
+  ibv_context* context() noexcept override { return context_; }
+  [[nodiscard]] const DeviceFacts& facts() const noexcept { return facts_; }
+
+  Result<ibv_pd*> alloc_pd() override;
+  Result<void> dealloc_pd(ibv_pd* pd) override;
+  Result<std::uint64_t> attach(const host::Arena& arena, const Grant& grant) override;
+  Result<void> grant(std::uint64_t memory_id, const Grant& grant) override;
+  Result<void> detach(std::uint64_t memory_id) override;
+  Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) override;
+  Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) override;
+  Window window_of(const ibv_mr* mr) const noexcept override;
+  Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) override;
+  Result<void> release_window(ibv_qp* qp, const Window& window) override;
+  Result<ibv_comp_channel*> create_channel() override;
+  Result<void> destroy_channel(ibv_comp_channel* channel) override;
+  Result<ibv_cq*> wait(ibv_comp_channel* channel, Deadline deadline) override;
+  void wake(ibv_comp_channel* channel) noexcept override;
+  Result<ibv_cq*> create_cq(std::uint32_t cqe, ibv_comp_channel* channel) override;
+  Result<void> destroy_cq(ibv_cq* cq) override;
+  Result<ibv_srq*> create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) override;
+  Result<void> destroy_srq(ibv_srq* srq) override;
+  Result<ibv_qp*> create_qp(ibv_pd* pd, QpOptions& options) override;
+  Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) override;
+  ibv_qp_state qp_state(const ibv_qp* qp) const noexcept override;
+  Status qp_failure(const ibv_qp* qp) const noexcept override;
+  Result<void> destroy_qp(ibv_qp* qp) override;
+  QpAddress address_of(const ibv_qp* qp) const noexcept override;
+  Result<PeerProcess> peer_of(const ibv_qp* qp) const override;
+  Objects objects() const override;
+
+ private:
+  /// A protection domain in the form that the queue pairs of one completion queue's owner are made with.
+  struct ParentDomain {
+    ibv_cq* cq;
+    ibv_pd* pd;
+  };
+  struct PdEntry {
+    std::uint32_t users = 0;
+    std::vector<ParentDomain> parents;  // Kept until the CQ or the PD goes.
+  };
+  struct MrEntry {
+    ibv_pd* pd;
+    std::uint64_t iova;
+    std::uint32_t access;
+  };
+  struct CqEntry {
+    ibv_comp_channel* channel;
+    ibv_td* td;  // Null where the device has none, or none left.
+    std::uint32_t users = 0;
+  };
+  struct SrqEntry {
+    ibv_pd* pd;
+    std::uint32_t users = 0;
+  };
+  struct QpEntry {
+    ibv_pd* pd;
+    ibv_cq* send_cq;
+    ibv_cq* recv_cq;
+    ibv_srq* srq;
+    ibv_qp_state state = IBV_QPS_RESET;  // As last asked for.
+    Status failure = Status::kOk;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> imports;  // Keys and how often each was imported.
+  };
+  /// What `wait` and `wake` need of a channel. `wake` may run in a signal handler, so it takes no lock: slots are found
+  /// by walking a list that only grows, and are used again.
+  struct ChannelSlot {
+    std::atomic<ibv_comp_channel*> channel{nullptr};
+    soft::Fd epoll;
+    soft::Fd wake;
+    std::uint32_t cqs = 0;
+    ChannelSlot* next = nullptr;
+  };
+
+  // Opening.
+  [[nodiscard]] Result<void> choose_port(std::uint8_t wanted, std::uint8_t count, ibv_port_attr& attr);
+  [[nodiscard]] Result<void> find_gid(const ibv_port_attr& attr, const GidWanted& wanted);
+  [[nodiscard]] Result<std::uint32_t> find_max_inline();
+  [[nodiscard]] Error probe_error(const char* call, int cause) const noexcept;
+  [[nodiscard]] Result<void> start_events();
+
+  // Events.
+  void event_loop() noexcept;
+  /// False once the device is gone.
+  [[nodiscard]] bool take_event() noexcept;
+  void on_event(const ibv_async_event& event) noexcept;
+  template <class Predicate>
+  void fail_where(Status reason, Predicate&& predicate) noexcept;
+
+  [[nodiscard]] ChannelSlot* slot_of(const ibv_comp_channel* channel) const noexcept;
+  [[nodiscard]] ibv_pd* domain_for(ibv_pd* pd, PdEntry& entry, ibv_cq* recv_cq);
+  void complete_path(ibv_qp_attr& attr, int mask) const noexcept;
+
+  const VerbsLibrary& library_;
+  ibv_context* context_ = nullptr;
+  Limits limits_;
+  DeviceFacts facts_;
+  std::uint16_t lid_ = 0;
+  bool needs_grh_ = false;  // The port routes by GID only.
+
+  mutable std::mutex mutex_;
+  std::unordered_map<ibv_pd*, PdEntry> pds_;
+  std::unordered_map<const ibv_mr*, MrEntry> mrs_;
+  std::unordered_map<ibv_cq*, CqEntry> cqs_;
+  std::unordered_map<ibv_srq*, SrqEntry> srqs_;
+  std::unordered_map<const ibv_qp*, QpEntry> qps_;
+  std::atomic<ChannelSlot*> channels_{nullptr};
+  std::uint32_t channel_count_ = 0;
+  std::uint32_t arenas_ = 0;
+
+  soft::Fd stop_;
+  std::thread events_;  // Last: reads everything above.
+};
+
+}  // namespace verbena::nic::verbs
