@@ -75,6 +75,8 @@ check pingpong 120 pingpong
 # Hugepages and, with --numa, two nodes. What is left out zeroes gigabytes, which takes minutes on an emulated cpu.
 gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads
+# The NIC seam on the device; the soft NIC's cases of the same suite run outside.
+gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
 
 ((failed)) && exit 1
 ((ran)) || exit 77
