@@ -186,7 +186,8 @@ class Session {
     const wire::FragmentHeader header{.credits = credits(lies), .total = told(total_, lies, 2)};
     const auto right_imm = number_ | (first ? wire::kFirst : 0) | (last ? wire::kLast : 0);
     const auto imm = told(right_imm, lies, 3);
-    const std::uint32_t length = told(static_cast<std::uint16_t>(truth), lies, 4) % (kLeaseBytes + 64U);
+    const std::uint32_t length =
+        told(static_cast<std::uint16_t>(truth), lies, 4) % static_cast<std::uint32_t>(kLeaseBytes + 64);
     const std::uint64_t at = told(static_cast<std::uint16_t>(place.at), lies, 5) % (kLeaseBytes / wire::kUnit + 1);
     std::memcpy(world().arena.data(), &header, sizeof header);
     ibv_send_wr wr{};
