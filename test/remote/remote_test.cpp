@@ -68,7 +68,7 @@ TEST_F(LinkPair, ReadsAndWritesRegisteredMemory) {
   fill(target->bytes(), 1);
   EXPECT_EQ(link->read(local->local(0, 65536), target->remote(0, 65536), patience()), Status::kOk);
   EXPECT_TRUE(matches(local->bytes(), 1));
-  for (const std::size_t length : {1, 8, 256, 257, 5000, 65536}) {
+  for (const std::size_t length : {1U, 8U, 256U, 257U, 5000U, 65536U}) {
     fill(local->bytes(), length);
     EXPECT_EQ(link->write(local->local(0, length), target->remote(0, length), patience()), Status::kOk);
     EXPECT_TRUE(matches(target->bytes().first(length), length));

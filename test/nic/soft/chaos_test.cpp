@@ -16,8 +16,8 @@ namespace {
 
 using conformance::Bare;
 using conformance::Case;
-using conformance::Layout;
 using conformance::failed;
+using conformance::Layout;
 using conformance::Request;
 using conformance::succeeded;
 using soft::Dice;
@@ -140,7 +140,7 @@ class Chaos : public Bare {
 TEST_P(Chaos, RepeatsWithItsSeed) {
   const ChaosOptions options{.seed = 5, .delay = 0.3, .pieces = 0.5, .hold = 0.3, .rnr = 0.3};
   std::vector<std::vector<std::size_t>> traces;
-  for (const std::uint64_t seed : {5, 5, 6}) {
+  for (const std::uint64_t seed : {5U, 5U, 6U}) {
     begin({.seed = seed, .delay = options.delay, .pieces = options.pieces, .hold = options.hold, .rnr = options.rnr});
     traces.push_back(trace());
     TearDown();
