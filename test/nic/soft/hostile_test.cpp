@@ -441,6 +441,21 @@ class Hostile : public testing::Test {
     other_ = OtherProcess::start(role, argument);
     ASSERT_TRUE(other_);
   }
+  /// Starts an honest process, connects `side_` to it, and polls until its message has come. `argument` is the role's.
+  void receive_from_peer(std::uint64_t argument) {
+    ASSERT_OK(make_side(side_, *nic_, kOptions));
+    ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
+    ASSERT_NO_FATAL_FAILURE(start("peer", argument));
+    Introduction peer;
+    Status status{};
+    ASSERT_TRUE(get(other_.socket(), peer));
+    ASSERT_OK(connect_side(side_, peer.address));
+    ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
+    EXPECT_EQ(status, Status::kOk);
+    const Deadline deadline = conformance::soon();
+    while (side_.received.empty() && !deadline.passed()) side_.poll();
+    ASSERT_FALSE(side_.received.empty());
+  }
   Outcome act(const Command& command) {
     Outcome outcome;
     outcome.good = false;
@@ -531,18 +546,7 @@ TEST_F(Hostile, AnotherUserIsRefusedByDefault) {
 }
 
 TEST_F(Hostile, AnotherUserConnectsWhenAllowed) {
-  ASSERT_OK(make_side(side_, *nic_, kOptions));
-  ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
-  ASSERT_NO_FATAL_FAILURE(start("peer", 1 | 2));
-  Introduction peer;
-  Status status{};
-  ASSERT_TRUE(get(other_.socket(), peer));
-  ASSERT_OK(connect_side(side_, peer.address));
-  ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
-  EXPECT_EQ(status, Status::kOk);
-  const Deadline deadline = conformance::soon();
-  while (side_.received.empty() && !deadline.passed()) side_.poll();
-  ASSERT_FALSE(side_.received.empty());
+  ASSERT_NO_FATAL_FAILURE(receive_from_peer(1 | 2));
   EXPECT_TRUE(conformance::succeeded(side_.received.front(), 1, IBV_WC_RECV));
   EXPECT_TRUE(test::matches(side_.bytes(0, 64), 5));
   const auto process = nic_->peer_of(side_.qp.get());
@@ -722,18 +726,7 @@ TEST_F(Hostile, Flood) {
   EXPECT_LE(test::open_descriptors(), before + 400);
   // Another process of ours connects all the same, while the stranger's connections stand.
   OtherProcess stranger = std::move(other_);
-  ASSERT_OK(make_side(side_, *nic_, kOptions));
-  ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
-  ASSERT_NO_FATAL_FAILURE(start("peer"));
-  Introduction peer;
-  Status status{};
-  ASSERT_TRUE(get(other_.socket(), peer));
-  ASSERT_OK(connect_side(side_, peer.address));
-  ASSERT_TRUE(put(other_.socket(), introduce(side_)) && get(other_.socket(), status));
-  EXPECT_EQ(status, Status::kOk);
-  const Deadline deadline = conformance::soon();
-  while (side_.received.empty() && !deadline.passed()) side_.poll();
-  EXPECT_FALSE(side_.received.empty());
+  ASSERT_NO_FATAL_FAILURE(receive_from_peer(0));
 }
 
 // --- peers that are elsewhere, or gone -----------------------------------------------------------------------------
