@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/membarrier.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -31,10 +29,6 @@
 #endif
 
 namespace verbena::nic::soft {
-
-void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
 
 namespace {
 #ifdef VERBENA_TSAN
@@ -268,22 +262,6 @@ ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noex
   return got;
 }
 
-bool wait_readable(int fd, Deadline deadline) noexcept {
-  for (;;) {
-    pollfd entry{fd, POLLIN, 0};
-    const int ready = ::poll(&entry, 1, deadline.left_ms());
-    if (ready > 0) return true;
-    if (ready == 0 && deadline.passed()) return false;
-    if (ready < 0 && errno != EINTR) return true;  // The read that follows reports what is wrong.
-  }
-}
-
-Result<Fd> make_eventfd() {
-  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) return fail_system("eventfd", errno, "making an event descriptor");
-  return fd;
-}
-
 bool is_eventfd(int fd) noexcept {
   constexpr std::string_view kEventFd = "anon_inode:[eventfd]";  // No path: those begin with a slash.
   char path[64];
@@ -291,22 +269,6 @@ bool is_eventfd(int fd) noexcept {
   char target[64];
   const ssize_t length = ::readlink(path, target, sizeof target);
   return length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == kEventFd;
-}
-
-void signal_eventfd(int fd) noexcept {
-  const std::uint64_t one = 1;
-  // EAGAIN means a full counter: the reader is awake or about to be.
-  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
-}
-
-bool is_signalled(int fd) noexcept {
-  pollfd entry{fd, POLLIN, 0};
-  return ::poll(&entry, 1, 0) == 1;
-}
-
-bool drain_eventfd(int fd) noexcept {
-  std::uint64_t count = 0;
-  return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
 }
 
 }  // namespace verbena::nic::soft

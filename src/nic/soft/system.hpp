@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/fd.hpp"
 
 #include <verbena/deadline.hpp>
 
@@ -14,29 +15,6 @@
 #include <utility>
 
 namespace verbena::nic::soft {
-
-/// Move-only owner of a file descriptor.
-class Fd {
- public:
-  Fd() noexcept = default;
-  explicit Fd(int fd) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Fd() { reset(); }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  void reset() noexcept;
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 /// Move-only owner of a shared mapping. In TSan builds a mapping of memory that this process also owns shares the
 /// owner's addresses, because TSan cannot see a race through two mappings of one page; it is then not unmapped here.
@@ -93,17 +71,7 @@ struct Fds {
 /// Bytes received (0: the peer closed); -1 with errno. Descriptors are close-on-exec. A truncated message or too many
 /// descriptors is EBADMSG.
 [[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept;
-/// Waits for readable (or hang-up): true, or false past the deadline.
-[[nodiscard]] bool wait_readable(int fd, Deadline deadline) noexcept;
-
-[[nodiscard]] Result<Fd> make_eventfd();
 /// Whether the kernel says that a descriptor is an eventfd.
 [[nodiscard]] bool is_eventfd(int fd) noexcept;
-/// Adds 1 to an eventfd. A full counter is as good: the reader wakes either way.
-void signal_eventfd(int fd) noexcept;
-/// Whether an eventfd has been signalled and not drained.
-[[nodiscard]] bool is_signalled(int fd) noexcept;
-/// Empties an eventfd; false when there was nothing.
-bool drain_eventfd(int fd) noexcept;
 
 }  // namespace verbena::nic::soft

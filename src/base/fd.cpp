@@ -1,0 +1,50 @@
+#include "base/fd.hpp"
+
+#include "base/error.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+namespace verbena {
+
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+bool wait_readable(int fd, Deadline deadline) noexcept {
+  for (;;) {
+    pollfd entry{fd, POLLIN, 0};
+    const int ready = ::poll(&entry, 1, deadline.left_ms());
+    if (ready > 0) return true;
+    if (ready == 0 && deadline.passed()) return false;
+    if (ready < 0 && errno != EINTR) return true;  // The read that follows reports what is wrong.
+  }
+}
+
+Result<Fd> make_eventfd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) return fail_system("eventfd", errno, "making an event descriptor");
+  return fd;
+}
+
+void signal_eventfd(int fd) noexcept {
+  const std::uint64_t one = 1;
+  // EAGAIN means a full counter: the reader is awake or about to be.
+  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
+}
+
+bool is_signalled(int fd) noexcept {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 1;
+}
+
+bool drain_eventfd(int fd) noexcept {
+  std::uint64_t count = 0;
+  return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
+}
+
+}  // namespace verbena
