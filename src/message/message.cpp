@@ -100,7 +100,9 @@ class QpChannel final : public Channel, private engine::Connection {
   [[nodiscard]] Result<void> create(ibv_pd* pd);
 
   Result<link::Endpoint> local_endpoint(std::span<const std::byte> user_data) override;
-  Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) override;
+  Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline,
+                       const link::BringUp& how) override;
+  void keep(link::Lifeline lifeline) noexcept override { Connection::keep(std::move(lifeline)); }
   Result<void> open_lease(Deadline deadline) override;
   void attach() noexcept override { Connection::attach(); }
 
@@ -298,15 +300,17 @@ Result<link::Endpoint> QpChannel::local_endpoint(std::span<const std::byte> user
                                    .eager_bytes = options_.eager_bytes,
                                    .first_count = options_.first_count,
                                    .lease = lease_ ? lease_.window() : nic::Window{}});
+  static_assert(wire::kMaxHandshakeBytes + kMaxUserBytes <= link::kMaxPrivateBytes);
   std::array<std::byte, link::kMaxPrivateBytes> data;
-  std::memcpy(data.data(), front.data(), front.size());
-  if (!user_data.empty()) std::memcpy(data.data() + front.size(), user_data.data(), user_data.size());
-  const Status set = endpoint_->set_user_data({data.data(), front.size() + user_data.size()});
+  std::memcpy(data.data(), front.data.data(), front.size);
+  if (!user_data.empty()) std::memcpy(data.data() + front.size, user_data.data(), user_data.size());
+  const Status set = endpoint_->set_user_data({data.data(), front.size + user_data.size()});
   VERBENA_CHECK(set == Status::kOk);
   return *endpoint_;
 }
 
-Result<void> QpChannel::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) {
+Result<void> QpChannel::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline,
+                                const link::BringUp& how) {
   VERBENA_ASSIGN(const wire::Handshake peer, wire::decode(remote.user_data()));
   if (remote.recv_depth != wire::receives_for(peer.depth))
     return verbena::fail(Status::kProtocol, "message::Channel::connect", 0,
@@ -314,7 +318,7 @@ Result<void> QpChannel::connect(const link::Endpoint& local, const link::Endpoin
   if (lease_.memory_id() != 0)
     VERBENA_TRY(nic().grant(lease_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
   set_peer(peer, local, remote);
-  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, {}, deadline));
+  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, how, deadline));
   connected_ = true;
   if (options_.attach == Attach::kInConnect) Connection::attach();
   return {};
@@ -673,8 +677,8 @@ Result<std::unique_ptr<Channel>> Channel::create(engine::CompletionLoop& loop, i
 }
 
 Result<std::span<const std::byte>> Channel::user_data_of(const link::Endpoint& remote) {
-  VERBENA_TRY(wire::decode(remote.user_data()));
-  return remote.user_data().subspan(wire::kHandshakeBytes);
+  VERBENA_ASSIGN(const wire::Handshake handshake, wire::decode(remote.user_data()));
+  return remote.user_data().subspan(handshake.bytes);
 }
 
 }  // namespace verbena::message

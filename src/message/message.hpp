@@ -80,15 +80,19 @@ class Channel {
 
   /// What to hand to the peer, and to `connect` as `local`. `user_data` up to kMaxUserBytes rides along. May be called
   /// again for other user data: the rest of the endpoint stays as it is.
+  /// RDMA CM carries less of it: see link::kMaxCmRequestBytes.
   static constexpr std::size_t kMaxUserBytes = link::kMaxPrivateBytes - 64;
   [[nodiscard]] virtual Result<link::Endpoint> local_endpoint(std::span<const std::byte> user_data) = 0;
   /// The peer's user data out of its endpoint; kProtocol when this layer's part of it is not well-formed.
   [[nodiscard]] static Result<std::span<const std::byte>> user_data_of(const link::Endpoint& remote);
-  /// Grants the lease, brings the QP to RTS, and attaches unless the options say otherwise. The peer's lease is
+  /// Grants the lease, brings the QP to RTS on the way that the bootstrap found (Dialed::how, Incoming::how; none for
+  /// blobs), and attaches unless the options say otherwise. The peer's lease is
   /// imported by `open_lease`, after the bootstrap's READY exchange, because only then does the peer surely hand it
   /// out.
   [[nodiscard]] virtual Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote,
-                                             Deadline deadline) = 0;
+                                             Deadline deadline, const link::BringUp& how = {}) = 0;
+  /// Keeps what the bootstrap's `finish` returned until the channel ends. \thread setup
+  virtual void keep(link::Lifeline lifeline) noexcept = 0;
   [[nodiscard]] virtual Result<void> open_lease(Deadline deadline) = 0;
   /// Hands the channel to the loop's thread (Attach::kByCaller, once, after `connect`). \thread any
   virtual void attach() noexcept = 0;

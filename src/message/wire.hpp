@@ -74,15 +74,30 @@ struct Placement {
   return static_cast<std::uint32_t>((bytes + kUnit - 1) / kUnit);
 }
 
-/// This layer's part of the handshake, in front of the user's data.
+/// This layer's part of the handshake, in front of the user's data. Short, because RDMA CM carries few bytes:
+///
+///   offset  bytes  field                          offset  bytes  field
+///        0      1  magic 'M'                          10      8  lease: address
+///        1      1  version 2 | what follows           18      4  lease: units of 64 bytes
+///        2      2  depth                              22      4  lease: rkey
+///        4      2  eager limit, in 64 bytes           26      8  lease: memory id (soft NIC)
+///        6      4  first count
 struct Handshake {
   std::uint32_t depth = 0;
   std::uint32_t eager_bytes = 0;
   std::uint32_t first_count = 0;
-  nic::Window lease;  ///< length 0: none.
+  nic::Window lease;      ///< length 0: none.
+  std::size_t bytes = 0;  ///< Of the encoding; set by `decode`.
 };
-inline constexpr std::size_t kHandshakeBytes = 64;
-[[nodiscard]] std::array<std::byte, kHandshakeBytes> encode(const Handshake& handshake) noexcept;
+inline constexpr std::size_t kMinHandshakeBytes = 10;
+inline constexpr std::size_t kMaxHandshakeBytes = 34;
+struct EncodedHandshake {
+  std::array<std::byte, kMaxHandshakeBytes> data{};
+  std::size_t size = 0;
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), size}; }
+};
+/// Of a lease, the rights are not told: a peer may write to it, and nothing else.
+[[nodiscard]] EncodedHandshake encode(const Handshake& handshake) noexcept;
 /// kProtocol, naming what is wrong, for anything that `encode` of this version cannot have made.
 [[nodiscard]] Result<Handshake> decode(std::span<const std::byte> data);
 

@@ -99,7 +99,8 @@ class Session {
     nic::QpOptions qp_options{.send_cq = w.cq.get(), .recv_cq = w.cq.get()};
     qp_ = nic::Qp(*w.nic, must(w.nic->create_qp(w.pd.get(), qp_options)));
     link::Endpoint mine = link::describe(*w.nic, qp_.get(), kAll);
-    VERBENA_CHECK(mine.set_user_data(wire::encode({.depth = kDepth, .eager_bytes = kEagerBytes})) == Status::kOk);
+    VERBENA_CHECK(mine.set_user_data(wire::encode({.depth = kDepth, .eager_bytes = kEagerBytes}).bytes()) ==
+                  Status::kOk);
     must(channel_->connect(victim, mine, patience()));
     must(link::bring_up(*w.nic, qp_.get(), mine, victim, {}, patience()));
     lease_ = must(wire::decode(victim.user_data())).lease;

@@ -29,15 +29,16 @@ void check_handshake(Bytes bytes) {
     VERBENA_CHECK(lease.address <= ~lease.length);
     VERBENA_CHECK(wire::units_of(lease.length) * wire::kUnit == lease.length);
   }
-  VERBENA_CHECK(same_bytes(wire::encode(*decoded), copy.bytes().first(wire::kHandshakeBytes)));
+  VERBENA_CHECK(same_bytes(wire::encode(*decoded).bytes(), copy.bytes().first(decoded->bytes)));
 }
 
 /// Magic number and version right, and any bytes behind.
 void check_fields(Bytes fields) {
   const auto whole = wire::encode({});
-  Tight handshake(std::max(wire::kHandshakeBytes, 8 + fields.size()));
-  std::ranges::copy(std::span(whole).first(8), handshake.writable().begin());
-  std::ranges::copy(fields, handshake.writable().begin() + 8);
+  Tight handshake(2 + fields.size());
+  std::ranges::copy(std::span(whole.data).first(2), handshake.writable().begin());
+  if (!fields.empty()) handshake.writable()[1] |= fields.front() & std::byte{0xf0};
+  std::ranges::copy(fields, handshake.writable().begin() + 2);
   check_handshake(handshake.bytes());
 }
 

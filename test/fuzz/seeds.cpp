@@ -87,11 +87,11 @@ void add_message_wire(Seeds& out) {
                     .eager_bytes = wire::kMaxEagerBytes,
                     .first_count = ~0U,
                     .lease = {.address = 4096, .length = 1 << 20, .rkey = 1, .access = IBV_ACCESS_REMOTE_WRITE}});
-  out.push_back({"message_wire/plain", Seed(0).bytes(plain)});
-  out.push_back({"message_wire/with_lease", Seed(0).bytes(with_lease)});
-  out.push_back({"message_wire/with_user_data", Seed(0).bytes(plain).text("user data")});
-  out.push_back({"message_wire/fields", Seed(1).bytes(std::span(with_lease).subspan(8))});
-  out.push_back({"message_wire/reserved", Seed(1).bytes(std::span(plain).subspan(8, 55)).text("!")});
+  out.push_back({"message_wire/plain", Seed(0).bytes(plain.bytes())});
+  out.push_back({"message_wire/with_lease", Seed(0).bytes(with_lease.bytes())});
+  out.push_back({"message_wire/with_user_data", Seed(0).bytes(plain.bytes()).text("user data")});
+  out.push_back({"message_wire/fields", Seed(1).bytes(with_lease.bytes().subspan(2))});
+  out.push_back({"message_wire/reserved", Seed(1).bytes(plain.bytes().subspan(2)).text("!")});
   out.push_back({"message_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
 }
 

@@ -92,7 +92,7 @@ class Liar : public testing::Test {
     ASSERT_OK(end);
     link::Endpoint mine = link::describe(*node.nic, *qp, wire::receives_for(kDepth));
     const auto front = wire::encode({.depth = kDepth, .eager_bytes = 256});
-    ASSERT_EQ(mine.set_user_data(front), Status::kOk);
+    ASSERT_EQ(mine.set_user_data(front.bytes()), Status::kOk);
     ASSERT_OK(victim.channel->connect(*end, mine, patience()));
     ASSERT_OK(link::bring_up(*node.nic, *qp, mine, *end, {}, patience()));
     const auto theirs = wire::decode(end->user_data());
@@ -271,32 +271,45 @@ TEST_F(Liar, MessageLongerThanTheReceives) {
 }
 
 TEST(MessageHandshake, RefusesWhatItCannotHaveMade) {
-  const wire::Handshake good{.depth = 64,
-                             .eager_bytes = 128,
-                             .lease = {.address = 4096, .length = 8192, .rkey = 1, .access = IBV_ACCESS_REMOTE_WRITE}};
+  const wire::Handshake good{
+      .depth = 64, .eager_bytes = 128, .lease = {.address = 4096, .length = 8192, .rkey = 1, .memory_id = 7}};
   const auto with = [&](auto&& change) {
     wire::Handshake changed = good;
     change(changed);
-    return wire::decode(wire::encode(changed));
+    return wire::decode(wire::encode(changed).bytes());
   };
   EXPECT_OK(with([](wire::Handshake&) {}));
+  EXPECT_OK(with([](auto& h) { h.lease.memory_id = 0; }));
+  EXPECT_OK(with([](auto& h) { h.lease = {}; }));
   EXPECT_STATUS(with([](auto& h) { h.depth = 3; }), Status::kProtocol);
   EXPECT_STATUS(with([](auto& h) { h.depth = 4097; }), Status::kProtocol);
   EXPECT_STATUS(with([](auto& h) { h.eager_bytes = 0; }), Status::kProtocol);
-  EXPECT_STATUS(with([](auto& h) { h.eager_bytes = 100; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.eager_bytes = 16384 + 64; }), Status::kProtocol);
   EXPECT_STATUS(with([](auto& h) { h.lease.length = 100; }), Status::kProtocol);
-  EXPECT_STATUS(with([](auto& h) { h.lease.length = 8200; }), Status::kProtocol);
-  EXPECT_STATUS(with([](auto& h) { h.lease.length = std::uint64_t{1} << 40; }), Status::kProtocol);
+  EXPECT_STATUS(with([](auto& h) { h.lease.length = std::uint64_t{1} << 37; }), Status::kProtocol);
   EXPECT_STATUS(with([](auto& h) { h.lease.address = 8; }), Status::kProtocol);
   EXPECT_STATUS(with([](auto& h) { h.lease.address = ~std::uint64_t{0} << 12; }), Status::kProtocol);
-  EXPECT_STATUS(with([](auto& h) { h.lease.access = 0; }), Status::kProtocol);
-  auto bytes = wire::encode(good);
-  EXPECT_STATUS(wire::decode(std::span(bytes).first(63)), Status::kProtocol);
-  for (const std::size_t at : {0u, 4u, 52u, 63u}) {  // Magic number, version, and both ends of what is reserved.
-    auto broken = bytes;
-    broken[at] ^= std::byte{1};
-    EXPECT_STATUS(wire::decode(broken), Status::kProtocol);
-  }
+  const auto whole = wire::encode(good);
+  for (std::size_t length = 0; length < whole.size; ++length)
+    EXPECT_STATUS(wire::decode(whole.bytes().first(length)), Status::kProtocol);
+  const auto with_byte = [&](std::size_t at, std::uint8_t flip) {
+    auto broken = whole;
+    broken.data[at] ^= std::byte{flip};
+    return wire::decode(broken.bytes());
+  };
+  EXPECT_STATUS(with_byte(0, 1), Status::kProtocol);     // Magic number.
+  EXPECT_STATUS(with_byte(1, 1), Status::kProtocol);     // Version.
+  EXPECT_STATUS(with_byte(1, 0x40), Status::kProtocol);  // A part that there is not.
+  EXPECT_STATUS(with_byte(1, 0x10), Status::kProtocol);  // A memory id without a lease.
+  EXPECT_STATUS(with_byte(26, 7), Status::kProtocol);    // A memory id of 0.
+}
+
+// What a client of the store tells fits the few bytes of RDMA CM.
+TEST(MessageHandshake, IsShort) {
+  EXPECT_EQ(wire::encode({.depth = 64, .eager_bytes = 128}).size, wire::kMinHandshakeBytes);
+  EXPECT_EQ(wire::encode({.depth = 64, .eager_bytes = 128, .lease = {.length = 4096, .rkey = 1}}).size, 26u);
+  EXPECT_EQ(wire::encode({.depth = 64, .eager_bytes = 128, .lease = {.length = 4096, .memory_id = 1}}).size,
+            wire::kMaxHandshakeBytes);
 }
 
 }  // namespace
