@@ -3,6 +3,7 @@
 
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
+#include <verbena/transport.hpp>
 
 #include <sys/types.h>
 
@@ -23,7 +24,9 @@ inline constexpr std::size_t kEagerBytes = 4096;
 using Key = std::span<const std::byte>;
 
 struct ServerOptions {
-  std::string address = "127.0.0.1";                ///< Address or name to listen on for the socket bootstrap.
+  Transport transport;                              ///< NIC and bootstrap; clients need the same.
+  std::string address;                              ///< Address or name to listen on. Empty: this host, by the RDMA
+                                                    ///< device's own address, else by loopback.
   std::uint16_t port = 7470;                        ///< 0 takes any free port; `Server::port` tells which.
   std::size_t memory_bytes = std::size_t{1} << 30;  ///< Item memory. 1 MiB to 1 TiB.
   bool require_hugepages = false;
@@ -55,7 +58,10 @@ class Server {
   virtual ~Server() = default;  ///< Stops it.
 
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
-  /// One line on memory: bytes, page size found and why, NUMA node, poller cores. Lives as long as the server.
+  /// Where it listens. Lives as long as the server.
+  [[nodiscard]] virtual const char* address() const noexcept = 0;
+  /// One line: which NIC and why; of memory bytes, page size found and why, NUMA node; poller cores. Lives as long as
+  /// the server.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
   /// A snapshot. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
@@ -64,7 +70,8 @@ class Server {
 };
 
 struct ClientOptions {
-  std::string address = "127.0.0.1";
+  Transport transport;  ///< As the server's.
+  std::string address;  ///< Of the server, or its name. Empty: this host, as the server has it.
   std::uint16_t port = 7470;
   std::chrono::milliseconds connect_timeout{5000};
   std::chrono::milliseconds timeout{5000};  ///< Default deadline of each call.
@@ -96,8 +103,9 @@ struct Completion {
 /// A failure of the connection (kPeerLost and the like) is final: later calls return it at once; connect a new client.
 class Client {
  public:
-  /// Errors: kConnectionRefused, kRejected (server full, or another version; the text says), kNotAllowed, kTimedOut,
-  /// kProtocol, kNotFound (name does not resolve), kOtherNamespace, kOtherHost.
+  /// Errors: kConnectionRefused, kRejected (server full, another version, or on another NIC; the text says),
+  /// kNotAllowed, kTimedOut, kProtocol, kNotFound (name does not resolve, or no such device), kOtherNamespace,
+  /// kOtherHost, kDevice (port down), kPermission, kLimit (locked memory), kBadArgument.
   [[nodiscard]] static Result<std::unique_ptr<Client>> connect(const ClientOptions& options);
   virtual ~Client() = default;
 
@@ -138,7 +146,7 @@ class Client {
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
   /// What broke the connection, with cause and fix; kOk while it is well.
   [[nodiscard]] virtual Error connection_error() const noexcept = 0;
-  /// One line: server, NIC and bootstrap. Lives as long as the client.
+  /// One line: server, NIC and why, bootstrap. Lives as long as the client.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
 
  protected:

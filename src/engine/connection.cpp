@@ -82,6 +82,7 @@ void Connection::attach() noexcept {
 
 void Connection::shut() noexcept {
   loop_.remove(*this);
+  lifeline_ = {};
   qp_.reset();
   if (reserved_entries_ != 0) loop_.unreserve(std::exchange(reserved_entries_, 0));
 }
@@ -129,6 +130,7 @@ void Connection::enter_drained() noexcept {
   if (!nothing_in_flight()) {
     if (place_ == Place::kTable) loop_.erase(qp_num_);
     place_ = Place::kOutside;
+    lifeline_ = {};
     qp_.reset();
   }
   retired_ = posted_;

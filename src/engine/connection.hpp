@@ -157,6 +157,11 @@ class Connection {
   virtual void on_drained() noexcept = 0;
 
   [[nodiscard]] Result<void> open(ibv_pd* pd, const QueueOptions& options);
+  /// Until `shut` the peer's leaving is noticed through it. \thread setup
+  void keep(link::Lifeline lifeline) noexcept {
+    lifeline_ = std::move(lifeline);
+    lifeline_.watch(nic(), qp_.get());
+  }
   /// From now on the loop's polls dispatch to this connection. \thread any
   void attach() noexcept;
   /// Takes this out of the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
@@ -240,6 +245,7 @@ class Connection {
   CompletionLoop& loop_;
   Counters& counters_;
   nic::Qp qp_;
+  link::Lifeline lifeline_;    ///< Ends before the QP does.
   std::uint32_t posted_ = 0;   ///< Work requests posted, cumulative; wraps.
   std::uint32_t retired_ = 0;  ///< Of these, known to be complete.
   std::uint32_t sends_ = 0;

@@ -62,20 +62,33 @@ Result<void> PollingClient::connect() {
   // Whoever runs as root could read this process anyway.
   std::vector<uid_t> trusted = options_.allowed_uids;
   trusted.push_back(0);
-  VERBENA_ASSIGN(nic_, nic::open_soft({.allowed_uids = trusted}));
-  VERBENA_ASSIGN(ibv_pd * pd, nic_->alloc_pd());
-  pd_ = nic::Pd(*nic_, pd);
-  VERBENA_TRY(region_.open(*nic_, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"},
-                           {}, IBV_ACCESS_LOCAL_WRITE));
+  VERBENA_ASSIGN(fabric_, link::Fabric::open({.transport = options_.transport,
+                                              .role = link::Role::kClient,
+                                              .address = options_.address,
+                                              .port = options_.port,
+                                              .allowed_uids = trusted},
+                                             deadline));
+  nic::Nic& nic = fabric_->nic();
+  VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
+  pd_ = nic::Pd(nic, pd);
+  VERBENA_TRY(region_.open(nic, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"}, {},
+                           IBV_ACCESS_LOCAL_WRITE));
   allocated_ = kStagingBytes;
-  VERBENA_ASSIGN(const wire::ServerHello hello, connect_to(0, deadline));
+  const auto first = connect_to(0, deadline);
+  if (!first) return tried(first.error());
+  const wire::ServerHello hello = *first;
   size_tables(hello);
   for (unsigned worker = 1; worker < hello.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
   fmt::format_to_n(description_.data(), description_.size() - 1,
-                   "{} port {}: {} worker{}, NIC {}, socket bootstrap, values up to {} bytes, depth {}",
-                   options_.address, options_.port, hello.workers, hello.workers == 1 ? "" : "s", nic_->name(),
-                   max_value_bytes_, operations_.size());
+                   "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}", fabric_->address(), options_.port,
+                   hello.workers, hello.workers == 1 ? "" : "s", max_value_bytes_, operations_.size(),
+                   fabric_->reason());
   return {};
+}
+
+// Which way was taken explains many an error: a server on another NIC, say.
+std::unexpected<Error> PollingClient::tried(const Error& error) const noexcept {
+  return fail(error.status(), error.call(), error.system_errno(), "{}; tried by {}", error.text(), fabric_->reason());
 }
 
 Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline deadline) {
@@ -85,25 +98,26 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
   options.attach = message::Attach::kByCaller;
   if (!loop_) {
     // Sized before the server has told how many workers it has.
-    VERBENA_ASSIGN(
-        loop_, engine::CompletionLoop::create(
-                   *nic_, {.max_connections = kMaxWorkers,
-                           .cqe = std::min(message::completions_needed(options) * kMaxWorkers, nic_->limits().max_cqe),
-                           .spin = options_.spin}));
+    VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(
+                              fabric_->nic(), {.max_connections = kMaxWorkers,
+                                               .cqe = std::min(message::completions_needed(options) * kMaxWorkers,
+                                                               fabric_->nic().limits().max_cqe),
+                                               .spin = options_.spin}));
   }
   VERBENA_ASSIGN(auto channel, message::Channel::create(*loop_, pd_.get(), options, *this));
   const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};
   VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(mine)));
-  VERBENA_ASSIGN(auto dialed, link::dial(options_.address, options_.port, local, deadline));
+  VERBENA_ASSIGN(auto dialed, fabric_->dial(options_.port, local, deadline));
   VERBENA_ASSIGN(const auto data, message::Channel::user_data_of(dialed.remote()));
   const auto hello = wire::decode_server_hello(data);
   if (!hello)
     return fail(Status::kProtocol, "Client::connect", 0,
-                "what answers at {} port {} is no key-value store of protocol version {}", options_.address,
+                "what answers at {} port {} is no key-value store of protocol version {}", fabric_->address(),
                 options_.port, wire::kVersion);
   VERBENA_TRY(check_server(*hello, worker));
-  VERBENA_TRY(channel->connect(local, dialed.remote(), deadline));
-  VERBENA_TRY(dialed.finish(deadline));
+  VERBENA_TRY(channel->connect(local, dialed.remote(), deadline, dialed.how()));
+  VERBENA_ASSIGN(link::Lifeline lifeline, dialed.finish(deadline));
+  channel->keep(std::move(lifeline));
   VERBENA_TRY(channel->open_lease(deadline));
   VERBENA_TRY(channel->import_window({.address = hello->window_address,
                                       .length = hello->window_length,

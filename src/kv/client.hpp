@@ -3,6 +3,7 @@
 
 #include "engine/engine.hpp"
 #include "kv/wire.hpp"
+#include "link/fabric.hpp"
 #include "message/message.hpp"
 #include "nic/registered_arena.hpp"
 
@@ -98,6 +99,7 @@ class PollingClient final : public Client, private message::Handler {
   void on_failure(message::Channel& channel, Status reason) noexcept override;
 
   // Setup.
+  [[nodiscard]] std::unexpected<Error> tried(const Error& error) const noexcept;
   [[nodiscard]] Result<wire::ServerHello> connect_to(unsigned worker, Deadline deadline);
   [[nodiscard]] Result<void> check_server(const wire::ServerHello& hello, unsigned worker);
   void size_tables(const wire::ServerHello& hello);
@@ -149,7 +151,7 @@ class PollingClient final : public Client, private message::Handler {
   void expire() noexcept;
 
   ClientOptions options_;
-  std::unique_ptr<nic::Nic> nic_;
+  std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
   nic::RegisteredArena region_;  ///< Staging, then what `allocate` hands out.
   std::unique_ptr<engine::CompletionLoop> loop_;
@@ -185,7 +187,7 @@ class PollingClient final : public Client, private message::Handler {
   bool heard_goodbye_ = false;
   bool has_stopped_ = false;  ///< The server said so.
   Error error_;
-  std::array<char, 320> description_{};
+  std::array<char, 768> description_{};
 };
 
 }  // namespace verbena::kv

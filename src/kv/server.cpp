@@ -3,7 +3,7 @@
 #include "kv/clients.hpp"
 #include "kv/wire.hpp"
 #include "kv/worker.hpp"
-#include "link/link.hpp"
+#include "link/fabric.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -28,6 +28,8 @@ namespace {
 constexpr unsigned kHandshakers = 4;
 constexpr std::size_t kMaxWaiting = 256;
 constexpr std::chrono::milliseconds kStepTimeout{1000};
+/// For finding the device of an address.
+constexpr std::chrono::milliseconds kFabricTimeout{5000};
 /// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
 constexpr unsigned kSpareSessions = kHandshakers + 4;
 /// Bytes of item memory that are thought to belong to one item when max_items is not given.
@@ -84,6 +86,7 @@ class PollingServer final : public Server, private WorkerHost {
   [[nodiscard]] Result<void> start();
 
   std::uint16_t port() const noexcept override { return listener_->port(); }
+  const char* address() const noexcept override { return fabric_->address().c_str(); }
   const char* description() const noexcept override { return description_.data(); }
   ServerStatistics statistics() const noexcept override;
   void stop() noexcept override;
@@ -107,11 +110,11 @@ class PollingServer final : public Server, private WorkerHost {
   std::atomic<std::uint64_t> versions_{1};
   std::atomic<std::uint64_t> clients_lost_{0};
   std::atomic<std::uint64_t> clients_refused_{0};
-  std::unique_ptr<nic::Nic> nic_;
+  std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
   std::unique_ptr<link::Listener> listener_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::array<char, 640> description_{};
+  std::array<char, 1024> description_{};
 
   std::mutex mutex_;  // Of the handshakes that wait.
   std::condition_variable arrived_;
@@ -122,10 +125,15 @@ class PollingServer final : public Server, private WorkerHost {
 
 Result<void> PollingServer::start() {
   VERBENA_TRY(check(options_));
-  VERBENA_ASSIGN(listener_, link::Listener::open({.address = options_.address, .port = options_.port}));
-  VERBENA_ASSIGN(nic_, nic::open_soft({.allowed_uids = options_.allowed_uids}));
-  VERBENA_ASSIGN(ibv_pd * pd, nic_->alloc_pd());
-  pd_ = nic::Pd(*nic_, pd);
+  VERBENA_ASSIGN(fabric_, link::Fabric::open({.transport = options_.transport,
+                                              .role = link::Role::kServer,
+                                              .address = options_.address,
+                                              .port = options_.port,
+                                              .allowed_uids = options_.allowed_uids},
+                                             Deadline::after(kFabricTimeout)));
+  VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
+  VERBENA_ASSIGN(ibv_pd * pd, fabric_->nic().alloc_pd());
+  pd_ = nic::Pd(fabric_->nic(), pd);
   VERBENA_TRY(create_workers());
   describe();
   return start_threads();
@@ -154,7 +162,7 @@ Result<void> PollingServer::create_workers() {
         .versions = &versions_};
     if (options_.pin_workers) worker.cpu = core.cpu;
     if (options_.pin_workers && topology.node_count() > 1) worker.node = core.node;
-    VERBENA_ASSIGN(auto made, Worker::create(*nic_, pd_.get(), worker, *this));
+    VERBENA_ASSIGN(auto made, Worker::create(fabric_->nic(), pd_.get(), worker, *this));
     workers_.push_back(std::move(made));
   }
   return {};
@@ -176,12 +184,13 @@ Result<void> PollingServer::start_threads() {
 void PollingServer::describe() noexcept {
   const host::PageReport& pages = workers_.front()->page_report();
   char* const end = description_.data() + description_.size() - 1;
-  auto at = fmt::format_to_n(description_.data(), description_.size() - 1,
-                             "{} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:",
-                             options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s",
-                             host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "",
-                             pages.reason, pages.reason[0] != '\0' ? ")" : "")
-                .out;
+  auto at =
+      fmt::format_to_n(description_.data(), description_.size() - 1,
+                       "{}; {} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:", fabric_->reason(),
+                       options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s",
+                       host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "",
+                       pages.reason, pages.reason[0] != '\0' ? ")" : "")
+          .out;
   for (const auto& worker : workers_) {
     const auto left = static_cast<std::size_t>(end - at);
     const WorkerOptions& options = worker->options();
@@ -307,9 +316,10 @@ Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHe
   VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
   const wire::ServerHello answer = hello_of(worker);
   VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));
-  VERBENA_TRY(channel->connect(local, incoming.remote(), Deadline::after(kStepTimeout)));
+  VERBENA_TRY(channel->connect(local, incoming.remote(), Deadline::after(kStepTimeout), incoming.how()));
   VERBENA_TRY(incoming.answer(local, Deadline::after(kStepTimeout)));
-  VERBENA_TRY(incoming.finish(Deadline::after(kStepTimeout)));
+  VERBENA_ASSIGN(link::Lifeline lifeline, incoming.finish(Deadline::after(kStepTimeout)));
+  channel->keep(std::move(lifeline));
   session->set_channel(std::move(channel));
   worker.adopt(std::move(session));
   return {};

@@ -78,7 +78,9 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id);
-    case wire::Op::kGoodbye: has_left_ = true; return say_goodbye();
+    case wire::Op::kGoodbye:
+      if (!std::exchange(has_left_, true)) worker_.see_off(*this);
+      return say_goodbye();
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }

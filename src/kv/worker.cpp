@@ -15,6 +15,8 @@ namespace {
 /// A worker without work looks up this often, to free what has rested.
 constexpr std::chrono::milliseconds kIdleWait{100};
 constexpr unsigned kIdleReclaim = 4096;
+/// Of a client's session after its goodbye. An answer is on its way for less, and a client waits for it for as long.
+constexpr std::chrono::milliseconds kLinger{1000};
 
 }  // namespace
 
@@ -42,6 +44,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                      nic, {.max_connections = options.max_sessions, .cqe = entries, .spin = options.spin}));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
+  worker->leaving_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);
   worker->mail_.reserve(options.max_sessions);
   worker->publish();
@@ -92,6 +95,8 @@ void Worker::run() noexcept {
       take_mail();
     if (!short_of_credit_.empty()) [[unlikely]]
       flush_replies();
+    if (!leaving_.empty()) [[unlikely]]
+      end_leaving(now);
     if (!dead_.empty()) [[unlikely]]
       remove_dead();
     if (handled == 0) store_->reclaim(kIdleReclaim);
@@ -122,6 +127,18 @@ void Worker::flush_replies() noexcept {
   std::erase_if(short_of_credit_, [](Session* session) { return session->is_dead() || session->flush(); });
 }
 
+// Before remove_dead: a session is here only while it is there.
+void Worker::end_leaving(std::uint64_t now) noexcept {
+  const std::uint64_t linger = ticks_in(kLinger);
+  std::erase_if(leaving_, [&](const Leaving& leaving) {
+    if (leaving.session->is_dead()) return true;
+    // `now` was read before the goodbye came.
+    if (now < leaving.since_ticks || now - leaving.since_ticks < linger) return false;
+    leaving.session->channel().fail(Status::kClosed);
+    return true;
+  });
+}
+
 void Worker::remove_dead() noexcept {
   for (Session* dead : dead_) {
     const auto at = std::ranges::find(sessions_, dead, &std::unique_ptr<Session>::get);
@@ -139,6 +156,7 @@ void Worker::end_sessions() noexcept {
   take_mail();
   for (auto& session : sessions_) session->say_goodbye();
   loop_->poll();
+  leaving_.clear();
   dead_.clear();
   short_of_credit_.clear();
   sessions_.clear();

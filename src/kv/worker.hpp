@@ -1,6 +1,7 @@
 // One polling thread of a server with its share of the keys: a store, a loop, and the sessions of its clients.
 #pragma once
 
+#include "base/ticks.hpp"
 #include "engine/engine.hpp"
 #include "kv/session.hpp"
 #include "kv/store.hpp"
@@ -85,14 +86,23 @@ class Worker {
   [[nodiscard]] ServerStatistics server_statistics() const noexcept { return host_.statistics(); }
   void publish() noexcept;
   void wait_for_credit(Session& session) noexcept { short_of_credit_.push_back(&session); }
+  /// The client has said goodbye. On a device nothing tells that it is gone, so its session ends by itself, once the
+  /// answer had time to arrive.
+  void see_off(Session& session) noexcept { leaving_.push_back({&session, ticks_now()}); }
   /// The session's channel is drained; it goes after this poll.
   void bury(Session& session) noexcept { dead_.push_back(&session); }
 
  private:
+  struct Leaving {
+    Session* session;
+    std::uint64_t since_ticks;
+  };
+
   Worker(const WorkerOptions& options, WorkerHost& host) : options_(options), host_(host) {}
   void run() noexcept;
   void take_mail() noexcept;
   void flush_replies() noexcept;
+  void end_leaving(std::uint64_t now) noexcept;
   void remove_dead() noexcept;
   void end_sessions() noexcept;
 
@@ -105,6 +115,7 @@ class Worker {
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<Session*> short_of_credit_;
+  std::vector<Leaving> leaving_;
   std::vector<Session*> dead_;
 
   std::mutex mail_mutex_;

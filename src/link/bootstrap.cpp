@@ -5,7 +5,6 @@
 #include "link/socket.hpp"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -69,88 +68,79 @@ Error no_connection(const char* call) noexcept {
                       "this handshake has ended or was moved from: each is finished, or rejected, once");
 }
 
-Result<void> check_local(const Endpoint& local, const char* call) noexcept {
-  const char* fault = fault_of(local);
-  if (fault == nullptr) return {};
-  return fail(Status::kBadArgument, call, 0, "the local endpoint has {}: make it with describe", fault);
+/// Both ends of a handshake over a socket.
+class SocketHandshake final : public Handshake {
+ public:
+  SocketHandshake(Fd fd, std::uint64_t generation, const Endpoint& remote, std::size_t max_answer_bytes) noexcept
+      : fd_(std::move(fd)), generation_(generation), remote_(remote), max_answer_bytes_(max_answer_bytes) {}
+
+  void reject(Status status, std::string_view text) noexcept override { send_reject(fd_.get(), status, text); }
+  Result<void> answer(const Endpoint& local, Deadline deadline) override;
+  Result<Lifeline> finish(Deadline deadline) override;
+
+ private:
+  const Fd fd_;
+  std::uint64_t generation_;  // Ours, as READY repeats it; the client's from the start, the server's from its answer.
+  const Endpoint remote_;
+  const std::size_t max_answer_bytes_;
+  bool is_server_ = false;
+};
+
+Result<void> SocketHandshake::answer(const Endpoint& local, Deadline deadline) {
+  VERBENA_TRY(check_local(local, max_answer_bytes_, "Incoming::answer"));
+  is_server_ = true;
+  generation_ = local.generation;
+  const HostPort name = HostPort::of_peer(fd_.get());
+  return send_frame(fd_.get(), encode_hello(local), {.peer = name.c_str(), .awaited = kAwaitedReady}, deadline);
+}
+
+// The client's READY goes first; the server's answers it.
+Result<Lifeline> SocketHandshake::finish(Deadline deadline) {
+  const HostPort name = HostPort::of_peer(fd_.get());
+  const Step step{.peer = name.c_str(), .awaited = kAwaitedReady};
+  if (is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
+  VERBENA_TRY(send_frame(fd_.get(), encode_ready(generation_), step, deadline));
+  if (!is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
+  return Lifeline();
 }
 
 }  // namespace
 
 // --- the two ends of a handshake ---------------------------------------------------------------
 
-Dialed::Dialed(Dialed&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_), remote_(other.remote_) {}
-Dialed& Dialed::operator=(Dialed&& other) noexcept {
-  if (this == &other) return *this;
-  Fd closing(std::exchange(fd_, std::exchange(other.fd_, -1)));
-  generation_ = other.generation_;
-  remote_ = other.remote_;
-  return *this;
+Result<Lifeline> Dialed::finish(Deadline deadline) {
+  const auto handshake = std::exchange(handshake_, nullptr);
+  if (!handshake) return std::unexpected(no_connection("Dialed::finish"));
+  return handshake->finish(deadline);
 }
-Dialed::~Dialed() { Fd closing(fd_); }
 
-Result<void> Dialed::finish(Deadline deadline) {
-  const Fd fd(std::exchange(fd_, -1));
-  if (!fd) return std::unexpected(no_connection("Dialed::finish"));
-  const HostPort name = HostPort::of_peer(fd.get());
-  const Step step{.peer = name.c_str(), .awaited = kAwaitedReady};
-  VERBENA_TRY(send_frame(fd.get(), encode_ready(generation_), step, deadline));
-  return read_ready(fd.get(), remote_, step, deadline);
+void Incoming::reject(Status status, std::string_view text) noexcept {
+  if (const auto handshake = std::exchange(handshake_, nullptr)) handshake->reject(status, text);
+}
+
+Result<void> Incoming::answer(const Endpoint& local, Deadline deadline) {
+  if (!handshake_) return std::unexpected(no_connection("Incoming::answer"));
+  return handshake_->answer(local, deadline);
+}
+
+Result<Lifeline> Incoming::finish(Deadline deadline) {
+  const auto handshake = std::exchange(handshake_, nullptr);
+  if (!handshake) return std::unexpected(no_connection("Incoming::finish"));
+  return handshake->finish(deadline);
 }
 
 Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) {
-  VERBENA_TRY(check_local(local, "dial"));
+  VERBENA_TRY(check_local(local, kMaxPrivateBytes, "dial"));
   VERBENA_ASSIGN(Fd fd, connect_to(host, port, deadline));
   const HostPort name(host, port);
   const Step step{.peer = name.c_str(), .awaited = kAwaitedHello};
   const Frame hello = encode_hello(local);
   VERBENA_TRY(send_frame(fd.get(), hello, step, deadline));
   VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, step, deadline));
-  return Dialed(fd.release(), local.generation, remote);
-}
-
-Incoming::Incoming(Incoming&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_), remote_(other.remote_) {}
-Incoming& Incoming::operator=(Incoming&& other) noexcept {
-  if (this == &other) return *this;
-  Fd closing(std::exchange(fd_, std::exchange(other.fd_, -1)));
-  generation_ = other.generation_;
-  remote_ = other.remote_;
-  return *this;
-}
-Incoming::~Incoming() { Fd closing(fd_); }
-
-void Incoming::reject(Status status, std::string_view text) noexcept {
-  const Fd fd(std::exchange(fd_, -1));
-  if (fd) send_reject(fd.get(), status, text);
-}
-
-Result<void> Incoming::answer(const Endpoint& local, Deadline deadline) {
-  if (fd_ < 0) return std::unexpected(no_connection("Incoming::answer"));
-  VERBENA_TRY(check_local(local, "Incoming::answer"));
-  generation_ = local.generation;
-  const HostPort name = HostPort::of_peer(fd_);
-  return send_frame(fd_, encode_hello(local), {.peer = name.c_str(), .awaited = kAwaitedReady}, deadline);
-}
-
-Result<void> Incoming::finish(Deadline deadline) {
-  const Fd fd(std::exchange(fd_, -1));
-  if (!fd) return std::unexpected(no_connection("Incoming::finish"));
-  const HostPort name = HostPort::of_peer(fd.get());
-  const Step step{.peer = name.c_str(), .awaited = kAwaitedReady};
-  VERBENA_TRY(read_ready(fd.get(), remote_, step, deadline));
-  return send_frame(fd.get(), encode_ready(generation_), step, deadline);
+  return Dialed(std::make_unique<SocketHandshake>(std::move(fd), local.generation, remote, std::size_t{0}), remote);
 }
 
 // --- listener ----------------------------------------------------------------------------------
-
-Incoming Listener::make_incoming(int fd, const Endpoint& remote) noexcept {
-  Incoming incoming;
-  incoming.fd_ = fd;
-  incoming.remote_ = remote;
-  return incoming;
-}
 
 namespace {
 
@@ -202,6 +192,7 @@ class SocketListener final : public Listener {
   [[nodiscard]] Found drop_late() noexcept;
   [[nodiscard]] Found look(std::uint32_t index) noexcept;
   [[nodiscard]] Found look_and_drop(std::uint32_t index) noexcept;
+  [[nodiscard]] Found take(std::uint32_t index, const Endpoint& remote) noexcept;
   void add(Fd fd) noexcept;
   [[nodiscard]] Fd remove(std::uint32_t index) noexcept;
   void drop(std::uint32_t index) noexcept;
@@ -260,10 +251,7 @@ void SocketListener::close() noexcept {
   // Connecting is refused from now on, instead of hanging in the backlog. Descriptors stay open
   // until destruction, so this cannot hit somebody else's.
   (void)shutdown(listening_.get(), SHUT_RDWR);
-  const std::uint64_t one = 1;
-  // Never read: every later wait returns at once as well. It fails only when it is at its maximum,
-  // hence readable.
-  [[maybe_unused]] const ssize_t written = write(closing_.get(), &one, sizeof one);
+  signal_eventfd(closing_.get());  // Never read: every later wait returns at once as well.
 }
 
 Deadline SocketListener::next_event_due(Deadline deadline) const noexcept {
@@ -310,7 +298,12 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   const auto arrival = take_arrived(slot.fd.get(), slot.inbox);
   if (arrival && *arrival == Arrival::kPart) return std::nullopt;
   if (arrival && *arrival == Arrival::kWhole) {
-    if (const auto hello = decode_hello(slot.inbox.bytes())) return make_incoming(remove(index).release(), *hello);
+    const auto hello = decode_hello(slot.inbox.bytes());
+    if (hello) {
+      const auto fits = check_user_data(*hello, options_.max_request_bytes, "dial");
+      if (fits) return take(index, *hello);
+      send_reject(slot.fd.get(), fits.error().status(), fits.error().text());
+    }
   }
   const auto version = version_of(slot.inbox.bytes());
   if (version && *version != kProtocolVersion) {
@@ -320,6 +313,14 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
     send_reject(slot.fd.get(), Status::kProtocol, {text, end.out});
   }
   drop(index);
+  return std::nullopt;
+}
+
+SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote) noexcept {
+  std::unique_ptr<Handshake> handshake(new (std::nothrow)
+                                           SocketHandshake(remove(index), 0, remote, options_.max_answer_bytes));
+  if (handshake) return Incoming(std::move(handshake), remote);
+  count_dropped();
   return std::nullopt;
 }
 
@@ -391,8 +392,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const ListenerOptions& options)
   VERBENA_ASSIGN(Fd listening, listen_on(options.address, options.port, SOMAXCONN));
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return fail_system("epoll_create1", errno, "making a listener");
-  Fd closing(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!closing) return fail_system("eventfd", errno, "making a listener");
+  VERBENA_ASSIGN(Fd closing, make_eventfd());
   for (const auto& [fd, tag] : {std::pair{listening.get(), kListenEvent}, std::pair{closing.get(), kCloseEvent}}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};
     if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {

@@ -118,8 +118,38 @@ const char* fault_of(const Endpoint& endpoint) noexcept {
   if (endpoint.qp.psn > kMax24) return "a packet sequence number of more than 24 bits";
   // The soft NIC may number its QPs as it likes; the wire format of a device has 24 bits.
   if (endpoint.nic == nic::Kind::kVerbs && endpoint.qp.qp_num > kMax24) return "a QP number of more than 24 bits";
+  const bool is_soft = endpoint.nic == nic::Kind::kSoft;
+  if (endpoint.qp.network > nic::Network::kRoceV2Ipv6 || (endpoint.qp.network == nic::Network::kNone) != is_soft)
+    return "a network that its NIC does not have";
   if (endpoint.private_bytes > kMaxPrivateBytes) return "more private data than a handshake carries";
   return nullptr;
+}
+
+Result<void> check_user_data(const Endpoint& endpoint, std::size_t most, const char* call) noexcept {
+  if (endpoint.private_bytes <= most) return {};
+  return fail(
+      Status::kTooLong, call, 0,
+      "the handshake has {} bytes of user data and carries {} in this mode: connect in socket mode, or send the "
+      "rest as a message",
+      endpoint.private_bytes, most);
+}
+
+Result<void> check_local(const Endpoint& local, std::size_t most, const char* call) noexcept {
+  const char* fault = fault_of(local);
+  if (fault == nullptr) return check_user_data(local, most, call);
+  return fail(Status::kBadArgument, call, 0, "the local endpoint has {}: make it with describe", fault);
+}
+
+Reject make_reject(std::uint8_t status, Bytes text) noexcept {
+  Reject reject;
+  const bool known =
+      status > static_cast<std::uint8_t>(Status::kOk) && status <= static_cast<std::uint8_t>(Status::kSystem);
+  reject.status = known ? static_cast<Status>(status) : Status::kRejected;
+  for (const std::byte byte : text.first(std::min(text.size(), kMaxRejectText))) {
+    const auto character = static_cast<char>(byte);
+    reject.text[reject.text_bytes++] = character >= ' ' && character <= '~' ? character : '?';
+  }
+  return reject;
 }
 
 Frame encode_hello(const Endpoint& endpoint) noexcept {
@@ -128,7 +158,7 @@ Frame encode_hello(const Endpoint& endpoint) noexcept {
   writer.put(static_cast<std::uint8_t>(endpoint.nic));
   writer.put(endpoint.qp.mtu);
   writer.put(endpoint.qp.max_rd_atomic);
-  writer.put(std::uint8_t{0});
+  writer.put(static_cast<std::uint8_t>(endpoint.qp.network));
   writer.put(endpoint.qp.lid);
   writer.put(private_bytes);
   writer.put_bytes(std::as_bytes(std::span(endpoint.qp.gid.raw)));
@@ -206,7 +236,7 @@ Result<Endpoint> decode_hello(Bytes frame) noexcept {
   endpoint.nic = static_cast<nic::Kind>(reader.take<std::uint8_t>());
   endpoint.qp.mtu = reader.take<std::uint8_t>();
   endpoint.qp.max_rd_atomic = reader.take<std::uint8_t>();
-  if (reader.take<std::uint8_t>() != 0) return broken("a reserved byte of a HELLO is not 0");
+  endpoint.qp.network = static_cast<nic::Network>(reader.take<std::uint8_t>());
   endpoint.qp.lid = reader.take<std::uint16_t>();
   endpoint.private_bytes = reader.take<std::uint16_t>();
   std::memcpy(endpoint.qp.gid.raw, reader.take_bytes(sizeof endpoint.qp.gid.raw).data(), sizeof endpoint.qp.gid.raw);
@@ -226,21 +256,13 @@ Result<Reject> decode_reject(Bytes frame) noexcept {
   VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReject));
   if (body.size() < kRejectFixedBytes) return broken("a REJECT of {} bytes is too short", body.size());
   Reader reader(body);
-  Reject reject;
   const auto status = reader.take<std::uint8_t>();
-  const bool known =
-      status > static_cast<std::uint8_t>(Status::kOk) && status <= static_cast<std::uint8_t>(Status::kSystem);
-  reject.status = known ? static_cast<Status>(status) : Status::kRejected;
   if (reader.take<std::uint8_t>() != 0) return broken("a reserved byte of a REJECT is not 0");
   const std::size_t text_bytes = reader.take<std::uint16_t>();
   if (text_bytes != reader.left() || text_bytes > kMaxRejectText) {
     return broken("a REJECT says it has {} bytes of text and has {}", text_bytes, reader.left());
   }
-  for (const std::byte byte : reader.take_bytes(text_bytes)) {
-    const auto character = static_cast<char>(byte);
-    reject.text[reject.text_bytes++] = character >= ' ' && character <= '~' ? character : '?';
-  }
-  return reject;
+  return make_reject(status, reader.take_bytes(text_bytes));
 }
 
 Result<std::uint64_t> decode_ready(Bytes frame) noexcept {

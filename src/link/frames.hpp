@@ -28,7 +28,7 @@ enum class FrameType : std::uint8_t { kHello = 1, kReject = 2, kReady = 3 };
 
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kChecksumBytes = 8;
-/// nic 1, mtu 1, READ depth 1, reserved 1, lid 2, private bytes 2, gid 16, QP number 4, psn 4,
+/// nic 1, mtu 1, READ depth 1, network 1, lid 2, private bytes 2, gid 16, QP number 4, psn 4,
 /// receive depth 4, generation 8; the private data follows.
 inline constexpr std::size_t kHelloFixedBytes = 44;
 /// status 1, reserved 1, text bytes 2; the text follows.
@@ -57,9 +57,18 @@ struct Reject {
   [[nodiscard]] std::string_view reason() const noexcept { return {text.data(), text_bytes}; }
 };
 
-/// What keeps an endpoint from being sent or used, or nullptr: unknown NIC kind or MTU, psn or QP
+/// Out of what a peer sent: a status that this version does not know, or kOk, becomes kRejected. `text` has at most
+/// kMaxRejectText bytes. \thread any  \alloc none
+[[nodiscard]] Reject make_reject(std::uint8_t status, std::span<const std::byte> text) noexcept;
+
+/// What keeps an endpoint from being sent or used, or nullptr: unknown NIC kind, network or MTU, psn or QP
 /// number past 24 bits, too many private bytes. \thread any  \alloc none
 [[nodiscard]] const char* fault_of(const Endpoint& endpoint) noexcept;
+
+/// kTooLong when an endpoint has more user data than `most`. \thread any  \alloc none
+[[nodiscard]] Result<void> check_user_data(const Endpoint& endpoint, std::size_t most, const char* call) noexcept;
+/// The same, and kBadArgument for a local endpoint with a fault. \thread any  \alloc none
+[[nodiscard]] Result<void> check_local(const Endpoint& local, std::size_t most, const char* call) noexcept;
 
 // Encoders. Too long private data or text is cut. \thread any  \alloc none
 [[nodiscard]] Frame encode_hello(const Endpoint& endpoint) noexcept;
@@ -79,7 +88,6 @@ struct Reject {
 [[nodiscard]] Result<FrameType> decode_type(std::span<const std::byte> frame) noexcept;
 /// These check all that decode_type does, and that the type is theirs.
 [[nodiscard]] Result<Endpoint> decode_hello(std::span<const std::byte> frame) noexcept;
-/// A status that this version does not know, or kOk, becomes kRejected.
 [[nodiscard]] Result<Reject> decode_reject(std::span<const std::byte> frame) noexcept;
 [[nodiscard]] Result<std::uint64_t> decode_ready(std::span<const std::byte> frame) noexcept;
 

@@ -34,30 +34,40 @@ Random draw() noexcept {
   return {.generation = words[0], .psn = static_cast<std::uint32_t>(words[1] & 0xFFFFFFU)};
 }
 
+/// What a route knows for going to `state`; without a route nothing.
+Result<int> route_attributes(const Route* route, ibv_qp_state state, ibv_qp_attr& attr) {
+  attr = {};
+  attr.qp_state = state;
+  return route != nullptr ? route->attributes(attr) : Result<int>(0);
+}
+
 Result<void> to_init(nic::Nic& nic, ibv_qp* qp, const BringUp& options, Deadline deadline) {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_INIT;
-  attr.pkey_index = 0;
-  attr.port_num = options.port;
+  ibv_qp_attr attr;
+  VERBENA_ASSIGN(const int known, route_attributes(options.route, IBV_QPS_INIT, attr));
+  if (known == 0) attr.port_num = options.port;
   attr.qp_access_flags = static_cast<unsigned>(options.access);
   return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, deadline);
 }
 
-Result<void> to_rtr(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
-                    Deadline deadline) {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RTR;
+void set_path(ibv_qp_attr& attr, const Endpoint& local, const Endpoint& remote, const BringUp& options) noexcept {
   attr.path_mtu = static_cast<ibv_mtu>(std::min(local.qp.mtu, remote.qp.mtu));
   attr.dest_qp_num = remote.qp.qp_num;
   attr.rq_psn = remote.qp.psn;
-  attr.max_dest_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
-  attr.min_rnr_timer = options.min_rnr_timer;
   attr.ah_attr.is_global = 1;
   attr.ah_attr.grh.dgid = remote.qp.gid;
   attr.ah_attr.grh.sgid_index = options.gid_index;
   attr.ah_attr.grh.hop_limit = kHopLimit;
   attr.ah_attr.dlid = remote.qp.lid;
   attr.ah_attr.port_num = options.port;
+}
+
+Result<void> to_rtr(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
+                    Deadline deadline) {
+  ibv_qp_attr attr;
+  VERBENA_ASSIGN(const int known, route_attributes(options.route, IBV_QPS_RTR, attr));
+  if (known == 0) set_path(attr, local, remote, options);
+  attr.max_dest_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
+  attr.min_rnr_timer = options.min_rnr_timer;
   constexpr int kMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   return nic.modify_qp(qp, attr, kMask, deadline);
@@ -65,12 +75,12 @@ Result<void> to_rtr(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endp
 
 Result<void> to_rts(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
                     Deadline deadline) {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RTS;
+  ibv_qp_attr attr;
+  VERBENA_ASSIGN(const int known, route_attributes(options.route, IBV_QPS_RTS, attr));
   attr.timeout = options.timeout;
   attr.retry_cnt = options.retry_count;
   attr.rnr_retry = options.rnr_retry;
-  attr.sq_psn = local.qp.psn;
+  if (known == 0) attr.sq_psn = local.qp.psn;
   // The same minimum as the responder's in to_rtr, so neither side sends more READs than the other
   // one can hold.
   attr.max_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
@@ -111,6 +121,12 @@ Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const En
     return fail(Status::kRejected, "bring_up", 0,
                 "this side uses the {} NIC and the peer the {} NIC: choose the same kind on both sides",
                 nic::to_string(nic.kind()), nic::to_string(remote.nic));
+  }
+  if (options.route == nullptr && local.qp.network != remote.qp.network) {
+    return fail(Status::kRejected, "bring_up", 0,
+                "this side's address is {} and the peer's {}, so their packets would never meet: choose GIDs of one "
+                "kind (option gid_index; verbena-info lists them)",
+                nic::to_string(local.qp.network), nic::to_string(remote.qp.network));
   }
   VERBENA_TRY(to_init(nic, qp, options, deadline));
   VERBENA_TRY(to_rtr(nic, qp, local, remote, options, deadline));

@@ -18,36 +18,9 @@ namespace verbena::link {
 
 namespace {
 
-/// A name with more addresses than this is tried at the first ones only.
-constexpr unsigned kMaxAddresses = 8;
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
 const char* describe_errno(int error) noexcept {
   const char* text = strerrordesc_np(error);
   return text != nullptr ? text : "unknown errno";
-}
-
-Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags) noexcept {
-  char service[8];
-  *fmt::format_to_n(service, sizeof service - 1, "{}", port).out = '\0';
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  // First as a number: that asks no resolver, and so cannot hang.
-  hints.ai_flags = flags | AI_NUMERICSERV | AI_NUMERICHOST;
-  int error = getaddrinfo(host.c_str(), service, &hints, &found);
-  if (error == EAI_NONAME) {
-    hints.ai_flags = flags | AI_NUMERICSERV;
-    error = getaddrinfo(host.c_str(), service, &hints, &found);
-  }
-  if (error == 0) return Addresses(found, &freeaddrinfo);
-  const int saved = error == EAI_SYSTEM ? errno : 0;
-  return fail(error == EAI_MEMORY ? Status::kNoMemory : Status::kNotFound, "getaddrinfo", saved,
-              "the name \"{:.100}\" does not resolve: {}{}{}; check its spelling, or give a "
-              "numeric address",
-              host, gai_strerror(error), saved != 0 ? ": " : "", saved != 0 ? describe_errno(saved) : "");
 }
 
 /// Waits until `events` (POLLIN or POLLOUT) or an error can be had from the socket. kTimedOut, or
@@ -111,13 +84,6 @@ Result<Fd> connect_one(const addrinfo& address, const char* peer, Deadline deadl
   return fd;
 }
 
-/// An equal share of the time for each address still to be tried: a dead first one must not use it
-/// all up.
-Deadline share_of(Deadline deadline, unsigned addresses) noexcept {
-  if (deadline.is_never() || addresses <= 1) return deadline;
-  return Deadline::after(deadline.left() / addresses);
-}
-
 Result<Fd> listen_one(const addrinfo& address, const HostPort& name, int backlog) noexcept {
   Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
   if (!fd) return fail_system("socket", errno, "making a socket to listen on");
@@ -166,9 +132,31 @@ Error late(const char* call, const Step& step) noexcept {
 
 }  // namespace
 
-void Fd::reset(int fd) noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
+Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags) noexcept {
+  char service[8];
+  *fmt::format_to_n(service, sizeof service - 1, "{}", port).out = '\0';
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  // First as a number: that asks no resolver, and so cannot hang.
+  hints.ai_flags = flags | AI_NUMERICSERV | AI_NUMERICHOST;
+  int error = getaddrinfo(host.c_str(), service, &hints, &found);
+  if (error == EAI_NONAME) {
+    hints.ai_flags = flags | AI_NUMERICSERV;
+    error = getaddrinfo(host.c_str(), service, &hints, &found);
+  }
+  if (error == 0) return Addresses(found, &freeaddrinfo);
+  const int saved = error == EAI_SYSTEM ? errno : 0;
+  return fail(error == EAI_MEMORY ? Status::kNoMemory : Status::kNotFound, "getaddrinfo", saved,
+              "the name \"{:.100}\" does not resolve: {}{}{}; check its spelling, or give a "
+              "numeric address",
+              host, gai_strerror(error), saved != 0 ? ": " : "", saved != 0 ? describe_errno(saved) : "");
+}
+
+Deadline share_of(Deadline deadline, unsigned addresses) noexcept {
+  if (deadline.is_never() || addresses <= 1) return deadline;
+  return Deadline::after(deadline.left() / addresses);
 }
 
 HostPort::HostPort(std::string_view host, std::uint16_t port) noexcept {

@@ -1,38 +1,22 @@
 // TCP for the handshake: connecting, listening, and moving single frames, each within a deadline.
 #pragma once
 
+#include "base/fd.hpp"
 #include "link/frames.hpp"
 
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
 
+#include <netdb.h>
+
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
 namespace verbena::link {
-
-/// Move-only owner of a file descriptor.
-class Fd {
- public:
-  Fd() noexcept = default;
-  explicit Fd(int fd) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) reset(other.release());
-    return *this;
-  }
-  ~Fd() { reset(); }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-  void reset(int fd = -1) noexcept;
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// "host:port" ("[host]:port" for IPv6), cut so that the sentence around it keeps its fix.
 class HostPort {
@@ -45,6 +29,14 @@ class HostPort {
  private:
   std::array<char, 128> text_{};
 };
+
+/// A name with more addresses than this is tried at the first ones only.
+inline constexpr unsigned kMaxAddresses = 8;
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+/// Numbers are taken as they are and ask no resolver. `flags` as of getaddrinfo. Errors: kNotFound, kNoMemory.
+[[nodiscard]] Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags) noexcept;
+/// Of `deadline` an equal share for each of `addresses` still to be tried: a dead first one must not use it all up.
+[[nodiscard]] Deadline share_of(Deadline deadline, unsigned addresses) noexcept;
 
 /// A connected, non-blocking socket. Tries every address that the name has, each with its share of
 /// the time.

@@ -6,6 +6,17 @@ namespace verbena::nic {
 
 const char* to_string(Kind kind) noexcept { return kind == Kind::kSoft ? "soft" : "verbs"; }
 
+const char* to_string(Network network) noexcept {
+  switch (network) {
+    case Network::kNone: return "no network";
+    case Network::kInfiniBand: return "InfiniBand";
+    case Network::kRoceV1: return "RoCE v1";
+    case Network::kRoceV2Ipv4: return "RoCE v2 over IPv4";
+    case Network::kRoceV2Ipv6: return "RoCE v2 over IPv6";
+  }
+  return "an unknown network";
+}
+
 // Handles give back objects that nothing uses any more: a refusal is a broken invariant of ours.
 void PdTraits::destroy(Nic& nic, ibv_pd* pd) noexcept { VERBENA_CHECK(nic.dealloc_pd(pd).has_value()); }
 void CqTraits::destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).has_value()); }

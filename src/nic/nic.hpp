@@ -40,6 +40,10 @@ struct Limits {
   std::uint32_t max_message = 0;    ///< Bytes in one work request.
 };
 
+/// What a QP's packets travel in. Both ends need the same: of a mismatch nothing is seen but packets that never arrive.
+enum class Network : std::uint8_t { kNone = 0, kInfiniBand = 1, kRoceV1 = 2, kRoceV2Ipv4 = 3, kRoceV2Ipv6 = 4 };
+[[nodiscard]] const char* to_string(Network network) noexcept;
+
 /// Where a QP is: what its peer needs to bring its own QP to RTR.
 struct QpAddress {
   ibv_gid gid{};
@@ -48,6 +52,7 @@ struct QpAddress {
   std::uint16_t lid = 0;  ///< InfiniBand only.
   std::uint8_t mtu = 0;   ///< ibv_mtu.
   std::uint8_t max_rd_atomic = 0;
+  Network network = Network::kNone;  ///< kNone on the soft NIC.
 };
 
 /// A memory region as a peer is told of it. Plain numbers: it travels in handshakes and messages.

@@ -291,7 +291,7 @@ Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
   options.depth = filled.depth;
   // A buffer for each operation in flight and one value, each on cache lines of its own.
   options.buffer_bytes = (filled.value_bytes + 128) * (filled.depth + 1);
-  const auto client = connect_or_complain(options);
+  const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
   if (filled.value_bytes > client->max_value_bytes()) {
     complain("--value-size {}: the server takes at most {} bytes; raise it with serve --max-value-mib",

@@ -54,6 +54,7 @@ bool read_value(const ItemArguments& item, std::size_t most, std::vector<std::by
 
 kv::ClientOptions client_options(const ConnectArguments& arguments) {
   kv::ClientOptions options;
+  options.transport = arguments.transport;
   options.address = arguments.address;
   options.port = arguments.port;
   options.connect_timeout = std::chrono::milliseconds{arguments.timeout_ms};
@@ -62,8 +63,9 @@ kv::ClientOptions client_options(const ConnectArguments& arguments) {
   return options;
 }
 
-std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options) {
+std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options, const ConnectArguments& where) {
   auto client = kv::Client::connect(options);
+  if (client && where.is_verbose) fmt::print(stderr, "verbena-kv: {}\n", (*client)->description());
   if (client) return std::move(*client);
   complain("cannot connect to {}: {}: {}", endpoint(options.address, options.port), to_string(client.error().status()),
            client.error().text());
@@ -71,7 +73,7 @@ std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options
 }
 
 Exit run_put(const ConnectArguments& where, const ItemArguments& item) {
-  const auto client = connect_or_complain(client_options(where));
+  const auto client = connect_or_complain(client_options(where), where);
   std::vector<std::byte> storage;
   std::span<const std::byte> value;
   if (!client || !read_value(item, client->max_value_bytes(), storage, value)) return Exit::kError;
@@ -79,7 +81,7 @@ Exit run_put(const ConnectArguments& where, const ItemArguments& item) {
 }
 
 Exit run_cas(const ConnectArguments& where, const ItemArguments& item) {
-  const auto client = connect_or_complain(client_options(where));
+  const auto client = connect_or_complain(client_options(where), where);
   std::vector<std::byte> storage;
   std::span<const std::byte> value;
   if (!client || !read_value(item, client->max_value_bytes(), storage, value)) return Exit::kError;
@@ -87,7 +89,7 @@ Exit run_cas(const ConnectArguments& where, const ItemArguments& item) {
 }
 
 Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
-  const auto client = connect_or_complain(client_options(where));
+  const auto client = connect_or_complain(client_options(where), where);
   if (!client) return Exit::kError;
   std::vector<std::byte> value;
   const kv::Outcome outcome = get_whole(*client, item.key, value);
@@ -99,14 +101,14 @@ Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
 }
 
 Exit run_del(const ConnectArguments& where, const ItemArguments& item) {
-  const auto client = connect_or_complain(client_options(where));
+  const auto client = connect_or_complain(client_options(where), where);
   if (!client) return Exit::kError;
   return finish(*client, item, client->erase(as_key(item.key)));
 }
 
 Exit run_stats(const ConnectArguments& where) {
   const kv::ClientOptions options = client_options(where);
-  const auto client = connect_or_complain(options);
+  const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
   const auto statistics = client->server_statistics(Deadline::after(options.timeout));
   if (statistics) return print(statistics_text(*statistics));

@@ -20,15 +20,18 @@ namespace verbena::programs {
 
 /// Where the server is, and how long to wait for it.
 struct ConnectArguments {
-  std::string address = "127.0.0.1";
+  Transport transport;
+  std::string address;  ///< Empty: this host.
   std::uint16_t port = 7470;
   std::uint32_t timeout_ms = 5000;
+  bool is_verbose = false;          ///< Says on stderr what it is connected to, by which NIC, and why.
   std::vector<uid_t> allowed_uids;  ///< Whose servers are trusted, besides one's own and root's.
 };
 
 [[nodiscard]] kv::ClientOptions client_options(const ConnectArguments& arguments);
 /// Connects; on failure complains and returns null.
-[[nodiscard]] std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options);
+[[nodiscard]] std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options,
+                                                              const ConnectArguments& where);
 
 struct ServeArguments {
   kv::ServerOptions server;

@@ -1,6 +1,7 @@
 // verbena-kv: the key-value store's server and its clients.
 #include "programs/bench_arguments.hpp"
 #include "programs/commands.hpp"
+#include "programs/transport_options.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -41,13 +42,15 @@ Exit usage(std::string_view text, std::string_view subcommand) {
 
 CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name, const char* what) {
   CLI::App& command = *app.add_subcommand(name, what);
-  command.add_option("-a,--address", line.where.address, "the server's address or name")->capture_default_str();
+  command.add_option("-a,--address", line.where.address, "the server's address or name (default: this host)");
   command.add_option("-p,--port", line.where.port, "the server's port")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
   command.add_option("--timeout-ms", line.where.timeout_ms, "how long to wait for the server")
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
+  add_transport_options(command, line.where.transport);
+  command.add_flag("-v,--verbose", line.where.is_verbose, "say which NIC was taken, and why");
   // One number an option: positional arguments follow it.
   command.add_option("--allow-uid", line.where.allowed_uids, "trust a server of this user too, by number")
       ->expected(1)
@@ -76,8 +79,9 @@ void add_serve(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand("serve", "serve until SIGINT or SIGTERM");
   kv::ServerOptions& server = line.serve.server;
   ServeUnits& units = line.units;
-  command.add_option("-a,--address", server.address, "address or name to listen on")->capture_default_str();
+  command.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
   command.add_option("-p,--port", server.port, "port to listen on; 0 takes any free one")->capture_default_str();
+  add_transport_options(command, server.transport);
   command.add_option("-m,--memory", units.memory_mib, "memory for items, in MiB")
       ->check(CLI::Range(std::size_t{1}, kMib))
       ->capture_default_str();

@@ -39,8 +39,7 @@ void remove_quietly(const std::string& path) noexcept {
 
 /// Says on stdout, and in the port file, that clients may come.
 Exit announce(const ServeArguments& arguments, const kv::Server& server) {
-  fmt::print("verbena-kv: serving on {}; {}\n", endpoint(arguments.server.address, server.port()),
-             server.description());
+  fmt::print("verbena-kv: serving on {}; {}\n", endpoint(server.address(), server.port()), server.description());
   std::fflush(stdout);
   if (arguments.port_file.empty()) return Exit::kDone;
   const auto written = replace_file(arguments.port_file, fmt::format("{}\n", server.port()));

@@ -83,7 +83,7 @@ class Shell {
 
   /// The connection; made anew when it broke earlier. Null after a complaint.
   kv::Client* client() {
-    if (!client_) client_ = connect_or_complain(options_);
+    if (!client_) client_ = connect_or_complain(options_, where_);
     return client_.get();
   }
 
@@ -183,7 +183,7 @@ const std::array<Shell::Command, 9> Shell::kCommands{{
 }  // namespace
 
 Exit run_shell(const ConnectArguments& where) {
-  auto client = connect_or_complain(client_options(where));
+  auto client = connect_or_complain(client_options(where), where);
   if (!client) return Exit::kError;
   const auto editor = LineEditor::create("verbena-kv", "verbena> ");
   return Shell(where, std::move(client)).run(*editor);

@@ -204,7 +204,7 @@ Exit run_tree(const ConnectArguments& where, const TreeArguments& arguments) {
   kv::ClientOptions options = client_options(where);
   options.depth = arguments.depth;
   options.buffer_bytes = kSlotBytes * arguments.depth;
-  const auto client = connect_or_complain(options);
+  const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
   return Run(*client, where, arguments, std::move(*tree)).run();
 }

@@ -9,6 +9,7 @@
 namespace verbena::programs {
 
 std::string endpoint(std::string_view address, std::uint16_t port) {
+  if (address.empty()) return fmt::format("this host, port {}", port);
   const bool is_ipv6 = address.find(':') != std::string_view::npos;
   return is_ipv6 ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
 }

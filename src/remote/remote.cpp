@@ -61,8 +61,9 @@ Result<link::Endpoint> Link::local_endpoint(std::span<const std::byte> user_data
   return *endpoint_;
 }
 
-Result<void> Link::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline) {
-  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, {}, deadline));
+Result<void> Link::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline,
+                           const link::BringUp& how) {
+  VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, how, deadline));
   connected_ = true;
   attach();
   return {};

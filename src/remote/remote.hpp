@@ -46,7 +46,11 @@ class Link final : private engine::Connection {
 
   /// What to hand to the peer, and to `connect` as `local`. May be called again for other user data.
   [[nodiscard]] Result<link::Endpoint> local_endpoint(std::span<const std::byte> user_data);
-  [[nodiscard]] Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline);
+  /// `how` is the way that the bootstrap found (Dialed::how, Incoming::how); none for blobs.
+  [[nodiscard]] Result<void> connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline,
+                                     const link::BringUp& how = {});
+  /// Keeps what the bootstrap's `finish` returned until the link ends.
+  using Connection::keep;
   /// Makes a window of the peer usable. At most 64. Errors: those of Nic::import_window, kLimit.
   [[nodiscard]] Result<void> import_window(const nic::Window& window, Deadline deadline);
   [[nodiscard]] Result<void> release_window(const nic::Window& window);

@@ -1,6 +1,8 @@
 // A small server, and random operations of a client against a map.
 #pragma once
 
+#include "transport.hpp"
+
 #include <verbena/kv.hpp>
 
 #include <gtest/gtest.h>
@@ -20,6 +22,7 @@ inline std::span<const std::byte> bytes_of(std::string_view text) { return std::
 /// Small enough for a machine under load, with limits that tests reach.
 inline ServerOptions small_server() {
   ServerOptions options;
+  options.transport = test::transport_under_test();
   options.port = 0;
   options.memory_bytes = std::size_t{64} << 20;
   options.max_value_bytes = std::size_t{4} << 20;
@@ -36,12 +39,14 @@ inline std::unique_ptr<Server> start(const ServerOptions& options) {
   return server ? std::move(*server) : nullptr;
 }
 
-inline ClientOptions client_options(const Server& server) {
+inline ClientOptions client_options(std::uint16_t port) {
   ClientOptions options;
-  options.port = server.port();
+  options.transport = test::transport_under_test();
+  options.port = port;
   options.timeout = std::chrono::seconds{20};
   return options;
 }
+inline ClientOptions client_options(const Server& server) { return client_options(server.port()); }
 
 inline std::unique_ptr<Client> connect(const ClientOptions& options) {
   auto client = Client::connect(options);

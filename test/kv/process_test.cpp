@@ -88,8 +88,7 @@ int serve() {
 
 /// Operations of all sizes until killed.
 int churn(unsigned port, unsigned seed) {
-  ClientOptions options;
-  options.port = static_cast<std::uint16_t>(port);
+  const ClientOptions options = client_options(static_cast<std::uint16_t>(port));
   const auto client = connect(options);
   if (!client) return 1;
   std::puts("1");
@@ -108,9 +107,7 @@ int churn(unsigned port, unsigned seed) {
 }
 
 int model(unsigned port, unsigned seed) {
-  ClientOptions options;
-  options.port = static_cast<std::uint16_t>(port);
-  options.timeout = std::chrono::seconds{20};
+  ClientOptions options = client_options(static_cast<std::uint16_t>(port));
   const auto client = connect(options);
   if (client) run_against_model(*client, "model" + std::to_string(seed) + "/", seed, 2000);
   return client && !testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 0 : 1;
@@ -175,9 +172,7 @@ TEST(KvProcess, KilledServerIsPeerLost) {
   Peer server({"serve"});
   const int port = server.read_number();
   ASSERT_GT(port, 0);
-  ClientOptions options;
-  options.port = static_cast<std::uint16_t>(port);
-  options.timeout = std::chrono::seconds{20};
+  ClientOptions options = client_options(static_cast<std::uint16_t>(port));
   const auto client = connect(options);
   ASSERT_TRUE(client);
   const auto value = client->allocate(1 << 20);
@@ -211,9 +206,7 @@ TEST(KvProcess, KilledServerIsPeerLost) {
 // come; a large value that is not through ends the connection, because the channel reads the caller's memory.
 TEST(KvProcess, StoppedServerTimesCallsOut) {
   Peer server({"serve"});
-  ClientOptions options;
-  options.port = static_cast<std::uint16_t>(server.read_number());
-  options.timeout = std::chrono::seconds{20};
+  ClientOptions options = client_options(static_cast<std::uint16_t>(server.read_number()));
   options.depth = 4;
   auto client = connect(options);
   ASSERT_TRUE(client);

@@ -73,6 +73,7 @@ TEST(Describe, TakesTheAddressAndDrawsTheRest) {
   NotingNic nic(nic::Kind::kVerbs);
   nic.address = make_endpoint(4).qp;
   nic.address.psn = 0;
+  nic.address.network = nic::Network::kRoceV2Ipv4;
   ibv_qp qp{};
   std::set<std::uint32_t> sequence_numbers;
   std::set<std::uint64_t> generations;
@@ -172,11 +173,81 @@ TEST(BringUp, StopsAtTheFirstFailure) {
   }
 }
 
+TEST(BringUp, OtherNetworkIsRejectedNamingBoth) {
+  NotingNic nic(nic::Kind::kVerbs);
+  ibv_qp qp{};
+  Endpoint local = make_endpoint(1), remote = make_endpoint(2);
+  local.nic = remote.nic = nic::Kind::kVerbs;
+  local.qp.network = nic::Network::kRoceV2Ipv4;
+  remote.qp.network = nic::Network::kRoceV1;
+  const auto done = bring_up(nic, &qp, local, remote, {}, generous());
+  ASSERT_FALSE(done.has_value());
+  EXPECT_EQ(done.error().status(), Status::kRejected);
+  EXPECT_TRUE(contains(done.error(), "RoCE v2 over IPv4")) << done.error().text();
+  EXPECT_TRUE(contains(done.error(), "RoCE v1")) << done.error().text();
+  EXPECT_TRUE(nic.calls.empty());
+  remote.qp.network = nic::Network::kRoceV2Ipv4;
+  EXPECT_TRUE(bring_up(nic, &qp, local, remote, {}, generous()).has_value());
+}
+
+/// Knows a path, and fails on the way to `failing`.
+class FakeRoute final : public Route {
+ public:
+  ibv_qp_state failing = IBV_QPS_UNKNOWN;
+  Result<int> attributes(ibv_qp_attr& attr) const override {
+    if (attr.qp_state == failing) return fail(Status::kDevice, "rdma_init_qp_attr", EIO, "broken on purpose");
+    const ibv_qp_state state = attr.qp_state;
+    attr = {};
+    attr.qp_state = state;
+    attr.port_num = 7;
+    attr.pkey_index = 3;
+    attr.dest_qp_num = 1234;
+    attr.rq_psn = 55;
+    attr.sq_psn = 66;
+    attr.path_mtu = IBV_MTU_512;
+    attr.ah_attr.sl = 5;
+    attr.ah_attr.grh.sgid_index = 9;
+    attr.timeout = 31;
+    attr.min_rnr_timer = 0;
+    attr.max_rd_atomic = 99;
+    return IBV_QP_STATE;
+  }
+};
+
+TEST(BringUp, TakesThePathFromTheRouteAndTheRestFromTheOptions) {
+  NotingNic nic(nic::Kind::kSoft);
+  ibv_qp qp{};
+  FakeRoute route;
+  const BringUp options{.min_rnr_timer = 3, .timeout = 11, .port = 2, .gid_index = 4, .route = &route};
+  ASSERT_TRUE(bring_up(nic, &qp, make_endpoint(1), make_endpoint(2), options, generous()).has_value());
+  ASSERT_EQ(nic.calls.size(), 3U);
+  EXPECT_EQ(nic.calls[0].attr.port_num, 7);
+  EXPECT_EQ(nic.calls[0].attr.pkey_index, 3);
+  EXPECT_EQ(nic.calls[0].attr.qp_access_flags, static_cast<unsigned>(options.access));
+  EXPECT_EQ(nic.calls[1].attr.dest_qp_num, 1234U);
+  EXPECT_EQ(nic.calls[1].attr.rq_psn, 55U);
+  EXPECT_EQ(nic.calls[1].attr.path_mtu, IBV_MTU_512);
+  EXPECT_EQ(nic.calls[1].attr.ah_attr.sl, 5);
+  EXPECT_EQ(nic.calls[1].attr.ah_attr.grh.sgid_index, 9);
+  EXPECT_EQ(nic.calls[1].attr.min_rnr_timer, 3);
+  EXPECT_EQ(nic.calls[1].attr.max_dest_rd_atomic, 16);
+  EXPECT_EQ(nic.calls[2].attr.sq_psn, 66U);
+  EXPECT_EQ(nic.calls[2].attr.timeout, 11);
+  EXPECT_EQ(nic.calls[2].attr.max_rd_atomic, 16);
+  for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+    route.failing = state;
+    const auto done = bring_up(nic, &qp, make_endpoint(1), make_endpoint(2), options, generous());
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().status(), Status::kDevice);
+  }
+}
+
 TEST(BringUp, OtherKindOfNicIsRejectedNamingBoth) {
   NotingNic nic(nic::Kind::kSoft);
   ibv_qp qp{};
   Endpoint remote = make_endpoint(2);
   remote.nic = nic::Kind::kVerbs;
+  remote.qp.network = nic::Network::kRoceV2Ipv4;
   const auto done = bring_up(nic, &qp, make_endpoint(1), remote, {}, generous());
   ASSERT_FALSE(done.has_value());
   EXPECT_EQ(done.error().status(), Status::kRejected);

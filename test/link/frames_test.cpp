@@ -241,11 +241,11 @@ TEST(Frames, FieldsOfHelloAreChecked) {
   };
   EXPECT_TRUE(refused(0, 0));  // NIC kind
   EXPECT_TRUE(refused(0, 3));
-  EXPECT_FALSE(refused(0, 2));
+  EXPECT_TRUE(refused(0, 2));  // An RDMA device, and yet no network.
   EXPECT_TRUE(refused(1, 0));  // MTU
   EXPECT_TRUE(refused(1, 6));
   EXPECT_FALSE(refused(1, 1));
-  EXPECT_TRUE(refused(3, 1));   // reserved
+  EXPECT_TRUE(refused(3, 1));   // network, which the soft NIC has none of
   EXPECT_TRUE(refused(6, 36));  // private bytes, 37 are there
   EXPECT_TRUE(refused(6, 38));
   EXPECT_TRUE(refused(7, 2));   // private bytes past the maximum
@@ -265,7 +265,12 @@ TEST(Endpoint, FaultNamesWhatIsWrong) {
   EXPECT_EQ(fault_of(make_endpoint(1)), nullptr);
   Endpoint device = make_endpoint(1);
   device.nic = nic::Kind::kVerbs;
+  EXPECT_NE(fault_of(device), nullptr);
+  device.qp.network = nic::Network::kRoceV2Ipv6;
   EXPECT_EQ(fault_of(device), nullptr);
+  device.qp.network = static_cast<nic::Network>(5);
+  EXPECT_NE(fault_of(device), nullptr);
+  device.qp.network = nic::Network::kInfiniBand;
   device.qp.qp_num = 1U << 24;
   EXPECT_NE(fault_of(device), nullptr);
   Endpoint overfull = make_endpoint(1);

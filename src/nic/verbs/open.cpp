@@ -103,6 +103,12 @@ class DeviceList {
   }
 }
 
+[[nodiscard]] Network network_of(const DeviceFacts& facts) noexcept {
+  if (facts.link_layer == LinkLayer::kInfiniBand) return Network::kInfiniBand;
+  if (facts.gid.type == GidType::kRoceV1) return Network::kRoceV1;
+  return is_ipv4_mapped(facts.gid.gid) ? Network::kRoceV2Ipv4 : Network::kRoceV2Ipv6;
+}
+
 [[nodiscard]] Error open_error(const char* device, int cause) noexcept {
   const bool forbidden = cause == EACCES || cause == EPERM;
   return format_error(
@@ -168,6 +174,7 @@ Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   lid_ = port.lid;
   needs_grh_ = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
   VERBENA_TRY(find_gid(port, options.gid));
+  facts_.network = network_of(facts_);
   if (ibv_td* td = library_.alloc_td(context_); td != nullptr) {
     facts_.thread_domains = true;
     library_.dealloc_td(td);
@@ -285,7 +292,7 @@ Result<void> VerbsNic::start_events() {
   if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     return fail_system("fcntl", errno, "making a device's event descriptor non-blocking");
   }
-  VERBENA_ASSIGN(stop_, soft::make_eventfd());
+  VERBENA_ASSIGN(stop_, make_eventfd());
   try {
     events_ = std::thread([this] {
       host::block_signals_in_this_thread();

@@ -87,7 +87,7 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
 // Nothing of the caller's is left: that is checked. What the library has, the kernel would release with the context.
 VerbsNic::~VerbsNic() {
   if (events_.joinable()) {
-    soft::signal_eventfd(stop_.get());
+    signal_eventfd(stop_.get());
     events_.join();
   }
   VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
@@ -257,9 +257,9 @@ VerbsNic::ChannelSlot* VerbsNic::slot_of(const ibv_comp_channel* channel) const 
 }
 
 Result<ibv_comp_channel*> VerbsNic::create_channel() {
-  soft::Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return fail_system("epoll_create1", errno, "making a completion channel");
-  VERBENA_ASSIGN(soft::Fd wake, soft::make_eventfd());
+  VERBENA_ASSIGN(Fd wake, make_eventfd());
   const std::lock_guard lock(mutex_);
   ibv_comp_channel* channel = library_.create_comp_channel(context_);
   if (channel == nullptr) return refused("ibv_create_comp_channel", errno, "a completion channel");
@@ -298,7 +298,7 @@ Result<void> VerbsNic::destroy_channel(ibv_comp_channel* channel) {
     return fail(Status::kBusy, "destroy_channel", EBUSY, "{} completion queues still use the channel", slot->cqs);
   }
   // Before the library closes the descriptor, whose number may come again.
-  soft::Fd epoll = std::exchange(slot->epoll, soft::Fd());
+  Fd epoll = std::exchange(slot->epoll, Fd());
   if (const int failed = library_.destroy_comp_channel(channel); failed != 0) {
     slot->epoll = std::move(epoll);
     return refused("ibv_destroy_comp_channel", cause_of(failed), "to release the completion channel");
@@ -310,7 +310,7 @@ Result<void> VerbsNic::destroy_channel(ibv_comp_channel* channel) {
 }
 
 void VerbsNic::wake(ibv_comp_channel* channel) noexcept {
-  if (const ChannelSlot* slot = slot_of(channel); slot != nullptr) soft::signal_eventfd(slot->wake.get());
+  if (const ChannelSlot* slot = slot_of(channel); slot != nullptr) signal_eventfd(slot->wake.get());
 }
 
 Result<ibv_cq*> VerbsNic::wait(ibv_comp_channel* channel, Deadline deadline) {
@@ -321,7 +321,7 @@ Result<ibv_cq*> VerbsNic::wait(ibv_comp_channel* channel, Deadline deadline) {
     const int ready = ::epoll_wait(slot->epoll.get(), &event, 1, deadline.left_ms());
     if (ready < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for a completion");
     if (ready > 0 && event.data.fd == slot->wake.get()) {
-      if (soft::drain_eventfd(slot->wake.get())) return nullptr;
+      if (drain_eventfd(slot->wake.get())) return nullptr;
     } else if (ready > 0) {
       ibv_cq* cq = nullptr;
       if (library_.get_cq_event(channel, &cq) == 0) {
@@ -567,6 +567,7 @@ QpAddress VerbsNic::address_of(const ibv_qp* qp) const noexcept {
   address.lid = lid_;
   address.mtu = static_cast<std::uint8_t>(facts_.mtu);
   address.max_rd_atomic = static_cast<std::uint8_t>(limits_.max_rd_atomic);
+  address.network = facts_.network;
   return address;
 }
 
@@ -638,6 +639,10 @@ void VerbsNic::on_event(const ibv_async_event& event) noexcept {
   }
 }
 
+void VerbsNic::fail_qp(const ibv_qp* qp, Status reason) noexcept {
+  fail_where(reason, [qp](const ibv_qp* one, const QpEntry&) { return one == qp; });
+}
+
 /// Keeps the reason, and takes the queue pairs to error: what is posted is flushed, which wakes who waits for it.
 template <class Predicate>
 void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
@@ -655,6 +660,11 @@ void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
 }  // namespace verbena::nic::verbs
 
 namespace verbena::nic {
+
+void fail_qp(Nic& nic, const ibv_qp* qp, Status reason) noexcept {
+  VERBENA_CHECK(nic.kind() == Kind::kVerbs);
+  static_cast<verbs::VerbsNic&>(nic).fail_qp(qp, reason);
+}
 
 const DeviceFacts* facts_of(const Nic& nic) noexcept {
   return nic.kind() == Kind::kVerbs ? &static_cast<const verbs::VerbsNic&>(nic).facts() : nullptr;

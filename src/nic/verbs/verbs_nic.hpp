@@ -4,7 +4,7 @@
 // only the control plane looks into. The data path goes from the inline functions to the device's provider directly.
 #pragma once
 
-#include "nic/soft/system.hpp"
+#include "base/fd.hpp"
 #include "nic/verbs.hpp"
 #include "nic/verbs/library.hpp"
 
@@ -34,6 +34,8 @@ class VerbsNic final : public Nic {
   const ibv_gid& gid() const noexcept override { return facts_.gid.gid; }
   ibv_context* context() noexcept override { return context_; }
   [[nodiscard]] const DeviceFacts& facts() const noexcept { return facts_; }
+  /// As nic::fail_qp.
+  void fail_qp(const ibv_qp* qp, Status reason) noexcept;
 
   Result<ibv_pd*> alloc_pd() override;
   Result<void> dealloc_pd(ibv_pd* pd) override;
@@ -99,8 +101,8 @@ class VerbsNic final : public Nic {
   /// by walking a list that only grows, and are used again.
   struct ChannelSlot {
     std::atomic<ibv_comp_channel*> channel{nullptr};
-    soft::Fd epoll;
-    soft::Fd wake;
+    Fd epoll;
+    Fd wake;
     std::uint32_t cqs = 0;
     ChannelSlot* next = nullptr;
   };
@@ -141,7 +143,7 @@ class VerbsNic final : public Nic {
   std::uint32_t channel_count_ = 0;
   std::uint32_t arenas_ = 0;
 
-  soft::Fd stop_;
+  Fd stop_;
   std::thread events_;  // Last: reads everything above.
 };
 

@@ -1,5 +1,6 @@
 // The verbs NIC over a library that is not there: what is released when a call fails, events, options, limits.
 #include "nic/verbs/verbs_nic.hpp"
+#include "base/error.hpp"
 #include "fake_library.hpp"
 #include "host/arena.hpp"
 #include "process.hpp"

@@ -1,0 +1,465 @@
+#include "link/cm/manager.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/fd.hpp"
+#include "host/topology.hpp"
+#include "link/cm/id.hpp"
+#include "link/cm/private_data.hpp"
+#include "link/socket.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+
+namespace verbena::link::cm {
+
+namespace {
+
+/// For calls that know no "for ever".
+constexpr int kLongestMs = 3'600'000;
+
+int timeout_ms(Deadline deadline) noexcept {
+  const int left = deadline.left_ms();
+  return left < 0 ? kLongestMs : std::clamp(left, 1, kLongestMs);
+}
+
+/// Connection parameters that tell of a queue pair of ours.
+rdma_conn_param param_of(const Endpoint& local, std::uint8_t rd_atomic, const PrivateData& data) noexcept {
+  const BringUp defaults;
+  rdma_conn_param param{};
+  param.private_data = data.data.data();
+  param.private_data_len = static_cast<std::uint8_t>(data.size);
+  param.responder_resources = rd_atomic;
+  param.initiator_depth = rd_atomic;
+  param.retry_count = defaults.retry_count;
+  param.rnr_retry_count = defaults.rnr_retry;
+  param.qp_num = local.qp.qp_num;
+  return param;
+}
+
+ibv_gid gid_of(const sockaddr& address) noexcept {
+  ibv_gid gid{};
+  if (address.sa_family == AF_INET6) {
+    std::memcpy(gid.raw, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, sizeof gid.raw);
+  } else if (address.sa_family == AF_INET) {
+    gid.raw[10] = gid.raw[11] = 0xff;
+    std::memcpy(gid.raw + 12, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
+  }
+  return gid;
+}
+
+/// The other side, out of an event's parameters: CM has told its queue pair, its private data the rest.
+Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
+  const rdma_conn_param& param = event.param.conn;
+  Endpoint remote;
+  remote.nic = nic::Kind::kVerbs;
+  remote.qp.gid = gid_of(event.id->route.addr.dst_addr);
+  remote.qp.qp_num = param.qp_num;
+  remote.qp.mtu = IBV_MTU_4096;  // The path's own is the route's.
+  remote.qp.max_rd_atomic = std::min(param.responder_resources, param.initiator_depth);
+  remote.qp.network = network;
+  const std::size_t bytes = param.private_data != nullptr ? param.private_data_len : 0;
+  VERBENA_TRY(decode_cm_hello({static_cast<const std::byte*>(param.private_data), bytes}, remote));
+  return remote;
+}
+
+/// The thread that hears of peers that leave, and the ids of connections that are up.
+class Watcher {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Watcher>> start(const CmLibrary& library);
+  ~Watcher();
+  /// Watches an established id.
+  [[nodiscard]] Result<Lifeline> take(Id id);
+
+ private:
+  struct Watch {
+    nic::Nic* nic = nullptr;  // Null until somebody says what to do.
+    const ibv_qp* qp = nullptr;
+    bool is_gone = false;
+  };
+  class Watched final : public Lifeline::Watched {
+   public:
+    Watched(Watcher& watcher, Id id) noexcept : watcher_(watcher), id_(std::move(id)) {}
+    ~Watched() override;
+    [[nodiscard]] Result<void> enter();
+    void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override;
+
+   private:
+    Watcher& watcher_;
+    Id id_;
+  };
+
+  explicit Watcher(const CmLibrary& library) noexcept : library_(library) {}
+  void run() noexcept;
+  void on_gone(const rdma_cm_id* id) noexcept;
+
+  const CmLibrary& library_;
+  EventChannel channel_;
+  Fd stop_;
+  std::mutex mutex_;
+  std::unordered_map<const rdma_cm_id*, Watch> watches_;
+  std::thread thread_;  // Last: reads everything above.
+};
+
+Result<std::unique_ptr<Watcher>> Watcher::start(const CmLibrary& library) {
+  std::unique_ptr<Watcher> watcher(new Watcher(library));
+  VERBENA_ASSIGN(watcher->channel_, EventChannel::open(library));
+  VERBENA_ASSIGN(watcher->stop_, make_eventfd());
+  try {
+    watcher->thread_ = std::thread([raw = watcher.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kLimit, "pthread_create", error.code().value(),
+                "the thread that hears of peers that leave could not be started: raise the limit on processes "
+                "(ulimit -u)");
+  }
+  return watcher;
+}
+
+Watcher::~Watcher() {
+  if (!thread_.joinable()) return;
+  signal_eventfd(stop_.get());
+  thread_.join();
+}
+
+void Watcher::run() noexcept {
+  host::block_signals_in_this_thread();
+  host::name_this_thread("verbena-cm");
+  std::array<pollfd, 2> fds = {{{stop_.get(), POLLIN, 0}, {channel_.fd(), POLLIN, 0}}};
+  for (;;) {
+    // Sleeps until a peer leaves, or the manager ends.
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (fds[0].revents != 0) return;
+    const auto event = channel_.wait(Deadline::now());
+    if (!event && event.error().status() == Status::kTimedOut) continue;
+    if (!event) {
+      fds[1].fd = -1;  // Broken: nothing more is heard, and the device's own events and keepalives remain.
+      continue;
+    }
+    const auto type = (*event)->event;
+    if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_DEVICE_REMOVAL) on_gone((*event)->id);
+  }
+}
+
+void Watcher::on_gone(const rdma_cm_id* id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto at = watches_.find(id);
+  if (at == watches_.end()) return;
+  at->second.is_gone = true;
+  // Under the lock: who destroys the queue pair takes it out of the table before.
+  if (at->second.nic != nullptr) nic::fail_qp(*at->second.nic, at->second.qp, Status::kPeerLost);
+}
+
+Result<Lifeline> Watcher::take(Id id) {
+  auto watched = std::make_unique<Watched>(*this, std::move(id));
+  VERBENA_TRY(watched->enter());
+  return Lifeline(std::move(watched));
+}
+
+/// In the table before its events can come.
+Result<void> Watcher::Watched::enter() {
+  {
+    const std::lock_guard lock(watcher_.mutex_);
+    watcher_.watches_.try_emplace(id_.get());
+  }
+  return id_.move_to(watcher_.channel_);
+}
+
+Watcher::Watched::~Watched() {
+  {
+    const std::lock_guard lock(watcher_.mutex_);
+    watcher_.watches_.erase(id_.get());
+  }
+  // Tells the peer at once. It may have gone before.
+  (void)watcher_.library_.disconnect(id_.get());
+}
+
+void Watcher::Watched::watch(nic::Nic& nic, const ibv_qp* qp) noexcept {
+  const std::lock_guard lock(watcher_.mutex_);
+  Watch& watch = watcher_.watches_[id_.get()];
+  watch.nic = &nic;
+  watch.qp = qp;
+  if (watch.is_gone) nic::fail_qp(nic, qp, Status::kPeerLost);
+}
+
+/// Either end of a handshake.
+class CmHandshake final : public Handshake, private Route {
+ public:
+  CmHandshake(const CmLibrary& library, Watcher& watcher, Id id, const Endpoint& remote, std::string peer)
+      : library_(library), watcher_(watcher), id_(std::move(id)), remote_(remote), peer_(std::move(peer)) {}
+
+  BringUp how() const noexcept override { return {.route = this}; }
+  void reject(Status status, std::string_view text) noexcept override;
+  Result<void> answer(const Endpoint& local, Deadline deadline) override;
+  Result<Lifeline> finish(Deadline deadline) override;
+
+ private:
+  Result<int> attributes(ibv_qp_attr& attr) const override;
+
+  const CmLibrary& library_;
+  Watcher& watcher_;
+  Id id_;
+  const Endpoint remote_;
+  const std::string peer_;
+  bool is_server_ = false;
+};
+
+Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
+  const ibv_qp_state state = attr.qp_state;
+  int mask = 0;
+  if (library_.init_qp_attr(id_.get(), &attr, &mask) != 0)
+    return refused("rdma_init_qp_attr", errno, {.peer = peer_.c_str()});
+  attr.qp_state = state;
+  return mask;
+}
+
+void CmHandshake::reject(Status status, std::string_view text) noexcept {
+  const PrivateData data = encode_cm_reject(status, text);
+  // A client that is gone hears nothing; the id is destroyed in any case.
+  (void)library_.reject(id_.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
+}
+
+Result<void> CmHandshake::answer(const Endpoint& local, Deadline) {
+  VERBENA_TRY(check_local(local, kMaxCmAnswerBytes, "Incoming::answer"));
+  is_server_ = true;
+  const PrivateData data = encode_cm_hello(local);
+  rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote_.qp.max_rd_atomic), data);
+  if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, {.peer = peer_.c_str()});
+  return {};
+}
+
+Result<Lifeline> CmHandshake::finish(Deadline deadline) {
+  if (is_server_) {
+    VERBENA_TRY(id_.channel().expect(RDMA_CM_EVENT_ESTABLISHED, {.peer = peer_.c_str()}, deadline));
+  } else if (library_.establish(id_.get()) != 0) {
+    return refused("rdma_establish", errno, {.peer = peer_.c_str()});
+  }
+  return watcher_.take(std::move(id_));
+}
+
+class CmListener final : public Listener {
+ public:
+  CmListener(const CmLibrary& library, Watcher& watcher, nic::Nic& nic, Id id, Fd closing) noexcept
+      : library_(library), watcher_(watcher), nic_(nic), id_(std::move(id)), closing_(std::move(closing)) {}
+
+  std::uint16_t port() const noexcept override { return port_; }
+  Result<Incoming> next(Deadline deadline) override;
+  void close() noexcept override { signal_eventfd(closing_.get()); }  // Never drained.
+  std::uint64_t dropped() const noexcept override { return dropped_.load(std::memory_order_relaxed); }
+
+ private:
+  [[nodiscard]] Result<std::optional<Incoming>> take(Event event);
+  [[nodiscard]] std::optional<Incoming> welcome(Id id, const Result<Endpoint>& remote);
+  void refuse(const Id& id, const Error& error) noexcept;
+
+  const CmLibrary& library_;
+  Watcher& watcher_;
+  nic::Nic& nic_;
+  Id id_;
+  const Fd closing_;
+  const std::uint16_t port_ = ntohs(library_.source_port(id_.get()));
+  std::atomic<std::uint64_t> dropped_{0};
+};
+
+Result<Incoming> CmListener::next(Deadline deadline) {
+  for (;;) {
+    if (is_signalled(closing_.get())) {
+      id_.reset();  // Requests are refused from here on.
+      return fail(Status::kClosed, "Listener::next", 0, "the listener was closed by this process");
+    }
+    auto event = id_.channel().wait(Deadline::now());
+    if (event) {
+      VERBENA_ASSIGN(auto incoming, take(std::move(*event)));
+      if (incoming) return std::move(*incoming);
+      continue;
+    }
+    if (event.error().status() != Status::kTimedOut) return std::unexpected(event.error());
+    if (deadline.passed()) return fail(Status::kTimedOut, "Listener::next", 0, "no client came in time");
+    std::array<pollfd, 2> fds = {{{closing_.get(), POLLIN, 0}, {id_.channel().fd(), POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), deadline.left_ms()) < 0 && errno != EINTR)
+      return fail_system("poll", errno, "waiting for clients");
+  }
+}
+
+Result<std::optional<Incoming>> CmListener::take(Event event) {
+  if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+    return fail(Status::kDevice, "Listener::next", ENODEV, "the RDMA device that is listened on was removed");
+  // What comes of ids that are on their way to a channel of their own ends there.
+  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return std::optional<Incoming>();
+  const auto remote = remote_of(*event.operator->(), nic::facts_of(nic_)->network);
+  rdma_cm_id* const raw = event->id;
+  event.give_back();
+  auto id = Id::adopt(library_, raw);
+  if (id) return welcome(std::move(*id), remote);
+  dropped_.fetch_add(1, std::memory_order_relaxed);
+  return std::optional<Incoming>();
+}
+
+std::optional<Incoming> CmListener::welcome(Id id, const Result<Endpoint>& remote) {
+  char host[INET6_ADDRSTRLEN] = "the client";
+  const sockaddr& from = id->route.addr.dst_addr;
+  const void* bytes = from.sa_family == AF_INET6
+                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr)
+                          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+  (void)inet_ntop(from.sa_family, bytes, host, sizeof host);
+  if (std::strcmp(id->verbs->device->name, nic_.name()) != 0) {
+    refuse(id, format_error(Status::kRejected, "connect", 0,
+                            "the server serves device {} and the request came to {}: connect to an address of {}",
+                            nic_.name(), id->verbs->device->name, nic_.name()));
+    return std::nullopt;
+  }
+  if (remote) {
+    const auto fits = check_user_data(*remote, kMaxCmRequestBytes, "dial");
+    if (fits) {
+      return Incoming(std::make_unique<CmHandshake>(library_, watcher_, std::move(id), *remote, host), *remote);
+    }
+    refuse(id, fits.error());
+    return std::nullopt;
+  }
+  refuse(id, remote.error());
+  return std::nullopt;
+}
+
+void CmListener::refuse(const Id& id, const Error& error) noexcept {
+  dropped_.fetch_add(1, std::memory_order_relaxed);
+  const PrivateData data = encode_cm_reject(error.status(), error.text());
+  (void)library_.reject(id.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
+}
+
+/// Takes an id to where its device, or its path, is known.
+Result<void> resolve_address(const CmLibrary& library, const Id& id, sockaddr& to, const Subject& subject,
+                             Deadline deadline) {
+  if (library.resolve_addr(id.get(), &to, timeout_ms(deadline)) != 0)
+    return refused("rdma_resolve_addr", errno, subject);
+  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ADDR_RESOLVED, subject, deadline));
+  return {};
+}
+
+class CmManager final : public Manager {
+ public:
+  CmManager(const CmLibrary& library, nic::Nic& nic, std::unique_ptr<Watcher> watcher) noexcept
+      : library_(library), nic_(nic), watcher_(std::move(watcher)) {}
+  Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) override;
+  Result<std::unique_ptr<Listener>> listen(const ListenerOptions& options) override;
+
+ private:
+  [[nodiscard]] Result<Dialed> dial_one(sockaddr& to, const char* peer, const Endpoint& local, Deadline deadline);
+
+  const CmLibrary& library_;
+  nic::Nic& nic_;
+  const std::unique_ptr<Watcher> watcher_;
+};
+
+/// What `attempt` makes of the first address of a name that it gets anywhere with; else the first error.
+template <class Attempt>
+auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
+    -> decltype(attempt(std::declval<sockaddr&>(), deadline)) {
+  unsigned left = 0;
+  for (const addrinfo* at = addresses.get(); at != nullptr && left < kMaxAddresses; at = at->ai_next) ++left;
+  auto first = attempt(*addresses->ai_addr, share_of(deadline, left));
+  for (const addrinfo* at = addresses->ai_next; !first && left > 1; at = at->ai_next) {
+    auto next = attempt(*at->ai_addr, share_of(deadline, --left));
+    if (next) return next;
+  }
+  return first;
+}
+
+Result<Dialed> CmManager::dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) {
+  VERBENA_TRY(check_local(local, kMaxCmRequestBytes, "dial"));
+  const HostPort peer(host, port);
+  if (port == 0) return fail(Status::kBadArgument, "dial", 0, "nothing can listen at {}: give a port", peer.c_str());
+  VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
+  return try_each(addresses, deadline,
+                  [&](sockaddr& to, Deadline share) { return dial_one(to, peer.c_str(), local, share); });
+}
+
+Result<Dialed> CmManager::dial_one(sockaddr& to, const char* peer, const Endpoint& local, Deadline deadline) {
+  const Subject subject{.peer = peer};
+  VERBENA_ASSIGN(Id id, Id::create(library_));
+  VERBENA_TRY(resolve_address(library_, id, to, subject, deadline));
+  if (std::strcmp(id->verbs->device->name, nic_.name()) != 0)
+    return fail(Status::kBadArgument, "dial", 0,
+                "{} is reached by device {} and not by {}: choose that device, or none, or connect in socket mode",
+                peer, id->verbs->device->name, nic_.name());
+  if (library_.resolve_route(id.get(), timeout_ms(deadline)) != 0) return refused("rdma_resolve_route", errno, subject);
+  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ROUTE_RESOLVED, subject, deadline));
+  const PrivateData data = encode_cm_hello(local);
+  rdma_conn_param param = param_of(local, local.qp.max_rd_atomic, data);
+  if (library_.connect(id.get(), &param) != 0) return refused("rdma_connect", errno, subject);
+  auto remote = [&]() -> Result<Endpoint> {
+    VERBENA_ASSIGN(const Event event, id.channel().expect(RDMA_CM_EVENT_CONNECT_RESPONSE, subject, deadline));
+    auto told = remote_of(*event.operator->(), local.qp.network);
+    if (told) return told;
+    return fail(told.error().status(), told.error().call(), 0, "{}: {}", peer, told.error().text());
+  }();
+  if (!remote) return std::unexpected(remote.error());
+  return Dialed(std::make_unique<CmHandshake>(library_, *watcher_, std::move(id), *remote, peer), *remote);
+}
+
+/// An id bound to an address of this host.
+Result<Id> bind_to(const CmLibrary& library, const std::string& address, std::uint16_t port) {
+  const HostPort name(address, port);
+  VERBENA_ASSIGN(const Addresses addresses, resolve(address.empty() ? "::" : address, port, AI_PASSIVE));
+  return try_each(addresses, Deadline::never(), [&](sockaddr& to, Deadline) -> Result<Id> {
+    VERBENA_ASSIGN(Id id, Id::create(library));
+    if (library.bind_addr(id.get(), &to) != 0) return refused("rdma_bind_addr", errno, {.peer = name.c_str()});
+    return id;
+  });
+}
+
+Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& options) {
+  VERBENA_ASSIGN(Id id, bind_to(library_, options.address, options.port));
+  const HostPort name(options.address, options.port);
+  // Null while the address is any.
+  if (id->verbs != nullptr && std::strcmp(id->verbs->device->name, nic_.name()) != 0)
+    return fail(Status::kBadArgument, "Listener::open", 0,
+                "{} is an address of device {} and not of {}: listen on one of its own, or choose that device",
+                name.c_str(), id->verbs->device->name, nic_.name());
+  if (library_.listen(id.get(), static_cast<int>(options.max_pending)) != 0)
+    return refused("rdma_listen", errno, {.peer = name.c_str()});
+  VERBENA_ASSIGN(Fd closing, make_eventfd());
+  return std::make_unique<CmListener>(library_, *watcher_, nic_, std::move(id), std::move(closing));
+}
+
+Place place_at(const Id& id) {
+  Place place{.device = id->verbs->device->name, .port = id->port_num, .gid = {}};
+  const sockaddr& local = id->route.addr.src_addr;
+  if (local.sa_family == AF_INET) place.gid.address = gid_of(local);
+  return place;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& nic) {
+  VERBENA_ASSIGN(auto watcher, Watcher::start(library));
+  return std::make_unique<CmManager>(library, nic, std::move(watcher));
+}
+
+Result<Place> place_of(const CmLibrary& library, const std::string& address) {
+  VERBENA_ASSIGN(const Id id, bind_to(library, address, 0));
+  if (id->verbs != nullptr) return place_at(id);
+  return fail(Status::kNotFound, "cm::place_of", 0, "{} is no address of one device", address);
+}
+
+Result<Place> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port, Deadline deadline) {
+  const HostPort peer(host, port);
+  VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
+  return try_each(addresses, deadline, [&](sockaddr& to, Deadline share) -> Result<Place> {
+    VERBENA_ASSIGN(const Id id, Id::create(library));
+    VERBENA_TRY(resolve_address(library, id, to, {.peer = peer.c_str()}, share));
+    return place_at(id);
+  });
+}
+
+}  // namespace verbena::link::cm
