@@ -1,3 +1,4 @@
+#include "base/error.hpp"
 #include "info_host.hpp"
 #include "process.hpp"
 
@@ -281,6 +282,38 @@ TEST(InfoDevices, RelaxedOrderingFromThePciConfiguration) {
   EXPECT_EQ(relaxed(), "unknown: not a PCI Express device");
   host.put_raw(config, pci_config(0x10).substr(0, 0x68));
   EXPECT_EQ(relaxed(), "unknown: not a PCI Express device");
+}
+
+TEST(InfoDevices, AtomicsAreWhatTheOpenedDeviceSays) {
+  const FakeHost host;
+  put_roce(host);
+  std::vector<DeviceFacts> devices = read_devices(host.files());
+  ASSERT_EQ(devices.size(), 1u);
+  const auto said = [&](const Result<std::vector<nic::DeviceSummary>>& opened) {
+    explain_atomics(devices, opened);
+    return devices.front().atomic;
+  };
+  const auto of = [&](ibv_atomic_cap atomics) {
+    return said(std::vector<nic::DeviceSummary>{
+        {.device = "mlx5_1", .atomics = IBV_ATOMIC_NONE, .max_rd_atomic = 1},
+        {.device = "mlx5_0", .port = 1, .atomics = atomics, .max_rd_atomic = 16},
+        {.device = "mlx5_0", .port = 2, .atomics = atomics, .max_rd_atomic = 8},
+    });
+  };
+  EXPECT_EQ(of(IBV_ATOMIC_NONE), "none: the device has no atomic operations");
+  EXPECT_TRUE(of(IBV_ATOMIC_HCA).starts_with("among this device's own operations, not with the CPU's"));
+  EXPECT_TRUE(has(of(IBV_ATOMIC_HCA), "; 16 READs and atomics in flight on a queue pair"));
+  EXPECT_TRUE(of(IBV_ATOMIC_GLOB).starts_with("with every access to the memory, the CPU's"));
+
+  // What could not be opened, and why.
+  EXPECT_EQ(said(std::vector<nic::DeviceSummary>{}),
+            "unknown: the device cannot be opened; ibv_devinfo and dmesg say more");
+  devices.front().may_open = false;
+  EXPECT_EQ(said(std::vector<nic::DeviceSummary>{}), "unknown: this user cannot open /dev/infiniband/uverbs0");
+  devices.front().char_device.clear();
+  EXPECT_TRUE(has(said(std::vector<nic::DeviceSummary>{}), "no file under /dev/infiniband"));
+  EXPECT_EQ(said(fail(Status::kUnsupported, "list_devices", 0, "this build has no RDMA devices")),
+            "unknown: this build has no RDMA devices");
 }
 
 TEST(InfoMemory, TwoNodesWithDistancesAndTwoSizes) {
