@@ -1,6 +1,7 @@
 #include "base/error.hpp"
 #include "info_host.hpp"
 #include "process.hpp"
+#include "shell.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,6 +18,10 @@ namespace {
 using test::count_of;
 using test::FakeHost;
 using test::fix_of;
+using test::from_json;
+using test::have_python;
+using test::run;
+using Ran = test::ShellRan;
 using Kind = Finding::Kind;
 using namespace std::string_view_literals;
 
@@ -37,36 +42,6 @@ void put_roce(const FakeHost& host) {
   host.gid("mlx5_0", 1, 3, kIpv4, "RoCE v2", "ens1");
   // The kernel has files for all of the table, and refuses to read the types of empty entries.
   for (unsigned index = 4; index < 16; ++index) host.gid("mlx5_0", 1, index, kEmptyGid, "", "");
-}
-
-/// Exit code and stdout of a shell command.
-struct Ran {
-  int exit = -1;
-  std::string out;
-};
-Ran run(const std::string& command) {
-  Ran ran;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return ran;
-  char part[4096];
-  for (std::size_t got; (got = std::fread(part, 1, sizeof part, pipe)) != 0;) ran.out.append(part, got);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) ran.exit = WEXITSTATUS(status);
-  return ran;
-}
-
-bool have_python() {
-  static const bool have = run("python3 -c 'import json' 2>&1").exit == 0;
-  return have;
-}
-
-/// What a JSON parser makes of `json`: `expression` of it, called `host`, as text.
-std::string from_json(const std::string& json, const std::string& expression) {
-  const test::Scratch scratch;
-  scratch.write("info.json", json);
-  const Ran ran = run(fmt::format("python3 -c 'import json; host = json.load(open(\"{}\")); print({})' 2>&1",
-                                  (scratch.path() / "info.json").string(), expression));
-  return ran.out.substr(0, ran.out.find_last_not_of('\n') + 1);
 }
 
 TEST(InfoHost, EmptyTreeHasNoDeviceAndNoProblem) {
@@ -504,7 +479,7 @@ TEST(InfoHostile, NoFileCanMakeItFail) {
     objects += (objects.empty() ? "" : ",") + info_json(facts, findings);
   }
   if (!have_python()) return;
-  EXPECT_EQ(from_json("[" + objects + "]", "len(host), {h[\"devices\"][0][\"name\"] for h in host}"),
+  EXPECT_EQ(from_json("[" + objects + "]", "len(data), {h[\"devices\"][0][\"name\"] for h in data}"),
             fmt::format("{} {{'mlx5_0'}}", std::size(all)));
 }
 
@@ -534,12 +509,12 @@ TEST(InfoJson, HasTheFactsOfTheText) {
   const std::string json = info_json(facts, find_problems(facts));
   const std::string all =
       from_json(json,
-                "[p[\"gid_index\"] for d in host[\"devices\"] for p in d[\"ports\"]],"
-                "[g[\"index\"] for g in host[\"devices\"][0][\"ports\"][0][\"gids\"] if g[\"chosen\"]],"
-                "[d[\"distance\"] for d in host[\"devices\"][0][\"distances\"]],"
-                "host[\"limits\"][\"locked_memory_bytes\"],"
-                "[f[\"kind\"] for f in host[\"findings\"]],"
-                "len(host[\"memory\"][\"nodes\"])");
+                "[p[\"gid_index\"] for d in data[\"devices\"] for p in d[\"ports\"]],"
+                "[g[\"index\"] for g in data[\"devices\"][0][\"ports\"][0][\"gids\"] if g[\"chosen\"]],"
+                "[d[\"distance\"] for d in data[\"devices\"][0][\"distances\"]],"
+                "data[\"limits\"][\"locked_memory_bytes\"],"
+                "[f[\"kind\"] for f in data[\"findings\"]],"
+                "len(data[\"memory\"][\"nodes\"])");
   EXPECT_EQ(all, "[3] [3] [21, 10] {'soft': 65536, 'hard': None} ['problem'] 2");
 }
 
@@ -556,8 +531,8 @@ TEST(InfoProgram, TextJsonAndUsage) {
   const Ran json = run(VERBENA_INFO " --json");
   EXPECT_EQ(json.exit, 0);
   if (have_python()) {
-    EXPECT_EQ(from_json(json.out, "host[\"nic\"][\"name\"]"), "soft");
-    EXPECT_EQ(from_json(json.out, "host[\"permissions\"][\"membarrier\"][\"works\"]"), "True");
+    EXPECT_EQ(from_json(json.out, "data[\"nic\"][\"name\"]"), "soft");
+    EXPECT_EQ(from_json(json.out, "data[\"permissions\"][\"membarrier\"][\"works\"]"), "True");
   }
 
   // The kernel ends a process whose memfd grows past this limit, unless it ignores that signal.
