@@ -3,7 +3,7 @@
 # the emulated machine (scripts/softroce.sh), and prints the medians of their ratios with the targets.
 # usage: bench/softroce.sh [--rounds N] [--iterations N] [--build DIR] [--no-packages]
 #   --rounds N      rounds, each of which measures everything once (default 5)
-#   --iterations N  operations of each latency test in a round; the bandwidth test has a tenth (default 1000)
+#   --iterations N  operations of each latency test in a round; the bandwidth test has half (default 1000)
 #   --build DIR     release build to use and to make where there is none (default build-bench)
 # Ends with 0 when everything was measured, whether the targets are met or not, and otherwise as scripts/softroce.sh.
 set -euo pipefail

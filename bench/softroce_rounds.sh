@@ -7,7 +7,7 @@ set -euo pipefail
 build=${1:?} rounds=${2:?} iterations=${3:?}
 results=${VERBENA_RESULTS:?softroce_rounds.sh runs in the machine of scripts/softroce.sh}
 perf=$build/src/programs/verbena-perf
-large=$((iterations / 10)) in_flight=32 port=18600
+large=$((iterations / 2)) in_flight=32 port=18600
 
 die() { echo "bench: $*" >&2; exit 1; }
 note() { echo "$1 $2" >>"$results/figures"; }

@@ -76,15 +76,16 @@ class PerfRun {
       if (const Status status = round(done_ + 1, end_.patience()); status != Status::kOk) return status;
     }
     const engine::Counters before = end_.counters();
+    // One reading a round, which ends one latency and begins the next.
     const std::uint64_t begin = ticks_now();
-    std::uint64_t now = begin;
+    std::uint64_t start = begin;
     for (const std::uint64_t last = done_ + arguments_.iterations; done_ < last; ++done_) {
-      const std::uint64_t start = ticks_now();
       if (const Status status = round(done_ + 1, end_.patience(start)); status != Status::kOk) return status;
-      now = ticks_now();
+      const std::uint64_t now = ticks_now();
       result_.ticks.record(now - start);
+      start = now;
     }
-    finish(before, begin, now);
+    finish(before, begin, start);
     return Status::kOk;
   }
 

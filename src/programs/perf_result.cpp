@@ -51,9 +51,9 @@ std::string perf_text(const PerfResult& result) {
     text += fmt::format("  bandwidth: {}/s, {:.0f} operations/s, {} in flight\n", human_bytes(bytes_per_s(result)),
                         operations_per_s(result), a.in_flight);
   text += fmt::format("  each operation: {}\n", work_text(result));
-  text += fmt::format(
-      "  by {}: {}; busy polling{}; two readings of the clock are {:.0f} ns of each latency\n", result.nic, result.path,
-      a.where.cpu ? fmt::format(" on cpu {}", *a.where.cpu) : std::string(", on any cpu"), result.clock_ns);
+  text += fmt::format("  by {}: {}; busy polling{}; reading the clock is {:.0f} ns of each latency\n", result.nic,
+                      result.path, a.where.cpu ? fmt::format(" on cpu {}", *a.where.cpu) : std::string(", on any cpu"),
+                      result.clock_ns);
   return text + fmt::format("  {}\n", environment_text(result.environment));
 }
 
