@@ -14,7 +14,8 @@ note() { echo "$1 $2" >>"$results/figures"; }
 
 # ours NAME ARGUMENT...: verbena-perf; --local pins the client to cpu 0 and the server to cpu 1.
 ours() {
-  timeout -k 5 120 "$perf" "${@:2}" --local -d rxe0 --timeout-ms 30000 --json >/tmp/one || die "verbena-perf ${*:2} failed"
+  timeout -k 5 120 "$perf" "${@:2}" --local -d rxe0 --timeout-ms 30000 --json >/tmp/one ||
+    die "verbena-perf ${*:2} failed"
   note "$1" "$(</tmp/one)"
 }
 

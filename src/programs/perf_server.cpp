@@ -114,6 +114,7 @@ Result<PerfLocalServer> PerfLocalServer::start(const PerfWhere& where) {
                                  std::to_string(where.timeout_ms)};
   if (where.cpu) words.insert(words.end(), {"--cpu", std::to_string(*where.cpu)});
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   std::array<int, 2> out{};
