@@ -77,6 +77,8 @@ gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads
 # The NIC seam on the device; the soft NIC's cases of the same suite run outside.
 gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
+# verbena-perf between two processes on the device, and what ends a run there.
+gtest perf 300 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnds*'
 
 ((failed)) && exit 1
 ((ran)) || exit 77

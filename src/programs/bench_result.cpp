@@ -80,12 +80,7 @@ std::string failures_json(const BenchResult& result) {
 }
 
 std::string environment_json(const BenchResult& result) {
-  const Environment& e = result.environment;
-  return fmt::format(R"({{"cores":{},"cpus_allowed":{},"cpu":{},"kernel":{},"page_bytes":{},)"
-                     R"("transparent_hugepages":{},"hugepages":{},"build":{},"server":{}}})",
-                     e.cores_online, e.cpus_allowed, json_string(e.cpu_model), json_string(e.kernel), e.page_bytes,
-                     json_string(e.transparent_hugepages), json_string(e.hugepages), json_string(e.build),
-                     json_string(result.server));
+  return fmt::format(R"({{{},"server":{}}})", environment_members(result.environment), json_string(result.server));
 }
 
 }  // namespace
@@ -112,7 +107,6 @@ BenchSummary summarize(const BenchResult& result) {
 
 std::string bench_text(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
-  const Environment& e = result.environment;
   const BenchSummary summary = summarize(result);
   std::string text =
       fmt::format("bench of {}: {} keys of {} B, values of {} B, {} % reads, depth {}, {} rounds\n", result.endpoint,
@@ -122,10 +116,7 @@ std::string bench_text(const BenchResult& result) {
   if (result.gets.count() != 0) text += latency_text("get", result.gets, summary.get_lines);
   if (result.puts.count() != 0) text += latency_text("put", result.puts, summary.put_lines);
   text += failures_text(result) + line_text(result, summary) + memcpy_text(summary);
-  text +=
-      fmt::format("  on {} cores ({} allowed), {}, {}, pages {} B, transparent hugepages {}, hugepages free {}, {}\n",
-                  e.cores_online, e.cpus_allowed, e.cpu_model, e.kernel, e.page_bytes, e.transparent_hugepages,
-                  e.hugepages, e.build);
+  text += fmt::format("  {}\n", environment_text(result.environment));
   return text + fmt::format("  server: {}\n", result.server);
 }
 

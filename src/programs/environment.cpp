@@ -36,6 +36,19 @@ std::string or_unknown(std::string_view text) { return text.empty() ? "unknown" 
 
 }  // namespace
 
+std::string environment_text(const Environment& e) {
+  return fmt::format("on {} cores ({} allowed), {}, {}, pages {} B, transparent hugepages {}, hugepages free {}, {}",
+                     e.cores_online, e.cpus_allowed, e.cpu_model, e.kernel, e.page_bytes, e.transparent_hugepages,
+                     e.hugepages, e.build);
+}
+
+std::string environment_members(const Environment& e) {
+  return fmt::format(R"("cores":{},"cpus_allowed":{},"cpu":{},"kernel":{},"page_bytes":{},)"
+                     R"("transparent_hugepages":{},"hugepages":{},"build":{})",
+                     e.cores_online, e.cpus_allowed, json_string(e.cpu_model), json_string(e.kernel), e.page_bytes,
+                     json_string(e.transparent_hugepages), json_string(e.hugepages), json_string(e.build));
+}
+
 std::string_view proc_field(std::string_view text, std::string_view name) {
   while (!text.empty()) {
     const std::size_t end = text.find('\n');

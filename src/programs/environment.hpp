@@ -21,6 +21,11 @@ struct Environment {
 /// Reads it from the running system; what cannot be read says "unknown".
 [[nodiscard]] Environment read_environment();
 
+/// "on 2 cores (2 allowed), ...", one line without its break.
+[[nodiscard]] std::string environment_text(const Environment& environment);
+/// The members of a JSON object, without its braces.
+[[nodiscard]] std::string environment_members(const Environment& environment);
+
 /// The value of the first `name: value` line of /proc/cpuinfo or /proc/meminfo text; empty when there is none.
 [[nodiscard]] std::string_view proc_field(std::string_view text, std::string_view name);
 /// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.

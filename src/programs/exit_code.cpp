@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace verbena::programs {
+namespace {
+const char* program = "verbena-kv";
+}  // namespace
+
+void set_program(const char* name) noexcept { program = name; }
 
 Exit exit_of(Status status) noexcept {
   switch (status) {
@@ -14,8 +19,7 @@ Exit exit_of(Status status) noexcept {
 }
 
 void complain_text(std::string_view text) {
-  std::string line = "verbena-kv: ";
-  line.append(text);
+  std::string line = fmt::format("{}: {}", program, text);
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   std::replace_if(line.begin(), line.end(), is_control, '?');
   line.push_back('\n');

@@ -26,6 +26,8 @@ enum class Exit : int {
 /// The exit code that an operation's status stands for.
 [[nodiscard]] Exit exit_of(Status status) noexcept;
 
+/// Whose complaints they are: "verbena-kv" unless said otherwise. Static storage. \thread main, before any complaint
+void set_program(const char* name) noexcept;
 /// One line on stderr: "verbena-kv: ...". Line breaks and other control characters in it become '?'.
 void complain_text(std::string_view text);
 

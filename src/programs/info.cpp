@@ -25,6 +25,7 @@ HostFacts read_host(const SystemFiles& files) {
                   .limits = read_limits(files),
                   .permissions = probe_permissions(files),
                   .nic = {}};
+  if (!facts.devices.empty()) explain_atomics(facts.devices, nic::list_devices());
   facts.nic = choose_nic(facts);
   return facts;
 }

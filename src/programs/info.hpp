@@ -4,6 +4,7 @@
 // follow from both: so each step is tested on trees that no test machine has.
 #pragma once
 
+#include "nic/verbs.hpp"
 #include "programs/info_files.hpp"
 
 #include <array>
@@ -51,7 +52,8 @@ struct DeviceFacts {
   std::string char_device;         ///< "/dev/infiniband/uverbs0"; empty when no driver registered one.
   bool char_device_there = false;  ///< In this container or chroot.
   bool may_open = false;
-  std::string atomic, relaxed_ordering;  ///< Sentences: sysfs does not tell for sure.
+  std::string atomic;            ///< A sentence; empty until explain_atomics.
+  std::string relaxed_ordering;  ///< A sentence: sysfs does not tell for sure.
   std::vector<PortFacts> ports;
 };
 
@@ -136,6 +138,9 @@ struct Finding {
 [[nodiscard]] RdmaModules read_modules(const SystemFiles& files);
 [[nodiscard]] MemoryFacts read_memory(const SystemFiles& files);
 [[nodiscard]] ProcessLimits read_limits(const SystemFiles& files);
+
+/// Fills in what atomics the devices have, which only an opened one tells: `opened` is what nic::list_devices says.
+void explain_atomics(std::vector<DeviceFacts>& devices, const Result<std::vector<nic::DeviceSummary>>& opened);
 
 /// Fills in which GID the library would choose of the port, and why not the others.
 void explain_gids(PortFacts& port);

@@ -124,8 +124,23 @@ std::string relaxed_ordering_of(const SystemFiles& files, const std::string& dev
   return "unknown: not a PCI Express device";
 }
 
-/// What only an opened device tells. The archive calls no verbs library yet: the verbs NIC fills this in.
-std::string atomic_of(const DeviceFacts& /*device*/) { return "unknown: needs the device opened"; }
+/// What an opened device says of its atomics. Of several ports, the first: they are the device's.
+std::string atomic_of(const nic::DeviceSummary& summary) {
+  const std::string depth = fmt::format("{} READs and atomics in flight on a queue pair", summary.max_rd_atomic);
+  switch (summary.atomics) {
+    case IBV_ATOMIC_NONE: return "none: the device has no atomic operations";
+    case IBV_ATOMIC_HCA: return "among this device's own operations, not with the CPU's or another device's; " + depth;
+    case IBV_ATOMIC_GLOB: return "with every access to the memory, the CPU's and other devices' too; " + depth;
+  }
+  return "unknown: the device names a kind that is not known here; " + depth;
+}
+
+/// Why a device is not among those that were opened.
+std::string not_opened(const DeviceFacts& device) {
+  if (device.char_device.empty()) return "unknown: no file under /dev/infiniband to open the device by";
+  if (!device.may_open) return fmt::format("unknown: this user cannot open {}", device.char_device);
+  return "unknown: the device cannot be opened; ibv_devinfo and dmesg say more";
+}
 
 DeviceFacts read_device(const SystemFiles& files, const std::string& name) {
   const std::string directory = fmt::format("{}/{}", kClass, name);
@@ -143,7 +158,6 @@ DeviceFacts read_device(const SystemFiles& files, const std::string& name) {
     device.char_device_there = files.exists(path);
     device.may_open = files.may_open(path);
   }
-  device.atomic = atomic_of(device);
   device.relaxed_ordering = relaxed_ordering_of(files, directory);
   std::vector<std::string> ports = files.names(directory + "/ports");
   std::erase_if(ports, [](const std::string& port) {
@@ -160,6 +174,17 @@ std::vector<DeviceFacts> read_devices(const SystemFiles& files) {
   std::vector<DeviceFacts> devices;
   for (const std::string& name : files.names(kClass)) devices.push_back(read_device(files, name));
   return devices;
+}
+
+void explain_atomics(std::vector<DeviceFacts>& devices, const Result<std::vector<nic::DeviceSummary>>& opened) {
+  for (DeviceFacts& device : devices) {
+    if (!opened) {
+      device.atomic = fmt::format("unknown: {}", opened.error().text());
+      continue;
+    }
+    const auto found = std::ranges::find(*opened, device.name, &nic::DeviceSummary::device);
+    device.atomic = found != opened->end() ? atomic_of(*found) : not_opened(device);
+  }
 }
 
 RdmaModules read_modules(const SystemFiles& files) {

@@ -69,7 +69,7 @@ void put_devices(std::string& text, const HostFacts& facts) {
         or_unknown(device.guid));
     put(text, "    NUMA      {}\n", place_text(device, facts.memory));
     put(text, "    access    {}\n", access_text(device));
-    put(text, "    ATOMIC    {}\n", device.atomic);
+    put(text, "    ATOMIC    {}\n", or_unknown(device.atomic));
     put(text, "    relaxed   {}\n", device.relaxed_ordering);
     for (const PortFacts& port : device.ports) put_port(text, port);
   }

@@ -16,12 +16,6 @@
 namespace verbena::programs {
 namespace {
 
-/// A poll of a line that the other core is about to write delays that write. Spaced by some tens of cycles, polls
-/// see the new value sooner: 24 to 32 groups of four instructions were best where this was tried.
-void space_polls() noexcept {
-  for (int i = 0; i < 24; ++i) asm volatile("nop; nop; nop; nop");
-}
-
 // 128: the neighbouring line is fetched along with one on many processors.
 struct SharedLine {
   alignas(128) std::atomic<std::uint64_t> turn{0};

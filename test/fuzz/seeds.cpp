@@ -6,6 +6,7 @@
 #include "link/frames.hpp"
 #include "message/wire.hpp"
 #include "nic/soft/layout.hpp"
+#include "programs/perf_wire.hpp"
 
 #include <concepts>
 #include <cstdio>
@@ -93,6 +94,23 @@ void add_message_wire(Seeds& out) {
   out.push_back({"message_wire/fields", Seed(1).bytes(with_lease.bytes().subspan(2))});
   out.push_back({"message_wire/reserved", Seed(1).bytes(plain.bytes().subspan(2)).text("!")});
   out.push_back({"message_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
+}
+
+void add_perf_wire(Seeds& out) {
+  using namespace programs;
+  const perf_wire::RunHello run{
+      .test = PerfTest::kWriteBw, .session = 1, .bytes = 65536, .rounds = 100, .in_flight = 32};
+  const perf_wire::LinkHello link{.session = 1,
+                                  .address = 4096,
+                                  .length = 64,
+                                  .memory = 1,
+                                  .rkey = 1,
+                                  .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+  const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(6); };
+  out.push_back({"perf_wire/run", Seed(0).put(run)});
+  out.push_back({"perf_wire/link", Seed(0).put(link)});
+  out.push_back({"perf_wire/run_fields", Seed(1).bytes(behind_front(run))});
+  out.push_back({"perf_wire/link_fields", Seed(1).bytes(behind_front(link))});
 }
 
 void add_kv_wire(Seeds& out) {
@@ -328,6 +346,7 @@ int main(int argc, char** argv) {
   add_link_frames(seeds);
   add_message_channel(seeds);
   add_message_wire(seeds);
+  add_perf_wire(seeds);
   add_soft_rendezvous(seeds);
   add_soft_ring(seeds);
   int failed = 0;

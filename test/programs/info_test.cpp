@@ -1,5 +1,7 @@
+#include "base/error.hpp"
 #include "info_host.hpp"
 #include "process.hpp"
+#include "shell.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,6 +18,10 @@ namespace {
 using test::count_of;
 using test::FakeHost;
 using test::fix_of;
+using test::from_json;
+using test::have_python;
+using test::run;
+using Ran = test::ShellRan;
 using Kind = Finding::Kind;
 using namespace std::string_view_literals;
 
@@ -36,36 +42,6 @@ void put_roce(const FakeHost& host) {
   host.gid("mlx5_0", 1, 3, kIpv4, "RoCE v2", "ens1");
   // The kernel has files for all of the table, and refuses to read the types of empty entries.
   for (unsigned index = 4; index < 16; ++index) host.gid("mlx5_0", 1, index, kEmptyGid, "", "");
-}
-
-/// Exit code and stdout of a shell command.
-struct Ran {
-  int exit = -1;
-  std::string out;
-};
-Ran run(const std::string& command) {
-  Ran ran;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return ran;
-  char part[4096];
-  for (std::size_t got; (got = std::fread(part, 1, sizeof part, pipe)) != 0;) ran.out.append(part, got);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) ran.exit = WEXITSTATUS(status);
-  return ran;
-}
-
-bool have_python() {
-  static const bool have = run("python3 -c 'import json' 2>&1").exit == 0;
-  return have;
-}
-
-/// What a JSON parser makes of `json`: `expression` of it, called `host`, as text.
-std::string from_json(const std::string& json, const std::string& expression) {
-  const test::Scratch scratch;
-  scratch.write("info.json", json);
-  const Ran ran = run(fmt::format("python3 -c 'import json; host = json.load(open(\"{}\")); print({})' 2>&1",
-                                  (scratch.path() / "info.json").string(), expression));
-  return ran.out.substr(0, ran.out.find_last_not_of('\n') + 1);
 }
 
 TEST(InfoHost, EmptyTreeHasNoDeviceAndNoProblem) {
@@ -283,6 +259,38 @@ TEST(InfoDevices, RelaxedOrderingFromThePciConfiguration) {
   EXPECT_EQ(relaxed(), "unknown: not a PCI Express device");
 }
 
+TEST(InfoDevices, AtomicsAreWhatTheOpenedDeviceSays) {
+  const FakeHost host;
+  put_roce(host);
+  std::vector<DeviceFacts> devices = read_devices(host.files());
+  ASSERT_EQ(devices.size(), 1u);
+  const auto said = [&](const Result<std::vector<nic::DeviceSummary>>& opened) {
+    explain_atomics(devices, opened);
+    return devices.front().atomic;
+  };
+  const auto of = [&](ibv_atomic_cap atomics) {
+    return said(std::vector<nic::DeviceSummary>{
+        {.device = "mlx5_1", .atomics = IBV_ATOMIC_NONE, .max_rd_atomic = 1},
+        {.device = "mlx5_0", .port = 1, .atomics = atomics, .max_rd_atomic = 16},
+        {.device = "mlx5_0", .port = 2, .atomics = atomics, .max_rd_atomic = 8},
+    });
+  };
+  EXPECT_EQ(of(IBV_ATOMIC_NONE), "none: the device has no atomic operations");
+  EXPECT_TRUE(of(IBV_ATOMIC_HCA).starts_with("among this device's own operations, not with the CPU's"));
+  EXPECT_TRUE(has(of(IBV_ATOMIC_HCA), "; 16 READs and atomics in flight on a queue pair"));
+  EXPECT_TRUE(of(IBV_ATOMIC_GLOB).starts_with("with every access to the memory, the CPU's"));
+
+  // What could not be opened, and why.
+  EXPECT_EQ(said(std::vector<nic::DeviceSummary>{}),
+            "unknown: the device cannot be opened; ibv_devinfo and dmesg say more");
+  devices.front().may_open = false;
+  EXPECT_EQ(said(std::vector<nic::DeviceSummary>{}), "unknown: this user cannot open /dev/infiniband/uverbs0");
+  devices.front().char_device.clear();
+  EXPECT_TRUE(has(said(std::vector<nic::DeviceSummary>{}), "no file under /dev/infiniband"));
+  EXPECT_EQ(said(fail(Status::kUnsupported, "list_devices", 0, "this build has no RDMA devices")),
+            "unknown: this build has no RDMA devices");
+}
+
 TEST(InfoMemory, TwoNodesWithDistancesAndTwoSizes) {
   const FakeHost host;
   host.node(0, "0-3", "10 21");
@@ -471,7 +479,7 @@ TEST(InfoHostile, NoFileCanMakeItFail) {
     objects += (objects.empty() ? "" : ",") + info_json(facts, findings);
   }
   if (!have_python()) return;
-  EXPECT_EQ(from_json("[" + objects + "]", "len(host), {h[\"devices\"][0][\"name\"] for h in host}"),
+  EXPECT_EQ(from_json("[" + objects + "]", "len(data), {h[\"devices\"][0][\"name\"] for h in data}"),
             fmt::format("{} {{'mlx5_0'}}", std::size(all)));
 }
 
@@ -501,12 +509,12 @@ TEST(InfoJson, HasTheFactsOfTheText) {
   const std::string json = info_json(facts, find_problems(facts));
   const std::string all =
       from_json(json,
-                "[p[\"gid_index\"] for d in host[\"devices\"] for p in d[\"ports\"]],"
-                "[g[\"index\"] for g in host[\"devices\"][0][\"ports\"][0][\"gids\"] if g[\"chosen\"]],"
-                "[d[\"distance\"] for d in host[\"devices\"][0][\"distances\"]],"
-                "host[\"limits\"][\"locked_memory_bytes\"],"
-                "[f[\"kind\"] for f in host[\"findings\"]],"
-                "len(host[\"memory\"][\"nodes\"])");
+                "[p[\"gid_index\"] for d in data[\"devices\"] for p in d[\"ports\"]],"
+                "[g[\"index\"] for g in data[\"devices\"][0][\"ports\"][0][\"gids\"] if g[\"chosen\"]],"
+                "[d[\"distance\"] for d in data[\"devices\"][0][\"distances\"]],"
+                "data[\"limits\"][\"locked_memory_bytes\"],"
+                "[f[\"kind\"] for f in data[\"findings\"]],"
+                "len(data[\"memory\"][\"nodes\"])");
   EXPECT_EQ(all, "[3] [3] [21, 10] {'soft': 65536, 'hard': None} ['problem'] 2");
 }
 
@@ -523,8 +531,8 @@ TEST(InfoProgram, TextJsonAndUsage) {
   const Ran json = run(VERBENA_INFO " --json");
   EXPECT_EQ(json.exit, 0);
   if (have_python()) {
-    EXPECT_EQ(from_json(json.out, "host[\"nic\"][\"name\"]"), "soft");
-    EXPECT_EQ(from_json(json.out, "host[\"permissions\"][\"membarrier\"][\"works\"]"), "True");
+    EXPECT_EQ(from_json(json.out, "data[\"nic\"][\"name\"]"), "soft");
+    EXPECT_EQ(from_json(json.out, "data[\"permissions\"][\"membarrier\"][\"works\"]"), "True");
   }
 
   // The kernel ends a process whose memfd grows past this limit, unless it ignores that signal.

@@ -238,7 +238,7 @@ TEST_F(Kv, OutputThatCannotBeWrittenIsAnError) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "needs /dev/full";
   put("full", "x");
   const std::string command =
-      std::string(VERBENA_KV) + " get full -p " + std::to_string(server_->port()) + " >/dev/full 2>/dev/null";
+      std::string(VERBENA_PROGRAM) + " get full -p " + std::to_string(server_->port()) + " >/dev/full 2>/dev/null";
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
 }

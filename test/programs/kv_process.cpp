@@ -29,10 +29,10 @@ std::vector<char*> as_argv(std::vector<std::string>& words) {
   return argv;
 }
 
-/// In the child: becomes verbena-kv.
+/// In the child: becomes the program.
 [[noreturn]] void become(char* const* argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::execv(VERBENA_KV, argv);
+  ::execv(VERBENA_PROGRAM, argv);
   ::_exit(126);
 }
 
@@ -57,7 +57,7 @@ void take(int& fd, std::string& text) {
 KvProcess::KvProcess(const Arguments& arguments) {
   // A child that ends early must not end the test by SIGPIPE.
   std::signal(SIGPIPE, SIG_IGN);
-  std::vector<std::string> words{VERBENA_KV};
+  std::vector<std::string> words{VERBENA_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = as_argv(words);
   std::array<int, 2> in{}, out{}, err{};
@@ -161,7 +161,7 @@ Ran KvServer::run(Arguments arguments, const std::string& input) const {
 }
 
 KvTerminal::KvTerminal(std::uint16_t port) {
-  std::vector<std::string> words{VERBENA_KV, "shell", "-p", std::to_string(port), "--timeout-ms", "30000"};
+  std::vector<std::string> words{VERBENA_PROGRAM, "shell", "-p", std::to_string(port), "--timeout-ms", "30000"};
   const std::vector<char*> argv = as_argv(words);
   winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
   pid_ = ::forkpty(&terminal_, nullptr, nullptr, &size);

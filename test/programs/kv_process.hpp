@@ -1,4 +1,4 @@
-// Runs the real verbena-kv: one command to its end, or a server beside the test.
+// Runs the real verbena-kv (or what VERBENA_PROGRAM names): one command to its end, or a server beside the test.
 #pragma once
 
 #include <sys/types.h>

@@ -1,0 +1,56 @@
+"""Prints the figures that softroce_rounds.sh noted as a table of medians, with the targets beside them.
+
+usage: softroce_table.py FILE         each line of FILE is a name and a JSON value
+"""
+
+import statistics
+import sys
+
+from kv_table import number, ratio, read
+
+# Columns of perftest's lines.
+TYPICAL_US, AVERAGE_GBIT = 4, 3
+
+
+def main(path):
+    figures = read(path)
+
+    def ours(name):
+        return [run['latency']['median_ns'] for run in figures[name]]
+
+    def theirs(name):
+        return [run[TYPICAL_US] * 1000 for run in figures[name]]
+
+    bandwidth = [run['bytes_per_s'] * 8e-9 for run in figures['write-bw']]
+    rows = [
+        ('blocking read 8 B, to ib_read_lat', 'ns', ours('read'), theirs('ib_read_lat'), 1.1, False),
+        ('write ping-pong 8 B, to ib_write_lat', 'ns', ours('pingpong'), theirs('ib_write_lat'), 1.1, False),
+        ('blocking write 8 B, to a bare loop', 'ns', ours('write'),
+         [run['median_ns'] for run in figures['bare_write']], 1.1, False),
+        ('message ping-pong 8 B, to ib_send_lat', 'ns', ours('message'), theirs('ib_send_lat'), None, False),
+        ('bandwidth of 64 KiB, to ib_write_bw', 'Gbit/s', bandwidth,
+         [run[AVERAGE_GBIT] for run in figures['ib_write_bw']], 0.95, True),
+    ]
+    print(f"{'medians of rounds':38} {'ours':>10} {'theirs':>10} {'':7} {'ratio':>6}  {'range':13} {'target':>7}  met")
+    for name, unit, our, their, target, more in rows:
+        # Round by round: what the machine did to one it did to the other.
+        ratios = [ratio(a, b) for a, b in zip(our, their)]
+        middle = statistics.median(ratios)
+        met = '-' if target is None else 'yes' if (middle >= target if more else middle <= target) else 'missed'
+        bound = '-' if target is None else f"{'>=' if more else '<='} {target}"
+        print(f'{name:38} {number(statistics.median(our)):>10} {number(statistics.median(their)):>10} {unit:7} '
+              f'{middle:6.3f}  {min(ratios):.3f}-{max(ratios):.3f}   {bound:>7}  {met}')
+    print(f'\nwork of an operation of ours, {len(bandwidth)} interleaved rounds:')
+    for name in ('read', 'pingpong', 'write', 'message', 'write-bw'):
+        work, count = figures[name][-1]['work'], figures[name][-1]['iterations']
+        print(f'  {name:9} ' + ', '.join(f'{key} {value / count:.2f}' for key, value in work.items()))
+    run = figures['read'][0]
+    print(f"on {run['nic']}: {run['path']}")
+    for name, value in run['environment'].items():
+        print(f'  {name}: {value}')
+
+
+if __name__ == '__main__':
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])

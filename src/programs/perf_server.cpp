@@ -1,0 +1,150 @@
+// The other end of verbena-perf: a server of one client after the other, and the one that --local starts.
+#include "programs/perf.hpp"
+#include "programs/perf_end.hpp"
+#include "programs/values.hpp"
+
+#include "base/error.hpp"
+#include "host/topology.hpp"
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <vector>
+
+namespace verbena::programs {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout{20};
+constexpr std::chrono::seconds kEndTimeout{2};
+
+/// One client. False: it was none, and was sent away.
+Result<bool> serve_client(PerfDevice& device, link::Listener& listener, std::chrono::milliseconds timeout) {
+  VERBENA_ASSIGN(link::Incoming control, listener.next(Deadline::never()));
+  const auto data = message::Channel::user_data_of(control.remote());
+  const auto run = data ? perf_wire::decode_run(*data) : std::unexpected(Status::kProtocol);
+  if (!run) {
+    control.reject(Status::kProtocol, "this is a verbena-perf server, and that is no hello of its version");
+    complain("sent a client away whose hello makes no sense");
+    return false;
+  }
+  auto end = PerfEnd::create(device, *run, PerfRole::kServer, timeout);
+  if (!end) {
+    control.reject(end.error().status(), end.error().text());
+    return std::unexpected(end.error());
+  }
+  if (const auto welcomed = (*end)->welcome(control, listener); !welcomed) {
+    control.reject(welcomed.error().status(), welcomed.error().text());
+    return std::unexpected(welcomed.error());
+  }
+  const Status status = (*end)->serve();
+  if (status != Status::kOk)
+    return fail(status, "verbena-perf", 0, "a run of {} with {} B broke", to_string(run->test), run->bytes);
+  return true;
+}
+
+Result<void> serve(const PerfServeArguments& arguments) {
+  const PerfWhere& where = arguments.where;
+  VERBENA_ASSIGN(PerfDevice device, PerfDevice::open(where.device));
+  VERBENA_ASSIGN(const auto listener, link::Listener::open({.address = where.address, .port = where.port}));
+  if (where.cpu) VERBENA_TRY(host::pin_this_thread(*where.cpu));
+  fmt::print("verbena-perf: serving on {}\n", endpoint(where.address, listener->port()));
+  std::fflush(stdout);
+  for (;;) {
+    const auto served = serve_client(device, *listener, std::chrono::milliseconds{where.timeout_ms});
+    if (served && *served && arguments.once) return {};
+    if (served) continue;
+    // The device is what the next client needs as well.
+    if (arguments.once || damage_of(served.error().status()) == Damage::kDevice) return std::unexpected(served.error());
+    complain("{}: {}", to_string(served.error().status()), served.error().text());
+  }
+}
+
+/// In the child: becomes the server. Nothing here allocates: the arguments were made before the fork.
+[[noreturn]] void become_server(char* const* argv, int out) noexcept {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::dup2(out, STDOUT_FILENO);
+  ::execv("/proc/self/exe", argv);
+  ::_exit(126);
+}
+
+/// Reads up to a line break, the end, or the deadline. False: the deadline.
+bool read_line(int fd, std::string& line, Deadline deadline) {
+  std::array<char, 256> part;
+  while (line.find('\n') == std::string::npos) {
+    pollfd readable{fd, POLLIN, 0};
+    const int ready = ::poll(&readable, 1, deadline.left_ms());
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t got = ::read(fd, part.data(), part.size());
+    if (got <= 0) return true;
+    line.append(part.data(), static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+}  // namespace
+
+Exit run_perf_server(const PerfServeArguments& arguments) {
+  const auto served = serve(arguments);
+  if (served) return Exit::kDone;
+  complain("{}: {}", to_string(served.error().status()), served.error().text());
+  return Exit::kError;
+}
+
+Result<PerfLocalServer> PerfLocalServer::start(const PerfWhere& where) {
+  std::vector<std::string> words{"verbena-perf",
+                                 "server",
+                                 "--once",
+                                 "-a",
+                                 "127.0.0.1",
+                                 "-p",
+                                 "0",
+                                 "-d",
+                                 where.device,
+                                 "--timeout-ms",
+                                 std::to_string(where.timeout_ms)};
+  if (where.cpu) words.insert(words.end(), {"--cpu", std::to_string(*where.cpu)});
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::array<int, 2> out{};
+  if (::pipe2(out.data(), O_CLOEXEC) != 0) return fail_system("pipe2", errno, "starting a server");
+  const pid_t pid = ::fork();
+  const int cause = errno;
+  if (pid == 0) become_server(argv.data(), out[1]);
+  ::close(out[1]);
+  PerfLocalServer server(pid, out[0]);
+  if (pid < 0) return fail_system("fork", cause, "starting a server");
+  std::string line;
+  const bool in_time = read_line(out[0], line, Deadline::after(kStartTimeout));
+  const char* digits = line.data() + line.rfind(':') + 1;
+  if (std::from_chars(digits, line.data() + line.size(), server.port_).ec != std::errc{} || server.port_ == 0)
+    return fail(in_time ? Status::kPeerLost : Status::kTimedOut, "verbena-perf", 0,
+                "the server that --local starts did not get ready; its own message says why");
+  return server;
+}
+
+PerfLocalServer::PerfLocalServer(PerfLocalServer&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)), port_(other.port_) {}
+
+PerfLocalServer::~PerfLocalServer() {
+  if (pid_ > 0) {
+    // Its end closes the pipe.
+    std::string rest;
+    if (!read_line(out_, rest, Deadline::after(kEndTimeout))) ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  if (out_ >= 0) ::close(out_);
+}
+
+}  // namespace verbena::programs

@@ -1,0 +1,45 @@
+// Commands for the shell, and JSON through Python: what a user's own tools make of the programs' output.
+#pragma once
+
+#include "scratch.hpp"
+
+#include <fmt/format.h>
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+
+namespace verbena::test {
+
+/// Exit code and stdout of a shell command.
+struct ShellRan {
+  int exit = -1;
+  std::string out;
+};
+[[nodiscard]] inline ShellRan run(const std::string& command) {
+  ShellRan ran;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return ran;
+  char part[4096];
+  for (std::size_t got; (got = std::fread(part, 1, sizeof part, pipe)) != 0;) ran.out.append(part, got);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) ran.exit = WEXITSTATUS(status);
+  return ran;
+}
+
+[[nodiscard]] inline bool have_python() {
+  static const bool have = run("python3 -c 'import json' 2>&1").exit == 0;
+  return have;
+}
+
+/// What Python prints of an expression over `data`, which is the parsed JSON; its complaint when that does not parse.
+[[nodiscard]] inline std::string from_json(const std::string& json, const std::string& expression) {
+  const Scratch scratch;
+  scratch.write("data.json", json);
+  const ShellRan ran = run(fmt::format("python3 -c 'import json; data = json.load(open(\"{}\")); print({})' 2>&1",
+                                       (scratch.path() / "data.json").string(), expression));
+  return ran.out.substr(0, ran.out.find_last_not_of('\n') + 1);
+}
+
+}  // namespace verbena::test
