@@ -77,6 +77,10 @@ gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads
 # The NIC seam on the device; the soft NIC's cases of the same suite run outside.
 gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
+# The layers above the seam, on the device as on the soft NIC.
+gtest engine 60 test/engine/test_engine
+gtest link 120 test/link/test_link
+gtest remote 120 test/remote/test_remote
 
 ((failed)) && exit 1
 ((ran)) || exit 77

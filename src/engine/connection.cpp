@@ -46,7 +46,8 @@ Status status_of(ibv_wc_status status, Status qp_failure) noexcept {
     case IBV_WC_RETRY_EXC_ERR:
     case IBV_WC_RESP_TIMEOUT_ERR: return qp_failure == Status::kPeerLost ? Status::kPeerLost : Status::kRetryExceeded;
     case IBV_WC_WR_FLUSH_ERR: return qp_failure == Status::kOk ? Status::kFlushed : qp_failure;
-    default: return qp_failure == Status::kOk ? Status::kDevice : qp_failure;
+    // kFlushed says that no event gave a reason: the completion's own is better.
+    default: return qp_failure == Status::kOk || qp_failure == Status::kFlushed ? Status::kDevice : qp_failure;
   }
 }
 

@@ -74,6 +74,9 @@ TEST(StatusOf, NamesTheReason) {
   EXPECT_EQ(status_of(IBV_WC_LOC_PROT_ERR, Status::kOk), Status::kLocalAccess);
   EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kPeerLost), Status::kPeerLost);
   EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kOk), Status::kFlushed);
+  EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kOk), Status::kDevice);
+  EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kFlushed), Status::kDevice) << "a device without an event";
+  EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kPeerLost), Status::kPeerLost);
 }
 
 TEST(CompletionLoop, RefusesOptionsThatCannotWork) {
