@@ -81,6 +81,7 @@ gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
+gtest message 180 test/message/test_message
 
 ((failed)) && exit 1
 ((ran)) || exit 77
