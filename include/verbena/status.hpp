@@ -31,13 +31,13 @@ enum class Status : std::uint8_t {
   kBusy,             ///< Something still uses the object.
 
   // The connection is damaged: it is in error and must be made anew.
-  kPeerLost,           ///< The peer's process, host or link is gone.
+  kPeerLost,           ///< The peer's process, host or link is gone: its NIC answers no more.
   kConnectionRefused,  ///< Nothing listens there.
   kRejected,           ///< The peer answered and said no; the text has its reason.
   kProtocol,           ///< The peer broke the protocol, or speaks another version.
   kRemoteAccess,       ///< The peer's NIC refused a remote key, range or right.
   kRemoteInvalid,      ///< The peer's NIC refused the request's form, such as a message longer than its receive.
-  kRetryExceeded,      ///< The peer's NIC did not answer within the retries.
+  kRetryExceeded,      ///< The peer's NIC never answered: wrong addresses, or a firewall (UDP 4791 for RoCE).
   kRnrExceeded,        ///< The peer posted no receive within the retries.
   kFlushed,            ///< The queue pair went to error before this operation was executed.
   kClosed,             ///< This side closed the connection.

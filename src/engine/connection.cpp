@@ -32,7 +32,9 @@ Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noex
   return Status::kNotFound;
 }
 
-Status status_of(ibv_wc_status status, Status qp_failure) noexcept {
+Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept {
+  // kFlushed says that no event of the device gave a reason: the completion's own is better.
+  const bool has_reason = qp_failure != Status::kOk && qp_failure != Status::kFlushed;
   switch (status) {
     case IBV_WC_SUCCESS: return Status::kOk;
     case IBV_WC_LOC_LEN_ERR: return Status::kTooLong;
@@ -44,9 +46,11 @@ Status status_of(ibv_wc_status status, Status qp_failure) noexcept {
     case IBV_WC_REM_OP_ERR: return Status::kRemoteInvalid;
     case IBV_WC_RNR_RETRY_EXC_ERR: return Status::kRnrExceeded;
     case IBV_WC_RETRY_EXC_ERR:
-    case IBV_WC_RESP_TIMEOUT_ERR: return qp_failure == Status::kPeerLost ? Status::kPeerLost : Status::kRetryExceeded;
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      if (!has_reason && heard == Heard::kBefore) return Status::kPeerLost;
+      return qp_failure == Status::kPeerLost ? Status::kPeerLost : Status::kRetryExceeded;
     case IBV_WC_WR_FLUSH_ERR: return qp_failure == Status::kOk ? Status::kFlushed : qp_failure;
-    default: return qp_failure == Status::kOk ? Status::kDevice : qp_failure;
+    default: return has_reason ? qp_failure : Status::kDevice;
   }
 }
 
@@ -70,7 +74,7 @@ Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
   sends_ = options.sends;
   // At most a quarter of the queue waits for a signaled request behind it, so the rest is always on its way back.
   signal_every_ = std::clamp(options.sends / 4, 1u, 32u);
-  posted_ = retired_ = options.first_position;
+  posted_ = retired_ = first_ = options.first_position;
   return {};
 }
 
@@ -88,13 +92,14 @@ void Connection::shut() noexcept {
 }
 
 void Connection::handle_failed(const ibv_wc& completion) noexcept {
+  const Heard before = heard();
   if (wr::is_receive(completion.wr_id)) {
     took_receive();
   } else {
     retire(completion.wr_id);
   }
   if (completion.status != IBV_WC_SUCCESS && reason_ == Status::kOk)
-    begin_failure(status_of(completion.status, nic().qp_failure(qp_.get())));
+    begin_failure(status_of(completion.status, nic().qp_failure(qp_.get()), before));
 }
 
 void Connection::begin_failure(Status reason) noexcept {
@@ -125,6 +130,20 @@ void Connection::post_marker() noexcept {
   }
 }
 
+// A WRITE of no bytes touches no memory, and its key and address are not looked at. Errors complete whether they are
+// signaled or not, so while a signaled request is outstanding the peer's death comes with that; what is unsignaled may
+// have been answered long ago. There is room: the unsignaled tail is shorter than the queue.
+void Connection::keep_alive() noexcept {
+  if (reason_ != Status::kOk) return;
+  const bool is_asking = posted_ - retired_ != since_signal_;
+  if (posted_ == seen_ && !is_asking) {
+    ibv_send_wr ask{};
+    ask.opcode = IBV_WR_RDMA_WRITE;
+    if (post(ask, wr::kNoTag, Signal::kAlways)) ++counters_.keepalives;
+  }
+  seen_ = posted_;
+}
+
 void Connection::enter_drained() noexcept {
   // The flush did not come in time, or cannot come: without the QP nothing is in flight either.
   if (!nothing_in_flight()) {
@@ -134,7 +153,7 @@ void Connection::enter_drained() noexcept {
     qp_.reset();
   }
   retired_ = posted_;
-  receives_ = 0;
+  receives_posted_ = received_;
   drained_ = true;
   on_drained();
 }

@@ -117,8 +117,13 @@ class WindowTable {
   std::size_t last_ = 0;
 };
 
-/// The reason that an error completion stands for. \thread any  \alloc none
-[[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure) noexcept;
+/// Whether a completion has shown that the peer was there.
+enum class Heard : std::uint8_t { kNever, kBefore };
+
+/// The reason that an error completion stands for. Retries without an answer mean that the peer is lost, unless it
+/// never answered: then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any
+/// \alloc none
+[[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept;
 
 struct QueueOptions {
   std::uint32_t sends = 64;    ///< Work requests in flight, the reserve excluded.
@@ -216,7 +221,7 @@ class Connection {
       begin_failure(Status::kDevice);
       return false;
     }
-    receives_ += count;
+    receives_posted_ += count;
     ++counters_.receive_refills;
     return true;
   }
@@ -225,7 +230,7 @@ class Connection {
     VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
     retired_ = wr::position_of(id);
   }
-  void took_receive() noexcept { --receives_; }
+  void took_receive() noexcept { ++received_; }
 
   /// For an error completion, and for every completion after a failure.
   void handle_failed(const ibv_wc& completion) noexcept;
@@ -240,7 +245,12 @@ class Connection {
 
   void post_marker() noexcept;
   void enter_drained() noexcept;
-  [[nodiscard]] bool nothing_in_flight() const noexcept { return posted_ == retired_ && receives_ == 0; }
+  /// Once an interval: asks the peer whether it is there, if nothing else did.
+  void keep_alive() noexcept;
+  [[nodiscard]] bool nothing_in_flight() const noexcept { return posted_ == retired_ && receives_posted_ == received_; }
+  [[nodiscard]] Heard heard() const noexcept {
+    return retired_ != first_ || received_ != 0 ? Heard::kBefore : Heard::kNever;
+  }
 
   CompletionLoop& loop_;
   Counters& counters_;
@@ -252,10 +262,13 @@ class Connection {
   std::uint32_t send_slot_ = 0;
   std::uint32_t since_signal_ = 0;
   std::uint32_t signal_every_ = 1;
-  std::uint32_t receives_ = 0;  ///< Posted and not complete.
+  std::uint32_t receives_posted_ = 0;  ///< Cumulative; wraps.
+  std::uint32_t received_ = 0;         ///< Of these, complete.
   std::uint32_t max_inline_ = 0;
   std::uint32_t qp_num_ = 0;
   std::uint32_t reserved_entries_ = 0;
+  std::uint32_t first_ = 0;  ///< Where posted_ started.
+  std::uint32_t seen_ = 0;   ///< posted_ when it was last looked at for a keepalive.
   Status reason_ = Status::kOk;
   bool drained_ = false;
   Place place_ = Place::kOutside;

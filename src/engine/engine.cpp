@@ -1,10 +1,12 @@
 #include "engine/engine.hpp"
 
 #include "base/error.hpp"
+#include "base/ticks.hpp"
 #include "engine/connection.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace verbena::engine {
 
@@ -38,13 +40,17 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
 
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
-      spin_ticks_(static_cast<std::uint64_t>(static_cast<double>(options.spin.count()) * ticks_per_us() / 1000.0)),
+      spin_ticks_(ticks_in(options.spin)),
+      keepalive_ticks_(ticks_in(options.keepalive)),
+      keepalive_due_(std::numeric_limits<std::uint64_t>::max()),
       max_connections_(options.max_connections) {
   // At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
   const std::size_t entries = std::bit_ceil(std::size_t{options.max_connections} * 2);
   table_.resize(entries);
   shift_ = 32 - static_cast<unsigned>(std::countr_zero(entries));
   draining_.reserve(options.max_connections);
+  const bool is_wanted = options.keepalive_on == KeepaliveOn::kEveryNic || nic.kind() != nic::Kind::kSoft;
+  if (is_wanted && options.keepalive.count() > 0) keepalive_due_ = ticks_now() + keepalive_ticks_;
 }
 
 CompletionLoop::~CompletionLoop() { VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0); }
@@ -87,6 +93,7 @@ void CompletionLoop::adopt() noexcept {
     next = std::exchange(connection.next_arrival_, nullptr);
     insert(connection);
     connection.place_ = Connection::Place::kTable;
+    connection.seen_ = connection.posted_ - 1;  // As if it had posted: the peer may not be as far yet.
     connection.on_attached();
   }
 }
@@ -142,7 +149,8 @@ void CompletionLoop::erase(std::uint32_t qp_num) noexcept {
 void CompletionLoop::dispatch(unsigned count) noexcept {
   VERBENA_DCHECK(!polling_);
   polling_ = true;
-  counters_.completions += count;
+  const std::uint64_t before = counters_.completions;
+  counters_.completions = before + count;
   for (unsigned first = 0; first < count;) {
     const std::uint32_t qp_num = wc_[first].qp_num;
     unsigned end = first + 1;
@@ -156,6 +164,8 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
     first = end;
   }
   polling_ = false;
+  if ((before ^ counters_.completions) >> kCompletionsPerClockLog != 0) [[unlikely]]
+    keep_alive(ticks_now());
 }
 
 void CompletionLoop::on_device_failure() noexcept {
@@ -198,6 +208,19 @@ Deadline CompletionLoop::drain_deadline() const noexcept {
   return earliest;
 }
 
+void CompletionLoop::keep_alive(std::uint64_t now) noexcept {
+  if (now < keepalive_due_) return;
+  keepalive_due_ = now + keepalive_ticks_;
+  for (const Entry& entry : table_)
+    if (entry.connection != nullptr) entry.connection->keep_alive();
+}
+
+Deadline CompletionLoop::keepalive_deadline() const noexcept {
+  // Nobody to ask: an attach wakes the loop.
+  if (connections_.load(std::memory_order_relaxed) == 0) return Deadline::never();
+  return Deadline::at_ticks(keepalive_due_);
+}
+
 void CompletionLoop::wake() noexcept {
   woken_.store(true, std::memory_order_seq_cst);
   // Against `sleep`, as in `attach`.
@@ -219,6 +242,7 @@ CompletionLoop::Phase CompletionLoop::spin(Deadline deadline, unsigned& handled)
     }
     const std::uint64_t now = ticks_now();
     if (deadline.ticks() <= now) return Phase::kEnded;
+    keep_alive(now);
     if (end == 0) end = now + spin_ticks_;
     if (now >= end) return Phase::kGoOn;
   }
@@ -231,10 +255,11 @@ CompletionLoop::Phase CompletionLoop::sleep(Deadline deadline, unsigned& handled
   sleeping_.store(true, std::memory_order_seq_cst);
   if (!woken_.load(std::memory_order_seq_cst) && arrivals_.load(std::memory_order_seq_cst) == nullptr) {
     ++counters_.sleeps;
-    const auto event = nic_.wait(channel_.get(), earlier(deadline, drain_deadline()));
+    const auto event = nic_.wait(channel_.get(), earlier(deadline, earlier(drain_deadline(), keepalive_deadline())));
     if (!event && event.error().status() != Status::kTimedOut) on_device_failure();
   }
   sleeping_.store(false, std::memory_order_relaxed);
+  keep_alive(ticks_now());
   handled = poll();
   if (handled != 0) return Phase::kHandled;
   return take_wake() || deadline.passed() ? Phase::kEnded : Phase::kGoOn;

@@ -42,12 +42,20 @@ struct Counters {
   std::uint64_t quarantined = 0;  ///< Operations abandoned, now, whose segments are kept until their completion.
   std::uint64_t bytes = 0;        ///< Payload bytes posted.
   std::uint64_t strays = 0;       ///< Completions of queue pairs that are gone, dropped.
+  std::uint64_t keepalives = 0;   ///< Of the work requests, those that only ask whether the peer is there.
 };
+
+/// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
+enum class KeepaliveOn : std::uint8_t { kDevices, kEveryNic };
 
 struct LoopOptions {
   std::uint32_t max_connections = 64;
   std::uint32_t cqe = 4096;               ///< Must hold every connection's send and receive depth.
   std::chrono::nanoseconds spin{50'000};  ///< Adaptive wait: poll this long, then sleep on the channel.
+  /// A connection that has posted nothing for this long, and waits for no completion, posts a WRITE of no bytes: with a
+  /// peer that is gone, that fails after the NIC's retries. 0: never. Seen only while the loop is polled or waited for.
+  std::chrono::nanoseconds keepalive{std::chrono::seconds{1}};
+  KeepaliveOn keepalive_on = KeepaliveOn::kDevices;
 };
 
 /// Owns one CQ and its completion channel; the thread that calls `poll` or `wait*` owns both at that time, and every
@@ -85,6 +93,8 @@ class CompletionLoop {
   friend class Connection;
   static constexpr unsigned kBatch = 16;          ///< Completions taken at once.
   static constexpr unsigned kPollsPerClock = 32;  ///< Spaced polls between two readings of the clock.
+  /// Completions between two readings of the clock, as a power of two, in a loop that finds some in every poll.
+  static constexpr unsigned kCompletionsPerClockLog = 13;
 
   struct Entry {
     Connection* connection = nullptr;
@@ -114,6 +124,8 @@ class CompletionLoop {
   void on_device_failure() noexcept;
   void check_drains() noexcept;
   [[nodiscard]] Deadline drain_deadline() const noexcept;
+  void keep_alive(std::uint64_t now) noexcept;
+  [[nodiscard]] Deadline keepalive_deadline() const noexcept;
   /// What ended a phase of a wait: something was handled, or the wait is over without, or the phase is.
   enum class Phase : std::uint8_t { kHandled, kEnded, kGoOn };
   [[nodiscard]] Phase spin(Deadline deadline, unsigned& handled) noexcept;
@@ -132,6 +144,8 @@ class CompletionLoop {
   std::vector<Connection*> draining_;  ///< Capacity is max_connections.
   Counters counters_;
   std::uint64_t spin_ticks_ = 0;
+  std::uint64_t keepalive_ticks_ = 0;
+  std::uint64_t keepalive_due_ = 0;  ///< When connections are looked at next; UINT64_MAX: never.
   std::uint32_t max_connections_ = 0;
   std::uint32_t capacity_ = 0;
   std::array<ibv_wc, kBatch> wc_{};

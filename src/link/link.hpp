@@ -52,13 +52,13 @@ class Route {
   ~Route() = default;
 };
 
-/// Options of bring_up. Defaults are what perftest and UCX use on RoCE.
+/// Options of bring_up. Defaults are near what perftest and UCX use on RoCE.
 struct BringUp {
   int access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;  ///< qp_access_flags
   std::uint8_t min_rnr_timer = 12;                                                           ///< 0.64 ms
-  std::uint8_t rnr_retry = 7;  ///< 7 is for ever; the layers above have deadlines
-  std::uint8_t retry_count = 7;
-  std::uint8_t timeout = 14;  ///< 4.096 us * 2^14 = 67 ms
+  std::uint8_t rnr_retry = 7;    ///< 7 is for ever; the layers above have deadlines
+  std::uint8_t retry_count = 6;  ///< 0 to 7; but 7 is for ever on Soft-RoCE, and a dead peer would never be noticed
+  std::uint8_t timeout = 14;     ///< 4.096 us * 2^14 = 67 ms
   /// 0: the port and GID that the NIC was opened with, which are what the peer was told. Anything else is taken as it
   /// is, with `gid_index` as the row of that port's GID table.
   std::uint8_t port = 0;

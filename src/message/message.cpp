@@ -315,8 +315,7 @@ Result<void> QpChannel::connect(const link::Endpoint& local, const link::Endpoin
   if (remote.recv_depth != wire::receives_for(peer.depth))
     return verbena::fail(Status::kProtocol, "message::Channel::connect", 0,
                          "the peer says it posts {} receives, and its depth is {}", remote.recv_depth, peer.depth);
-  if (lease_.memory_id() != 0)
-    VERBENA_TRY(nic().grant(lease_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
+  if (lease_) VERBENA_TRY(nic().grant(lease_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
   set_peer(peer, local, remote);
   VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, how, deadline));
   connected_ = true;

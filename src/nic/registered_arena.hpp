@@ -19,7 +19,7 @@ class RegisteredArena {
   ~RegisteredArena() {
     mr_.reset();
     // Refused only while a peer sits in the region past the deadline of its deregistration; the memfd is never reused.
-    if (nic_ != nullptr && memory_id_ != 0) (void)nic_->detach(memory_id_);
+    if (nic_ != nullptr) (void)nic_->detach(memory_id_);
   }
 
   /// Once. Registers the bytes asked for, not those that the page size rounds them up to.

@@ -17,7 +17,9 @@ Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd*
   if (options.bounce_buffers == 0 || options.bounce_buffers > 1024)
     return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "bounce_buffers must be 1 to 1024; got {}",
                          options.bounce_buffers);
-  std::unique_ptr<Link> made(new Link(loop, options));
+  LinkOptions fitting = options;
+  fitting.bounce_bytes = std::min(options.bounce_bytes, loop.nic().limits().max_message / 64 * 64);
+  std::unique_ptr<Link> made(new Link(loop, fitting));
   VERBENA_TRY(made->create(pd));
   return made;
 }
@@ -33,8 +35,6 @@ Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
 Link::~Link() {
   shut();
   on_drained();
-  mr_.reset();
-  if (memory_id_ != 0) (void)nic().detach(memory_id_);
 }
 
 Result<void> Link::create(ibv_pd* pd) {
@@ -44,12 +44,7 @@ Result<void> Link::create(ibv_pd* pd) {
                         .send_sge = 1,
                         .max_inline = options_.max_inline}));
   const std::size_t bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
-  VERBENA_ASSIGN(arena_, host::Arena::create({.size_bytes = bytes, .name = "bounce"}));
-  VERBENA_ASSIGN(memory_id_, nic().attach(arena_, nic::Grant{}));
-  VERBENA_ASSIGN(ibv_mr * mr, nic().reg_mr(pd, arena_.data(), bytes, reinterpret_cast<std::uintptr_t>(arena_.data()),
-                                           IBV_ACCESS_LOCAL_WRITE));
-  mr_ = nic::Mr(nic(), mr);
-  return {};
+  return memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE);
 }
 
 Result<link::Endpoint> Link::local_endpoint(std::span<const std::byte> user_data) {
@@ -145,7 +140,7 @@ Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) n
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(from.length - done, options_.bounce_bytes));
     std::uint32_t slot = kNoSlot;
     if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
-    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = bytes, .lkey = mr_->lkey};
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = bytes, .lkey = memory_.lkey()};
     transfer_.wr.rdma.remote_addr = from.address + done;
     count().bytes += bytes;
     if (const Status status = run(transfer_, slot, Memory::kOurs, deadline); status != Status::kOk) return status;
@@ -169,7 +164,7 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
     const bool is_inline = bytes <= max_inline();
     if (!is_inline) std::memcpy(bounce(slot), from.data() + done, bytes);
     const void* source = is_inline ? from.data() + done : bounce(slot);
-    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(source), .length = bytes, .lkey = mr_->lkey};
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(source), .length = bytes, .lkey = memory_.lkey()};
     transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
     transfer_.wr.rdma.remote_addr = to.address + done;
     count().inline_sends += is_inline ? 1 : 0;
@@ -201,7 +196,7 @@ Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, D
   std::uint32_t slot = kNoSlot;
   if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
   atomic_sge_ = {
-      .addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = sizeof(std::uint64_t), .lkey = mr_->lkey};
+      .addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = sizeof(std::uint64_t), .lkey = memory_.lkey()};
   request.wr.atomic.remote_addr = word.address;
   request.wr.atomic.rkey = word.rkey;
   request.send_flags = 0;

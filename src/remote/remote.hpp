@@ -4,6 +4,7 @@
 #include "engine/connection.hpp"
 #include "link/link.hpp"
 #include "nic/nic.hpp"
+#include "nic/registered_arena.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ struct RemoteWord {
 
 struct LinkOptions {
   std::uint32_t bounce_bytes = 64 * 1024;  ///< Of one bounce buffer, through which unregistered memory goes. A multiple
-                                           ///< of 64, 64 B to 16 MiB.
+                                           ///< of 64, 64 B to 16 MiB; cut to what the NIC takes at once.
   std::uint32_t bounce_buffers = 8;        ///< That many operations may be in quarantine; 1 to 1024.
   std::uint32_t max_inline = 256;          ///< Writes up to this, or to what the NIC gives, go inline.
 };
@@ -98,7 +99,7 @@ class Link final : private engine::Connection {
   /// Ends a call without its completion: quarantine for our memory, a drain for the caller's.
   void give_up(Memory memory) noexcept;
   [[nodiscard]] std::byte* bounce(std::uint32_t slot) const noexcept {
-    return arena_.data() + std::size_t{slot} * options_.bounce_bytes;
+    return memory_.data() + std::size_t{slot} * options_.bounce_bytes;
   }
 
   const LinkOptions options_;
@@ -111,9 +112,7 @@ class Link final : private engine::Connection {
   ibv_sge sge_{};
   ibv_sge atomic_sge_{};
   std::optional<link::Endpoint> endpoint_;
-  host::Arena arena_;
-  std::uint64_t memory_id_ = 0;
-  nic::Mr mr_;
+  nic::RegisteredArena memory_;  ///< Bounce buffers.
 };
 
 }  // namespace verbena::remote

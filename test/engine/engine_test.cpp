@@ -66,14 +66,23 @@ TEST(WindowTable, ChecksKeyRangeAndRight) {
 }
 
 TEST(StatusOf, NamesTheReason) {
-  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kPeerLost), Status::kPeerLost);
-  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk), Status::kRetryExceeded);
-  EXPECT_EQ(status_of(IBV_WC_RNR_RETRY_EXC_ERR, Status::kOk), Status::kRnrExceeded);
-  EXPECT_EQ(status_of(IBV_WC_REM_ACCESS_ERR, Status::kOk), Status::kRemoteAccess);
-  EXPECT_EQ(status_of(IBV_WC_REM_INV_REQ_ERR, Status::kOk), Status::kRemoteInvalid);
-  EXPECT_EQ(status_of(IBV_WC_LOC_PROT_ERR, Status::kOk), Status::kLocalAccess);
-  EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kPeerLost), Status::kPeerLost);
-  EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kOk), Status::kFlushed);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kPeerLost, Heard::kNever), Status::kPeerLost);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk, Heard::kNever), Status::kRetryExceeded);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk, Heard::kBefore), Status::kPeerLost);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kFlushed, Heard::kBefore), Status::kPeerLost);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kFlushed, Heard::kNever), Status::kRetryExceeded);
+  EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded, Heard::kBefore), Status::kRetryExceeded);
+  for (const Heard heard : {Heard::kNever, Heard::kBefore}) {
+    EXPECT_EQ(status_of(IBV_WC_RNR_RETRY_EXC_ERR, Status::kOk, heard), Status::kRnrExceeded);
+    EXPECT_EQ(status_of(IBV_WC_REM_ACCESS_ERR, Status::kOk, heard), Status::kRemoteAccess);
+    EXPECT_EQ(status_of(IBV_WC_REM_INV_REQ_ERR, Status::kOk, heard), Status::kRemoteInvalid);
+    EXPECT_EQ(status_of(IBV_WC_LOC_PROT_ERR, Status::kOk, heard), Status::kLocalAccess);
+    EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kPeerLost, heard), Status::kPeerLost);
+    EXPECT_EQ(status_of(IBV_WC_WR_FLUSH_ERR, Status::kOk, heard), Status::kFlushed);
+    EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kOk, heard), Status::kDevice);
+    EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kFlushed, heard), Status::kDevice) << "a device without an event";
+    EXPECT_EQ(status_of(IBV_WC_LOC_QP_OP_ERR, Status::kPeerLost, heard), Status::kPeerLost);
+  }
 }
 
 TEST(CompletionLoop, RefusesOptionsThatCannotWork) {

@@ -5,6 +5,7 @@
 #include "host/arena.hpp"
 #include "nic/nic.hpp"
 
+#include <device.hpp>
 #include <pattern.hpp>
 #include <result.hpp>
 
@@ -60,7 +61,7 @@ class Region {
 
 struct Node {
   explicit Node(const engine::LoopOptions& options = {}) {
-    auto opened = nic::open_soft({});
+    auto opened = open_nic_under_test();
     EXPECT_OK(opened);
     nic = std::move(*opened);
     auto made_pd = nic->alloc_pd();
@@ -70,6 +71,8 @@ struct Node {
     EXPECT_OK(made_loop);
     loop = std::move(*made_loop);
   }
+  [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const { return test::rounds(*nic, count); }
+
   std::unique_ptr<nic::Nic> nic;
   nic::Pd pd;
   std::unique_ptr<engine::CompletionLoop> loop;

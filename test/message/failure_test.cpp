@@ -46,11 +46,16 @@ TEST_F(ChannelPair, HandlerMayFailTheChannelFromInside) {
 
 TEST_F(ChannelPair, PeerThatGoesIsNoticedWithNothingInFlight) {
   open();
+  ASSERT_EQ(a.channel->send(pattern(8, 1)), Status::kOk);
+  ASSERT_EQ(b.channel->send(pattern(8, 1)), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.message_count == 1 && b.recorder.message_count == 1; }));
   b.channel.reset();
   b.loop.reset();
   b.pd.reset();
   b.nic.reset();
-  ASSERT_EQ(a.loop->wait_until([&] { return a.channel->drained(); }, patience()), Status::kOk);
+  ASSERT_EQ(a.loop->wait_until([&] { return a.channel->drained(); }, patience()), Status::kOk)
+      << "keepalives: " << a.loop->counters().keepalives << ", work requests: " << a.loop->counters().work_requests
+      << ", completions: " << a.loop->counters().completions << ", failure: " << to_string(a.channel->failure());
   EXPECT_EQ(a.recorder.failures, std::vector{Status::kPeerLost});
 }
 

@@ -222,6 +222,24 @@ TEST_F(ChannelPair, ReadsQueueUpToTheirLimitAndComplete) {
   EXPECT_EQ(a.channel->start_read(sink.local(0, 8), source.remote(0, 8), 65), Status::kOk);
 }
 
+// A device takes less in one request than a channel moves in one operation: Soft-RoCE 8 MiB.
+TEST_F(ChannelPair, MovesMoreThanTheNicTakesAtOnce) {
+  constexpr std::size_t kBytes = (9u << 20) + 100;
+  open({.fragment_bytes = 64u << 20}, {.lease_bytes = 36u << 20});
+  Region there(*b.nic, b.pd.get(), kBytes);
+  Region here(*a.nic, a.pd.get(), kBytes);
+  fill(there.bytes(), 1);
+  ASSERT_OK(a.channel->import_window(there.window(), patience()));
+  ASSERT_EQ(a.channel->start_read(here.local(0, kBytes), there.remote(0, kBytes), 1), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == 1; }));
+  EXPECT_EQ(a.recorder.completions[0].second, Status::kOk);
+  EXPECT_TRUE(matches(here.bytes(), 1));
+  fill(here.bytes(), 2);
+  ASSERT_EQ(a.channel->start_large({}, here.local(0, kBytes), 2), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == 2 && b.recorder.larges.size() == 1; }));
+  EXPECT_TRUE(matches(b.recorder.larges[0], 2));
+}
+
 TEST_F(ChannelPair, ReadsAreCheckedBeforeTheyArePosted) {
   open();
   Region source(*b.nic, b.pd.get(), 4096);
@@ -267,7 +285,8 @@ TEST_F(ChannelPair, LeavesNothingBehindOverThousandsOfLives) {
   const auto a_before = a.nic->objects();
   const auto b_before = b.nic->objects();
   const Options options{.depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 1};
-  for (int i = 0; i < 1000; ++i) {
+  const std::uint64_t lives = a.rounds(1000);
+  for (std::uint64_t i = 0; i < lives; ++i) {
     open(options, options);
     ASSERT_FALSE(HasFatalFailure());
     if (i % 3 != 0) {
@@ -307,7 +326,8 @@ TEST(ChannelTable, DispatchesToTheRightChannelWhileOthersComeAndGo) {
   };
   std::vector<std::unique_ptr<Pair>> pairs(40);
   std::mt19937 random(1);
-  for (int step = 0; step < 600; ++step) {
+  const std::uint64_t steps = std::max<std::uint64_t>(server.rounds(600), 150);
+  for (std::uint64_t step = 0; step < steps; ++step) {
     auto& pair = pairs[random() % pairs.size()];
     if (pair) {
       pair.reset();

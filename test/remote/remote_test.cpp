@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -41,19 +42,31 @@ class LinkPair : public testing::Test {
     ASSERT_OK(second);
     link = std::move(*first);
     peer = std::move(*second);
-    const auto end_a = link->local_endpoint({});
-    const auto end_b = peer->local_endpoint({});
-    ASSERT_OK(end_a);
-    ASSERT_OK(end_b);
-    ASSERT_OK(link->connect(*end_a, *end_b, patience()));
-    ASSERT_OK(peer->connect(*end_b, *end_a, patience()));
+    ASSERT_NO_FATAL_FAILURE(connect(*link, *peer));
     b.loop->poll();
     target = std::make_unique<Region>(*b.nic, b.pd.get(), 64 * 1024);
     local = std::make_unique<Region>(*a.nic, a.pd.get(), 64 * 1024);
     ASSERT_OK(link->import_window(target->window(), patience()));
   }
+  static void connect(Link& one, Link& other) {
+    const auto end_one = one.local_endpoint({});
+    const auto end_other = other.local_endpoint({});
+    ASSERT_OK(end_one);
+    ASSERT_OK(end_other);
+    ASSERT_OK(one.connect(*end_one, *end_other, patience()));
+    ASSERT_OK(other.connect(*end_other, *end_one, patience()));
+  }
   [[nodiscard]] RemoteWord word(std::size_t offset) const {
     return {target->remote(offset, 8).address, target->remote(offset, 8).rkey};
+  }
+
+  /// Keeps what is posted from now on from completing: on a device for the time of the retries, half a second.
+  void hold() {
+    if (device_under_test() != nullptr) {
+      peer.reset();
+    } else {
+      nic::soft::hold_execution(link->queue_pair(), true);
+    }
   }
 
   Node a;
@@ -145,6 +158,7 @@ TEST_F(LinkPair, EachCallIsOneRequestOneDoorbellOneCompletionAndNoAllocation) {
 }
 
 TEST_F(LinkPair, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {
+  VERBENA_SKIP_ON_A_DEVICE("the execution of posted requests cannot be held");
   const auto soon = [] { return Deadline::after(std::chrono::milliseconds{5}); };
   std::byte mine[64]{};
   std::uint64_t old = 77;
@@ -168,7 +182,7 @@ TEST_F(LinkPair, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {
 
 TEST_F(LinkPair, QuarantineEndsWithTheLink) {
   std::byte mine[64]{};
-  nic::soft::hold_execution(link->queue_pair(), true);
+  hold();
   EXPECT_EQ(link->read(std::span(mine), target->remote(0, 64), Deadline::after(std::chrono::milliseconds{5})),
             Status::kTimedOut);
   EXPECT_EQ(a.loop->counters().quarantined, 1u);
@@ -179,16 +193,64 @@ TEST_F(LinkPair, QuarantineEndsWithTheLink) {
 TEST_F(LinkPair, CallersMemoryIsDrainedBeforeACallThatTimesOutReturns) {
   fill(local->bytes(), 8);
   fill(target->bytes(), 9);
-  nic::soft::hold_execution(link->queue_pair(), true);
+  hold();
   EXPECT_EQ(link->read(local->local(0, 4096), target->remote(0, 4096), Deadline::after(std::chrono::milliseconds{5})),
             Status::kTimedOut);
   EXPECT_TRUE(link->drained());
   EXPECT_EQ(link->failure(), Status::kTimedOut);
-  if (link->queue_pair() != nullptr) nic::soft::hold_execution(link->queue_pair(), false);
+  if (device_under_test() == nullptr && link->queue_pair() != nullptr)
+    nic::soft::hold_execution(link->queue_pair(), false);
   for (int i = 0; i < 100; ++i) a.loop->poll();
   EXPECT_TRUE(matches(local->bytes(), 8)) << "nothing lands late";
   EXPECT_EQ(link->read(local->local(0, 8), target->remote(0, 8), patience()), Status::kTimedOut);
   EXPECT_EQ(a.loop->counters().quarantined, 0u);
+}
+
+// A device takes less in one request than a link moves in one call: Soft-RoCE 8 MiB.
+TEST_F(LinkPair, TransfersMoreThanTheNicTakesAtOnce) {
+  constexpr std::size_t kBytes = (9u << 20) + 100;
+  Region there(*b.nic, b.pd.get(), kBytes);
+  Region here(*a.nic, a.pd.get(), kBytes);
+  ASSERT_OK(link->import_window(there.window(), patience()));
+  fill(here.bytes(), 1);
+  ASSERT_EQ(link->write(here.local(0, kBytes), there.remote(0, kBytes), patience()), Status::kOk);
+  EXPECT_TRUE(matches(there.bytes(), 1));
+  fill(there.bytes(), 2);
+  ASSERT_EQ(link->read(here.local(0, kBytes), there.remote(0, kBytes), patience()), Status::kOk);
+  EXPECT_TRUE(matches(here.bytes(), 2));
+}
+
+TEST_F(LinkPair, BounceBuffersAreCutToWhatTheNicTakesAtOnce) {
+  constexpr std::size_t kBytes = 9u << 20;
+  const auto made_link = Link::create(*a.loop, a.pd.get(), {.bounce_bytes = 16u << 20, .bounce_buffers = 1});
+  const auto made_peer = Link::create(*b.loop, b.pd.get(), {});
+  ASSERT_OK(made_link);
+  ASSERT_OK(made_peer);
+  ASSERT_NO_FATAL_FAILURE(connect(**made_link, **made_peer));
+  Region there(*b.nic, b.pd.get(), kBytes);
+  ASSERT_OK((*made_link)->import_window(there.window(), patience()));
+  std::vector<std::byte> mine(kBytes);
+  fill(mine, 3);
+  ASSERT_EQ((*made_link)->write(std::span<const std::byte>(mine), there.remote(0, kBytes), patience()), Status::kOk);
+  EXPECT_TRUE(matches(there.bytes(), 3));
+  fill(there.bytes(), 4);
+  ASSERT_EQ((*made_link)->read(std::span(mine), there.remote(0, kBytes), patience()), Status::kOk);
+  EXPECT_TRUE(matches(mine, 4));
+}
+
+TEST_F(LinkPair, LeavesNothingBehind) {
+  link.reset();
+  peer.reset();
+  target.reset();
+  local.reset();
+  for (Node* node : {&a, &b}) {
+    node->loop.reset();
+    node->pd.reset();
+    // The soft NIC hears from the other side's when a peer is no more.
+    const Deadline deadline = patience();
+    while (node->nic->objects() != nic::Nic::Objects{} && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(node->nic->objects(), nic::Nic::Objects{});
+  }
 }
 
 TEST_F(LinkPair, RefusalOfThePeersNicKillsTheLinkWithItsReason) {

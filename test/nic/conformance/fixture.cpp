@@ -1,23 +1,21 @@
 #include "fixture.hpp"
 
-#include "nic/verbs.hpp"
+#include "device.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 
 namespace verbena::nic::conformance {
+
+using test::device_under_test;
+using test::open_device_under_test;
+
 namespace {
 
 // The sequence numbers wrap soon after the start.
 constexpr std::uint32_t kFirstPsn = 0xFFFFF0;
 
 Result<std::unique_ptr<Nic>> open_soft_default() { return open_soft(SoftOptions{}); }
-
-/// The RDMA device to test besides, by name; null: none.
-const char* device_under_test() { return std::getenv("VERBENA_NIC"); }
-
-Result<std::unique_ptr<Nic>> open_device_under_test() { return open_verbs({.device = device_under_test()}); }
 
 testing::AssertionResult describe(const ibv_wc& wc, std::uint64_t wr_id, const char* expected) {
   return testing::AssertionFailure() << "completion of " << wc.wr_id << ", status " << wc.status << ", opcode "
@@ -330,11 +328,7 @@ void Bare::try_import(Side& side, Side& owner, const ibv_mr* region) {
   (void)side.nic->import_window(side.qp.get(), owner.nic->window_of(region), soon());
 }
 
-bool Bare::is_soft_roce() const {
-  constexpr std::uint32_t kVendor = 0xFFFFFF;
-  const DeviceFacts* facts = facts_of(*nic_a_);
-  return facts != nullptr && facts->vendor_id == kVendor;
-}
+bool Bare::is_soft_roce() const { return test::is_soft_roce(*nic_a_); }
 
 testing::AssertionResult Bare::failed_as(const ibv_wc& wc, std::uint64_t wr_id, ibv_wc_status status) const {
   const bool is_local = status == IBV_WC_LOC_PROT_ERR || status == IBV_WC_LOC_LEN_ERR;
@@ -342,10 +336,7 @@ testing::AssertionResult Bare::failed_as(const ibv_wc& wc, std::uint64_t wr_id, 
   return failed(wc, wr_id, is_soft_roce() && wc.status == other ? other : status);
 }
 
-std::uint64_t Bare::rounds(std::uint64_t count) const {
-  // A round trip through an emulated machine's kernel is a thousand times one through memory.
-  return is_soft_roce() ? std::max<std::uint64_t>(count / 50, 1) : count;
-}
+std::uint64_t Bare::rounds(std::uint64_t count) const { return test::rounds(*nic_a_, count); }
 
 void Bare::poll_both() {
   a.poll();

@@ -209,12 +209,10 @@ class Bare : public testing::TestWithParam<Case> {
   /// The same for a region that the NIC may refuse already here.
   void try_import(Side& side, Side& owner, const ibv_mr* region);
 
-  /// The kernel's Soft-RoCE, which lacks some of what the specification says. Tests of that skip it, and say what.
   [[nodiscard]] bool is_soft_roce() const;
   /// As `failed`. Soft-RoCE calls any local error IBV_WC_LOC_QP_OP_ERR, and answers IBV_WC_REM_OP_ERR to a message that
   /// is longer than its receive.
   [[nodiscard]] testing::AssertionResult failed_as(const ibv_wc& wc, std::uint64_t wr_id, ibv_wc_status status) const;
-  /// As many rounds as a NIC takes in some seconds; all of them where a round is cheap.
   [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const;
 
   void poll_both();
