@@ -1,5 +1,5 @@
 // The control plane of the soft NIC: objects, memory, keys, queue pairs and their states.
-#include "nic/soft/soft_nic.hpp"
+#include "nic/soft/path.hpp"
 
 #include "base/check.hpp"
 
@@ -18,8 +18,6 @@ namespace verbena::nic::soft {
 namespace {
 
 constexpr std::uint32_t kMaxCqs = 1024;
-constexpr std::uint32_t kMaxQpWr = 16384;
-constexpr std::uint32_t kMaxSge = 16;
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
 constexpr std::uint32_t kMaxMessage = 1U << 30;
@@ -32,16 +30,6 @@ constexpr std::uint32_t kRnrTimerUs[32] = {
     2560,   3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520};
 
 [[nodiscard]] std::uint64_t us_to_ticks(double us) noexcept { return static_cast<std::uint64_t>(us * ticks_per_us()); }
-
-template <class T>
-[[nodiscard]] std::unique_ptr<T[]> make_array(std::size_t count) noexcept {
-  return std::unique_ptr<T[]>(new (std::nothrow) T[count]());
-}
-
-[[nodiscard]] std::unexpected<Error> no_memory(const char* what) noexcept {
-  return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
-              what);
-}
 
 }  // namespace
 
@@ -90,6 +78,8 @@ SoftNic::SoftNic(const SoftOptions& options, const TestOptions& test)
              .max_cq = kMaxCqs,
              .max_mr = options.max_mr - 1,
              .max_pd = 65536,
+             .max_srq = kMaxSrqs,
+             .max_srq_wr = kMaxQpWr,
              .max_qp_wr = kMaxQpWr,
              .max_cqe = kMaxCqe,
              .max_sge = kMaxSge,
@@ -673,15 +663,6 @@ Result<void> SoftNic::destroy_cq(ibv_cq* base) {
   return {};
 }
 
-Result<ibv_srq*> SoftNic::create_srq(ibv_pd*, std::uint32_t, std::uint32_t) {
-  return fail(Status::kUnsupported, "create_srq", EOPNOTSUPP,
-              "the soft NIC of this release has no shared receive queues; give each queue pair its own receives");
-}
-Result<void> SoftNic::destroy_srq(ibv_srq*) {
-  return fail(Status::kUnsupported, "destroy_srq", EOPNOTSUPP,
-              "the soft NIC of this release has no shared receive queues");
-}
-
 // --- queue pairs
 // ------------------------------------------------------------------------------------------------------
 
@@ -725,12 +706,14 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
     return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
                 "the soft NIC of this release has reliable connections only");
   }
-  if (options.srq != nullptr) {
-    return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
-                "the soft NIC of this release has no shared receive queues");
-  }
   if (options.send_cq == nullptr || options.recv_cq == nullptr) {
     return fail(Status::kBadArgument, "create_qp", EINVAL, "a queue pair needs a send and a receive completion queue");
+  }
+  auto* const srq = static_cast<SoftSrq*>(options.srq);
+  if (srq != nullptr) {
+    // The few that it holds at a time, handed out by the shared queue.
+    options.max_recv_wr = kSharedGrant;
+    options.max_recv_sge = srq->max_sge;
   }
   if (options.max_send_wr == 0 || options.max_send_wr > limits_.max_qp_wr || options.max_recv_wr == 0 ||
       options.max_recv_wr > limits_.max_qp_wr || options.max_send_sge > kMaxSge || options.max_recv_sge > kMaxSge ||
@@ -749,6 +732,9 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   qp->state = IBV_QPS_RESET;
   qp->nic = this;
   qp->spd = static_cast<SoftPd*>(base);
+  qp->ibv_qp::srq = srq;
+  qp->srq = srq;
+  qp->receive_pd = srq != nullptr ? srq->spd->id : qp->spd->id;
   qp->scq = static_cast<SoftCq*>(options.send_cq);
   qp->rcq = static_cast<SoftCq*>(options.recv_cq);
   qp->max_send_wr = options.max_send_wr;
@@ -819,6 +805,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   const auto* free_bit = std::find(taken.begin(), taken.end(), false);
   if (free_bit != taken.end()) qp->ready_slot = static_cast<std::uint32_t>(free_bit - taken.begin());
   ++qp->spd->users;
+  if (srq != nullptr) ++srq->users;
   ++objects_.qps;
   qps_.emplace(qp->qp_num, qp.get());
   return qp.release();
@@ -859,6 +846,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   remote->receive_mask = request.geometry.receive_entries - 1;
   remote->pd = request.pd;
   remote->access = request.access;
+  remote->has_srq = request.has_srq != 0;
   remote->rnr_ticks = us_to_ticks(kRnrTimerUs[request.min_rnr_timer % 32]);
   remote->peer = qp.peer;
   remote->ring = RingConsumer<RealMemory>(reinterpret_cast<const Slot*>(base + request.geometry.slots_offset()),
@@ -938,6 +926,7 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
   offer.min_rnr_timer = attr.min_rnr_timer;
   offer.ready_bit = qp.ready_slot == kNoReadyBit ? kNoReadyBit : qp.rcq->ready_index * kReadyWords * 64 + qp.ready_slot;
   offer.geometry = qp.geometry;
+  offer.has_srq = qp.srq != nullptr ? 1 : 0;
   offer.has_event = qp.event ? 1 : 0;
   std::array<int, 2> fds{qp.memory.get(), qp.event.get()};
   {
@@ -1000,6 +989,7 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
     exclusively(*cq, [&] {
       std::erase(cq->active, &qp);
       std::erase(cq->stalled, &qp);
+      if (qp.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
       if (qp.parked && cq == qp.rcq) {
         cq->parked[qp.ready_slot] = nullptr;
         --cq->parked_count;
@@ -1034,9 +1024,9 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   purge(qp);
   qp.now.store(IBV_QPS_RESET, std::memory_order_release);
   qp.state = IBV_QPS_RESET;
-  qp.sent = qp.sent_limit = qp.sq_posted = qp.sq_retired = 0;
+  qp.sent = qp.sent_limit = qp.wanted = qp.ask = qp.sq_posted = qp.sq_retired = 0;
   qp.pending_head = qp.pending_tail = 0;
-  qp.pending_offset = 0;
+  qp.pending_offset = qp.pending_takers = 0;
   qp.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;
@@ -1100,6 +1090,7 @@ Result<void> SoftNic::destroy_qp(ibv_qp* base) {
   }
   purge(*qp);
   --qp->spd->users;
+  if (qp->srq != nullptr) --qp->srq->users;
   --objects_.qps;
   delete qp;
   return {};

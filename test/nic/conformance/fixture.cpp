@@ -233,6 +233,7 @@ void Bare::TearDown() {
     EXPECT_EQ(left.cqs, 0U);
     EXPECT_EQ(left.qps, 0U);
     EXPECT_EQ(left.channels, 0U);
+    EXPECT_EQ(left.srqs, 0U);
     EXPECT_EQ(left.arenas, 0U);
     EXPECT_EQ(left.imports, 0U);
     EXPECT_EQ(left.peers, 0U);

@@ -26,10 +26,6 @@ TEST_P(Soft, UnreliableConnectionsAreUnsupported) {
   EXPECT_STATUS(a.nic->create_qp(a.pd.get(), options), Status::kUnsupported);
 }
 
-TEST_P(Soft, SharedReceiveQueuesAreUnsupported) {
-  EXPECT_STATUS(a.nic->create_srq(a.pd.get(), 16, 1), Status::kUnsupported);
-}
-
 TEST_P(Soft, MemoryOutsideArenasIsUnsupported) {
   std::array<std::byte, 4096> local{};
   EXPECT_STATUS(a.nic->reg_mr(a.pd.get(), local.data(), local.size(), reinterpret_cast<std::uint64_t>(local.data()),
