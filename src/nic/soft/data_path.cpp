@@ -186,6 +186,12 @@ void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
   ring_bell(qp, remote);
 }
 
+/// UC: a message that the responder does not take is lost, and the sender does not hear of it.
+Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, total_length(wr));
+  return Ran::kDone;
+}
+
 /// Whether the peer has a receive for the next message.
 inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (qp.sent < qp.sent_limit) [[likely]]
@@ -208,6 +214,20 @@ SoftQp::Stall ask_for_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   }
   const bool is_refused = remote.control->receives.refused.load(std::memory_order_acquire) == qp.ask;
   return is_refused ? SoftQp::Stall::kRnr : SoftQp::Stall::kAnswer;
+}
+
+/// A message for which the peer has no receive.
+Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const SoftQp::Stall why = ask_for_receive(qp, remote);
+  if (qp.qp_type == IBV_QPT_UC && why == SoftQp::Stall::kRnr) {
+    if (remote.has_srq) {
+      // Not wanted any more: the next message asks anew.
+      qp.wanted = qp.sent;
+      qp.own->demand.wanted.store(qp.wanted, std::memory_order_release);
+    }
+    return lose(qp, wr, sq_index);
+  }
+  return stall(qp, why);
 }
 
 /// What that receive makes of a message: kSend when it takes it, else the slot that tells the receiver. The common
@@ -244,8 +264,13 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
   }
   if (!has_receive(qp, remote)) [[unlikely]]
-    return stall(qp, ask_for_receive(qp, remote));
+    return lacks_receive(qp, remote, wr, sq_index);
   if (const SlotKind taken = receive_takes(qp, remote, length); taken != SlotKind::kSend) [[unlikely]] {
+    if (qp.qp_type == IBV_QPT_UC) {
+      // The responder drops what is too long; keys of its own that do not hold are its own error.
+      if (taken == SlotKind::kReceiveError) publish_error(qp, remote, taken);
+      return lose(qp, wr, sq_index);
+    }
     publish_error(qp, remote, taken);
     const bool too_long = taken == SlotKind::kLengthError;
     return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
@@ -278,6 +303,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
 }
 
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
   publish_error(qp, remote, SlotKind::kRemoteError);
   return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
 }
@@ -291,7 +317,7 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
   }
   const bool with_imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (with_imm) {
-    if (!has_receive(qp, remote)) return stall(qp, ask_for_receive(qp, remote));
+    if (!has_receive(qp, remote)) return lacks_receive(qp, remote, wr, sq_index);
     if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return stall(qp, SoftQp::Stall::kRoom);
   }
   if (length > 0 && !is_delivered) {
@@ -402,6 +428,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
   if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
                                static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+    if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
   }
   switch (wr.opcode) {
@@ -513,7 +540,9 @@ Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
     case Fate::End::kRnrRetry:
       return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RNR_RETRY_EXC_ERR, Status::kRnrExceeded);
     case Fate::End::kFatal: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_FATAL_ERR, Status::kDevice);
-    default: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded);
+    default:
+      if (qp.qp_type == IBV_QPT_UC) return lose(qp, entry.wr, entry.sq_index);
+      return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded);
   }
 }
 
@@ -545,7 +574,8 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   }
   const bool comes_late = fate.end == Fate::End::kRetryLate;
   if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
-  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0;
+  // On UC what the peer refuses is lost whole: it is seen to be refused before any of it is delivered.
+  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC;
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
     const Ran delivered = deliver_pieces(qp, entry);
     if (delivered == Ran::kStalled) return wait_in_chaos(qp);
@@ -901,6 +931,7 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if (qp.qp_type == IBV_QPT_UC) return EINVAL;
       if ((wr.send_flags & IBV_SEND_INLINE) != 0) return EINVAL;
       break;
     default: return EOPNOTSUPP;

@@ -702,9 +702,9 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
 }
 
 Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
-  if (options.type != IBV_QPT_RC) {
+  if (options.type != IBV_QPT_RC && options.type != IBV_QPT_UC) {
     return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
-                "the soft NIC of this release has reliable connections only");
+                "the soft NIC has connections only: IBV_QPT_RC, and IBV_QPT_UC");
   }
   if (options.send_cq == nullptr || options.recv_cq == nullptr) {
     return fail(Status::kBadArgument, "create_qp", EINVAL, "a queue pair needs a send and a receive completion queue");
@@ -824,7 +824,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   const auto offer = std::find_if(qp.offers.rbegin(), qp.offers.rend(), [&](const Offer& candidate) {
     // The kernel's word on who offered, against its word on who answers to the GID.
     return same(candidate.gid, qp.remote_gid) && candidate.qp_num == qp.remote_qp_num &&
-           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid;
+           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid &&
+           candidate.request.qp_type == static_cast<std::uint32_t>(qp.qp_type);
   });
   if (offer == qp.offers.rend()) return;
   const Request& request = offer->request;
@@ -906,10 +907,11 @@ Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
 }
 
 Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline) {
-  constexpr int kNeeded =
-      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kOfBoth = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   constexpr int kOptional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
-  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "INIT to RTR"));
+  const bool is_reliable = qp.qp_type == IBV_QPT_RC;
+  const int needed = kOfBoth | (is_reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
+  VERBENA_TRY(check_mask(mask, needed, kOptional, "INIT to RTR"));
   if (attr.ah_attr.is_global == 0) {
     return fail(Status::kBadArgument, "modify_qp", EINVAL,
                 "the soft NIC addresses peers by GID: set ah_attr.is_global and dgid");
@@ -923,10 +925,11 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
   offer.my_gid = gid_;
   offer.pd = qp.spd->id;
   offer.access = qp.access_flags;
-  offer.min_rnr_timer = attr.min_rnr_timer;
+  offer.min_rnr_timer = is_reliable ? attr.min_rnr_timer : 0;
   offer.ready_bit = qp.ready_slot == kNoReadyBit ? kNoReadyBit : qp.rcq->ready_index * kReadyWords * 64 + qp.ready_slot;
   offer.geometry = qp.geometry;
   offer.has_srq = qp.srq != nullptr ? 1 : 0;
+  offer.qp_type = static_cast<std::uint32_t>(qp.qp_type);
   offer.has_event = qp.event ? 1 : 0;
   std::array<int, 2> fds{qp.memory.get(), qp.event.get()};
   {
@@ -935,7 +938,7 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
     qp.peer = peer;
     qp.remote_gid = gid;
     qp.remote_qp_num = attr.dest_qp_num;
-    qp.min_rnr_timer = attr.min_rnr_timer;
+    qp.min_rnr_timer = static_cast<std::uint8_t>(offer.min_rnr_timer);
     qp.state = IBV_QPS_RTR;
     qp.now.store(IBV_QPS_RTR, std::memory_order_release);
     qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
@@ -968,16 +971,21 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
 }
 
 Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
-  constexpr int kNeeded =
+  constexpr int kReliable =
       IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-  constexpr int kOptional =
-      IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
-  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "RTR to RTS"));
-  qp.rnr_retry = attr.rnr_retry;
-  qp.retry_count = attr.retry_cnt;
-  qp.timeout = attr.timeout;
-  // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
-  qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+  constexpr int kOptional = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+  if (qp.qp_type == IBV_QPT_UC) {
+    VERBENA_TRY(check_mask(mask, IBV_QP_SQ_PSN, kOptional, "RTR to RTS of an unreliable connection"));
+    qp.rnr_retry = 7;
+    qp.retry_ticks = 0;  // What waits, waits for room of this side's.
+  } else {
+    VERBENA_TRY(check_mask(mask, kReliable, kOptional | IBV_QP_MIN_RNR_TIMER, "RTR to RTS"));
+    qp.rnr_retry = attr.rnr_retry;
+    qp.retry_count = attr.retry_cnt;
+    qp.timeout = attr.timeout;
+    // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
+    qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+  }
   qp.state = IBV_QPS_RTS;
   qp.now.store(IBV_QPS_RTS, std::memory_order_release);
   return {};
