@@ -32,7 +32,9 @@ struct Limits {
   std::uint32_t max_cq = 0;
   std::uint32_t max_mr = 0;
   std::uint32_t max_pd = 0;
-  std::uint32_t max_qp_wr = 0;  ///< Work requests in one send or receive queue.
+  std::uint32_t max_srq = 0;     ///< 0: the device has no shared receive queues.
+  std::uint32_t max_srq_wr = 0;  ///< Receives in one shared queue.
+  std::uint32_t max_qp_wr = 0;   ///< Work requests in one send or receive queue.
   std::uint32_t max_cqe = 0;
   std::uint32_t max_sge = 0;
   std::uint32_t max_inline = 0;     ///< Bytes of IBV_SEND_INLINE that a QP can have.
@@ -154,7 +156,10 @@ class Nic {
   /// kBusy while a QP uses it.
   [[nodiscard]] virtual Result<void> destroy_cq(ibv_cq* cq) = 0;
 
+  /// Receives for several QPs (QpOptions::srq), posted with ibv_post_srq_recv; their keys are of `pd`. Takes `max_wr`
+  /// receives of up to `max_sge` segments. Errors: kBadArgument (limits).
   [[nodiscard]] virtual Result<ibv_srq*> create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) = 0;
+  /// What is posted vanishes with it. kBusy while a QP uses it.
   [[nodiscard]] virtual Result<void> destroy_srq(ibv_srq* srq) = 0;
 
   /// `options` is updated to what the QP has, as verbs does.
@@ -176,7 +181,7 @@ class Nic {
 
   /// Objects that exist, for leak checks.
   struct Objects {
-    std::uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, channels = 0, arenas = 0, imports = 0, peers = 0;
+    std::uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, channels = 0, arenas = 0, imports = 0, peers = 0, srqs = 0;
     friend bool operator==(const Objects&, const Objects&) = default;
   };
   [[nodiscard]] virtual Objects objects() const = 0;
@@ -252,12 +257,16 @@ struct CqTraits {
 struct QpTraits {
   static void destroy(Nic& nic, ibv_qp* qp) noexcept;
 };
+struct SrqTraits {
+  static void destroy(Nic& nic, ibv_srq* srq) noexcept;
+};
 struct ChannelTraits {
   static void destroy(Nic& nic, ibv_comp_channel* channel) noexcept;
 };
 using Pd = Handle<ibv_pd, PdTraits>;
 using Mr = Handle<ibv_mr, MrTraits>;
 using Cq = Handle<ibv_cq, CqTraits>;
+using Srq = Handle<ibv_srq, SrqTraits>;
 using Qp = Handle<ibv_qp, QpTraits>;
 using Channel = Handle<ibv_comp_channel, ChannelTraits>;
 

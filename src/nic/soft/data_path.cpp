@@ -1,5 +1,5 @@
 // The data path of the soft NIC: no lock, no allocation, and no system call but waking a sleeper that asked for it.
-#include "nic/soft/soft_nic.hpp"
+#include "nic/soft/path.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,22 +10,6 @@ namespace verbena::nic::soft {
 namespace {
 
 thread_local PathCounters thread_counters;
-
-/// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
-inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
-
-inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint32_t needed) noexcept {
-  const std::uint32_t index = key_index(sge.lkey);
-  if ((sge.lkey & kRemoteKeyBit) != 0 || index >= qp.nic->key_count()) return nullptr;
-  const LocalKey& key = qp.nic->local_key(index);
-  if (key.lkey.load(std::memory_order_acquire) != sge.lkey || sge.lkey == 0) return nullptr;
-  const std::uint64_t offset = sge.addr - key.iova;
-  if (key.pd != qp.spd->id || sge.addr < key.iova || offset > key.length || sge.length > key.length - offset ||
-      (key.access & needed) != needed) {
-    return nullptr;
-  }
-  return key.base + offset;
-}
 
 /// One pass over an SGE list with the local keys checked, or none for inline data.
 inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
@@ -39,6 +23,10 @@ inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, 
     if (wr.sg_list[i].length != 0 && local_address(qp, wr.sg_list[i], needed) == nullptr) return false;
   }
   return true;
+}
+
+inline bool takes_receive(const ibv_send_wr& wr) noexcept {
+  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
 inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
@@ -63,28 +51,6 @@ inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, 
   }
   return key.base + offset;
 }
-
-/// Time in which the owner of a CQ looks at its lists outside of poll: the control plane keeps out, and the other way
-/// round. The control plane's turn is a few stores.
-class OwnerSection {
- public:
-  explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq) {
-    const std::uint64_t word = cq_.poll_word.load(std::memory_order_relaxed);
-    for (;;) {
-      cq_.poll_word.store(word + 1, std::memory_order_relaxed);
-      light_barrier();
-      if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
-      cq_.poll_word.store(word, std::memory_order_release);
-      std::this_thread::yield();
-    }
-  }
-  ~OwnerSection() { cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
-  OwnerSection(const OwnerSection&) = delete;
-  OwnerSection& operator=(const OwnerSection&) = delete;
-
- private:
-  SoftCq& cq_;
-};
 
 /// Copies as a NIC does: a naturally aligned word of 4 or 8 bytes appears whole, so that it can be polled.
 inline void copy_whole(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
@@ -111,28 +77,6 @@ inline ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
     case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
     default: return IBV_WC_SEND;
   }
-}
-
-inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
-  VERBENA_DCHECK(cq.room() > 0);
-  Cqe& entry = cq.ring[cq.tail & cq.mask];
-  ++cq.tail;
-  entry.wc.wr_id = wr_id;
-  entry.wc.status = status;
-  entry.wc.opcode = opcode;
-  entry.wc.vendor_err = 0;
-  entry.wc.byte_len = 0;
-  entry.wc.imm_data = 0;
-  entry.wc.qp_num = qp.qp_num;
-  entry.wc.src_qp = qp.remote_qp_num;
-  entry.wc.wc_flags = 0;
-  entry.wc.pkey_index = 0;
-  entry.wc.slid = 0;
-  entry.wc.sl = 0;
-  entry.wc.dlid_path_bits = 0;
-  entry.qp = &qp;
-  entry.sq_index = kNotSend;
-  return entry;
 }
 
 /// An event for a completion that no peer's bell announces.
@@ -175,7 +119,8 @@ inline void remove_from(std::vector<SoftQp*>& list, const SoftQp& qp) noexcept {
   list.pop_back();
 }
 
-/// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
+}  // namespace
+
 void enter_error(SoftQp& qp, Status reason) noexcept {
   if (qp.state_now() == IBV_QPS_ERR && qp.flushing) return;
   Status none = Status::kOk;
@@ -189,10 +134,21 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
     qp.rcq->parked[qp.ready_slot] = nullptr;
     --qp.rcq->parked_count;
   }
+  if (qp.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
   qp.flushing = true;
   qp.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
 }
+
+void ring_credit(const RemoteQp& remote) noexcept {
+  light_barrier();
+  if ((remote.control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) [[unlikely]] {
+    ++thread_counters.wakeups;
+    wake_peer(remote);
+  }
+}
+
+namespace {
 
 /// The bell: one load of a line that rarely changes; more only when the receiver asked to be told.
 inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
@@ -215,25 +171,6 @@ inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
   qp.notify_solicited = false;
 }
 
-/// Tells a peer that waits for credit that there is some.
-inline void ring_credit(const RemoteQp& remote) noexcept {
-  light_barrier();
-  if ((remote.control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) [[unlikely]] {
-    ++thread_counters.wakeups;
-    wake_peer(remote);
-  }
-}
-
-enum class Ran : std::uint8_t { kDone, kStalled, kFailed };
-
-inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
-  if (qp.stall != why) {
-    qp.stall = why;
-    qp.stall_start = ticks_now();
-  }
-  return Ran::kStalled;
-}
-
 Ran refuse(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status, Status reason) noexcept {
   complete_send(qp, wr, sq_index, status, 0);
   enter_error(qp, reason);
@@ -249,12 +186,48 @@ void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
   ring_bell(qp, remote);
 }
 
-/// Whether the peer has a receive for the next message; stalls when not.
+/// UC: a message that the responder does not take is lost, and the sender does not hear of it.
+Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, total_length(wr));
+  return Ran::kDone;
+}
+
+/// Whether the peer has a receive for the next message.
 inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (qp.sent < qp.sent_limit) [[likely]]
     return true;
   qp.sent_limit = remote.control->receives.posted.load(std::memory_order_acquire);
   return qp.sent < qp.sent_limit;
+}
+
+/// What a message waits for that has no receive. A peer with a shared receive queue is asked for one, and it is not RNR
+/// before it has answered.
+SoftQp::Stall ask_for_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
+  if (!remote.has_srq) return SoftQp::Stall::kRnr;
+  // What waits behind the head is asked for with it.
+  const std::uint64_t wanted = qp.sent + std::max<std::uint64_t>(qp.pending_takers, 1);
+  if (wanted > qp.wanted) {
+    qp.wanted = wanted;
+    qp.own->demand.ask.store(++qp.ask, std::memory_order_relaxed);
+    qp.own->demand.wanted.store(wanted, std::memory_order_release);
+    qp.notify = true;
+  }
+  const bool is_refused = remote.control->receives.refused.load(std::memory_order_acquire) == qp.ask;
+  return is_refused ? SoftQp::Stall::kRnr : SoftQp::Stall::kAnswer;
+}
+
+/// A message for which the peer has no receive.
+Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const SoftQp::Stall why = ask_for_receive(qp, remote);
+  if (qp.qp_type == IBV_QPT_UC && why == SoftQp::Stall::kRnr) {
+    if (remote.has_srq) {
+      // Not wanted any more: the next message asks anew.
+      qp.wanted = qp.sent;
+      qp.own->demand.wanted.store(qp.wanted, std::memory_order_release);
+    }
+    return lose(qp, wr, sq_index);
+  }
+  return stall(qp, why);
 }
 
 /// What that receive makes of a message: kSend when it takes it, else the slot that tells the receiver. The common
@@ -291,8 +264,13 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
   }
   if (!has_receive(qp, remote)) [[unlikely]]
-    return stall(qp, SoftQp::Stall::kRnr);
+    return lacks_receive(qp, remote, wr, sq_index);
   if (const SlotKind taken = receive_takes(qp, remote, length); taken != SlotKind::kSend) [[unlikely]] {
+    if (qp.qp_type == IBV_QPT_UC) {
+      // The responder drops what is too long; keys of its own that do not hold are its own error.
+      if (taken == SlotKind::kReceiveError) publish_error(qp, remote, taken);
+      return lose(qp, wr, sq_index);
+    }
     publish_error(qp, remote, taken);
     const bool too_long = taken == SlotKind::kLengthError;
     return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
@@ -324,23 +302,8 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
   return Ran::kDone;
 }
 
-/// Marks the time in which this QP reads or writes a peer's memory. A revoking owner that sees the word even, after its
-/// membarrier, knows that any later access sees the revoked key; one that sees it odd waits for it to change.
-class AccessGuard {
- public:
-  explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
-    qp_.own->access.word.store(++qp_.access_count, std::memory_order_relaxed);
-    light_barrier();
-  }
-  ~AccessGuard() { qp_.own->access.word.store(++qp_.access_count, std::memory_order_release); }
-  AccessGuard(const AccessGuard&) = delete;
-  AccessGuard& operator=(const AccessGuard&) = delete;
-
- private:
-  SoftQp& qp_;
-};
-
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
   publish_error(qp, remote, SlotKind::kRemoteError);
   return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
 }
@@ -354,7 +317,7 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
   }
   const bool with_imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (with_imm) {
-    if (!has_receive(qp, remote)) return stall(qp, SoftQp::Stall::kRnr);
+    if (!has_receive(qp, remote)) return lacks_receive(qp, remote, wr, sq_index);
     if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return stall(qp, SoftQp::Stall::kRoom);
   }
   if (length > 0 && !is_delivered) {
@@ -465,6 +428,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
   if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
                                static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+    if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
   }
   switch (wr.opcode) {
@@ -495,6 +459,7 @@ void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept
   } else {
     std::copy_n(wr.sg_list, wr.num_sge, sges);
   }
+  if (takes_receive(wr)) ++qp.pending_takers;
   ++qp.pending_tail;
   list_stalled(qp);
 }
@@ -575,7 +540,9 @@ Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
     case Fate::End::kRnrRetry:
       return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RNR_RETRY_EXC_ERR, Status::kRnrExceeded);
     case Fate::End::kFatal: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_FATAL_ERR, Status::kDevice);
-    default: return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded);
+    default:
+      if (qp.qp_type == IBV_QPT_UC) return lose(qp, entry.wr, entry.sq_index);
+      return refuse(qp, entry.wr, entry.sq_index, IBV_WC_RETRY_EXC_ERR, Status::kRetryExceeded);
   }
 }
 
@@ -594,9 +561,7 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   if (!chaos.is_drawn) {
     const bool is_rdma =
         wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-    const bool takes_receive =
-        wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-    chaos.draw(takes_receive, is_rdma, total_length(wr), qp.rnr_retry);
+    chaos.draw(takes_receive(wr), is_rdma, total_length(wr), qp.rnr_retry);
   }
   Fate& fate = chaos.fate;
   if (fate.polls != 0) {
@@ -609,7 +574,8 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   }
   const bool comes_late = fate.end == Fate::End::kRetryLate;
   if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
-  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0;
+  // On UC what the peer refuses is lost whole: it is seen to be refused before any of it is delivered.
+  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC;
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
     const Ran delivered = deliver_pieces(qp, entry);
     if (delivered == Ran::kStalled) return wait_in_chaos(qp);
@@ -635,6 +601,7 @@ bool run_pending(SoftQp& qp) noexcept {
              status == IBV_WC_RETRY_EXC_ERR ? Status::kRetryExceeded : Status::kRnrExceeded);
     }
     qp.stall = SoftQp::Stall::kNone;
+    if (takes_receive(entry.wr)) --qp.pending_takers;
     ++qp.pending_head;
     if (held != 0) qp.chaos->is_drawn = false;
     any = true;
@@ -645,6 +612,13 @@ bool run_pending(SoftQp& qp) noexcept {
     ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
   }
   return any;
+}
+
+/// The oldest receive is complete.
+inline void end_receive(SoftQp& qp) noexcept {
+  ++qp.rq_done;
+  if (qp.srq != nullptr) [[unlikely]]
+    retire_shared(*qp.srq);
 }
 
 /// Completes what the error state left, as far as the CQs have room. True when all is flushed.
@@ -660,7 +634,7 @@ bool flush(SoftQp& qp) noexcept {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
     push(*qp.rcq, qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
     announce(*qp.rcq);
-    ++qp.rq_done;
+    end_receive(qp);
   }
   return qp.pending_head == qp.pending_tail && qp.rq_done == qp.rq_posted;
 }
@@ -698,7 +672,7 @@ bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std:
       offset -= sge->length;
       continue;
     }
-    std::byte* to = local_address(qp, *sge, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* to = local_address(*qp.nic, qp.receive_pd, *sge, IBV_ACCESS_LOCAL_WRITE);
     if (to == nullptr) return false;
     const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
     std::memcpy(to + offset, from, part);
@@ -713,7 +687,8 @@ void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
   if (qp.rq_done != qp.rq_posted) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
     push(*qp.rcq, qp, receive.wr_id, status, IBV_WC_RECV);
-    ++qp.rq_done;
+    qp.rx_open = false;
+    end_receive(qp);
   }
   enter_error(qp, reason);
 }
@@ -778,7 +753,7 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   }
   qp.rx_offset = 0;
   qp.rx_open = false;
-  ++qp.rq_done;
+  end_receive(qp);
   return true;
 }
 
@@ -846,7 +821,7 @@ bool check_ready_set(SoftCq& cq) noexcept {
 void park_idle(SoftCq& cq) noexcept {
   bool any = false;
   for (SoftQp* qp : cq.active) {
-    if (qp->idle_passes >= kIdlePasses && qp->may_park) {
+    if (qp->idle_passes >= kIdlePasses && qp->may_park && !(qp->srq != nullptr && owes_shared(*qp))) {
       set_wake(*qp, qp->wake_flags | Wake::kParked);
       any = true;
     }
@@ -859,7 +834,7 @@ void park_idle(SoftCq& cq) noexcept {
     SoftQp& qp = *cq.active[i];
     if ((qp.wake_flags & Wake::kParked) == 0) {
       ++i;
-    } else if (qp.rx.ready()) {
+    } else if (qp.rx.ready() || (qp.srq != nullptr && owes_shared(qp))) {
       set_wake(qp, qp.wake_flags & ~Wake::kParked);
       qp.idle_passes = 0;
       ++i;
@@ -879,7 +854,10 @@ bool progress(SoftCq& cq) noexcept {
   const std::size_t before = cq.active.size();
   for (std::size_t i = 0; i < cq.active.size(); ++i) {
     SoftQp* qp = cq.active[i];
-    if (receive(*qp)) {
+    bool found = receive(*qp);
+    if (qp->srq != nullptr && qp->state_now() != IBV_QPS_ERR) [[unlikely]]
+      found |= serve_shared(*qp);
+    if (found) {
       qp->idle_passes = 0;
       any = true;
       if (i < cq.active.size() && cq.active[i] != qp) --i;  // It went to error, and another took its place.
@@ -953,6 +931,7 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if (qp.qp_type == IBV_QPT_UC) return EINVAL;
       if ((wr.send_flags & IBV_SEND_INLINE) != 0) return EINVAL;
       break;
     default: return EOPNOTSUPP;
@@ -1010,7 +989,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   int error = 0;
   const std::uint64_t before = qp.rq_posted;
   for (; wr != nullptr; wr = wr->next) {
-    if (qp.state_now() == IBV_QPS_RESET || wr->num_sge < 0 ||
+    if (qp.state_now() == IBV_QPS_RESET || qp.srq != nullptr || wr->num_sge < 0 ||
         static_cast<std::uint32_t>(wr->num_sge) > qp.max_recv_sge) {
       error = EINVAL;
     } else if (qp.rq_posted - qp.rq_polled >= qp.max_recv_wr) {
@@ -1035,12 +1014,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
       keys_hold = keys_hold && (sges[i].length == 0 || local_address(qp, sges[i], IBV_ACCESS_LOCAL_WRITE) != nullptr);
     }
     entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, qp.nic->limits().max_message));
-    // Length and smallest length are there before the count that admits a sender to them.
-    qp.receive_lengths[slot].store(entry.capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
-    const std::uint32_t smallest = keys_hold ? entry.capacity : 0;
-    if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
-      qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
-    }
+    publish_receive(qp, slot, keys_hold);
     ++qp.rq_posted;
   }
   if (qp.rq_posted != before) {
@@ -1099,11 +1073,6 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
   return 0;
 }
 
-int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
-  *bad_wr = wr;
-  return EOPNOTSUPP;
-}
-
 Deadline stall_deadline(SoftCq& cq) noexcept {
   const OwnerSection section(cq);
   Deadline earliest = Deadline::never();
@@ -1136,7 +1105,10 @@ bool arm_stalled(SoftCq& cq) noexcept {
   for (SoftQp* qp : cq.stalled) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (remote == nullptr) continue;
-    if (qp->stall == SoftQp::Stall::kRnr && has_receive(*qp, *remote)) return true;
+    if ((qp->stall == SoftQp::Stall::kRnr || qp->stall == SoftQp::Stall::kAnswer) && has_receive(*qp, *remote)) {
+      return true;
+    }
+    if (qp->stall == SoftQp::Stall::kAnswer && ask_for_receive(*qp, *remote) == SoftQp::Stall::kRnr) return true;
     if (qp->stall == SoftQp::Stall::kRoom && qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
       return true;
     }

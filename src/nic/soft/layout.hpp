@@ -12,7 +12,7 @@
 
 namespace verbena::nic::soft {
 
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
 /// One memory region as peers see it. `rkey` is 0 while revoked. The rest is written before rkey (release) and stays
@@ -65,13 +65,19 @@ struct QpControl {
     std::atomic<std::uint64_t> consumed;  ///< Messages of the peer's ring that are copied out.
   } consumer;
   struct alignas(64) {
-    std::atomic<std::uint64_t> posted;  ///< Receives posted so far.
+    std::atomic<std::uint64_t> posted;   ///< Receives posted so far; of a shared queue, given to this QP so far.
+    std::atomic<std::uint64_t> refused;  ///< The last `demand.ask` of the peer that found the shared queue empty.
   } receives;
   struct alignas(64) {
     std::atomic<std::uint64_t> word;  ///< Odd while this QP reads or writes a peer's memory.
   } access;
+  // Sender's side, for a peer with a shared receive queue.
+  struct alignas(64) {
+    std::atomic<std::uint64_t> wanted;  ///< Receives this QP's messages have taken and wait for, since the start.
+    std::atomic<std::uint64_t> ask;     ///< Grows with each change of `wanted`; written before it.
+  } demand;
 };
-static_assert(sizeof(QpControl) == 256);
+static_assert(sizeof(QpControl) == 320);
 
 /// Geometry of a QP's shared memory, as its owner says in the offer. Checked against the file's size.
 struct QpGeometry {
@@ -123,8 +129,10 @@ struct Request {
   std::uint32_t has_event = 0;  ///< 1: the second descriptor is my QP's event descriptor.
   std::uint64_t memory_id = 0;
   QpGeometry geometry;
+  std::uint32_t has_srq = 0;  ///< 1: my QP's receives come from a shared queue.
+  std::uint32_t qp_type = IBV_QPT_RC;
 };
-static_assert(sizeof(Request) == 88);
+static_assert(sizeof(Request) == 96);
 inline constexpr std::uint32_t kNoReadyBit = ~0U;
 
 enum class Answer : std::uint32_t { kOk = 0, kNotAllowed = 1, kVersion = 2, kUnknown = 3, kNotGranted = 4, kBad = 5 };

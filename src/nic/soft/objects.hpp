@@ -19,6 +19,7 @@ namespace verbena::nic::soft {
 
 struct SoftCq;
 struct SoftQp;
+struct SoftSrq;
 class SoftNic;
 
 [[nodiscard]] inline bool same(const ibv_gid& a, const ibv_gid& b) noexcept {
@@ -103,6 +104,7 @@ struct RemoteQp {
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
   std::uint32_t access = 0;                          // qp_access_flags
+  bool has_srq = false;                              // Receives are asked for (srq.cpp).
   std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
   std::uint64_t ready_bit = 0;
   int event_fd = -1;     // Of a peer of this user.
@@ -199,6 +201,28 @@ struct SoftPd : ibv_pd {
   std::uint32_t users = 0;
 };
 
+/// Receives that wait for a message on any of several QPs. A bounded queue for several producers and consumers (Vyukov
+/// 2010), lock-free: posting and giving back put in, giving to a QP takes out, from whatever threads.
+struct SoftSrq : ibv_srq {
+  struct Entry {
+    std::atomic<std::uint64_t> turn{0};  // Position at which it can be put in; that + 1 at which it can be taken out.
+    ReceiveWqe receive;
+    bool keys_hold = false;
+  };
+  SoftNic* nic = nullptr;
+  SoftPd* spd = nullptr;
+  std::unique_ptr<Entry[]> entries;  // Ring of mask + 1.
+  std::unique_ptr<ibv_sge[]> sges;   // max_sge each.
+  std::uint32_t mask = 0;
+  std::uint32_t max_wr = 0;
+  std::uint32_t max_sge = 0;
+  alignas(64) std::atomic<std::uint64_t> in{0};
+  alignas(64) std::atomic<std::uint64_t> out{0};
+  alignas(64) std::atomic<std::uint32_t> unfinished{0};  // Posted and not complete, wherever they are.
+  std::atomic<bool> is_short{false};                     // A QP has looked for a receive and found none.
+  std::uint32_t users = 0;                               // Control plane.
+};
+
 struct SoftMr : ibv_mr {
   std::uint64_t memory_id = 0;
 };
@@ -215,6 +239,8 @@ struct SoftQp : ibv_qp {
   std::uint64_t access_count = 0;
   std::uint64_t sent = 0;        // Messages that took a receive of the peer.
   std::uint64_t sent_limit = 0;  // Receives of the peer as last read.
+  std::uint64_t wanted = 0;      // Mirrors of own->demand.
+  std::uint64_t ask = 0;
   std::uint64_t sq_posted = 0;
   std::uint64_t sq_retired = 0;  // Slots freed by polled completions.
   std::uint32_t max_send_wr = 0;
@@ -233,7 +259,9 @@ struct SoftQp : ibv_qp {
   std::unique_ptr<std::byte[]> pending_inline;  // max_inline each.
   std::uint32_t pending_mask = 0;
   std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
-  enum class Stall : std::uint8_t { kNone, kRnr, kPeer, kRoom };
+  std::uint32_t pending_takers = 0;  // Those that take a receive.
+  /// kAnswer: for receives of a shared queue; no retries are counted until the peer has said that it has none.
+  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom };
   Stall stall = Stall::kNone;
   std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`.
   // Receiving. Owner.
@@ -242,6 +270,8 @@ struct SoftQp : ibv_qp {
   std::unique_ptr<ReceiveWqe[]> receives;  // Ring of receive_mask + 1.
   std::unique_ptr<ibv_sge[]> receive_sges;
   std::atomic<std::uint32_t>* receive_lengths = nullptr;  // Shared.
+  SoftSrq* srq = nullptr;
+  std::uint32_t receive_pd = 0;  // Of receives' keys: the shared queue's, or this QP's.
   std::uint32_t receive_mask = 0;
   std::uint32_t max_recv_wr = 0;
   std::uint32_t max_recv_sge = 0;

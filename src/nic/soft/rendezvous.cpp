@@ -139,6 +139,7 @@ Result<void> SoftNic::open_rendezvous() {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return fail_system("epoll_create1", errno, "opening the soft NIC");
   VERBENA_ASSIGN(stop_, make_eventfd());
+  VERBENA_ASSIGN(stir_, make_eventfd());
   listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener_) return fail_system("socket", errno, "opening the soft NIC's rendezvous socket");
   const SocketName name = name_of(gid_);
@@ -147,7 +148,8 @@ Result<void> SoftNic::open_rendezvous() {
     return fail_system("bind", errno, "opening the soft NIC's rendezvous socket");
   }
   if (add_source(listener_.get(), EPOLLIN, {Source::Kind::kListener}) == 0 ||
-      add_source(stop_.get(), EPOLLIN, {Source::Kind::kStop}) == 0) {
+      add_source(stop_.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
+      add_source(stir_.get(), EPOLLIN, {Source::Kind::kStir}) == 0) {
     return fail_system("epoll_ctl", errno, "opening the soft NIC");
   }
   control_ = std::thread([this] {
@@ -182,6 +184,12 @@ void SoftNic::control_loop() noexcept {
     const Source source = at->second;
     switch (source.kind) {
       case Source::Kind::kStop: return;
+      case Source::Kind::kStir:
+        drain_eventfd(stir_.get());
+        for (auto& [number, qp] : qps_) {
+          if (qp->srq != nullptr) attention(*qp);
+        }
+        break;
       case Source::Kind::kListener: accept_incoming(); break;
       case Source::Kind::kIncoming: serve(id, incoming_.at(id)); break;
       case Source::Kind::kPeerSocket:

@@ -1,5 +1,5 @@
 // The control plane of the soft NIC: objects, memory, keys, queue pairs and their states.
-#include "nic/soft/soft_nic.hpp"
+#include "nic/soft/path.hpp"
 
 #include "base/check.hpp"
 
@@ -18,8 +18,6 @@ namespace verbena::nic::soft {
 namespace {
 
 constexpr std::uint32_t kMaxCqs = 1024;
-constexpr std::uint32_t kMaxQpWr = 16384;
-constexpr std::uint32_t kMaxSge = 16;
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
 constexpr std::uint32_t kMaxMessage = 1U << 30;
@@ -32,16 +30,6 @@ constexpr std::uint32_t kRnrTimerUs[32] = {
     2560,   3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520};
 
 [[nodiscard]] std::uint64_t us_to_ticks(double us) noexcept { return static_cast<std::uint64_t>(us * ticks_per_us()); }
-
-template <class T>
-[[nodiscard]] std::unique_ptr<T[]> make_array(std::size_t count) noexcept {
-  return std::unique_ptr<T[]>(new (std::nothrow) T[count]());
-}
-
-[[nodiscard]] std::unexpected<Error> no_memory(const char* what) noexcept {
-  return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
-              what);
-}
 
 }  // namespace
 
@@ -90,6 +78,8 @@ SoftNic::SoftNic(const SoftOptions& options, const TestOptions& test)
              .max_cq = kMaxCqs,
              .max_mr = options.max_mr - 1,
              .max_pd = 65536,
+             .max_srq = kMaxSrqs,
+             .max_srq_wr = kMaxQpWr,
              .max_qp_wr = kMaxQpWr,
              .max_cqe = kMaxCqe,
              .max_sge = kMaxSge,
@@ -673,15 +663,6 @@ Result<void> SoftNic::destroy_cq(ibv_cq* base) {
   return {};
 }
 
-Result<ibv_srq*> SoftNic::create_srq(ibv_pd*, std::uint32_t, std::uint32_t) {
-  return fail(Status::kUnsupported, "create_srq", EOPNOTSUPP,
-              "the soft NIC of this release has no shared receive queues; give each queue pair its own receives");
-}
-Result<void> SoftNic::destroy_srq(ibv_srq*) {
-  return fail(Status::kUnsupported, "destroy_srq", EOPNOTSUPP,
-              "the soft NIC of this release has no shared receive queues");
-}
-
 // --- queue pairs
 // ------------------------------------------------------------------------------------------------------
 
@@ -721,16 +702,18 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
 }
 
 Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
-  if (options.type != IBV_QPT_RC) {
+  if (options.type != IBV_QPT_RC && options.type != IBV_QPT_UC) {
     return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
-                "the soft NIC of this release has reliable connections only");
-  }
-  if (options.srq != nullptr) {
-    return fail(Status::kUnsupported, "create_qp", EOPNOTSUPP,
-                "the soft NIC of this release has no shared receive queues");
+                "the soft NIC has connections only: IBV_QPT_RC, and IBV_QPT_UC");
   }
   if (options.send_cq == nullptr || options.recv_cq == nullptr) {
     return fail(Status::kBadArgument, "create_qp", EINVAL, "a queue pair needs a send and a receive completion queue");
+  }
+  auto* const srq = static_cast<SoftSrq*>(options.srq);
+  if (srq != nullptr) {
+    // The few that it holds at a time, handed out by the shared queue.
+    options.max_recv_wr = kSharedGrant;
+    options.max_recv_sge = srq->max_sge;
   }
   if (options.max_send_wr == 0 || options.max_send_wr > limits_.max_qp_wr || options.max_recv_wr == 0 ||
       options.max_recv_wr > limits_.max_qp_wr || options.max_send_sge > kMaxSge || options.max_recv_sge > kMaxSge ||
@@ -749,6 +732,9 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   qp->state = IBV_QPS_RESET;
   qp->nic = this;
   qp->spd = static_cast<SoftPd*>(base);
+  qp->ibv_qp::srq = srq;
+  qp->srq = srq;
+  qp->receive_pd = srq != nullptr ? srq->spd->id : qp->spd->id;
   qp->scq = static_cast<SoftCq*>(options.send_cq);
   qp->rcq = static_cast<SoftCq*>(options.recv_cq);
   qp->max_send_wr = options.max_send_wr;
@@ -819,6 +805,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   const auto* free_bit = std::find(taken.begin(), taken.end(), false);
   if (free_bit != taken.end()) qp->ready_slot = static_cast<std::uint32_t>(free_bit - taken.begin());
   ++qp->spd->users;
+  if (srq != nullptr) ++srq->users;
   ++objects_.qps;
   qps_.emplace(qp->qp_num, qp.get());
   return qp.release();
@@ -837,7 +824,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   const auto offer = std::find_if(qp.offers.rbegin(), qp.offers.rend(), [&](const Offer& candidate) {
     // The kernel's word on who offered, against its word on who answers to the GID.
     return same(candidate.gid, qp.remote_gid) && candidate.qp_num == qp.remote_qp_num &&
-           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid;
+           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid &&
+           candidate.request.qp_type == static_cast<std::uint32_t>(qp.qp_type);
   });
   if (offer == qp.offers.rend()) return;
   const Request& request = offer->request;
@@ -859,6 +847,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   remote->receive_mask = request.geometry.receive_entries - 1;
   remote->pd = request.pd;
   remote->access = request.access;
+  remote->has_srq = request.has_srq != 0;
   remote->rnr_ticks = us_to_ticks(kRnrTimerUs[request.min_rnr_timer % 32]);
   remote->peer = qp.peer;
   remote->ring = RingConsumer<RealMemory>(reinterpret_cast<const Slot*>(base + request.geometry.slots_offset()),
@@ -918,10 +907,11 @@ Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
 }
 
 Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline) {
-  constexpr int kNeeded =
-      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kOfBoth = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   constexpr int kOptional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
-  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "INIT to RTR"));
+  const bool is_reliable = qp.qp_type == IBV_QPT_RC;
+  const int needed = kOfBoth | (is_reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
+  VERBENA_TRY(check_mask(mask, needed, kOptional, "INIT to RTR"));
   if (attr.ah_attr.is_global == 0) {
     return fail(Status::kBadArgument, "modify_qp", EINVAL,
                 "the soft NIC addresses peers by GID: set ah_attr.is_global and dgid");
@@ -935,9 +925,11 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
   offer.my_gid = gid_;
   offer.pd = qp.spd->id;
   offer.access = qp.access_flags;
-  offer.min_rnr_timer = attr.min_rnr_timer;
+  offer.min_rnr_timer = is_reliable ? attr.min_rnr_timer : 0;
   offer.ready_bit = qp.ready_slot == kNoReadyBit ? kNoReadyBit : qp.rcq->ready_index * kReadyWords * 64 + qp.ready_slot;
   offer.geometry = qp.geometry;
+  offer.has_srq = qp.srq != nullptr ? 1 : 0;
+  offer.qp_type = static_cast<std::uint32_t>(qp.qp_type);
   offer.has_event = qp.event ? 1 : 0;
   std::array<int, 2> fds{qp.memory.get(), qp.event.get()};
   {
@@ -946,7 +938,7 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
     qp.peer = peer;
     qp.remote_gid = gid;
     qp.remote_qp_num = attr.dest_qp_num;
-    qp.min_rnr_timer = attr.min_rnr_timer;
+    qp.min_rnr_timer = static_cast<std::uint8_t>(offer.min_rnr_timer);
     qp.state = IBV_QPS_RTR;
     qp.now.store(IBV_QPS_RTR, std::memory_order_release);
     qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
@@ -979,16 +971,21 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
 }
 
 Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
-  constexpr int kNeeded =
+  constexpr int kReliable =
       IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-  constexpr int kOptional =
-      IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
-  VERBENA_TRY(check_mask(mask, kNeeded, kOptional, "RTR to RTS"));
-  qp.rnr_retry = attr.rnr_retry;
-  qp.retry_count = attr.retry_cnt;
-  qp.timeout = attr.timeout;
-  // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
-  qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+  constexpr int kOptional = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+  if (qp.qp_type == IBV_QPT_UC) {
+    VERBENA_TRY(check_mask(mask, IBV_QP_SQ_PSN, kOptional, "RTR to RTS of an unreliable connection"));
+    qp.rnr_retry = 7;
+    qp.retry_ticks = 0;  // What waits, waits for room of this side's.
+  } else {
+    VERBENA_TRY(check_mask(mask, kReliable, kOptional | IBV_QP_MIN_RNR_TIMER, "RTR to RTS"));
+    qp.rnr_retry = attr.rnr_retry;
+    qp.retry_count = attr.retry_cnt;
+    qp.timeout = attr.timeout;
+    // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
+    qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+  }
   qp.state = IBV_QPS_RTS;
   qp.now.store(IBV_QPS_RTS, std::memory_order_release);
   return {};
@@ -1000,6 +997,7 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
     exclusively(*cq, [&] {
       std::erase(cq->active, &qp);
       std::erase(cq->stalled, &qp);
+      if (qp.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
       if (qp.parked && cq == qp.rcq) {
         cq->parked[qp.ready_slot] = nullptr;
         --cq->parked_count;
@@ -1034,9 +1032,9 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   purge(qp);
   qp.now.store(IBV_QPS_RESET, std::memory_order_release);
   qp.state = IBV_QPS_RESET;
-  qp.sent = qp.sent_limit = qp.sq_posted = qp.sq_retired = 0;
+  qp.sent = qp.sent_limit = qp.wanted = qp.ask = qp.sq_posted = qp.sq_retired = 0;
   qp.pending_head = qp.pending_tail = 0;
-  qp.pending_offset = 0;
+  qp.pending_offset = qp.pending_takers = 0;
   qp.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;
@@ -1100,6 +1098,7 @@ Result<void> SoftNic::destroy_qp(ibv_qp* base) {
   }
   purge(*qp);
   --qp->spd->users;
+  if (qp->srq != nullptr) --qp->srq->users;
   --objects_.qps;
   delete qp;
   return {};

@@ -93,6 +93,9 @@ class SoftNic final : public Nic {
   /// Local keys, for the data path. Entries are published by lkey.
   [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return local_keys_[index]; }
   [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
+  /// Makes the control thread tell the owners of QPs on shared receive queues to look at them, sleepers included: one
+  /// that was empty has receives again. \thread any
+  void stir() noexcept { signal_eventfd(stir_.get()); }
 
  private:
   struct Memory {
@@ -109,7 +112,7 @@ class SoftNic final : public Nic {
     bool greeted = false;
   };
   struct Source {
-    enum class Kind : std::uint8_t { kListener, kStop, kIncoming, kPeerSocket, kPeerPidfd } kind;
+    enum class Kind : std::uint8_t { kListener, kStop, kStir, kIncoming, kPeerSocket, kPeerPidfd } kind;
     ibv_gid gid{};
   };
 
@@ -191,6 +194,7 @@ class SoftNic final : public Nic {
   Fd epoll_;
   Fd listener_;
   Fd stop_;
+  Fd stir_;
   std::uint64_t next_source_ = 1;
   std::unordered_map<std::uint64_t, Source> sources_;
   std::map<std::uint64_t, Incoming> incoming_;  // Ordered by age.

@@ -584,7 +584,8 @@ Nic::Objects VerbsNic::objects() const {
                   .cqs = count(cqs_),
                   .qps = count(qps_),
                   .channels = channel_count_,
-                  .arenas = arenas_};
+                  .arenas = arenas_,
+                  .srqs = count(srqs_)};
   for (const auto& [qp, entry] : qps_) objects.imports += count(entry.imports);
   return objects;
 }

@@ -15,6 +15,11 @@ namespace {
 // The sequence numbers wrap soon after the start.
 constexpr std::uint32_t kFirstPsn = 0xFFFFF0;
 
+// What a connection of either type needs, and a reliable one besides.
+constexpr int kRtrMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+constexpr int kRtsMask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+constexpr int kRtsMaskOfReliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+
 Result<std::unique_ptr<Nic>> open_soft_default() { return open_soft(SoftOptions{}); }
 
 testing::AssertionResult describe(const ibv_wc& wc, std::uint64_t wr_id, const char* expected) {
@@ -177,10 +182,8 @@ Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sg
   attr.ah_attr.grh.dgid = peer.gid;
   attr.ah_attr.grh.sgid_index = sgid_index;
   attr.ah_attr.grh.hop_limit = 64;
-  return nic.modify_qp(qp, attr,
-                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                       soon());
+  return nic.modify_qp(
+      qp, attr, kRtrMask | (qp->qp_type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0), soon());
 }
 
 Result<void> to_rts(Nic& nic, ibv_qp* qp, const SideOptions& options) {
@@ -191,10 +194,7 @@ Result<void> to_rts(Nic& nic, ibv_qp* qp, const SideOptions& options) {
   attr.rnr_retry = options.rnr_retry;
   attr.sq_psn = kFirstPsn;
   attr.max_rd_atomic = static_cast<std::uint8_t>(std::min(8U, nic.limits().max_rd_atomic));
-  return nic.modify_qp(
-      qp, attr,
-      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-      soon());
+  return nic.modify_qp(qp, attr, kRtsMask | (qp->qp_type == IBV_QPT_RC ? kRtsMaskOfReliable : 0), soon());
 }
 
 Result<void> to_error(Nic& nic, ibv_qp* qp) {
@@ -231,6 +231,7 @@ void Bare::TearDown() {
     EXPECT_EQ(left.cqs, 0U);
     EXPECT_EQ(left.qps, 0U);
     EXPECT_EQ(left.channels, 0U);
+    EXPECT_EQ(left.srqs, 0U);
     EXPECT_EQ(left.arenas, 0U);
     EXPECT_EQ(left.imports, 0U);
     EXPECT_EQ(left.peers, 0U);
@@ -269,6 +270,7 @@ void Bare::make(Side& side, const SideOptions& options) {
 
   side.qp_options = {.send_cq = *send_cq,
                      .recv_cq = *recv_cq,
+                     .type = options.type,
                      .max_send_wr = options.send_depth,
                      .max_recv_wr = options.recv_depth,
                      .max_send_sge = options.max_sge,

@@ -58,6 +58,7 @@ inline constexpr int kRemoteAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_
 
 /// How one side and its queue pair are made and connected.
 struct SideOptions {
+  ibv_qp_type type = IBV_QPT_RC;
   std::uint32_t send_depth = 64;
   std::uint32_t recv_depth = 64;
   std::uint32_t cqe = 256;

@@ -18,16 +18,10 @@ TEST_P(Soft, IsTheSoftNic) {
   EXPECT_STREQ(a.nic->name(), "soft");
 }
 
-TEST_P(Soft, UnreliableConnectionsAreUnsupported) {
+TEST_P(Soft, DatagramsAreUnsupported) {
   QpOptions options = a.qp_options;
-  options.type = IBV_QPT_UC;
-  EXPECT_STATUS(a.nic->create_qp(a.pd.get(), options), Status::kUnsupported);
   options.type = IBV_QPT_UD;
   EXPECT_STATUS(a.nic->create_qp(a.pd.get(), options), Status::kUnsupported);
-}
-
-TEST_P(Soft, SharedReceiveQueuesAreUnsupported) {
-  EXPECT_STATUS(a.nic->create_srq(a.pd.get(), 16, 1), Status::kUnsupported);
 }
 
 TEST_P(Soft, MemoryOutsideArenasIsUnsupported) {

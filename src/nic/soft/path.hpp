@@ -1,0 +1,153 @@
+// What the files of the data path share. data_path.cpp has the common work requests; srq.cpp, windows.cpp and
+// outside.cpp what is rarer.
+#pragma once
+
+#include "nic/soft/soft_nic.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+
+#include <cerrno>
+#include <memory>
+#include <new>
+
+namespace verbena::nic::soft {
+
+inline constexpr std::uint32_t kMaxQpWr = 16384;
+inline constexpr std::uint32_t kMaxSge = 16;
+inline constexpr std::uint32_t kMaxSrqs = 1024;
+/// Receives of a shared queue that one QP holds at most: what a peer can keep from the others by asking and not
+/// sending.
+inline constexpr std::uint32_t kSharedGrant = 16;
+
+template <class T>
+[[nodiscard]] std::unique_ptr<T[]> make_array(std::size_t count) noexcept {
+  return std::unique_ptr<T[]>(new (std::nothrow) T[count]());
+}
+
+[[nodiscard]] inline std::unexpected<Error> no_memory(const char* what) noexcept {
+  return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
+              what);
+}
+
+/// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
+inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+/// Where the segment is, or nullptr when its key does not hold in the protection domain `pd` with the rights `needed`.
+inline std::byte* local_address(const SoftNic& nic, std::uint32_t pd, const ibv_sge& sge,
+                                std::uint32_t needed) noexcept {
+  const std::uint32_t index = key_index(sge.lkey);
+  if ((sge.lkey & kRemoteKeyBit) != 0 || index >= nic.key_count()) return nullptr;
+  const LocalKey& key = nic.local_key(index);
+  if (key.lkey.load(std::memory_order_acquire) != sge.lkey || sge.lkey == 0) return nullptr;
+  const std::uint64_t offset = sge.addr - key.iova;
+  if (key.pd != pd || sge.addr < key.iova || offset > key.length || sge.length > key.length - offset ||
+      (key.access & needed) != needed) {
+    return nullptr;
+  }
+  return key.base + offset;
+}
+inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint32_t needed) noexcept {
+  return local_address(*qp.nic, qp.spd->id, sge, needed);
+}
+
+/// Time in which the owner of a CQ looks at its lists outside of poll: the control plane keeps out, and the other way
+/// round. The control plane's turn is a few stores.
+class OwnerSection {
+ public:
+  explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq) {
+    const std::uint64_t word = cq_.poll_word.load(std::memory_order_relaxed);
+    for (;;) {
+      cq_.poll_word.store(word + 1, std::memory_order_relaxed);
+      light_barrier();
+      if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
+      cq_.poll_word.store(word, std::memory_order_release);
+      std::this_thread::yield();
+    }
+  }
+  ~OwnerSection() { cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  OwnerSection(const OwnerSection&) = delete;
+  OwnerSection& operator=(const OwnerSection&) = delete;
+
+ private:
+  SoftCq& cq_;
+};
+
+inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
+  VERBENA_DCHECK(cq.room() > 0);
+  Cqe& entry = cq.ring[cq.tail & cq.mask];
+  ++cq.tail;
+  entry.wc.wr_id = wr_id;
+  entry.wc.status = status;
+  entry.wc.opcode = opcode;
+  entry.wc.vendor_err = 0;
+  entry.wc.byte_len = 0;
+  entry.wc.imm_data = 0;
+  entry.wc.qp_num = qp.qp_num;
+  entry.wc.src_qp = qp.remote_qp_num;
+  entry.wc.wc_flags = 0;
+  entry.wc.pkey_index = 0;
+  entry.wc.slid = 0;
+  entry.wc.sl = 0;
+  entry.wc.dlid_path_bits = 0;
+  entry.qp = &qp;
+  entry.sq_index = kNotSend;
+  return entry;
+}
+
+enum class Ran : std::uint8_t { kDone, kStalled, kFailed };
+
+inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
+  if (qp.stall != why) {
+    qp.stall = why;
+    qp.stall_start = ticks_now();
+  }
+  return Ran::kStalled;
+}
+
+/// Marks the time in which this QP reads or writes a peer's memory. A revoking owner that sees the word even, after its
+/// membarrier, knows that any later access sees the revoked key; one that sees it odd waits for it to change.
+class AccessGuard {
+ public:
+  explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
+    qp_.own->access.word.store(++qp_.access_count, std::memory_order_relaxed);
+    light_barrier();
+  }
+  ~AccessGuard() { qp_.own->access.word.store(++qp_.access_count, std::memory_order_release); }
+  AccessGuard(const AccessGuard&) = delete;
+  AccessGuard& operator=(const AccessGuard&) = delete;
+
+ private:
+  SoftQp& qp_;
+};
+
+/// Writes what senders check beforehand, the length and whether the keys hold, for the receive in `slot`. Length and
+/// smallest length are there before the count that admits a sender to them.
+inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexcept {
+  const std::uint32_t capacity = qp.receives[slot].capacity;
+  qp.receive_lengths[slot].store(capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
+  const std::uint32_t smallest = keys_hold ? capacity : 0;
+  if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
+    qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
+  }
+}
+
+// data_path.cpp
+/// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
+void enter_error(SoftQp& qp, Status reason) noexcept;
+/// Tells a peer that waits for credit that there is some.
+void ring_credit(const RemoteQp& remote) noexcept;
+
+// srq.cpp: receives of a shared queue. All of it: \thread owner of the QP
+/// Gives the QP receives of its shared queue, if its peer waits for some; takes them back if the peer is gone. True
+/// when something was done.
+bool serve_shared(SoftQp& qp) noexcept;
+/// Whether the peer waits for receives that it was not given, or holds some: such a QP is not left unlooked at.
+[[nodiscard]] bool owes_shared(const SoftQp& qp) noexcept;
+/// Gives receives back that no message has come for; `kAll` also the one that a message has begun to fill.
+enum class GiveBack : std::uint8_t { kUntouched, kAll };
+void give_back_shared(SoftQp& qp, GiveBack what) noexcept;
+/// A receive of the shared queue is complete: its place is free.
+void retire_shared(SoftSrq& srq) noexcept;
+
+}  // namespace verbena::nic::soft
