@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "link/link.hpp"
 #include "link/socket.hpp"
+#include "link/socket_watcher.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -71,17 +72,23 @@ Error no_connection(const char* call) noexcept {
 /// Both ends of a handshake over a socket.
 class SocketHandshake final : public Handshake {
  public:
-  SocketHandshake(Fd fd, std::uint64_t generation, const Endpoint& remote, std::size_t max_answer_bytes) noexcept
-      : fd_(std::move(fd)), generation_(generation), remote_(remote), max_answer_bytes_(max_answer_bytes) {}
+  SocketHandshake(Fd fd, std::uint64_t generation, const Endpoint& remote, SocketWatcher* watcher,
+                  std::size_t max_answer_bytes) noexcept
+      : fd_(std::move(fd)),
+        generation_(generation),
+        remote_(remote),
+        watcher_(watcher),
+        max_answer_bytes_(max_answer_bytes) {}
 
   void reject(Status status, std::string_view text) noexcept override { send_reject(fd_.get(), status, text); }
   Result<void> answer(const Endpoint& local, Deadline deadline) override;
   Result<Lifeline> finish(Deadline deadline) override;
 
  private:
-  const Fd fd_;
+  Fd fd_;
   std::uint64_t generation_;  // Ours, as READY repeats it; the client's from the start, the server's from its answer.
   const Endpoint remote_;
+  SocketWatcher* const watcher_;
   const std::size_t max_answer_bytes_;
   bool is_server_ = false;
 };
@@ -101,7 +108,7 @@ Result<Lifeline> SocketHandshake::finish(Deadline deadline) {
   if (is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
   VERBENA_TRY(send_frame(fd_.get(), encode_ready(generation_), step, deadline));
   if (!is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
-  return Lifeline();
+  return watcher_ != nullptr ? watcher_->take(std::move(fd_)) : Lifeline();
 }
 
 }  // namespace
@@ -129,7 +136,8 @@ Result<Lifeline> Incoming::finish(Deadline deadline) {
   return handshake->finish(deadline);
 }
 
-Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) {
+Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline,
+                    SocketWatcher* watcher) {
   VERBENA_TRY(check_local(local, kMaxPrivateBytes, "dial"));
   VERBENA_ASSIGN(Fd fd, connect_to(host, port, deadline));
   const HostPort name(host, port);
@@ -137,7 +145,8 @@ Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint&
   const Frame hello = encode_hello(local);
   VERBENA_TRY(send_frame(fd.get(), hello, step, deadline));
   VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, step, deadline));
-  return Dialed(std::make_unique<SocketHandshake>(std::move(fd), local.generation, remote, std::size_t{0}), remote);
+  return Dialed(std::make_unique<SocketHandshake>(std::move(fd), local.generation, remote, watcher, std::size_t{0}),
+                remote);
 }
 
 // --- listener ----------------------------------------------------------------------------------
@@ -317,8 +326,8 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
 }
 
 SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote) noexcept {
-  std::unique_ptr<Handshake> handshake(new (std::nothrow)
-                                           SocketHandshake(remove(index), 0, remote, options_.max_answer_bytes));
+  std::unique_ptr<Handshake> handshake(
+      new (std::nothrow) SocketHandshake(remove(index), 0, remote, options_.watcher, options_.max_answer_bytes));
   if (handshake) return Incoming(std::move(handshake), remote);
   count_dropped();
   return std::nullopt;

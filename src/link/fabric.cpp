@@ -4,6 +4,7 @@
 #include "link/cm/cm.hpp"
 #include "link/frames.hpp"
 #include "link/socket.hpp"
+#include "link/socket_watcher.hpp"
 #include "nic/verbs.hpp"
 
 #include <netinet/in.h>
@@ -141,6 +142,7 @@ Result<void> Fabric::finish() {
                         nic::verbs::describe(facts->gid).data());
   if (bootstrap_ == Bootstrap::kSocket) {
     if (address_.empty()) address_ = kLoopbackAddress;
+    VERBENA_ASSIGN(watcher_, SocketWatcher::start());
     return {};
   }
   if (address_.empty()) address_ = address_of(*facts);
@@ -155,6 +157,7 @@ Result<void> Fabric::finish() {
 
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
   options.address = address_;
+  options.watcher = watcher_.get();
   if (bootstrap_ == Bootstrap::kCm) {
     options.max_request_bytes = kMaxCmRequestBytes;
     options.max_answer_bytes = kMaxCmAnswerBytes;
@@ -165,7 +168,7 @@ Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
 Result<Dialed> Fabric::dial(std::uint16_t port, const Endpoint& local, Deadline deadline) {
   if (manager_) return manager_->dial(address_, port, local, deadline);
   if (bootstrap_ == Bootstrap::kCm) VERBENA_TRY(check_user_data(local, kMaxCmRequestBytes, "dial"));
-  return link::dial(address_, port, local, deadline);
+  return link::dial(address_, port, local, deadline, watcher_.get());
 }
 
 }  // namespace verbena::link

@@ -14,6 +14,7 @@
 
 namespace verbena::link {
 
+class SocketWatcher;
 namespace cm {
 class Manager;
 }
@@ -61,7 +62,9 @@ class Fabric {
   [[nodiscard]] Result<void> finish();
 
   std::unique_ptr<nic::Nic> nic_;
-  std::unique_ptr<cm::Manager> manager_;  ///< CM on an RDMA device; else null.
+  // On an RDMA device one of them, by the bootstrap; else null.
+  std::unique_ptr<cm::Manager> manager_;
+  std::unique_ptr<SocketWatcher> watcher_;
   Bootstrap bootstrap_ = Bootstrap::kCm;
   std::string address_;
   std::string reason_;

@@ -80,12 +80,14 @@ struct BringUp {
 // client: READY                       ->
 //                                     <-  READY
 // Over a socket these are frames: fixed-endian with a fixed maximum, every field is checked, and each step has a
-// deadline. A READY that does not come ends the attempt; nothing of it is left. Then the socket closes. Over RDMA CM
+// deadline. A READY that does not come ends the attempt; nothing of it is left. Then the socket closes, or stays open
+// and silent, so that each end hears when the other's process ends. Over RDMA CM
 // HELLO rides in the private data of its request and reply, REJECT in that of its reject, and READY is its own
 // ready-to-use, which the server does not answer.
 
-/// What tells that the peer is gone while nothing is sent: RDMA CM's connection, which the peer's kernel ends when the
-/// process does. Empty on a socket. Destroying it tells the peer. Move-only.
+/// What tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
+/// closes when the process ends. Empty on the software NIC, which hears of it by itself. Destroying it tells the peer.
+/// Move-only.
 class Lifeline {
  public:
   class Watched {
@@ -103,6 +105,8 @@ class Lifeline {
  private:
   std::unique_ptr<Watched> watched_;
 };
+
+class SocketWatcher;
 
 /// One side's end of a handshake, over whatever carries it. Destroyed before its end: the peer is told, as kPeerLost.
 class Handshake {
@@ -142,8 +146,9 @@ class Dialed {
 /// kPeerLost, kBadArgument.
 /// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
 /// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
-[[nodiscard]] Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
-                                  Deadline deadline);
+/// With a `watcher`, which both ends have or neither, the socket becomes the connection's lifeline.
+[[nodiscard]] Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline,
+                                  SocketWatcher* watcher = nullptr);
 
 /// A client that has said HELLO to a listener and waits for the answer. Destroyed without one, it closes, which the
 /// client sees as kPeerLost. Move-only.
@@ -174,6 +179,7 @@ struct ListenerOptions {
   std::chrono::milliseconds hello_timeout{2000};
   std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Of a client's user data; one with more is rejected.
   std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Incoming::answer.
+  SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
 };
 /// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
 /// bounded slot for a bounded time.

@@ -1,6 +1,8 @@
-// The NIC and bootstrap that suites of whole programs use: VERBENA_NIC (soft, or a device; default soft) and
+// The NIC and bootstrap that suites of whole programs use: VERBENA_NIC (a device; default the soft NIC) and
 // VERBENA_BOOTSTRAP (cm or socket; default cm).
 #pragma once
+
+#include "device.hpp"
 
 #include <verbena/transport.hpp>
 
@@ -13,7 +15,7 @@
 namespace verbena::test {
 
 [[nodiscard]] inline Transport transport_under_test() {
-  const char* nic = std::getenv("VERBENA_NIC");
+  const char* nic = device_under_test();
   const char* bootstrap = std::getenv("VERBENA_BOOTSTRAP");
   Transport transport{.device = nic != nullptr ? nic : "soft", .gid_index = {}};
   if (bootstrap == nullptr || std::string_view(bootstrap) == "cm") return transport;
@@ -21,9 +23,6 @@ namespace verbena::test {
   transport.bootstrap = Bootstrap::kSocket;
   return transport;
 }
-[[nodiscard]] inline bool is_soft_under_test() { return transport_under_test().device == "soft"; }
-
-#define VERBENA_SKIP_ON_A_DEVICE(why) \
-  if (!::verbena::test::is_soft_under_test()) GTEST_SKIP() << why
+[[nodiscard]] inline bool is_soft_under_test() { return device_under_test() == nullptr; }
 
 }  // namespace verbena::test

@@ -7,6 +7,7 @@
 #include "link/cm/id.hpp"
 #include "link/cm/private_data.hpp"
 #include "link/socket.hpp"
+#include "link/watches.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,11 +18,9 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
-#include <unordered_map>
 
 namespace verbena::link::cm {
 
@@ -84,17 +83,12 @@ class Watcher {
   [[nodiscard]] Result<Lifeline> take(Id id);
 
  private:
-  struct Watch {
-    nic::Nic* nic = nullptr;  // Null until somebody says what to do.
-    const ibv_qp* qp = nullptr;
-    bool is_gone = false;
-  };
   class Watched final : public Lifeline::Watched {
    public:
     Watched(Watcher& watcher, Id id) noexcept : watcher_(watcher), id_(std::move(id)) {}
     ~Watched() override;
     [[nodiscard]] Result<void> enter();
-    void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override;
+    void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(id_.get(), nic, qp); }
 
    private:
     Watcher& watcher_;
@@ -103,13 +97,11 @@ class Watcher {
 
   explicit Watcher(const CmLibrary& library) noexcept : library_(library) {}
   void run() noexcept;
-  void on_gone(const rdma_cm_id* id) noexcept;
 
   const CmLibrary& library_;
   EventChannel channel_;
   Fd stop_;
-  std::mutex mutex_;
-  std::unordered_map<const rdma_cm_id*, Watch> watches_;
+  Watches<const rdma_cm_id*> watches_;
   std::thread thread_;  // Last: reads everything above.
 };
 
@@ -148,17 +140,8 @@ void Watcher::run() noexcept {
       continue;
     }
     const auto type = (*event)->event;
-    if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_DEVICE_REMOVAL) on_gone((*event)->id);
+    if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_DEVICE_REMOVAL) watches_.gone((*event)->id);
   }
-}
-
-void Watcher::on_gone(const rdma_cm_id* id) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto at = watches_.find(id);
-  if (at == watches_.end()) return;
-  at->second.is_gone = true;
-  // Under the lock: who destroys the queue pair takes it out of the table before.
-  if (at->second.nic != nullptr) nic::fail_qp(*at->second.nic, at->second.qp, Status::kPeerLost);
 }
 
 Result<Lifeline> Watcher::take(Id id) {
@@ -169,28 +152,14 @@ Result<Lifeline> Watcher::take(Id id) {
 
 /// In the table before its events can come.
 Result<void> Watcher::Watched::enter() {
-  {
-    const std::lock_guard lock(watcher_.mutex_);
-    watcher_.watches_.try_emplace(id_.get());
-  }
+  watcher_.watches_.enter(id_.get());
   return id_.move_to(watcher_.channel_);
 }
 
 Watcher::Watched::~Watched() {
-  {
-    const std::lock_guard lock(watcher_.mutex_);
-    watcher_.watches_.erase(id_.get());
-  }
+  watcher_.watches_.leave(id_.get());
   // Tells the peer at once. It may have gone before.
   (void)watcher_.library_.disconnect(id_.get());
-}
-
-void Watcher::Watched::watch(nic::Nic& nic, const ibv_qp* qp) noexcept {
-  const std::lock_guard lock(watcher_.mutex_);
-  Watch& watch = watcher_.watches_[id_.get()];
-  watch.nic = &nic;
-  watch.qp = qp;
-  if (watch.is_gone) nic::fail_qp(nic, qp, Status::kPeerLost);
 }
 
 /// Either end of a handshake.

@@ -1,0 +1,77 @@
+#include "link/socket_watcher.hpp"
+
+#include "base/error.hpp"
+#include "host/topology.hpp"
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace verbena::link {
+
+class SocketWatcher::Watched final : public Lifeline::Watched {
+ public:
+  Watched(SocketWatcher& watcher, Fd socket) : watcher_(watcher), socket_(std::move(socket)) {
+    watcher_.watches_.enter(socket_.get());
+  }
+  // Leaves first: once the descriptor is closed its number is another's.
+  ~Watched() override { watcher_.watches_.leave(socket_.get()); }
+  void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(socket_.get(), nic, qp); }
+  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
+
+ private:
+  SocketWatcher& watcher_;
+  const Fd socket_;
+};
+
+Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {
+  std::unique_ptr<SocketWatcher> watcher(new SocketWatcher);
+  watcher->epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  if (!watcher->epoll_) return fail_system("epoll_create1", errno, "watching for peers that leave");
+  VERBENA_ASSIGN(watcher->stop_, make_eventfd());
+  epoll_event stop{.events = EPOLLIN, .data = {.fd = watcher->stop_.get()}};
+  if (epoll_ctl(watcher->epoll_.get(), EPOLL_CTL_ADD, watcher->stop_.get(), &stop) != 0)
+    return fail_system("epoll_ctl", errno, "watching for peers that leave");
+  try {
+    watcher->thread_ = std::thread([raw = watcher.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kLimit, "pthread_create", error.code().value(),
+                "the thread that hears of peers that leave could not be started: raise the limit on processes "
+                "(ulimit -u)");
+  }
+  return watcher;
+}
+
+SocketWatcher::~SocketWatcher() {
+  if (!thread_.joinable()) return;
+  signal_eventfd(stop_.get());
+  thread_.join();
+}
+
+Result<Lifeline> SocketWatcher::take(Fd socket) {
+  auto watched = std::make_unique<Watched>(*this, std::move(socket));
+  // Once: the peer has nothing more to say, so whatever comes is its end.
+  epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data = {.fd = watched->fd()}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched->fd(), &event) != 0)
+    return fail_system("epoll_ctl", errno, "watching for a peer that leaves");
+  return Lifeline(std::move(watched));
+}
+
+void SocketWatcher::run() noexcept {
+  host::block_signals_in_this_thread();
+  host::name_this_thread("verbena-peers");
+  std::array<epoll_event, 16> events;
+  for (;;) {
+    // Sleeps until a peer leaves, or the owner ends.
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<std::size_t>(i)].data.fd;
+      if (fd == stop_.get()) return;
+      watches_.gone(fd);
+    }
+  }
+}
+
+}  // namespace verbena::link
