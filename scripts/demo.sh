@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
 # Shows the key-value store at work, on any Linux machine: builds it, starts a server on the software NIC, loads a
 # directory tree from one process, verifies it from another, measures from a third, and stops the server.
-# usage: scripts/demo.sh [--dir DIR] [--seconds S] [--build DIR] [--no-packages]
+# usage: scripts/demo.sh [--dir DIR] [--seconds S] [--build DIR] [--kv PROGRAM] [--device D] [--socket] [--no-packages]
 #   --dir DIR      the tree (default /usr/include)
 #   --seconds S    seconds of each measurement (default 2)
 #   --build DIR    where to build (default build-demo)
+#   --kv PROGRAM   a verbena-kv that is built already
+#   --device D     the NIC: an RDMA device, or soft (default)
+#   --socket       connect by a TCP exchange instead of RDMA CM
 #   --no-packages  trust that the packages are there
 # Ends with 0 when every step succeeded, 1 when one failed, 2 for wrong usage, 3 when packages must be installed by
 # hand.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-dir=/usr/include seconds=2 build=build-demo packages=1
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+dir=/usr/include seconds=2 build=build-demo kv='' device=soft packages=1
+transport=()
+usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while (($#)); do
   case $1 in
-    --dir | --seconds | --build)
+    --dir | --seconds | --build | --kv | --device)
       [[ -n ${2:-} ]] || { usage >&2; exit 2; }
       declare "${1#--}=$2"
       shift ;;
+    --socket) transport=(-S) ;;
     --no-packages) packages=0 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
@@ -26,6 +31,7 @@ while (($#)); do
   shift
 done
 [[ $seconds =~ ^[0-9]+(\.[0-9]+)?$ ]] || { usage >&2; exit 2; }
+transport+=(-d "$device")
 
 step() { echo; echo "== $*"; }
 die() { echo "demo: failed: $*" >&2; exit 1; }
@@ -46,19 +52,21 @@ if ((packages)); then
 fi
 [[ -d $dir ]] || die "$dir is not a directory; name another with --dir"
 
-step "Building verbena-kv (release) in $build"
 work=$(mktemp -d)
 log=$work/build.log
 # Runs a step of the build quietly; what it printed is shown when it fails.
 quietly() {
   timeout -k 10 "$1" "${@:2}" >"$log" 2>&1 </dev/null || { tail -n 40 "$log" >&2; die "${*:2}"; }
 }
-if [[ ! -f $build/build.ninja ]]; then
-  quietly 300 meson setup "$build" . --buildtype=release -Dprograms=enabled -Dtests=disabled -Dbenchmarks=disabled \
-    -Dexamples=disabled
+if [[ -z $kv ]]; then
+  step "Building verbena-kv (release) in $build"
+  if [[ ! -f $build/build.ninja ]]; then
+    quietly 300 meson setup "$build" . --buildtype=release -Dprograms=enabled -Dtests=disabled -Dbenchmarks=disabled \
+      -Dexamples=disabled
+  fi
+  quietly 3600 ninja -C "$build" src/programs/verbena-kv
+  kv=$build/src/programs/verbena-kv
 fi
-quietly 3600 ninja -C "$build" src/programs/verbena-kv
-kv=$build/src/programs/verbena-kv
 "$kv" --version
 
 # Memory for the tree twice over, because items have headers and size classes; and room for the measurements.
@@ -69,9 +77,11 @@ mib=$((1 << 20))
 memory=$((2 * bytes / mib + 1024))
 value=$((largest / mib + 1 > 64 ? largest / mib + 1 : 64))
 
-step "Starting a server: process 1, $memory MiB, no RDMA hardware needed"
+nic="the RDMA device $device" needs='a network card that reads and writes memory'
+if [[ $device == soft ]]; then nic="Verbena's software NIC" needs='no RDMA hardware needed'; fi
+step "Starting a server: process 1, $memory MiB, $needs"
 mkfifo "$work/server"
-"$kv" serve -p 0 -m "$memory" --max-value-mib "$value" --grace-ms 100 >"$work/server" &
+"$kv" serve "${transport[@]}" -p 0 -m "$memory" --max-value-mib "$value" --grace-ms 100 >"$work/server" &
 server=$!
 exec {from_server}<"$work/server"
 IFS= read -r -t 60 -u "$from_server" line || die 'the server did not get ready; its message is above'
@@ -83,7 +93,7 @@ port=$(sed -E 's/.*serving on [^;]*:([0-9]+);.*/\1/' <<<"$line")
 client() {
   local limit=$1 name=$2
   shift 2
-  timeout -k 10 "$limit" "$kv" "$@" -p "$port" | tee "$work/$name" || die "verbena-kv $*"
+  timeout -k 10 "$limit" "$kv" "$1" "${transport[@]}" "${@:2}" -p "$port" | tee "$work/$name" || die "verbena-kv $*"
 }
 
 step "Loading $dir: process 2 puts $files files ($((bytes / mib)) MiB, the largest $((largest / 1024)) KiB)"
@@ -116,11 +126,13 @@ server=''
 p50() { sed -nE "s/^  $2  .* p50 ([^,(]*[^,( ]).*/\1/p" "$work/$1"; }
 rate() { sed -nE 's/^  all  .*, ([0-9]+) ops\/s.*/\1/p' "$work/$1"; }
 of() { sed -nE "s/.*; $1 ([0-9.]+ [KMGT]iB\/s).*/\1/p" "$work/bandwidth"; }
+privilege=''
+if [[ $device == soft ]]; then privilege=': no RDMA hardware, kernel module or privilege took part'; fi
 step 'What you saw'
 cat <<END
-A server and client processes shared memory through Verbena's software NIC: no RDMA hardware, kernel module or
-privilege took part. One client stored $files files ($((bytes / mib)) MiB) under their paths; another read them all
-back and found every byte as it is on disk.
+A server and client processes shared memory through $nic$privilege.
+One client stored $files files ($((bytes / mib)) MiB) under their paths; another read them all back and found every
+byte as it is on disk.
 Latency of a 64-byte value, from call to return (medians): $(p50 latency get) for a get, $(p50 latency put) for a put.
 With 32 in flight: $(rate rate) operations a second. 1 MiB values: get $(of get), put $(of put).
 The server then stopped cleanly on SIGTERM.

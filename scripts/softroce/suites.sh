@@ -5,6 +5,8 @@
 # executable, its cases in NAME.xml; scripts/run_tests.py counts them. Ends with 1 when one failed, 77 when none ran.
 set -uo pipefail
 build=${1:?suites.sh needs a build directory}
+export build here
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 results=${VERBENA_RESULTS:?suites.sh runs in the machine of scripts/softroce.sh}
 export VERBENA_NIC=${VERBENA_NIC:-rxe0}
 
@@ -31,6 +33,15 @@ pingpong() {
   done
   kill "$server"
   return 1
+}
+
+# The main job on the device. The tree is one of a few megabytes.
+demo() {
+  [[ -x $build/src/programs/verbena-kv ]] || { echo 'verbena-kv is not built'; return 77; }
+  # Options are words.
+  # shellcheck disable=SC2086
+  "$here/../demo.sh" --no-packages --kv "$build/src/programs/verbena-kv" --dir "$here/../../src" --seconds 1 \
+    --device "$VERBENA_NIC" ${VERBENA_DEMO_OPTIONS:-}
 }
 
 ran=0 failed=0
@@ -84,6 +95,13 @@ gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
 gtest message 180 test/message/test_message
+# The store in both modes of connection, and the demo's flow: a server and four clients, each a process.
+for mode in cm socket; do
+  VERBENA_BOOTSTRAP=$mode gtest "kv_$mode" 240 test/kv/test_kv
+  VERBENA_BOOTSTRAP=$mode gtest "kv_process_$mode" 240 test/kv/test_kv_process
+done
+check demo_cm 240 demo
+VERBENA_DEMO_OPTIONS=--socket check demo_socket 240 demo
 
 ((failed)) && exit 1
 ((ran)) || exit 77

@@ -3,6 +3,7 @@
 // usage: fuzz_seeds [--check] CORPUS_DIRECTORY
 #include "input.hpp"
 #include "kv/wire.hpp"
+#include "link/cm/private_data.hpp"
 #include "link/frames.hpp"
 #include "message/wire.hpp"
 #include "nic/soft/layout.hpp"
@@ -78,6 +79,22 @@ void add_link_frames(Seeds& out) {
   out.push_back({"link_frames/blob", Seed(4).bytes(blob)});
   out.push_back({"link_frames/blob_sealed", Seed(5, 0, 0, 0, 0, 1, 0).bytes(body(hello))});
   out.push_back({"link_frames/blob_padding", Seed(5, 0, 0, 0, 1, 1, 0).bytes(body(hello))});
+}
+
+void add_link_cm_private_data(Seeds& out) {
+  link::Endpoint endpoint;
+  endpoint.recv_depth = 68;
+  endpoint.generation = 0x0123456789abcdef;
+  const auto plain = link::cm::encode_cm_hello(endpoint);
+  VERBENA_CHECK(endpoint.set_user_data(Tight(link::kMaxCmAnswerBytes).bytes()) == Status::kOk);
+  const auto longest = link::cm::encode_cm_hello(endpoint);
+  const auto reject = link::cm::encode_cm_reject(Status::kLimit, "the server is full");
+  out.push_back({"link_cm_private_data/hello", Seed(0).bytes(plain.bytes())});
+  out.push_back({"link_cm_private_data/hello_longest", Seed(0).bytes(longest.bytes())});
+  out.push_back({"link_cm_private_data/hello_padded", Seed(0).bytes(plain.bytes()).bytes(Tight(40).bytes())});
+  out.push_back({"link_cm_private_data/hello_fields", Seed(1).bytes(plain.bytes().subspan(3))});
+  out.push_back({"link_cm_private_data/reject", Seed(0).bytes(reject.bytes())});
+  out.push_back({"link_cm_private_data/reject_fields", Seed(1).bytes(reject.bytes().subspan(3))});
 }
 
 void add_message_wire(Seeds& out) {
@@ -345,6 +362,7 @@ int main(int argc, char** argv) {
   add_kv_wire(seeds);
   add_link_frames(seeds);
   add_message_channel(seeds);
+  add_link_cm_private_data(seeds);
   add_message_wire(seeds);
   add_perf_wire(seeds);
   add_soft_rendezvous(seeds);
