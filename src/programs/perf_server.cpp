@@ -27,8 +27,8 @@ constexpr std::chrono::seconds kStartTimeout{20};
 constexpr std::chrono::seconds kEndTimeout{2};
 
 /// One client. False: it was none, and was sent away.
-Result<bool> serve_client(PerfDevice& device, link::Listener& listener, std::chrono::milliseconds timeout) {
-  VERBENA_ASSIGN(link::Incoming control, listener.next(Deadline::never()));
+Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Listener& listener,
+                          std::chrono::milliseconds timeout) {
   const auto data = message::Channel::user_data_of(control.remote());
   const auto run = data ? perf_wire::decode_run(*data) : std::unexpected(Status::kProtocol);
   if (!run) {
@@ -59,11 +59,13 @@ Result<void> serve(const PerfServeArguments& arguments) {
   fmt::print("verbena-perf: serving on {}\n", endpoint(where.address, listener->port()));
   std::fflush(stdout);
   for (;;) {
-    const auto served = serve_client(device, *listener, std::chrono::milliseconds{where.timeout_ms});
+    // For ever: a server waits for whoever comes.
+    VERBENA_ASSIGN(link::Incoming control, listener->next(Deadline::never()));
+    const auto served = serve_client(device, control, *listener, std::chrono::milliseconds{where.timeout_ms});
     if (served && *served && arguments.once) return {};
     if (served) continue;
-    // The device is what the next client needs as well.
-    if (arguments.once || damage_of(served.error().status()) == Damage::kDevice) return std::unexpected(served.error());
+    // What one client asks for may be too much; a device that failed is what the next one needs as well.
+    if (arguments.once || served.error().status() == Status::kDevice) return std::unexpected(served.error());
     complain("{}: {}", to_string(served.error().status()), served.error().text());
   }
 }
