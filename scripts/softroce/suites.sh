@@ -35,6 +35,15 @@ pingpong() {
   return 1
 }
 
+# What a newcomer runs first: it must find the device, and say that programs take it.
+info() {
+  local text
+  [[ -x $build/src/programs/verbena-info ]] || { echo 'verbena-info is not built'; return 77; }
+  text=$("$build/src/programs/verbena-info") || return
+  echo "$text"
+  grep -q "^NIC  *$VERBENA_NIC: " <<<"$text" && grep -qi 'atomic' <<<"$text"
+}
+
 # The main job on the device. The tree is one of a few megabytes.
 demo() {
   [[ -x $build/src/programs/verbena-kv ]] || { echo 'verbena-kv is not built'; return 77; }
@@ -83,6 +92,7 @@ gtest() {
 # The list. Seconds are several times what an idle machine takes.
 check device 60 device_is_active
 check pingpong 120 pingpong
+check info 60 info
 # Hugepages and, with --numa, two nodes. What is left out zeroes gigabytes, which takes minutes on an emulated cpu.
 gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads

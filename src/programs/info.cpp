@@ -1,20 +1,22 @@
 // The whole of the facts, and what follows from them for a program.
 #include "programs/info.hpp"
 
+#include "link/fabric.hpp"
 #include "programs/environment.hpp"
 
 #include <fmt/format.h>
 
 namespace verbena::programs {
 
-NicChoice choose_nic(const HostFacts& facts) {
-  if (!facts.permissions.soft_nic.works) return {.name = "none", .reason = facts.permissions.soft_nic.detail};
-  NicChoice choice{.name = "soft",
-                   .reason = "this release has the software NIC only, which joins processes of one host"};
-  if (facts.devices.empty()) return choice;
-  choice.reason += fmt::format("; {} {} there, and not used yet", facts.devices.front().name,
-                               facts.devices.size() == 1 ? "is" : "and others are");
-  return choice;
+namespace {
+/// No name is resolved and no path sought.
+constexpr std::chrono::seconds kChoiceTimeout{5};
+}  // namespace
+
+NicChoice choose_nic() {
+  const auto fabric = link::Fabric::open({}, Deadline::after(kChoiceTimeout));
+  if (fabric) return {.name = (*fabric)->nic().name(), .reason = (*fabric)->reason()};
+  return {.name = "none", .reason = fabric.error().text()};
 }
 
 HostFacts read_host(const SystemFiles& files) {
@@ -26,7 +28,7 @@ HostFacts read_host(const SystemFiles& files) {
                   .permissions = probe_permissions(files),
                   .nic = {}};
   if (!facts.devices.empty()) explain_atomics(facts.devices, nic::list_devices());
-  facts.nic = choose_nic(facts);
+  facts.nic = choose_nic();
   return facts;
 }
 

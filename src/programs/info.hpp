@@ -111,7 +111,7 @@ struct RdmaModules {
 };
 
 struct NicChoice {
-  std::string name;  ///< "soft"; "none" when not even that works.
+  std::string name;  ///< An RDMA device's, or "soft"; "none" when not even that works.
   std::string reason;
 };
 
@@ -148,8 +148,8 @@ void explain_gids(PortFacts& port);
 /// Tries on this process and a child of its own what the soft NIC needs. Changes nothing outside of them. \thread main
 [[nodiscard]] Permissions probe_permissions(const SystemFiles& files);
 
-/// Which NIC a program would use here. The one place that decides it.
-[[nodiscard]] NicChoice choose_nic(const HostFacts& facts);
+/// Which NIC a program without options uses here: opens it as such a program does, and closes it again.
+[[nodiscard]] NicChoice choose_nic();
 
 /// Everything about the host whose files are below `files`; the permissions are always this process's.
 [[nodiscard]] HostFacts read_host(const SystemFiles& files);

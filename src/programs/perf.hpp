@@ -7,6 +7,8 @@
 #include "programs/histogram.hpp"
 #include "programs/perf_wire.hpp"
 
+#include <verbena/transport.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,9 +17,9 @@ namespace verbena::programs {
 
 /// Where the server is, and by which NIC.
 struct PerfWhere {
-  std::string address = "127.0.0.1";
+  Transport transport;
+  std::string address;  ///< Empty: this host.
   std::uint16_t port = 7471;
-  std::string device = "soft";      ///< "soft", or an RDMA device's name.
   std::optional<unsigned> cpu;      ///< To run on; anywhere without.
   std::uint32_t timeout_ms = 5000;  ///< Of each wait.
 };

@@ -20,9 +20,10 @@
 namespace verbena::programs {
 namespace {
 
-std::uint64_t random_session() noexcept {
-  std::uint64_t word = 0;
-  if (::getrandom(&word, sizeof word, 0) != static_cast<ssize_t>(sizeof word)) word = ticks_now();
+std::uint32_t random_session() noexcept {
+  std::uint32_t word = 0;
+  if (::getrandom(&word, sizeof word, 0) != static_cast<ssize_t>(sizeof word))
+    word = static_cast<std::uint32_t>(ticks_now());
   return word | 1;
 }
 
@@ -134,17 +135,20 @@ void announce(const PerfResult& result) {
 
 Result<void> measure(PerfResult& result) {
   const PerfArguments& a = result.arguments;
-  VERBENA_ASSIGN(PerfDevice device, PerfDevice::open(a.where.device));
-  result.nic = device.nic->name();
+  const link::FabricOptions options{
+      .transport = a.where.transport, .role = link::Role::kClient, .address = a.where.address, .port = a.where.port};
+  VERBENA_ASSIGN(PerfDevice device,
+                 PerfDevice::open(options, Deadline::after(std::chrono::milliseconds{a.where.timeout_ms})));
+  result.nic = device.nic().name();
   result.path = device.path();
   const perf_wire::RunHello run{.test = a.test,
+                                .in_flight = static_cast<std::uint16_t>(a.in_flight),
                                 .session = random_session(),
-                                .bytes = a.bytes,
-                                .rounds = a.warm_up + a.iterations,
-                                .in_flight = a.in_flight};
+                                .bytes = static_cast<std::uint32_t>(a.bytes),
+                                .rounds = a.warm_up + a.iterations};
   VERBENA_ASSIGN(const auto end,
                  PerfEnd::create(device, run, PerfRole::kClient, std::chrono::milliseconds{a.where.timeout_ms}));
-  VERBENA_TRY(end->dial(a.where.address, a.where.port));
+  VERBENA_TRY(end->dial(a.where.port));
   // Only now: the threads of the NIC inherited the affinity otherwise.
   if (a.where.cpu) VERBENA_TRY(host::pin_this_thread(*a.where.cpu));
   if (!a.json) announce(result);
@@ -186,7 +190,6 @@ Exit run_perf(const PerfArguments& arguments) {
       return Exit::kError;
     }
     server.emplace(std::move(*started));
-    where.address = "127.0.0.1";
     where.port = server->port();
   }
   const auto measured = measure(*result);

@@ -33,19 +33,18 @@ template <class Hello>
 
 }  // namespace
 
-Result<PerfDevice> PerfDevice::open(const std::string& name) {
+Result<PerfDevice> PerfDevice::open(const link::FabricOptions& options, Deadline deadline) {
   PerfDevice device;
-  VERBENA_ASSIGN(device.nic, name == "soft" ? nic::open_soft({}) : nic::open_verbs({.device = name}));
-  VERBENA_ASSIGN(ibv_pd * pd, device.nic->alloc_pd());
-  device.pd = nic::Pd(*device.nic, pd);
+  VERBENA_ASSIGN(device.fabric, link::Fabric::open(options, deadline));
+  VERBENA_ASSIGN(ibv_pd * pd, device.nic().alloc_pd());
+  device.pd = nic::Pd(device.nic(), pd);
   return device;
 }
 
 std::string PerfDevice::path() const {
-  const nic::DeviceFacts* facts = nic::facts_of(*nic);
-  if (facts == nullptr) return "memory of this host";
-  return fmt::format("port {}, MTU {}, inline {} B, {}", facts->port, 128U << facts->mtu, nic->limits().max_inline,
-                     nic::verbs::describe(facts->gid).data());
+  const nic::DeviceFacts* facts = nic::facts_of(nic());
+  if (facts == nullptr) return fabric->reason();
+  return fmt::format("{}, MTU {}, inline {} B", fabric->reason(), 128U << facts->mtu, nic().limits().max_inline);
 }
 
 // --- setup
@@ -68,15 +67,15 @@ Result<void> PerfEnd::create() {
   // A server whose memory is used sleeps meanwhile.
   const bool is_busy = role_ == PerfRole::kClient || keeps_both_busy(run_.test);
   const std::chrono::nanoseconds spin = is_busy ? kBusySpin : std::chrono::nanoseconds{0};
-  VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(*device_.nic, {.max_connections = 2, .spin = spin}));
+  VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(device_.nic(), {.max_connections = 2, .spin = spin}));
   constexpr int kRemote = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-  VERBENA_TRY(own_.open(*device_.nic, device_.pd.get(),
+  VERBENA_TRY(own_.open(device_.nic(), device_.pd.get(),
                         {.size_bytes = run_.bytes, .prefault_threads = 1, .name = "perf-own"}, {},
                         IBV_ACCESS_LOCAL_WRITE));
   VERBENA_ASSIGN(channel_, message::Channel::create(*loop_, device_.pd.get(), channel_options(), *this));
   if (!uses_link(run_.test)) return {};
   VERBENA_TRY(shared_.open(
-      *device_.nic, device_.pd.get(),
+      device_.nic(), device_.pd.get(),
       {.size_bytes = run_.bytes, .share = host::Share::kReadWrite, .prefault_threads = 1, .name = "perf-shared"}, {},
       IBV_ACCESS_LOCAL_WRITE | kRemote));
   VERBENA_ASSIGN(link_, remote::Link::create(*loop_, device_.pd.get(), {.bounce_bytes = 64}));
@@ -92,43 +91,47 @@ message::Options PerfEnd::channel_options() const noexcept {
   options.fragment_bytes = std::max<std::uint64_t>(place, 1024);
   options.max_operations = run_.in_flight;
   if (role_ == PerfRole::kServer)
-    options.lease_bytes = std::max<std::uint64_t>(4096, place * std::max(4U, 2 * run_.in_flight));
+    options.lease_bytes = std::max<std::uint64_t>(4096, place * std::max(4U, 2U * run_.in_flight));
   return options;
 }
 
-Result<void> PerfEnd::dial(const std::string& address, std::uint16_t port) {
+Result<void> PerfEnd::dial(std::uint16_t port) {
   VERBENA_ASSIGN(const link::Endpoint local, channel_->local_endpoint(bytes_of(run_)));
-  VERBENA_ASSIGN(auto control, link::dial(address, port, local, patience()));
+  VERBENA_ASSIGN(auto control, device_.fabric->dial(port, local, patience()));
   VERBENA_ASSIGN(const auto data, message::Channel::user_data_of(control.remote()));
   const auto echoed = perf_wire::decode_run(data);
   if (!echoed || *echoed != run_)
     return fail(Status::kProtocol, "verbena-perf", 0, "what answers there is no verbena-perf server of this version");
-  VERBENA_TRY(channel_->connect(local, control.remote(), patience()));
-  VERBENA_TRY(control.finish(patience()));
+  VERBENA_TRY(channel_->connect(local, control.remote(), patience(), control.how()));
+  VERBENA_ASSIGN(link::Lifeline lifeline, control.finish(patience()));
+  channel_->keep(std::move(lifeline));
   VERBENA_TRY(channel_->open_lease(patience()));
   if (!link_) return {};
   VERBENA_ASSIGN(const link::Endpoint local_link, link_endpoint());
-  VERBENA_ASSIGN(auto dialed, link::dial(address, port, local_link, patience()));
+  VERBENA_ASSIGN(auto dialed, device_.fabric->dial(port, local_link, patience()));
   VERBENA_ASSIGN(const LinkHello hello, hello_of(dialed.remote()));
-  VERBENA_TRY(connect_link(local_link, dialed.remote()));
-  VERBENA_TRY(dialed.finish(patience()));
+  VERBENA_TRY(connect_link(local_link, dialed.remote(), dialed.how()));
+  VERBENA_ASSIGN(link::Lifeline link_lifeline, dialed.finish(patience()));
+  link_->keep(std::move(link_lifeline));
   peer_ = hello.window();
   return link_->import_window(peer_, patience());
 }
 
 Result<void> PerfEnd::welcome(link::Incoming& control, link::Listener& listener) {
   VERBENA_ASSIGN(const link::Endpoint local, channel_->local_endpoint(bytes_of(run_)));
-  VERBENA_TRY(channel_->connect(local, control.remote(), patience()));
+  VERBENA_TRY(channel_->connect(local, control.remote(), patience(), control.how()));
   VERBENA_TRY(control.answer(local, patience()));
-  VERBENA_TRY(control.finish(patience()));
+  VERBENA_ASSIGN(link::Lifeline lifeline, control.finish(patience()));
+  channel_->keep(std::move(lifeline));
   VERBENA_TRY(channel_->open_lease(patience()));
   if (!link_) return {};
   VERBENA_ASSIGN(auto incoming, next_link(listener));
   VERBENA_ASSIGN(const LinkHello hello, hello_of(incoming.remote()));
   VERBENA_ASSIGN(const link::Endpoint local_link, link_endpoint());
-  VERBENA_TRY(connect_link(local_link, incoming.remote()));
+  VERBENA_TRY(connect_link(local_link, incoming.remote(), incoming.how()));
   VERBENA_TRY(incoming.answer(local_link, patience()));
-  VERBENA_TRY(incoming.finish(patience()));
+  VERBENA_ASSIGN(link::Lifeline link_lifeline, incoming.finish(patience()));
+  link_->keep(std::move(link_lifeline));
   peer_ = hello.window();
   return link_->import_window(peer_, patience());
 }
@@ -146,10 +149,9 @@ Result<link::Endpoint> PerfEnd::link_endpoint() {
   const nic::Window window = shared_.window();
   return link_->local_endpoint(bytes_of(LinkHello{.session = run_.session,
                                                   .address = window.address,
-                                                  .length = window.length,
                                                   .memory = window.memory_id,
-                                                  .rkey = window.rkey,
-                                                  .access = window.access}));
+                                                  .length = static_cast<std::uint32_t>(window.length),
+                                                  .rkey = window.rkey}));
 }
 
 Result<LinkHello> PerfEnd::hello_of(const link::Endpoint& remote) const {
@@ -158,10 +160,11 @@ Result<LinkHello> PerfEnd::hello_of(const link::Endpoint& remote) const {
   return fail(Status::kProtocol, "verbena-perf", 0, "the peer's hello has no window of this run");
 }
 
-Result<void> PerfEnd::connect_link(const link::Endpoint& local, const link::Endpoint& remote) {
+Result<void> PerfEnd::connect_link(const link::Endpoint& local, const link::Endpoint& remote,
+                                   const link::BringUp& how) {
   if (shared_.memory_id() != 0)
-    VERBENA_TRY(device_.nic->grant(shared_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
-  return link_->connect(local, remote, patience());
+    VERBENA_TRY(device_.nic().grant(shared_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid}));
+  return link_->connect(local, remote, patience(), how);
 }
 
 // --- what arrives

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
-#include "link/link.hpp"
+#include "link/fabric.hpp"
 #include "message/message.hpp"
 #include "nic/registered_arena.hpp"
 #include "programs/perf_wire.hpp"
@@ -16,12 +16,13 @@
 
 namespace verbena::programs {
 
-/// A device for verbena-perf. "soft", or the name of an RDMA device.
+/// The NIC of verbena-perf, and the way that its connections are made.
 struct PerfDevice {
-  std::unique_ptr<nic::Nic> nic;
+  std::unique_ptr<link::Fabric> fabric;
   nic::Pd pd;
-  /// Errors: those of nic::open_soft and nic::open_verbs.
-  [[nodiscard]] static Result<PerfDevice> open(const std::string& name);
+  /// Errors: those of link::Fabric::open.
+  [[nodiscard]] static Result<PerfDevice> open(const link::FabricOptions& options, Deadline deadline);
+  [[nodiscard]] nic::Nic& nic() const noexcept { return fabric->nic(); }
   /// What was chosen of the device, for people.
   [[nodiscard]] std::string path() const;
 };
@@ -41,7 +42,7 @@ class PerfEnd final : private message::Handler {
   PerfEnd& operator=(const PerfEnd&) = delete;
 
   /// The client's side of both handshakes. Errors: those of link::dial, and kProtocol.
-  [[nodiscard]] Result<void> dial(const std::string& address, std::uint16_t port);
+  [[nodiscard]] Result<void> dial(std::uint16_t port);
   /// The server's: `control` has said the run's hello. The link's connection is awaited; others are sent away.
   [[nodiscard]] Result<void> welcome(link::Incoming& control, link::Listener& listener);
 
@@ -78,7 +79,8 @@ class PerfEnd final : private message::Handler {
   [[nodiscard]] Result<link::Endpoint> link_endpoint();
   [[nodiscard]] Result<perf_wire::LinkHello> hello_of(const link::Endpoint& remote) const;
   /// Grants the shared memory to the peer and brings the link up.
-  [[nodiscard]] Result<void> connect_link(const link::Endpoint& local, const link::Endpoint& remote);
+  [[nodiscard]] Result<void> connect_link(const link::Endpoint& local, const link::Endpoint& remote,
+                                          const link::BringUp& how);
   [[nodiscard]] Result<link::Incoming> next_link(link::Listener& listener);
 
   [[nodiscard]] engine::LocalSpan own_span() const noexcept { return {own_.data(), run_.bytes, own_.lkey()}; }

@@ -1,5 +1,6 @@
 // verbena-perf: latency and bandwidth of the library's own calls between two processes.
 #include "programs/perf.hpp"
+#include "programs/transport_options.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -25,11 +26,11 @@ Exit usage(std::string_view text) {
 }
 
 void add_where(CLI::App& command, PerfWhere& where, int first_port) {
-  command.add_option("-a,--address", where.address, "the server's address or name")->capture_default_str();
+  command.add_option("-a,--address", where.address, "the server's address or name (default: this host)");
   command.add_option("-p,--port", where.port, "the server's port; a server's 0 is any free one")
       ->check(CLI::Range(first_port, 65535))
       ->capture_default_str();
-  command.add_option("-d,--device", where.device, "\"soft\", or an RDMA device such as rxe0")->capture_default_str();
+  add_transport_options(command, where.transport);
   command.add_option("--cpu", where.cpu, "run on this cpu only")->check(CLI::Range(0, 65535));
   command.add_option("--timeout-ms", where.timeout_ms, "longest wait for the peer")
       ->check(CLI::Range(1, 86'400'000))

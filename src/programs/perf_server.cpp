@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -53,10 +54,14 @@ Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Lis
 
 Result<void> serve(const PerfServeArguments& arguments) {
   const PerfWhere& where = arguments.where;
-  VERBENA_ASSIGN(PerfDevice device, PerfDevice::open(where.device));
-  VERBENA_ASSIGN(const auto listener, link::Listener::open({.address = where.address, .port = where.port}));
+  const link::FabricOptions options{
+      .transport = where.transport, .role = link::Role::kServer, .address = where.address, .port = where.port};
+  VERBENA_ASSIGN(PerfDevice device,
+                 PerfDevice::open(options, Deadline::after(std::chrono::milliseconds{where.timeout_ms})));
+  VERBENA_ASSIGN(const auto listener, device.fabric->listen({.port = where.port}));
   if (where.cpu) VERBENA_TRY(host::pin_this_thread(*where.cpu));
-  fmt::print("verbena-perf: serving on {}\n", endpoint(where.address, listener->port()));
+  fmt::print("verbena-perf: serving on {}\nverbena-perf: {}\n", endpoint(device.fabric->address(), listener->port()),
+             device.path());
   std::fflush(stdout);
   for (;;) {
     // For ever: a server waits for whoever comes.
@@ -103,17 +108,13 @@ Exit run_perf_server(const PerfServeArguments& arguments) {
 }
 
 Result<PerfLocalServer> PerfLocalServer::start(const PerfWhere& where) {
-  std::vector<std::string> words{"verbena-perf",
-                                 "server",
-                                 "--once",
-                                 "-a",
-                                 "127.0.0.1",
-                                 "-p",
-                                 "0",
-                                 "-d",
-                                 where.device,
-                                 "--timeout-ms",
-                                 std::to_string(where.timeout_ms)};
+  std::vector<std::string> words{
+      "verbena-perf", "server", "--once", "-p", "0", "--timeout-ms", std::to_string(where.timeout_ms)};
+  const Transport& transport = where.transport;
+  if (!where.address.empty()) words.insert(words.end(), {"-a", where.address});
+  if (!transport.device.empty()) words.insert(words.end(), {"-d", transport.device});
+  if (transport.bootstrap == Bootstrap::kSocket) words.emplace_back("-S");
+  if (transport.gid_index) words.insert(words.end(), {"--gid-index", std::to_string(*transport.gid_index)});
   if (where.cpu) words.insert(words.end(), {"--cpu", std::to_string(*where.cpu)});
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
@@ -129,6 +130,7 @@ Result<PerfLocalServer> PerfLocalServer::start(const PerfWhere& where) {
   if (pid < 0) return fail_system("fork", cause, "starting a server");
   std::string line;
   const bool in_time = read_line(out[0], line, Deadline::after(kStartTimeout));
+  line.resize(std::min(line.size(), line.find('\n')));
   const char* digits = line.data() + line.rfind(':') + 1;
   if (std::from_chars(digits, line.data() + line.size(), server.port_).ec != std::errc{} || server.port_ == 0)
     return fail(in_time ? Status::kPeerLost : Status::kTimedOut, "verbena-perf", 0,

@@ -28,7 +28,7 @@ std::expected<Hello, Status> take(std::span<const std::byte> data) noexcept {
   if (data.size() != sizeof hello) return std::unexpected(Status::kProtocol);
   std::memcpy(static_cast<void*>(&hello), data.data(), sizeof hello);
   if (hello.magic != kWanted.magic || hello.version != kWanted.version || hello.kind != kWanted.kind ||
-      hello.reserved != 0 || hello.session == 0)
+      hello.session == 0)
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -39,8 +39,8 @@ std::expected<RunHello, Status> decode_run(std::span<const std::byte> data) noex
   const auto hello = take<RunHello>(data);
   if (!hello) return hello;
   const bool is_test = hello->test >= PerfTest::kRead && hello->test <= PerfTest::kWriteBw;
-  if (!is_test || hello->bytes == 0 || hello->bytes > most_bytes(hello->test) || hello->rounds == 0 ||
-      hello->rounds > kMaxRounds || hello->in_flight == 0 || hello->in_flight > kMaxInFlight)
+  if (!is_test || hello->reserved != 0 || hello->bytes == 0 || hello->bytes > most_bytes(hello->test) ||
+      hello->rounds == 0 || hello->rounds > kMaxRounds || hello->in_flight == 0 || hello->in_flight > kMaxInFlight)
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -48,9 +48,7 @@ std::expected<RunHello, Status> decode_run(std::span<const std::byte> data) noex
 std::expected<LinkHello, Status> decode_link(std::span<const std::byte> data, const RunHello& run) noexcept {
   const auto hello = take<LinkHello>(data);
   if (!hello) return hello;
-  constexpr std::uint32_t kAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-  if (hello->session != run.session || hello->length != run.bytes || hello->address > ~hello->length ||
-      (hello->access & kAccess) != kAccess)
+  if (hello->session != run.session || hello->length != run.bytes || hello->address > ~std::uint64_t{hello->length})
     return std::unexpected(Status::kProtocol);
   return hello;
 }

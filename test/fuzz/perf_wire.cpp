@@ -11,7 +11,7 @@ using perf_wire::RunHello;
 
 enum class Form : std::uint8_t { kBytes, kFields, kEnd };
 
-constexpr RunHello kRun{.session = 1, .bytes = 64, .rounds = 1, .in_flight = 1};
+constexpr RunHello kRun{.in_flight = 1, .session = 1, .bytes = 64, .rounds = 1};
 
 template <class Hello>
 Bytes bytes_of(const Hello& hello) noexcept {
@@ -35,8 +35,8 @@ void check(Bytes bytes) {
 
 /// Magic number and version right, and any bytes behind.
 void check_fields(Bytes fields) {
-  constexpr std::size_t kFront = offsetof(RunHello, test);
-  static_assert(kFront == offsetof(LinkHello, reserved));
+  constexpr std::size_t kFront = offsetof(RunHello, kind);
+  static_assert(kFront == offsetof(LinkHello, kind));
   Tight hello(kFront + fields.size());
   std::ranges::copy(bytes_of(kRun).first(kFront), hello.writable().begin());
   std::ranges::copy(fields, hello.writable().begin() + kFront);

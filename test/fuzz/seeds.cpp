@@ -116,14 +116,9 @@ void add_message_wire(Seeds& out) {
 void add_perf_wire(Seeds& out) {
   using namespace programs;
   const perf_wire::RunHello run{
-      .test = PerfTest::kWriteBw, .session = 1, .bytes = 65536, .rounds = 100, .in_flight = 32};
-  const perf_wire::LinkHello link{.session = 1,
-                                  .address = 4096,
-                                  .length = 64,
-                                  .memory = 1,
-                                  .rkey = 1,
-                                  .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
-  const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(6); };
+      .test = PerfTest::kWriteBw, .in_flight = 32, .session = 1, .bytes = 65536, .rounds = 100};
+  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .length = 64, .rkey = 1};
+  const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(3); };
   out.push_back({"perf_wire/run", Seed(0).put(run)});
   out.push_back({"perf_wire/link", Seed(0).put(link)});
   out.push_back({"perf_wire/run_fields", Seed(1).bytes(behind_front(run))});

@@ -2,6 +2,7 @@
 #include "info_host.hpp"
 #include "process.hpp"
 #include "shell.hpp"
+#include "transport.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -50,7 +51,6 @@ TEST(InfoHost, EmptyTreeHasNoDeviceAndNoProblem) {
   EXPECT_TRUE(facts.devices.empty());
   EXPECT_FALSE(facts.memory.has_numa);
   EXPECT_FALSE(facts.limits.open_files.is_known);
-  EXPECT_EQ(facts.nic.name, "soft");
   EXPECT_TRUE(find_problems(facts).empty());
   const std::string text = info_text(facts, {});
   EXPECT_TRUE(has(text, "no driver has registered one")) << text;
@@ -62,6 +62,12 @@ TEST(InfoHost, DirectoryThatIsNotThereIsAnEmptyHost) {
   EXPECT_TRUE(read_devices(files).empty());
   EXPECT_FALSE(read_memory(files).headroom_bytes.has_value());
   EXPECT_FALSE(read_limits(files).locked_memory.is_known);
+}
+
+TEST(InfoNic, IsWhatAProgramWithoutOptionsTakes) {
+  const NicChoice choice = choose_nic();
+  EXPECT_EQ(choice.name, test::is_soft_under_test() ? "soft" : test::device_under_test());
+  EXPECT_TRUE(has(choice.reason, "RDMA CM")) << choice.reason;
 }
 
 TEST(InfoDevices, RoceDeviceInGoodOrder) {
@@ -91,7 +97,6 @@ TEST(InfoDevices, RoceDeviceInGoodOrder) {
   EXPECT_EQ(port.gid_index, 3U);
   for (const GidFacts& gid : port.gids) EXPECT_FALSE(gid.verdict.empty()) << gid.index;
   EXPECT_TRUE(find_problems(facts).empty());
-  EXPECT_TRUE(has(facts.nic.reason, "mlx5_0 is there, and not used yet")) << facts.nic.reason;
   const std::string text = info_text(facts, {});
   EXPECT_TRUE(has(text, "* GID 3")) << text;
   EXPECT_FALSE(has(text, "* GID 0")) << text;
@@ -393,8 +398,6 @@ TEST(InfoPermissions, WhatTheSoftNicNeedsIsAProblemWithoutIt) {
   HostFacts facts = host.facts();
   facts.permissions.membarrier = {.name = "membarrier", .works = false, .detail = "Operation not permitted"};
   facts.permissions.soft_nic = {.name = "soft NIC", .works = false, .detail = "needs membarrier"};
-  facts.nic = choose_nic(facts);
-  EXPECT_EQ(facts.nic.name, "none");
   EXPECT_TRUE(has(fix_of(facts, "membarrier: Operation not permitted"), "seccomp"));
   EXPECT_EQ(count_of(facts, Kind::kProblem), 1);  // The soft NIC's own failure follows from it.
   facts.permissions.membarrier.works = true;

@@ -241,10 +241,10 @@ std::span<const std::byte> bytes_of(const Hello& hello) {
 /// A client's control connection, with whatever hello.
 struct Stranger final : message::Handler {
   Stranger() {
-    auto opened = PerfDevice::open("soft");
+    auto opened = PerfDevice::open({.transport = {.device = "soft", .gid_index = {}}}, patience());
     EXPECT_OK(opened);
     device = std::move(*opened);
-    auto made_loop = engine::CompletionLoop::create(*device.nic, {});
+    auto made_loop = engine::CompletionLoop::create(device.nic(), {});
     EXPECT_OK(made_loop);
     loop = std::move(*made_loop);
     auto made = message::Channel::create(*loop, device.pd.get(), {}, *this);
@@ -275,9 +275,8 @@ struct Stranger final : message::Handler {
   link::Endpoint local;
 };
 
-constexpr RunHello kRun{.test = PerfTest::kRead, .session = 7, .bytes = 64, .rounds = 10, .in_flight = 1};
-constexpr LinkHello kLink{
-    .session = 7, .address = 4096, .length = 64, .rkey = 1, .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+constexpr RunHello kRun{.test = PerfTest::kRead, .in_flight = 1, .session = 7, .bytes = 64, .rounds = 10};
+constexpr LinkHello kLink{.session = 7, .address = 4096, .length = 64, .rkey = 1};
 
 TEST(PerfHostile, GarbageIsSentAwayAndTheNextClientServed) {
   Server server;
@@ -299,7 +298,7 @@ TEST(PerfHostile, GarbageIsSentAwayAndTheNextClientServed) {
   too_long.bytes = perf_wire::kMaxBytes + 1;
   EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(too_long)), Status::kProtocol);
   EXPECT_STATUS(Stranger().dial(server.port_number(), {}), Status::kProtocol);
-  EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kLink)), Status::kProtocol);
+  EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kLink).first(sizeof kRun)), Status::kProtocol);
   EXPECT_TRUE(ended(server.run("read"), 0));
 }
 
@@ -383,7 +382,8 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(run_with([](RunHello& h) { h.in_flight = perf_wire::kMaxInFlight + 1; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.reserved = 1; }));
   for (const PerfTest test : {PerfTest::kMessage, PerfTest::kWriteBw}) {
-    EXPECT_FALSE(run_with([&](RunHello& h) { h.test = test, h.bytes = perf_wire::most_bytes(test) + 1; }));
+    EXPECT_FALSE(run_with(
+        [&](RunHello& h) { h.test = test, h.bytes = static_cast<std::uint32_t>(perf_wire::most_bytes(test) + 1); }));
   }
   const auto link_with = [](auto&& change) {
     LinkHello hello = kLink;
@@ -394,11 +394,9 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.magic; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.version; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { h.kind = 1; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.reserved = 1; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.session; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.length; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{0}; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.access = IBV_ACCESS_REMOTE_READ; }));
   for (std::size_t length = 0; length < sizeof kRun; ++length) {
     EXPECT_FALSE(perf_wire::decode_run(bytes_of(kRun).first(length)).has_value());
     EXPECT_FALSE(perf_wire::decode_link(bytes_of(kLink).first(length), kRun).has_value());
