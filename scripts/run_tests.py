@@ -284,19 +284,18 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
         totals.fail(f'{label}: meson test ended with {code}', read(log))
 
 
-def softroce(directory, options, totals):
-    """Runs the suites of scripts/softroce/suites.sh with the build `directory`: real verbs, in an emulated machine."""
-    name = 'softroce'
+def softroce(name, machines, directory, options, totals):
+    """Runs suites of scripts/softroce/suites.sh with the build `directory`: real verbs, in emulated machines."""
     if options.quick and not shutil.which('qemu-system-x86_64'):
         totals.skip(f'{name}: all suites', 'there is no qemu, and a quick run does not install it')
         return
-    results = BUILD_ROOT / 'softroce-results'
+    results = BUILD_ROOT / f'{name}-results'
     shutil.rmtree(results, ignore_errors=True)
     environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
     if options.seeds:
         environment['VERBENA_SEEDS'] = str(options.seeds)
     environment.pop('GTEST_FILTER', None)
-    command = [ROOT / 'scripts' / 'softroce.sh', '--numa', '--timeout', SOFTROCE_TIMEOUT_S, '--results', results,
+    command = [ROOT / 'scripts' / 'softroce.sh', machines, '--timeout', SOFTROCE_TIMEOUT_S, '--results', results,
                '--build', directory]
     say(f'{name}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
@@ -450,7 +449,8 @@ def main():
                 for seed in range(2, (options.seeds or CHAOS_SEEDS) + 1):
                     test(name, configuration, directory, options, wrapper, totals, seed)
             if directory is not None and name == 'plain' and options.filter in (None, 'softroce'):
-                softroce(directory, options, totals)
+                softroce('softroce', '--numa', directory, options, totals)
+                softroce('softroce-pair', '--pair', directory, options, totals)
         if not options.quick and not options.filter:
             fuzz(options, totals)
             lint(options.jobs, totals)

@@ -18,10 +18,15 @@ for pages in /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepa
 
 echo softroce >/proc/sys/kernel/hostname
 ip link set lo up
-ip link add d0 type dummy
-ip addr add 10.0.0.1/24 dev d0
-ip link set d0 up
-rdma link add rxe0 type rxe netdev d0
+# With a second machine there is a wire to it.
+netdev=eth0
+if [[ ! -e /sys/class/net/eth0 ]]; then
+  netdev=d0
+  ip link add d0 type dummy
+fi
+ip addr add "10.0.0.$(cat /job/number)/24" dev "$netdev"
+ip link set "$netdev" up
+rdma link add rxe0 type rxe netdev "$netdev"
 
 ulimit -l unlimited
 # The port can be opened once, and a command may open /dev/stderr: a pipe it is for the command.

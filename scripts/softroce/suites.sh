@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: suites.sh BUILD
+# usage: suites.sh BUILD [pair]      (pair: those for two machines, scripts/softroce.sh --pair)
 # The suites that run in the machine of scripts/softroce.sh, one after the other; the list is at the end. A suite leaves
 # its output in /results/NAME.log, its status in NAME.status (77: skipped, by its last line) and, if it is a GoogleTest
 # executable, its cases in NAME.xml; scripts/run_tests.py counts them. Ends with 1 when one failed, 77 when none ran.
@@ -89,6 +89,14 @@ gtest() {
   fi
 }
 
+if [[ ${2:-} == pair ]]; then
+  check device 60 device_is_active
+  VERBENA_PEER_HOST=10.0.0.2 gtest host_death 240 test/message/test_peer_death --gtest_filter='HostDeath.*'
+  ((failed)) && exit 1
+  ((ran)) || exit 77
+  exit 0
+fi
+
 # The list. Seconds are several times what an idle machine takes.
 check device 60 device_is_active
 check pingpong 120 pingpong
@@ -105,6 +113,8 @@ gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
 gtest message 180 test/message/test_message
+# Peers that are killed, and the link that goes down and comes up again.
+VERBENA_NETDEV=d0 gtest peer_death 120 test/message/test_peer_death --gtest_filter=-HostDeath.*
 # The store in both modes of connection, and the demo's flow: a server and four clients, each a process.
 for mode in cm socket; do
   VERBENA_BOOTSTRAP=$mode gtest "kv_$mode" 240 test/kv/test_kv

@@ -232,7 +232,8 @@ Status Link::run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadli
 
 void Link::give_up(Memory memory) noexcept {
   if (memory == Memory::kOurs) {
-    ++count().quarantined;
+    // Unless the link has died and been drained meanwhile: then the slot is free already.
+    if (!is_drained()) ++count().quarantined;
   } else {
     begin_failure(Status::kTimedOut);
     // Bounded: a drain has its own deadline, after which the QP is destroyed.

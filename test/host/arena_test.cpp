@@ -1,4 +1,5 @@
 #include "host/arena.hpp"
+#include "host/topology.hpp"
 
 #include "child.hpp"
 #include "pattern.hpp"
@@ -23,7 +24,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -127,6 +130,30 @@ TEST_F(ArenaTest, BindsToNodeZero) {
   if (!arena && arena.error().status() == Status::kPermission) GTEST_SKIP() << arena.error().text();
   ASSERT_OK(arena);
   arena->bytes().back() = std::byte{1};
+}
+
+/// The line of numa_maps of the mapping that starts at `address`.
+std::string numa_map_of(const void* address) {
+  std::ifstream maps("/proc/self/numa_maps");
+  for (std::string line; std::getline(maps, line);)
+    if (std::strtoull(line.c_str(), nullptr, 16) == reinterpret_cast<std::uintptr_t>(address)) return line;
+  return "";
+}
+
+TEST_F(ArenaTest, LandsOnTheNodeAskedForAsTheKernelCounts) {
+  const auto topology = Topology::read();
+  ASSERT_OK(topology);
+  if (topology->node_count() < 2) GTEST_SKIP() << "this machine has one NUMA node (scripts/softroce.sh --numa has two)";
+  for (unsigned node = 0; node < 2; ++node) {
+    for (const Share share : {Share::kNone, Share::kReadOnly, Share::kReadWrite}) {
+      const auto arena = Arena::create({.size_bytes = 4 * kMebi, .node = node, .share = share});
+      ASSERT_OK(arena);
+      const std::string line = numa_map_of(arena->data());
+      const std::size_t pages = arena->size() / arena->page_report().page_bytes;
+      EXPECT_NE((line + ' ').find(" N" + std::to_string(node) + '=' + std::to_string(pages) + ' '), line.npos) << line;
+      EXPECT_EQ(line.find(" N" + std::to_string(1 - node) + '='), line.npos) << line;
+    }
+  }
 }
 
 // ---- Seals, as a peer that got the descriptor would meet them

@@ -1,13 +1,10 @@
 // Server and clients in several processes, and what is left when one of them is killed.
 #include "process.hpp"
 #include "model.hpp"
+#include "peer.hpp"
 
 #include <verbena/kv.hpp>
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
 #include <cstdio>
@@ -17,64 +14,11 @@
 #include <utility>
 #include <vector>
 
-extern char** environ;
-
 namespace verbena::kv {
 namespace {
 
 using namespace testing_support;
-
-/// This program once more, as a peer: see `peer_main`. Its output comes through a pipe.
-class Peer {
- public:
-  explicit Peer(std::vector<std::string> arguments) {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    std::vector<char*> argv;
-    arguments.insert(arguments.begin(), {"test_kv_process", "peer"});
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    output_ = fdopen(ends[0], "r");
-  }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-  ~Peer() {
-    kill();
-    fclose(output_);
-  }
-  /// The next number that the peer prints; -1 when it ended.
-  int read_number() {
-    int number = -1;
-    return fscanf(output_, "%d", &number) == 1 ? number : -1;
-  }
-  /// Stops the peer until `resume`.
-  void pause() {
-    ::kill(pid_, SIGSTOP);
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
-  }
-  void resume() { ::kill(pid_, SIGCONT); }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    (void)wait();
-  }
-  int wait() {
-    int status = -1;
-    EXPECT_EQ(waitpid(std::exchange(pid_, -1), &status, 0) > 0, true);
-    return status;
-  }
-
- private:
-  pid_t pid_ = -1;
-  FILE* output_ = nullptr;
-};
+using test::Peer;
 
 unsigned number_of(const char* text) { return static_cast<unsigned>(std::strtoul(text, nullptr, 10)); }
 
@@ -241,7 +185,7 @@ TEST(KvProcess, StoppedServerTimesCallsOut) {
 }
 
 int peer_main(int argc, char** argv) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // Never outlives the test.
+  test::die_with_the_test();
   const std::string_view mode = argc > 2 ? argv[2] : "";
   if (mode == "serve") return serve();
   if (argc < 5) return 2;

@@ -206,6 +206,15 @@ TEST_F(LinkPair, CallersMemoryIsDrainedBeforeACallThatTimesOutReturns) {
   EXPECT_EQ(a.loop->counters().quarantined, 0u);
 }
 
+TEST_F(LinkPair, DeathInACallLeavesNothingInQuarantine) {
+  const auto gone = target->remote(0, 64);
+  target.reset();
+  std::byte mine[64]{};
+  EXPECT_EQ(link->read(std::span(mine), gone, patience()), Status::kRemoteAccess);
+  EXPECT_EQ(a.loop->wait_until([&] { return link->drained(); }, patience()), Status::kOk);
+  EXPECT_EQ(a.loop->counters().quarantined, 0u);
+}
+
 // A device takes less in one request than a link moves in one call: Soft-RoCE 8 MiB.
 TEST_F(LinkPair, TransfersMoreThanTheNicTakesAtOnce) {
   constexpr std::size_t kBytes = (9u << 20) + 100;
