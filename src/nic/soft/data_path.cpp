@@ -26,7 +26,8 @@ inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, 
 }
 
 inline bool takes_receive(const ibv_send_wr& wr) noexcept {
-  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
+         wr.opcode == IBV_WR_SEND_WITH_INV;
 }
 
 inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
@@ -43,10 +44,10 @@ inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, 
   if ((rkey & kRemoteKeyBit) == 0 || index >= remote.peer->imports.size()) return nullptr;
   const Import& key = remote.peer->imports[index];
   if (key.rkey.load(std::memory_order_acquire) != rkey) return nullptr;
-  if (key.live->load(std::memory_order_acquire) != rkey) return nullptr;
+  if (key.live->load(std::memory_order_acquire) != key.word.load(std::memory_order_relaxed)) return nullptr;
   const std::uint64_t offset = address - key.iova;
-  if (key.pd != remote.pd || address < key.iova || offset > key.length || length > key.length - offset ||
-      (key.access & remote.access & needed) != needed) {
+  if ((key.domain != remote.pd && key.domain != remote.window_domain) || address < key.iova || offset > key.length ||
+      length > key.length - offset || (key.access & remote.access & needed) != needed) {
     return nullptr;
   }
   return key.base + offset;
@@ -75,6 +76,8 @@ inline ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
     case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
     case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW: return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV: return IBV_WC_LOCAL_INV;
     default: return IBV_WC_SEND;
   }
 }
@@ -135,6 +138,7 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
     --qp.rcq->parked_count;
   }
   if (qp.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
+  qp.revoke_word = 0;
   qp.flushing = true;
   qp.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
@@ -275,7 +279,10 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const bool too_long = taken == SlotKind::kLengthError;
     return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
   }
-  const SlotKind kind = wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm : SlotKind::kSend;
+  // The key to invalidate lies where the immediate does.
+  const SlotKind kind = wr.opcode == IBV_WR_SEND            ? SlotKind::kSend
+                        : wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm
+                                                            : SlotKind::kSendInv;
   const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
   std::uint64_t offset = qp.pending_offset;
   do {
@@ -415,6 +422,48 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
   return Ran::kDone;
 }
 
+Ran run_send_invalidate(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                        std::uint64_t sq_index) noexcept {
+  if (qp.pending_offset == 0 && !may_invalidate(remote, wr.invalidate_rkey)) {
+    return refuse_remote(qp, remote, wr, sq_index);
+  }
+  const Ran ran = run_send(qp, remote, wr, is_inline, sq_index);
+  if (ran == Ran::kDone) forget_window(remote, wr.invalidate_rkey);
+  return ran;
+}
+
+/// Bind and invalidate. Neither needs the peer to be there.
+Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
+  if (wr.opcode == IBV_WR_BIND_MW) {
+    const ibv_wc_status status = bind_window(qp, wr);
+    if (status != IBV_WC_SUCCESS) return refuse(qp, wr, sq_index, status, Status::kLocalAccess);
+  } else if (qp.revoke_word == 0) {
+    if (!withdraw_window(qp, wr.invalidate_rkey)) {
+      return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+    }
+    // Complete means that the peer reaches the memory no more. It is the only one that could, and by this one QP: after
+    // the barrier it either sees the window gone, or is seen inside an access.
+    ++thread_counters.barriers;
+    barrier_all_processes();
+    if (remote != nullptr) {
+      const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
+      if (seen % 2 == 1) {
+        qp.revoke_word = seen;
+        return stall(qp, SoftQp::Stall::kRevoke);
+      }
+    }
+  } else {
+    const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != qp.revoke_word;
+    if (!has_moved) return stall(qp, SoftQp::Stall::kRevoke);
+    qp.revoke_word = 0;
+  }
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 0);
+  return Ran::kDone;
+}
+
+inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
+
 /// Executes one work request now, or says what it waits for.
 inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
                bool is_delivered = false) noexcept {
@@ -428,6 +477,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
   if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
                                static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+    if (is_local(wr.opcode)) return run_local(qp, wr, sq_index);
     if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
   }
@@ -437,6 +487,9 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM: return run_write(qp, *remote, wr, is_inline, sq_index, is_delivered);
     case IBV_WR_RDMA_READ: return run_read(qp, *remote, wr, sq_index, is_delivered);
+    case IBV_WR_SEND_WITH_INV: return run_send_invalidate(qp, *remote, wr, is_inline, sq_index);
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV: return run_local(qp, wr, sq_index);
     default: return run_atomic(qp, *remote, wr, sq_index);
   }
 }
@@ -471,7 +524,8 @@ ibv_wc_status given_up(const SoftQp& qp) noexcept {
     const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
     if (waited >= qp.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  if (qp.stall == SoftQp::Stall::kPeer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
+  const bool waits_for_peer = qp.stall == SoftQp::Stall::kPeer || qp.stall == SoftQp::Stall::kRevoke;
+  if (waits_for_peer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
   return IBV_WC_SUCCESS;
 }
 
@@ -709,8 +763,8 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
     return false;
   }
-  const bool known =
-      view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm || view.kind == SlotKind::kWriteImm;
+  const bool known = view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm ||
+                     view.kind == SlotKind::kWriteImm || view.kind == SlotKind::kSendInv;
   const bool first = (view.flags & SlotFlags::kFirst) != 0;
   if (!known || qp.rq_done == qp.rq_posted || first != (qp.rx_offset == 0 && !qp.rx_open)) {
     enter_error(qp, Status::kProtocol);
@@ -744,12 +798,17 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     qp.rx_offset += view.length;
     return true;
   }
+  if (view.kind == SlotKind::kSendInv && !withdraw_window(qp, view.imm)) [[unlikely]] {
+    // The sender has looked: it was invalidated or bound anew since, or the sender is not honest.
+    enter_error(qp, Status::kRemoteAccess);
+    return false;
+  }
   const ibv_wc_opcode opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
   Cqe& entry = push(*qp.rcq, qp, receive.wr_id, IBV_WC_SUCCESS, opcode);
   entry.wc.byte_len = qp.rx_offset + view.length;
   if (view.kind != SlotKind::kSend) {
     entry.wc.imm_data = view.imm;
-    entry.wc.wc_flags = IBV_WC_WITH_IMM;
+    entry.wc.wc_flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
   }
   qp.rx_offset = 0;
   qp.rx_open = false;
@@ -934,6 +993,13 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
       if (qp.qp_type == IBV_QPT_UC) return EINVAL;
       if ((wr.send_flags & IBV_SEND_INLINE) != 0) return EINVAL;
       break;
+    case IBV_WR_SEND_WITH_INV:
+      if (qp.qp_type != IBV_QPT_RC) return EINVAL;
+      break;
+    case IBV_WR_BIND_MW:
+      if (wr.bind_mw.mw == nullptr || wr.bind_mw.bind_info.mr == nullptr) return EINVAL;
+      [[fallthrough]];
+    case IBV_WR_LOCAL_INV: return wr.num_sge == 0 ? 0 : EINVAL;
     default: return EOPNOTSUPP;
   }
   if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return EINVAL;
@@ -1080,7 +1146,7 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (qp->stall == SoftQp::Stall::kRnr && qp->rnr_retry != 7) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->rnr_retry * remote->rnr_ticks));
-    } else if (qp->stall == SoftQp::Stall::kPeer && qp->retry_ticks != 0) {
+    } else if ((qp->stall == SoftQp::Stall::kPeer || qp->stall == SoftQp::Stall::kRevoke) && qp->retry_ticks != 0) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
     }
   }
@@ -1094,6 +1160,8 @@ bool arm_stalled(SoftCq& cq) noexcept {
     if (qp->flushing) return true;
     // Chaos counts in polls: there is something to do as long as the head waits for nothing else.
     if (qp->chaos != nullptr && qp->stall == SoftQp::Stall::kNone) return true;
+    // A peer that is inside a window tells nobody when it leaves; it is one copy.
+    if (qp->stall == SoftQp::Stall::kRevoke) return true;
     if ((qp->wake_flags & Wake::kCredit) != 0) continue;
     set_wake(*qp, qp->wake_flags | Wake::kCredit);
     changed = true;

@@ -15,16 +15,18 @@ namespace verbena::nic::soft {
 inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
-/// One memory region as peers see it. `rkey` is 0 while revoked. The rest is written before rkey (release) and stays
-/// until the entry is revoked and reused, which an importer notices by rkey.
+/// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
+/// (release) and stays until the entry is revoked and reused, which an importer notices by it.
 struct alignas(64) KeyEntry {
-  std::atomic<std::uint32_t> rkey;
-  std::uint32_t pd;
+  /// The key, and above it how often the entry has been used: what a peer imported stays stale when the key comes
+  /// again.
+  std::atomic<std::uint64_t> live;
+  std::atomic<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
+  std::uint32_t access;
   std::uint64_t iova;
   std::uint64_t length;
   std::uint64_t memory_id;
   std::uint64_t memory_offset;
-  std::uint32_t access;
 };
 static_assert(sizeof(KeyEntry) == 64);
 
@@ -34,6 +36,9 @@ static_assert(sizeof(KeyEntry) == 64);
 inline constexpr std::uint32_t kRemoteKeyBit = 0x80000000U;
 inline constexpr std::uint32_t kMaxKeyIndex = 1U << 22;
 [[nodiscard]] constexpr std::uint32_t key_index(std::uint32_t key) noexcept { return (key & ~kRemoteKeyBit) >> 8; }
+
+/// The domain of windows of type 2 that are bound on a QP: none of the protection domains, whose numbers are small.
+[[nodiscard]] constexpr std::uint32_t window_domain(std::uint32_t qp_num) noexcept { return 0x80000000U | qp_num; }
 
 /// What a QP tells its peer about itself.
 enum class Readiness : std::uint32_t {

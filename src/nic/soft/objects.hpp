@@ -20,6 +20,7 @@ namespace verbena::nic::soft {
 struct SoftCq;
 struct SoftQp;
 struct SoftSrq;
+struct SoftMw;
 class SoftNic;
 
 [[nodiscard]] inline bool same(const ibv_gid& a, const ibv_gid& b) noexcept {
@@ -29,14 +30,15 @@ class SoftNic;
 /// A key of a peer that this process may use: checked at import, immutable while `rkey` is set.
 struct alignas(64) Import {
   std::atomic<std::uint32_t> rkey{0};  // 0: not imported. Published last (release).
-  std::uint32_t pd = 0;
+  std::uint32_t domain = 0;            // As KeyEntry::domain.
   std::uint64_t iova = 0;
   std::uint64_t length = 0;
   std::byte* base = nullptr;                         // Of iova, in this process.
-  const std::atomic<std::uint32_t>* live = nullptr;  // The owner's word: differs from rkey once revoked.
+  const std::atomic<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
   std::uint32_t access = 0;
   std::uint32_t uses = 0;  // Times imported and not released. Control plane.
   std::uint64_t memory_id = 0;
+  std::atomic<std::uint64_t> word{0};  // As `*live` was.
 };
 static_assert(sizeof(Import) == 64);
 
@@ -48,6 +50,8 @@ struct LocalKey {
   std::uint64_t length = 0;
   std::byte* base = nullptr;
   std::uint32_t access = 0;
+  std::uint32_t uses = 0;                // Of the index: the upper half of KeyEntry::live.
+  std::atomic<SoftMw*> window{nullptr};  // When the index is a window's, which has no local key.
 };
 
 /// Anonymous zeroed memory of T, faulted in as it is touched: tables that are large for few.
@@ -103,6 +107,7 @@ struct RemoteQp {
   const std::atomic<std::uint32_t>* receive_lengths = nullptr;
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
+  std::uint32_t window_domain = 0;                   // Of windows bound on it.
   std::uint32_t access = 0;                          // qp_access_flags
   bool has_srq = false;                              // Receives are asked for (srq.cpp).
   std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
@@ -225,6 +230,19 @@ struct SoftSrq : ibv_srq {
 
 struct SoftMr : ibv_mr {
   std::uint64_t memory_id = 0;
+  std::uint64_t memory_offset = 0;        // Of its first byte.
+  std::uint32_t grantable = 0;            // Remote access that its memory can have.
+  std::atomic<std::uint32_t> windows{0};  // Bound on it.
+};
+
+/// A window of type 2. Bound and invalidated by the owner of the QP; made and ended by the control plane, by which it
+/// is not freed but used again: a peer may name a window, to have it invalidated, while another thread ends it.
+struct SoftMw : ibv_mw {
+  SoftPd* spd = nullptr;
+  bool is_used = false;                  // Control plane.
+  std::atomic<std::uint32_t> key{0};     // Valid while bound; else the last one, whose low byte is not used next.
+  std::atomic<SoftMr*> mr{nullptr};      // Bound on it; null: free.
+  std::atomic<std::uint32_t> qp_num{0};  // While bound.
 };
 
 struct SoftQp : ibv_qp {
@@ -261,9 +279,11 @@ struct SoftQp : ibv_qp {
   std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
   std::uint32_t pending_takers = 0;  // Those that take a receive.
   /// kAnswer: for receives of a shared queue; no retries are counted until the peer has said that it has none.
-  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom };
+  /// kRevoke: for the peer to leave a window that is being invalidated.
+  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke };
   Stall stall = Stall::kNone;
   std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`.
+  std::uint64_t revoke_word = 0;  // The peer's access word, odd, while the head waits for it to change; else 0.
   // Receiving. Owner.
   RingConsumer<RealMemory> rx;
   const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.

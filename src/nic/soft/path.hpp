@@ -150,4 +150,15 @@ void give_back_shared(SoftQp& qp, GiveBack what) noexcept;
 /// A receive of the shared queue is complete: its place is free.
 void retire_shared(SoftSrq& srq) noexcept;
 
+// windows.cpp: windows of type 2. \thread owner of the QP
+/// IBV_WC_SUCCESS, or IBV_WC_MW_BIND_ERR.
+[[nodiscard]] ibv_wc_status bind_window(SoftQp& qp, const ibv_send_wr& wr) noexcept;
+/// Takes a window that is bound on the QP out of the peer's reach, but for an access that it is inside of. False when
+/// `rkey` is not valid on this QP.
+[[nodiscard]] bool withdraw_window(SoftQp& qp, std::uint32_t rkey) noexcept;
+/// Whether the peer would let its window `rkey` be invalidated from this QP.
+[[nodiscard]] bool may_invalidate(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+/// After the message that invalidates it: nothing that comes later on this QP reaches the window.
+void forget_window(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+
 }  // namespace verbena::nic::soft

@@ -34,16 +34,6 @@ TEST_P(Soft, MemoryOutsideArenasIsUnsupported) {
                 Status::kUnsupported);
 }
 
-TEST_P(Soft, WindowsAndInvalidationAreRefusedWhenPosting) {
-  for (const ibv_wr_opcode opcode : {IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
-    SCOPED_TRACE(testing::Message() << "opcode " << opcode);
-    const int refused = Request(opcode, 1).gather(a.sge(0, 8)).post(a);
-    EXPECT_TRUE(refused == EOPNOTSUPP || refused == EINVAL) << refused;
-  }
-  expect_quiet(1ms);
-  EXPECT_EQ(a.state(), IBV_QPS_RTS);
-}
-
 TEST_P(Soft, PeerIsThisProcess) {
   const auto peer = a.nic->peer_of(a.qp.get());
   ASSERT_OK(peer);
