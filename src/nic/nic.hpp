@@ -122,8 +122,9 @@ class Nic {
   [[nodiscard]] virtual Result<void> detach(std::uint64_t memory_id) = 0;
 
   /// Registers `length` bytes at `address` as IO virtual addresses from `iova` (the address itself in the common
-  /// case). Soft NIC: inside one attached arena, else kUnsupported; remote access beyond the arena's Share is
-  /// kBadArgument.
+  /// case). Soft NIC: inside an attached arena peers access it directly, and remote access beyond the arena's Share is
+  /// kBadArgument; other memory is reached through the kernel or the NIC's own thread, which is slower by far, and not
+  /// for polling. It must stay mapped until it is deregistered.
   [[nodiscard]] virtual Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
                                                int access) = 0;
   /// Revokes the keys. When it returns kOk, no peer that plays by the rules reads or writes the region any more. Past

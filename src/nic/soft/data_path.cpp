@@ -11,11 +11,12 @@ namespace {
 
 thread_local PathCounters thread_counters;
 
-/// One pass over an SGE list with the local keys checked, or none for inline data.
-inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
-  if (is_inline) return reinterpret_cast<std::byte*>(sge.addr);
-  return local_address(qp, sge, needed);
-}
+}  // namespace
+
+void count_copy() noexcept { ++thread_counters.copies; }
+void count_service() noexcept { ++thread_counters.services; }
+
+namespace {
 
 inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint32_t needed) noexcept {
   if (is_inline) return true;
@@ -28,12 +29,6 @@ inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, 
 inline bool takes_receive(const ibv_send_wr& wr) noexcept {
   return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
          wr.opcode == IBV_WR_SEND_WITH_INV;
-}
-
-inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
-  std::uint64_t total = 0;
-  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
 }
 
 /// Where `length` bytes at the peer's `address` are here, or nullptr when the peer's NIC would refuse. Call inside the
@@ -139,6 +134,7 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
   }
   if (qp.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
   qp.revoke_word = 0;
+  qp.is_asking = false;
   qp.flushing = true;
   qp.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
@@ -196,6 +192,16 @@ Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   return Ran::kDone;
 }
 
+}  // namespace
+
+Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
+  publish_error(qp, remote, SlotKind::kRemoteError);
+  return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
+}
+
+namespace {
+
 /// Whether the peer has a receive for the next message.
 inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (qp.sent < qp.sent_limit) [[likely]]
@@ -242,23 +248,6 @@ inline SlotKind receive_takes(const SoftQp& qp, const RemoteQp& remote, std::uin
   const std::uint32_t entry = remote.receive_lengths[qp.sent & remote.receive_mask].load(std::memory_order_relaxed);
   if (length > (entry & ~kBadReceive)) return SlotKind::kLengthError;
   return (entry & kBadReceive) != 0 ? SlotKind::kReceiveError : SlotKind::kSend;
-}
-
-/// Copies `bytes` of the gather list from `offset` on.
-inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
-                   std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
-    to += part;
-    bytes -= part;
-    offset = 0;
-  }
 }
 
 Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
@@ -309,12 +298,6 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
   return Ran::kDone;
 }
 
-Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
-  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
-  publish_error(qp, remote, SlotKind::kRemoteError);
-  return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
-}
-
 /// With `is_delivered` the bytes are in their place already.
 Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
               bool is_delivered) noexcept {
@@ -343,7 +326,10 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
         }
       }
     }
-    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+    if (refused) {
+      const auto ended = run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
+      if (ended) return *ended;
+    }
   }
   if (with_imm) {
     const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
@@ -381,7 +367,10 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
         }
       }
     }
-    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+    if (refused) {
+      const auto ended = run_outside(qp, remote, wr, false, sq_index, nullptr);
+      if (ended) return *ended;
+    }
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -416,7 +405,10 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
       }
     }
   }
-  if (refused) return refuse_remote(qp, remote, wr, sq_index);
+  if (refused) {
+    const auto ended = run_outside(qp, remote, wr, false, sq_index, &old);
+    if (ended) return *ended;
+  }
   std::memcpy(result, &old, sizeof old);
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 8);
   return Ran::kDone;
@@ -524,29 +516,13 @@ ibv_wc_status given_up(const SoftQp& qp) noexcept {
     const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
     if (waited >= qp.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  const bool waits_for_peer = qp.stall == SoftQp::Stall::kPeer || qp.stall == SoftQp::Stall::kRevoke;
+  const bool waits_for_peer =
+      qp.stall == SoftQp::Stall::kPeer || qp.stall == SoftQp::Stall::kRevoke || qp.stall == SoftQp::Stall::kService;
   if (waits_for_peer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
   return IBV_WC_SUCCESS;
 }
 
 // --- chaos: the head of a send queue, as the dice fall
-
-/// Copies part of a READ to its local segments.
-void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
-                  std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
-    from += part;
-    bytes -= part;
-    offset = 0;
-  }
-}
 
 /// Delivers pieces of the head, a quarter of them or so at a time. kDone when all are in their place.
 Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
@@ -629,7 +605,8 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   const bool comes_late = fate.end == Fate::End::kRetryLate;
   if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
   // On UC what the peer refuses is lost whole: it is seen to be refused before any of it is delivered.
-  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC;
+  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC &&
+                         !is_outside(*qp.remote.load(std::memory_order_relaxed), wr.wr.rdma.rkey);
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
     const Ran delivered = deliver_pieces(qp, entry);
     if (delivered == Ran::kStalled) return wait_in_chaos(qp);
@@ -1146,7 +1123,9 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (qp->stall == SoftQp::Stall::kRnr && qp->rnr_retry != 7) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->rnr_retry * remote->rnr_ticks));
-    } else if ((qp->stall == SoftQp::Stall::kPeer || qp->stall == SoftQp::Stall::kRevoke) && qp->retry_ticks != 0) {
+    } else if ((qp->stall == SoftQp::Stall::kPeer || qp->stall == SoftQp::Stall::kRevoke ||
+                qp->stall == SoftQp::Stall::kService) &&
+               qp->retry_ticks != 0) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
     }
   }
@@ -1180,6 +1159,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
     if (qp->stall == SoftQp::Stall::kRoom && qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
       return true;
     }
+    if (qp->stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
     if (qp->stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
                                                  static_cast<std::uint32_t>(Readiness::kReady)) {
       return true;

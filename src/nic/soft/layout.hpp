@@ -84,6 +84,33 @@ struct QpControl {
 };
 static_assert(sizeof(QpControl) == 320);
 
+/// Bytes of one request to a peer's service thread: longer transfers take several.
+inline constexpr std::size_t kServiceBytes = 65536;
+enum class ServiceOp : std::uint32_t { kRead = 1, kWrite = 2, kCompareSwap = 3, kFetchAdd = 4 };
+enum class ServiceAnswer : std::uint32_t { kDone = 0, kRefused = 1 };
+
+/// At the end of a QP's shared memory: what it asks of the peer's service thread, and what this side's service thread
+/// answers to the peer's. A request is written before its number, an answer too; the request with the number that was
+/// answered last is over.
+struct ServiceBlock {
+  struct alignas(64) Ask {
+    std::atomic<std::uint64_t> number;
+    ServiceOp op;
+    std::uint32_t rkey;
+    std::uint64_t address;
+    std::uint64_t length;  ///< To kServiceBytes.
+    std::uint64_t compare_add;
+    std::uint64_t swap;
+  } ask;
+  struct alignas(64) Answer {
+    std::atomic<std::uint64_t> number;
+    ServiceAnswer answer;
+    std::uint64_t old;  ///< Of an atomic.
+  } answer;
+  alignas(64) std::byte written[kServiceBytes];  ///< With `ask`.
+  std::byte read[kServiceBytes];                 ///< With `answer`.
+};
+
 /// Geometry of a QP's shared memory, as its owner says in the offer. Checked against the file's size.
 struct QpGeometry {
   std::uint32_t receive_entries = 0;  ///< Power of two: the ring of lengths of posted receives.
@@ -97,8 +124,11 @@ struct QpGeometry {
     return (lengths_offset() + std::size_t{receive_entries} * 4 + alignof(Slot) - 1) & ~(alignof(Slot) - 1);
   }
   [[nodiscard]] std::size_t data_offset() const noexcept { return slots_offset() + std::size_t{slots} * sizeof(Slot); }
-  [[nodiscard]] std::size_t total_bytes() const noexcept {
+  [[nodiscard]] std::size_t service_offset() const noexcept {
     return (data_offset() + data_bytes + 4095) & ~std::size_t{4095};
+  }
+  [[nodiscard]] std::size_t total_bytes() const noexcept {
+    return (service_offset() + sizeof(ServiceBlock) + 4095) & ~std::size_t{4095};
   }
   [[nodiscard]] bool valid() const noexcept {
     const auto power = [](std::uint32_t n, std::uint32_t least, std::uint32_t most) {
@@ -117,8 +147,12 @@ enum class RequestType : std::uint32_t {
   kOffer = 2,   ///< My QP wants yours: with its shared memory's descriptor and its event descriptor.
   kMemory = 3,  ///< A descriptor of one of your arenas.
   kWake = 4,    ///< Your QP asked to be told, and I do not write to a descriptor that another user could make block.
-                ///< The only request without a reply.
+                ///< Has no reply.
+  kServe = 5,   ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
 };
+
+/// KeyEntry::memory_id of memory in no arena: `memory_offset` is the address in its process then.
+inline constexpr std::uint64_t kProcessMemory = 0;
 
 struct Request {
   std::uint32_t magic = kMagic;

@@ -35,8 +35,8 @@ struct alignas(64) Import {
   std::uint64_t length = 0;
   std::byte* base = nullptr;                         // Of iova, in this process.
   const std::atomic<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
-  std::uint32_t access = 0;
-  std::uint32_t uses = 0;  // Times imported and not released. Control plane.
+  std::uint32_t access = 0;  // In the upper half for memory that is not mapped here: see outside.cpp.
+  std::uint32_t uses = 0;    // Times imported and not released. Control plane.
   std::uint64_t memory_id = 0;
   std::atomic<std::uint64_t> word{0};  // As `*live` was.
 };
@@ -80,6 +80,7 @@ struct Peer {
   // Data path.
   LazyTable<Import> imports;  // By key index.
   std::atomic<bool> dead{false};
+  std::atomic<bool> denies_copies{false};  // The kernel refuses process_vm_readv and writev: its service thread copies.
   // Control plane. `request_mutex` serialises requests on the socket; the rest is under the NIC's mutex.
   ibv_gid gid{};
   PeerProcess process;
@@ -104,6 +105,8 @@ struct Peer {
 /// The peer's QP as this QP uses it: mapped, checked, immutable once published.
 struct RemoteQp {
   const QpControl* control = nullptr;
+  const ServiceBlock* service = nullptr;
+  std::uint64_t served = 0;  // Number of its last request that this side's service thread took. Under the NIC's mutex.
   const std::atomic<std::uint32_t>* receive_lengths = nullptr;
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
@@ -252,6 +255,7 @@ struct SoftQp : ibv_qp {
   // Sending. Owner.
   RingProducer<RealMemory> tx;
   QpControl* own = nullptr;                       // This QP's shared head.
+  ServiceBlock* service = nullptr;                // And its end.
   std::atomic<RemoteQp*> remote{nullptr};         // Published by the control plane when both sides have offered.
   std::atomic<std::uint32_t> now{IBV_QPS_RESET};  // ibv_qp_state
   std::uint64_t access_count = 0;
@@ -279,11 +283,15 @@ struct SoftQp : ibv_qp {
   std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
   std::uint32_t pending_takers = 0;  // Those that take a receive.
   /// kAnswer: for receives of a shared queue; no retries are counted until the peer has said that it has none.
-  /// kRevoke: for the peer to leave a window that is being invalidated.
-  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke };
+  /// kRevoke: for the peer to leave a window that is being invalidated. kService: for its service thread.
+  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke, kService };
   Stall stall = Stall::kNone;
-  std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`.
-  std::uint64_t revoke_word = 0;  // The peer's access word, odd, while the head waits for it to change; else 0.
+  std::uint64_t stall_start = 0;   // Ticks at which the head stalled for `stall`.
+  std::uint64_t asked = 0;         // Requests to the peer's service thread so far.
+  std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
+  bool is_asking = false;          // One is under way,
+  bool is_ask_sent = false;        // and the peer was told of it.
+  std::uint64_t revoke_word = 0;   // The peer's access word, odd, while the head waits for it to change; else 0.
   // Receiving. Owner.
   RingConsumer<RealMemory> rx;
   const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.

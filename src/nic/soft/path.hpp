@@ -7,15 +7,20 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
 namespace verbena::nic::soft {
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
 inline constexpr std::uint32_t kMaxSrqs = 1024;
+/// Import::access has the rights this far up for memory that is not mapped here: the common path then finds none.
+inline constexpr unsigned kOutsideShift = 16;
 /// Receives of a shared queue that one QP holds at most: what a peer can keep from the others by asking and not
 /// sending.
 inline constexpr std::uint32_t kSharedGrant = 16;
@@ -132,11 +137,72 @@ inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexce
   }
 }
 
+// --- segments
+/// One pass over an SGE list with the local keys checked, or none for inline data.
+inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
+  if (is_inline) return reinterpret_cast<std::byte*>(sge.addr);
+  return local_address(qp, sge, needed);
+}
+
+inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
+  std::uint64_t total = 0;
+  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total;
+}
+
+/// Copies `bytes` of the gather list from `offset` on.
+inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
+                   std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
+    to += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+/// Copies part of a READ to its local segments.
+inline void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
+                         std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
+    from += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
 // data_path.cpp
 /// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
 void enter_error(SoftQp& qp, Status reason) noexcept;
 /// Tells a peer that waits for credit that there is some.
 void ring_credit(const RemoteQp& remote) noexcept;
+
+/// Completes the request with a remote access error, or on UC loses it.
+Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept;
+void count_copy() noexcept;
+void count_service() noexcept;
+
+// outside.cpp: peers' memory that is in no arena. \thread owner of the QP
+/// A READ, WRITE or (with `old`) an atomic that the common path could not reach. Nothing: it is done, and not yet
+/// completed. Else what has become of it: to be run again, or refused.
+[[nodiscard]] std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                                             std::uint64_t sq_index, std::uint64_t* old) noexcept;
+[[nodiscard]] bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+/// Whether the peer's service thread has answered.
+[[nodiscard]] bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept;
 
 // srq.cpp: receives of a shared queue. All of it: \thread owner of the QP
 /// Gives the QP receives of its shared queue, if its peer waits for some; takes them back if the peer is gone. True

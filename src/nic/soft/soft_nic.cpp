@@ -218,6 +218,22 @@ void SoftNic::give_key_back(std::uint32_t index) {
   }
 }
 
+namespace {
+/// Of memory in no arena: faulted in, as a device would, so that what is not there is found now and not by a copy.
+[[nodiscard]] Result<void> check_mapped(void* address, std::size_t length, int access) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t page = first & ~std::uintptr_t{4095};
+  const int populate = (access & IBV_ACCESS_LOCAL_WRITE) != 0 ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+  if (::madvise(reinterpret_cast<void*>(page), first - page + length, populate) == 0) return {};
+  const int cause = errno;
+  alignas(4096) static std::byte known[4096];
+  if (cause == EINVAL && ::madvise(known, sizeof known, MADV_POPULATE_READ) != 0) return {};  // Before Linux 5.14.
+  return fail(Status::kBadArgument, "reg_mr", cause,
+              "{} bytes at {} are not mapped, or not writable as the access asks for; register what is", length,
+              address);
+}
+}  // namespace
+
 Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length, std::uint64_t iova, int access) {
   auto* pd = static_cast<SoftPd*>(base);
   constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_MW_BIND |
@@ -230,22 +246,25 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
     return fail(Status::kBadArgument, "reg_mr", EINVAL,
                 "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
   }
-  const std::lock_guard lock(mutex_);
   const auto* bytes = static_cast<const std::byte*>(address);
-  auto at = std::find_if(memories_.begin(), memories_.end(), [&](const auto& entry) {
-    const Memory& memory = entry.second;
-    return bytes >= memory.data && length <= memory.size &&
-           static_cast<std::size_t>(bytes - memory.data) <= memory.size - length;
-  });
+  std::unique_lock lock(mutex_);
+  const auto find = [&] {
+    return std::find_if(memories_.begin(), memories_.end(), [&](const auto& entry) {
+      const Memory& memory = entry.second;
+      return bytes >= memory.data && length <= memory.size &&
+             static_cast<std::size_t>(bytes - memory.data) <= memory.size - length;
+    });
+  };
+  auto at = find();
   if (at == memories_.end()) {
-    return fail(
-        Status::kUnsupported, "reg_mr", EOPNOTSUPP,
-        "the range is not inside one attached arena, and the soft NIC of this release registers no other memory; "
-        "allocate from an arena");
+    lock.unlock();  // Faulting in gigabytes takes a while.
+    VERBENA_TRY(check_mapped(address, length, access));
+    lock.lock();
+    at = find();
   }
-  Memory& memory = at->second;
-  if (((access & kRemoteWriters) != 0 && memory.share != host::Share::kReadWrite) ||
-      ((access & IBV_ACCESS_REMOTE_READ) != 0 && memory.share == host::Share::kNone)) {
+  Memory* const memory = at == memories_.end() ? nullptr : &at->second;
+  if (memory != nullptr && (((access & kRemoteWriters) != 0 && memory->share != host::Share::kReadWrite) ||
+                            ((access & IBV_ACCESS_REMOTE_READ) != 0 && memory->share == host::Share::kNone))) {
     return fail(Status::kBadArgument, "reg_mr", EACCES,
                 "the arena's share does not allow the remote access {:#x}; make the arena kReadOnly or kReadWrite",
                 access);
@@ -262,12 +281,15 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   mr->handle = index;
   mr->lkey = key;
   mr->rkey = key | kRemoteKeyBit;
-  mr->memory_id = at->first;
-  mr->memory_offset = static_cast<std::uint64_t>(bytes - memory.data);
-  mr->grantable = memory.share == host::Share::kReadWrite  ? unsigned{IBV_ACCESS_REMOTE_READ} | kRemoteWriters
-                  : memory.share == host::Share::kReadOnly ? unsigned{IBV_ACCESS_REMOTE_READ}
-                                                           : 0U;
-  ++memory.regions;
+  // Nobody else maps memory that is in no arena: its owner's process copies, or the kernel on its behalf.
+  const host::Share share = memory != nullptr ? memory->share : host::Share::kReadWrite;
+  mr->memory_id = memory != nullptr ? at->first : kProcessMemory;
+  mr->memory_offset =
+      memory != nullptr ? static_cast<std::uint64_t>(bytes - memory->data) : reinterpret_cast<std::uint64_t>(address);
+  mr->grantable = share == host::Share::kReadWrite  ? unsigned{IBV_ACCESS_REMOTE_READ} | kRemoteWriters
+                  : share == host::Share::kReadOnly ? unsigned{IBV_ACCESS_REMOTE_READ}
+                                                    : 0U;
+  if (memory != nullptr) ++memory->regions;
   ++pd->users;
   ++objects_.mrs;
 
@@ -363,7 +385,7 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
     if (seen % 2 == 1) inside.push_back({number, remote, seen});
   }
   const Result<void> result = wait_until_left(std::move(inside), lock, "dereg_mr", deadline);
-  --memories_.at(mr->memory_id).regions;
+  if (mr->memory_id != kProcessMemory) --memories_.at(mr->memory_id).regions;
   --pd->users;
   give_key_back(index);
   delete mr;
@@ -435,8 +457,9 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     }
     return nullptr;
   };
+  const bool is_mapped = memory_id != kProcessMemory;
   Peer::Memory* memory = find_memory();
-  if (memory == nullptr) {
+  if (memory == nullptr && is_mapped) {
     ++peer->users;  // Keeps it while the lock is dropped.
     lock.unlock();
     Request ask;
@@ -474,8 +497,8 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
       peer->memories.push_back(std::move(owned));
     }
   }
-  if (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
-      (!memory->writable && (access & kRemoteWriters) != 0)) {
+  if (is_mapped && (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
+                    (!memory->writable && (access & kRemoteWriters) != 0))) {
     return fail(Status::kProtocol, "import_window", 0,
                 "the peer's key names bytes outside of the memory that it handed over");
   }
@@ -485,13 +508,14 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     import.word.store(word, std::memory_order_relaxed);
     import.iova = iova;
     import.length = length;
-    import.base = memory->mapping.data() + memory_offset;
+    // Not an address of this process when it is not mapped, and hidden from the data path by the access.
+    import.base = is_mapped ? memory->mapping.data() + memory_offset : reinterpret_cast<std::byte*>(memory_offset);
     import.live = &shared.live;
-    import.access = access;
+    import.access = is_mapped ? access : access << kOutsideShift;
     import.memory_id = memory_id;
     import.uses = 0;
     import.rkey.store(window.rkey, std::memory_order_release);
-    ++memory->uses;
+    if (memory != nullptr) ++memory->uses;
     ++objects_.imports;
   }
   remember();
@@ -706,6 +730,7 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
   qp.mapping = std::move(owned.mapping);
   std::byte* base = qp.mapping.data();
   qp.own = reinterpret_cast<QpControl*>(base);
+  qp.service = reinterpret_cast<ServiceBlock*>(base + geometry.service_offset());
   qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
   qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
   qp.receive_lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
@@ -867,6 +892,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   }
   const std::byte* base = mapping->data();
   remote->control = reinterpret_cast<const QpControl*>(base);
+  remote->service = reinterpret_cast<const ServiceBlock*>(base + request.geometry.service_offset());
   remote->receive_lengths =
       reinterpret_cast<const std::atomic<std::uint32_t>*>(base + request.geometry.lengths_offset());
   remote->receive_mask = request.geometry.receive_entries - 1;
@@ -1062,7 +1088,8 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.sent = qp.sent_limit = qp.wanted = qp.ask = qp.sq_posted = qp.sq_retired = 0;
   qp.pending_head = qp.pending_tail = 0;
   qp.pending_offset = qp.pending_takers = 0;
-  qp.revoke_word = 0;
+  qp.asked = qp.served_bytes = qp.revoke_word = 0;
+  qp.is_asking = false;
   qp.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;

@@ -33,7 +33,9 @@ void hold_completions(ibv_cq* cq, bool hold) noexcept;
 struct PathCounters {
   std::uint64_t wakeups = 0;
   std::uint64_t barriers = 0;
-  std::uint64_t checks = 0;  ///< Looks at an event descriptor between arming and its event.
+  std::uint64_t copies = 0;    ///< process_vm_readv and writev: memory outside arenas.
+  std::uint64_t services = 0;  ///< Requests to a peer's service thread.
+  std::uint64_t checks = 0;    ///< Looks at an event descriptor between arming and its event.
 };
 [[nodiscard]] PathCounters path_counters() noexcept;  ///< Of the calling thread.
 
@@ -147,6 +149,11 @@ class SoftNic final : public Nic {
   [[nodiscard]] Result<Reply> request(Peer& peer, const Request& request, std::span<const int> fds, Fds& received,
                                       Deadline deadline);
   void release_peer(Peer* peer) noexcept;
+
+  // outside.cpp, under mutex_: the service thread
+  void serve_outside(SoftQp& qp) noexcept;
+  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask,
+                                            std::uint32_t needed) noexcept;
 
   // soft_nic.cpp, all under mutex_ unless said
   [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);

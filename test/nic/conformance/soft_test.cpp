@@ -24,16 +24,6 @@ TEST_P(Soft, DatagramsAreUnsupported) {
   EXPECT_STATUS(a.nic->create_qp(a.pd.get(), options), Status::kUnsupported);
 }
 
-TEST_P(Soft, MemoryOutsideArenasIsUnsupported) {
-  std::array<std::byte, 4096> local{};
-  EXPECT_STATUS(a.nic->reg_mr(a.pd.get(), local.data(), local.size(), reinterpret_cast<std::uint64_t>(local.data()),
-                              IBV_ACCESS_LOCAL_WRITE),
-                Status::kUnsupported);
-  // Half in an arena is outside.
-  EXPECT_STATUS(a.nic->reg_mr(a.pd.get(), a.at(4096), a.arena.size(), a.address(4096), kAllAccess),
-                Status::kUnsupported);
-}
-
 TEST_P(Soft, PeerIsThisProcess) {
   const auto peer = a.nic->peer_of(a.qp.get());
   ASSERT_OK(peer);
