@@ -153,7 +153,8 @@ class Session {
   /// What SoftNic must answer. Nothing: it hears what has no answer.
   [[nodiscard]] std::optional<Answer> expected(const Request& request, std::span<const int> fds) const {
     if (request.magic != kMagic) return Answer::kBad;
-    const bool is_heard = request.type == RequestType::kWake || request.type == RequestType::kServe;
+    const bool is_heard =
+        request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;
     if (is_heard && greeted_) return std::nullopt;
     if (request.version != kLayoutVersion) return Answer::kVersion;
     switch (request.type) {
@@ -166,6 +167,7 @@ class Session {
         if (greeted_ && request.memory_id == world().memory) return Answer::kOk;
         return greeted_ && request.memory_id == world().secret_memory ? Answer::kNotGranted : Answer::kUnknown;
       case RequestType::kServe:
+      case RequestType::kTake:
       case RequestType::kWake: break;
     }
     return Answer::kBad;
@@ -201,7 +203,7 @@ class Session {
   }
   /// What is only heard: a wake, and a request to the service thread, which stands in the offered memory.
   void wake() {
-    for (const RequestType type : {RequestType::kWake, RequestType::kServe}) {
+    for (const RequestType type : {RequestType::kWake, RequestType::kServe, RequestType::kTake}) {
       Request heard = request(type);
       heard.your_qp = qp_->qp_num;
       ask(heard, {});

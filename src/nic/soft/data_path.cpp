@@ -278,6 +278,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
     const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
     if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
+      if (offset != qp.pending_offset) qp.stall = SoftQp::Stall::kNone;  // It got on, and its time begins anew.
       qp.pending_offset = static_cast<std::uint32_t>(offset);
       return stall(qp, SoftQp::Stall::kRoom);
     }
@@ -627,6 +628,7 @@ bool run_pending(SoftQp& qp) noexcept {
     const Ran ran = held == 0 ? run(qp, entry.wr, is_inline, entry.sq_index) : run_in_chaos(qp, entry, is_inline);
     if (ran == Ran::kStalled) {
       const ibv_wc_status status = given_up(qp);
+      if (qp.stall == SoftQp::Stall::kRoom && qp.scq->room() > 0) ask_to_take(qp);
       if (status == IBV_WC_SUCCESS || qp.scq->room() == 0) break;
       refuse(qp, entry.wr, entry.sq_index, status,
              status == IBV_WC_RETRY_EXC_ERR ? Status::kRetryExceeded : Status::kRnrExceeded);
@@ -661,6 +663,7 @@ bool flush(SoftQp& qp) noexcept {
     complete_send(qp, entry.wr, entry.sq_index, lost ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR, 0);
     ++qp.pending_head;
   }
+  if (qp.early_head != qp.early_tail) return false;  // They are older.
   while (qp.rq_done != qp.rq_posted && qp.rcq->room() > 0) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
     push(*qp.rcq, qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
@@ -694,26 +697,6 @@ bool run_stalled(SoftCq& cq) noexcept {
   return any;
 }
 
-/// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
-bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset, const std::byte* from,
-             std::size_t bytes) noexcept {
-  const ibv_sge* sge = qp.receive_sges.get() + slot * qp.max_recv_sge;
-  for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
-    if (offset >= sge->length) {
-      offset -= sge->length;
-      continue;
-    }
-    std::byte* to = local_address(*qp.nic, qp.receive_pd, *sge, IBV_ACCESS_LOCAL_WRITE);
-    if (to == nullptr) return false;
-    const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
-    std::memcpy(to + offset, from, part);
-    from += part;
-    bytes -= part;
-    offset = 0;
-  }
-  return bytes == 0;
-}
-
 void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
   if (qp.rq_done != qp.rq_posted) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
@@ -740,55 +723,19 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
     return false;
   }
-  const bool known = view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm ||
-                     view.kind == SlotKind::kWriteImm || view.kind == SlotKind::kSendInv;
-  const bool first = (view.flags & SlotFlags::kFirst) != 0;
-  if (!known || qp.rq_done == qp.rq_posted || first != (qp.rx_offset == 0 && !qp.rx_open)) {
-    enter_error(qp, Status::kProtocol);
-    return false;
-  }
-  const bool last = (view.flags & SlotFlags::kLast) != 0;
-  if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) {
-    // Only full segments are followed by more, so that a message grows and comes to its end.
-    enter_error(qp, Status::kProtocol);
-    return false;
-  }
-  const std::size_t slot = qp.rq_done & qp.receive_mask;
-  const ReceiveWqe& receive = qp.receives[slot];
-  if (view.kind != SlotKind::kWriteImm) {
-    const std::byte* from = qp.rx.payload(view);
-    if (from == nullptr || view.length > kSegmentBytes) {
-      enter_error(qp, Status::kProtocol);
-      return false;
-    }
-    if (view.length > receive.capacity - qp.rx_offset) {
-      fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong);
-      return false;
-    }
-    if (!scatter(qp, receive, slot, qp.rx_offset, from, view.length)) {
-      fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
-      return false;
-    }
-  }
-  if (!last) {
-    qp.rx_open = true;
-    qp.rx_offset += view.length;
-    return true;
+  switch (take_segment(qp, view, qp.rq_posted)) {
+    case Segment::kWhole: break;
+    case Segment::kPart: return true;
+    case Segment::kProtocol: enter_error(qp, Status::kProtocol); return false;
+    case Segment::kTooLong: fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong); return false;
+    case Segment::kBadKey: fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess); return false;
   }
   if (view.kind == SlotKind::kSendInv && !withdraw_window(qp, view.imm)) [[unlikely]] {
     // The sender has looked: it was invalidated or bound anew since, or the sender is not honest.
     enter_error(qp, Status::kRemoteAccess);
     return false;
   }
-  const ibv_wc_opcode opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
-  Cqe& entry = push(*qp.rcq, qp, receive.wr_id, IBV_WC_SUCCESS, opcode);
-  entry.wc.byte_len = qp.rx_offset + view.length;
-  if (view.kind != SlotKind::kSend) {
-    entry.wc.imm_data = view.imm;
-    entry.wc.wc_flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
-  }
-  qp.rx_offset = 0;
-  qp.rx_open = false;
+  end_message(qp, view, push(*qp.rcq, qp, 0, IBV_WC_SUCCESS, IBV_WC_RECV));
   end_receive(qp);
   return true;
 }
@@ -812,6 +759,8 @@ constexpr int kReceiveBudget = 64;
 inline bool receive(SoftQp& qp) noexcept {
   if (!qp.rx.ready()) [[likely]]
     return false;
+  if (qp.early_head != qp.early_tail) [[unlikely]]
+    return false;  // They are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
     if (!receive_one(qp, view)) return true;
@@ -913,6 +862,7 @@ void attend(SoftCq& cq) noexcept {
   for (SoftQp* qp : cq.members) {
     const ibv_qp_state state = qp->state_now();
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) continue;
+    if (qp->rcq == &cq) take_over_early(*qp);
     if (qp->peer_dead.load(std::memory_order_acquire)) {
       // What the peer published before it died is still received.
       while (qp->rx_remote != nullptr && qp->state_now() != IBV_QPS_ERR && qp->rcq->room() > 0 && receive(*qp)) {}
@@ -1127,6 +1077,8 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
                 qp->stall == SoftQp::Stall::kService) &&
                qp->retry_ticks != 0) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
+    } else if (may_ask_to_take(*qp)) {
+      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + take_after_ticks()));
     }
   }
   return earliest;

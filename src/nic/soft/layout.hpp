@@ -149,6 +149,7 @@ enum class RequestType : std::uint32_t {
   kWake = 4,    ///< Your QP asked to be told, and I do not write to a descriptor that another user could make block.
                 ///< Has no reply.
   kServe = 5,   ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
+  kTake = 6,    ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
 };
 
 /// KeyEntry::memory_id of memory in no arena: `memory_offset` is the address in its process then.

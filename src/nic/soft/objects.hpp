@@ -286,7 +286,8 @@ struct SoftQp : ibv_qp {
   /// kRevoke: for the peer to leave a window that is being invalidated. kService: for its service thread.
   enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke, kService };
   Stall stall = Stall::kNone;
-  std::uint64_t stall_start = 0;   // Ticks at which the head stalled for `stall`.
+  std::uint64_t stall_start = 0;   // Ticks at which the head stalled for `stall`, or got on since.
+  std::uint64_t take_asked = 0;    // Ticks at which the peer's control thread was asked to make room.
   std::uint64_t asked = 0;         // Requests to the peer's service thread so far.
   std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
   bool is_asking = false;          // One is under way,
@@ -308,8 +309,13 @@ struct SoftQp : ibv_qp {
   std::uint64_t rq_polled = 0;  // Completions of receives handed to the user.
   std::uint32_t rx_offset = 0;  // Bytes of the current multi-segment message.
   bool rx_open = false;         // Between its first and its last segment.
-  bool may_park = false;        // The peer can set our bit of the ready set.
-  bool loss_told = false;       // One request has been completed for the peer's loss.
+  // Completions of what the control thread has received in the owner's place, until the owner polls. Ring of
+  // receive_mask + 1; none for a QP of a shared queue.
+  std::unique_ptr<Cqe[]> early;
+  std::uint64_t early_head = 0;
+  std::uint64_t early_tail = 0;
+  bool may_park = false;   // The peer can set our bit of the ready set.
+  bool loss_told = false;  // One request has been completed for the peer's loss.
   std::uint32_t idle_passes = 0;
   bool parked = false;
   bool flushing = false;

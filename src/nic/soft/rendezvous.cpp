@@ -259,13 +259,16 @@ void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
   if (got < 0 && errno == EAGAIN) return;
   bool keep = false;
   if (got == static_cast<ssize_t>(sizeof request) && request.magic == kMagic && incoming.greeted &&
-      (request.type == RequestType::kWake || request.type == RequestType::kServe)) {
+      (request.type == RequestType::kWake || request.type == RequestType::kServe ||
+       request.type == RequestType::kTake)) {
     keep = true;
     const auto at = qps_.find(request.your_qp);
     if (at != qps_.end() && at->second->peer != nullptr && at->second->peer->process.pid == incoming.process.pid) {
       SoftQp& qp = *at->second;
       if (request.type == RequestType::kServe) {
         serve_outside(qp);
+      } else if (request.type == RequestType::kTake) {
+        receive_for_owner(qp);
       } else if (qp.event) {
         signal_eventfd(qp.event.get());
       }
@@ -327,6 +330,7 @@ Reply SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, std:
       take_offer(incoming, request, fds);
       return reply;
     case RequestType::kServe:
+    case RequestType::kTake:
     case RequestType::kWake: break;  // Has no reply, and is not for who has not greeted.
     case RequestType::kMemory: {
       const auto at = memories_.find(request.memory_id);

@@ -806,8 +806,9 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   qp->pending_inline.reset(new (std::nothrow) std::byte[std::size_t{sends} * qp->max_inline]);
   qp->receives = make_array<ReceiveWqe>(receives);
   qp->receive_sges = make_array<ibv_sge>(std::size_t{receives} * qp->max_recv_sge);
+  qp->early = make_array<Cqe>(receives);
   if (qp->pending == nullptr || qp->pending_sges == nullptr || qp->pending_inline == nullptr ||
-      qp->receives == nullptr || qp->receive_sges == nullptr) {
+      qp->receives == nullptr || qp->receive_sges == nullptr || qp->early == nullptr) {
     return no_memory("a queue pair's queues");
   }
   qp->offers.reserve(kMaxOffers);
@@ -865,6 +866,14 @@ void SoftNic::attention(SoftQp& qp) noexcept {
   qp.rcq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
   if (qp.scq != qp.rcq) qp.scq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
   if (qp.event) signal_eventfd(qp.event.get());
+}
+
+void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
+  const ibv_qp_state state = qp.state_now();
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.srq != nullptr) return;
+  bool any = false;
+  exclusively(*qp.rcq, [&] { any = receive_early(qp); });
+  if (any) attention(qp);
 }
 
 /// Under the mutex: when both sides have offered, makes the peer's QP usable here.
@@ -1090,6 +1099,7 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.pending_offset = qp.pending_takers = 0;
   qp.asked = qp.served_bytes = qp.revoke_word = 0;
   qp.is_asking = false;
+  qp.take_asked = qp.early_head = qp.early_tail = 0;
   qp.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;

@@ -152,6 +152,7 @@ class SoftNic final : public Nic {
 
   // outside.cpp, under mutex_: the service thread
   void serve_outside(SoftQp& qp) noexcept;
+  void receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
   [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask,
                                             std::uint32_t needed) noexcept;
 
