@@ -25,10 +25,23 @@ void QpTraits::destroy(Nic& nic, ibv_qp* qp) noexcept { VERBENA_CHECK(nic.destro
 void ChannelTraits::destroy(Nic& nic, ibv_comp_channel* channel) noexcept {
   VERBENA_CHECK(nic.destroy_channel(channel).has_value());
 }
+void MwTraits::destroy(Nic& nic, ibv_mw* mw) noexcept {
+  (void)nic.dealloc_mw(mw, Deadline::after(std::chrono::milliseconds{100}));  // As for a region.
+}
 void MrTraits::destroy(Nic& nic, ibv_mr* mr) noexcept {
   // A peer that sits in the region past the deadline has its QP in error; the caller's arena stays mapped until its
   // own destruction, so nothing is corrupted either way.
   (void)nic.dereg_mr(mr, Deadline::after(std::chrono::milliseconds{100}));
+}
+
+Window Nic::window_of(std::uint32_t rkey, const ibv_mw_bind_info& bind) const noexcept {
+  Window window = window_of(bind.mr);
+  constexpr unsigned kZeroBased = IBV_ACCESS_ZERO_BASED;
+  window.address = (bind.mw_access_flags & kZeroBased) != 0 ? 0 : bind.addr;
+  window.length = bind.length;
+  window.rkey = rkey;
+  window.access = bind.mw_access_flags & ~kZeroBased;
+  return window;
 }
 
 }  // namespace verbena::nic

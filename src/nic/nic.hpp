@@ -32,6 +32,7 @@ struct Limits {
   std::uint32_t max_cq = 0;
   std::uint32_t max_mr = 0;
   std::uint32_t max_pd = 0;
+  std::uint32_t max_mw = 0;      ///< 0: the device has no memory windows.
   std::uint32_t max_srq = 0;     ///< 0: the device has no shared receive queues.
   std::uint32_t max_srq_wr = 0;  ///< Receives in one shared queue.
   std::uint32_t max_qp_wr = 0;   ///< Work requests in one send or receive queue.
@@ -126,14 +127,27 @@ class Nic {
   [[nodiscard]] virtual Result<void> detach(std::uint64_t memory_id) = 0;
 
   /// Registers `length` bytes at `address` as IO virtual addresses from `iova` (the address itself in the common
-  /// case). Soft NIC: inside one attached arena, else kUnsupported; remote access beyond the arena's Share is
-  /// kBadArgument.
+  /// case). Soft NIC: inside an attached arena peers access it directly, and remote access beyond the arena's Share is
+  /// kBadArgument; other memory is reached through the kernel or the NIC's own thread, which is slower by far, and not
+  /// for polling. It must stay mapped until it is deregistered.
   [[nodiscard]] virtual Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
                                                int access) = 0;
   /// Revokes the keys. When it returns kOk, no peer that plays by the rules reads or writes the region any more. Past
   /// `deadline` the QPs of peers inside the region are in error, kTimedOut is returned, and the memory must not be
-  /// reused until those peers' processes are gone (quarantine).
+  /// reused until those peers' processes are gone (quarantine). While memory windows are bound on the region: kBusy
+  /// (some devices say kBadArgument).
   [[nodiscard]] virtual Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) = 0;
+
+  /// A window of type 2. It is bound with IBV_WR_BIND_MW on the one QP whose peer may then use it (see `window_of`), on
+  /// a region with IBV_ACCESS_MW_BIND, each time with a key whose low byte is not that of the last (ibv_inc_rkey of
+  /// `mw->rkey`, which the caller then sets); and freed with IBV_WR_LOCAL_INV, or by the peer's IBV_WR_SEND_WITH_INV.
+  /// When either has completed here, a peer that plays by the rules reaches the memory no more. The key comes again
+  /// after 256 bindings: bound how old one may get. Errors: kUnsupported (see Limits::max_mw).
+  [[nodiscard]] virtual Result<ibv_mw*> alloc_mw(ibv_pd* pd) = 0;
+  /// A bound one is invalidated, as dereg_mr does, with its kTimedOut.
+  [[nodiscard]] virtual Result<void> dealloc_mw(ibv_mw* mw, Deadline deadline) = 0;
+  /// A bound window in the form that the peer imports: what `bind` was posted with under the key `rkey`.
+  [[nodiscard]] Window window_of(std::uint32_t rkey, const ibv_mw_bind_info& bind) const noexcept;
 
   /// A region in the form that peers import.
   [[nodiscard]] virtual Window window_of(const ibv_mr* mr) const noexcept = 0;
@@ -181,7 +195,8 @@ class Nic {
 
   /// Objects that exist, for leak checks.
   struct Objects {
-    std::uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, channels = 0, arenas = 0, imports = 0, peers = 0, srqs = 0;
+    std::uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, channels = 0, arenas = 0, imports = 0, peers = 0, srqs = 0,
+                  mws = 0;
     friend bool operator==(const Objects&, const Objects&) = default;
   };
   [[nodiscard]] virtual Objects objects() const = 0;
@@ -257,6 +272,9 @@ struct CqTraits {
 struct QpTraits {
   static void destroy(Nic& nic, ibv_qp* qp) noexcept;
 };
+struct MwTraits {
+  static void destroy(Nic& nic, ibv_mw* mw) noexcept;
+};
 struct SrqTraits {
   static void destroy(Nic& nic, ibv_srq* srq) noexcept;
 };
@@ -266,6 +284,7 @@ struct ChannelTraits {
 using Pd = Handle<ibv_pd, PdTraits>;
 using Mr = Handle<ibv_mr, MrTraits>;
 using Cq = Handle<ibv_cq, CqTraits>;
+using Mw = Handle<ibv_mw, MwTraits>;
 using Srq = Handle<ibv_srq, SrqTraits>;
 using Qp = Handle<ibv_qp, QpTraits>;
 using Channel = Handle<ibv_comp_channel, ChannelTraits>;

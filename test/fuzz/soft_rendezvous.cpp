@@ -150,10 +150,12 @@ class Session {
     client_.reset();
   }
 
-  /// What SoftNic must answer. Nothing: it hears a wake, which has no answer.
+  /// What SoftNic must answer. Nothing: it hears what has no answer.
   [[nodiscard]] std::optional<Answer> expected(const Request& request, std::span<const int> fds) const {
     if (request.magic != kMagic) return Answer::kBad;
-    if (request.type == RequestType::kWake && greeted_) return std::nullopt;
+    const bool is_heard =
+        request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;
+    if (is_heard && greeted_) return std::nullopt;
     if (request.version != kLayoutVersion) return Answer::kVersion;
     switch (request.type) {
       case RequestType::kHello: return Answer::kOk;
@@ -164,6 +166,8 @@ class Session {
       case RequestType::kMemory:
         if (greeted_ && request.memory_id == world().memory) return Answer::kOk;
         return greeted_ && request.memory_id == world().secret_memory ? Answer::kNotGranted : Answer::kUnknown;
+      case RequestType::kServe:
+      case RequestType::kTake:
       case RequestType::kWake: break;
     }
     return Answer::kBad;
@@ -197,10 +201,13 @@ class Session {
     memory.memory_id = which == 0 ? world().memory : which == 1 ? world().secret_memory : in_.take<std::uint64_t>();
     ask(memory, {});
   }
+  /// What is only heard: a wake, and a request to the service thread, which stands in the offered memory.
   void wake() {
-    Request wake = request(RequestType::kWake);
-    wake.your_qp = qp_->qp_num;
-    ask(wake, {});
+    for (const RequestType type : {RequestType::kWake, RequestType::kServe, RequestType::kTake}) {
+      Request heard = request(type);
+      heard.your_qp = qp_->qp_num;
+      ask(heard, {});
+    }
   }
   void any_request() {
     const auto count = in_.take<std::uint8_t>() % 4U;
@@ -275,11 +282,13 @@ class Session {
     write(geometry_.slots_offset() + (next_ & (geometry_.slots - 1)) * sizeof(Slot), slot);
     ++next_;
   }
-  /// A word of the control page, or of the lengths of receives.
+  /// A word of the control page, of the lengths of receives, or of what is asked of the service thread.
   void write_word() {
     const auto at = in_.take<std::uint8_t>();
     const auto value = in_.take<std::uint64_t>();
-    if (file_) write(at * sizeof value, std::as_bytes(std::span(&value, 1)));
+    const bool is_service = at >= 128 && geometry_.valid();
+    const std::size_t offset = is_service ? geometry_.service_offset() + (at % 16) * sizeof value : at * sizeof value;
+    if (file_) write(offset, std::as_bytes(std::span(&value, 1)));
   }
 
   // --- the NIC's own side

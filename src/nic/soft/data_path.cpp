@@ -11,11 +11,12 @@ namespace {
 
 thread_local PathCounters thread_counters;
 
-/// One pass over an SGE list with the local keys checked, or none for inline data.
-inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
-  if (is_inline) return reinterpret_cast<std::byte*>(sge.addr);
-  return local_address(qp, sge, needed);
-}
+}  // namespace
+
+void count_copy() noexcept { ++thread_counters.copies; }
+void count_service() noexcept { ++thread_counters.services; }
+
+namespace {
 
 inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint32_t needed) noexcept {
   if (is_inline) return true;
@@ -26,13 +27,8 @@ inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, 
 }
 
 inline bool takes_receive(const ibv_send_wr& wr) noexcept {
-  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-}
-
-inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
-  std::uint64_t total = 0;
-  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  return total;
+  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
+         wr.opcode == IBV_WR_SEND_WITH_INV;
 }
 
 /// Where `length` bytes at the peer's `address` are here, or nullptr when the peer's NIC would refuse. Call inside the
@@ -43,10 +39,10 @@ inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, 
   if ((rkey & kRemoteKeyBit) == 0 || index >= remote.peer->imports.size()) return nullptr;
   const Import& key = remote.peer->imports[index];
   if (key.rkey.load(std::memory_order_acquire) != rkey) return nullptr;
-  if (key.live->load(std::memory_order_acquire) != rkey) return nullptr;
+  if (key.live->load(std::memory_order_acquire) != key.word.load(std::memory_order_relaxed)) return nullptr;
   const std::uint64_t offset = address - key.iova;
-  if (key.pd != remote.pd || address < key.iova || offset > key.length || length > key.length - offset ||
-      (key.access & remote.access & needed) != needed) {
+  if ((key.domain != remote.pd && key.domain != remote.window_domain) || address < key.iova || offset > key.length ||
+      length > key.length - offset || (key.access & remote.access & needed) != needed) {
     return nullptr;
   }
   return key.base + offset;
@@ -75,6 +71,8 @@ inline ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
     case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
     case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW: return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV: return IBV_WC_LOCAL_INV;
     default: return IBV_WC_SEND;
   }
 }
@@ -135,6 +133,8 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
     --qp.rcq->parked_count;
   }
   if (qp.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
+  qp.revoke_word = 0;
+  qp.is_asking = false;
   qp.flushing = true;
   qp.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
@@ -192,6 +192,16 @@ Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   return Ran::kDone;
 }
 
+}  // namespace
+
+Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
+  publish_error(qp, remote, SlotKind::kRemoteError);
+  return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
+}
+
+namespace {
+
 /// Whether the peer has a receive for the next message.
 inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (qp.sent < qp.sent_limit) [[likely]]
@@ -240,23 +250,6 @@ inline SlotKind receive_takes(const SoftQp& qp, const RemoteQp& remote, std::uin
   return (entry & kBadReceive) != 0 ? SlotKind::kReceiveError : SlotKind::kSend;
 }
 
-/// Copies `bytes` of the gather list from `offset` on.
-inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
-                   std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
-    to += part;
-    bytes -= part;
-    offset = 0;
-  }
-}
-
 Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
              std::uint64_t sq_index) noexcept {
   const std::uint64_t length = total_length(wr);
@@ -275,13 +268,17 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const bool too_long = taken == SlotKind::kLengthError;
     return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
   }
-  const SlotKind kind = wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm : SlotKind::kSend;
+  // The key to invalidate lies where the immediate does.
+  const SlotKind kind = wr.opcode == IBV_WR_SEND            ? SlotKind::kSend
+                        : wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm
+                                                            : SlotKind::kSendInv;
   const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
   std::uint64_t offset = qp.pending_offset;
   do {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
     const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
     if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
+      if (offset != qp.pending_offset) qp.stall = SoftQp::Stall::kNone;  // It got on, and its time begins anew.
       qp.pending_offset = static_cast<std::uint32_t>(offset);
       return stall(qp, SoftQp::Stall::kRoom);
     }
@@ -300,12 +297,6 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
   ++qp.sent;
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
-}
-
-Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
-  if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
-  publish_error(qp, remote, SlotKind::kRemoteError);
-  return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
 }
 
 /// With `is_delivered` the bytes are in their place already.
@@ -336,7 +327,10 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
         }
       }
     }
-    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+    if (refused) {
+      const auto ended = run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
+      if (ended) return *ended;
+    }
   }
   if (with_imm) {
     const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
@@ -374,7 +368,10 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
         }
       }
     }
-    if (refused) return refuse_remote(qp, remote, wr, sq_index);
+    if (refused) {
+      const auto ended = run_outside(qp, remote, wr, false, sq_index, nullptr);
+      if (ended) return *ended;
+    }
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -409,11 +406,56 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
       }
     }
   }
-  if (refused) return refuse_remote(qp, remote, wr, sq_index);
+  if (refused) {
+    const auto ended = run_outside(qp, remote, wr, false, sq_index, &old);
+    if (ended) return *ended;
+  }
   std::memcpy(result, &old, sizeof old);
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 8);
   return Ran::kDone;
 }
+
+Ran run_send_invalidate(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                        std::uint64_t sq_index) noexcept {
+  if (qp.pending_offset == 0 && !may_invalidate(remote, wr.invalidate_rkey)) {
+    return refuse_remote(qp, remote, wr, sq_index);
+  }
+  const Ran ran = run_send(qp, remote, wr, is_inline, sq_index);
+  if (ran == Ran::kDone) forget_window(remote, wr.invalidate_rkey);
+  return ran;
+}
+
+/// Bind and invalidate. Neither needs the peer to be there.
+Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
+  const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
+  if (wr.opcode == IBV_WR_BIND_MW) {
+    const ibv_wc_status status = bind_window(qp, wr);
+    if (status != IBV_WC_SUCCESS) return refuse(qp, wr, sq_index, status, Status::kLocalAccess);
+  } else if (qp.revoke_word == 0) {
+    if (!withdraw_window(qp, wr.invalidate_rkey)) {
+      return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+    }
+    // Complete means that the peer reaches the memory no more. It is the only one that could, and by this one QP: after
+    // the barrier it either sees the window gone, or is seen inside an access.
+    ++thread_counters.barriers;
+    barrier_all_processes();
+    if (remote != nullptr) {
+      const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
+      if (seen % 2 == 1) {
+        qp.revoke_word = seen;
+        return stall(qp, SoftQp::Stall::kRevoke);
+      }
+    }
+  } else {
+    const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != qp.revoke_word;
+    if (!has_moved) return stall(qp, SoftQp::Stall::kRevoke);
+    qp.revoke_word = 0;
+  }
+  complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 0);
+  return Ran::kDone;
+}
+
+inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
 
 /// Executes one work request now, or says what it waits for.
 inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
@@ -428,6 +470,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
   if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
                                static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+    if (is_local(wr.opcode)) return run_local(qp, wr, sq_index);
     if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
   }
@@ -437,6 +480,9 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM: return run_write(qp, *remote, wr, is_inline, sq_index, is_delivered);
     case IBV_WR_RDMA_READ: return run_read(qp, *remote, wr, sq_index, is_delivered);
+    case IBV_WR_SEND_WITH_INV: return run_send_invalidate(qp, *remote, wr, is_inline, sq_index);
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV: return run_local(qp, wr, sq_index);
     default: return run_atomic(qp, *remote, wr, sq_index);
   }
 }
@@ -471,28 +517,13 @@ ibv_wc_status given_up(const SoftQp& qp) noexcept {
     const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
     if (waited >= qp.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  if (qp.stall == SoftQp::Stall::kPeer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
+  const bool waits_for_peer =
+      qp.stall == SoftQp::Stall::kPeer || qp.stall == SoftQp::Stall::kRevoke || qp.stall == SoftQp::Stall::kService;
+  if (waits_for_peer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
   return IBV_WC_SUCCESS;
 }
 
 // --- chaos: the head of a send queue, as the dice fall
-
-/// Copies part of a READ to its local segments.
-void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
-                  std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
-    from += part;
-    bytes -= part;
-    offset = 0;
-  }
-}
 
 /// Delivers pieces of the head, a quarter of them or so at a time. kDone when all are in their place.
 Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
@@ -575,7 +606,8 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   const bool comes_late = fate.end == Fate::End::kRetryLate;
   if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
   // On UC what the peer refuses is lost whole: it is seen to be refused before any of it is delivered.
-  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC;
+  const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC &&
+                         !is_outside(*qp.remote.load(std::memory_order_relaxed), wr.wr.rdma.rkey);
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
     const Ran delivered = deliver_pieces(qp, entry);
     if (delivered == Ran::kStalled) return wait_in_chaos(qp);
@@ -596,6 +628,7 @@ bool run_pending(SoftQp& qp) noexcept {
     const Ran ran = held == 0 ? run(qp, entry.wr, is_inline, entry.sq_index) : run_in_chaos(qp, entry, is_inline);
     if (ran == Ran::kStalled) {
       const ibv_wc_status status = given_up(qp);
+      if (qp.stall == SoftQp::Stall::kRoom && qp.scq->room() > 0) ask_to_take(qp);
       if (status == IBV_WC_SUCCESS || qp.scq->room() == 0) break;
       refuse(qp, entry.wr, entry.sq_index, status,
              status == IBV_WC_RETRY_EXC_ERR ? Status::kRetryExceeded : Status::kRnrExceeded);
@@ -630,6 +663,7 @@ bool flush(SoftQp& qp) noexcept {
     complete_send(qp, entry.wr, entry.sq_index, lost ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR, 0);
     ++qp.pending_head;
   }
+  if (qp.early_head != qp.early_tail) return false;  // They are older.
   while (qp.rq_done != qp.rq_posted && qp.rcq->room() > 0) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
     push(*qp.rcq, qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
@@ -663,26 +697,6 @@ bool run_stalled(SoftCq& cq) noexcept {
   return any;
 }
 
-/// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
-bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset, const std::byte* from,
-             std::size_t bytes) noexcept {
-  const ibv_sge* sge = qp.receive_sges.get() + slot * qp.max_recv_sge;
-  for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
-    if (offset >= sge->length) {
-      offset -= sge->length;
-      continue;
-    }
-    std::byte* to = local_address(*qp.nic, qp.receive_pd, *sge, IBV_ACCESS_LOCAL_WRITE);
-    if (to == nullptr) return false;
-    const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
-    std::memcpy(to + offset, from, part);
-    from += part;
-    bytes -= part;
-    offset = 0;
-  }
-  return bytes == 0;
-}
-
 void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
   if (qp.rq_done != qp.rq_posted) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
@@ -709,50 +723,19 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
     return false;
   }
-  const bool known =
-      view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm || view.kind == SlotKind::kWriteImm;
-  const bool first = (view.flags & SlotFlags::kFirst) != 0;
-  if (!known || qp.rq_done == qp.rq_posted || first != (qp.rx_offset == 0 && !qp.rx_open)) {
-    enter_error(qp, Status::kProtocol);
+  switch (take_segment(qp, view, qp.rq_posted)) {
+    case Segment::kWhole: break;
+    case Segment::kPart: return true;
+    case Segment::kProtocol: enter_error(qp, Status::kProtocol); return false;
+    case Segment::kTooLong: fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong); return false;
+    case Segment::kBadKey: fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess); return false;
+  }
+  if (view.kind == SlotKind::kSendInv && !withdraw_window(qp, view.imm)) [[unlikely]] {
+    // The sender has looked: it was invalidated or bound anew since, or the sender is not honest.
+    enter_error(qp, Status::kRemoteAccess);
     return false;
   }
-  const bool last = (view.flags & SlotFlags::kLast) != 0;
-  if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) {
-    // Only full segments are followed by more, so that a message grows and comes to its end.
-    enter_error(qp, Status::kProtocol);
-    return false;
-  }
-  const std::size_t slot = qp.rq_done & qp.receive_mask;
-  const ReceiveWqe& receive = qp.receives[slot];
-  if (view.kind != SlotKind::kWriteImm) {
-    const std::byte* from = qp.rx.payload(view);
-    if (from == nullptr || view.length > kSegmentBytes) {
-      enter_error(qp, Status::kProtocol);
-      return false;
-    }
-    if (view.length > receive.capacity - qp.rx_offset) {
-      fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong);
-      return false;
-    }
-    if (!scatter(qp, receive, slot, qp.rx_offset, from, view.length)) {
-      fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
-      return false;
-    }
-  }
-  if (!last) {
-    qp.rx_open = true;
-    qp.rx_offset += view.length;
-    return true;
-  }
-  const ibv_wc_opcode opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
-  Cqe& entry = push(*qp.rcq, qp, receive.wr_id, IBV_WC_SUCCESS, opcode);
-  entry.wc.byte_len = qp.rx_offset + view.length;
-  if (view.kind != SlotKind::kSend) {
-    entry.wc.imm_data = view.imm;
-    entry.wc.wc_flags = IBV_WC_WITH_IMM;
-  }
-  qp.rx_offset = 0;
-  qp.rx_open = false;
+  end_message(qp, view, push(*qp.rcq, qp, 0, IBV_WC_SUCCESS, IBV_WC_RECV));
   end_receive(qp);
   return true;
 }
@@ -776,6 +759,8 @@ constexpr int kReceiveBudget = 64;
 inline bool receive(SoftQp& qp) noexcept {
   if (!qp.rx.ready()) [[likely]]
     return false;
+  if (qp.early_head != qp.early_tail) [[unlikely]]
+    return false;  // They are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
     if (!receive_one(qp, view)) return true;
@@ -877,6 +862,7 @@ void attend(SoftCq& cq) noexcept {
   for (SoftQp* qp : cq.members) {
     const ibv_qp_state state = qp->state_now();
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) continue;
+    if (qp->rcq == &cq) take_over_early(*qp);
     if (qp->peer_dead.load(std::memory_order_acquire)) {
       // What the peer published before it died is still received.
       while (qp->rx_remote != nullptr && qp->state_now() != IBV_QPS_ERR && qp->rcq->room() > 0 && receive(*qp)) {}
@@ -934,6 +920,13 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
       if (qp.qp_type == IBV_QPT_UC) return EINVAL;
       if ((wr.send_flags & IBV_SEND_INLINE) != 0) return EINVAL;
       break;
+    case IBV_WR_SEND_WITH_INV:
+      if (qp.qp_type != IBV_QPT_RC) return EINVAL;
+      break;
+    case IBV_WR_BIND_MW:
+      if (wr.bind_mw.mw == nullptr || wr.bind_mw.bind_info.mr == nullptr) return EINVAL;
+      [[fallthrough]];
+    case IBV_WR_LOCAL_INV: return wr.num_sge == 0 ? 0 : EINVAL;
     default: return EOPNOTSUPP;
   }
   if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return EINVAL;
@@ -1080,8 +1073,12 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (qp->stall == SoftQp::Stall::kRnr && qp->rnr_retry != 7) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->rnr_retry * remote->rnr_ticks));
-    } else if (qp->stall == SoftQp::Stall::kPeer && qp->retry_ticks != 0) {
+    } else if ((qp->stall == SoftQp::Stall::kPeer || qp->stall == SoftQp::Stall::kRevoke ||
+                qp->stall == SoftQp::Stall::kService) &&
+               qp->retry_ticks != 0) {
       earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
+    } else if (may_ask_to_take(*qp)) {
+      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + take_after_ticks()));
     }
   }
   return earliest;
@@ -1094,6 +1091,8 @@ bool arm_stalled(SoftCq& cq) noexcept {
     if (qp->flushing) return true;
     // Chaos counts in polls: there is something to do as long as the head waits for nothing else.
     if (qp->chaos != nullptr && qp->stall == SoftQp::Stall::kNone) return true;
+    // A peer that is inside a window tells nobody when it leaves; it is one copy.
+    if (qp->stall == SoftQp::Stall::kRevoke) return true;
     if ((qp->wake_flags & Wake::kCredit) != 0) continue;
     set_wake(*qp, qp->wake_flags | Wake::kCredit);
     changed = true;
@@ -1112,6 +1111,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
     if (qp->stall == SoftQp::Stall::kRoom && qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
       return true;
     }
+    if (qp->stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
     if (qp->stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
                                                  static_cast<std::uint32_t>(Readiness::kReady)) {
       return true;

@@ -15,16 +15,18 @@ namespace verbena::nic::soft {
 inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
-/// One memory region as peers see it. `rkey` is 0 while revoked. The rest is written before rkey (release) and stays
-/// until the entry is revoked and reused, which an importer notices by rkey.
+/// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
+/// (release) and stays until the entry is revoked and reused, which an importer notices by it.
 struct alignas(64) KeyEntry {
-  std::atomic<std::uint32_t> rkey;
-  std::uint32_t pd;
+  /// The key, and above it how often the entry has been used: what a peer imported stays stale when the key comes
+  /// again.
+  std::atomic<std::uint64_t> live;
+  std::atomic<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
+  std::uint32_t access;
   std::uint64_t iova;
   std::uint64_t length;
   std::uint64_t memory_id;
   std::uint64_t memory_offset;
-  std::uint32_t access;
 };
 static_assert(sizeof(KeyEntry) == 64);
 
@@ -34,6 +36,9 @@ static_assert(sizeof(KeyEntry) == 64);
 inline constexpr std::uint32_t kRemoteKeyBit = 0x80000000U;
 inline constexpr std::uint32_t kMaxKeyIndex = 1U << 22;
 [[nodiscard]] constexpr std::uint32_t key_index(std::uint32_t key) noexcept { return (key & ~kRemoteKeyBit) >> 8; }
+
+/// The domain of windows of type 2 that are bound on a QP: none of the protection domains, whose numbers are small.
+[[nodiscard]] constexpr std::uint32_t window_domain(std::uint32_t qp_num) noexcept { return 0x80000000U | qp_num; }
 
 /// What a QP tells its peer about itself.
 enum class Readiness : std::uint32_t {
@@ -79,6 +84,33 @@ struct QpControl {
 };
 static_assert(sizeof(QpControl) == 320);
 
+/// Bytes of one request to a peer's service thread: longer transfers take several.
+inline constexpr std::size_t kServiceBytes = 65536;
+enum class ServiceOp : std::uint32_t { kRead = 1, kWrite = 2, kCompareSwap = 3, kFetchAdd = 4 };
+enum class ServiceAnswer : std::uint32_t { kDone = 0, kRefused = 1 };
+
+/// At the end of a QP's shared memory: what it asks of the peer's service thread, and what this side's service thread
+/// answers to the peer's. A request is written before its number, an answer too; the request with the number that was
+/// answered last is over.
+struct ServiceBlock {
+  struct alignas(64) Ask {
+    std::atomic<std::uint64_t> number;
+    ServiceOp op;
+    std::uint32_t rkey;
+    std::uint64_t address;
+    std::uint64_t length;  ///< To kServiceBytes.
+    std::uint64_t compare_add;
+    std::uint64_t swap;
+  } ask;
+  struct alignas(64) Answer {
+    std::atomic<std::uint64_t> number;
+    ServiceAnswer answer;
+    std::uint64_t old;  ///< Of an atomic.
+  } answer;
+  alignas(64) std::byte written[kServiceBytes];  ///< With `ask`.
+  std::byte read[kServiceBytes];                 ///< With `answer`.
+};
+
 /// Geometry of a QP's shared memory, as its owner says in the offer. Checked against the file's size.
 struct QpGeometry {
   std::uint32_t receive_entries = 0;  ///< Power of two: the ring of lengths of posted receives.
@@ -92,8 +124,11 @@ struct QpGeometry {
     return (lengths_offset() + std::size_t{receive_entries} * 4 + alignof(Slot) - 1) & ~(alignof(Slot) - 1);
   }
   [[nodiscard]] std::size_t data_offset() const noexcept { return slots_offset() + std::size_t{slots} * sizeof(Slot); }
-  [[nodiscard]] std::size_t total_bytes() const noexcept {
+  [[nodiscard]] std::size_t service_offset() const noexcept {
     return (data_offset() + data_bytes + 4095) & ~std::size_t{4095};
+  }
+  [[nodiscard]] std::size_t total_bytes() const noexcept {
+    return (service_offset() + sizeof(ServiceBlock) + 4095) & ~std::size_t{4095};
   }
   [[nodiscard]] bool valid() const noexcept {
     const auto power = [](std::uint32_t n, std::uint32_t least, std::uint32_t most) {
@@ -112,8 +147,13 @@ enum class RequestType : std::uint32_t {
   kOffer = 2,   ///< My QP wants yours: with its shared memory's descriptor and its event descriptor.
   kMemory = 3,  ///< A descriptor of one of your arenas.
   kWake = 4,    ///< Your QP asked to be told, and I do not write to a descriptor that another user could make block.
-                ///< The only request without a reply.
+                ///< Has no reply.
+  kServe = 5,   ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
+  kTake = 6,    ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
 };
+
+/// KeyEntry::memory_id of memory in no arena: `memory_offset` is the address in its process then.
+inline constexpr std::uint64_t kProcessMemory = 0;
 
 struct Request {
   std::uint32_t magic = kMagic;

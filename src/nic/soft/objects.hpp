@@ -20,6 +20,7 @@ namespace verbena::nic::soft {
 struct SoftCq;
 struct SoftQp;
 struct SoftSrq;
+struct SoftMw;
 class SoftNic;
 
 [[nodiscard]] inline bool same(const ibv_gid& a, const ibv_gid& b) noexcept {
@@ -29,14 +30,15 @@ class SoftNic;
 /// A key of a peer that this process may use: checked at import, immutable while `rkey` is set.
 struct alignas(64) Import {
   std::atomic<std::uint32_t> rkey{0};  // 0: not imported. Published last (release).
-  std::uint32_t pd = 0;
+  std::uint32_t domain = 0;            // As KeyEntry::domain.
   std::uint64_t iova = 0;
   std::uint64_t length = 0;
   std::byte* base = nullptr;                         // Of iova, in this process.
-  const std::atomic<std::uint32_t>* live = nullptr;  // The owner's word: differs from rkey once revoked.
-  std::uint32_t access = 0;
-  std::uint32_t uses = 0;  // Times imported and not released. Control plane.
+  const std::atomic<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
+  std::uint32_t access = 0;  // In the upper half for memory that is not mapped here: see outside.cpp.
+  std::uint32_t uses = 0;    // Times imported and not released. Control plane.
   std::uint64_t memory_id = 0;
+  std::atomic<std::uint64_t> word{0};  // As `*live` was.
 };
 static_assert(sizeof(Import) == 64);
 
@@ -48,6 +50,8 @@ struct LocalKey {
   std::uint64_t length = 0;
   std::byte* base = nullptr;
   std::uint32_t access = 0;
+  std::uint32_t uses = 0;                // Of the index: the upper half of KeyEntry::live.
+  std::atomic<SoftMw*> window{nullptr};  // When the index is a window's, which has no local key.
 };
 
 /// Anonymous zeroed memory of T, faulted in as it is touched: tables that are large for few.
@@ -76,6 +80,7 @@ struct Peer {
   // Data path.
   LazyTable<Import> imports;  // By key index.
   std::atomic<bool> dead{false};
+  std::atomic<bool> denies_copies{false};  // The kernel refuses process_vm_readv and writev: its service thread copies.
   // Control plane. `request_mutex` serialises requests on the socket; the rest is under the NIC's mutex.
   ibv_gid gid{};
   PeerProcess process;
@@ -100,9 +105,12 @@ struct Peer {
 /// The peer's QP as this QP uses it: mapped, checked, immutable once published.
 struct RemoteQp {
   const QpControl* control = nullptr;
+  const ServiceBlock* service = nullptr;
+  std::uint64_t served = 0;  // Number of its last request that this side's service thread took. Under the NIC's mutex.
   const std::atomic<std::uint32_t>* receive_lengths = nullptr;
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
+  std::uint32_t window_domain = 0;                   // Of windows bound on it.
   std::uint32_t access = 0;                          // qp_access_flags
   bool has_srq = false;                              // Receives are asked for (srq.cpp).
   std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
@@ -225,6 +233,19 @@ struct SoftSrq : ibv_srq {
 
 struct SoftMr : ibv_mr {
   std::uint64_t memory_id = 0;
+  std::uint64_t memory_offset = 0;        // Of its first byte.
+  std::uint32_t grantable = 0;            // Remote access that its memory can have.
+  std::atomic<std::uint32_t> windows{0};  // Bound on it.
+};
+
+/// A window of type 2. Bound and invalidated by the owner of the QP; made and ended by the control plane, by which it
+/// is not freed but used again: a peer may name a window, to have it invalidated, while another thread ends it.
+struct SoftMw : ibv_mw {
+  SoftPd* spd = nullptr;
+  bool is_used = false;                  // Control plane.
+  std::atomic<std::uint32_t> key{0};     // Valid while bound; else the last one, whose low byte is not used next.
+  std::atomic<SoftMr*> mr{nullptr};      // Bound on it; null: free.
+  std::atomic<std::uint32_t> qp_num{0};  // While bound.
 };
 
 struct SoftQp : ibv_qp {
@@ -234,6 +255,7 @@ struct SoftQp : ibv_qp {
   // Sending. Owner.
   RingProducer<RealMemory> tx;
   QpControl* own = nullptr;                       // This QP's shared head.
+  ServiceBlock* service = nullptr;                // And its end.
   std::atomic<RemoteQp*> remote{nullptr};         // Published by the control plane when both sides have offered.
   std::atomic<std::uint32_t> now{IBV_QPS_RESET};  // ibv_qp_state
   std::uint64_t access_count = 0;
@@ -261,9 +283,16 @@ struct SoftQp : ibv_qp {
   std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
   std::uint32_t pending_takers = 0;  // Those that take a receive.
   /// kAnswer: for receives of a shared queue; no retries are counted until the peer has said that it has none.
-  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom };
+  /// kRevoke: for the peer to leave a window that is being invalidated. kService: for its service thread.
+  enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke, kService };
   Stall stall = Stall::kNone;
-  std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`.
+  std::uint64_t stall_start = 0;   // Ticks at which the head stalled for `stall`, or got on since.
+  std::uint64_t take_asked = 0;    // Ticks at which the peer's control thread was asked to make room.
+  std::uint64_t asked = 0;         // Requests to the peer's service thread so far.
+  std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
+  bool is_asking = false;          // One is under way,
+  bool is_ask_sent = false;        // and the peer was told of it.
+  std::uint64_t revoke_word = 0;   // The peer's access word, odd, while the head waits for it to change; else 0.
   // Receiving. Owner.
   RingConsumer<RealMemory> rx;
   const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.
@@ -280,8 +309,13 @@ struct SoftQp : ibv_qp {
   std::uint64_t rq_polled = 0;  // Completions of receives handed to the user.
   std::uint32_t rx_offset = 0;  // Bytes of the current multi-segment message.
   bool rx_open = false;         // Between its first and its last segment.
-  bool may_park = false;        // The peer can set our bit of the ready set.
-  bool loss_told = false;       // One request has been completed for the peer's loss.
+  // Completions of what the control thread has received in the owner's place, until the owner polls. Ring of
+  // receive_mask + 1; none for a QP of a shared queue.
+  std::unique_ptr<Cqe[]> early;
+  std::uint64_t early_head = 0;
+  std::uint64_t early_tail = 0;
+  bool may_park = false;   // The peer can set our bit of the ready set.
+  bool loss_told = false;  // One request has been completed for the peer's loss.
   std::uint32_t idle_passes = 0;
   bool parked = false;
   bool flushing = false;

@@ -7,15 +7,20 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
 namespace verbena::nic::soft {
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
 inline constexpr std::uint32_t kMaxSrqs = 1024;
+/// Import::access has the rights this far up for memory that is not mapped here: the common path then finds none.
+inline constexpr unsigned kOutsideShift = 16;
 /// Receives of a shared queue that one QP holds at most: what a peer can keep from the others by asking and not
 /// sending.
 inline constexpr std::uint32_t kSharedGrant = 16;
@@ -73,10 +78,7 @@ class OwnerSection {
   SoftCq& cq_;
 };
 
-inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
-  VERBENA_DCHECK(cq.room() > 0);
-  Cqe& entry = cq.ring[cq.tail & cq.mask];
-  ++cq.tail;
+inline void fill(Cqe& entry, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
   entry.wc.wr_id = wr_id;
   entry.wc.status = status;
   entry.wc.opcode = opcode;
@@ -92,6 +94,13 @@ inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status stat
   entry.wc.dlid_path_bits = 0;
   entry.qp = &qp;
   entry.sq_index = kNotSend;
+}
+
+inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
+  VERBENA_DCHECK(cq.room() > 0);
+  Cqe& entry = cq.ring[cq.tail & cq.mask];
+  ++cq.tail;
+  fill(entry, qp, wr_id, status, opcode);
   return entry;
 }
 
@@ -132,11 +141,143 @@ inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexce
   }
 }
 
+// --- segments
+/// One pass over an SGE list with the local keys checked, or none for inline data.
+inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inline, std::uint32_t needed) noexcept {
+  if (is_inline) return reinterpret_cast<std::byte*>(sge.addr);
+  return local_address(qp, sge, needed);
+}
+
+inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
+  std::uint64_t total = 0;
+  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  return total;
+}
+
+/// Copies `bytes` of the gather list from `offset` on.
+inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
+                   std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
+    to += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+/// Copies part of a READ to its local segments.
+inline void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
+                         std::size_t bytes) noexcept {
+  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
+    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
+    from += part;
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+// --- receiving
+/// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
+inline bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset,
+                    const std::byte* from, std::size_t bytes) noexcept {
+  const ibv_sge* sge = qp.receive_sges.get() + slot * qp.max_recv_sge;
+  for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    std::byte* to = local_address(*qp.nic, qp.receive_pd, *sge, IBV_ACCESS_LOCAL_WRITE);
+    if (to == nullptr) return false;
+    const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
+    std::memcpy(to + offset, from, part);
+    from += part;
+    bytes -= part;
+    offset = 0;
+  }
+  return bytes == 0;
+}
+
+/// What became of a slot of the peer's ring: everything but the first two leaves things as they were.
+enum class Segment : std::uint8_t { kWhole, kPart, kProtocol, kTooLong, kBadKey };
+
+/// Copies one message or segment to its receive. Everything in `view` is the peer's word: an honest NIC keeps to the
+/// receives `posted` and the lengths published, so any breach is a protocol error.
+inline Segment take_segment(SoftQp& qp, const SlotView& view, std::uint64_t posted) noexcept {
+  const bool known = view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm ||
+                     view.kind == SlotKind::kWriteImm || view.kind == SlotKind::kSendInv;
+  const bool first = (view.flags & SlotFlags::kFirst) != 0;
+  if (!known || qp.rq_done == posted || first != (qp.rx_offset == 0 && !qp.rx_open)) return Segment::kProtocol;
+  const bool last = (view.flags & SlotFlags::kLast) != 0;
+  // Only full segments are followed by more, so that a message grows and comes to its end.
+  if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) return Segment::kProtocol;
+  const std::size_t slot = qp.rq_done & qp.receive_mask;
+  const ReceiveWqe& receive = qp.receives[slot];
+  if (view.kind != SlotKind::kWriteImm) {
+    const std::byte* from = qp.rx.payload(view);
+    if (from == nullptr || view.length > kSegmentBytes) return Segment::kProtocol;
+    if (view.length > receive.capacity - qp.rx_offset) return Segment::kTooLong;
+    if (!scatter(qp, receive, slot, qp.rx_offset, from, view.length)) return Segment::kBadKey;
+  }
+  if (last) return Segment::kWhole;
+  qp.rx_open = true;
+  qp.rx_offset += view.length;
+  return Segment::kPart;
+}
+
+/// The completion of a whole message. `entry` is filled as for a SEND.
+inline void end_message(SoftQp& qp, const SlotView& view, Cqe& entry) noexcept {
+  entry.wc.wr_id = qp.receives[qp.rq_done & qp.receive_mask].wr_id;
+  if (view.kind == SlotKind::kWriteImm) entry.wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+  entry.wc.byte_len = qp.rx_offset + view.length;
+  if (view.kind != SlotKind::kSend) {
+    entry.wc.imm_data = view.imm;
+    entry.wc.wc_flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
+  }
+  qp.rx_offset = 0;
+  qp.rx_open = false;
+}
+
 // data_path.cpp
 /// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
 void enter_error(SoftQp& qp, Status reason) noexcept;
 /// Tells a peer that waits for credit that there is some.
 void ring_credit(const RemoteQp& remote) noexcept;
+
+/// Completes the request with a remote access error, or on UC loses it.
+Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept;
+void count_copy() noexcept;
+void count_service() noexcept;
+
+// outside.cpp: peers' memory that is in no arena. \thread owner of the QP
+/// A READ, WRITE or (with `old`) an atomic that the common path could not reach. Nothing: it is done, and not yet
+/// completed. Else what has become of it: to be run again, or refused.
+[[nodiscard]] std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                                             std::uint64_t sq_index, std::uint64_t* old) noexcept;
+[[nodiscard]] bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+/// Whether the peer's service thread has answered.
+[[nodiscard]] bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept;
+
+// early.cpp: receiving in the place of an owner that does not poll
+/// Asks the peer's control thread, once for each time that nothing moves for a millisecond.
+void ask_to_take(SoftQp& qp) noexcept;
+[[nodiscard]] bool may_ask_to_take(const SoftQp& qp) noexcept;
+[[nodiscard]] std::uint64_t take_after_ticks() noexcept;
+/// Moves what was received in the owner's place to the CQ. Where that has no room, the next poll goes on.
+void take_over_early(SoftQp& qp) noexcept;
+/// \thread control, while the owner of the receive CQ is kept out of poll. True when something was received.
+bool receive_early(SoftQp& qp) noexcept;
 
 // srq.cpp: receives of a shared queue. All of it: \thread owner of the QP
 /// Gives the QP receives of its shared queue, if its peer waits for some; takes them back if the peer is gone. True
@@ -149,5 +290,16 @@ enum class GiveBack : std::uint8_t { kUntouched, kAll };
 void give_back_shared(SoftQp& qp, GiveBack what) noexcept;
 /// A receive of the shared queue is complete: its place is free.
 void retire_shared(SoftSrq& srq) noexcept;
+
+// windows.cpp: windows of type 2. \thread owner of the QP
+/// IBV_WC_SUCCESS, or IBV_WC_MW_BIND_ERR.
+[[nodiscard]] ibv_wc_status bind_window(SoftQp& qp, const ibv_send_wr& wr) noexcept;
+/// Takes a window that is bound on the QP out of the peer's reach, but for an access that it is inside of. False when
+/// `rkey` is not valid on this QP.
+[[nodiscard]] bool withdraw_window(SoftQp& qp, std::uint32_t rkey) noexcept;
+/// Whether the peer would let its window `rkey` be invalidated from this QP.
+[[nodiscard]] bool may_invalidate(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+/// After the message that invalidates it: nothing that comes later on this QP reaches the window.
+void forget_window(const RemoteQp& remote, std::uint32_t rkey) noexcept;
 
 }  // namespace verbena::nic::soft

@@ -258,13 +258,20 @@ void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
   const ssize_t got = receive_message(incoming.socket.get(), std::as_writable_bytes(std::span(&request, 1)), fds);
   if (got < 0 && errno == EAGAIN) return;
   bool keep = false;
-  if (got == static_cast<ssize_t>(sizeof request) && request.magic == kMagic && request.type == RequestType::kWake &&
-      incoming.greeted) {
+  if (got == static_cast<ssize_t>(sizeof request) && request.magic == kMagic && incoming.greeted &&
+      (request.type == RequestType::kWake || request.type == RequestType::kServe ||
+       request.type == RequestType::kTake)) {
     keep = true;
-    const auto qp = qps_.find(request.your_qp);
-    if (qp != qps_.end() && qp->second->peer != nullptr && qp->second->event &&
-        qp->second->peer->process.pid == incoming.process.pid) {
-      signal_eventfd(qp->second->event.get());
+    const auto at = qps_.find(request.your_qp);
+    if (at != qps_.end() && at->second->peer != nullptr && at->second->peer->process.pid == incoming.process.pid) {
+      SoftQp& qp = *at->second;
+      if (request.type == RequestType::kServe) {
+        serve_outside(qp);
+      } else if (request.type == RequestType::kTake) {
+        receive_for_owner(qp);
+      } else if (qp.event) {
+        signal_eventfd(qp.event.get());
+      }
     }
   } else if (got == static_cast<ssize_t>(sizeof request)) {
     std::array<int, 2> out{-1, -1};
@@ -322,6 +329,8 @@ Reply SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, std:
       }
       take_offer(incoming, request, fds);
       return reply;
+    case RequestType::kServe:
+    case RequestType::kTake:
     case RequestType::kWake: break;  // Has no reply, and is not for who has not greeted.
     case RequestType::kMemory: {
       const auto at = memories_.find(request.memory_id);

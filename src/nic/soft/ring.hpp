@@ -29,6 +29,7 @@ enum class SlotKind : std::uint8_t {
   kLengthError = 4,   ///< The SEND is longer than the receive: completes it with a local length error.
   kRemoteError = 5,   ///< The requester's access was refused: the responder's QP goes to error.
   kReceiveError = 6,  ///< The receive's local keys do not hold: completes it with a local protection error.
+  kSendInv = 7,       ///< A SEND whose last segment invalidates the window with the key in `imm`.
 };
 
 struct SlotFlags {

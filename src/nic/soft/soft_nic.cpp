@@ -78,6 +78,7 @@ SoftNic::SoftNic(const SoftOptions& options, const TestOptions& test)
              .max_cq = kMaxCqs,
              .max_mr = options.max_mr - 1,
              .max_pd = 65536,
+             .max_mw = options.max_mr - 1,
              .max_srq = kMaxSrqs,
              .max_srq_wr = kMaxQpWr,
              .max_qp_wr = kMaxQpWr,
@@ -197,9 +198,46 @@ Result<void> SoftNic::detach(std::uint64_t memory_id) {
   return {};
 }
 
+/// A key of an index that is not in use, newer than its last.
+Result<std::uint32_t> SoftNic::take_key(const char* call) {
+  if (free_keys_head_ == free_keys_.size()) {
+    return fail(Status::kLimit, call, ENOMEM, "all {} memory regions and windows are in use; raise SoftOptions::max_mr",
+                limits_.max_mr);
+  }
+  const std::uint32_t index = free_keys_[free_keys_head_++];
+  return (index << 8) | ++generations_[index];
+}
+
+/// A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
+/// stale for a long time. The consumed front is dropped now and then.
+void SoftNic::give_key_back(std::uint32_t index) {
+  free_keys_.push_back(index);
+  if (free_keys_head_ > 4096 && free_keys_head_ * 2 > free_keys_.size()) {
+    free_keys_.erase(free_keys_.begin(), free_keys_.begin() + static_cast<std::ptrdiff_t>(free_keys_head_));
+    free_keys_head_ = 0;
+  }
+}
+
+namespace {
+/// Of memory in no arena: faulted in, as a device would, so that what is not there is found now and not by a copy.
+[[nodiscard]] Result<void> check_mapped(void* address, std::size_t length, int access) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t page = first & ~std::uintptr_t{4095};
+  const int populate = (access & IBV_ACCESS_LOCAL_WRITE) != 0 ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+  if (::madvise(reinterpret_cast<void*>(page), first - page + length, populate) == 0) return {};
+  const int cause = errno;
+  alignas(4096) static std::byte known[4096];
+  if (cause == EINVAL && ::madvise(known, sizeof known, MADV_POPULATE_READ) != 0) return {};  // Before Linux 5.14.
+  return fail(Status::kBadArgument, "reg_mr", cause,
+              "{} bytes at {} are not mapped, or not writable as the access asks for; register what is", length,
+              address);
+}
+}  // namespace
+
 Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length, std::uint64_t iova, int access) {
   auto* pd = static_cast<SoftPd*>(base);
-  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_MW_BIND |
+                         IBV_ACCESS_RELAXED_ORDERING;
   if (length == 0 || (access & ~kKnown) != 0 || iova + length < iova) {
     return fail(Status::kBadArgument, "reg_mr", EINVAL, "length {} or access {:#x} cannot be registered", length,
                 access);
@@ -208,34 +246,34 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
     return fail(Status::kBadArgument, "reg_mr", EINVAL,
                 "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
   }
-  const std::lock_guard lock(mutex_);
   const auto* bytes = static_cast<const std::byte*>(address);
-  auto at = std::find_if(memories_.begin(), memories_.end(), [&](const auto& entry) {
-    const Memory& memory = entry.second;
-    return bytes >= memory.data && length <= memory.size &&
-           static_cast<std::size_t>(bytes - memory.data) <= memory.size - length;
-  });
+  std::unique_lock lock(mutex_);
+  const auto find = [&] {
+    return std::find_if(memories_.begin(), memories_.end(), [&](const auto& entry) {
+      const Memory& memory = entry.second;
+      return bytes >= memory.data && length <= memory.size &&
+             static_cast<std::size_t>(bytes - memory.data) <= memory.size - length;
+    });
+  };
+  auto at = find();
   if (at == memories_.end()) {
-    return fail(
-        Status::kUnsupported, "reg_mr", EOPNOTSUPP,
-        "the range is not inside one attached arena, and the soft NIC of this release registers no other memory; "
-        "allocate from an arena");
+    lock.unlock();  // Faulting in gigabytes takes a while.
+    VERBENA_TRY(check_mapped(address, length, access));
+    lock.lock();
+    at = find();
   }
-  Memory& memory = at->second;
-  if (((access & kRemoteWriters) != 0 && memory.share != host::Share::kReadWrite) ||
-      ((access & IBV_ACCESS_REMOTE_READ) != 0 && memory.share == host::Share::kNone)) {
+  Memory* const memory = at == memories_.end() ? nullptr : &at->second;
+  if (memory != nullptr && (((access & kRemoteWriters) != 0 && memory->share != host::Share::kReadWrite) ||
+                            ((access & IBV_ACCESS_REMOTE_READ) != 0 && memory->share == host::Share::kNone))) {
     return fail(Status::kBadArgument, "reg_mr", EACCES,
                 "the arena's share does not allow the remote access {:#x}; make the arena kReadOnly or kReadWrite",
                 access);
   }
-  if (free_keys_head_ == free_keys_.size()) {
-    return fail(Status::kLimit, "reg_mr", ENOMEM, "all {} memory regions are in use; raise SoftOptions::max_mr",
-                limits_.max_mr);
-  }
-  auto* mr = new (std::nothrow) SoftMr();
-  if (mr == nullptr) return no_memory("a memory region");
-  const std::uint32_t index = free_keys_[free_keys_head_++];
-  const std::uint32_t key = (index << 8) | ++generations_[index];
+  auto owned = std::unique_ptr<SoftMr>(new (std::nothrow) SoftMr());
+  if (owned == nullptr) return no_memory("a memory region");
+  VERBENA_ASSIGN(const std::uint32_t key, take_key("reg_mr"));
+  const std::uint32_t index = key_index(key);
+  SoftMr* const mr = owned.release();
   mr->context = context();
   mr->pd = pd;
   mr->addr = address;
@@ -243,8 +281,15 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   mr->handle = index;
   mr->lkey = key;
   mr->rkey = key | kRemoteKeyBit;
-  mr->memory_id = at->first;
-  ++memory.regions;
+  // Nobody else maps memory that is in no arena: its owner's process copies, or the kernel on its behalf.
+  const host::Share share = memory != nullptr ? memory->share : host::Share::kReadWrite;
+  mr->memory_id = memory != nullptr ? at->first : kProcessMemory;
+  mr->memory_offset =
+      memory != nullptr ? static_cast<std::uint64_t>(bytes - memory->data) : reinterpret_cast<std::uint64_t>(address);
+  mr->grantable = share == host::Share::kReadWrite  ? unsigned{IBV_ACCESS_REMOTE_READ} | kRemoteWriters
+                  : share == host::Share::kReadOnly ? unsigned{IBV_ACCESS_REMOTE_READ}
+                                                    : 0U;
+  if (memory != nullptr) ++memory->regions;
   ++pd->users;
   ++objects_.mrs;
 
@@ -256,14 +301,14 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   local.access = static_cast<std::uint32_t>(access);
   local.lkey.store(mr->lkey, std::memory_order_release);
 
-  KeyEntry& entry = reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
-  entry.pd = pd->id;
+  KeyEntry& entry = shared_key(index);
+  entry.domain.store(pd->id, std::memory_order_relaxed);
   entry.iova = iova;
   entry.length = length;
-  entry.memory_id = at->first;
-  entry.memory_offset = static_cast<std::uint64_t>(bytes - memory.data);
+  entry.memory_id = mr->memory_id;
+  entry.memory_offset = mr->memory_offset;
   entry.access = static_cast<std::uint32_t>(access);
-  entry.rkey.store(mr->rkey, std::memory_order_release);
+  publish_key(index, mr->rkey);
   return mr;
 }
 
@@ -284,7 +329,7 @@ SoftNic::Presence SoftNic::presence_of(const Inside& inside) const noexcept {
 }
 
 /// Waits until nobody is inside any more, with the lock given up meanwhile: whoever stays holds up this call alone.
-Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
+Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock, const char* call,
                                       Deadline deadline) {
   bool is_unknown = false;
   for (;;) {
@@ -306,13 +351,13 @@ Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lo
     attention(qp);
   }
   if (!inside.empty()) {
-    return fail(Status::kTimedOut, "dereg_mr", ETIMEDOUT,
+    return fail(Status::kTimedOut, call, ETIMEDOUT,
                 "the peer of queue pair {} is still inside the region; its queue pair is in error, and the memory must "
                 "not be reused before that process is gone",
                 inside.front().qp_num);
   }
   if (is_unknown) {
-    return fail(Status::kTimedOut, "dereg_mr", ETIMEDOUT,
+    return fail(Status::kTimedOut, call, ETIMEDOUT,
                 "a queue pair was reset or destroyed while its peer was inside the region; the memory must not be "
                 "reused before that process is gone");
   }
@@ -324,9 +369,12 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
   std::unique_lock lock(mutex_);
   const std::uint32_t index = mr->handle;
   auto* pd = static_cast<SoftPd*>(mr->pd);
+  if (const std::uint32_t windows = mr->windows.load(); windows != 0) {
+    return fail(Status::kBusy, "dereg_mr", EBUSY, "{} memory windows are bound on the region: invalidate them first",
+                windows);
+  }
   local_keys_[index].lkey.store(0, std::memory_order_release);
-  KeyEntry& entry = reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
-  entry.rkey.store(0, std::memory_order_release);
+  shared_key(index).live.store(0, std::memory_order_release);
   // After the barrier an initiator either sees the key gone, or its access word is odd to us.
   barrier_all_processes();
   std::vector<Inside> inside;
@@ -336,16 +384,10 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
     const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
     if (seen % 2 == 1) inside.push_back({number, remote, seen});
   }
-  const Result<void> result = wait_until_left(std::move(inside), lock, deadline);
-  --memories_.at(mr->memory_id).regions;
+  const Result<void> result = wait_until_left(std::move(inside), lock, "dereg_mr", deadline);
+  if (mr->memory_id != kProcessMemory) --memories_.at(mr->memory_id).regions;
   --pd->users;
-  // A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
-  // stale for a long time. The consumed front is dropped now and then.
-  free_keys_.push_back(index);
-  if (free_keys_head_ > 4096 && free_keys_head_ * 2 > free_keys_.size()) {
-    free_keys_.erase(free_keys_.begin(), free_keys_.begin() + static_cast<std::ptrdiff_t>(free_keys_head_));
-    free_keys_head_ = 0;
-  }
+  give_key_back(index);
   delete mr;
   --objects_.mrs;
   return result;
@@ -386,21 +428,26 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     }
     ++import.uses;
   };
-  if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == window.rkey) {
+  if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {
     remember();
     return {};
   }
   // The entry is the owner's word: copied once, then checked.
   const KeyEntry& shared = reinterpret_cast<const KeyEntry*>(peer->keys.data())[index];
-  if (shared.rkey.load(std::memory_order_acquire) != window.rkey) {
+  const std::uint64_t word = shared.live.load(std::memory_order_acquire);
+  const auto revoked = [&] {
     return fail(Status::kNotFound, "import_window", 0, "the peer has revoked the window's key {:#x}", window.rkey);
-  }
-  const std::uint32_t pd = shared.pd;
+  };
+  if (static_cast<std::uint32_t>(word) != window.rkey) return revoked();
+  const std::uint32_t domain = shared.domain.load(std::memory_order_relaxed);
   const std::uint64_t iova = shared.iova;
   const std::uint64_t length = shared.length;
   const std::uint64_t memory_id = shared.memory_id;
   const std::uint64_t memory_offset = shared.memory_offset;
   const std::uint32_t access = shared.access;
+  // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (shared.live.load(std::memory_order_relaxed) != word) return revoked();
   if (window.memory_id != memory_id || window.length > length || window.address - iova > length - window.length) {
     return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
   }
@@ -410,8 +457,9 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     }
     return nullptr;
   };
+  const bool is_mapped = memory_id != kProcessMemory;
   Peer::Memory* memory = find_memory();
-  if (memory == nullptr) {
+  if (memory == nullptr && is_mapped) {
     ++peer->users;  // Keeps it while the lock is dropped.
     lock.unlock();
     Request ask;
@@ -449,24 +497,25 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
       peer->memories.push_back(std::move(owned));
     }
   }
-  if (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
-      (!memory->writable && (access & kRemoteWriters) != 0)) {
+  if (is_mapped && (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
+                    (!memory->writable && (access & kRemoteWriters) != 0))) {
     return fail(Status::kProtocol, "import_window", 0,
                 "the peer's key names bytes outside of the memory that it handed over");
   }
-  if (import.rkey.load() != 0 && import.rkey.load() != window.rkey)
-    drop_import(*peer, index);  // A revoked predecessor.
+  if (import.rkey.load() != 0 && import.word.load() != word) drop_import(*peer, index);  // A revoked predecessor.
   if (import.rkey.load() == 0) {
-    import.pd = pd;
+    import.domain = domain;
+    import.word.store(word, std::memory_order_relaxed);
     import.iova = iova;
     import.length = length;
-    import.base = memory->mapping.data() + memory_offset;
-    import.live = &shared.rkey;
-    import.access = access;
+    // Not an address of this process when it is not mapped, and hidden from the data path by the access.
+    import.base = is_mapped ? memory->mapping.data() + memory_offset : reinterpret_cast<std::byte*>(memory_offset);
+    import.live = &shared.live;
+    import.access = is_mapped ? access : access << kOutsideShift;
     import.memory_id = memory_id;
     import.uses = 0;
     import.rkey.store(window.rkey, std::memory_order_release);
-    ++memory->uses;
+    if (memory != nullptr) ++memory->uses;
     ++objects_.imports;
   }
   remember();
@@ -681,6 +730,7 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
   qp.mapping = std::move(owned.mapping);
   std::byte* base = qp.mapping.data();
   qp.own = reinterpret_cast<QpControl*>(base);
+  qp.service = reinterpret_cast<ServiceBlock*>(base + geometry.service_offset());
   qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
   qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
   qp.receive_lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
@@ -756,8 +806,9 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   qp->pending_inline.reset(new (std::nothrow) std::byte[std::size_t{sends} * qp->max_inline]);
   qp->receives = make_array<ReceiveWqe>(receives);
   qp->receive_sges = make_array<ibv_sge>(std::size_t{receives} * qp->max_recv_sge);
+  qp->early = make_array<Cqe>(receives);
   if (qp->pending == nullptr || qp->pending_sges == nullptr || qp->pending_inline == nullptr ||
-      qp->receives == nullptr || qp->receive_sges == nullptr) {
+      qp->receives == nullptr || qp->receive_sges == nullptr || qp->early == nullptr) {
     return no_memory("a queue pair's queues");
   }
   qp->offers.reserve(kMaxOffers);
@@ -817,6 +868,14 @@ void SoftNic::attention(SoftQp& qp) noexcept {
   if (qp.event) signal_eventfd(qp.event.get());
 }
 
+void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
+  const ibv_qp_state state = qp.state_now();
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.srq != nullptr) return;
+  bool any = false;
+  exclusively(*qp.rcq, [&] { any = receive_early(qp); });
+  if (any) attention(qp);
+}
+
 /// Under the mutex: when both sides have offered, makes the peer's QP usable here.
 void SoftNic::match_offer(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
@@ -842,6 +901,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   }
   const std::byte* base = mapping->data();
   remote->control = reinterpret_cast<const QpControl*>(base);
+  remote->service = reinterpret_cast<const ServiceBlock*>(base + request.geometry.service_offset());
   remote->receive_lengths =
       reinterpret_cast<const std::atomic<std::uint32_t>*>(base + request.geometry.lengths_offset());
   remote->receive_mask = request.geometry.receive_entries - 1;
@@ -859,6 +919,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
     remote->ready_bit = std::uint64_t{1} << (request.ready_bit % 64);
   }
   remote->qp_num = offer->qp_num;
+  remote->window_domain = window_domain(offer->qp_num);
   if (qp.peer->process.uid == ::geteuid()) {
     remote->event = std::move(offer->event);
     remote->event_fd = remote->event.get();
@@ -1020,6 +1081,7 @@ void SoftNic::purge(SoftQp& qp) noexcept {
     qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
   }
   release_imports(qp);
+  release_windows(qp);
   qp.remote.store(nullptr, std::memory_order_release);
   qp.rx_remote = nullptr;
   qp.remote_owner.reset();
@@ -1035,6 +1097,9 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.sent = qp.sent_limit = qp.wanted = qp.ask = qp.sq_posted = qp.sq_retired = 0;
   qp.pending_head = qp.pending_tail = 0;
   qp.pending_offset = qp.pending_takers = 0;
+  qp.asked = qp.served_bytes = qp.revoke_word = 0;
+  qp.is_asking = false;
+  qp.take_asked = qp.early_head = qp.early_tail = 0;
   qp.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
   qp.rq_posted = qp.rq_done = qp.rq_polled = 0;

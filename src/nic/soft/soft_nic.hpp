@@ -33,7 +33,9 @@ void hold_completions(ibv_cq* cq, bool hold) noexcept;
 struct PathCounters {
   std::uint64_t wakeups = 0;
   std::uint64_t barriers = 0;
-  std::uint64_t checks = 0;  ///< Looks at an event descriptor between arming and its event.
+  std::uint64_t copies = 0;    ///< process_vm_readv and writev: memory outside arenas.
+  std::uint64_t services = 0;  ///< Requests to a peer's service thread.
+  std::uint64_t checks = 0;    ///< Looks at an event descriptor between arming and its event.
 };
 [[nodiscard]] PathCounters path_counters() noexcept;  ///< Of the calling thread.
 
@@ -70,6 +72,9 @@ class SoftNic final : public Nic {
   Result<void> detach(std::uint64_t memory_id) override;
   Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) override;
   Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) override;
+  Result<ibv_mw*> alloc_mw(ibv_pd* pd) override;
+  Result<void> dealloc_mw(ibv_mw* mw, Deadline deadline) override;
+  using Nic::window_of;
   Window window_of(const ibv_mr* mr) const noexcept override;
   Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) override;
   Result<void> release_window(ibv_qp* qp, const Window& window) override;
@@ -92,6 +97,16 @@ class SoftNic final : public Nic {
 
   /// Local keys, for the data path. Entries are published by lkey.
   [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return local_keys_[index]; }
+  [[nodiscard]] LocalKey& local_key(std::uint32_t index) noexcept { return local_keys_[index]; }
+  /// The entry of the table that peers read.
+  [[nodiscard]] KeyEntry& shared_key(std::uint32_t index) noexcept {
+    return reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
+  }
+  /// Makes a written entry valid for peers. \thread whoever the region or window belongs to
+  void publish_key(std::uint32_t index, std::uint32_t rkey) noexcept {
+    const std::uint64_t uses = ++local_keys_[index].uses;
+    shared_key(index).live.store(uses << 32 | rkey, std::memory_order_release);
+  }
   [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
   /// Makes the control thread tell the owners of QPs on shared receive queues to look at them, sleepers included: one
   /// that was empty has receives again. \thread any
@@ -135,6 +150,12 @@ class SoftNic final : public Nic {
                                       Deadline deadline);
   void release_peer(Peer* peer) noexcept;
 
+  // outside.cpp, under mutex_: the service thread
+  void serve_outside(SoftQp& qp) noexcept;
+  void receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
+  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask,
+                                            std::uint32_t needed) noexcept;
+
   // soft_nic.cpp, all under mutex_ unless said
   [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);
   [[nodiscard]] Result<void> to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask);
@@ -149,7 +170,10 @@ class SoftNic final : public Nic {
   enum class Presence : std::uint8_t { kStays, kLeft, kUnknown };
   [[nodiscard]] Presence presence_of(const Inside& inside) const noexcept;
   [[nodiscard]] Result<void> wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
-                                             Deadline deadline);
+                                             const char* call, Deadline deadline);
+  [[nodiscard]] Result<std::uint32_t> take_key(const char* call);
+  void give_key_back(std::uint32_t index);
+  void release_windows(const SoftQp& qp) noexcept;
   void match_offer(SoftQp& qp) noexcept;
   void unlink(SoftQp& qp) noexcept;
   void purge(SoftQp& qp) noexcept;
@@ -189,6 +213,7 @@ class SoftNic final : public Nic {
   std::uint32_t next_cq_ = 1;
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<SoftMw>> windows_;
   Objects objects_;
 
   Fd epoll_;

@@ -39,6 +39,8 @@ constexpr verbs::VerbsLibrary kLibrary = {
     .reg_mr = [](ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
                  unsigned access) { return ibv_reg_mr_iova2(pd, address, length, iova, access); },
     .dereg_mr = [](ibv_mr* mr) { return ibv_dereg_mr(mr); },
+    .alloc_mw = [](ibv_pd* pd, ibv_mw_type type) { return ibv_alloc_mw(pd, type); },
+    .dealloc_mw = [](ibv_mw* mw) { return ibv_dealloc_mw(mw); },
     .create_comp_channel = [](ibv_context* context) { return ibv_create_comp_channel(context); },
     .destroy_comp_channel = [](ibv_comp_channel* channel) { return ibv_destroy_comp_channel(channel); },
     .get_cq_event =

@@ -29,6 +29,8 @@ struct VerbsLibrary {
   ibv_pd* (*alloc_parent_domain)(ibv_context* context, ibv_pd* pd, ibv_td* td);
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, unsigned access);
   int (*dereg_mr)(ibv_mr* mr);
+  ibv_mw* (*alloc_mw)(ibv_pd* pd, ibv_mw_type type);
+  int (*dealloc_mw)(ibv_mw* mw);
   ibv_comp_channel* (*create_comp_channel)(ibv_context* context);
   int (*destroy_comp_channel)(ibv_comp_channel* channel);
   int (*get_cq_event)(ibv_comp_channel* channel, ibv_cq** cq);

@@ -84,6 +84,7 @@ class DeviceList {
   limits.max_cq = at_least_0(attr.max_cq);
   limits.max_mr = at_least_0(attr.max_mr);
   limits.max_pd = at_least_0(attr.max_pd);
+  limits.max_mw = at_least_0(attr.max_mw);
   limits.max_srq = at_least_0(attr.max_srq);
   limits.max_srq_wr = at_least_0(attr.max_srq_wr);
   limits.max_qp_wr = at_least_0(attr.max_qp_wr);

@@ -213,6 +213,29 @@ Result<void> VerbsNic::dereg_mr(ibv_mr* mr, Deadline) {
   return {};
 }
 
+Result<ibv_mw*> VerbsNic::alloc_mw(ibv_pd* pd) {
+  const std::lock_guard lock(mutex_);
+  const auto at = pds_.find(pd);
+  if (at == pds_.end()) return stranger("alloc_mw", "protection domain");
+  ibv_mw* mw = library_.alloc_mw(pd, IBV_MW_TYPE_2);
+  if (mw == nullptr) return refused("ibv_alloc_mw", errno, "a memory window of type 2");
+  mws_.emplace(mw, pd);
+  ++at->second.users;
+  return mw;
+}
+
+Result<void> VerbsNic::dealloc_mw(ibv_mw* mw, Deadline) {
+  const std::lock_guard lock(mutex_);
+  const auto at = mws_.find(mw);
+  if (at == mws_.end()) return stranger("dealloc_mw", "memory window");
+  if (const int failed = library_.dealloc_mw(mw); failed != 0) {
+    return refused("ibv_dealloc_mw", cause_of(failed), "to release the memory window");
+  }
+  --pds_.at(at->second).users;
+  mws_.erase(at);
+  return {};
+}
+
 Window VerbsNic::window_of(const ibv_mr* mr) const noexcept {
   const std::lock_guard lock(mutex_);
   const MrEntry& entry = mrs_.find(mr)->second;
@@ -585,7 +608,8 @@ Nic::Objects VerbsNic::objects() const {
                   .qps = count(qps_),
                   .channels = channel_count_,
                   .arenas = arenas_,
-                  .srqs = count(srqs_)};
+                  .srqs = count(srqs_),
+                  .mws = count(mws_)};
   for (const auto& [qp, entry] : qps_) objects.imports += count(entry.imports);
   return objects;
 }

@@ -44,6 +44,9 @@ class VerbsNic final : public Nic {
   Result<void> detach(std::uint64_t memory_id) override;
   Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) override;
   Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) override;
+  Result<ibv_mw*> alloc_mw(ibv_pd* pd) override;
+  Result<void> dealloc_mw(ibv_mw* mw, Deadline deadline) override;
+  using Nic::window_of;
   Window window_of(const ibv_mr* mr) const noexcept override;
   Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) override;
   Result<void> release_window(ibv_qp* qp, const Window& window) override;
@@ -136,6 +139,7 @@ class VerbsNic final : public Nic {
   mutable std::mutex mutex_;
   std::unordered_map<ibv_pd*, PdEntry> pds_;
   std::unordered_map<const ibv_mr*, MrEntry> mrs_;
+  std::unordered_map<const ibv_mw*, ibv_pd*> mws_;
   std::unordered_map<ibv_cq*, CqEntry> cqs_;
   std::unordered_map<ibv_srq*, SrqEntry> srqs_;
   std::unordered_map<const ibv_qp*, QpEntry> qps_;

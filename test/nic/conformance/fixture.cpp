@@ -232,6 +232,7 @@ void Bare::TearDown() {
     EXPECT_EQ(left.qps, 0U);
     EXPECT_EQ(left.channels, 0U);
     EXPECT_EQ(left.srqs, 0U);
+    EXPECT_EQ(left.mws, 0U);
     EXPECT_EQ(left.arenas, 0U);
     EXPECT_EQ(left.imports, 0U);
     EXPECT_EQ(left.peers, 0U);

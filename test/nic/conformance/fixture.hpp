@@ -150,6 +150,16 @@ class Request {
     wr_.imm_data = network_order;
     return *this;
   }
+  /// Of a memory window of type 2.
+  Request& bind(ibv_mw* mw, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept {
+    wr_.bind_mw = {mw, rkey, info};
+    return *this;
+  }
+  /// For IBV_WR_LOCAL_INV and IBV_WR_SEND_WITH_INV.
+  Request& invalidate(std::uint32_t rkey) noexcept {
+    wr_.invalidate_rkey = rkey;
+    return *this;
+  }
   /// Instead of IBV_SEND_SIGNALED alone.
   Request& flags(unsigned flags) noexcept {
     wr_.send_flags = flags;

@@ -24,26 +24,6 @@ TEST_P(Soft, DatagramsAreUnsupported) {
   EXPECT_STATUS(a.nic->create_qp(a.pd.get(), options), Status::kUnsupported);
 }
 
-TEST_P(Soft, MemoryOutsideArenasIsUnsupported) {
-  std::array<std::byte, 4096> local{};
-  EXPECT_STATUS(a.nic->reg_mr(a.pd.get(), local.data(), local.size(), reinterpret_cast<std::uint64_t>(local.data()),
-                              IBV_ACCESS_LOCAL_WRITE),
-                Status::kUnsupported);
-  // Half in an arena is outside.
-  EXPECT_STATUS(a.nic->reg_mr(a.pd.get(), a.at(4096), a.arena.size(), a.address(4096), kAllAccess),
-                Status::kUnsupported);
-}
-
-TEST_P(Soft, WindowsAndInvalidationAreRefusedWhenPosting) {
-  for (const ibv_wr_opcode opcode : {IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
-    SCOPED_TRACE(testing::Message() << "opcode " << opcode);
-    const int refused = Request(opcode, 1).gather(a.sge(0, 8)).post(a);
-    EXPECT_TRUE(refused == EOPNOTSUPP || refused == EINVAL) << refused;
-  }
-  expect_quiet(1ms);
-  EXPECT_EQ(a.state(), IBV_QPS_RTS);
-}
-
 TEST_P(Soft, PeerIsThisProcess) {
   const auto peer = a.nic->peer_of(a.qp.get());
   ASSERT_OK(peer);

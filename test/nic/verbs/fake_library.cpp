@@ -267,6 +267,15 @@ struct FakeLibrary::Table {
     return mr;
   }
   static int dereg_mr(ibv_mr* mr) { return fake().release(mr); }
+  static ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+    auto* mw = make_in<ibv_mw>(pd->context, "mw");
+    if (mw == nullptr) return nullptr;
+    mw->pd = pd;
+    mw->type = type;
+    mw->rkey = fake().next_number_++;
+    return mw;
+  }
+  static int dealloc_mw(ibv_mw* mw) { return fake().release(mw); }
   static ibv_comp_channel* create_comp_channel(ibv_context* context) {
     return make_in<FakeChannel>(context, "channel");
   }
@@ -361,6 +370,8 @@ FakeLibrary::FakeLibrary()
              .alloc_parent_domain = Table::alloc_parent_domain,
              .reg_mr = Table::reg_mr,
              .dereg_mr = Table::dereg_mr,
+             .alloc_mw = Table::alloc_mw,
+             .dealloc_mw = Table::dealloc_mw,
              .create_comp_channel = Table::create_comp_channel,
              .destroy_comp_channel = Table::destroy_comp_channel,
              .get_cq_event = Table::get_cq_event,

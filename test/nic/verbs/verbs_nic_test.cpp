@@ -37,6 +37,7 @@ struct Scene {
   std::optional<std::uint64_t> arena;
   Pd pd;
   Mr mr;
+  Mw mw;
   Channel channel;
   Cq cq;
   ibv_srq* srq = nullptr;
@@ -49,6 +50,8 @@ struct Scene {
     pd = Pd(*nic, made_pd);
     VERBENA_ASSIGN(ibv_mr * made_mr, nic->reg_mr(pd.get(), memory.data(), memory.size(), 0x7000, kAllAccess));
     mr = Mr(*nic, made_mr);
+    VERBENA_ASSIGN(ibv_mw * made_mw, nic->alloc_mw(pd.get()));
+    mw = Mw(*nic, made_mw);
     VERBENA_ASSIGN(ibv_comp_channel * made_channel, nic->create_channel());
     channel = Channel(*nic, made_channel);
     VERBENA_ASSIGN(ibv_cq * made_cq, nic->create_cq(64, channel.get()));
@@ -76,6 +79,7 @@ struct Scene {
     }
     cq.reset();
     channel.reset();
+    mw.reset();
     mr.reset();
     pd.reset();
     if (nic != nullptr) {
@@ -132,8 +136,9 @@ void fail_every_call(FakeLibrary& library) {
       library.fail_acquire = 0;
       if (result) {
         // What is optional: a thread domain, a larger inline size. All the rest is there and works.
-        EXPECT_EQ(scene.nic->objects(),
-                  (Nic::Objects{.pds = 1, .mrs = 1, .cqs = 1, .qps = 1, .channels = 1, .imports = 1}));
+        EXPECT_EQ(
+            scene.nic->objects(),
+            (Nic::Objects{.pds = 1, .mrs = 1, .cqs = 1, .qps = 1, .channels = 1, .imports = 1, .srqs = 1, .mws = 1}));
         EXPECT_EQ(scene.nic->qp_state(scene.qp.get()), IBV_QPS_RTS);
       } else {
         ++failures;
@@ -190,6 +195,7 @@ TEST_F(VerbsNicTest, RefusedReleases) {
   EXPECT_EQ(library_.live("td"), 0U);
   EXPECT_EQ(library_.live("parent"), 0U);
   retried([&, channel = scene_.channel.release()] { return nic.destroy_channel(channel); });
+  retried([&, mw = scene_.mw.release()] { return nic.dealloc_mw(mw, soon()); });
   retried([&, mr = scene_.mr.release()] { return nic.dereg_mr(mr, soon()); });
   retried([&, pd = scene_.pd.release()] { return nic.dealloc_pd(pd); });
   EXPECT_EQ(nic.objects(), Nic::Objects{});
@@ -212,6 +218,7 @@ TEST_F(VerbsNicTest, StrangersAreRefused) {
   Nic& nic = *scene_.nic;
   ibv_pd pd{};
   ibv_mr mr{};
+  ibv_mw mw{};
   ibv_cq cq{};
   ibv_qp qp{};
   ibv_srq srq{};
@@ -219,6 +226,8 @@ TEST_F(VerbsNicTest, StrangersAreRefused) {
   EXPECT_STATUS(nic.dealloc_pd(&pd), Status::kBadArgument);
   EXPECT_STATUS(nic.reg_mr(&pd, scene_.memory.data(), 8, 0, kAllAccess), Status::kBadArgument);
   EXPECT_STATUS(nic.dereg_mr(&mr, soon()), Status::kBadArgument);
+  EXPECT_STATUS(nic.alloc_mw(&pd), Status::kBadArgument);
+  EXPECT_STATUS(nic.dealloc_mw(&mw, soon()), Status::kBadArgument);
   EXPECT_STATUS(nic.destroy_cq(&cq), Status::kBadArgument);
   EXPECT_STATUS(nic.create_cq(4, &channel), Status::kBadArgument);
   EXPECT_STATUS(nic.destroy_qp(&qp), Status::kBadArgument);

@@ -1,0 +1,75 @@
+// Receiving in the place of an owner that does not poll.
+//
+// A SEND for which a receive is posted completes whether its receiver polls or not, as far as the ring has room. Where
+// it has none and nothing moves for a millisecond, the sender asks the peer's control thread, which keeps the owner out
+// of poll (as for any change of what a poll reads) and copies what is in the ring to the receives, its completions to a
+// list that the owner's next poll takes over. What is not plainly in order is left for the owner: errors,
+// invalidations, and everything of a shared receive queue, whose receives are the owner's to hand out.
+#include "nic/soft/path.hpp"
+
+namespace verbena::nic::soft {
+
+namespace {
+
+/// Slots that are taken at a time, 4 MiB: about a millisecond in which the owner's polls find nothing.
+constexpr int kSlotsAtATime = 1024;
+
+/// One slot of the ring. False when it is left for the owner.
+bool take_one(SoftQp& qp) noexcept {
+  SlotView view;
+  if (!qp.rx.peek(view) || view.kind == SlotKind::kSendInv) return false;
+  // The owner may be posting receives: what is published counts, and is written before.
+  const Segment taken = take_segment(qp, view, qp.own->receives.posted.load(std::memory_order_acquire));
+  if (taken != Segment::kWhole && taken != Segment::kPart) return false;
+  if (taken == Segment::kWhole) {
+    // There is room: one a receive, and no receive is posted anew before the completion of its predecessor is polled.
+    Cqe& entry = qp.early[qp.early_tail & qp.receive_mask];
+    fill(entry, qp, 0, IBV_WC_SUCCESS, IBV_WC_RECV);
+    end_message(qp, view, entry);
+    ++qp.early_tail;
+    ++qp.rq_done;
+  }
+  qp.rx.advance();
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t take_after_ticks() noexcept { return static_cast<std::uint64_t>(1000 * ticks_per_us()); }
+
+bool may_ask_to_take(const SoftQp& qp) noexcept {
+  return qp.stall == SoftQp::Stall::kRoom && qp.take_asked < qp.stall_start && qp.scq->room() > 0;
+}
+
+void ask_to_take(SoftQp& qp) noexcept {
+  const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
+  const std::uint64_t now = ticks_now();
+  if (remote == nullptr || !may_ask_to_take(qp) || now - qp.stall_start < take_after_ticks()) return;
+  Request take;
+  take.type = RequestType::kTake;
+  take.your_qp = remote->qp_num;
+  // A socket that is full takes it at a later poll.
+  if (!send_message(remote->peer->socket.get(), std::as_bytes(std::span(&take, 1)), {})) return;
+  qp.take_asked = now;
+  count_service();
+}
+
+void take_over_early(SoftQp& qp) noexcept {
+  SoftCq& cq = *qp.rcq;
+  for (; qp.early_head != qp.early_tail && cq.room() > 0; ++qp.early_head) {
+    cq.ring[cq.tail++ & cq.mask] = qp.early[qp.early_head & qp.receive_mask];
+  }
+  if (qp.early_head != qp.early_tail) cq.control.fetch_or(SoftCq::kAttention, std::memory_order_relaxed);
+}
+
+bool receive_early(SoftQp& qp) noexcept {
+  if (qp.rx_remote == nullptr) return false;  // The owner has not polled since it was connected.
+  int taken = 0;
+  while (taken < kSlotsAtATime && take_one(qp)) ++taken;
+  if (taken == 0) return false;
+  qp.rx.publish_progress(qp.own->consumer.consumed);
+  ring_credit(*qp.rx_remote);
+  return true;
+}
+
+}  // namespace verbena::nic::soft

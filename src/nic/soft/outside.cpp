@@ -1,0 +1,243 @@
+// Memory of peers that lies in no arena, and so is not mapped here.
+//
+// READ and WRITE go through process_vm_readv and process_vm_writev, inside the QP's access word as any other access.
+// Where the kernel refuses those (yama, seccomp, another user), and for atomics, which must be the target's own
+// instructions, the target's service thread works: its control thread, which sleeps until a peer's message comes. The
+// request and the bytes of a WRITE lie in the initiator's shared memory, the answer and the bytes of a READ in the
+// target's (ServiceBlock): each written by its owner alone. Key, range and rights are checked by the target then, under
+// the mutex that dereg_mr takes; an initiator that is gone leaves nothing to wait for, and a target that is gone, or
+// does not answer within the QP's retries, fails the work request.
+#include "nic/soft/path.hpp"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+
+namespace verbena::nic::soft {
+
+namespace {
+
+/// The rights that a work request needs at the peer.
+[[nodiscard]] std::uint32_t rights_for(ibv_wr_opcode opcode) noexcept {
+  switch (opcode) {
+    case IBV_WR_RDMA_READ: return IBV_ACCESS_REMOTE_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_ACCESS_REMOTE_ATOMIC;
+    default: return IBV_ACCESS_REMOTE_WRITE;
+  }
+}
+
+struct Target {
+  std::uint64_t address = 0;  // In the IO virtual addresses of the key.
+  std::uint32_t rkey = 0;
+  std::uint64_t length = 0;
+};
+
+/// As remote_address, for an import that is not mapped: where it is in the peer's process, or nothing.
+[[nodiscard]] std::optional<std::uint64_t> outside_address(const RemoteQp& remote, const Target& target,
+                                                           std::uint32_t needed) noexcept {
+  if (!is_outside(remote, target.rkey)) return std::nullopt;
+  const Import& key = remote.peer->imports[key_index(target.rkey)];
+  if (key.live->load(std::memory_order_acquire) != key.word.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::uint64_t offset = target.address - key.iova;
+  if ((key.domain != remote.pd && key.domain != remote.window_domain) || target.address < key.iova ||
+      offset > key.length || target.length > key.length - offset ||
+      ((key.access >> kOutsideShift) & remote.access & needed) != needed) {
+    return std::nullopt;
+  }
+  return reinterpret_cast<std::uint64_t>(key.base) + offset;
+}
+
+enum class Copied : std::uint8_t { kAll, kDenied, kFault, kGone };
+
+/// One READ or WRITE by the kernel. Partial transfers go on where they ended, until nothing more is moved.
+Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                      std::uint64_t there) noexcept {
+  const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
+  std::uint64_t done = 0;
+  const std::uint64_t length = total_length(wr);
+  while (done < length) {
+    std::array<iovec, kMaxSge> local{};
+    std::size_t parts = 0;
+    std::uint64_t skip = done;
+    for (int i = 0; i < wr.num_sge; ++i) {
+      const ibv_sge& sge = wr.sg_list[i];
+      if (skip >= sge.length) {
+        skip -= sge.length;
+        continue;
+      }
+      std::byte* const at = sge_address(qp, sge, is_inline, 0);
+      if (at == nullptr) return Copied::kFault;  // Deregistered since it was checked.
+      local[parts++] = {at + skip, sge.length - skip};
+      skip = 0;
+    }
+    const iovec far{reinterpret_cast<void*>(there + done), length - done};
+    const pid_t pid = remote.peer->process.pid;  // The kernel's word, from SO_PEERCRED.
+    count_copy();
+    const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
+                                  : ::process_vm_writev(pid, local.data(), parts, &far, 1, 0);
+    if (moved > 0) {
+      done += static_cast<std::uint64_t>(moved);
+    } else if (moved == 0 || errno == EFAULT) {
+      return Copied::kFault;
+    } else if (errno == ESRCH) {
+      return Copied::kGone;
+    } else if (errno != EINTR) {
+      return Copied::kDenied;
+    }
+  }
+  return Copied::kAll;
+}
+
+/// Writes the next request, or the same again that the socket did not take, and tells the peer.
+void ask_service(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                 const Target& target) noexcept {
+  ServiceBlock& own = *qp.service;
+  if (!qp.is_asking) {
+    const bool is_atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    own.ask.op = wr.opcode == IBV_WR_RDMA_READ              ? ServiceOp::kRead
+                 : wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP   ? ServiceOp::kCompareSwap
+                 : wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? ServiceOp::kFetchAdd
+                                                            : ServiceOp::kWrite;
+    own.ask.rkey = target.rkey;
+    own.ask.address = target.address + qp.served_bytes;
+    own.ask.length = std::min<std::uint64_t>(target.length - qp.served_bytes, kServiceBytes);
+    own.ask.compare_add = is_atomic ? wr.wr.atomic.compare_add : 0;
+    own.ask.swap = is_atomic ? wr.wr.atomic.swap : 0;
+    if (own.ask.op == ServiceOp::kWrite) gather(qp, wr, is_inline, qp.served_bytes, own.written, own.ask.length);
+    own.ask.number.store(++qp.asked, std::memory_order_release);
+    qp.is_asking = true;
+    qp.is_ask_sent = false;
+    count_service();
+  }
+  if (qp.is_ask_sent) return;
+  Request serve;
+  serve.type = RequestType::kServe;
+  serve.your_qp = remote.qp_num;
+  qp.is_ask_sent = send_message(remote.peer->socket.get(), std::as_bytes(std::span(&serve, 1)), {});
+}
+
+}  // namespace
+
+bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept {
+  const std::uint32_t index = key_index(rkey);
+  if ((rkey & kRemoteKeyBit) == 0 || index >= remote.peer->imports.size()) return false;
+  const Import& key = remote.peer->imports[index];
+  return key.rkey.load(std::memory_order_acquire) == rkey && key.memory_id == kProcessMemory;
+}
+
+bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept {
+  return remote.service->answer.number.load(std::memory_order_acquire) == qp.asked;
+}
+
+std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                               std::uint64_t sq_index, std::uint64_t* old) noexcept {
+  const Target target = old != nullptr ? Target{wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, 8}
+                                       : Target{wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, total_length(wr)};
+  if (!qp.is_asking && qp.served_bytes == 0) {
+    const AccessGuard guard(qp);
+    const auto there = outside_address(remote, target, rights_for(wr.opcode));
+    if (!there) return refuse_remote(qp, remote, wr, sq_index);
+    if (old == nullptr && !remote.peer->denies_copies.load(std::memory_order_relaxed)) {
+      switch (copy_by_kernel(qp, remote, wr, is_inline, *there)) {
+        case Copied::kAll: return std::nullopt;
+        case Copied::kFault: return refuse_remote(qp, remote, wr, sq_index);
+        case Copied::kGone: return stall(qp, SoftQp::Stall::kPeer);  // What is known of it comes soon.
+        case Copied::kDenied: remote.peer->denies_copies.store(true, std::memory_order_relaxed); break;
+      }
+    }
+  }
+  if (!qp.is_asking || !is_served(qp, remote)) {
+    ask_service(qp, remote, wr, is_inline, target);
+    return stall(qp, SoftQp::Stall::kService);
+  }
+  // The peer's words, each read once; the bytes are taken as they are.
+  qp.is_asking = false;
+  const ServiceBlock& theirs = *remote.service;
+  if (theirs.answer.answer != ServiceAnswer::kDone) {
+    qp.served_bytes = 0;
+    return refuse_remote(qp, remote, wr, sq_index);
+  }
+  const std::uint64_t length = qp.service->ask.length;
+  if (old != nullptr) *old = theirs.answer.old;
+  if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.served_bytes, theirs.read, length);
+  qp.served_bytes += length;
+  if (qp.served_bytes < target.length) {
+    ask_service(qp, remote, wr, is_inline, target);
+    // Each answer is progress: the peer has its time again.
+    qp.stall = SoftQp::Stall::kNone;
+    return stall(qp, SoftQp::Stall::kService);
+  }
+  qp.served_bytes = 0;
+  return std::nullopt;
+}
+
+// --- the target: its control thread ---------------------------------------------------------------------------------
+
+/// Where what the peer asks for is, if it may have it. `ask` is a private copy; the key's entry is this process's own.
+std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask, std::uint32_t needed) noexcept {
+  const std::uint32_t index = key_index(ask.rkey);
+  if ((ask.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= options_.max_mr) return nullptr;
+  const KeyEntry& entry = shared_key(index);
+  const std::uint32_t domain = entry.domain.load(std::memory_order_relaxed);
+  const std::uint64_t offset = ask.address - entry.iova;
+  if (static_cast<std::uint32_t>(entry.live.load(std::memory_order_acquire)) != ask.rkey ||
+      entry.memory_id != kProcessMemory || (domain != qp.spd->id && domain != window_domain(qp.qp_num)) ||
+      ask.address < entry.iova || offset > entry.length || ask.length > entry.length - offset ||
+      (entry.access & qp.access_flags & needed) != needed) {
+    return nullptr;
+  }
+  return reinterpret_cast<std::byte*>(entry.memory_offset + offset);
+}
+
+void SoftNic::serve_outside(SoftQp& qp) noexcept {
+  RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
+  if (remote == nullptr || qp.state_now() == IBV_QPS_ERR) return;
+  // Copied once, then checked: the peer can write it at any time.
+  const ServiceBlock& theirs = *remote->service;
+  ServiceBlock& own = *qp.service;
+  const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
+  if (number == remote->served) return;
+  remote->served = number;
+  ServiceBlock::Ask ask{};
+  ask.op = theirs.ask.op;
+  ask.rkey = theirs.ask.rkey;
+  ask.address = theirs.ask.address;
+  ask.length = theirs.ask.length;
+  ask.compare_add = theirs.ask.compare_add;
+  ask.swap = theirs.ask.swap;
+  const bool is_atomic = ask.op == ServiceOp::kCompareSwap || ask.op == ServiceOp::kFetchAdd;
+  const bool is_known = is_atomic || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
+  const std::uint32_t needed = is_atomic                    ? IBV_ACCESS_REMOTE_ATOMIC
+                               : ask.op == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ
+                                                            : IBV_ACCESS_REMOTE_WRITE;
+  std::byte* at = nullptr;
+  if (is_known && ask.length <= kServiceBytes && (!is_atomic || ask.length == 8)) {
+    at = address_for_peer(qp, ask, needed);
+  }
+  if (is_atomic && reinterpret_cast<std::uintptr_t>(at) % 8 != 0) at = nullptr;
+  if (at == nullptr) {
+    own.answer.answer = ServiceAnswer::kRefused;
+  } else {
+    own.answer.answer = ServiceAnswer::kDone;
+    if (ask.op == ServiceOp::kRead) {
+      std::memcpy(own.read, at, ask.length);
+    } else if (ask.op == ServiceOp::kWrite) {
+      std::memcpy(at, theirs.written, ask.length);
+    } else {
+      std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
+      std::uint64_t old = ask.compare_add;
+      if (ask.op == ServiceOp::kFetchAdd) {
+        old = word.fetch_add(ask.compare_add, std::memory_order_seq_cst);
+      } else {
+        word.compare_exchange_strong(old, ask.swap, std::memory_order_seq_cst);
+      }
+      own.answer.old = old;
+    }
+  }
+  own.answer.number.store(number, std::memory_order_release);
+  ring_credit(*remote);
+}
+
+}  // namespace verbena::nic::soft
