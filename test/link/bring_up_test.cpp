@@ -50,6 +50,8 @@ class NotingNic final : public nic::Nic {
   [[nodiscard]] Result<void> destroy_cq(ibv_cq*) override { return none(); }
   [[nodiscard]] Result<ibv_srq*> create_srq(ibv_pd*, std::uint32_t, std::uint32_t) override { return none(); }
   [[nodiscard]] Result<void> destroy_srq(ibv_srq*) override { return none(); }
+  [[nodiscard]] Result<ibv_mw*> alloc_mw(ibv_pd*) override { return none(); }
+  [[nodiscard]] Result<void> dealloc_mw(ibv_mw*, Deadline) override { return none(); }
   [[nodiscard]] Result<ibv_qp*> create_qp(ibv_pd*, nic::QpOptions&) override { return none(); }
   [[nodiscard]] Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) override {
     calls.push_back({qp, attr, mask, deadline.ticks()});
