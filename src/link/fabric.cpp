@@ -66,6 +66,12 @@ std::string address_of(const nic::DeviceFacts& facts) {
   return is_address ? std::string(nic::verbs::gid_text(facts.gid.gid).data()) : std::string();
 }
 
+/// Without any, librdmacm is not to be asked: it prints what it misses.
+bool has_devices() {
+  const auto devices = nic::list_devices();
+  return devices && !devices->empty();
+}
+
 /// Of an error's sentence the cause, without the fix: that is for those who want the device.
 std::string cause_of(const Error& error) {
   const std::string_view text = error.text();
@@ -115,7 +121,7 @@ Result<void> Fabric::choose(const FabricOptions& options, Deadline deadline) {
   const char* why = "the first usable RDMA device";
   if (bootstrap_ == Bootstrap::kCm && where == Where::kLoopback)
     return open_soft(options, fmt::format("{} is a loopback address, which no RDMA device has", options.address));
-  if (bootstrap_ == Bootstrap::kCm && where == Where::kAddress) {
+  if (bootstrap_ == Bootstrap::kCm && where == Where::kAddress && has_devices()) {
     const auto place = options.role == Role::kServer ? cm::place_of(options.address)
                                                      : cm::place_towards(options.address, options.port, deadline);
     if (!place) return open_soft(options, cause_of(place.error()));

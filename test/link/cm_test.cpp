@@ -210,6 +210,7 @@ TEST_F(CmTest, OtherDevicesAreNamed) {
   EXPECT_TRUE(contains(dialed.error(), "fake_9") && contains(dialed.error(), "fake_0")) << dialed.error().text();
   EXPECT_STATUS(manager_->listen({.address = "10.0.0.1"}), Status::kBadArgument);
   EXPECT_OK(manager_->listen({.address = ""}));
+  EXPECT_STATUS(manager_->listen({.address = "127.0.0.1"}), Status::kNotFound);
 }
 
 TEST_F(CmTest, ClosedListenerSaysSoAndRefuses) {

@@ -176,10 +176,15 @@ struct FakeCm::Table {
       errno = EADDRINUSE;
       return -1;
     }
+    std::memcpy(&id.base.route.addr.src_storage, address,
+                address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    // The kernel takes loopback, and ties it to no device.
+    const bool is_loopback = address->sa_family == AF_INET &&
+                             reinterpret_cast<sockaddr_in*>(address)->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
     const bool is_any = address->sa_family == AF_INET6
                             ? IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<sockaddr_in6*>(address)->sin6_addr)
                             : reinterpret_cast<sockaddr_in*>(address)->sin_addr.s_addr == INADDR_ANY;
-    if (!is_any) set_place(id);
+    if (!is_any && !is_loopback) set_place(id);
     return 0;
   }
   static int listen(rdma_cm_id* raw, int) {

@@ -66,7 +66,7 @@ class Server {
  public:
   explicit Server(const Arguments& more = {}) : process_(with({"server", "-p", "0", "-d", device()}, more)) {
     const std::string line = process_.first_line();
-    const std::size_t at = line.find("serving on 127.0.0.1:");
+    const std::size_t at = line.find("serving on ");
     if (at != std::string::npos) port_ = line.substr(line.rfind(':') + 1);
   }
   [[nodiscard]] const std::string& port() const noexcept { return port_; }

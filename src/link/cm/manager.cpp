@@ -59,6 +59,12 @@ ibv_gid gid_of(const sockaddr& address) noexcept {
   return gid;
 }
 
+bool is_any(const sockaddr& address) noexcept {
+  if (address.sa_family == AF_INET6)
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
 /// The other side, out of an event's parameters: CM has told its queue pair, its private data the rest.
 Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
   const rdma_conn_param& param = event.param.conn;
@@ -390,7 +396,9 @@ Result<Id> bind_to(const CmLibrary& library, const std::string& address, std::ui
 Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& options) {
   VERBENA_ASSIGN(Id id, bind_to(library_, options.address, options.port));
   const HostPort name(options.address, options.port);
-  // Null while the address is any.
+  // No device: the address is any, or loopback, where nobody could reach it.
+  if (id->verbs == nullptr && !is_any(id->route.addr.src_addr))
+    return refused("rdma_bind_addr", ENODEV, {.peer = name.c_str()});
   if (id->verbs != nullptr && std::strcmp(id->verbs->device->name, nic_.name()) != 0)
     return fail(Status::kBadArgument, "Listener::open", 0,
                 "{} is an address of device {} and not of {}: listen on one of its own, or choose that device",
