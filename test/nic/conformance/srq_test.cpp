@@ -24,7 +24,7 @@ class SharedReceives : public Bare {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(Bare::SetUp());
-    ASSERT_NO_FATAL_FAILURE(make_all(7));
+    ASSERT_NO_FATAL_FAILURE(make_all());
   }
   void TearDown() override {
     b_qps_.clear();
@@ -32,9 +32,9 @@ class SharedReceives : public Bare {
     srq_.reset();
     Bare::TearDown();
   }
-  void make_all(std::uint8_t rnr_retry) {
+  void make_all() {
     SideOptions options;
-    options.rnr_retry = rnr_retry;
+    options.rnr_retry = rnr_retry_;
     ASSERT_NO_FATAL_FAILURE(make(a, options));
     ASSERT_NO_FATAL_FAILURE(make(b, options));
     const auto srq = b.nic->create_srq(b.pd.get(), kDepth, 4);
@@ -85,6 +85,7 @@ class SharedReceives : public Bare {
     EXPECT_TRUE(matches(b.bytes(buffer(number), length), pattern));
   }
 
+  std::uint8_t rnr_retry_ = 7;  ///< For ever.
   Srq srq_;
   std::vector<Qp> a_qps_;
   std::vector<Qp> b_qps_;
@@ -262,10 +263,7 @@ TEST_P(SharedReceives, PostingFromAnotherThreadWakesTheOwner) {
 
 class SharedReceivesRnr : public SharedReceives {
  protected:
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(Bare::SetUp());
-    ASSERT_NO_FATAL_FAILURE(make_all(0));
-  }
+  SharedReceivesRnr() { rnr_retry_ = 0; }
 };
 VERBENA_FOR_EVERY_NIC(SharedReceivesRnr);
 
