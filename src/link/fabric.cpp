@@ -42,13 +42,6 @@ bool is_loopback(const sockaddr& address) noexcept {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-bool is_any(const sockaddr& address) noexcept {
-  if (address.sa_family == AF_INET)
-    return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == htonl(INADDR_ANY);
-  return address.sa_family == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-}
-
 /// Where an automatic choice looks for the device.
 enum class Where : std::uint8_t { kAnywhere, kLoopback, kAddress };
 Result<Where> where_is(const std::string& address) {

@@ -154,6 +154,13 @@ Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags
               host, gai_strerror(error), saved != 0 ? ": " : "", saved != 0 ? describe_errno(saved) : "");
 }
 
+bool is_any(const sockaddr& address) noexcept {
+  if (address.sa_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == htonl(INADDR_ANY);
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 Deadline share_of(Deadline deadline, unsigned addresses) noexcept {
   if (deadline.is_never() || addresses <= 1) return deadline;
   return Deadline::after(deadline.left() / addresses);

@@ -35,6 +35,8 @@ inline constexpr unsigned kMaxAddresses = 8;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 /// Numbers are taken as they are and ask no resolver. `flags` as of getaddrinfo. Errors: kNotFound, kNoMemory.
 [[nodiscard]] Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags) noexcept;
+/// 0.0.0.0 or ::.
+[[nodiscard]] bool is_any(const sockaddr& address) noexcept;
 /// Of `deadline` an equal share for each of `addresses` still to be tried: a dead first one must not use it all up.
 [[nodiscard]] Deadline share_of(Deadline deadline, unsigned addresses) noexcept;
 

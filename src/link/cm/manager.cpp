@@ -59,12 +59,6 @@ ibv_gid gid_of(const sockaddr& address) noexcept {
   return gid;
 }
 
-bool is_any(const sockaddr& address) noexcept {
-  if (address.sa_family == AF_INET6)
-    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-  return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == htonl(INADDR_ANY);
-}
-
 /// The other side, out of an event's parameters: CM has told its queue pair, its private data the rest.
 Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
   const rdma_conn_param& param = event.param.conn;
