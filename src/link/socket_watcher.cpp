@@ -1,13 +1,12 @@
 #include "link/socket_watcher.hpp"
 
 #include "base/error.hpp"
-#include "host/topology.hpp"
+#include "host/thread.hpp"
 
 #include <sys/epoll.h>
 
 #include <array>
 #include <cerrno>
-#include <system_error>
 
 namespace verbena::link {
 
@@ -34,13 +33,7 @@ Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {
   epoll_event stop{.events = EPOLLIN, .data = {.fd = watcher->stop_.get()}};
   if (epoll_ctl(watcher->epoll_.get(), EPOLL_CTL_ADD, watcher->stop_.get(), &stop) != 0)
     return fail_system("epoll_ctl", errno, "watching for peers that leave");
-  try {
-    watcher->thread_ = std::thread([raw = watcher.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    return fail(Status::kLimit, "pthread_create", error.code().value(),
-                "the thread that hears of peers that leave could not be started: raise the limit on processes "
-                "(ulimit -u)");
-  }
+  VERBENA_ASSIGN(watcher->thread_, host::start_thread("verbena-peers", [raw = watcher.get()] { raw->run(); }));
   return watcher;
 }
 
@@ -60,8 +53,6 @@ Result<Lifeline> SocketWatcher::take(Fd socket) {
 }
 
 void SocketWatcher::run() noexcept {
-  host::block_signals_in_this_thread();
-  host::name_this_thread("verbena-peers");
   std::array<epoll_event, 16> events;
   for (;;) {
     // Sleeps until a peer leaves, or the owner ends.

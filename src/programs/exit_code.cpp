@@ -1,13 +1,25 @@
 #include "programs/exit_code.hpp"
 
 #include <algorithm>
+#include <csignal>
+#include <exception>
 
 namespace verbena::programs {
 namespace {
 const char* program = "verbena-kv";
 }  // namespace
 
-void set_program(const char* name) noexcept { program = name; }
+int run_program(const char* name, Exit (*run)(int, char**), int argc, char** argv) {
+  program = name;
+  // A reader that goes away is an error of write(2), which says so.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return static_cast<int>(run(argc, argv));
+  } catch (const std::exception& error) {
+    complain("out of resources: {}; free memory, or ask for less", error.what());
+    return static_cast<int>(Exit::kError);
+  }
+}
 
 Exit exit_of(Status status) noexcept {
   switch (status) {

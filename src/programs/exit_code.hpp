@@ -26,8 +26,9 @@ enum class Exit : int {
 /// The exit code that an operation's status stands for.
 [[nodiscard]] Exit exit_of(Status status) noexcept;
 
-/// Whose complaints they are: "verbena-kv" unless said otherwise. Static storage. \thread main, before any complaint
-void set_program(const char* name) noexcept;
+/// The whole of a program's main: runs it as `name` (static storage), whose complaints begin with that, without
+/// SIGPIPE, and turns what is thrown for want of resources into an exit code. \thread main
+[[nodiscard]] int run_program(const char* name, Exit (*run)(int, char**), int argc, char** argv);
 /// One line on stderr: "verbena-kv: ...". Line breaks and other control characters in it become '?'.
 void complain_text(std::string_view text);
 

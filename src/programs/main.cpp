@@ -7,8 +7,6 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <csignal>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <string>
@@ -206,14 +204,5 @@ Exit run(int argc, char** argv) {
 }  // namespace verbena::programs
 
 int main(int argc, char** argv) {
-  using verbena::programs::complain;
-  using verbena::programs::Exit;
-  // A reader that goes away is an error of write(2), which says so.
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    return static_cast<int>(verbena::programs::run(argc, argv));
-  } catch (const std::exception& error) {
-    complain("out of resources: {}; free memory, or ask for less", error.what());
-    return static_cast<int>(Exit::kError);
-  }
+  return verbena::programs::run_program("verbena-kv", verbena::programs::run, argc, argv);
 }

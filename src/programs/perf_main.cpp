@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <csignal>
-#include <exception>
 #include <functional>
 #include <string>
 
@@ -92,15 +90,5 @@ Exit run(int argc, char** argv) {
 }  // namespace verbena::programs
 
 int main(int argc, char** argv) {
-  using verbena::programs::complain;
-  using verbena::programs::Exit;
-  verbena::programs::set_program("verbena-perf");
-  // A reader that goes away is an error of write(2), which says so.
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    return static_cast<int>(verbena::programs::run(argc, argv));
-  } catch (const std::exception& error) {
-    complain("out of resources: {}; free memory, or ask for less", error.what());
-    return static_cast<int>(Exit::kError);
-  }
+  return verbena::programs::run_program("verbena-perf", verbena::programs::run, argc, argv);
 }

@@ -3,7 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/fd.hpp"
-#include "host/topology.hpp"
+#include "host/thread.hpp"
 #include "link/cm/id.hpp"
 #include "link/cm/private_data.hpp"
 #include "link/socket.hpp"
@@ -19,7 +19,6 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <system_error>
 #include <thread>
 
 namespace verbena::link::cm {
@@ -109,13 +108,7 @@ Result<std::unique_ptr<Watcher>> Watcher::start(const CmLibrary& library) {
   std::unique_ptr<Watcher> watcher(new Watcher(library));
   VERBENA_ASSIGN(watcher->channel_, EventChannel::open(library));
   VERBENA_ASSIGN(watcher->stop_, make_eventfd());
-  try {
-    watcher->thread_ = std::thread([raw = watcher.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    return fail(Status::kLimit, "pthread_create", error.code().value(),
-                "the thread that hears of peers that leave could not be started: raise the limit on processes "
-                "(ulimit -u)");
-  }
+  VERBENA_ASSIGN(watcher->thread_, host::start_thread("verbena-cm", [raw = watcher.get()] { raw->run(); }));
   return watcher;
 }
 
@@ -126,8 +119,6 @@ Watcher::~Watcher() {
 }
 
 void Watcher::run() noexcept {
-  host::block_signals_in_this_thread();
-  host::name_this_thread("verbena-cm");
   std::array<pollfd, 2> fds = {{{stop_.get(), POLLIN, 0}, {channel_.fd(), POLLIN, 0}}};
   for (;;) {
     // Sleeps until a peer leaves, or the manager ends.

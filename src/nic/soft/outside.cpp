@@ -74,6 +74,9 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
     }
     const iovec far{reinterpret_cast<void*>(there + done), length - done};
     const pid_t pid = remote.peer->process.pid;  // The kernel's word, from SO_PEERCRED.
+    // The number may be another process's once the peer's is gone. It cannot be, and come round again, between this
+    // look and the copy.
+    if (remote.peer->pidfd && wait_readable(remote.peer->pidfd.get(), Deadline::now())) return Copied::kGone;
     count_copy();
     const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
                                   : ::process_vm_writev(pid, local.data(), parts, &far, 1, 0);

@@ -4,7 +4,7 @@
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
-#include "host/topology.hpp"
+#include "host/thread.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -152,11 +152,7 @@ Result<void> SoftNic::open_rendezvous() {
       add_source(stir_.get(), EPOLLIN, {Source::Kind::kStir}) == 0) {
     return fail_system("epoll_ctl", errno, "opening the soft NIC");
   }
-  control_ = std::thread([this] {
-    host::block_signals_in_this_thread();
-    host::name_this_thread("verbena-nic");
-    control_loop();
-  });
+  VERBENA_ASSIGN(control_, host::start_thread("verbena-nic", [this] { control_loop(); }));
   return {};
 }
 

@@ -1,6 +1,6 @@
 // Opening an RDMA device: which device, port and GID, and what the device can do.
 #include "base/error.hpp"
-#include "host/topology.hpp"
+#include "host/thread.hpp"
 #include "nic/verbs/verbs_nic.hpp"
 
 #include <fcntl.h>
@@ -12,7 +12,6 @@
 #include <limits>
 #include <span>
 #include <string_view>
-#include <system_error>
 
 namespace verbena::nic::verbs {
 
@@ -296,16 +295,7 @@ Result<void> VerbsNic::start_events() {
     return fail_system("fcntl", errno, "making a device's event descriptor non-blocking");
   }
   VERBENA_ASSIGN(stop_, make_eventfd());
-  try {
-    events_ = std::thread([this] {
-      host::block_signals_in_this_thread();
-      host::name_this_thread("verbena-events");
-      event_loop();
-    });
-  } catch (const std::system_error& error) {
-    return fail(Status::kLimit, "pthread_create", error.code().value(),
-                "no thread for the device's events can be started; raise RLIMIT_NPROC or the cgroup's pids.max");
-  }
+  VERBENA_ASSIGN(events_, host::start_thread("verbena-events", [this] { event_loop(); }));
   return {};
 }
 
