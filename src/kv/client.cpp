@@ -72,7 +72,7 @@ Result<void> PollingClient::connect() {
   VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
   pd_ = nic::Pd(nic, pd);
   VERBENA_TRY(region_.open(nic, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"}, {},
-                           IBV_ACCESS_LOCAL_WRITE));
+                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = kStagingBytes;
   const auto first = connect_to(0, deadline);
   if (!first) return tried(first.error());

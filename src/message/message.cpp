@@ -242,8 +242,9 @@ Result<void> QpChannel::create(ibv_pd* pd) {
   VERBENA_TRY(create_buffers(pd));
   if (options_.lease_bytes != 0) {
     const std::size_t bytes = align_up(options_.lease_bytes, wire::kUnit);
+    // Bulk data, which is looked at after its completion only: the order in which it lands is the NIC's.
     VERBENA_TRY(lease_.open(nic(), pd, {.size_bytes = bytes, .share = host::Share::kReadWrite, .name = "lease"}, {},
-                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
     lease_units_ = wire::units_of(bytes);
   }
   work_.resize(options_.max_operations);

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "nic/verbs.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -43,6 +44,8 @@ Result<void> Link::create(ibv_pd* pd) {
                         .receives = 0,
                         .send_sge = 1,
                         .max_inline = options_.max_inline}));
+  const nic::DeviceFacts* facts = nic::facts_of(nic());
+  has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
   const std::size_t bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
   return memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE);
 }
@@ -191,6 +194,7 @@ Status Link::compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t
 
 Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
   if (word.address % sizeof(std::uint64_t) != 0) return Status::kBadArgument;
+  if (!has_atomics_) return Status::kUnsupported;
   const RemoteSpan span{.address = word.address, .length = sizeof(std::uint64_t), .rkey = word.rkey};
   if (const Status checked = check(span, IBV_ACCESS_REMOTE_ATOMIC); checked != Status::kOk) return checked;
   std::uint32_t slot = kNoSlot;

@@ -64,7 +64,7 @@ class Link final : private engine::Connection {
   /// may have happened in part when it fails.
   [[nodiscard]] Status read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) noexcept;
   [[nodiscard]] Status write(std::span<const std::byte> from, RemoteSpan to, Deadline deadline) noexcept;
-  /// `old` is what was there; unchanged unless kOk.
+  /// `old` is what was there; unchanged unless kOk. kUnsupported when this side's device has no atomics.
   [[nodiscard]] Status fetch_add(RemoteWord word, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept;
   [[nodiscard]] Status compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
                                     Deadline deadline) noexcept;
@@ -106,6 +106,7 @@ class Link final : private engine::Connection {
   engine::InFlight in_flight_;
   std::uint32_t waiting_ = engine::wr::kNoSlot;  ///< The slot of the call that is blocked.
   bool connected_ = false;
+  bool has_atomics_ = true;
   engine::WindowTable windows_;
   ibv_send_wr transfer_{};
   ibv_send_wr atomic_{};
