@@ -29,6 +29,7 @@ ip link set "$netdev" up
 rdma link add rxe0 type rxe netdev "$netdev"
 
 ulimit -l unlimited
+ulimit -n 65536
 # The port can be opened once, and a command may open /dev/stderr: a pipe it is for the command.
 exec {output}> >(exec cat >/dev/vport0p1)
 copier=$!

@@ -44,6 +44,44 @@ info() {
   grep -q "^NIC  *$VERBENA_NIC: " <<<"$text" && grep -qi 'atomic' <<<"$text"
 }
 
+# says TEXT COMMAND...: the command ends with 3, within a time, and its message has TEXT, whatever the case.
+says() {
+  local text status=0
+  text=$(timeout 30 "${@:2}" 2>&1) || status=$?
+  echo "$status: $text"
+  [[ $status == 3 ]] && grep -qi -- "$1" <<<"$text" && return
+  echo "failed: expected 3 and '$1' of ${*:2}"
+  return 1
+}
+
+export -f says
+
+# What can be wrong with a device, an address or a limit has its own message.
+errors() {
+  local kv=$build/src/programs/verbena-kv server failures=0
+  [[ -x $kv ]] || { echo 'verbena-kv is not built'; return 77; }
+  says "this host has: $VERBENA_NIC" "$kv" put -d nope x y || failures=1
+  says 'not reached by an RDMA device' "$kv" put -d "$VERBENA_NIC" -a 127.0.0.1 x y || failures=1
+  says 'no GID at index 200' "$kv" put -d "$VERBENA_NIC" --gid-index 200 x y || failures=1
+  says 'names no device' "$kv" put -d "$VERBENA_NIC:x" x y || failures=1
+  says 'nothing listens' "$kv" put -d "$VERBENA_NIC" x y || failures=1
+  says 'timed out' "$kv" put -a 10.0.0.77 --timeout-ms 2000 x y || failures=1
+  # Root without the right to lock as much as it likes.
+  says 'memlock' bash -c "ulimit -l 1024; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
+    '$kv' serve -d '$VERBENA_NIC' -p 0 -m 64" || failures=1
+  "$kv" serve -S -d "$VERBENA_NIC" -p 7470 -m 16 --max-value-mib 1 --port-file /tmp/errors.port &
+  server=$!
+  # The file is there once clients may come.
+  timeout 30 bash -c 'until [[ -s /tmp/errors.port ]]; do kill -0 "$1" || exit 1; sleep 0.1; done' _ "$server" || failures=1
+  says 'choose the same kind' "$kv" put -d soft x y || failures=1
+  kill "$server"
+  wait "$server"
+  ip link set d0 down
+  says 'port 1 of .* is down' "$kv" put -d "$VERBENA_NIC" x y || failures=1
+  ip link set d0 up
+  return "$failures"
+}
+
 # The main job on the device. The tree is one of a few megabytes.
 demo() {
   [[ -x $build/src/programs/verbena-kv ]] || { echo 'verbena-kv is not built'; return 77; }
@@ -101,11 +139,13 @@ fi
 check device 60 device_is_active
 check pingpong 120 pingpong
 check info 60 info
+check errors 240 errors
 # Hugepages and, with --numa, two nodes. What is left out zeroes gigabytes, which takes minutes on an emulated cpu.
 gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads
-# The NIC seam on the device; the soft NIC's cases of the same suite run outside.
+# The NIC seam, on the device and on the soft NIC.
 gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
+gtest soft_conformance 900 test/nic/test_nic_conformance --gtest_filter='-*verbs*'
 # verbena-perf between two processes on the device, and what ends a run there.
 gtest perf 300 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnds*'
 # The layers above the seam, on the device as on the soft NIC.

@@ -202,11 +202,11 @@ Result<void> VerbsNic::choose_port(std::uint8_t wanted, std::uint8_t count, ibv_
     facts_.port = static_cast<std::uint8_t>(port);
     return {};
   }
-  if (wanted != 0) {
+  if (first == last) {
     return fail(Status::kDevice, "open_verbs", ENETDOWN,
                 "port {} of {} is {}; bring its link up (ip link set up, or the cable and the subnet manager), or "
                 "choose another port",
-                wanted, name(), name_of(attr.state));
+                first, name(), name_of(attr.state));
   }
   return fail(Status::kDevice, "open_verbs", ENETDOWN,
               "none of the {} ports of {} is active (the last is {}); bring a link up (ip link set up, or the cable "

@@ -392,7 +392,7 @@ TEST_F(OpenTest, Ports) {
   port().state = IBV_PORT_DOWN;
   EXPECT_TRUE(refused({.port = 2}, Status::kBadArgument, "its ports are 1 to 1"));
   EXPECT_TRUE(refused({.port = 1}, Status::kDevice, "port 1 of fake_0 is down"));
-  EXPECT_TRUE(refused({}, Status::kDevice, "none of the 1 ports of fake_0 is active"));
+  EXPECT_TRUE(refused({}, Status::kDevice, "port 1 of fake_0 is down"));
   FakeDevice& device = *library_.devices.front();
   device.ports.push_back({.gids = {ipv4_gid(1, 9)}});
   device.attr.phys_port_cnt = 2;
