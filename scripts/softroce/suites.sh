@@ -72,7 +72,8 @@ errors() {
   "$kv" serve -S -d "$VERBENA_NIC" -p 7470 -m 16 --max-value-mib 1 --port-file /tmp/errors.port &
   server=$!
   # The file is there once clients may come.
-  timeout 30 bash -c 'until [[ -s /tmp/errors.port ]]; do kill -0 "$1" || exit 1; sleep 0.1; done' _ "$server" || failures=1
+  timeout 30 bash -c 'until [[ -s /tmp/errors.port ]]; do kill -0 "$1" || exit 1; sleep 0.1; done' _ "$server" ||
+    failures=1
   says 'choose the same kind' "$kv" put -d soft x y || failures=1
   kill "$server"
   wait "$server"
