@@ -219,7 +219,7 @@ class CmListener final : public Listener {
   std::uint64_t dropped() const noexcept override { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  [[nodiscard]] Result<std::optional<Incoming>> take(Event event);
+  [[nodiscard]] std::optional<Incoming> take(Event event);
   [[nodiscard]] std::optional<Incoming> welcome(Id id, const Result<Endpoint>& remote);
   void refuse(const Id& id, const Error& error) noexcept;
 
@@ -240,8 +240,9 @@ Result<Incoming> CmListener::next(Deadline deadline) {
     }
     auto event = id_.channel().wait(Deadline::now());
     if (event) {
-      VERBENA_ASSIGN(auto incoming, take(std::move(*event)));
-      if (incoming) return std::move(*incoming);
+      if ((*event)->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+        return fail(Status::kDevice, "Listener::next", ENODEV, "the RDMA device that is listened on was removed");
+      if (auto incoming = take(std::move(*event))) return std::move(*incoming);
       continue;
     }
     if (event.error().status() != Status::kTimedOut) return std::unexpected(event.error());
@@ -252,18 +253,16 @@ Result<Incoming> CmListener::next(Deadline deadline) {
   }
 }
 
-Result<std::optional<Incoming>> CmListener::take(Event event) {
-  if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
-    return fail(Status::kDevice, "Listener::next", ENODEV, "the RDMA device that is listened on was removed");
+std::optional<Incoming> CmListener::take(Event event) {
   // What comes of ids that are on their way to a channel of their own ends there.
-  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return std::optional<Incoming>();
+  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return std::nullopt;
   const auto remote = remote_of(*event.operator->(), nic::facts_of(nic_)->network);
   rdma_cm_id* const raw = event->id;
   event.give_back();
   auto id = Id::adopt(library_, raw);
   if (id) return welcome(std::move(*id), remote);
   dropped_.fetch_add(1, std::memory_order_relaxed);
-  return std::optional<Incoming>();
+  return std::nullopt;
 }
 
 std::optional<Incoming> CmListener::welcome(Id id, const Result<Endpoint>& remote) {

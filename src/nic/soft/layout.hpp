@@ -16,17 +16,18 @@ inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
 /// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
-/// (release) and stays until the entry is revoked and reused, which an importer notices by it.
+/// (release) and stays until the entry is revoked and reused, which an importer notices by it: it reads the rest by
+/// acquire loads, and `live` once more.
 struct alignas(64) KeyEntry {
   /// The key, and above it how often the entry has been used: what a peer imported stays stale when the key comes
   /// again.
   std::atomic<std::uint64_t> live;
   std::atomic<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
-  std::uint32_t access;
-  std::uint64_t iova;
-  std::uint64_t length;
-  std::uint64_t memory_id;
-  std::uint64_t memory_offset;
+  std::atomic<std::uint32_t> access;
+  std::atomic<std::uint64_t> iova;
+  std::atomic<std::uint64_t> length;
+  std::atomic<std::uint64_t> memory_id;
+  std::atomic<std::uint64_t> memory_offset;
 };
 static_assert(sizeof(KeyEntry) == 64);
 

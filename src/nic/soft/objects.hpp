@@ -228,7 +228,10 @@ struct SoftSrq : ibv_srq {
   alignas(64) std::atomic<std::uint64_t> out{0};
   alignas(64) std::atomic<std::uint32_t> unfinished{0};  // Posted and not complete, wherever they are.
   std::atomic<bool> is_short{false};                     // A QP has looked for a receive and found none.
-  std::uint32_t users = 0;                               // Control plane.
+  // Passed by who has put something in, and by who says that the queue is short and looks again: of two, the later one
+  // sees what the earlier one did before. A fence on both sides would do the same, and TSan does not know fences.
+  std::atomic<std::uint64_t> turnstile{0};
+  std::uint32_t users = 0;  // Control plane.
 };
 
 struct SoftMr : ibv_mr {

@@ -76,7 +76,7 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
     const pid_t pid = remote.peer->process.pid;  // The kernel's word, from SO_PEERCRED.
     // The number may be another process's once the peer's is gone. It cannot be, and come round again, between this
     // look and the copy.
-    if (remote.peer->pidfd && wait_readable(remote.peer->pidfd.get(), Deadline::now())) return Copied::kGone;
+    if (remote.peer->pidfd && is_signalled(remote.peer->pidfd.get())) return Copied::kGone;
     count_copy();
     const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
                                   : ::process_vm_writev(pid, local.data(), parts, &far, 1, 0);

@@ -439,14 +439,13 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     return fail(Status::kNotFound, "import_window", 0, "the peer has revoked the window's key {:#x}", window.rkey);
   };
   if (static_cast<std::uint32_t>(word) != window.rkey) return revoked();
-  const std::uint32_t domain = shared.domain.load(std::memory_order_relaxed);
-  const std::uint64_t iova = shared.iova;
-  const std::uint64_t length = shared.length;
-  const std::uint64_t memory_id = shared.memory_id;
-  const std::uint64_t memory_offset = shared.memory_offset;
-  const std::uint32_t access = shared.access;
+  const std::uint32_t domain = shared.domain.load(std::memory_order_acquire);
+  const std::uint64_t iova = shared.iova.load(std::memory_order_acquire);
+  const std::uint64_t length = shared.length.load(std::memory_order_acquire);
+  const std::uint64_t memory_id = shared.memory_id.load(std::memory_order_acquire);
+  const std::uint64_t memory_offset = shared.memory_offset.load(std::memory_order_acquire);
+  const std::uint32_t access = shared.access.load(std::memory_order_acquire);
   // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
-  std::atomic_thread_fence(std::memory_order_acquire);
   if (shared.live.load(std::memory_order_relaxed) != word) return revoked();
   if (window.memory_id != memory_id || window.length > length || window.address - iova > length - window.length) {
     return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");

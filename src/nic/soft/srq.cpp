@@ -67,7 +67,7 @@ bool take_one(SoftQp& qp) noexcept {
 /// plane's mutex is not for a poll to take.
 void tell_if_short(SoftSrq& srq) noexcept {
   // Against who looked in vain, see serve_shared.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  srq.turnstile.fetch_add(1, std::memory_order_acq_rel);
   if (srq.is_short.load(std::memory_order_relaxed) && srq.is_short.exchange(false, std::memory_order_relaxed)) {
     srq.nic->stir();
   }
@@ -104,7 +104,7 @@ bool serve_shared(SoftQp& qp) noexcept {
     if (found) continue;
     qp.srq->is_short.store(true, std::memory_order_relaxed);
     // Against who posts: either it sees that the queue is short, or its receive is seen here.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    qp.srq->turnstile.fetch_add(1, std::memory_order_acq_rel);
     found = take_one(qp);
   }
   if (qp.rq_posted != before) qp.own->receives.posted.store(qp.rq_posted, std::memory_order_release);

@@ -58,12 +58,14 @@ ibv_wc_status bind_window(SoftQp& qp, const ibv_send_wr& wr) noexcept {
   const std::uint64_t offset = bind.addr - qp.nic->local_key(mr.handle).iova;
   constexpr std::uint32_t kZeroBased = IBV_ACCESS_ZERO_BASED;
   KeyEntry& entry = qp.nic->shared_key(mw.handle);
-  entry.domain.store(window_domain(qp.qp_num), std::memory_order_relaxed);
-  entry.access = bind.mw_access_flags & ~kZeroBased;
-  entry.iova = (bind.mw_access_flags & kZeroBased) != 0 ? 0 : bind.addr;
-  entry.length = bind.length;
-  entry.memory_id = mr.memory_id;
-  entry.memory_offset = mr.memory_offset + offset;
+  // Each released: who still reads the binding before and sees one of these sees that it is gone as well.
+  constexpr auto kRelease = std::memory_order_release;
+  entry.domain.store(window_domain(qp.qp_num), kRelease);
+  entry.access.store(bind.mw_access_flags & ~kZeroBased, kRelease);
+  entry.iova.store((bind.mw_access_flags & kZeroBased) != 0 ? 0 : bind.addr, kRelease);
+  entry.length.store(bind.length, kRelease);
+  entry.memory_id.store(mr.memory_id, kRelease);
+  entry.memory_offset.store(mr.memory_offset + offset, kRelease);
   mr.windows.fetch_add(1, std::memory_order_relaxed);
   mw.key.store(key, std::memory_order_relaxed);
   mw.qp_num.store(qp.qp_num, std::memory_order_relaxed);
