@@ -134,13 +134,13 @@ TEST_F(PollerTest, TasksThatDoNotBeginInTimeAreTakenBack) {
                     is_running = true;
                     while (!may_end) std::this_thread::yield();
                   },
-                  Deadline::now()),
+                  patience()),
               Status::kOk)
         << "what runs is waited for";
   });
-  // The blocker's deadline has passed: it may be taken back before it begins, and says so by failing above.
   const Deadline deadline = patience();
   while (!is_running && !deadline.passed()) std::this_thread::yield();
+  EXPECT_TRUE(is_running);
   if (is_running) {
     EXPECT_EQ(poller->run([] { FAIL(); }, Deadline::after(2ms)), Status::kTimedOut);
     std::thread waiting([&] {
