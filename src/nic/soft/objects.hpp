@@ -155,7 +155,7 @@ struct Hold {
 };
 
 /// One completion, with what poll needs to retire send-queue slots.
-struct Cqe {
+struct alignas(64) Cqe {
   ibv_wc wc;
   SoftQp* qp;
   std::uint64_t sq_index;  // Send completions: slots up to here are free. Else kNotSend.

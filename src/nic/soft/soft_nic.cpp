@@ -20,7 +20,6 @@ namespace {
 constexpr std::uint32_t kMaxCqs = 1024;
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
-constexpr std::uint32_t kMaxMessage = 1U << 30;
 constexpr std::uint32_t kMaxCqe = 1U << 20;
 constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
