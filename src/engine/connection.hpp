@@ -230,7 +230,7 @@ class Connection {
   enum class Signal : std::uint8_t {
     kSometimes,  ///< One in `signal_every`, to retire the others by count.
     kAlways,
-    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it (see `retired`).
+    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it.
   };
   /// Posts one work request with an id for `tag`. The caller has looked at send_room. False: the connection has failed.
   bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
@@ -270,8 +270,10 @@ class Connection {
     VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
     retired_ = wr::position_of(id);
   }
-  /// Everything posted up to this position is complete. Wraps.
-  [[nodiscard]] std::uint32_t retired() const noexcept { return retired_; }
+  /// Whether the request posted at `position`, not long ago, is complete.
+  [[nodiscard]] bool is_retired(std::uint32_t position) const noexcept {
+    return static_cast<std::int32_t>(retired_ - position) >= 0;
+  }
   /// Of the request posted last.
   [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
   void took_receive() noexcept { ++received_; }

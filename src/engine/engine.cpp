@@ -58,6 +58,7 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
 
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
+      batches_(options.batch_on == BatchOn::kEveryNic || nic.kind() != nic::Kind::kSoft),
       wait_policy_(options.wait),
       spin_ticks_(ticks_in(options.spin)),
       keepalive_ticks_(ticks_in(options.keepalive)),
@@ -179,7 +180,8 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
   polling_ = true;
   const std::uint64_t before = counters_.completions;
   counters_.completions = before + count;
-  for (unsigned first = 0; first < count;) {
+  unsigned first = 0;
+  do {
     const std::uint32_t qp_num = wc_[first].qp_num;
     unsigned end = first + 1;
     while (end < count && wc_[end].qp_num == qp_num) ++end;
@@ -190,9 +192,9 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
       counters_.strays += end - first;
     }
     first = end;
-  }
+  } while (first < count);
   polling_ = false;
-  if ((before ^ counters_.completions) >> kCompletionsPerClockLog != 0) [[unlikely]]
+  if ((before ^ (before + count)) >> kCompletionsPerClockLog != 0) [[unlikely]]
     keep_alive(ticks_now());
 }
 

@@ -391,7 +391,7 @@ void QpChannel::mute() noexcept {
 
 void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
   // Answers to what came together leave together.
-  const bool is_batch = completions.size() > 1;
+  const bool is_batch = completions.size() > 1 && loop().batches();
   if (is_batch) Connection::hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
