@@ -102,7 +102,8 @@ TEST_F(SealedLink, MemoryOutsideArenasCostsItsSystemCallAlone) {
   const engine::RemoteSpan there{.address = window.address, .length = 64, .rkey = window.rkey};
   const auto read = [&] { return link->read(local->local(0, 64), there, patience()) == Status::kOk; };
   ASSERT_TRUE(read());
-  const Cost cost = cost_of(100, read);
+  Cost cost;
+  for (int i = 0; i < 4 && cost.calls != 100; ++i) cost = cost_of(100, read);  // As in expect_sealed.
   EXPECT_EQ(cost.allocations, Allocations{});
   if (!no_calls_are_due()) return;
   EXPECT_EQ(cost.calls, 100u) << testing::PrintToString(SystemCallSection::calls());

@@ -43,8 +43,15 @@ template <class Operation>
 void expect_sealed(const char* what, std::uint64_t rounds, Operation&& operation) {
   SCOPED_TRACE(what);
   (void)cost_of(rounds / 10 + 1, operation);
-  const Cost cost = cost_of(rounds, operation);
-  EXPECT_EQ(cost.allocations, Allocations{});
+  Cost cost;
+  // A control thread that was woken by the set-up goes back to sleep when the machine lets it, by a system call that is
+  // no operation's. It does so once.
+  constexpr int kAttempts = 4;
+  for (int i = 0; i < kAttempts; ++i) {
+    cost = cost_of(rounds, operation);
+    ASSERT_EQ(cost.allocations, Allocations{});
+    if (cost.calls == 0) break;
+  }
   if (!no_calls_are_due()) return;
   EXPECT_EQ(cost.calls, 0u) << testing::PrintToString(SystemCallSection::calls());
 }
