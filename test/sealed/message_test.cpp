@@ -96,11 +96,25 @@ TEST_F(SealedChannel, Reads) {
   }
 }
 
+TEST_F(SealedChannel, BatchesOfOneDoorbell) {
+  open();
+  const Bytes body = pattern(8, 1);
+  expect_sealed("32 one way", a.rounds(300), [&] {
+    const std::uint64_t before = b.recorder.message_count;
+    {
+      const engine::Batch held(*a.channel);
+      for (int i = 0; i < 32; ++i)
+        if (!sends(*a.channel, body)) return false;
+    }
+    return until([&] { return b.recorder.message_count == before + 32; });
+  });
+}
+
 // A side that sleeps makes system calls by right: arming, sleeping, and the other one its wake-up. It allocates
 // nothing.
 TEST_F(SealedChannel, SleepingSidesAllocateNothing) {
-  Side sleeper({.spin = std::chrono::nanoseconds{1}});
-  Side waker({.spin = std::chrono::nanoseconds{1}});
+  Side sleeper({.wait = engine::WaitPolicy::kEvent});
+  Side waker({.wait = engine::WaitPolicy::kEvent});
   sleeper.recorder.keep = waker.recorder.keep = false;
   ASSERT_NO_FATAL_FAILURE(connect(waker, sleeper, {}, {}));
   sleeper.recorder.when_message = [](Channel& channel, std::span<const std::byte> body) { (void)channel.send(body); };

@@ -1,6 +1,5 @@
 // One-sided access, sealed.
-#include "remote/remote.hpp"
-#include "../engine/node.hpp"
+#include "../remote/fixture.hpp"
 #include "sealed.hpp"
 
 #include <array>
@@ -10,45 +9,22 @@
 namespace verbena::remote {
 namespace {
 
-using namespace verbena::test;
+using namespace remote::test;
 
-class SealedLink : public testing::Test {
+class SealedLink : public LinkPair {
  protected:
-  static constexpr std::size_t kBytes = 256 * 1024;
+  static constexpr std::size_t kBytes = 64 * 1024;
 
+  // A call that slept would make system calls by right.
+  SealedLink() : LinkPair({.wait = engine::WaitPolicy::kSpin}) {}
   void SetUp() override {
     VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-    auto first = Link::create(*a.loop, a.pd.get(), {.bounce_bytes = 4096, .bounce_buffers = 2});
-    auto second = Link::create(*b.loop, b.pd.get(), {});
-    ASSERT_OK(first);
-    ASSERT_OK(second);
-    link = std::move(*first);
-    peer = std::move(*second);
-    const auto end_a = link->local_endpoint({});
-    const auto end_b = peer->local_endpoint({});
-    ASSERT_OK(end_a);
-    ASSERT_OK(end_b);
-    ASSERT_OK(link->connect(*end_a, *end_b, patience()));
-    ASSERT_OK(peer->connect(*end_b, *end_a, patience()));
-    target = std::make_unique<Region>(*b.nic, b.pd.get(), kBytes);
-    local = std::make_unique<Region>(*a.nic, a.pd.get(), kBytes);
-    ASSERT_OK(link->import_window(target->window(), patience()));
-    b.loop->poll();
+    LinkPair::SetUp();
   }
-
-  [[nodiscard]] RemoteWord word() const { return {target->remote(0, 8).address, target->remote(0, 8).rkey}; }
-
-  // Of the longest wait: a call that slept would have made system calls by right.
-  Node a{{.spin = kPatience}};
-  Node b{{.spin = kPatience}};
-  std::unique_ptr<Region> target;
-  std::unique_ptr<Region> local;
-  std::unique_ptr<Link> link;
-  std::unique_ptr<Link> peer;
 };
 
 TEST_F(SealedLink, RegisteredMemory) {
-  for (const std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{300}, std::size_t{65536}, kBytes}) {
+  for (const std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{300}, std::size_t{5000}, kBytes}) {
     SCOPED_TRACE(length);
     expect_sealed("read", a.rounds(200), [&] {
       return link->read(local->local(0, length), target->remote(0, length), patience()) == Status::kOk;
@@ -75,9 +51,9 @@ TEST_F(SealedLink, BounceBuffers) {
 TEST_F(SealedLink, Atomics) {
   std::uint64_t old = 0;
   expect_sealed("fetch_add", a.rounds(1000),
-                [&] { return link->fetch_add(word(), 1, old, patience()) == Status::kOk; });
+                [&] { return link->fetch_add(word(0), 1, old, patience()) == Status::kOk; });
   expect_sealed("compare_swap", a.rounds(1000),
-                [&] { return link->compare_swap(word(), old, old + 1, old, patience()) == Status::kOk; });
+                [&] { return link->compare_swap(word(0), old, old + 1, old, patience()) == Status::kOk; });
 }
 
 TEST_F(SealedLink, RefusalsToo) {
@@ -86,6 +62,79 @@ TEST_F(SealedLink, RefusalsToo) {
   });
   expect_sealed("no window", 100, [&] {
     return link->read(local->local(0, 8), {.address = 0, .length = 8, .rkey = 1}, patience()) == Status::kNotFound;
+  });
+}
+
+/// Counts what it is told, and answers nothing.
+class Counter final : public Handler {
+ public:
+  void on_complete(Link&, const Completion& completion) noexcept override {
+    complete += completion.status == Status::kOk ? 1 : 0;
+  }
+  void on_immediate(Link&, std::uint32_t, std::uint32_t) noexcept override { ++immediates; }
+  std::uint64_t complete = 0;
+  std::uint64_t immediates = 0;
+};
+
+class SealedStarted : public SealedLink {
+ protected:
+  void SetUp() override {
+    VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
+    open({.handler = &mine}, {.receives = 64, .handler = &theirs});
+  }
+  template <class Done>
+  [[nodiscard]] bool until(Done&& done) {
+    return poll_until({a.loop.get(), b.loop.get()}, std::forward<Done>(done));
+  }
+  /// 32 of them, each by its number, until all are complete.
+  template <class Start>
+  [[nodiscard]] bool batch(Start&& start) {
+    const std::uint64_t before = mine.complete;
+    for (std::uint64_t i = 0; i < 32; ++i) {
+      Status status = Status::kAgain;
+      if (!until([&] { return (status = start(i)) != Status::kAgain; }) || status != Status::kOk) return false;
+    }
+    return until([&] { return mine.complete == before + 32; });
+  }
+  Counter mine;
+  Counter theirs;
+};
+
+TEST_F(SealedStarted, Transfers) {
+  for (const std::size_t length : {std::size_t{8}, std::size_t{2048}}) {
+    SCOPED_TRACE(length);
+    const auto here = [&](std::uint64_t i) { return local->local(i * 2048, length); };
+    const auto there = [&](std::uint64_t i) { return target->remote(i * 2048, length); };
+    expect_sealed("writes", a.rounds(200),
+                  [&] { return batch([&](std::uint64_t i) { return link->start_write(here(i), there(i), i); }); });
+    expect_sealed("reads", a.rounds(200),
+                  [&] { return batch([&](std::uint64_t i) { return link->start_read(here(i), there(i), i); }); });
+    expect_sealed("writes of one doorbell", a.rounds(200), [&] {
+      const engine::Batch held(*link);
+      return batch([&](std::uint64_t i) { return link->start_write(here(i), there(i), i); });
+    });
+    expect_sealed("writes with immediate", a.rounds(200), [&] {
+      const std::uint64_t before = theirs.immediates;
+      return batch([&](std::uint64_t i) { return link->start_write_imm(here(i), there(i), 1, i); }) &&
+             until([&] { return theirs.immediates == before + 32; });
+    });
+  }
+}
+
+TEST_F(SealedStarted, Atomics) {
+  expect_sealed("fetch_add", a.rounds(200),
+                [&] { return batch([&](std::uint64_t i) { return link->start_fetch_add(word(0), 1, i); }); });
+  expect_sealed("compare_swap", a.rounds(200),
+                [&] { return batch([&](std::uint64_t i) { return link->start_compare_swap(word(8), i, i, i); }); });
+}
+
+TEST_F(SealedLink, CompletionsThatAreTaken) {
+  std::array<Completion, 64> taken;
+  expect_sealed("20 writes", a.rounds(200), [&] {
+    for (std::uint64_t i = 0; i < 20; ++i)
+      if (link->start_write(local->local(0, 8), target->remote(0, 8), i) != Status::kOk) return false;
+    std::size_t count = 0;
+    return poll_until({a.loop.get()}, [&] { return (count += link->take(taken)) == 20; });
   });
 }
 
