@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -100,6 +101,13 @@ double same_thread(const Allocator& of, std::size_t bytes, std::uint64_t operati
   const double spent = nanoseconds_since(begin, operations);
   for (void* block : live) of.free(block);
   return spent;
+}
+
+/// Spins; where another process has the other core, it gets it back sooner by this thread's yielding.
+template <class Ready>
+void spin_until(Ready ready) {
+  for (unsigned polls = 0; !ready(); ++polls)
+    if (polls > 10'000) std::this_thread::yield();
 }
 
 template <class Allocator>
@@ -192,6 +200,7 @@ void compare(int rounds, std::uint64_t operations) {
       fmt::print("{:<6} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>11}\n", is_cross ? "cross" : "same",
                  bytes == 0 ? "mixed" : std::to_string(bytes), nanoseconds(row.hot), nanoseconds(row.slab),
                  nanoseconds(row.libc), nanoseconds(row.mi), ratio(row.hot, row.libc), ratio(row.hot, row.mi));
+      std::fflush(stdout);
     }
   }
 }

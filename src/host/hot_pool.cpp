@@ -1,7 +1,7 @@
 #include "host/hot_pool.hpp"
 
 #include "base/check.hpp"
-#include "base/error.hpp"
+#include "base/limit.hpp"
 
 #include <pthread.h>
 
@@ -226,12 +226,8 @@ constinit Registry registry;
 
 [[nodiscard]] Result<void> check(std::span<std::byte> range, const HotPoolOptions& options) {
   constexpr const char* kCall = "HotPool::create";
-  if (options.max_threads == 0 || options.max_threads > kMaxThreads)
-    return fail(Status::kBadArgument, kCall, 0, "max_threads must be 1 to {}; got {}", kMaxThreads,
-                options.max_threads);
-  if (options.cache_bytes < kMinCacheBytes || options.cache_bytes > kMaxCacheBytes)
-    return fail(Status::kBadArgument, kCall, 0, "cache_bytes must be {} to {}; got {}", kMinCacheBytes, kMaxCacheBytes,
-                options.cache_bytes);
+  VERBENA_TRY(check_limit(kCall, "max_threads", options.max_threads, 1, kMaxThreads));
+  VERBENA_TRY(check_limit(kCall, "cache_bytes", options.cache_bytes, kMinCacheBytes, kMaxCacheBytes));
   if (range.size() > HotPool::kMaxRangeBytes)
     return fail(Status::kBadArgument, kCall, 0, "a hot pool has at most {} bytes; got {}", HotPool::kMaxRangeBytes,
                 range.size());
