@@ -26,10 +26,17 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
                 "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
                 options.max_connections, options.cqe);
-  if (options.spin.count() < 0 || options.keepalive.count() < 0)
+  constexpr std::chrono::hours kLongest{24 * 365};  // What is longer would not fit when it is added to the clock.
+  if (options.spin.count() < 0 || options.keepalive.count() < 0 || options.spin > kLongest ||
+      options.keepalive > kLongest)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
-                "spin and keepalive are times of 0 or more; got {} and {} ns", options.spin.count(),
+                "spin and keepalive are times of 0 to a year; got {} and {} ns", options.spin.count(),
                 options.keepalive.count());
+  const std::uint64_t least = std::uint64_t{options.max_connections} * Connection::completions_needed(1, 0);
+  if (options.cqe < least)
+    return fail(Status::kBadArgument, "CompletionLoop::create", 0,
+                "{} connections take at least {} completion entries each, {} together, and cqe is {}",
+                options.max_connections, Connection::completions_needed(1, 0), least, options.cqe);
   if (options.cqe > nic.limits().max_cqe)
     return fail(Status::kLimit, "CompletionLoop::create", 0,
                 "{} completion entries are asked for, and {} has at most {}: fewer connections, or less depth",

@@ -23,6 +23,7 @@ class LinkPair : public testing::Test {
   }
 
  protected:
+  explicit LinkPair(const engine::LoopOptions& loop = {}) : a(loop), b(loop) {}
   void SetUp() override { open({.bounce_bytes = 4096, .bounce_buffers = 2}); }
   void open(const LinkOptions& link_options, const LinkOptions& peer_options = {}) {
     auto first = Link::create(*a.loop, a.pd.get(), link_options);
