@@ -20,6 +20,7 @@ struct KernelFiles {
   const char* proc = "/proc";
   const char* cgroup = "/sys/fs/cgroup";
   const char* nodes = "/sys/devices/system/node";
+  const char* infiniband = "/sys/class/infiniband";
 };
 
 /// The tightest of MemAvailable (with free swap), the memory limits of this process's cgroups, and what `node` has
