@@ -175,6 +175,7 @@ class Planner {
         first == last ? fmt::format("Poller {}", first) : fmt::format("Pollers {} to {}", first, last);
     const char* const verb = first == last ? "waits" : "wait";
     const PlacedPoller& poller = placement_.pollers.back();
+    if (poller.node) say("The memory of what has no core is on node {}.", *poller.node);
     if (topology_.cores().size() == 1) {
       say("{} {} by the policy `event`: there is one core, and whoever polls on it keeps it from the others.", who,
           verb);
@@ -186,7 +187,6 @@ class Planner {
     } else {
       say("{} {} by the policy `event`: no core of its own is left for it.", who, verb);
     }
-    if (poller.node) say("Its memory is on node {}.", *poller.node);
   }
 
   const Topology& topology_;

@@ -42,7 +42,7 @@ struct PlacedPoller {
 /// A value: nothing is held, pinned or allocated by it.
 struct Placement {
   std::vector<PlacedPoller> pollers;  ///< As many as were asked for. Those without a core wait for events.
-  std::vector<std::string> words;     ///< A sentence for each decision.
+  std::vector<std::string> words;  ///< A sentence for each decision; the last one is why pollers have no core, if so.
   [[nodiscard]] unsigned cores() const noexcept;
 };
 

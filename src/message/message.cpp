@@ -248,11 +248,7 @@ class QpChannel final : public Channel, private engine::Connection {
 Result<void> QpChannel::create(ibv_pd* pd) {
   VERBENA_TRY(check(options_));
   buffer_count_ = wire::receives_for(options_.depth);
-  VERBENA_TRY(open(pd, {.sends = sends_for(options_),
-                        .receives = buffer_count_,
-                        .send_sge = 4,
-                        .max_inline = kCreditBytes + options_.eager_bytes,
-                        .first_position = options_.first_count}));
+  VERBENA_TRY(open(pd, queues_needed(options_)));
   VERBENA_TRY(create_buffers(pd));
   if (options_.lease_bytes != 0) {
     const std::size_t bytes = align_up(options_.lease_bytes, wire::kUnit);
@@ -687,8 +683,17 @@ void QpChannel::on_drained() noexcept {
 
 }  // namespace
 
+engine::QueueOptions queues_needed(const Options& options) noexcept {
+  return {.sends = sends_for(options),
+          .receives = wire::receives_for(options.depth),
+          .send_sge = 4,
+          .max_inline = kCreditBytes + options.eager_bytes,
+          .first_position = options.first_count};
+}
+
 std::uint32_t completions_needed(const Options& options) noexcept {
-  return engine::Connection::completions_needed(sends_for(options), wire::receives_for(options.depth));
+  const engine::QueueOptions queues = queues_needed(options);
+  return engine::Connection::completions_needed(queues.sends, queues.receives);
 }
 
 Result<std::unique_ptr<Channel>> Channel::create(engine::CompletionLoop& loop, ibv_pd* pd, const Options& options,

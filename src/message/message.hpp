@@ -1,6 +1,7 @@
 // The one credit-controlled message layer: SEND up to the eager limit, WRITE_WITH_IMM into the peer's lease above.
 #pragma once
 
+#include "engine/connection.hpp"
 #include "engine/engine.hpp"
 #include "link/link.hpp"
 #include "nic/nic.hpp"
@@ -64,6 +65,8 @@ struct Options {
 
 /// Entries that one channel takes of its loop's LoopOptions::cqe. \thread any  \alloc none
 [[nodiscard]] std::uint32_t completions_needed(const Options& options) noexcept;
+/// The queues of one channel. \thread any  \alloc none
+[[nodiscard]] engine::QueueOptions queues_needed(const Options& options) noexcept;
 
 using engine::LocalSpan;
 using engine::RemoteSpan;
