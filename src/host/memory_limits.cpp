@@ -141,6 +141,16 @@ std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const Kern
   return kept;
 }
 
+std::size_t free_hugepage_bytes(const char* directory) {
+  std::size_t bytes = 0;
+  for (const unsigned kib : {2048U, 1048576U}) {
+    char path[kKernelPathBytes];
+    print(path, "{}/hugepages-{}kB/free_hugepages", directory, kib);
+    bytes += number_in_file(path).value_or(0) * kib * 1024;
+  }
+  return bytes;
+}
+
 Result<void> check_process_limits(std::size_t size_bytes) {
   if (address_space_lacks(size_bytes)) return std::unexpected(address_space_error("mmap", ENOMEM, size_bytes));
   // The kernel sends SIGXFSZ when ftruncate goes past it, which ends a process that did not ask for it.

@@ -28,6 +28,9 @@ struct KernelFiles {
 /// \thread any  \alloc setup
 [[nodiscard]] std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files = {});
 
+/// Bytes of the machine's hugetlb pools that nobody has, of all page sizes. They are not in the headroom. \thread any
+[[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
+
 /// kNoMemory when RLIMIT_AS, kLimit when RLIMIT_FSIZE forbids a memfd and mapping of `size_bytes`. \thread any
 [[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);
 /// kNoMemory when `size_bytes` exceed the headroom: touching that much would end in the OOM killer. \thread any

@@ -1,6 +1,7 @@
 #include "kv/plan.hpp"
 
 #include "base/error.hpp"
+#include "host/memory_limits.hpp"
 #include "host/slab_pool.hpp"
 #include "kv/item.hpp"
 #include "kv/wire.hpp"
@@ -58,7 +59,7 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_range<std::size_t>("lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
   VERBENA_TRY(check_range<std::int64_t>("grace (ms)", options.grace.count(), 1, 60'000));
   VERBENA_TRY(check_range<std::int64_t>("spin (us)", options.spin.count(), 0, 1'000'000));
-  const std::size_t share = share_of(options);
+  const std::size_t share = options.memory_bytes / options.workers;
   if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
     return fail(
         Status::kBadArgument, "Server::start", 0,
@@ -95,13 +96,15 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
                     sessions, entries);
   if (options.workers > limits.max_cq)
     return too_much("completion queues", options.workers, limits.max_cq, "workers", options.workers, 1);
-  if (options.workers * sessions > limits.max_qp)
-    return too_much("queue pairs", options.workers * sessions, limits.max_qp, "max_clients or workers", options.workers,
-                    sessions);
+  // Spare sessions are for the moments in which clients come and go: they may find nothing left.
+  const std::uint64_t clients = options.max_clients;
+  if (options.workers * clients > limits.max_qp)
+    return too_much("queue pairs", options.workers * clients, limits.max_qp, "max_clients or workers", options.workers,
+                    clients);
   // Of a worker its items; of a session its buffers and its lease.
-  if (options.workers * (1 + 2 * sessions) > limits.max_mr)
-    return too_much("memory regions", options.workers * (1 + 2 * sessions), limits.max_mr, "max_clients or workers",
-                    options.workers, 1 + 2 * sessions);
+  if (options.workers * (1 + 2 * clients) > limits.max_mr)
+    return too_much("memory regions", options.workers * (1 + 2 * clients), limits.max_mr, "max_clients or workers",
+                    options.workers, 1 + 2 * clients);
   return {};
 }
 
@@ -135,7 +138,34 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .depth = options.depth,
                        .channel = channel_options(options)};
   if (place.core) worker.cpu = place.core->cpu;
+  worker.channel.node = place.node;
   return worker;
+}
+
+host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,
+                          const nic::Limits& limits) {
+  host::Footprint pools;
+  for (unsigned first = 0; first < options.workers;) {
+    // Those on one node have the same pools.
+    const host::PlacedPoller& place = placement.pollers[first];
+    unsigned end = first + 1;
+    while (end < options.workers && placement.pollers[end].node == place.node) ++end;
+    pools.add(end - first == 1 ? fmt::format("worker {}", first) : fmt::format("workers {} to {}", first, end - 1),
+              end - first, Worker::footprint(kind, limits, worker_options(options, first, place)), place.node, "start");
+    first = end;
+  }
+  return pools;
+}
+
+Result<void> check_memory(const host::Footprint& footprint) {
+  const std::uint64_t sum = footprint.bytes(host::PoolKind::kRegistered) + footprint.bytes(host::PoolKind::kPrivate);
+  const auto headroom = host::memory_headroom(std::nullopt);
+  if (!headroom || sum <= headroom->bytes + host::free_hugepage_bytes()) return {};
+  return fail(Status::kNoMemory, "Server::start", ENOMEM,
+              "all pools together take {} MiB ({} registered, {} private), and {} MiB are left by {}: lower "
+              "memory_bytes, max_clients, depth or lease_bytes; `verbena-info --plan` lists them",
+              sum / kMib, footprint.bytes(host::PoolKind::kRegistered) / kMib,
+              footprint.bytes(host::PoolKind::kPrivate) / kMib, headroom->bytes / kMib, headroom->limit);
 }
 
 }  // namespace verbena::kv

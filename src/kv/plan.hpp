@@ -30,4 +30,11 @@ inline constexpr unsigned kHandshakers = 4;
 [[nodiscard]] WorkerOptions worker_options(const ServerOptions& options, unsigned index,
                                            const host::PlacedPoller& place) noexcept;
 
+/// Every pool of a server, its workers placed like that, with as many clients as it lets in. \alloc setup
+[[nodiscard]] host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,
+                                        const nic::Limits& limits);
+/// Whether all of them but those that come as used can be had beside what the machine's limits leave. Errors:
+/// kNoMemory, with the sum. \alloc setup
+[[nodiscard]] Result<void> check_memory(const host::Footprint& footprint);
+
 }  // namespace verbena::kv

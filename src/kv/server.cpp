@@ -102,6 +102,7 @@ Result<void> PollingServer::start() {
 Result<void> PollingServer::create_workers() {
   VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
   VERBENA_ASSIGN(placement_, host::claim_placement(topology, placement_request(options_, topology, fabric_->nic())));
+  VERBENA_TRY(check_memory(footprint(options_, placement_.plan, fabric_->nic().kind(), fabric_->nic().limits())));
   const std::uint64_t seed = random_word();
   for (unsigned i = 0; i < options_.workers; ++i) {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
@@ -257,7 +258,7 @@ void PollingServer::welcome(link::Incoming& incoming) noexcept {
 // Until the last step nothing of the channel is known to the worker, so a peer that stalls or fails costs nobody else.
 Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHello& hello) {
   Worker& worker = *workers_[hello.worker];
-  auto session = std::make_unique<Session>(worker, hello.client, options_.depth + 2);
+  auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
   VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
   const wire::ServerHello answer = hello_of(worker);
   VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace verbena::message {
@@ -60,7 +61,8 @@ struct Options {
                                       ///< max_operations and are posted as credits return.
   std::uint32_t max_operations = 64;  ///< READs and large sends started and not complete. 1 to 4096.
   Attach attach = Attach::kInConnect;
-  std::uint32_t first_count = 0;  ///< Where this side's wrapping counters start; tests of wrap-around set it.
+  std::optional<unsigned> node{};  ///< Of the buffers and the lease: the NUMA node of the loop's thread, best.
+  std::uint32_t first_count = 0;   ///< Where this side's wrapping counters start; tests of wrap-around set it.
 };
 
 /// Entries that one channel takes of its loop's LoopOptions::cqe. \thread any  \alloc none
@@ -70,6 +72,9 @@ struct Options {
 
 using engine::LocalSpan;
 using engine::RemoteSpan;
+
+/// What Channel::create allocates. \thread any  \alloc setup
+[[nodiscard]] host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Options& options);
 
 /// One QP with its receives, send buffers, credits and lease. Immovable.
 /// \thread owner of the loop, except create, connect and local_endpoint (setup)  \alloc setup only

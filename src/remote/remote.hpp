@@ -58,7 +58,8 @@ struct LinkOptions {
   /// A peer that is faster is told to try again by the NIC (RNR), and fails with kRnrExceeded when that does not help.
   /// 0 to 4096.
   std::uint32_t receives = 0;
-  Handler* handler = nullptr;  ///< Outlives the link. Without one completions are taken (Link::take).
+  std::optional<unsigned> node{};  ///< Of the link's own memory: the NUMA node of the loop's thread, best.
+  Handler* handler = nullptr;      ///< Outlives the link. Without one completions are taken (Link::take).
 };
 
 /// One QP for one-sided access, driven by the thread that calls. Every call returns kOk, or:
@@ -77,6 +78,8 @@ class Link final : private engine::Connection {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Link>> create(engine::CompletionLoop& loop, ibv_pd* pd,
                                                             const LinkOptions& options);
+  /// What `create` allocates. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const LinkOptions& options);
   ~Link() override;
 
   /// What to hand to the peer, and to `connect` as `local`. May be called again for other user data.
@@ -159,6 +162,10 @@ class Link final : private engine::Connection {
   void on_failed(const ibv_wc& completion) noexcept;
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
+  [[nodiscard]] static engine::QueueOptions queues_needed(const LinkOptions& options) noexcept;
+  /// As many as max_operations, rounded up to a power of two.
+  [[nodiscard]] static std::size_t ring_entries(const LinkOptions& options) noexcept;
+  [[nodiscard]] static std::size_t arena_bytes(const LinkOptions& options) noexcept;
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
   [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
                                 Deadline deadline) noexcept;
@@ -194,7 +201,7 @@ class Link final : private engine::Connection {
   ibv_sge sge_{};
   ibv_sge atomic_sge_{};
   Handler* handler_;           ///< Never null.
-  std::vector<Started> ring_;  ///< As many as max_operations, rounded up to a power of two.
+  std::vector<Started> ring_;  ///< ring_entries.
   std::uint32_t started_ = 0;  ///< Numbers of operations; wrap. taken_ <= completed_ <= started_.
   std::uint32_t completed_ = 0;
   std::uint32_t taken_ = 0;
