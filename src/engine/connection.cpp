@@ -63,7 +63,7 @@ bool HeldRequests::fits(const ibv_send_wr& request) noexcept {
   if ((request.send_flags & IBV_SEND_INLINE) == 0) return true;
   std::uint64_t bytes = 0;
   for (int i = 0; i < request.num_sge; ++i) bytes += request.sg_list[i].length;
-  return bytes <= kMaxInline;
+  return bytes <= kHeldInlineBytes;
 }
 
 void HeldRequests::add(const ibv_send_wr& request) noexcept {

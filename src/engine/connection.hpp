@@ -142,8 +142,6 @@ class HeldRequests {
  public:
   static constexpr std::uint32_t kCapacity = 32;
   static constexpr std::uint32_t kMaxSge = 4;
-  /// Inline data of one request; what is longer gains nothing by waiting.
-  static constexpr std::uint32_t kMaxInline = 256;
 
   HeldRequests() : places_(kCapacity) {}
   [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
@@ -161,23 +159,10 @@ class HeldRequests {
   struct Place {
     ibv_send_wr request{};
     std::array<ibv_sge, kMaxSge> sge{};
-    std::array<std::byte, kMaxInline> data{};
+    std::array<std::byte, kHeldInlineBytes> data{};
   };
   std::vector<Place> places_;
   std::uint32_t count_ = 0;
-};
-
-/// Holds a connection's doorbell for as long as it lives; see Connection::hold. The connection outlives it.
-template <class Held>
-class [[nodiscard]] Batch {
- public:
-  explicit Batch(Held& connection) noexcept : connection_(connection) { connection_.hold(); }
-  ~Batch() { connection_.release(); }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
- private:
-  Held& connection_;
 };
 
 /// Base of everything that owns a QP. A derived class calls `shut` first in its destructor, so that nothing of its

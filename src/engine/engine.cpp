@@ -86,17 +86,9 @@ CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
 }
 
 Counters CompletionLoop::counters() const noexcept {
-  return {.work_requests = counters_.work_requests,
-          .doorbells = counters_.doorbells,
-          .completions = counters_.completions,
-          .inline_sends = counters_.inline_sends,
-          .receive_refills = counters_.receive_refills,
-          .empty_polls = counters_.empty_polls,
-          .sleeps = counters_.sleeps,
-          .quarantined = counters_.quarantined,
-          .bytes = counters_.bytes,
-          .strays = counters_.strays,
-          .keepalives = counters_.keepalives};
+  Counters snapshot;
+  snapshot += counters_;
+  return snapshot;
 }
 
 CompletionLoop::~CompletionLoop() { VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0); }

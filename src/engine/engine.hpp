@@ -5,6 +5,7 @@
 #include "host/footprint.hpp"
 #include "nic/nic.hpp"
 
+#include <verbena/counters.hpp>
 #include <verbena/deadline.hpp>
 
 #include <array>
@@ -33,22 +34,24 @@ struct RemoteSpan {
   std::uint32_t rkey = 0;
 };
 
-/// What a loop did, of all its connections. `Number` is Count where the owner counts, and a plain number in a snapshot.
-template <class Number>
-struct BasicCounters {
-  Number work_requests{};  ///< Send-queue work requests posted, or held for the next doorbell.
-  Number doorbells{};      ///< ibv_post_send calls.
-  Number completions{};    ///< Completions polled, receives included.
-  Number inline_sends{};
-  Number receive_refills{};  ///< ibv_post_recv calls.
-  Number empty_polls{};
-  Number sleeps{};       ///< Waits on the completion channel: system calls.
-  Number quarantined{};  ///< Operations abandoned, now, whose segments are kept until their completion.
-  Number bytes{};        ///< Payload bytes posted.
-  Number strays{};       ///< Completions of queue pairs that are gone, dropped.
-  Number keepalives{};   ///< Of the work requests, those that only ask whether the peer is there.
+/// Inline data of one request that waits for its doorbell; what is longer rings at once, with what waits before it.
+inline constexpr std::uint32_t kHeldInlineBytes = 256;
+
+/// Holds a connection's doorbell for as long as it lives; see Connection::hold. The connection outlives it.
+template <class Held>
+class [[nodiscard]] Batch {
+ public:
+  explicit Batch(Held& connection) noexcept : connection_(connection) { connection_.hold(); }
+  ~Batch() { connection_.release(); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+ private:
+  Held& connection_;
 };
-using Counters = BasicCounters<std::uint64_t>;
+
+using verbena::BasicCounters;
+using verbena::Counters;
 
 /// What a wait does while nothing is there.
 enum class WaitPolicy : std::uint8_t {

@@ -58,6 +58,7 @@ class Poller {
   [[nodiscard]] bool is_this_thread() const noexcept;
 
   [[nodiscard]] CompletionLoop& loop() noexcept { return *loop_; }
+  [[nodiscard]] const CompletionLoop& loop() const noexcept { return *loop_; }
   [[nodiscard]] const PollerOptions& options() const noexcept { return options_; }
 
   /// Calls `task` in the poller's thread, between polls, and waits for its end; in the poller's thread, at once. kOk,

@@ -47,6 +47,7 @@ class PollingServer final : public Server, private WorkerHost {
   const char* address() const noexcept override { return fabric_->address().c_str(); }
   const char* description() const noexcept override { return description_.data(); }
   ServerStatistics statistics() const noexcept override;
+  verbena::Counters counters() const noexcept override;
   void stop() noexcept override;
 
  private:
@@ -148,6 +149,12 @@ void PollingServer::describe() noexcept {
   }
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (placement_.plan.cores() < options_.workers) add("; {}", placement_.plan.words.back());
+}
+
+verbena::Counters PollingServer::counters() const noexcept {
+  verbena::Counters sum;
+  for (const auto& worker : workers_) sum += std::as_const(*worker).loop().counters();
+  return sum;
 }
 
 ServerStatistics PollingServer::statistics() const noexcept {

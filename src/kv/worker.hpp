@@ -80,6 +80,7 @@ class Worker final : private engine::Duty {
   /// A session whose bootstrap is complete. \thread any
   void adopt(std::unique_ptr<Session> session) noexcept;
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
+  [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return poller_->loop(); }
   [[nodiscard]] const WorkerOptions& options() const noexcept { return options_; }
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
   [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }

@@ -55,8 +55,8 @@ struct LinkOptions {
   std::uint32_t max_operations = 64;       ///< Started and not complete, or not taken. 1 to 8192.
   std::uint32_t max_reads = 16;  ///< READs and atomics among them, at least 1; what both NICs can do lowers it.
   /// Immediates of the peer that can be under way; 0: none. Each takes a receive, given back when on_immediate returns.
-  /// A peer that is faster is told to try again by the NIC (RNR), and fails with kRnrExceeded when that does not help.
-  /// 0 to 4096.
+  /// A peer that is faster waits, for as long as link::BringUp::rnr_retry says: with its default until this side dies
+  /// or that side gives up. 0 to 4096.
   std::uint32_t receives = 0;
   std::optional<unsigned> node{};  ///< Of the link's own memory: the NUMA node of the loop's thread, best.
   Handler* handler = nullptr;      ///< Outlives the link. Without one completions are taken (Link::take).
