@@ -46,6 +46,9 @@ class InFlight {
     VERBENA_CHECK(capacity >= 1 && capacity < wr::kNoSlot);
     for (std::uint32_t i = 0; i < capacity; ++i) slots_[i].next_free = i + 1 < capacity ? i + 1 : wr::kNoSlot;
   }
+  [[nodiscard]] static constexpr std::uint64_t bytes_for(std::uint32_t capacity) noexcept {
+    return std::uint64_t{capacity} * sizeof(Slot);
+  }
   /// A free slot, or wr::kNoSlot.
   [[nodiscard]] std::uint32_t begin() noexcept {
     const std::uint32_t slot = first_free_;
@@ -141,6 +144,7 @@ class HeldRequests {
   static constexpr std::uint32_t kMaxSge = 4;
 
   HeldRequests() : places_(kCapacity) {}
+  [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
   [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
   /// Whether a request can wait here at all.
@@ -174,6 +178,12 @@ class Connection {
                                                                   std::uint32_t receives) noexcept {
     return sends + kReserve + receives;
   }
+
+  /// The queue pair that `open` asks the NIC for, without its completion queues. \thread any  \alloc none
+  [[nodiscard]] static nic::QpOptions qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept;
+  /// What a connection allocates besides itself. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const QueueOptions& options);
 
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;

@@ -5,6 +5,7 @@
 #include "base/relax.hpp"
 #include "base/ticks.hpp"
 #include "engine/connection.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -50,6 +51,17 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
   return loop;
 }
 
+host::Footprint CompletionLoop::footprint(nic::Kind kind, const LoopOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "loop", .bytes_each = sizeof(CompletionLoop)});
+  pools.add({.name = "connections by number", .count = table_entries(options), .bytes_each = sizeof(Entry)});
+  pools.add({.name = "lists of connections",
+             .count = options.max_connections,
+             .bytes_each = 2 * sizeof(Connection*) + sizeof(Doomed)});  // Holding and draining; doomed.
+  pools.add("NIC", 1, nic::cq_footprint(kind, options.cqe));
+  return pools;
+}
+
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
       batches_(options.batch_on == BatchOn::kEveryNic || nic.kind() != nic::Kind::kSoft),
@@ -58,8 +70,7 @@ CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
       keepalive_ticks_(ticks_in(options.keepalive)),
       keepalive_due_(std::numeric_limits<std::uint64_t>::max()),
       max_connections_(options.max_connections) {
-  // At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
-  const std::size_t entries = std::bit_ceil(std::size_t{options.max_connections} * 2);
+  const std::size_t entries = table_entries(options);
   table_.resize(entries);
   shift_ = 32 - static_cast<unsigned>(std::countr_zero(entries));
   holding_list_.reserve(options.max_connections);

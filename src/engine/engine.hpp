@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/count.hpp"
+#include "host/footprint.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/counters.hpp>
@@ -9,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -85,6 +87,8 @@ class CompletionLoop {
  public:
   /// Errors: kBadArgument (no connections or entries), and those of Nic::create_cq and create_channel.
   [[nodiscard]] static Result<std::unique_ptr<CompletionLoop>> create(nic::Nic& nic, const LoopOptions& options);
+  /// What `create` allocates, the completion queue included. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const LoopOptions& options);
   ~CompletionLoop();
   CompletionLoop(const CompletionLoop&) = delete;
   CompletionLoop& operator=(const CompletionLoop&) = delete;
@@ -141,6 +145,10 @@ class CompletionLoop {
   };
 
   CompletionLoop(nic::Nic& nic, const LoopOptions& options);
+  /// At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
+  [[nodiscard]] static constexpr std::size_t table_entries(const LoopOptions& options) noexcept {
+    return std::bit_ceil(std::size_t{options.max_connections} * 2);
+  }
 
   // For connections.
   [[nodiscard]] ibv_cq* cq() noexcept { return cq_.get(); }

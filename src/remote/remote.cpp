@@ -21,6 +21,10 @@ namespace {
 class Nobody final : public Handler {};
 Nobody nobody;
 
+[[nodiscard]] std::uint32_t fitting_bounce_bytes(const LinkOptions& options, const nic::Limits& limits) noexcept {
+  return std::min(options.bounce_bytes, limits.max_message / 64 * 64);
+}
+
 /// One blocking operation is posted at a time, those in quarantine are still there, and so is what was started.
 std::uint32_t sends_of(const LinkOptions& options) noexcept {
   constexpr std::uint32_t kLeast = 64;
@@ -53,7 +57,7 @@ Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd*
     return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
                          "receives are for immediates, and there is no handler to be told of them");
   LinkOptions fitting = options;
-  fitting.bounce_bytes = std::min(options.bounce_bytes, loop.nic().limits().max_message / 64 * 64);
+  fitting.bounce_bytes = fitting_bounce_bytes(options, loop.nic().limits());
   std::unique_ptr<Link> made(new Link(loop, fitting));
   VERBENA_TRY(made->create(pd));
   return made;
@@ -64,7 +68,7 @@ Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
       options_(options),
       in_flight_(options.bounce_buffers),
       handler_(options.handler != nullptr ? options.handler : &nobody),
-      ring_(std::bit_ceil(options.max_operations)),
+      ring_(ring_entries(options)),
       receive_requests_(options.receives),
       max_message_(loop.nic().limits().max_message) {
   for (std::size_t i = 0; i < receive_requests_.size(); ++i)
@@ -90,17 +94,45 @@ void Link::mute() noexcept {
   begin_failure(Status::kClosed);
 }
 
+engine::QueueOptions Link::queues_needed(const LinkOptions& options) noexcept {
+  return {.sends = sends_of(options),
+          .receives = options.receives,
+          .send_sge = 1,
+          .max_inline = options.max_inline};
+}
+
+std::size_t Link::ring_entries(const LinkOptions& options) noexcept { return std::bit_ceil(options.max_operations); }
+
+std::size_t Link::arena_bytes(const LinkOptions& options) noexcept {
+  return std::size_t{options.bounce_bytes} * options.bounce_buffers  // one a blocking operation
+         + ring_entries(options) * sizeof(std::uint64_t);            // what started atomics find
+}
+
+host::Footprint Link::footprint(nic::Kind kind, const nic::Limits& limits, const LinkOptions& wished) {
+  LinkOptions options = wished;
+  options.bounce_bytes = fitting_bounce_bytes(options, limits);
+  host::Footprint pools;
+  pools.add({.name = "bounce buffers and results",
+             .kind = host::PoolKind::kRegistered,
+             .bytes_each = arena_bytes(options),
+             .node = options.node});
+  pools.add({.name = "link", .bytes_each = sizeof(Link)});
+  pools.add(
+      {.name = "operations in flight", .count = options.bounce_buffers, .bytes_each = engine::InFlight::bytes_for(1)});
+  pools.add({.name = "operations started", .count = ring_entries(options), .bytes_each = sizeof(Started)});
+  if (options.receives != 0)
+    pools.add({.name = "receive requests", .count = options.receives, .bytes_each = sizeof(ibv_recv_wr)});
+  pools.add("connection", 1, engine::Connection::footprint(kind, limits, queues_needed(options)));
+  return pools;
+}
+
 Result<void> Link::create(ibv_pd* pd) {
-  VERBENA_TRY(open(
-      pd,
-      {.sends = sends_of(options_), .receives = options_.receives, .send_sge = 1, .max_inline = options_.max_inline}));
+  VERBENA_TRY(open(pd, queues_needed(options_)));
   const nic::DeviceFacts* facts = nic::facts_of(nic());
   has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
-  const std::size_t bounce_bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
-  const std::size_t bytes = bounce_bytes                             // one a blocking operation
-                            + ring_.size() * sizeof(std::uint64_t);  // what started atomics find
-  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE));
-  results_ = memory_.data() + bounce_bytes;
+  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = arena_bytes(options_), .node = options_.node, .name = "bounce"},
+                           {}, IBV_ACCESS_LOCAL_WRITE));
+  results_ = bounce(options_.bounce_buffers);
   return {};
 }
 

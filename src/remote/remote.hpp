@@ -58,7 +58,8 @@ struct LinkOptions {
   /// A peer that is faster waits, for as long as link::BringUp::rnr_retry says: with its default until this side dies
   /// or that side gives up. 0 to 4096.
   std::uint32_t receives = 0;
-  Handler* handler = nullptr;  ///< Outlives the link. Without one completions are taken (Link::take).
+  std::optional<unsigned> node{};  ///< Of the link's own memory: the NUMA node of the loop's thread, best.
+  Handler* handler = nullptr;      ///< Outlives the link. Without one completions are taken (Link::take).
 };
 
 /// Entries that one link takes of its loop's LoopOptions::cqe. \thread any  \alloc none
@@ -80,6 +81,8 @@ class Link final : private engine::Connection {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Link>> create(engine::CompletionLoop& loop, ibv_pd* pd,
                                                             const LinkOptions& options);
+  /// What `create` allocates. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const LinkOptions& options);
   ~Link() override;
 
   /// What to hand to the peer, and to `connect` as `local`. May be called again for other user data.
@@ -161,6 +164,10 @@ class Link final : private engine::Connection {
   void on_failed(const ibv_wc& completion) noexcept;
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
+  [[nodiscard]] static engine::QueueOptions queues_needed(const LinkOptions& options) noexcept;
+  /// As many as max_operations, rounded up to a power of two.
+  [[nodiscard]] static std::size_t ring_entries(const LinkOptions& options) noexcept;
+  [[nodiscard]] static std::size_t arena_bytes(const LinkOptions& options) noexcept;
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
   [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept;
   [[nodiscard]] Status atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;
@@ -201,7 +208,7 @@ class Link final : private engine::Connection {
   ibv_sge sge_{};
   ibv_sge atomic_sge_{};
   Handler* handler_;           ///< Never null.
-  std::vector<Started> ring_;  ///< As many as max_operations, rounded up to a power of two.
+  std::vector<Started> ring_;  ///< ring_entries.
   std::uint32_t started_ = 0;  ///< Numbers of operations; wrap. taken_ <= completed_ <= started_.
   std::uint32_t completed_ = 0;
   std::uint32_t taken_ = 0;
