@@ -108,7 +108,7 @@ def steady(noted):
 
 
 def normal(value):
-    """What peers.py prints, of verbena-perf's JSON too: means, as the peers' tools tell nothing else of all operations."""
+    """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'operations_per_s' not in value:
         return value
     ways = 2 if value['latency']['one_way'] else 1
@@ -198,8 +198,8 @@ def environment(figures):
 def markdown(table, figures, drawn):
     text = ['# The soft NIC beside UCX and libfabric', '',
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
-            'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move with',
-            'the machine: compare ratios.', '',
+            'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
+            'with the machine: compare ratios.', '',
             '| what | ours | peer | unit | ratio | range | target | met |', '|---|--:|--:|---|--:|---|---|---|']
     for values, row in table:
         found = values['ratios']
