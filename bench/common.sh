@@ -37,10 +37,14 @@ build_release() {
 # note NAME JSON
 note() { echo "$1 $2" >>"$figures"; }
 
-# ours NAME ARGUMENT...: notes what verbena-perf measures between a client on the first cpu and a server on the second.
+# perf ARGUMENT...: leaves what verbena-perf measures in $work/one, as JSON.
+perf() {
+  timeout -k 5 120 "$build/src/programs/verbena-perf" "$@" --json >"$work/one" || die "verbena-perf $* failed"
+}
+
+# ours NAME ARGUMENT...: notes the same of a test between a client on the first cpu and a server on the second.
 ours() {
-  timeout -k 5 120 "$build/src/programs/verbena-perf" "${@:2}" --local --json >"$work/one" ||
-    die "verbena-perf ${*:2} failed"
+  perf "${@:2}" --local
   note "$1" "$(<"$work/one")"
 }
 

@@ -86,7 +86,10 @@ measure() {
   local -a amount=(-s "$bytes" -n "$operations" --warm-up "$((operations / 10))")
   next_port
   case $kind in
-    pingpong | message | read | write | memcpy) ours "$1" "$kind" "${amount[@]}" ;;
+    pingpong | message | read | write) ours "$1" "$kind" "${amount[@]}" ;;
+    memcpy)
+      perf memcpy "${amount[@]}"
+      note "$1" "$(<"$work/one")" ;;
     message-bw) ours "$1" message-bw "${amount[@]}" ;;
     message-bw32) ours "$1" message-bw "${amount[@]}" --batch 32 ;;
     ucp_*)
@@ -104,8 +107,8 @@ measure() {
 }
 
 line() {
-  timeout -k 5 120 "$build/src/programs/verbena-perf" line --json >"$work/line" || die 'verbena-perf line failed'
-  cat "$work/line"
+  perf line
+  cat "$work/one"
 }
 
 # measure_group NAME FIGURE...: measures the figures between two looks at the bare line. A virtual machine's cores move,

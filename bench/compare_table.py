@@ -61,7 +61,7 @@ ROWS = (
 UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9)}
 
 # Curves: file, title, and what is drawn; by bytes of an operation.
-SIZES = tuple(8 << shift for shift in range(0, 18, 2)) + (MIB,)
+SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)
 LEAST_BYTES = {'memcpy': 2048}  # Below, it is the clock that takes the time.
 MOST_BYTES = {'message': 16 << 10}
 CURVES = (
@@ -111,7 +111,7 @@ def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'operations_per_s' not in value:
         return value
-    ways = 2 if value['latency']['one_way'] else 1
+    ways = 2 if (value['latency'] or {}).get('one_way') else 1
     return {'ns': 1e9 / value['operations_per_s'] / ways, 'per_s': value['operations_per_s'],
             'bytes_per_s': value['bytes_per_s']}
 
@@ -220,17 +220,19 @@ def markdown(table, figures, drawn):
 
 
 def draw(table, figures, out):
-    """The plots; the files written with their titles."""
+    """The plots, with what they came from; the files written, with their titles."""
+    told = environment(figures)
+    where = ', '.join([str(told[name]) for name in ('cpu', 'kernel', 'date') if name in told])
     made = []
     for name, title, kinds in CURVES:
         curves = {label: [(size, found) for size in SIZES
                           if (found := [v for v in figures.values(f'{kind}:{size}', 'ns', '') if v is not None])]
                   for label, kind in kinds.items()}
-        made.append((name, title, plots.by_size(title, curves)))
+        made.append((name, title, plots.by_size(title, where, curves)))
     bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target)
             for values, row in table if values['ratios']]
     title = 'Ours to the peer, a point a round'
-    made.insert(0, ('ratios', title, plots.ratios(title, bars)))
+    made.insert(0, ('ratios', title, plots.ratios(title, where, bars)))
     return [(f'{name}.svg', title) for name, title, script in made if plots.write(script, out / f'{name}.svg')]
 
 

@@ -5,14 +5,15 @@ import subprocess
 
 HEAD = """set terminal svg size {width},{height} dynamic background rgb 'white' font 'sans-serif,12'
 set title "{title}" noenhanced
+set label "{where}" at screen 0.01, screen 0.025 left font 'sans-serif,9' noenhanced
 set grid
 set border 3
 set tics nomirror
 """
 
 
-def head(title, width, height):
-    return HEAD.format(title=quoted(title), width=width, height=height)
+def head(title, where, width, height):
+    return HEAD.format(title=quoted(title), where=quoted(where), width=width, height=height)
 
 
 def quoted(text):
@@ -26,10 +27,10 @@ def short(size):
     return str(size)
 
 
-def by_size(title, curves):
+def by_size(title, where, curves):
     """Label to pairs of a size and its values in ns. Medians, with the range of the rounds."""
-    script = [head(title, 720, 440), 'set logscale x 2', 'set logscale y 10', 'set xlabel "bytes"', 'set ylabel "ns"',
-              'set key top left noenhanced']
+    script = [head(title, where, 720, 460), 'set logscale x 2', 'set logscale y 10', 'set xlabel "bytes"',
+              'set ylabel "ns"', 'set bmargin 5', 'set key top left noenhanced']
     sizes = sorted({size for points in curves.values() for size, _ in points})
     script.append('set xtics (' + ', '.join(f'"{short(size)}" {size}' for size in sizes) + ')')
     drawn = []
@@ -45,13 +46,14 @@ def by_size(title, curves):
     return '\n'.join(script + ['plot ' + ', '.join(drawn)]) + '\n' if drawn else ''
 
 
-def ratios(title, bars):
+def ratios(title, where, bars):
     """Name, the ratios of its rounds, and the target or None; the first row is on top."""
     if not bars:
         return ''
     names = ', '.join(f'"{quoted(name)}" {i}' for i, (name, _, _) in enumerate(bars, 1))
-    script = [head(title, 960, 120 + 32 * len(bars)), 'set xlabel "ratio"', f'set yrange [{len(bars) + 0.5}:0.5]',
-              'set logscale x 2', 'set key outside top right horizontal',
+    script = [head(title, where, 960, 140 + 32 * len(bars)), 'set xlabel "ratio"',
+              f'set yrange [{len(bars) + 0.5}:0.5]', 'set bmargin 5', 'set logscale x 2',
+              'set key outside top right horizontal',
               'set arrow from 1, graph 0 to 1, graph 1 nohead dashtype 2', f'set ytics ({names}) noenhanced',
               '$rounds << EOD']
     script += [f'{value:.4f} {i}' for i, (_, values, _) in enumerate(bars, 1) for value in values]

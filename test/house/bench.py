@@ -99,6 +99,7 @@ def check_table(report, compare):
         return {'operations_per_s': per_s, 'bytes_per_s': 8 * per_s, 'latency': {'one_way': True}}
 
     report.check(compare.normal(ours(1e7))['ns'] == 50, 'half of a round trip is not one way')
+    report.check(compare.normal({**ours(1e7), 'latency': None})['ns'] == 100, 'a stream has no ways')
     # The median of the rounds' ratios, not the ratio of medians; a round that lacks its peer does not shift the next.
     figures = compare.Figures({
         'pingpong:8': [ours(1e7), ours(2e7), ours(0.5e7)],
