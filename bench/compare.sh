@@ -78,7 +78,7 @@ measure() {
   local -a server client tool
   # A tenth of a second or so, at most 1 GiB; less for the curves, which no target hangs on.
   case $kind in
-    read | write | *_get | *_bw | *-bw*) operations=4000000 ;;
+    read* | write | *_get | *_bw | *-bw*) operations=4000000 ;;
     *) operations=400000 ;;
   esac
   [[ $group != *-bytes ]] || operations=$((operations / 4))
@@ -87,6 +87,7 @@ measure() {
   next_port
   case $kind in
     pingpong | message | read | write) ours "$1" "$kind" "${amount[@]}" ;;
+    read-many) ours "$1" read "${amount[@]}" --clock-every 100 ;;
     memcpy)
       perf memcpy "${amount[@]}"
       note "$1" "$(<"$work/one")" ;;
