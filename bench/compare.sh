@@ -74,15 +74,15 @@ peer() {
 
 # measure KIND:BYTES: notes the figure of that name. Of the group `group`.
 measure() {
-  local kind=${1%:*} bytes=${1#*:} operations
+  local kind=${1%:*} bytes=${1#*:} operations most=$((1 << 33))
   local -a server client tool
-  # A tenth of a second or so, at most 1 GiB; less for the curves, which no target hangs on.
+  # A tenth of a second or so, at most 8 GiB; less for the curves, which no target hangs on.
   case $kind in
     read* | write | *_get | *_bw | *-bw*) operations=4000000 ;;
     *) operations=400000 ;;
   esac
-  [[ $group != *-bytes ]] || operations=$((operations / 4))
-  ((operations * bytes <= 1 << 30)) || operations=$(((1 << 30) / bytes))
+  [[ $group != *-bytes ]] || operations=$((operations / 4)) most=$((1 << 30))
+  ((operations * bytes <= most)) || operations=$((most / bytes))
   local -a amount=(-s "$bytes" -n "$operations" --warm-up "$((operations / 10))")
   next_port
   case $kind in

@@ -103,10 +103,14 @@ def cpus():
     return chosen
 
 
+def line_ns(pair):
+    """Before and after a group; medians of batches, so that what preempts one of them does not flatter us."""
+    return [one['latency']['median_ns'] for one in pair]
+
+
 def steady(noted):
     """Whether the line was, before and after a group, within a quarter of the same."""
-    pairs = [[normal(one)['ns'] for one in pair] for name, values in noted.items() if name.startswith('line@')
-             for pair in values]
+    pairs = [line_ns(pair) for name, values in noted.items() if name.startswith('line@') for pair in values]
     return all(max(pair) <= 1.25 * min(pair) for pair in pairs)
 
 
@@ -126,8 +130,7 @@ class Figures:
     def values(self, name, unit, group):
         """Round by round; None where it is missing."""
         if name == 'line':
-            # Before and after the group.
-            return [statistics.mean(normal(one)['ns'] for one in pair) for pair in self.noted.get(f'line@{group}', [])]
+            return [statistics.mean(line_ns(pair)) for pair in self.noted.get(f'line@{group}', [])]
         key, factor = UNITS[unit]
         found = [normal(value).get(key) for value in self.noted.get(name, [])]
         return [value and value * factor for value in found]

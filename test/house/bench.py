@@ -37,7 +37,7 @@ OURS = '''#!/bin/sh
 [ "$STAND_IN_OURS" = fails ] && exit 3
 one_way=false
 case $1 in line | pingpong | message) one_way=true ;; esac
-echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":{"one_way":'$one_way'},"environment":{"cpu":"a stand-in"}}'
+echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":{"one_way":'$one_way',"median_ns":50},"environment":{"cpu":"a stand-in"}}'
 '''
 # As the tools would print 100 ns, for the size and the count that they are asked for.
 UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\n%s,0.1,0.100,%.2f,10000000\\n' % '''
@@ -96,7 +96,8 @@ def check_peers(report, peers):
 
 def check_table(report, compare):
     def ours(per_s):
-        return {'operations_per_s': per_s, 'bytes_per_s': 8 * per_s, 'latency': {'one_way': True}}
+        return {'operations_per_s': per_s, 'bytes_per_s': 8 * per_s,
+                'latency': {'one_way': True, 'median_ns': 5e8 / per_s}}
 
     report.check(compare.normal(ours(1e7))['ns'] == 50, 'half of a round trip is not one way')
     report.check(compare.normal({**ours(1e7), 'latency': None})['ns'] == 100, 'a stream has no ways')
