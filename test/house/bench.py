@@ -37,7 +37,8 @@ OURS = '''#!/bin/sh
 [ "$STAND_IN_OURS" = fails ] && exit 3
 one_way=false
 case $1 in line | pingpong | message) one_way=true ;; esac
-echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":{"one_way":'$one_way',"median_ns":50},"environment":{"cpu":"a stand-in"}}'
+latency='{"one_way":'$one_way',"median_ns":50}'
+echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"environment":{"cpu":"a stand-in"}}'
 '''
 # As the tools would print 100 ns, for the size and the count that they are asked for.
 UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\n%s,0.1,0.100,%.2f,10000000\\n' % '''
