@@ -2,7 +2,7 @@
 
 usage: compare_table.py --plan [--groups NAMES]             groups to measure: a name and its figures in each line
        compare_table.py --cpus                              two cpus of two cores
-       compare_table.py --steady FIGURES                    0 if the line of a group did not move, else 1
+       compare_table.py --steady FIGURES                    0 if the line of a group did not move, else 3
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
@@ -25,7 +25,7 @@ import plots
 from table import bound, median, met, number, ratios, read, verdict
 
 MIB = 1 << 20
-MISSING_STATUS = 4
+MISSING_STATUS, MOVED_STATUS = 4, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,7 +268,7 @@ def main(arguments):
         print(*found[:2])
         return 0 if len(found) >= 2 else 1
     if options.figures and options.steady:
-        return 0 if steady(read(options.figures)) else 1
+        return 0 if steady(read(options.figures)) else MOVED_STATUS
     if not options.figures or not options.out:
         parser.error('takes FIGURES and --out DIR, or --plan, --cpus or --steady')
     figures = Figures(read(options.figures))
