@@ -35,9 +35,11 @@ with socket.create_server(('0.0.0.0', port)) as server:
 '''
 OURS = '''#!/bin/sh
 [ "$STAND_IN_OURS" = fails ] && exit 3
-one_way=false
+one_way=false ns=50
 case $1 in line | pingpong | message) one_way=true ;; esac
-latency='{"one_way":'$one_way',"median_ns":50}'
+# Each second time the line is elsewhere.
+if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
+latency='{"one_way":'$one_way',"median_ns":'$ns'}'
 echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"environment":{"cpu":"a stand-in"}}'
 '''
 # As the tools would print 100 ns, for the size and the count that they are asked for.
@@ -142,7 +144,7 @@ def check_script(report, root):
         return
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
-        executable(work / 'build/src/programs/verbena-perf', OURS)
+        executable(work / 'build/src/programs/verbena-perf', OURS.replace('moved', str(work / 'moved')))
         (work / 'build/build.ninja').write_text('build src/programs/verbena-perf: phony\n')
         executable(work / 'bin/ucx_perftest', TOOL.format(python=sys.executable, port_option='-p', client_port='-p',
                                                           variable='STAND_IN_UCX'))
@@ -177,6 +179,9 @@ def check_script(report, root):
                          f'{what} of ucx_perftest: rows are {rows}')
             report.check('`ucp_put_lat:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
 
+        done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
+        report.check('repeated: 3 groups, because the line moved; 1 groups kept though it did' in done.stdout,
+                     f'a line that moves: ended with {done.returncode}:\n{done.stdout}')
         done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
                      f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
