@@ -83,7 +83,8 @@ def check_peers(report, peers):
         for _ in range(200):
             garbage = ''.join(chr(dice.randrange(32, 256)) if dice.random() < 0.9 else '\n' for _ in range(200))
             report.check(refuses(peers, tool, garbage, 8, count), f'{name}: takes {garbage!r}')
-    for wrong in ('am(cma/memory)', 'rma(tcp/eth0)', 'am(posix/memory) rma(sysv/memory)'):
+    for wrong in ('am(cma/memory)', 'am(posix/memory cma/memory)', 'rma(tcp/eth0)',
+                  'am(posix/memory) rma(sysv/memory)'):
         report.check(refuses(peers, peers.ucx_perftest, UCX.replace('am(posix/memory)', wrong), 8, 200000),
                      f'ucx_perftest: takes a run over {wrong}')
     for wrong in ('0.213', '0.1130.113', '-0.113', 'nan', 'inf', ''):
