@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/relax.hpp"
 #include "base/ticks.hpp"
 #include "engine/connection.hpp"
 
@@ -10,20 +11,6 @@
 #include <limits>
 
 namespace verbena::engine {
-
-namespace {
-
-/// Between two polls of a line that another core is about to write: spaced polls see the new value sooner, because the
-/// line is not fetched back to this core while the writer wants it.
-void relax() noexcept {
-#if defined(__x86_64__)
-  for (int i = 0; i < 24; ++i) asm volatile("nop\n\tnop\n\tnop\n\tnop");
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
-}  // namespace
 
 const char* to_string(WaitPolicy policy) noexcept {
   switch (policy) {

@@ -21,7 +21,17 @@ namespace {
 class Nobody final : public Handler {};
 Nobody nobody;
 
+/// One blocking operation is posted at a time, those in quarantine are still there, and so is what was started.
+std::uint32_t sends_of(const LinkOptions& options) noexcept {
+  constexpr std::uint32_t kLeast = 64;
+  return std::max(kLeast, options.bounce_buffers + 1 + options.max_operations);
+}
+
 }  // namespace
+
+std::uint32_t completions_needed(const LinkOptions& options) noexcept {
+  return engine::Connection::completions_needed(sends_of(options), options.receives);
+}
 
 Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd* pd, const LinkOptions& options) {
   if (options.bounce_bytes < 64 || options.bounce_bytes > (16u << 20) || options.bounce_bytes % 64 != 0)
@@ -80,11 +90,9 @@ void Link::mute() noexcept {
 }
 
 Result<void> Link::create(ibv_pd* pd) {
-  // One blocking operation is posted at a time, those in quarantine are still there, and so is what was started.
-  VERBENA_TRY(open(pd, {.sends = std::max(kSends, options_.bounce_buffers + 1 + options_.max_operations),
-                        .receives = options_.receives,
-                        .send_sge = 1,
-                        .max_inline = options_.max_inline}));
+  VERBENA_TRY(open(
+      pd,
+      {.sends = sends_of(options_), .receives = options_.receives, .send_sge = 1, .max_inline = options_.max_inline}));
   const nic::DeviceFacts* facts = nic::facts_of(nic());
   has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
   const std::size_t bounce_bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;

@@ -61,6 +61,9 @@ struct LinkOptions {
   Handler* handler = nullptr;  ///< Outlives the link. Without one completions are taken (Link::take).
 };
 
+/// Entries that one link takes of its loop's LoopOptions::cqe. \thread any  \alloc none
+[[nodiscard]] std::uint32_t completions_needed(const LinkOptions& options) noexcept;
+
 /// One QP for one-sided access, driven by the thread that calls. Every call returns kOk, or:
 /// kBadArgument (spans that do not fit each other, a word that is not aligned), kNotFound (no imported window has the
 /// key), kOutOfRange, kRemoteAccess (the window lacks the right; nothing was posted), kTimedOut, or why the link is
@@ -136,7 +139,6 @@ class Link final : private engine::Connection {
  private:
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
-  static constexpr std::uint32_t kSends = 64;
   /// An operation that was started.
   struct Started {
     std::uint64_t token = 0;
