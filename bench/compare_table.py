@@ -6,7 +6,7 @@ usage: compare_table.py --plan [--groups NAMES]             groups to measure: a
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
-bare cache line, taken before and after each group.
+bare cache line, looked at all around a group.
 """
 
 import argparse
@@ -103,15 +103,15 @@ def cpus():
     return chosen
 
 
-def line_ns(pair):
-    """Before and after a group; medians of batches, so that what preempts one of them does not flatter us."""
-    return [one['latency']['median_ns'] for one in pair]
+def line_ns(looks):
+    """Of the looks around a group; medians of batches, so that what preempts one of them does not flatter us."""
+    return [look['latency']['median_ns'] for look in looks]
 
 
 def steady(noted):
-    """Whether the line was, before and after a group, within a quarter of the same."""
-    pairs = [line_ns(pair) for name, values in noted.items() if name.startswith('line@') for pair in values]
-    return all(max(pair) <= 1.25 * min(pair) for pair in pairs)
+    """Whether the line was, all around a group, within a quarter of the same."""
+    found = [line_ns(looks) for name, values in noted.items() if name.startswith('line@') for looks in values]
+    return all(max(values) <= 1.25 * min(values) for values in found)
 
 
 def normal(value):
@@ -130,7 +130,7 @@ class Figures:
     def values(self, name, unit, group):
         """Round by round; None where it is missing."""
         if name == 'line':
-            return [statistics.mean(line_ns(pair)) for pair in self.noted.get(f'line@{group}', [])]
+            return [statistics.mean(line_ns(looks)) for looks in self.noted.get(f'line@{group}', [])]
         key, factor = UNITS[unit]
         found = [normal(value).get(key) for value in self.noted.get(name, [])]
         return [value and value * factor for value in found]

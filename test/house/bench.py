@@ -181,7 +181,7 @@ def check_script(report, root):
             report.check('`ucp_put_lat:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
 
         done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
-        report.check('repeated: 3 groups, because the line moved; 1 groups kept though it did' in done.stdout,
+        report.check('repeated: 7 times, because the line moved; 1 groups kept though it did' in done.stdout,
                      f'a line that moves: ended with {done.returncode}:\n{done.stdout}')
         done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
