@@ -78,6 +78,7 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status failure() const noexcept { return reason(); }
 
  private:
+  friend class PhysicalMap;  // Lends the window of each access.
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
   static constexpr std::uint32_t kSends = 64;

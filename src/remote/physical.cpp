@@ -1,0 +1,188 @@
+#include "remote/physical.hpp"
+
+#include "base/error.hpp"
+#include "host/memory_limits.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace verbena::remote {
+
+namespace {
+
+/// Times that pages which the kernel has taken away are asked for again. With a device's pin it takes none away.
+constexpr int kAttempts = 4;
+
+[[nodiscard]] std::size_t page_bytes() noexcept { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+/// The runs of `range`, which is faulted in: memory that nothing pins may be swapped out, or have lost its page table
+/// entries to the making of a hugepage.
+[[nodiscard]] Result<host::PhysicalRuns> runs_of(const host::PageMap& pages, std::span<std::byte> range) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(range.data());
+  const std::uintptr_t page = begin / page_bytes() * page_bytes();
+  for (int attempt = 1;; ++attempt) {
+    // Advice: a kernel before 5.14 does not know it, and what is not there is then told by the page map.
+    (void)madvise(reinterpret_cast<void*>(page), begin - page + range.size(), MADV_POPULATE_READ);
+    auto found = pages.runs_of(range, PhysicalTable::kMaxRuns);
+    if (found || found.error().status() != Status::kNotFound || attempt == kAttempts) return found;
+  }
+}
+
+[[nodiscard]] Result<void> check_limits(nic::Nic& nic, const host::PhysicalRuns& found) {
+  constexpr const char* kCall = "PhysicalExport::create";
+  constexpr const char* kFix = "hugepages make few runs of much memory (docs/physical-addressing.md)";
+  if (found.count > PhysicalTable::kMaxRuns) {
+    return fail(Status::kLimit, kCall, 0,
+                "the memory lies in {} pieces of physical memory, and a table has at most {}: {}", found.count,
+                PhysicalTable::kMaxRuns, kFix);
+  }
+  const std::uint32_t used = nic.objects().mrs;
+  if (found.count + used > nic.limits().max_mr) {
+    return fail(Status::kLimit, kCall, 0,
+                "the memory lies in {} pieces of physical memory, each a memory region, and {} regions are in use: {} "
+                "has {} in all; {}",
+                found.count, used, nic.name(), nic.limits().max_mr, kFix);
+  }
+  if (nic.kind() == nic::Kind::kSoft) return {};
+  std::size_t pinned = 0;
+  for (const host::PhysicalRun& run : found.runs)
+    pinned += (run.physical % page_bytes() + run.length + page_bytes() - 1) / page_bytes() * page_bytes();
+  return host::check_pinning(pinned);
+}
+
+}  // namespace
+
+Result<PhysicalExport> PhysicalExport::create(nic::Nic& nic, const ibv_mr* memory, std::uint32_t access,
+                                              const host::PageMap& pages) {
+  if (access == 0 || (access & ~PhysicalTable::kRights) != 0) {
+    return fail(Status::kBadArgument, "PhysicalExport::create", 0,
+                "the rights {:#x} are not of IBV_ACCESS_REMOTE_READ, _WRITE and _ATOMIC", access);
+  }
+  VERBENA_ASSIGN(host::PhysicalRuns found, runs_of(pages, {static_cast<std::byte*>(memory->addr), memory->length}));
+  VERBENA_TRY(check_limits(nic, found));
+  constexpr std::uint32_t kWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  const std::uint32_t local = (access & kWriters) != 0 ? std::uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  std::vector<nic::Mr> regions;
+  std::vector<PhysicalRun> rows;
+  regions.reserve(found.count);
+  rows.reserve(found.count);
+  for (const host::PhysicalRun& run : found.runs) {
+    VERBENA_ASSIGN(ibv_mr * mr,
+                   nic.reg_mr(memory->pd, run.data, run.length, run.physical, static_cast<int>(access | local)));
+    regions.emplace_back(nic, mr);
+    rows.push_back({.address = run.physical, .length = run.length, .rkey = mr->rkey});
+  }
+  const std::uint64_t memory_id = nic.window_of(regions.front().get()).memory_id;
+  VERBENA_ASSIGN(PhysicalTable table, PhysicalTable::make(std::move(rows), access, memory_id));
+  return PhysicalExport(nic, std::move(found.runs), std::move(regions), std::move(table));
+}
+
+std::optional<std::uint64_t> PhysicalExport::address_of(const void* at) const noexcept {
+  const auto* byte = static_cast<const std::byte*>(at);
+  const auto behind = std::ranges::upper_bound(runs_, byte, {}, &host::PhysicalRun::data);
+  if (behind == runs_.begin()) return std::nullopt;
+  const host::PhysicalRun& run = *(behind - 1);
+  const auto offset = static_cast<std::size_t>(byte - run.data);
+  if (offset >= run.length) return std::nullopt;
+  return run.physical + offset;
+}
+
+Result<void> PhysicalExport::close(Deadline deadline) {
+  Result<void> first;
+  for (nic::Mr& region : regions_) {
+    const Result<void> ended = nic_->dereg_mr(region.release(), deadline);
+    if (!ended && first) first = ended;
+  }
+  regions_.clear();
+  runs_.clear();
+  return first;
+}
+
+Result<std::unique_ptr<PhysicalMap>> PhysicalMap::create(Link& link, PhysicalTable table, Deadline deadline) {
+  if (link.queue_pair() == nullptr)
+    return fail(Status::kClosed, "PhysicalMap::create", 0, "the link has failed: make a new one");
+  std::unique_ptr<PhysicalMap> made(new PhysicalMap(link, std::move(table)));
+  for (; made->imported_ < made->table_.size(); ++made->imported_)
+    VERBENA_TRY(link.nic().import_window(link.queue_pair(), made->table_.window(made->imported_), deadline));
+  return made;
+}
+
+PhysicalMap::~PhysicalMap() {
+  link_.windows_.take_back();
+  // Without its queue pair the NIC has released them.
+  if (link_.queue_pair() == nullptr) return;
+  while (imported_ > 0) (void)link_.nic().release_window(link_.queue_pair(), table_.window(--imported_));
+}
+
+template <class Transfer>
+Status PhysicalMap::each_part(std::uint64_t address, std::uint64_t length, Transfer&& transfer) noexcept {
+  std::size_t at = last_;
+  if (const Status found = table_.find(address, length, at); found != Status::kOk) [[unlikely]]
+    return found;
+  std::uint64_t done = 0;
+  do {  // Nothing to transfer is a part too: the link may have something to say.
+    const PhysicalRun& run = table_.run(at);
+    const std::uint64_t from = address + done;
+    const std::uint64_t bytes = std::min(length - done, run.address + run.length - from);
+    last_ = at++;
+    link_.windows_.lend(table_.window(last_));
+    const Status status = transfer(RemoteSpan{.address = from, .length = bytes, .rkey = run.rkey}, done);
+    if (status != Status::kOk) [[unlikely]]
+      return status;
+    done += bytes;
+  } while (done < length);
+  return Status::kOk;
+}
+
+Status PhysicalMap::read(LocalSpan to, std::uint64_t from, Deadline deadline) noexcept {
+  return each_part(from, to.length, [&](const RemoteSpan& part, std::uint64_t done) {
+    return link_.read({to.data + done, part.length, to.lkey}, part, deadline);
+  });
+}
+
+Status PhysicalMap::write(LocalSpan from, std::uint64_t to, Deadline deadline) noexcept {
+  return each_part(to, from.length, [&](const RemoteSpan& part, std::uint64_t done) {
+    return link_.write({from.data + done, part.length, from.lkey}, part, deadline);
+  });
+}
+
+Status PhysicalMap::read(std::span<std::byte> to, std::uint64_t from, Deadline deadline) noexcept {
+  return each_part(from, to.size(), [&](const RemoteSpan& part, std::uint64_t done) {
+    return link_.read(to.subspan(done, part.length), part, deadline);
+  });
+}
+
+Status PhysicalMap::write(std::span<const std::byte> from, std::uint64_t to, Deadline deadline) noexcept {
+  return each_part(to, from.size(), [&](const RemoteSpan& part, std::uint64_t done) {
+    return link_.write(from.subspan(done, part.length), part, deadline);
+  });
+}
+
+Status PhysicalMap::fetch_add(std::uint64_t word, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept {
+  RemoteWord found;
+  const Status status = check_word(word, found);
+  return status == Status::kOk ? link_.fetch_add(found, delta, old, deadline) : status;
+}
+
+Status PhysicalMap::compare_swap(std::uint64_t word, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
+                                 Deadline deadline) noexcept {
+  RemoteWord found;
+  const Status status = check_word(word, found);
+  return status == Status::kOk ? link_.compare_swap(found, expected, desired, old, deadline) : status;
+}
+
+Status PhysicalMap::check_word(std::uint64_t address, RemoteWord& word) noexcept {
+  if (address % sizeof(std::uint64_t) != 0) return Status::kBadArgument;
+  std::size_t at = last_;
+  if (const Status found = table_.find(address, sizeof(std::uint64_t), at); found != Status::kOk) return found;
+  const PhysicalRun& run = table_.run(at);
+  if (run.address + run.length - address < sizeof(std::uint64_t)) return Status::kBadArgument;
+  last_ = at;
+  link_.windows_.lend(table_.window(at));
+  word = {.address = address, .rkey = run.rkey};
+  return Status::kOk;
+}
+
+}  // namespace verbena::remote
