@@ -153,6 +153,7 @@ gtest perf 300 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnd
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
+gtest physical 120 test/remote/test_physical
 gtest message 180 test/message/test_message
 # Peers that are killed, and the link that goes down and comes up again.
 VERBENA_NETDEV=d0 gtest peer_death 120 test/message/test_peer_death --gtest_filter=-HostDeath.*
