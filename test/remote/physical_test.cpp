@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -489,6 +490,20 @@ TEST(PhysicalKernel, AddressesOfTheMachine) {
   EXPECT_EQ(old, 0u);
   EXPECT_EQ((*map)->write(pair.local->local(0, 8), word, patience()), Status::kOk);
   EXPECT_TRUE(matches({pair.memory.data() + 4088, 8}, 1, 63 * kPage)) << "the first bytes of the last read";
+}
+
+TEST(PhysicalKernel, PagesThatTheKernelHasUnmappedAreFaultedIn) {
+  if (!may_see_frames()) GTEST_SKIP() << "without CAP_SYS_ADMIN";
+  Pair pair;
+  const auto pages = host::PageMap::open();
+  ASSERT_OK(pages);
+  fill(pair.page(0), 5);
+  // The page table entries go, as when a hugepage is made of them; the pages stay.
+  ASSERT_EQ(madvise(pair.memory.data(), kPages * kPage, MADV_DONTNEED), 0);
+  ASSERT_STATUS(pages->address_of(pair.memory.data()), Status::kNotFound);
+  const auto exported = PhysicalExport::create(*pair.b.nic, pair.memory.mr(), kRights, *pages);
+  ASSERT_OK(exported);
+  EXPECT_TRUE(matches(pair.page(0), 5));
 }
 
 TEST(PhysicalKernel, WithoutTheCapabilityAllElseGoesOn) {
