@@ -1,6 +1,7 @@
 // The key-value store: a server whose pinned workers poll, and a client whose calls block or are pipelined.
 #pragma once
 
+#include <verbena/counters.hpp>
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
 #include <verbena/transport.hpp>
@@ -65,6 +66,8 @@ class Server {
   [[nodiscard]] virtual const char* description() const noexcept = 0;
   /// A snapshot. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
+  /// Of all workers together. \thread any  \alloc none
+  [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// Tells clients, finishes requests at hand, joins all threads. Idempotent.
   virtual void stop() noexcept = 0;
 };
@@ -144,6 +147,8 @@ class Client {
   /// Server statistics by message.
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
+  /// What this client posted and polled. \thread any  \alloc none
+  [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// What broke the connection, with cause and fix; kOk while it is well.
   [[nodiscard]] virtual Error connection_error() const noexcept = 0;
   /// One line: server, NIC and why, bootstrap. Lives as long as the client.

@@ -3,6 +3,9 @@
 #include "base/error.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
 
 namespace verbena::engine {
 
@@ -52,6 +55,61 @@ Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept 
     case IBV_WC_WR_FLUSH_ERR: return qp_failure == Status::kOk ? Status::kFlushed : qp_failure;
     default: return has_reason ? qp_failure : Status::kDevice;
   }
+}
+
+bool HeldRequests::fits(const ibv_send_wr& request) noexcept {
+  if (request.num_sge < 0 || static_cast<std::uint32_t>(request.num_sge) > kMaxSge) return false;
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) return true;
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < request.num_sge; ++i) bytes += request.sg_list[i].length;
+  return bytes <= kHeldInlineBytes;
+}
+
+void HeldRequests::add(const ibv_send_wr& request) noexcept {
+  VERBENA_DCHECK(!full() && fits(request));
+  Place& place = places_[count_];
+  place.request = request;
+  place.request.next = nullptr;
+  place.request.sg_list = place.sge.data();
+  const std::span given(request.sg_list, static_cast<std::size_t>(request.num_sge));
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) {
+    std::ranges::copy(given, place.sge.begin());
+  } else {
+    // The poster's bytes are free when `post` returns: one copy of them, in one segment.
+    std::uint32_t filled = 0;
+    for (const ibv_sge& part : given) {
+      std::memcpy(place.data.data() + filled, reinterpret_cast<const void*>(part.addr), part.length);
+      filled += part.length;
+    }
+    place.sge[0] = {.addr = reinterpret_cast<std::uintptr_t>(place.data.data()), .length = filled, .lkey = 0};
+    place.request.num_sge = 1;
+  }
+  if (count_ != 0) places_[count_ - 1].request.next = &place.request;
+  ++count_;
+}
+
+bool Connection::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept {
+  if (!HeldRequests::fits(request)) {
+    flush();
+    if (reason_ != Status::kOk) return false;
+    if (signal == Signal::kWithDoorbell) sign(request);
+    return ring(request);
+  }
+  if (held_count_ == 0) loop_.started_holding(*this);
+  held_.add(request);
+  ++held_count_;
+  held_wants_signal_ |= signal == Signal::kWithDoorbell;
+  if (held_.full()) flush();
+  return reason_ == Status::kOk;
+}
+
+void Connection::flush() noexcept {
+  if (held_count_ == 0) return;
+  loop_.stopped_holding(*this);
+  held_count_ = 0;
+  if (std::exchange(held_wants_signal_, false)) sign(held_.last());
+  (void)ring(held_.first());
+  held_.clear();
 }
 
 Connection::~Connection() { VERBENA_CHECK(!qp_); }
@@ -106,6 +164,12 @@ void Connection::begin_failure(Status reason) noexcept {
   VERBENA_DCHECK(reason != Status::kOk);
   if (reason_ != Status::kOk || !qp_) return;
   reason_ = reason;
+  // What waits for its doorbell never went out: the marker is behind its place, and says that nothing of it is in
+  // flight.
+  if (held_count_ != 0) loop_.stopped_holding(*this);
+  held_count_ = 0;
+  held_wants_signal_ = false;
+  held_.clear();
   drain_deadline_ = Deadline::after(kDrainTimeout);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;

@@ -141,6 +141,34 @@ struct QueueOptions {
   std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
 };
 
+/// Work requests that wait for their doorbell, as a list that ibv_post_send takes. What they point to is copied, but
+/// registered memory. \thread owner  \alloc setup (constructor)
+class HeldRequests {
+ public:
+  static constexpr std::uint32_t kCapacity = 32;
+  static constexpr std::uint32_t kMaxSge = 4;
+
+  HeldRequests() : places_(kCapacity) {}
+  [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
+  [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
+  /// Whether a request can wait here at all.
+  [[nodiscard]] static bool fits(const ibv_send_wr& request) noexcept;
+  /// Appends; not when full.
+  void add(const ibv_send_wr& request) noexcept;
+  [[nodiscard]] ibv_send_wr& first() noexcept { return places_[0].request; }
+  [[nodiscard]] ibv_send_wr& last() noexcept { return places_[count_ - 1].request; }
+  void clear() noexcept { count_ = 0; }
+
+ private:
+  struct Place {
+    ibv_send_wr request{};
+    std::array<ibv_sge, kMaxSge> sge{};
+    std::array<std::byte, kHeldInlineBytes> data{};
+  };
+  std::vector<Place> places_;
+  std::uint32_t count_ = 0;
+};
+
 /// Base of everything that owns a QP. A derived class calls `shut` first in its destructor, so that nothing of its
 /// memory is in flight when that goes. \thread owner of the loop, except open and attach (setup)
 class Connection {
@@ -161,6 +189,17 @@ class Connection {
  protected:
   explicit Connection(CompletionLoop& loop) noexcept : loop_(loop), counters_(loop.counters_) {}
   virtual ~Connection();
+
+  /// Batches: from `hold` to as many calls of `release`, work requests wait for one doorbell. It rings at `flush`, at
+  /// the last `release`, when 32 are waiting, and at the next poll or wait of the loop, so that whoever waits for a
+  /// completion gets it.
+  void hold() noexcept { ++hold_depth_; }
+  void release() noexcept {
+    VERBENA_DCHECK(hold_depth_ != 0);
+    if (--hold_depth_ == 0 && held_count_ != 0) flush();
+  }
+  /// Rings the doorbell for what waits. After a failure there is nothing.
+  void flush() noexcept;
 
   /// Completions of this connection, in order, all of one poll.
   virtual void handle(std::span<const ibv_wc> completions) noexcept = 0;
@@ -183,7 +222,7 @@ class Connection {
   [[nodiscard]] CompletionLoop& loop() const noexcept { return loop_; }
   [[nodiscard]] nic::Nic& nic() const noexcept { return loop_.nic_; }
   [[nodiscard]] ibv_qp* qp() const noexcept { return qp_.get(); }
-  [[nodiscard]] Counters& count() const noexcept { return counters_; }
+  [[nodiscard]] BasicCounters<Count>& count() const noexcept { return counters_; }
   [[nodiscard]] std::uint32_t max_inline() const noexcept { return max_inline_; }
 
   /// Work requests that can be posted, the reserve excluded.
@@ -199,27 +238,28 @@ class Connection {
   enum class Signal : std::uint8_t {
     kSometimes,  ///< One in `signal_every`, to retire the others by count.
     kAlways,
+    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it (see `retired`).
   };
   /// Posts one work request with an id for `tag`. The caller has looked at send_room. False: the connection has failed.
   bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
     VERBENA_DCHECK(posted_ - retired_ < send_slots());
     const std::uint32_t position = posted_ + 1;
     request.wr_id = std::uint64_t{position} << 32 | tag;
-    if (signal == Signal::kAlways || ++since_signal_ >= signal_every_) {
-      request.send_flags |= IBV_SEND_SIGNALED;
-      since_signal_ = 0;
+    const bool is_held = hold_depth_ != 0;
+    if (++since_signal_ >= signal_every_ || signal == Signal::kAlways ||
+        (signal == Signal::kWithDoorbell && !is_held)) {
+      sign(request);
     } else {
       request.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
     }
-    ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(qp_.get(), &request, &bad) != 0) [[unlikely]] {
-      begin_failure(Status::kDevice);
-      return false;
+    if (is_held) [[unlikely]] {
+      if (!keep_for_doorbell(request, signal)) return false;
+    } else {
+      if (!ring(request)) return false;
     }
     posted_ = position;
     if (++send_slot_ == send_slots()) send_slot_ = 0;
     ++counters_.work_requests;
-    ++counters_.doorbells;
     return true;
   }
   /// Posts a list of `count` receives. False: the connection has failed.
@@ -238,6 +278,10 @@ class Connection {
     VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
     retired_ = wr::position_of(id);
   }
+  /// Everything posted up to this position is complete. Wraps.
+  [[nodiscard]] std::uint32_t retired() const noexcept { return retired_; }
+  /// Of the request posted last.
+  [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
   void took_receive() noexcept { ++received_; }
 
   /// For an error completion, and for every completion after a failure.
@@ -251,6 +295,21 @@ class Connection {
   friend class CompletionLoop;
   enum class Place : std::uint8_t { kOutside, kMailbox, kTable };
 
+  /// One call of ibv_post_send.
+  bool ring(ibv_send_wr& first) noexcept {
+    ibv_send_wr* bad = nullptr;
+    if (ibv_post_send(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+      begin_failure(Status::kDevice);
+      return false;
+    }
+    ++counters_.doorbells;
+    return true;
+  }
+  void sign(ibv_send_wr& request) noexcept {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    since_signal_ = 0;
+  }
+  bool keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept;
   void post_marker() noexcept;
   void enter_drained() noexcept;
   /// Once an interval: asks the peer whether it is there, if nothing else did.
@@ -261,7 +320,7 @@ class Connection {
   }
 
   CompletionLoop& loop_;
-  Counters& counters_;
+  BasicCounters<Count>& counters_;
   nic::Qp qp_;
   link::Lifeline lifeline_;    ///< Ends before the QP does.
   std::uint32_t posted_ = 0;   ///< Work requests posted, cumulative; wraps.
@@ -277,12 +336,16 @@ class Connection {
   std::uint32_t reserved_entries_ = 0;
   std::uint32_t first_ = 0;  ///< Where posted_ started.
   std::uint32_t seen_ = 0;   ///< posted_ when it was last looked at for a keepalive.
+  std::uint32_t hold_depth_ = 0;
+  std::uint32_t held_count_ = 0;  ///< As held_.count(); beside what the release looks at.
+  bool held_wants_signal_ = false;
   Status reason_ = Status::kOk;
   bool drained_ = false;
   Place place_ = Place::kOutside;
   bool draining_ = false;
   Deadline drain_deadline_ = Deadline::never();
   Connection* next_arrival_ = nullptr;
+  HeldRequests held_;
 };
 
 }  // namespace verbena::engine

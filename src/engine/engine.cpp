@@ -1,5 +1,6 @@
 #include "engine/engine.hpp"
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/ticks.hpp"
 #include "engine/connection.hpp"
@@ -24,11 +25,28 @@ void relax() noexcept {
 
 }  // namespace
 
+const char* to_string(WaitPolicy policy) noexcept {
+  switch (policy) {
+    case WaitPolicy::kSpin: return "spin";
+    case WaitPolicy::kAdaptive: return "adaptive";
+    case WaitPolicy::kEvent: return "event";
+  }
+  return "?";
+}
+
 Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, const LoopOptions& options) {
   if (options.max_connections == 0 || options.max_connections > (1u << 20) || options.cqe == 0)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
                 "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
                 options.max_connections, options.cqe);
+  if (options.spin.count() < 0 || options.keepalive.count() < 0)
+    return fail(Status::kBadArgument, "CompletionLoop::create", 0,
+                "spin and keepalive are times of 0 or more; got {} and {} ns", options.spin.count(),
+                options.keepalive.count());
+  if (options.cqe > nic.limits().max_cqe)
+    return fail(Status::kLimit, "CompletionLoop::create", 0,
+                "{} completion entries are asked for, and {} has at most {}: fewer connections, or less depth",
+                options.cqe, nic.name(), nic.limits().max_cqe);
   std::unique_ptr<CompletionLoop> loop(new CompletionLoop(nic, options));
   VERBENA_ASSIGN(ibv_comp_channel * channel, nic.create_channel());
   loop->channel_ = nic::Channel(nic, channel);
@@ -40,6 +58,7 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
 
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
+      wait_policy_(options.wait),
       spin_ticks_(ticks_in(options.spin)),
       keepalive_ticks_(ticks_in(options.keepalive)),
       keepalive_due_(std::numeric_limits<std::uint64_t>::max()),
@@ -48,9 +67,17 @@ CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
   const std::size_t entries = std::bit_ceil(std::size_t{options.max_connections} * 2);
   table_.resize(entries);
   shift_ = 32 - static_cast<unsigned>(std::countr_zero(entries));
+  holding_list_.reserve(options.max_connections);
   draining_.reserve(options.max_connections);
+  doomed_.reserve(options.max_connections);
   const bool is_wanted = options.keepalive_on == KeepaliveOn::kEveryNic || nic.kind() != nic::Kind::kSoft;
   if (is_wanted && options.keepalive.count() > 0) keepalive_due_ = ticks_now() + keepalive_ticks_;
+}
+
+Counters CompletionLoop::counters() const noexcept {
+  Counters snapshot;
+  snapshot += counters_;
+  return snapshot;
 }
 
 CompletionLoop::~CompletionLoop() { VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0); }
@@ -100,8 +127,9 @@ void CompletionLoop::adopt() noexcept {
 
 void CompletionLoop::remove(Connection& connection) noexcept {
   // Never attached: nothing of the loop's knows it, and another thread may be polling.
-  if (connection.place_ == Connection::Place::kOutside && !connection.draining_) return;
+  if (connection.place_ == Connection::Place::kOutside && !connection.draining_ && connection.held_count_ == 0) return;
   VERBENA_DCHECK(!polling_);
+  if (connection.held_count_ != 0) stopped_holding(connection);
   if (connection.draining_) stopped_draining(connection);
   if (connection.place_ == Connection::Place::kTable) erase(connection.qp_num_);
   if (connection.place_ == Connection::Place::kMailbox) {
@@ -178,14 +206,44 @@ void CompletionLoop::on_device_failure() noexcept {
 
 void CompletionLoop::started_draining(Connection& connection) noexcept {
   draining_.push_back(&connection);  // Within its capacity: a connection is in it once.
-  ++draining_count_;
+  has_chores_ = true;
   connection.draining_ = true;
 }
 
 void CompletionLoop::stopped_draining(Connection& connection) noexcept {
   std::erase(draining_, &connection);
-  --draining_count_;
   connection.draining_ = false;
+}
+
+void CompletionLoop::started_holding(Connection& connection) noexcept {
+  holding_list_.push_back(&connection);  // Within its capacity, as in draining_.
+  holding_ = true;
+}
+
+void CompletionLoop::stopped_holding(Connection& connection) noexcept {
+  std::erase(holding_list_, &connection);
+  holding_ = !holding_list_.empty();
+}
+
+// Who waits gets what he waits for, whether he flushed or not.
+void CompletionLoop::flush_held() noexcept {
+  while (!holding_list_.empty()) holding_list_.back()->flush();
+}
+
+void CompletionLoop::doom(void* object, void (*destroy)(void*) noexcept) noexcept {
+  VERBENA_CHECK(doomed_.size() < doomed_.capacity());
+  doomed_.push_back({object, destroy});
+  has_chores_ = true;
+}
+
+void CompletionLoop::bury_doomed() noexcept {
+  // Not by iterators: a destructor must not find itself in the list.
+  while (!doomed_.empty()) {
+    const Doomed last = doomed_.back();
+    doomed_.pop_back();
+    last.destroy(last.object);
+  }
+  has_chores_ = !draining_.empty();
 }
 
 void CompletionLoop::check_drains() noexcept {
@@ -244,7 +302,7 @@ CompletionLoop::Phase CompletionLoop::spin(Deadline deadline, unsigned& handled)
     if (deadline.ticks() <= now) return Phase::kEnded;
     keep_alive(now);
     if (end == 0) end = now + spin_ticks_;
-    if (now >= end) return Phase::kGoOn;
+    if (now >= end && wait_policy_ != WaitPolicy::kSpin) return Phase::kGoOn;
   }
 }
 
@@ -268,7 +326,7 @@ CompletionLoop::Phase CompletionLoop::sleep(Deadline deadline, unsigned& handled
 unsigned CompletionLoop::wait_slowly(Deadline deadline) noexcept {
   unsigned handled = 0;
   if (deadline.ticks() == 0 || take_wake()) return 0;
-  Phase phase = spin(deadline, handled);
+  Phase phase = wait_policy_ == WaitPolicy::kEvent ? Phase::kGoOn : spin(deadline, handled);
   while (phase == Phase::kGoOn) phase = sleep(deadline, handled);
   return handled;
 }

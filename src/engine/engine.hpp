@@ -1,8 +1,10 @@
 // The engine: one completion loop a thread, which polls a CQ and hands what is there to the connections.
 #pragma once
 
+#include "base/count.hpp"
 #include "nic/nic.hpp"
 
+#include <verbena/counters.hpp>
 #include <verbena/deadline.hpp>
 
 #include <array>
@@ -30,27 +32,40 @@ struct RemoteSpan {
   std::uint32_t rkey = 0;
 };
 
-/// Cheap enough to stay on: plain increments by the owner. Snapshot by copying.
-struct Counters {
-  std::uint64_t work_requests = 0;  ///< Send-queue work requests posted.
-  std::uint64_t doorbells = 0;      ///< ibv_post_send calls.
-  std::uint64_t completions = 0;    ///< Completions polled, receives included.
-  std::uint64_t inline_sends = 0;
-  std::uint64_t receive_refills = 0;  ///< ibv_post_recv calls.
-  std::uint64_t empty_polls = 0;
-  std::uint64_t sleeps = 0;       ///< Waits on the completion channel: system calls.
-  std::uint64_t quarantined = 0;  ///< Operations abandoned, now, whose segments are kept until their completion.
-  std::uint64_t bytes = 0;        ///< Payload bytes posted.
-  std::uint64_t strays = 0;       ///< Completions of queue pairs that are gone, dropped.
-  std::uint64_t keepalives = 0;   ///< Of the work requests, those that only ask whether the peer is there.
+/// Inline data of one request that waits for its doorbell; what is longer rings at once, with what waits before it.
+inline constexpr std::uint32_t kHeldInlineBytes = 256;
+
+/// Holds a connection's doorbell for as long as it lives; see Connection::hold. The connection outlives it.
+template <class Held>
+class [[nodiscard]] Batch {
+ public:
+  explicit Batch(Held& connection) noexcept : connection_(connection) { connection_.hold(); }
+  ~Batch() { connection_.release(); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+ private:
+  Held& connection_;
 };
+
+using verbena::BasicCounters;
+using verbena::Counters;
+
+/// What a wait does while nothing is there.
+enum class WaitPolicy : std::uint8_t {
+  kSpin,      ///< Polls until the deadline. Needs a core of its own.
+  kAdaptive,  ///< Polls for LoopOptions::spin, then sleeps on the completion channel.
+  kEvent,     ///< Sleeps at once: for more threads than cores.
+};
+[[nodiscard]] const char* to_string(WaitPolicy policy) noexcept;
 
 /// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
 enum class KeepaliveOn : std::uint8_t { kDevices, kEveryNic };
 
 struct LoopOptions {
   std::uint32_t max_connections = 64;
-  std::uint32_t cqe = 4096;               ///< Must hold every connection's send and receive depth.
+  std::uint32_t cqe = 4096;  ///< Must hold every connection's send and receive depth.
+  WaitPolicy wait = WaitPolicy::kAdaptive;
   std::chrono::nanoseconds spin{50'000};  ///< Adaptive wait: poll this long, then sleep on the channel.
   /// A connection that has posted nothing for this long, and waits for no completion, posts a WRITE of no bytes: with a
   /// peer that is gone, that fails after the NIC's retries. 0: never. Seen only while the loop is polled or waited for.
@@ -76,8 +91,20 @@ class CompletionLoop {
   unsigned wait(Deadline deadline) noexcept;
   /// Ends a `wait` now, or the next one. A system call only when the loop sleeps. \thread any
   void wake() noexcept;
-  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+  /// A snapshot; counts of one moment only when the owner takes it. \thread any
+  [[nodiscard]] Counters counters() const noexcept;
   [[nodiscard]] nic::Nic& nic() noexcept { return nic_; }
+  /// Whether a handler is being called: then nothing may wait. \thread owner
+  [[nodiscard]] bool in_handler() const noexcept { return polling_; }
+
+  /// Destroys a connection of this loop once no call of its handler is running: at once, or, from a handler, at the
+  /// end of the poll. Its handler is not called any more. \thread owner
+  template <class Shut>
+  void dispose(std::unique_ptr<Shut> connection) noexcept {
+    connection->mute();
+    if (!polling_) return;  // Its end of life is here.
+    doom(connection.release(), [](void* doomed) noexcept { delete static_cast<Shut*>(doomed); });
+  }
 
   /// Waits until `done()` or the deadline: kOk or kTimedOut.
   template <class Done>
@@ -101,6 +128,11 @@ class CompletionLoop {
     std::uint32_t qp_num = 0;
   };
 
+  struct Doomed {
+    void* object;
+    void (*destroy)(void*) noexcept;
+  };
+
   CompletionLoop(nic::Nic& nic, const LoopOptions& options);
 
   // For connections.
@@ -113,6 +145,9 @@ class CompletionLoop {
   void remove(Connection& connection) noexcept;
   void started_draining(Connection& connection) noexcept;
   void stopped_draining(Connection& connection) noexcept;
+  void started_holding(Connection& connection) noexcept;
+  void stopped_holding(Connection& connection) noexcept;
+  void doom(void* object, void (*destroy)(void*) noexcept) noexcept;
 
   [[nodiscard]] Connection* find(std::uint32_t qp_num) noexcept;
   [[nodiscard]] std::size_t home_of(std::uint32_t qp_num) const noexcept { return (qp_num * 0x9E3779B1u) >> shift_; }
@@ -122,7 +157,9 @@ class CompletionLoop {
   void adopt() noexcept;
   void dispatch(unsigned count) noexcept;
   void on_device_failure() noexcept;
+  void flush_held() noexcept;
   void check_drains() noexcept;
+  void bury_doomed() noexcept;
   [[nodiscard]] Deadline drain_deadline() const noexcept;
   void keep_alive(std::uint64_t now) noexcept;
   [[nodiscard]] Deadline keepalive_deadline() const noexcept;
@@ -140,9 +177,14 @@ class CompletionLoop {
   std::vector<Entry> table_;  ///< Open addressing, at most half full. Owner only.
   unsigned shift_ = 0;
   bool polling_ = false;
-  std::uint32_t draining_count_ = 0;
-  std::vector<Connection*> draining_;  ///< Capacity is max_connections.
-  Counters counters_;
+  bool holding_ = false;     ///< holding_list_ is not empty.
+  bool has_chores_ = false;  ///< draining_ or doomed_ is not empty.
+  WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
+  // Each has a capacity of max_connections.
+  std::vector<Connection*> holding_list_;
+  std::vector<Connection*> draining_;
+  std::vector<Doomed> doomed_;
+  BasicCounters<Count> counters_;
   std::uint64_t spin_ticks_ = 0;
   std::uint64_t keepalive_ticks_ = 0;
   std::uint64_t keepalive_due_ = 0;  ///< When connections are looked at next; UINT64_MAX: never.
@@ -165,6 +207,8 @@ inline Connection* CompletionLoop::find(std::uint32_t qp_num) noexcept {
 }
 
 inline unsigned CompletionLoop::poll() noexcept {
+  if (holding_) [[unlikely]]
+    flush_held();
   if (arrivals_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
     adopt();
   const int count = ibv_poll_cq(cq_.get(), kBatch, wc_.data());
@@ -175,8 +219,10 @@ inline unsigned CompletionLoop::poll() noexcept {
     if (count < 0) [[unlikely]]
       on_device_failure();
   }
-  if (draining_count_ != 0) [[unlikely]]
+  if (has_chores_) [[unlikely]] {
     check_drains();
+    bury_doomed();
+  }
   return count > 0 ? static_cast<unsigned>(count) : 0;
 }
 

@@ -83,6 +83,7 @@ class PollingClient final : public Client, private message::Handler {
   std::span<std::byte> allocate(std::size_t bytes) noexcept override;
   Result<ServerStatistics> server_statistics(Deadline deadline) noexcept override;
   std::size_t max_value_bytes() const noexcept override { return max_value_bytes_; }
+  verbena::Counters counters() const noexcept override { return loop_->counters(); }
   Error connection_error() const noexcept override { return error_; }
   const char* description() const noexcept override { return description_.data(); }
 

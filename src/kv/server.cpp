@@ -89,6 +89,7 @@ class PollingServer final : public Server, private WorkerHost {
   const char* address() const noexcept override { return fabric_->address().c_str(); }
   const char* description() const noexcept override { return description_.data(); }
   ServerStatistics statistics() const noexcept override;
+  verbena::Counters counters() const noexcept override;
   void stop() noexcept override;
 
  private:
@@ -202,6 +203,12 @@ void PollingServer::describe() noexcept {
     if (at >= end) break;
     if (options.node) at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), " (node {})", *options.node).out;
   }
+}
+
+verbena::Counters PollingServer::counters() const noexcept {
+  verbena::Counters sum;
+  for (const auto& worker : workers_) sum += std::as_const(*worker).loop().counters();
+  return sum;
 }
 
 ServerStatistics PollingServer::statistics() const noexcept {

@@ -3,11 +3,8 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/ticks.hpp"
-#include "host/topology.hpp"
 
 #include <algorithm>
-#include <array>
-#include <system_error>
 
 namespace verbena::kv {
 namespace {
@@ -39,9 +36,14 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));
   const std::uint32_t entries = message::completions_needed(options.channel) * options.max_sessions;
-  VERBENA_ASSIGN(worker->loop_,
-                 engine::CompletionLoop::create(
-                     nic, {.max_connections = options.max_sessions, .cqe = entries, .spin = options.spin}));
+  VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic,
+                                                         {.name = fmt::format("verbena-kv-{}", options.index),
+                                                          .cpu = options.cpu,
+                                                          .loop = {.max_connections = options.max_sessions,
+                                                                   .cqe = entries,
+                                                                   .wait = options.wait,
+                                                                   .spin = options.spin}},
+                                                         worker.get()));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
   worker->leaving_.reserve(options.max_sessions);
@@ -51,23 +53,11 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
   return worker;
 }
 
-Worker::~Worker() { stop(); }
+Worker::Worker(const WorkerOptions& options, WorkerHost& host)
+    : options_(options), host_(host), idle_ticks_(ticks_in(kIdleWait)) {}
 
-Result<void> Worker::start() {
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    return fail(Status::kLimit, "pthread_create", error.code().value(),
-                "a worker thread could not be started: raise the limit on processes (ulimit -u)");
-  }
-  return {};
-}
-
-void Worker::stop() noexcept {
-  stopping_.store(true, std::memory_order_release);
-  if (!thread_.joinable()) return;
-  loop_->wake();
-  thread_.join();
+Worker::~Worker() {
+  if (poller_) stop();
 }
 
 void Worker::adopt(std::unique_ptr<Session> session) noexcept {
@@ -76,33 +66,27 @@ void Worker::adopt(std::unique_ptr<Session> session) noexcept {
     mail_.push_back(std::move(session));
     has_mail_.store(true, std::memory_order_release);
   }
-  loop_->wake();
+  loop().wake();
 }
 
-void Worker::run() noexcept {
-  host::block_signals_in_this_thread();
-  std::array<char, 16> name{};
-  fmt::format_to_n(name.data(), name.size() - 1, "verbena-kv-{}", options_.index);
-  host::name_this_thread(name.data());
-  if (options_.cpu) (void)host::pin_this_thread(*options_.cpu);  // Refused: slower, and right all the same.
-  const std::uint64_t idle_ticks = ticks_in(kIdleWait);
-  while (!stopping_.load(std::memory_order_acquire)) {
-    // One reading of the clock for each batch of completions, after the replies went out.
-    const std::uint64_t now = ticks_now();
-    store_->set_now(now);
-    const unsigned handled = loop_->wait(Deadline::at_ticks(now + idle_ticks));
-    if (has_mail_.load(std::memory_order_relaxed)) [[unlikely]]
-      take_mail();
-    if (!short_of_credit_.empty()) [[unlikely]]
-      flush_replies();
-    if (!leaving_.empty()) [[unlikely]]
-      end_leaving(now);
-    if (!dead_.empty()) [[unlikely]]
-      remove_dead();
-    if (handled == 0) store_->reclaim(kIdleReclaim);
-    publish();
-  }
-  end_sessions();
+Deadline Worker::before_wait() noexcept {
+  // One reading of the clock for each batch of completions, after the replies went out.
+  now_ = ticks_now();
+  store_->set_now(now_);
+  return Deadline::at_ticks(now_ + idle_ticks_);
+}
+
+void Worker::after_wait(unsigned handled) noexcept {
+  if (has_mail_.load(std::memory_order_relaxed)) [[unlikely]]
+    take_mail();
+  if (!short_of_credit_.empty()) [[unlikely]]
+    flush_replies();
+  if (!leaving_.empty()) [[unlikely]]
+    end_leaving(now_);
+  if (!dead_.empty()) [[unlikely]]
+    remove_dead();
+  if (handled == 0) store_->reclaim(kIdleReclaim);
+  publish();
 }
 
 void Worker::publish() noexcept {
@@ -152,10 +136,10 @@ void Worker::remove_dead() noexcept {
   dead_.clear();
 }
 
-void Worker::end_sessions() noexcept {
+void Worker::before_end() noexcept {
   take_mail();
   for (auto& session : sessions_) session->say_goodbye();
-  loop_->poll();
+  loop().poll();
   leaving_.clear();
   dead_.clear();
   short_of_credit_.clear();

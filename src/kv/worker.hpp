@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/ticks.hpp"
-#include "engine/engine.hpp"
+#include "engine/poller.hpp"
 #include "kv/session.hpp"
 #include "kv/store.hpp"
 #include "nic/registered_arena.hpp"
@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 namespace verbena::kv {
@@ -52,6 +51,7 @@ struct WorkerOptions {
   std::size_t max_items = 0;
   std::size_t max_value_bytes = 0;
   std::chrono::nanoseconds grace{0};
+  engine::WaitPolicy wait = engine::WaitPolicy::kAdaptive;
   std::chrono::nanoseconds spin{0};
   unsigned max_sessions = 0;
   unsigned depth = 0;
@@ -61,19 +61,20 @@ struct WorkerOptions {
 };
 
 /// Immovable. \thread setup, except where said  \alloc setup
-class Worker {
+class Worker final : private engine::Duty {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Worker>> create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
                                                               WorkerHost& host);
   ~Worker();
 
-  [[nodiscard]] Result<void> start();
+  [[nodiscard]] Result<void> start() { return poller_->start(); }
   /// Tells clients, ends the thread. Idempotent.
-  void stop() noexcept;
+  void stop() noexcept { poller_->stop(); }
 
   /// A session whose bootstrap is complete. \thread any
   void adopt(std::unique_ptr<Session> session) noexcept;
-  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return *loop_; }
+  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
+  [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return poller_->loop(); }
   [[nodiscard]] const WorkerOptions& options() const noexcept { return options_; }
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
   [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }
@@ -98,20 +99,22 @@ class Worker {
     std::uint64_t since_ticks;
   };
 
-  Worker(const WorkerOptions& options, WorkerHost& host) : options_(options), host_(host) {}
-  void run() noexcept;
+  Worker(const WorkerOptions& options, WorkerHost& host);
+  // engine::Duty
+  Deadline before_wait() noexcept override;
+  void after_wait(unsigned handled) noexcept override;
+  void before_end() noexcept override;
   void take_mail() noexcept;
   void flush_replies() noexcept;
   void end_leaving(std::uint64_t now) noexcept;
   void remove_dead() noexcept;
-  void end_sessions() noexcept;
 
   WorkerOptions options_;
   WorkerHost& host_;
   nic::RegisteredArena region_;
   nic::Window window_;
   std::unique_ptr<Store> store_;
-  std::unique_ptr<engine::CompletionLoop> loop_;
+  std::unique_ptr<engine::Poller> poller_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<Session*> short_of_credit_;
@@ -121,9 +124,9 @@ class Worker {
   std::mutex mail_mutex_;
   std::vector<std::unique_ptr<Session>> mail_;
   alignas(64) std::atomic<bool> has_mail_{false};
-  std::atomic<bool> stopping_{false};
   alignas(64) Counters counters_;
-  std::thread thread_;
+  std::uint64_t now_ = 0;  ///< Ticks before the wait at hand.
+  const std::uint64_t idle_ticks_;
 };
 
 }  // namespace verbena::kv

@@ -91,10 +91,20 @@ struct Queue {
   void pop(const std::vector<Work>& work) noexcept { first = work[first].next; }
 };
 
+/// Of channels whose handler is gone.
+class Nobody final : public Handler {
+ public:
+  void on_message(Channel&, std::span<const std::byte>) noexcept override {}
+  void on_fragment(Channel&, const Fragment&) noexcept override {}
+  void on_complete(Channel&, std::uint64_t, Status) noexcept override {}
+  void on_failure(Channel&, Status) noexcept override {}
+};
+Nobody nobody;
+
 class QpChannel final : public Channel, private engine::Connection {
  public:
   QpChannel(engine::CompletionLoop& loop, const Options& options, Handler& handler)
-      : Connection(loop), options_(options), handler_(handler), in_flight_(options.max_operations) {}
+      : Connection(loop), options_(options), handler_(&handler), in_flight_(options.max_operations) {}
   ~QpChannel() override { shut(); }
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
@@ -112,6 +122,10 @@ class QpChannel final : public Channel, private engine::Connection {
   Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
 
+  void hold() noexcept override { Connection::hold(); }
+  void release() noexcept override { Connection::release(); }
+  void flush() noexcept override { Connection::flush(); }
+  void mute() noexcept override;
   void fail(Status reason) noexcept override { begin_failure(reason); }
   bool alive() const noexcept override { return connected_ && reason() == Status::kOk; }
   bool drained() const noexcept override { return is_drained(); }
@@ -189,7 +203,7 @@ class QpChannel final : public Channel, private engine::Connection {
   bool lease_open_ = false;
 
   const Options options_;
-  Handler& handler_;
+  Handler* handler_;  ///< Never null.
   engine::InFlight in_flight_;
   std::vector<Work> work_;
   engine::WindowTable windows_;
@@ -370,7 +384,15 @@ void QpChannel::on_attached() noexcept {
   receive_requests_[buffer_count_ - 1].next = receive_requests_.data();
 }
 
+void QpChannel::mute() noexcept {
+  handler_ = &nobody;
+  begin_failure(Status::kClosed);
+}
+
 void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
+  // Answers to what came together leave together.
+  const bool is_batch = completions.size() > 1;
+  if (is_batch) Connection::hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
       handle_failed(completion);
@@ -382,6 +404,7 @@ void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
   }
   if (reason() == Status::kOk) [[likely]]
     make_progress();
+  if (is_batch) Connection::release();
 }
 
 void QpChannel::on_receive(const ibv_wc& completion) noexcept {
@@ -404,7 +427,7 @@ Status QpChannel::on_eager(const ibv_wc& completion) noexcept {
   std::memcpy(&claim, buffer, sizeof claim);
   if (!accept(claim)) return Status::kProtocol;
   if (completion.byte_len > kCreditBytes)
-    handler_.on_message(*this, {buffer + kCreditBytes, completion.byte_len - kCreditBytes});
+    handler_->on_message(*this, {buffer + kCreditBytes, completion.byte_len - kCreditBytes});
   return Status::kOk;
 }
 
@@ -436,7 +459,7 @@ Status QpChannel::on_fragment(const ibv_wc& completion) noexcept {
   in_cursor_ = place.next;
   const std::uint64_t offset = in_offset_;
   in_offset_ += payload;
-  handler_.on_fragment(*this, {.total = total, .offset = offset, .bytes = {at + sizeof header, payload}});
+  handler_->on_fragment(*this, {.total = total, .offset = offset, .bytes = {at + sizeof header, payload}});
   lease_consumed_ += place.taken;
   return Status::kOk;
 }
@@ -652,14 +675,14 @@ void QpChannel::on_sent(const ibv_wc& completion) noexcept {
 void QpChannel::complete(std::uint32_t slot, Status status) noexcept {
   const std::uint64_t token = work_[slot].token;
   in_flight_.end(slot);
-  handler_.on_complete(*this, token, status);
+  handler_->on_complete(*this, token, status);
 }
 
 void QpChannel::on_drained() noexcept {
   larges_ = reads_ = {};
   for (std::uint32_t slot = 0; slot < in_flight_.capacity(); ++slot)
     if (in_flight_.live(slot)) complete(slot, reason());
-  handler_.on_failure(*this, reason());
+  handler_->on_failure(*this, reason());
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct Fragment {
 };
 
 /// What a channel calls, in the thread that polls its loop. A handler may send and post on the channel, and may call
-/// `fail`; it must not destroy the channel from inside a call (do it after the poll).
+/// `fail`; it must not destroy the channel from inside a call, but may have the loop dispose of it
+/// (CompletionLoop::dispose), and must not wait.
 class Handler {
  public:
   /// An eager message; `body` is private memory of this side, valid until the return.
@@ -115,6 +116,16 @@ class Channel {
   /// Makes a window of the peer usable with start_read. \thread setup, or owner
   [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
 
+  /// Batches: what is sent and started from `hold` to as many calls of `release` goes out by one doorbell (see
+  /// engine::Batch); or at `flush`, or at the next poll of the loop. Calls of the handler are in a batch already when a
+  /// poll brought several completions.
+  virtual void hold() noexcept = 0;
+  virtual void release() noexcept = 0;
+  virtual void flush() noexcept = 0;
+
+  /// The handler is not called any more, and the channel fails with kClosed if it has not failed. To destroy it from a
+  /// call of its handler: CompletionLoop::dispose.
+  virtual void mute() noexcept = 0;
   /// Kills the channel with `reason`: the QP goes to error and drains during polls; on_failure follows.
   virtual void fail(Status reason) noexcept = 0;
   [[nodiscard]] virtual bool alive() const noexcept = 0;

@@ -65,7 +65,7 @@ class PerfEnd final : private message::Handler {
     return earlier(Deadline::at_ticks(now + timeout_ticks_), end_);
   }
   [[nodiscard]] Deadline patience() const noexcept { return patience(ticks_now()); }
-  [[nodiscard]] const engine::Counters& counters() const noexcept { return loop_->counters(); }
+  [[nodiscard]] engine::Counters counters() const noexcept { return loop_->counters(); }
 
  private:
   PerfEnd(PerfDevice& device, const perf_wire::RunHello& run, PerfRole role, std::chrono::milliseconds timeout);

@@ -4,12 +4,24 @@
 #include "base/error.hpp"
 #include "nic/verbs.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <utility>
 
 namespace verbena::remote {
 
 using engine::wr::kNoSlot;
+
+namespace {
+
+/// Of links without a handler, or whose handler is gone.
+class Nobody final : public Handler {};
+Nobody nobody;
+
+}  // namespace
 
 Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd* pd, const LinkOptions& options) {
   if (options.bounce_bytes < 64 || options.bounce_bytes > (16u << 20) || options.bounce_bytes % 64 != 0)
@@ -18,6 +30,18 @@ Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd*
   if (options.bounce_buffers == 0 || options.bounce_buffers > 1024)
     return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "bounce_buffers must be 1 to 1024; got {}",
                          options.bounce_buffers);
+  const auto check = [](const char* what, std::uint64_t value, std::uint64_t least,
+                        std::uint64_t most) -> Result<void> {
+    if (value >= least && value <= most) return {};
+    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "{} must be {} to {}; got {}", what, least,
+                         most, value);
+  };
+  VERBENA_TRY(check("max_operations", options.max_operations, 1, 8192));
+  VERBENA_TRY(check("max_reads", options.max_reads, 1, 8192));
+  VERBENA_TRY(check("receives", options.receives, 0, 4096));
+  if (options.receives != 0 && options.handler == nullptr)
+    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
+                         "receives are for immediates, and there is no handler to be told of them");
   LinkOptions fitting = options;
   fitting.bounce_bytes = std::min(options.bounce_bytes, loop.nic().limits().max_message / 64 * 64);
   std::unique_ptr<Link> made(new Link(loop, fitting));
@@ -26,7 +50,18 @@ Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd*
 }
 
 Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
-    : Connection(loop), options_(options), in_flight_(options.bounce_buffers) {
+    : Connection(loop),
+      options_(options),
+      in_flight_(options.bounce_buffers),
+      handler_(options.handler != nullptr ? options.handler : &nobody),
+      ring_(std::bit_ceil(options.max_operations)),
+      receive_requests_(options.receives) {
+  for (std::size_t i = 0; i < receive_requests_.size(); ++i)
+    receive_requests_[i] = {.wr_id = engine::wr::kReceiveBit,
+                            .next = i + 1 < receive_requests_.size() ? &receive_requests_[i + 1] : nullptr,
+                            .sg_list = nullptr,
+                            .num_sge = 0};
+
   transfer_.sg_list = &sge_;
   transfer_.num_sge = 1;
   atomic_.sg_list = &atomic_sge_;
@@ -34,25 +69,35 @@ Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
 }
 
 Link::~Link() {
+  handler_ = &nobody;
   shut();
   on_drained();
 }
 
+void Link::mute() noexcept {
+  handler_ = &nobody;
+  begin_failure(Status::kClosed);
+}
+
 Result<void> Link::create(ibv_pd* pd) {
-  // One operation is posted at a time, and those in quarantine are still there.
-  VERBENA_TRY(open(pd, {.sends = std::max(kSends, options_.bounce_buffers + 1),
-                        .receives = 0,
+  // One blocking operation is posted at a time, those in quarantine are still there, and so is what was started.
+  VERBENA_TRY(open(pd, {.sends = std::max(kSends, options_.bounce_buffers + 1 + options_.max_operations),
+                        .receives = options_.receives,
                         .send_sge = 1,
                         .max_inline = options_.max_inline}));
   const nic::DeviceFacts* facts = nic::facts_of(nic());
   has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
-  const std::size_t bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
-  return memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE);
+  const std::size_t bounce_bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
+  const std::size_t bytes = bounce_bytes                             // one a blocking operation
+                            + ring_.size() * sizeof(std::uint64_t);  // what started atomics find
+  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE));
+  results_ = memory_.data() + bounce_bytes;
+  return {};
 }
 
 Result<link::Endpoint> Link::local_endpoint(std::span<const std::byte> user_data) {
   // Its packet number and generation are random: described once.
-  if (!endpoint_) endpoint_ = link::describe(nic(), qp(), 0);
+  if (!endpoint_) endpoint_ = link::describe(nic(), qp(), options_.receives);
   if (endpoint_->set_user_data(user_data) != Status::kOk)
     return verbena::fail(Status::kTooLong, "remote::Link::local_endpoint", 0, "{} bytes of user data; {} fit",
                          user_data.size(), link::kMaxPrivateBytes);
@@ -61,6 +106,7 @@ Result<link::Endpoint> Link::local_endpoint(std::span<const std::byte> user_data
 
 Result<void> Link::connect(const link::Endpoint& local, const link::Endpoint& remote, Deadline deadline,
                            const link::BringUp& how) {
+  max_reads_ = std::min<std::uint32_t>({options_.max_reads, local.qp.max_rd_atomic, remote.qp.max_rd_atomic});
   VERBENA_TRY(link::bring_up(nic(), qp(), local, remote, how, deadline));
   connected_ = true;
   attach();
@@ -192,11 +238,14 @@ Status Link::compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t
   return atomic(atomic_, word, old, deadline);
 }
 
-Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
+Status Link::check_word(RemoteWord word) noexcept {
   if (word.address % sizeof(std::uint64_t) != 0) return Status::kBadArgument;
   if (!has_atomics_) return Status::kUnsupported;
-  const RemoteSpan span{.address = word.address, .length = sizeof(std::uint64_t), .rkey = word.rkey};
-  if (const Status checked = check(span, IBV_ACCESS_REMOTE_ATOMIC); checked != Status::kOk) return checked;
+  return check({.address = word.address, .length = sizeof(std::uint64_t), .rkey = word.rkey}, IBV_ACCESS_REMOTE_ATOMIC);
+}
+
+Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   std::uint32_t slot = kNoSlot;
   if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
   atomic_sge_ = {
@@ -210,7 +259,133 @@ Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, D
   return status;
 }
 
+// --- started operations -------------------------------------------------------------------------------------------
+
+Status Link::room_for(std::uint64_t pieces, bool is_read) const noexcept {
+  if (pieces > send_room()) return pieces > send_slots() - kReserve ? Status::kTooLong : Status::kAgain;
+  if (started_ - taken_ >= options_.max_operations) return Status::kAgain;
+  if (!is_read || reads_out_ < max_reads_) [[likely]]
+    return Status::kOk;
+  return max_reads_ == 0 ? Status::kUnsupported : Status::kAgain;
+}
+
+void Link::note_started(std::uint64_t token, bool is_read, bool is_atomic) noexcept {
+  started(started_) = {.token = token, .position = position(), .is_read = is_read, .is_atomic = is_atomic};
+  ++started_;
+  reads_out_ += is_read ? 1 : 0;
+}
+
+Status Link::start_read(LocalSpan to, RemoteSpan from, std::uint64_t token) noexcept {
+  if (to.length < from.length) return Status::kBadArgument;
+  if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) return checked;
+  transfer_.opcode = IBV_WR_RDMA_READ;
+  return start_transfer(transfer_, to, from, token);
+}
+
+Status Link::start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noexcept {
+  if (to.length < from.length) return Status::kBadArgument;
+  to.length = from.length;
+  if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
+  transfer_.opcode = IBV_WR_RDMA_WRITE;
+  return start_transfer(transfer_, from, to, token);
+}
+
+Status Link::start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate, std::uint64_t token) noexcept {
+  if (to.length < from.length) return Status::kBadArgument;
+  // Its bytes and its immediate are one work request.
+  if (from.length > nic().limits().max_message) return Status::kTooLong;
+  to.length = from.length;
+  if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
+  transfer_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  transfer_.imm_data = htonl(immediate);
+  return start_transfer(transfer_, from, to, token);
+}
+
+Status Link::start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept {
+  const bool is_read = request.opcode == IBV_WR_RDMA_READ;
+  const std::uint64_t most = nic().limits().max_message;
+  const std::uint64_t pieces = remote.length <= most ? 1 : (remote.length + most - 1) / most;
+  if (const Status room = room_for(pieces, is_read); room != Status::kOk) return room;
+  request.wr.rdma.rkey = remote.rkey;
+  std::uint64_t done = 0;
+  do {
+    const auto bytes = static_cast<std::uint32_t>(std::min(remote.length - done, most));
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data + done), .length = bytes, .lkey = local.lkey};
+    request.wr.rdma.remote_addr = remote.address + done;
+    const bool is_inline = !is_read && bytes <= max_inline();
+    request.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    count().inline_sends += is_inline ? 1 : 0;
+    if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) [[unlikely]]
+      return reason();
+    done += bytes;
+  } while (done < remote.length);
+  count().bytes += done;
+  note_started(token, is_read, false);
+  return Status::kOk;
+}
+
+Status Link::start_fetch_add(RemoteWord word, std::uint64_t delta, std::uint64_t token) noexcept {
+  atomic_.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  atomic_.wr.atomic.compare_add = delta;
+  return start_atomic(atomic_, word, token);
+}
+
+Status Link::start_compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t desired,
+                                std::uint64_t token) noexcept {
+  atomic_.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  atomic_.wr.atomic.compare_add = expected;
+  atomic_.wr.atomic.swap = desired;
+  return start_atomic(atomic_, word, token);
+}
+
+Status Link::start_atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t token) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  if (const Status room = room_for(1, true); room != Status::kOk) return room;
+  atomic_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(result_of(started_)),
+                 .length = sizeof(std::uint64_t),
+                 .lkey = memory_.lkey()};
+  request.wr.atomic.remote_addr = word.address;
+  request.wr.atomic.rkey = word.rkey;
+  request.send_flags = 0;
+  if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) return reason();
+  count().bytes += sizeof(std::uint64_t);
+  note_started(token, true, true);
+  return Status::kOk;
+}
+
+void Link::complete_oldest(Status status) noexcept {
+  const std::uint32_t number = completed_;
+  Started& oldest = started(number);
+  oldest.status = status;
+  if (oldest.is_atomic && status == Status::kOk) std::memcpy(&oldest.old, result_of(number), sizeof oldest.old);
+  reads_out_ -= oldest.is_read ? 1 : 0;
+  ++completed_;
+  if (options_.handler == nullptr) return;
+  const Completion completion{.token = oldest.token, .status = status, .old = oldest.old};
+  taken_ = completed_;
+  handler_->on_complete(*this, completion);
+}
+
+// Completions of one send queue come in the order of its requests: one stands for all before it.
+void Link::complete_started(std::uint32_t position) noexcept {
+  while (completed_ != started_ && static_cast<std::int32_t>(position - started(completed_).position) >= 0)
+    complete_oldest(Status::kOk);
+}
+
+std::size_t Link::take(std::span<Completion> into) noexcept {
+  std::size_t count = 0;
+  for (; count < into.size() && taken_ != completed_; ++taken_) {
+    const Started& done = started(taken_);
+    into[count++] = {.token = done.token, .status = done.status, .old = done.old};
+  }
+  return count;
+}
+
+// --- blocking operations ------------------------------------------------------------------------------------------
+
 Status Link::take_slot(std::uint32_t& slot, Deadline deadline) noexcept {
+  if (loop().in_handler()) [[unlikely]]
+    return Status::kBadArgument;
   slot = in_flight_.begin();
   if (slot != kNoSlot) [[likely]]
     return Status::kOk;
@@ -246,15 +421,56 @@ void Link::give_up(Memory memory) noexcept {
   waiting_ = kNoSlot;
 }
 
+void Link::on_attached() noexcept {
+  if (!receive_requests_.empty() && reason() == Status::kOk)
+    (void)post_receives(receive_requests_[0], options_.receives);
+}
+
 void Link::handle(std::span<const ibv_wc> completions) noexcept {
+  // What the handler starts goes out together.
+  const bool is_batch = completions.size() > 1;
+  if (is_batch) hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
-      handle_failed(completion);
-      continue;
+      on_failed(completion);
+    } else if (engine::wr::is_receive(completion.wr_id)) {
+      on_receive(completion);
+    } else {
+      retire(completion.wr_id);
+      if (completed_ != started_) complete_started(engine::wr::position_of(completion.wr_id));
+      complete(completion.wr_id);
     }
-    retire(completion.wr_id);
-    complete(completion.wr_id);
   }
+  if (is_batch) release();
+}
+
+// Requests before the first that failed were executed, and so were those that completed after it as successes.
+void Link::on_failed(const ibv_wc& completion) noexcept {
+  if (!engine::wr::is_receive(completion.wr_id)) {
+    const std::uint32_t position = engine::wr::position_of(completion.wr_id);
+    if (completion.status == IBV_WC_SUCCESS) {
+      complete_started(position);
+    } else if (reason() == Status::kOk) {
+      complete_started(position - 1);
+    }
+  }
+  handle_failed(completion);
+}
+
+void Link::on_receive(const ibv_wc& completion) noexcept {
+  took_receive();
+  ++used_receives_;
+  if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
+    begin_failure(Status::kProtocol);
+    return;
+  }
+  handler_->on_immediate(*this, ntohl(completion.imm_data), completion.byte_len);
+  if (used_receives_ * 4 < options_.receives || reason() != Status::kOk) return;
+  // All are alike: any list of them will do.
+  ibv_recv_wr& last = receive_requests_[used_receives_ - 1];
+  ibv_recv_wr* const linked = std::exchange(last.next, nullptr);
+  if (post_receives(receive_requests_[0], used_receives_)) used_receives_ = 0;
+  last.next = linked;
 }
 
 void Link::complete(std::uint64_t id) noexcept {
@@ -276,6 +492,9 @@ void Link::on_drained() noexcept {
     if (slot == waiting_) continue;
     --count().quarantined;
   }
+  const Status why = reason() != Status::kOk ? reason() : Status::kClosed;
+  while (completed_ != started_) complete_oldest(why);
+  if (reason() != Status::kOk) handler_->on_failure(*this, why);
 }
 
 }  // namespace verbena::remote

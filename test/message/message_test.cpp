@@ -281,6 +281,73 @@ TEST_F(ChannelPair, KeepsItsBudgets) {
   EXPECT_EQ(after.sleeps, before.sleeps);
 }
 
+// What is sent together leaves together, and so do the answers to what arrived together.
+TEST_F(ChannelPair, BatchesShareDoorbells) {
+  open();
+  a.recorder.keep = b.recorder.keep = false;
+  std::uint64_t answered = 0;
+  b.recorder.when_message = [&](Channel& channel, std::span<const std::byte> body) {
+    EXPECT_EQ(channel.send(body), Status::kOk);
+    ++answered;
+  };
+  settle();
+  for (const std::size_t bytes : {8U, 200U, 2000U}) {
+    SCOPED_TRACE(bytes);
+    const Bytes body = pattern(bytes, 1);
+    const Counters before = a.loop->counters();
+    const Counters b_before = b.loop->counters();
+    const std::uint64_t answered_before = answered;
+    {
+      const engine::Batch batch(*a.channel);
+      for (int i = 0; i < 16; ++i) ASSERT_EQ(a.channel->send(body), Status::kOk);
+      if (bytes <= engine::kHeldInlineBytes / 2) {
+        EXPECT_EQ(a.loop->counters().doorbells, before.doorbells);
+      }
+    }
+    ASSERT_TRUE(until([&] { return answered == answered_before + 16; }));
+    settle();
+    const Counters after = a.loop->counters();
+    // And an update of credits, now and then.
+    EXPECT_LE(after.work_requests - before.work_requests, 17u);
+    if (bytes > engine::kHeldInlineBytes && a.nic->limits().max_inline >= bytes) continue;  // Each rings for itself.
+    EXPECT_LE(after.doorbells - before.doorbells, 2u);
+    // The other side polls 16 completions at most at a time; how many are there when it does is the NIC's.
+    const Counters b_after = b.loop->counters();
+    EXPECT_LE(b_after.work_requests - b_before.work_requests, 17u);
+    if (device_under_test() == nullptr) {
+      EXPECT_LE(b_after.doorbells - b_before.doorbells, 3u);
+    }
+  }
+}
+
+TEST_F(ChannelPair, BytesOfABatchAreTheCallersAgain) {
+  open();
+  const engine::Batch batch(*a.channel);
+  for (int i = 0; i < 20; ++i) {
+    Bytes body = pattern(static_cast<std::size_t>(i) * 40 + 1, static_cast<std::uint64_t>(i));
+    ASSERT_EQ(a.channel->send(body), Status::kOk);
+    std::ranges::fill(body, std::byte{0});
+  }
+  ASSERT_TRUE(until([&] { return b.recorder.messages.size() == 20; }));
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(b.recorder.messages[i], pattern(i * 40 + 1, i));
+}
+
+TEST_F(ChannelPair, AHandlerDisposesOfItsChannel) {
+  open();
+  b.recorder.when_message = [&](Channel&, std::span<const std::byte>) {
+    if (b.channel) b.loop->dispose(std::move(b.channel));
+  };
+  {
+    const engine::Batch batch(*a.channel);
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(a.channel->send(pattern(8, 1)), Status::kOk);
+  }
+  ASSERT_TRUE(until([&] { return b.recorder.message_count != 0; }));
+  for (int i = 0; i < 100; ++i) b.loop->poll();
+  EXPECT_EQ(b.recorder.message_count, 1u) << "nothing is called any more";
+  EXPECT_TRUE(b.recorder.failures.empty());
+  EXPECT_EQ(b.nic->objects().qps, 0u);
+}
+
 TEST_F(ChannelPair, LeavesNothingBehindOverThousandsOfLives) {
   const auto a_before = a.nic->objects();
   const auto b_before = b.nic->objects();

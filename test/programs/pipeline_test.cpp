@@ -61,6 +61,7 @@ class FakeClient final : public kv::Client {
     memory_.resize(bytes);
     return memory_;
   }
+  verbena::Counters counters() const noexcept override { return {}; }
   Result<kv::ServerStatistics> server_statistics(Deadline) noexcept override { return kv::ServerStatistics{}; }
   std::size_t max_value_bytes() const noexcept override { return 1 << 20; }
   Error connection_error() const noexcept override {

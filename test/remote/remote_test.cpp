@@ -1,9 +1,6 @@
 // Blocking one-sided access: results, checks, budgets, deadlines, quarantine.
-#include "remote/remote.hpp"
-#include "../engine/node.hpp"
+#include "fixture.hpp"
 #include "remote/physical.hpp"
-
-#include "nic/soft/soft_nic.hpp"
 
 #include <gtest/gtest.h>
 
@@ -32,51 +29,7 @@ std::atomic<std::uint64_t> allocations = 0;  // The control threads of NICs allo
 namespace verbena::remote {
 namespace {
 
-using namespace verbena::test;
-
-class LinkPair : public testing::Test {
- protected:
-  void SetUp() override {
-    auto first = Link::create(*a.loop, a.pd.get(), {.bounce_bytes = 4096, .bounce_buffers = 2});
-    auto second = Link::create(*b.loop, b.pd.get(), {});
-    ASSERT_OK(first);
-    ASSERT_OK(second);
-    link = std::move(*first);
-    peer = std::move(*second);
-    ASSERT_NO_FATAL_FAILURE(connect(*link, *peer));
-    b.loop->poll();
-    target = std::make_unique<Region>(*b.nic, b.pd.get(), 64 * 1024);
-    local = std::make_unique<Region>(*a.nic, a.pd.get(), 64 * 1024);
-    ASSERT_OK(link->import_window(target->window(), patience()));
-  }
-  static void connect(Link& one, Link& other) {
-    const auto end_one = one.local_endpoint({});
-    const auto end_other = other.local_endpoint({});
-    ASSERT_OK(end_one);
-    ASSERT_OK(end_other);
-    ASSERT_OK(one.connect(*end_one, *end_other, patience()));
-    ASSERT_OK(other.connect(*end_other, *end_one, patience()));
-  }
-  [[nodiscard]] RemoteWord word(std::size_t offset) const {
-    return {target->remote(offset, 8).address, target->remote(offset, 8).rkey};
-  }
-
-  /// Keeps what is posted from now on from completing: on a device for the time of the retries, half a second.
-  void hold() {
-    if (device_under_test() != nullptr) {
-      peer.reset();
-    } else {
-      nic::soft::hold_execution(link->queue_pair(), true);
-    }
-  }
-
-  Node a;
-  Node b;
-  std::unique_ptr<Region> target;
-  std::unique_ptr<Region> local;
-  std::unique_ptr<Link> link;
-  std::unique_ptr<Link> peer;
-};
+using namespace remote::test;
 
 TEST_F(LinkPair, ReadsAndWritesRegisteredMemory) {
   fill(target->bytes(), 1);

@@ -1,0 +1,110 @@
+// What operations of the store cost a NIC: work requests, doorbells, completions, receive refills. On every NIC alike.
+#include "model.hpp"
+
+#include <array>
+#include <string>
+
+namespace verbena::kv {
+namespace {
+
+using namespace testing_support;
+
+/// Of `rounds` operations: most that each may take, at the client and at the server, to a twentieth.
+struct Budget {
+  double work_requests, doorbells, completions, receive_refills;
+};
+
+class KvBudget : public testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = start(small_server());
+    ASSERT_TRUE(server_);
+    ClientOptions options = client_options(*server_);
+    options.buffer_bytes = std::size_t{8} << 20;
+    client_ = connect(options);
+    ASSERT_TRUE(client_);
+    buffer_ = client_->allocate(std::size_t{2} << 20);
+    ASSERT_FALSE(buffer_.empty());
+  }
+  template <class Once>
+  void expect(const Budget& client, const Budget& server, Once&& once) {
+    constexpr std::uint64_t kRounds = 200;
+    ASSERT_TRUE(once());
+    const verbena::Counters client_before = client_->counters();
+    const verbena::Counters server_before = server_->counters();
+    for (std::uint64_t i = 0; i < kRounds; ++i) ASSERT_TRUE(once());
+    check("client", client, client_before, client_->counters(), kRounds);
+    check("server", server, server_before, server_->counters(), kRounds);
+  }
+  static void check(const char* side, const Budget& most, const verbena::Counters& before,
+                    const verbena::Counters& after, std::uint64_t rounds) {
+    SCOPED_TRACE(side);
+    const auto each = [&](std::uint64_t more, std::uint64_t less) {
+      return static_cast<double>(more - less) / static_cast<double>(rounds);
+    };
+    EXPECT_LE(each(after.work_requests, before.work_requests), most.work_requests + 0.05);
+    EXPECT_LE(each(after.doorbells, before.doorbells), most.doorbells + 0.05);
+    EXPECT_LE(each(after.completions, before.completions), most.completions + 0.05);
+    EXPECT_LE(each(after.receive_refills, before.receive_refills), most.receive_refills + 0.05);
+    EXPECT_GE(each(after.work_requests, before.work_requests), 1.0) << "the counters count";
+  }
+
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+  std::span<std::byte> buffer_;
+};
+
+// Sends are signaled one in 32 or less often, receives given back by the quarter of a queue.
+constexpr Budget kMessage{.work_requests = 1, .doorbells = 1, .completions = 1.1, .receive_refills = 0.1};
+
+TEST_F(KvBudget, ASmallOperationIsOneMessageEachWay) {
+  const auto key = key_of("key");
+  const std::string value(64, 'v');
+  expect(kMessage, kMessage, [&] { return client_->put(key, bytes_of(value)).status == Status::kOk; });
+  std::array<std::byte, 64> out;
+  expect(kMessage, kMessage, [&] { return client_->get(key, out).status == Status::kOk; });
+  expect(kMessage, kMessage, [&] { return client_->cas(key, 1, bytes_of(value)).status == Status::kVersionMismatch; });
+  expect(kMessage, kMessage, [&] { return client_->get(key_of("none"), out).status == Status::kNotFound; });
+}
+
+// 1 MiB is four fragments of 256 KiB, and the last is signaled. The server's lease is 2 MiB: of each quarter that it
+// has copied it may tell.
+TEST_F(KvBudget, ALargePutIsItsFragmentsAndOneReply) {
+  const auto value = buffer_.first(std::size_t{1} << 20);
+  expect({.work_requests = 5, .doorbells = 5, .completions = 4, .receive_refills = 0.2},
+         {.work_requests = 3, .doorbells = 3, .completions = 6.5, .receive_refills = 0.3},
+         [&] { return client_->put(key_of("key"), value).status == Status::kOk; });
+}
+
+TEST_F(KvBudget, ALargeGetIsAMessageEachWayAndItsReads) {
+  const auto value = buffer_.first(std::size_t{1} << 20);
+  ASSERT_EQ(client_->put(key_of("key"), value).status, Status::kOk);
+  const auto out = buffer_.subspan(std::size_t{1} << 20);
+  const Budget client{.work_requests = 5, .doorbells = 5, .completions = 5.1, .receive_refills = 0.1};
+  expect(client, kMessage, [&] { return client_->get(key_of("key"), out).status == Status::kOk; });
+}
+
+// A server answers what a poll brought by one doorbell.
+TEST_F(KvBudget, PipelinedOperationsShareTheServersDoorbells) {
+  ASSERT_EQ(client_->put(key_of("key"), bytes_of("value")).status, Status::kOk);
+  std::array<std::array<std::byte, 64>, 16> out;
+  std::array<Completion, 16> done;
+  const auto once = [&] {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (client_->start_get(key_of("key"), out[i], i) != Status::kOk) return false;
+    const Deadline deadline = Deadline::after(std::chrono::seconds{20});
+    for (std::size_t have = 0; have < out.size();) {
+      const std::size_t more = client_->poll(done);
+      for (std::size_t i = 0; i < more; ++i)
+        if (done[i].outcome.status != Status::kOk) return false;
+      have += more;
+      if (deadline.passed()) return false;
+    }
+    return true;
+  };
+  const Budget most{.work_requests = 16, .doorbells = 16, .completions = 17.6, .receive_refills = 1.6};
+  expect(most, most, once);
+}
+
+}  // namespace
+}  // namespace verbena::kv
