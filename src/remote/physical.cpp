@@ -30,6 +30,10 @@ constexpr int kAttempts = 4;
   }
 }
 
+[[nodiscard]] std::uint32_t right_of(ibv_wr_opcode opcode) noexcept {
+  return opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+}
+
 [[nodiscard]] Result<void> check_limits(nic::Nic& nic, const host::PhysicalRuns& found) {
   constexpr const char* kCall = "PhysicalExport::create";
   constexpr const char* kFix = "hugepages make few runs of much memory (docs/physical-addressing.md)";
@@ -116,36 +120,50 @@ PhysicalMap::~PhysicalMap() {
   while (imported_ > 0) (void)link_.nic().release_window(link_.queue_pair(), table_.window(--imported_));
 }
 
-template <class Transfer>
-Status PhysicalMap::each_part(std::uint64_t address, std::uint64_t length, Transfer&& transfer) noexcept {
-  std::size_t at = last_;
-  if (const Status found = table_.find(address, length, at); found != Status::kOk) [[unlikely]]
+// --- transfers: a walk through the runs -------------------------------------------------------------------------
+
+Status PhysicalMap::begin(std::uint64_t address, std::uint64_t length, Walk& walk) noexcept {
+  const Status found = table_.find(address, length, last_);
+  walk = {.address = address, .left = length, .run = last_};
+  return found;
+}
+
+RemoteSpan PhysicalMap::next(Walk& walk, std::uint64_t most) const noexcept {
+  const PhysicalRun& run = table_.run(walk.run);
+  const std::uint64_t in_run = run.address + run.length - walk.address;
+  const std::uint64_t bytes = std::min({walk.left, in_run, most});
+  const RemoteSpan part{.address = walk.address, .length = bytes, .rkey = run.rkey};
+  walk.address += bytes;
+  walk.left -= bytes;
+  if (bytes == in_run) ++walk.run;
+  return part;
+}
+
+std::uint64_t PhysicalMap::count(Walk walk, std::uint64_t most) const noexcept {
+  std::uint64_t parts = 1;
+  for ((void)next(walk, most); walk.left != 0; ++parts) (void)next(walk, most);
+  return parts;
+}
+
+Status PhysicalMap::check(const Walk& walk, std::uint32_t access) noexcept {
+  const nic::Window window = table_.window(walk.run);
+  link_.windows_.lend(window);
+  return link_.check({.address = window.address, .length = 0, .rkey = window.rkey}, access);
+}
+
+template <class Part>
+Status PhysicalMap::each_part(std::uint64_t address, std::uint64_t length, Part&& part) noexcept {
+  Walk walk;
+  if (const Status found = begin(address, length, walk); found != Status::kOk) [[unlikely]]
     return found;
-  std::uint64_t done = 0;
   do {  // Nothing to transfer is a part too: the link may have something to say.
-    const PhysicalRun& run = table_.run(at);
-    const std::uint64_t from = address + done;
-    const std::uint64_t bytes = std::min(length - done, run.address + run.length - from);
-    last_ = at++;
-    link_.windows_.lend(table_.window(last_));
-    const Status status = transfer(RemoteSpan{.address = from, .length = bytes, .rkey = run.rkey}, done);
+    link_.windows_.lend(table_.window(walk.run));
+    const std::uint64_t done = length - walk.left;
+    const Status status = part(next(walk, length), done);
     if (status != Status::kOk) [[unlikely]]
       return status;
-    done += bytes;
-  } while (done < length);
+  } while (walk.left != 0);
   return Status::kOk;
-}
-
-Status PhysicalMap::read(LocalSpan to, std::uint64_t from, Deadline deadline) noexcept {
-  return each_part(from, to.length, [&](const RemoteSpan& part, std::uint64_t done) {
-    return link_.read({to.data + done, part.length, to.lkey}, part, deadline);
-  });
-}
-
-Status PhysicalMap::write(LocalSpan from, std::uint64_t to, Deadline deadline) noexcept {
-  return each_part(to, from.length, [&](const RemoteSpan& part, std::uint64_t done) {
-    return link_.write({from.data + done, part.length, from.lkey}, part, deadline);
-  });
 }
 
 Status PhysicalMap::read(std::span<std::byte> to, std::uint64_t from, Deadline deadline) noexcept {
@@ -160,6 +178,84 @@ Status PhysicalMap::write(std::span<const std::byte> from, std::uint64_t to, Dea
   });
 }
 
+Status PhysicalMap::read(LocalSpan to, std::uint64_t from, Deadline deadline) noexcept {
+  return transfer(IBV_WR_RDMA_READ, to, from, deadline);
+}
+
+Status PhysicalMap::write(LocalSpan from, std::uint64_t to, Deadline deadline) noexcept {
+  return transfer(IBV_WR_RDMA_WRITE, from, to, deadline);
+}
+
+Status PhysicalMap::transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address, Deadline deadline) noexcept {
+  Walk walk;
+  if (const Status found = begin(address, local.length, walk); found != Status::kOk) [[unlikely]]
+    return found;
+  if (const Status checked = check(walk, right_of(opcode)); checked != Status::kOk) [[unlikely]]
+    return checked;
+  Walk rest = walk;
+  const RemoteSpan first = next(rest, link_.nic().limits().max_message);
+  if (rest.left != 0) return run_parts(opcode, local, walk, deadline);
+  return link_.transfer(opcode, local, first, Link::Memory::kCallers, deadline);
+}
+
+Status PhysicalMap::run_parts(ibv_wr_opcode opcode, LocalSpan local, Walk walk, Deadline deadline) noexcept {
+  const std::uint64_t most = link_.nic().limits().max_message;
+  while (walk.left != 0) {
+    std::uint32_t slot = engine::wr::kNoSlot;
+    if (const Status taken = link_.take_slot(slot, deadline); taken != Status::kOk) return taken;
+    bool is_last = false;  // Of what is waited for at once: completions come in order, so its own says it of all.
+    bool is_posted = true;
+    while (!is_last && is_posted) {
+      std::byte* const data = local.data + (local.length - walk.left);
+      const RemoteSpan part = next(walk, most);
+      link_.transfer_.opcode = opcode;
+      link_.aim(link_.transfer_, {data, part.length, local.lkey}, part);
+      is_last = walk.left == 0 || link_.send_room() <= 1;
+      if (!is_last) is_posted = link_.post(link_.transfer_, engine::wr::kNoTag, Link::Signal::kSometimes);
+    }
+    Status status = link_.reason();
+    if (is_posted) {
+      // Those before it are in the caller's memory, even if it is inline itself.
+      status = link_.run(link_.transfer_, slot, Link::Memory::kCallers, deadline);
+    } else {
+      link_.in_flight_.end(slot);
+    }
+    if (status == Status::kOk) continue;
+    link_.give_up(Link::Memory::kCallers);
+    return status;
+  }
+  return Status::kOk;
+}
+
+Status PhysicalMap::start_read(LocalSpan to, std::uint64_t from, std::uint64_t token) noexcept {
+  return start_transfer(IBV_WR_RDMA_READ, to, from, token);
+}
+
+Status PhysicalMap::start_write(LocalSpan from, std::uint64_t to, std::uint64_t token) noexcept {
+  return start_transfer(IBV_WR_RDMA_WRITE, from, to, token);
+}
+
+Status PhysicalMap::start_transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address,
+                                   std::uint64_t token) noexcept {
+  Walk walk;
+  if (const Status found = begin(address, local.length, walk); found != Status::kOk) return found;
+  if (const Status checked = check(walk, right_of(opcode)); checked != Status::kOk) return checked;
+  const std::uint64_t most = link_.nic().limits().max_message;
+  const bool is_read = opcode == IBV_WR_RDMA_READ;
+  if (const Status room = link_.room_for(count(walk, most), is_read); room != Status::kOk) return room;
+  do {
+    std::byte* const data = local.data + (local.length - walk.left);
+    const RemoteSpan part = next(walk, most);
+    link_.transfer_.opcode = opcode;
+    link_.aim(link_.transfer_, {data, part.length, local.lkey}, part);
+    if (!link_.post(link_.transfer_, engine::wr::kNoTag, Link::Signal::kWithDoorbell)) return link_.reason();
+  } while (walk.left != 0);
+  link_.note_started(token, is_read, false);
+  return Status::kOk;
+}
+
+// --- atomics ----------------------------------------------------------------------------------------------------
+
 Status PhysicalMap::fetch_add(std::uint64_t word, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept {
   RemoteWord found;
   const Status status = check_word(word, found);
@@ -173,14 +269,25 @@ Status PhysicalMap::compare_swap(std::uint64_t word, std::uint64_t expected, std
   return status == Status::kOk ? link_.compare_swap(found, expected, desired, old, deadline) : status;
 }
 
+Status PhysicalMap::start_fetch_add(std::uint64_t word, std::uint64_t delta, std::uint64_t token) noexcept {
+  RemoteWord found;
+  const Status status = check_word(word, found);
+  return status == Status::kOk ? link_.start_fetch_add(found, delta, token) : status;
+}
+
+Status PhysicalMap::start_compare_swap(std::uint64_t word, std::uint64_t expected, std::uint64_t desired,
+                                       std::uint64_t token) noexcept {
+  RemoteWord found;
+  const Status status = check_word(word, found);
+  return status == Status::kOk ? link_.start_compare_swap(found, expected, desired, token) : status;
+}
+
 Status PhysicalMap::check_word(std::uint64_t address, RemoteWord& word) noexcept {
   if (address % sizeof(std::uint64_t) != 0) return Status::kBadArgument;
-  std::size_t at = last_;
-  if (const Status found = table_.find(address, sizeof(std::uint64_t), at); found != Status::kOk) return found;
-  const PhysicalRun& run = table_.run(at);
+  if (const Status found = table_.find(address, sizeof(std::uint64_t), last_); found != Status::kOk) return found;
+  const PhysicalRun& run = table_.run(last_);
   if (run.address + run.length - address < sizeof(std::uint64_t)) return Status::kBadArgument;
-  last_ = at;
-  link_.windows_.lend(table_.window(at));
+  link_.windows_.lend(table_.window(last_));
   word = {.address = address, .rkey = run.rkey};
   return Status::kOk;
 }

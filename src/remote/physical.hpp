@@ -49,7 +49,7 @@ class PhysicalExport {
 
 /// A peer's exported memory by physical address, through a connected link. Every call is as the Link's of its name,
 /// with its errors, and kOutOfRange for what the peer did not export, before anything is posted. What crosses from one
-/// run into the next is several operations, one after the other, and may have happened in part when it fails.
+/// run into the next is a work request for each, and may have happened in part when it fails.
 /// Destroyed before its link. \thread owner of the link's loop, except create (setup)  \alloc setup only
 class PhysicalMap {
  public:
@@ -73,13 +73,40 @@ class PhysicalMap {
   [[nodiscard]] Status compare_swap(std::uint64_t word, std::uint64_t expected, std::uint64_t desired,
                                     std::uint64_t& old, Deadline deadline) noexcept;
 
+  /// The same without waiting, with one Completion for all parts. kTooLong: more parts than the send queue takes.
+  [[nodiscard]] Status start_read(LocalSpan to, std::uint64_t from, std::uint64_t token) noexcept;
+  [[nodiscard]] Status start_write(LocalSpan from, std::uint64_t to, std::uint64_t token) noexcept;
+  [[nodiscard]] Status start_fetch_add(std::uint64_t word, std::uint64_t delta, std::uint64_t token) noexcept;
+  [[nodiscard]] Status start_compare_swap(std::uint64_t word, std::uint64_t expected, std::uint64_t desired,
+                                          std::uint64_t token) noexcept;
+
   [[nodiscard]] const PhysicalTable& table() const noexcept { return table_; }
 
  private:
   PhysicalMap(Link& link, PhysicalTable table) noexcept : link_(link), table_(std::move(table)) {}
-  /// Calls `transfer(span, done)` for the part of each run, in order, until one is not kOk.
-  template <class Transfer>
-  [[nodiscard]] Status each_part(std::uint64_t address, std::uint64_t length, Transfer&& transfer) noexcept;
+  /// A transfer on its way through the runs.
+  struct Walk {
+    std::uint64_t address = 0;
+    std::uint64_t left = 0;  ///< Bytes.
+    std::size_t run = 0;
+  };
+  /// Where a transfer begins: kOutOfRange when the runs do not hold all of it.
+  [[nodiscard]] Status begin(std::uint64_t address, std::uint64_t length, Walk& walk) noexcept;
+  /// The next part, in one run and of at most `most` bytes; no bytes when there were none from the beginning.
+  [[nodiscard]] RemoteSpan next(Walk& walk, std::uint64_t most) const noexcept;
+  /// Parts that are left.
+  [[nodiscard]] std::uint64_t count(Walk walk, std::uint64_t most) const noexcept;
+  /// What the link says of a right to the first part.
+  [[nodiscard]] Status check(const Walk& walk, std::uint32_t access) noexcept;
+  [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address,
+                                Deadline deadline) noexcept;
+  /// Posts part after part, and waits for the last.
+  [[nodiscard]] Status run_parts(ibv_wr_opcode opcode, LocalSpan local, Walk walk, Deadline deadline) noexcept;
+  [[nodiscard]] Status start_transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address,
+                                      std::uint64_t token) noexcept;
+  /// Calls `part(span, done)` for what lies in each run, in order, until one is not kOk.
+  template <class Part>
+  [[nodiscard]] Status each_part(std::uint64_t address, std::uint64_t length, Part&& part) noexcept;
   /// The word, if an atomic may be posted to it.
   [[nodiscard]] Status check_word(std::uint64_t address, RemoteWord& word) noexcept;
 

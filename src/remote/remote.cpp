@@ -154,22 +154,28 @@ Status Link::write(LocalSpan from, RemoteSpan to, Deadline deadline) noexcept {
   return transfer(IBV_WR_RDMA_WRITE, from, to, Memory::kCallers, deadline);
 }
 
+bool Link::aim(ibv_send_wr& request, const LocalSpan& local, const RemoteSpan& piece) noexcept {
+  const auto bytes = static_cast<std::uint32_t>(piece.length);
+  const bool is_inline = request.opcode != IBV_WR_RDMA_READ && bytes <= max_inline();
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data), .length = bytes, .lkey = local.lkey};
+  request.wr.rdma.remote_addr = piece.address;
+  request.wr.rdma.rkey = piece.rkey;
+  request.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+  count().inline_sends += is_inline ? 1 : 0;
+  count().bytes += bytes;
+  return is_inline;
+}
+
 Status Link::transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
                       Deadline deadline) noexcept {
   transfer_.opcode = opcode;
-  transfer_.wr.rdma.rkey = remote.rkey;
   for (std::uint64_t done = 0; done < remote.length;) {
-    const auto bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, nic().limits().max_message));
+    const std::uint64_t bytes = std::min<std::uint64_t>(remote.length - done, nic().limits().max_message);
     std::uint32_t slot = kNoSlot;
     if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) [[unlikely]]
       return taken;
-    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data + done), .length = bytes, .lkey = local.lkey};
-    transfer_.wr.rdma.remote_addr = remote.address + done;
-    const bool is_inline = opcode == IBV_WR_RDMA_WRITE && bytes <= max_inline();
-    transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
-    count().inline_sends += is_inline ? 1 : 0;
-    count().bytes += bytes;
+    const bool is_inline =
+        aim(transfer_, {local.data + done, bytes, local.lkey}, {remote.address + done, bytes, remote.rkey});
     // What is inline was copied by the post: the caller's memory is free.
     const Status status = run(transfer_, slot, is_inline ? Memory::kOurs : memory, deadline);
     if (status != Status::kOk) [[unlikely]]
@@ -262,7 +268,10 @@ Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, D
 // --- started operations -------------------------------------------------------------------------------------------
 
 Status Link::room_for(std::uint64_t pieces, bool is_read) const noexcept {
-  if (pieces > send_room()) return pieces > send_slots() - kReserve ? Status::kTooLong : Status::kAgain;
+  // Blocking operations always have their places: an operation of many pieces would take them.
+  const std::uint32_t blocking = in_flight_.capacity();
+  if (pieces + blocking - in_flight_.count() > send_room())
+    return pieces + blocking > send_slots() - kReserve ? Status::kTooLong : Status::kAgain;
   if (started_ - taken_ >= options_.max_operations) return Status::kAgain;
   if (!is_read || reads_out_ < max_reads_) [[likely]]
     return Status::kOk;
@@ -306,20 +315,14 @@ Status Link::start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan re
   const std::uint64_t most = nic().limits().max_message;
   const std::uint64_t pieces = remote.length <= most ? 1 : (remote.length + most - 1) / most;
   if (const Status room = room_for(pieces, is_read); room != Status::kOk) return room;
-  request.wr.rdma.rkey = remote.rkey;
   std::uint64_t done = 0;
   do {
-    const auto bytes = static_cast<std::uint32_t>(std::min(remote.length - done, most));
-    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data + done), .length = bytes, .lkey = local.lkey};
-    request.wr.rdma.remote_addr = remote.address + done;
-    const bool is_inline = !is_read && bytes <= max_inline();
-    request.send_flags = is_inline ? IBV_SEND_INLINE : 0;
-    count().inline_sends += is_inline ? 1 : 0;
+    const std::uint64_t bytes = std::min(remote.length - done, most);
+    aim(request, {local.data + done, bytes, local.lkey}, {remote.address + done, bytes, remote.rkey});
     if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) [[unlikely]]
       return reason();
     done += bytes;
   } while (done < remote.length);
-  count().bytes += done;
   note_started(token, is_read, false);
   return Status::kOk;
 }

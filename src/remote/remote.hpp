@@ -134,7 +134,7 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status failure() const noexcept { return reason(); }
 
  private:
-  friend class PhysicalMap;  // Lends the window of each access.
+  friend class PhysicalMap;  // Has a window table of its own, and splits transfers where its runs end.
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
   static constexpr std::uint32_t kSends = 64;
@@ -161,6 +161,8 @@ class Link final : private engine::Connection {
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
+  /// Fills `request`, whose opcode is set, for a piece that the NIC takes at once; whether its data go inline.
+  bool aim(ibv_send_wr& request, const LocalSpan& local, const RemoteSpan& piece) noexcept;
   [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
                                 Deadline deadline) noexcept;
   [[nodiscard]] Status atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;

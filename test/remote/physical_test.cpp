@@ -3,6 +3,7 @@
 #include "remote/physical.hpp"
 #include "../engine/node.hpp"
 #include "../host/child.hpp"
+#include "nic/soft/soft_nic.hpp"
 
 #include <capability.hpp>
 #include <page_map.hpp>
@@ -150,6 +151,33 @@ TEST_F(Physical, SplitsWhatCrossesRuns) {
   ASSERT_EQ(map->read(std::span(mine), 0x100010, patience()), Status::kOk);
   EXPECT_TRUE(matches(mine, 30));
   EXPECT_EQ(pair.posted() - before, 3u) << "4096 and 4080 bytes of the first run, and the rest of the second";
+}
+
+TEST_F(Physical, StartsWithoutWaiting) {
+  for (std::size_t i = 0; i < kPages; ++i) fill(pair.page(i), i);
+  const std::uint64_t before = pair.posted();
+  ASSERT_EQ(map->start_read(pair.local->local(0, 3 * kPage), 0x100000, 7), Status::kOk);
+  ASSERT_EQ(map->start_write(pair.local->local(5 * kPage, 64), 0x50000, 8), Status::kOk);
+  ASSERT_EQ(map->start_fetch_add(0x300000, 5, 9), Status::kOk);
+  ASSERT_EQ(map->start_compare_swap(0x300008, 1, 2, 10), Status::kOk);
+  EXPECT_EQ(map->start_read(pair.local->local(0, 8), 0x51000, 11), Status::kOutOfRange);
+  EXPECT_EQ(map->start_write(pair.local->local(0, 8), 0x102ff9, 11), Status::kOutOfRange);
+  EXPECT_EQ(map->start_fetch_add(0x300004, 5, 11), Status::kBadArgument);
+  EXPECT_EQ(pair.posted() - before, 5u);
+  EXPECT_EQ(pair.link->under_way(), 4u) << "one for both parts";
+  ASSERT_TRUE(poll_until({pair.a.loop.get(), pair.b.loop.get()}, [&] { return pair.link->under_way() == 0; }));
+  Completion done[8];
+  ASSERT_EQ(pair.link->take(done), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(done[i].token, 7 + i);
+    EXPECT_EQ(done[i].status, Status::kOk);
+  }
+  const std::size_t pages[] = {0, 1, 3};
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(matches(pair.local->bytes().subspan(i * kPage, kPage), pages[i]));
+  std::uint64_t word = 0;
+  std::memcpy(&word, pair.page(4).data(), sizeof word);
+  EXPECT_EQ(word, done[2].old + 5);
+  EXPECT_TRUE(matches(pair.page(2).subspan(64), 2, 64));
 }
 
 TEST_F(Physical, AtomicsByPhysicalAddress) {
@@ -419,6 +447,94 @@ TEST(PhysicalMany, ThousandsOfRuns) {
   }
   EXPECT_EQ(pair.a.nic->objects(), before);
   EXPECT_EQ(pair.b.nic->objects(), peers_before);
+}
+
+/// Frames that follow one another, so that all of it is one physical range; each page a run of its own, because the
+/// memory has them in the other order.
+[[nodiscard]] std::vector<std::uint64_t> backwards(std::size_t pages) {
+  std::vector<std::uint64_t> frames(pages);
+  for (std::size_t i = 0; i < pages; ++i) frames[i] = 0x1000 + pages - 1 - i;
+  return frames;
+}
+
+TEST(PhysicalMany, ALongTransferWaitsOnceForWhatTheQueueTakes) {
+  constexpr std::size_t kMany = 200;
+  Pair pair(kMany);
+  auto exported = pair.export_as(backwards(kMany));
+  ASSERT_OK(exported);
+  ASSERT_EQ(exported->table().size(), kMany);
+  auto map = pair.import(exported->table());
+  ASSERT_OK(map);
+  const Region local(*pair.a.nic, pair.a.pd.get(), kMany * kPage);
+  const auto page_of = [&](std::size_t physical) { return pair.page(kMany - 1 - physical); };
+  const std::uint64_t base = 0x1000 * kPage;
+  fill(local.bytes(), 3);
+  const engine::Counters before = pair.a.loop->counters();
+  ASSERT_EQ((*map)->write(local.local(0, kMany * kPage - 20), base + 10, patience()), Status::kOk);
+  const engine::Counters after = pair.a.loop->counters();
+  EXPECT_EQ(after.work_requests - before.work_requests, kMany);
+  EXPECT_LE(after.completions - before.completions, kMany / 8) << "most are unsignaled";
+  EXPECT_TRUE(matches(page_of(0).subspan(10), 3));
+  for (std::size_t i = 1; i + 1 < kMany; ++i) ASSERT_TRUE(matches(page_of(i), 3, i * kPage - 10)) << i;
+  EXPECT_TRUE(matches(page_of(kMany - 1).first(kPage - 10), 3, (kMany - 1) * kPage - 10));
+  EXPECT_TRUE(all_are(page_of(kMany - 1).last(10), std::byte{0}));
+  std::ranges::fill(local.bytes(), std::byte{0});
+  ASSERT_EQ((*map)->read(local.local(0, kMany * kPage - 20), base + 10, patience()), Status::kOk);
+  EXPECT_TRUE(matches(local.bytes().first(kMany * kPage - 20), 3));
+  // Started operations leave the blocking ones their places.
+  EXPECT_EQ((*map)->start_read(local.local(0, kMany * kPage), base, 1), Status::kTooLong);
+  std::uint64_t started = 0;
+  for (; started < 1000; ++started) {
+    if ((*map)->start_write(local.local(0, 10 * kPage), base, started) != Status::kOk) break;
+  }
+  EXPECT_GE(started, 2u);
+  EXPECT_LT(started, 1000u);
+  ASSERT_EQ((*map)->write(local.local(0, 30 * kPage), base, patience()), Status::kOk);
+  ASSERT_EQ((*map)->read(local.local(0, 30 * kPage), base, patience()), Status::kOk);
+  EXPECT_EQ(pair.link->under_way(), 0u) << "in order";
+  EXPECT_TRUE(pair.link->alive());
+}
+
+TEST(PhysicalMany, CallersMemoryIsDrainedOfAllPartsWhenTheTimeIsOver) {
+  VERBENA_SKIP_ON_A_DEVICE("the execution of posted requests cannot be held");
+  constexpr std::size_t kMany = 20;
+  Pair pair(kMany);
+  auto exported = pair.export_as(backwards(kMany));
+  ASSERT_OK(exported);
+  auto map = pair.import(exported->table());
+  ASSERT_OK(map);
+  fill({pair.memory.data(), kMany * kPage}, 3);
+  nic::soft::hold_execution(pair.link->queue_pair(), true);
+  // The last part is short enough to go inline.
+  EXPECT_EQ((*map)->write(pair.local->local(0, 10 * kPage + 8), 0x1000 * kPage,
+                          Deadline::after(std::chrono::milliseconds{5})),
+            Status::kTimedOut);
+  EXPECT_TRUE(pair.link->drained());
+  EXPECT_EQ(pair.link->failure(), Status::kTimedOut);
+  EXPECT_EQ(pair.a.loop->counters().quarantined, 0u);
+  EXPECT_TRUE(matches({pair.memory.data(), kMany * kPage}, 3)) << "and nothing comes later";
+  EXPECT_EQ((*map)->read(pair.local->local(0, 8), 0x1000 * kPage, patience()), Status::kTimedOut) << "dead";
+}
+
+TEST_F(Physical, AFailureInTheMiddleEndsTheTransfer) {
+  // Neighbours in physical memory, of two exports of which one is taken back.
+  auto one = pair.export_as(std::vector<std::uint64_t>{0x900, 0x901, 0x902, 0x903, 0x904});
+  auto other = pair.export_as(std::vector<std::uint64_t>{0x905, 0x906, 0x907, 0x908, 0x909});
+  ASSERT_OK(one);
+  ASSERT_OK(other);
+  const PhysicalRun first = one->table().run(0);
+  const PhysicalRun second = other->table().run(0);
+  auto table = PhysicalTable::make({first, second}, kRights, one->table().window(0).memory_id);
+  ASSERT_OK(table);
+  auto both = PhysicalMap::create(*pair.link, std::move(*table), patience());
+  ASSERT_OK(both);
+  const std::uint64_t border = second.address;
+  EXPECT_EQ((*both)->write(pair.local->local(0, 2 * kPage), border - kPage, patience()), Status::kOk);
+  ASSERT_OK(other->close(patience()));
+  fill(pair.local->bytes(), 6);
+  EXPECT_EQ((*both)->write(pair.local->local(0, 2 * kPage), border - kPage, patience()), Status::kRemoteAccess);
+  EXPECT_TRUE(pair.link->drained()) << "the caller's memory is the caller's again";
+  EXPECT_TRUE(matches(pair.page(4), 6)) << "the part before was executed";
 }
 
 TEST(PhysicalHostile, TablesOfWhatIsNotThereImportNothing) {
