@@ -139,9 +139,9 @@ RemoteSpan PhysicalMap::next(Walk& walk, std::uint64_t most) const noexcept {
   return part;
 }
 
-std::uint64_t PhysicalMap::count(Walk walk, std::uint64_t most) const noexcept {
+std::uint64_t PhysicalMap::count(Walk walk) const noexcept {
   std::uint64_t parts = 1;
-  for ((void)next(walk, most); walk.left != 0; ++parts) (void)next(walk, most);
+  for ((void)next(walk, most_); walk.left != 0; ++parts) (void)next(walk, most_);
   return parts;
 }
 
@@ -193,36 +193,46 @@ Status PhysicalMap::transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_
   if (const Status checked = check(walk, right_of(opcode)); checked != Status::kOk) [[unlikely]]
     return checked;
   Walk rest = walk;
-  const RemoteSpan first = next(rest, link_.nic().limits().max_message);
+  const RemoteSpan first = next(rest, most_);
   if (rest.left != 0) return run_parts(opcode, local, walk, deadline);
-  return link_.transfer(opcode, local, first, Link::Memory::kCallers, deadline);
+  return link_.transfer(opcode, local, first, deadline);
+}
+
+bool PhysicalMap::post_next(ibv_wr_opcode opcode, const LocalSpan& local, Walk& walk, Link::Signal signal) noexcept {
+  std::byte* const data = local.data + (local.length - walk.left);
+  const RemoteSpan part = next(walk, most_);
+  const auto bytes = static_cast<std::uint32_t>(part.length);
+  const bool is_inline = opcode == IBV_WR_RDMA_WRITE && bytes <= link_.max_inline();
+  ibv_send_wr& request = link_.transfer_;
+  link_.sge_ = {.addr = reinterpret_cast<std::uintptr_t>(data), .length = bytes, .lkey = local.lkey};
+  request.opcode = opcode;
+  request.wr.rdma.remote_addr = part.address;
+  request.wr.rdma.rkey = part.rkey;
+  request.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+  if (is_inline) ++link_.count().inline_sends;
+  link_.count().bytes += bytes;
+  return link_.post(request, engine::wr::kNoTag, signal);
 }
 
 Status PhysicalMap::run_parts(ibv_wr_opcode opcode, LocalSpan local, Walk walk, Deadline deadline) noexcept {
-  const std::uint64_t most = link_.nic().limits().max_message;
   while (walk.left != 0) {
-    std::uint32_t slot = engine::wr::kNoSlot;
-    if (const Status taken = link_.take_slot(slot, deadline); taken != Status::kOk) return taken;
-    bool is_last = false;  // Of what is waited for at once: completions come in order, so its own says it of all.
+    if (const Status room = link_.wait_for_room(deadline); room != Status::kOk) return room;
+    // The last of what is waited for at once is signaled: completions come in order, so its own says it of all.
+    bool is_last = false;
     bool is_posted = true;
     while (!is_last && is_posted) {
-      std::byte* const data = local.data + (local.length - walk.left);
-      const RemoteSpan part = next(walk, most);
-      link_.transfer_.opcode = opcode;
-      link_.aim(link_.transfer_, {data, part.length, local.lkey}, part);
-      is_last = walk.left == 0 || link_.send_room() <= 1;
-      if (!is_last) is_posted = link_.post(link_.transfer_, engine::wr::kNoTag, Link::Signal::kSometimes);
+      Walk behind = walk;
+      (void)next(behind, most_);
+      is_last = behind.left == 0 || link_.send_room() <= 1;
+      is_posted = post_next(opcode, local, walk, is_last ? Link::Signal::kAlways : Link::Signal::kSometimes);
     }
-    Status status = link_.reason();
-    if (is_posted) {
-      // Those before it are in the caller's memory, even if it is inline itself.
-      status = link_.run(link_.transfer_, slot, Link::Memory::kCallers, deadline);
-    } else {
-      link_.in_flight_.end(slot);
+    // Those before it are in the caller's memory, even if the last is inline itself.
+    if (!is_posted) {
+      link_.drain_now();
+      return link_.reason();
     }
-    if (status == Status::kOk) continue;
-    link_.give_up(Link::Memory::kCallers);
-    return status;
+    const Status ended = link_.wait_for_position(link_.position(), Link::Memory::kCallers, deadline);
+    if (ended != Status::kOk) return ended;
   }
   return Status::kOk;
 }
@@ -240,15 +250,10 @@ Status PhysicalMap::start_transfer(ibv_wr_opcode opcode, LocalSpan local, std::u
   Walk walk;
   if (const Status found = begin(address, local.length, walk); found != Status::kOk) return found;
   if (const Status checked = check(walk, right_of(opcode)); checked != Status::kOk) return checked;
-  const std::uint64_t most = link_.nic().limits().max_message;
   const bool is_read = opcode == IBV_WR_RDMA_READ;
-  if (const Status room = link_.room_for(count(walk, most), is_read); room != Status::kOk) return room;
+  if (const Status room = link_.room_for(count(walk), is_read); room != Status::kOk) return room;
   do {
-    std::byte* const data = local.data + (local.length - walk.left);
-    const RemoteSpan part = next(walk, most);
-    link_.transfer_.opcode = opcode;
-    link_.aim(link_.transfer_, {data, part.length, local.lkey}, part);
-    if (!link_.post(link_.transfer_, engine::wr::kNoTag, Link::Signal::kWithDoorbell)) return link_.reason();
+    if (!post_next(opcode, local, walk, Link::Signal::kWithDoorbell)) return link_.reason();
   } while (walk.left != 0);
   link_.note_started(token, is_read, false);
   return Status::kOk;

@@ -83,7 +83,8 @@ class PhysicalMap {
   [[nodiscard]] const PhysicalTable& table() const noexcept { return table_; }
 
  private:
-  PhysicalMap(Link& link, PhysicalTable table) noexcept : link_(link), table_(std::move(table)) {}
+  PhysicalMap(Link& link, PhysicalTable table) noexcept
+      : link_(link), most_(link.max_message_), table_(std::move(table)) {}
   /// A transfer on its way through the runs.
   struct Walk {
     std::uint64_t address = 0;
@@ -94,14 +95,16 @@ class PhysicalMap {
   [[nodiscard]] Status begin(std::uint64_t address, std::uint64_t length, Walk& walk) noexcept;
   /// The next part, in one run and of at most `most` bytes; no bytes when there were none from the beginning.
   [[nodiscard]] RemoteSpan next(Walk& walk, std::uint64_t most) const noexcept;
-  /// Parts that are left.
-  [[nodiscard]] std::uint64_t count(Walk walk, std::uint64_t most) const noexcept;
+  /// Parts that are left, each no longer than the NIC takes at once.
+  [[nodiscard]] std::uint64_t count(Walk walk) const noexcept;
   /// What the link says of a right to the first part.
   [[nodiscard]] Status check(const Walk& walk, std::uint32_t access) noexcept;
   [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address,
                                 Deadline deadline) noexcept;
   /// Posts part after part, and waits for the last.
   [[nodiscard]] Status run_parts(ibv_wr_opcode opcode, LocalSpan local, Walk walk, Deadline deadline) noexcept;
+  /// Posts the next part. False: the link has failed.
+  bool post_next(ibv_wr_opcode opcode, const LocalSpan& local, Walk& walk, Link::Signal signal) noexcept;
   [[nodiscard]] Status start_transfer(ibv_wr_opcode opcode, LocalSpan local, std::uint64_t address,
                                       std::uint64_t token) noexcept;
   /// Calls `part(span, done)` for what lies in each run, in order, until one is not kOk.
@@ -111,6 +114,7 @@ class PhysicalMap {
   [[nodiscard]] Status check_word(std::uint64_t address, RemoteWord& word) noexcept;
 
   Link& link_;
+  const std::uint64_t most_;  ///< Bytes that the NIC takes at once.
   PhysicalTable table_;
   std::size_t imported_ = 0;  ///< Runs, from the first on.
   std::size_t last_ = 0;      ///< The run that was used last.

@@ -117,14 +117,31 @@ void add_message_wire(Seeds& out) {
 
 void add_perf_wire(Seeds& out) {
   using namespace programs;
-  const perf_wire::RunHello run{
-      .test = PerfTest::kWriteBw, .in_flight = 32, .session = 1, .bytes = 65536, .rounds = 100};
-  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .length = 64, .rkey = 1};
+  const perf_wire::RunHello run{.test = PerfTest::kWriteBw,
+                                .wait = engine::WaitPolicy::kAdaptive,
+                                .depth = 32,
+                                .session = 1,
+                                .bytes = 65536,
+                                .connections = 64,
+                                .threads = 4};
+  perf_wire::RunHello most{.test = PerfTest::kMessageBw,
+                           .depth = perf_wire::kMaxInFlight / perf_wire::kMaxConnections,
+                           .session = ~0U,
+                           .bytes = 1,
+                           .connections = perf_wire::kMaxConnections,
+                           .threads = perf_wire::kMaxThreads};
+  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .rkey = 1, .index = 5};
+  const perf_wire::ChannelHello channel{.session = 1, .index = 5};
   const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(3); };
   out.push_back({"perf_wire/run", Seed(0).put(run)});
   out.push_back({"perf_wire/link", Seed(0).put(link)});
   out.push_back({"perf_wire/run_fields", Seed(1).bytes(behind_front(run))});
   out.push_back({"perf_wire/link_fields", Seed(1).bytes(behind_front(link))});
+  out.push_back({"perf_wire/run_most", Seed(0).put(most)});
+  most.test = PerfTest::kLargeBw;  // Which needs more memory than there is for it.
+  out.push_back({"perf_wire/run_too_much", Seed(0).put(most)});
+  out.push_back({"perf_wire/channel", Seed(0).put(channel)});
+  out.push_back({"perf_wire/channel_fields", Seed(1).bytes(behind_front(channel))});
 }
 
 void add_remote_physical(Seeds& out) {
