@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/relax.hpp"
 #include "base/ticks.hpp"
 #include "engine/connection.hpp"
 #include "nic/footprint.hpp"
@@ -11,20 +12,6 @@
 #include <limits>
 
 namespace verbena::engine {
-
-namespace {
-
-/// Between two polls of a line that another core is about to write: spaced polls see the new value sooner, because the
-/// line is not fetched back to this core while the writer wants it.
-void relax() noexcept {
-#if defined(__x86_64__)
-  for (int i = 0; i < 24; ++i) asm volatile("nop\n\tnop\n\tnop\n\tnop");
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
-}  // namespace
 
 const char* to_string(WaitPolicy policy) noexcept {
   switch (policy) {
@@ -40,10 +27,17 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
                 "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
                 options.max_connections, options.cqe);
-  if (options.spin.count() < 0 || options.keepalive.count() < 0)
+  constexpr std::chrono::hours kLongest{24 * 365};  // What is longer would not fit when it is added to the clock.
+  if (options.spin.count() < 0 || options.keepalive.count() < 0 || options.spin > kLongest ||
+      options.keepalive > kLongest)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
-                "spin and keepalive are times of 0 or more; got {} and {} ns", options.spin.count(),
+                "spin and keepalive are times of 0 to a year; got {} and {} ns", options.spin.count(),
                 options.keepalive.count());
+  const std::uint64_t least = std::uint64_t{options.max_connections} * Connection::completions_needed(1, 0);
+  if (options.cqe < least)
+    return fail(Status::kBadArgument, "CompletionLoop::create", 0,
+                "{} connections take at least {} completion entries each, {} together, and cqe is {}",
+                options.max_connections, Connection::completions_needed(1, 0), least, options.cqe);
   if (options.cqe > nic.limits().max_cqe)
     return fail(Status::kLimit, "CompletionLoop::create", 0,
                 "{} completion entries are asked for, and {} has at most {}: fewer connections, or less depth",
@@ -70,6 +64,7 @@ host::Footprint CompletionLoop::footprint(nic::Kind kind, const LoopOptions& opt
 
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
+      batches_(options.batch_on == BatchOn::kEveryNic || nic.kind() != nic::Kind::kSoft),
       wait_policy_(options.wait),
       spin_ticks_(ticks_in(options.spin)),
       keepalive_ticks_(ticks_in(options.keepalive)),
@@ -190,7 +185,8 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
   polling_ = true;
   const std::uint64_t before = counters_.completions;
   counters_.completions = before + count;
-  for (unsigned first = 0; first < count;) {
+  unsigned first = 0;
+  do {
     const std::uint32_t qp_num = wc_[first].qp_num;
     unsigned end = first + 1;
     while (end < count && wc_[end].qp_num == qp_num) ++end;
@@ -201,9 +197,9 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
       counters_.strays += end - first;
     }
     first = end;
-  }
+  } while (first < count);
   polling_ = false;
-  if ((before ^ counters_.completions) >> kCompletionsPerClockLog != 0) [[unlikely]]
+  if ((before ^ (before + count)) >> kCompletionsPerClockLog != 0) [[unlikely]]
     keep_alive(ticks_now());
 }
 

@@ -65,6 +65,7 @@ struct Operation {
 
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_staged ? kChunkBytes : kPieceBytes; }
 };
+static_assert(sizeof(Operation) == 128 + kMaxKeyBytes, "what every operation touches is two cache lines");
 
 class PollingClient final : public Client, private message::Handler {
  public:

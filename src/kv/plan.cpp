@@ -1,6 +1,7 @@
 #include "kv/plan.hpp"
 
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "host/memory_limits.hpp"
 #include "host/slab_pool.hpp"
 #include "kv/item.hpp"
@@ -20,12 +21,6 @@ constexpr std::size_t kBytesPerItem = 256;
 constexpr std::size_t kLeastItemBytes = std::bit_ceil(std::max(item_bytes(1, 0), host::SlabPool::kMinBlockBytes));
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
-
-template <class Value>
-Result<void> check_range(const char* name, Value value, Value least, Value most) {
-  if (value >= least && value <= most) return {};
-  return fail(Status::kBadArgument, "Server::start", 0, "{} is {}: it must be {} to {}", name, value, least, most);
-}
 
 std::size_t share_of(const ServerOptions& options) noexcept {
   return options.memory_bytes / options.workers / 4096 * 4096;
@@ -52,13 +47,16 @@ std::size_t items_of(const ServerOptions& options) noexcept {
 }  // namespace
 
 Result<void> check_options(const ServerOptions& options) {
-  VERBENA_TRY(check_range<std::size_t>("memory_bytes", options.memory_bytes, kMib, kMib << 20));
-  VERBENA_TRY(check_range("workers", options.workers, 1u, 64u));
-  VERBENA_TRY(check_range("max_clients", options.max_clients, 1u, 1024u));
-  VERBENA_TRY(check_range("depth", options.depth, 1u, 1024u));
-  VERBENA_TRY(check_range<std::size_t>("lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
-  VERBENA_TRY(check_range<std::int64_t>("grace (ms)", options.grace.count(), 1, 60'000));
-  VERBENA_TRY(check_range<std::int64_t>("spin (us)", options.spin.count(), 0, 1'000'000));
+  constexpr const char* kCall = "Server::start";
+  // Of times, the negative ones become absurd.
+  const auto count_of = [](auto time) { return static_cast<std::uint64_t>(time.count()); };
+  VERBENA_TRY(check_limit(kCall, "memory_bytes", options.memory_bytes, kMib, kMib << 20));
+  VERBENA_TRY(check_limit(kCall, "workers", options.workers, 1, 64));
+  VERBENA_TRY(check_limit(kCall, "max_clients", options.max_clients, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
+  VERBENA_TRY(check_limit(kCall, "grace (ms)", count_of(options.grace), 1, 60'000));
+  VERBENA_TRY(check_limit(kCall, "spin (us)", count_of(options.spin), 0, 1'000'000));
   const std::size_t share = options.memory_bytes / options.workers;
   if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
     return fail(

@@ -112,6 +112,7 @@ class Store {
     std::uint64_t private_ = kNone;
     [[nodiscard]] bool empty() const noexcept { return lent == kNone && private_ == kNone; }
   };
+  static_assert(sizeof(Epoch) == 24);
   // 16 closed epochs are within the grace period; the rest are being freed.
   static constexpr std::size_t kEpochs = 32;
   static constexpr std::uint64_t kEpochsPerGrace = 16;

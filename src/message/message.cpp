@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "engine/connection.hpp"
 #include "message/wire.hpp"
 #include "nic/registered_arena.hpp"
@@ -48,20 +49,24 @@ constexpr std::uint32_t kCreditBytes = sizeof(wire::Credits);
   return 2 * wire::receives_for(options.depth) + options.max_reads;
 }
 
-[[nodiscard]] Result<void> check(const Options& options) {
-  const auto bad = [](const char* what) {
-    return fail(Status::kBadArgument, "message::Channel::create", 0, "{}", what);
-  };
-  if (options.depth < wire::kMinDepth || options.depth > wire::kMaxDepth) return bad("depth must be 4 to 4096");
-  if (options.eager_bytes < wire::kMinEagerBytes || options.eager_bytes > wire::kMaxEagerBytes ||
-      options.eager_bytes % wire::kUnit != 0)
-    return bad("eager_bytes must be a multiple of 64, 64 to 16384");
-  if (options.lease_bytes != 0 &&
-      (options.lease_bytes < wire::kMinLeaseBytes || options.lease_bytes > wire::kMaxLeaseBytes))
-    return bad("lease_bytes must be 0, or 4 KiB to 64 GiB");
-  if (options.fragment_bytes < kMinFragmentBytes) return bad("fragment_bytes must be at least 1024");
-  if (options.max_reads == 0 || options.max_reads > 4096) return bad("max_reads must be 1 to 4096");
-  if (options.max_operations == 0 || options.max_operations > 4096) return bad("max_operations must be 1 to 4096");
+[[nodiscard]] Result<void> check(const Options& options, const nic::Nic& nic) {
+  constexpr const char* kCall = "message::Channel::create";
+  VERBENA_TRY(check_limit(kCall, "depth", options.depth, wire::kMinDepth, wire::kMaxDepth));
+  VERBENA_TRY(check_limit(kCall, "eager_bytes", options.eager_bytes, wire::kMinEagerBytes, wire::kMaxEagerBytes));
+  if (options.eager_bytes % wire::kUnit != 0)
+    return fail(Status::kBadArgument, kCall, 0, "eager_bytes must be a multiple of {}; got {}", wire::kUnit,
+                options.eager_bytes);
+  if (options.lease_bytes != 0)
+    VERBENA_TRY(check_limit(kCall, "lease_bytes, unless it is 0,", options.lease_bytes, wire::kMinLeaseBytes,
+                            wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "fragment_bytes", options.fragment_bytes, kMinFragmentBytes, wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "max_reads", options.max_reads, 1, 4096));
+  VERBENA_TRY(check_limit(kCall, "max_operations", options.max_operations, 1, 4096));
+  const std::uint32_t sends = sends_for(options) + engine::Connection::kReserve;
+  if (sends > nic.limits().max_qp_wr)
+    return fail(Status::kLimit, kCall, 0,
+                "depth {} and max_reads {} take {} work requests of one send queue, and {} has {}: lower one of them",
+                options.depth, options.max_reads, sends, nic.name(), nic.limits().max_qp_wr);
   return {};
 }
 
@@ -98,6 +103,7 @@ struct Work {
   std::uint32_t next = kNoSlot;   ///< In its queue of what is not posted to the end.
   Kind kind = Kind::kRead;
 };
+static_assert(sizeof(Work) == 88);
 
 /// Slots in the order they were started, linked through Work::next.
 struct Queue {
@@ -266,7 +272,6 @@ class QpChannel final : public Channel, private engine::Connection {
 // --- setup --------------------------------------------------------------------------------------------------------
 
 Result<void> QpChannel::create(ibv_pd* pd) {
-  VERBENA_TRY(check(options_));
   buffer_count_ = wire::receives_for(options_.depth);
   VERBENA_TRY(open(pd, queues_needed(options_)));
   VERBENA_TRY(create_buffers(pd));
@@ -405,7 +410,7 @@ void QpChannel::mute() noexcept {
 
 void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
   // Answers to what came together leave together.
-  const bool is_batch = completions.size() > 1;
+  const bool is_batch = completions.size() > 1 && loop().batches();
   if (is_batch) Connection::hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
@@ -740,7 +745,7 @@ std::uint32_t completions_needed(const Options& options) noexcept {
 
 Result<std::unique_ptr<Channel>> Channel::create(engine::CompletionLoop& loop, ibv_pd* pd, const Options& options,
                                                  Handler& handler) {
-  VERBENA_TRY(check(options));
+  VERBENA_TRY(check(options, loop.nic()));
   auto channel = std::make_unique<QpChannel>(loop, options, handler);
   VERBENA_TRY(channel->create(pd));
   return channel;

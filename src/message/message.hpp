@@ -24,6 +24,7 @@ struct Fragment {
   std::span<const std::byte> bytes;  ///< In the lease, which the peer can still write: copy once, then check.
   [[nodiscard]] bool last() const noexcept { return offset + bytes.size() == total; }
 };
+static_assert(sizeof(Fragment) == 32);
 
 /// What a channel calls, in the thread that polls its loop. A handler may send and post on the channel, and may call
 /// `fail`; it must not destroy the channel from inside a call, but may have the loop dispose of it

@@ -62,6 +62,9 @@ struct LinkOptions {
   Handler* handler = nullptr;      ///< Outlives the link. Without one completions are taken (Link::take).
 };
 
+/// Entries that one link takes of its loop's LoopOptions::cqe. \thread any  \alloc none
+[[nodiscard]] std::uint32_t completions_needed(const LinkOptions& options) noexcept;
+
 /// One QP for one-sided access, driven by the thread that calls. Every call returns kOk, or:
 /// kBadArgument (spans that do not fit each other, a word that is not aligned), kNotFound (no imported window has the
 /// key), kOutOfRange, kRemoteAccess (the window lacks the right; nothing was posted), kTimedOut, or why the link is
@@ -137,9 +140,9 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status failure() const noexcept { return reason(); }
 
  private:
+  friend class PhysicalMap;  // Has a window table of its own, and splits transfers where its runs end.
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
-  static constexpr std::uint32_t kSends = 64;
   /// An operation that was started.
   struct Started {
     std::uint64_t token = 0;
@@ -167,11 +170,16 @@ class Link final : private engine::Connection {
   [[nodiscard]] static std::size_t ring_entries(const LinkOptions& options) noexcept;
   [[nodiscard]] static std::size_t arena_bytes(const LinkOptions& options) noexcept;
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
-  [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
-                                Deadline deadline) noexcept;
+  [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept;
   [[nodiscard]] Status atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;
   /// What stands against starting one more operation of `pieces` work requests.
   [[nodiscard]] Status room_for(std::uint64_t pieces, bool is_read) const noexcept;
+  [[gnu::always_inline]] Status transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey,
+                                               std::uint32_t bytes, std::uint64_t remote, std::uint32_t rkey,
+                                               Deadline deadline) noexcept;
+  [[nodiscard]] Status wait_for_room(Deadline deadline) noexcept;
+  /// Ends a call that posted at `position`. Without its completion the caller's memory is drained.
+  [[nodiscard]] Status wait_for_position(std::uint32_t position, Memory memory, Deadline deadline) noexcept;
   [[nodiscard]] Status start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan remote,
                                       std::uint64_t token) noexcept;
   [[nodiscard]] Status start_atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t token) noexcept;
@@ -183,9 +191,9 @@ class Link final : private engine::Connection {
   }
   /// A slot whose bounce buffer is free, waiting for one out of quarantine.
   [[nodiscard]] Status take_slot(std::uint32_t& slot, Deadline deadline) noexcept;
-  [[nodiscard]] Status run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadline deadline) noexcept;
-  /// Ends a call without its completion: quarantine for our memory, a drain for the caller's.
-  void give_up(Memory memory) noexcept;
+  /// Posts and waits. Without its completion the slot's memory goes to quarantine.
+  [[nodiscard]] Status run(ibv_send_wr& request, std::uint32_t slot, Deadline deadline) noexcept;
+  void drain_now() noexcept;
   [[nodiscard]] std::byte* bounce(std::uint32_t slot) const noexcept {
     return memory_.data() + std::size_t{slot} * options_.bounce_bytes;
   }
@@ -209,6 +217,7 @@ class Link final : private engine::Connection {
   std::uint32_t max_reads_ = 0;
   std::uint32_t used_receives_ = 0;  ///< Consumed and not posted again.
   std::vector<ibv_recv_wr> receive_requests_;
+  const std::uint32_t max_message_;
   std::byte* results_ = nullptr;
   std::optional<link::Endpoint> endpoint_;
   nic::RegisteredArena memory_;  ///< Bounce buffers, and results of started atomics.
