@@ -112,8 +112,9 @@ class Planner {
     if (!taken.empty() && is_pinning())
       say("Core{} of cpu{} {} {} claimed already.", plural(taken.size()), plural(taken.size()), list(taken),
           taken.size() == 1 ? "is" : "are");
-    std::ranges::reverse(free);
-    std::ranges::stable_sort(free, {}, [&](const Core& core) { return distance(core); });
+    std::ranges::sort(free, [&](const Core& a, const Core& b) {
+      return std::tuple(distance(a), b.node, b.package, b.cpu) < std::tuple(distance(b), a.node, a.package, a.cpu);
+    });
     return free;
   }
 
