@@ -148,11 +148,12 @@ gtest host 300 test/host/test_host \
 gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
 gtest soft_conformance 900 test/nic/test_nic_conformance --gtest_filter='-*verbs*'
 # verbena-perf between two processes on the device, and what ends a run there.
-gtest perf 300 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnds*'
+gtest perf 600 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnds*'
 # The layers above the seam, on the device as on the soft NIC.
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
+gtest physical 120 test/remote/test_physical
 gtest message 180 test/message/test_message
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
 gtest sealed 240 test/sealed/test_sealed

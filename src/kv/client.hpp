@@ -72,6 +72,9 @@ class PollingClient final : public Client, private message::Handler {
   explicit PollingClient(const ClientOptions& options);
   ~PollingClient() override;
   [[nodiscard]] Result<void> connect();
+  /// What a client of a server of `workers` workers allocates. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const ClientOptions& options, unsigned workers);
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;

@@ -60,6 +60,14 @@ class Histogram {
     return max_;
   }
 
+  /// Calls `visit(value, count)` for each bucket that holds something, smallest first; `value` is as percentiles are.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (std::size_t i = 0; i < kBuckets; ++i) {
+      if (counts_[i] != 0) visit(std::clamp(middle_of(i), min_, max_), counts_[i]);
+    }
+  }
+
   [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
     if (value < kPerOctave) return static_cast<std::size_t>(value);
     const unsigned shift = static_cast<unsigned>(std::bit_width(value)) - kPrecisionBits - 1;

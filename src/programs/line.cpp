@@ -1,6 +1,7 @@
 #include "programs/line.hpp"
 
 #include "base/error.hpp"
+#include "base/relax.hpp"
 #include "host/topology.hpp"
 
 #include <verbena/deadline.hpp>
@@ -27,7 +28,7 @@ bool await(const SharedLine& line, std::uint64_t wanted, Deadline deadline) noex
   constexpr std::uint32_t kLookEvery = 1024;  // Rare enough that the look does not show in the figure.
   for (std::uint32_t polls = 1;; ++polls) {
     if (line.turn.load(std::memory_order_acquire) == wanted) return true;
-    space_polls();
+    relax();
     if (polls % kLookEvery != 0) continue;
     if (line.stop.load(std::memory_order_relaxed) || deadline.passed()) return false;
   }
@@ -40,21 +41,20 @@ void answer(SharedLine& line, Deadline deadline) noexcept {
   }
 }
 
-/// The side that asks and measures; batches are short so that a preempted one does not reach the median.
-std::vector<double> ask(SharedLine& line, std::chrono::milliseconds span, Deadline deadline) {
-  constexpr int kTurnsPerBatch = 64;
+/// The side that asks and measures.
+std::vector<double> ask(SharedLine& line, std::chrono::milliseconds span, std::size_t most, Deadline deadline) {
   std::vector<double> one_way_ns;
-  one_way_ns.reserve(4096);
+  one_way_ns.reserve(most);
   const Deadline end = Deadline::after(span);
   std::uint64_t turn = 0;
-  while (one_way_ns.size() < one_way_ns.capacity() && (one_way_ns.size() < 2 || !end.passed())) {
+  while (one_way_ns.size() < most && (one_way_ns.size() < 2 || !end.passed())) {
     const std::uint64_t begin = ticks_now();
-    for (int i = 0; i < kTurnsPerBatch; ++i) {
+    for (std::size_t i = 0; i < kLineTurnsPerBatch; ++i) {
       line.turn.store(turn + 1, std::memory_order_release);
       if (!await(line, turn + 2, deadline)) return one_way_ns;
       turn += 2;
     }
-    one_way_ns.push_back(static_cast<double>(ticks_now() - begin) / ticks_per_us() * 1e3 / (2.0 * kTurnsPerBatch));
+    one_way_ns.push_back(static_cast<double>(ticks_now() - begin) / ticks_per_us() * 1e3 / (2.0 * kLineTurnsPerBatch));
   }
   return one_way_ns;
 }
@@ -84,7 +84,8 @@ std::vector<unsigned> allowed_cpus() {
   return cpus;
 }
 
-Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::milliseconds span) {
+Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::milliseconds span,
+                          std::size_t most_batches) {
   if (first_cpu == second_cpu) {
     return fail(Status::kUnsupported, "measure_line", 0,
                 "the cache-line ping-pong needs two cpus, and this process has one; allow it a second with taskset");
@@ -100,14 +101,14 @@ Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::
       line.stop.store(true, std::memory_order_relaxed);
     };
     const std::jthread second([&] { side(1, second_cpu, [&] { answer(line, deadline); }); });
-    const std::jthread first([&] { side(0, first_cpu, [&] { batches = ask(line, span, deadline); }); });
+    const std::jthread first([&] { side(0, first_cpu, [&] { batches = ask(line, span, most_batches, deadline); }); });
   }
   for (const auto& result : pinned) VERBENA_TRY(Result<void>(result));
   if (batches.empty()) {
     return fail(Status::kTimedOut, "measure_line", 0,
                 "the cache-line ping-pong did not get two cpus at once within its time; try on an idler machine");
   }
-  return Line{first_cpu, second_cpu, median(std::move(batches))};
+  return Line{first_cpu, second_cpu, median(batches), std::move(batches)};
 }
 
 double measure_memcpy(std::size_t block_bytes, std::size_t buffers, std::chrono::milliseconds span) {

@@ -12,21 +12,19 @@ namespace verbena::programs {
 /// The cpus that this process may run on, one a physical core first, then their siblings. Never empty.
 [[nodiscard]] std::vector<unsigned> allowed_cpus();
 
-/// A poll of a line that the other core is about to write delays that write. Spaced by some tens of cycles, polls
-/// see the new value sooner: 24 to 32 groups of four instructions were best where this was tried. \alloc none
-inline void space_polls() noexcept {
-  for (int i = 0; i < 24; ++i) asm volatile("nop; nop; nop; nop");
-}
-
 /// Time that a cache line takes from one core to another.
 struct Line {
   unsigned first_cpu = 0, second_cpu = 0;
-  double one_way_ns = 0;  ///< Median of many short batches.
+  double one_way_ns = 0;           ///< Median of many short batches.
+  std::vector<double> batches_ns;  ///< Of each, in order, the time of one way.
 };
+/// Round trips in a batch: so short that one that was interrupted does not reach the median.
+inline constexpr std::size_t kLineTurnsPerBatch = 64;
 
-/// Two threads pinned to two cpus bounce a counter in one cache line for about `span`; polls are spaced as the
-/// library spaces its own. kUnsupported where the process has a single cpu. \thread any
-[[nodiscard]] Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::milliseconds span);
+/// Two threads pinned to two cpus bounce a counter in one cache line for about `span`, or `most_batches`; polls are
+/// spaced as the library spaces its own (`relax`). kUnsupported where the process has a single cpu. \thread any
+[[nodiscard]] Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::milliseconds span,
+                                        std::size_t most_batches = 4096);
 
 /// Bytes a second of memcpy in blocks of `block_bytes`, for about `span`: `buffers` source and target blocks are
 /// used in turn, so that 1 measures the caches and many measure memory. \alloc setup

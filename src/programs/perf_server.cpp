@@ -4,7 +4,6 @@
 #include "programs/values.hpp"
 
 #include "base/error.hpp"
-#include "host/topology.hpp"
 
 #include <fmt/format.h>
 
@@ -29,7 +28,7 @@ constexpr std::chrono::seconds kEndTimeout{2};
 
 /// One client. False: it was none, and was sent away.
 Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Listener& listener,
-                          std::chrono::milliseconds timeout) {
+                          const PerfWhere& where) {
   const auto data = message::Channel::user_data_of(control.remote());
   const auto run = data ? perf_wire::decode_run(*data) : std::unexpected(Status::kProtocol);
   if (!run) {
@@ -37,7 +36,7 @@ Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Lis
     complain("sent a client away whose hello makes no sense");
     return false;
   }
-  auto end = PerfEnd::create(device, *run, PerfRole::kServer, timeout);
+  auto end = PerfEnd::create(device, *run, PerfRole::kServer, std::chrono::milliseconds{where.timeout_ms});
   if (!end) {
     control.reject(end.error().status(), end.error().text());
     return std::unexpected(end.error());
@@ -46,10 +45,23 @@ Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Lis
     control.reject(welcomed.error().status(), welcomed.error().text());
     return std::unexpected(welcomed.error());
   }
-  const Status status = (*end)->serve();
-  if (status != Status::kOk)
-    return fail(status, "verbena-perf", 0, "a run of {} with {} B broke", to_string(run->test), run->bytes);
+  VERBENA_TRY((*end)->serve(perf_cpus(where.cpu, run->threads)));
   return true;
+}
+
+/// For ever, or until so many clients were served.
+Result<void> serve_clients(PerfDevice& device, link::Listener& listener, const PerfServeArguments& arguments) {
+  for (std::uint32_t served = 0; arguments.clients == 0 || served < arguments.clients;) {
+    // For ever: a server waits for whoever comes.
+    VERBENA_ASSIGN(link::Incoming control, listener.next(Deadline::never()));
+    const auto outcome = serve_client(device, control, listener, arguments.where);
+    served += outcome && *outcome ? 1 : 0;
+    if (outcome) continue;
+    // What one client asks for may be too much; a device that failed is what the next one needs as well.
+    if (arguments.clients != 0 || outcome.error().status() == Status::kDevice) return std::unexpected(outcome.error());
+    complain("{}: {}", to_string(outcome.error().status()), outcome.error().text());
+  }
+  return {};
 }
 
 Result<void> serve(const PerfServeArguments& arguments) {
@@ -59,20 +71,10 @@ Result<void> serve(const PerfServeArguments& arguments) {
   VERBENA_ASSIGN(PerfDevice device,
                  PerfDevice::open(options, Deadline::after(std::chrono::milliseconds{where.timeout_ms})));
   VERBENA_ASSIGN(const auto listener, device.fabric->listen({.port = where.port}));
-  if (where.cpu) VERBENA_TRY(host::pin_this_thread(*where.cpu));
   fmt::print("verbena-perf: serving on {}\nverbena-perf: {}\n", endpoint(device.fabric->address(), listener->port()),
              device.path());
   std::fflush(stdout);
-  for (;;) {
-    // For ever: a server waits for whoever comes.
-    VERBENA_ASSIGN(link::Incoming control, listener->next(Deadline::never()));
-    const auto served = serve_client(device, control, *listener, std::chrono::milliseconds{where.timeout_ms});
-    if (served && *served && arguments.once) return {};
-    if (served) continue;
-    // What one client asks for may be too much; a device that failed is what the next one needs as well.
-    if (arguments.once || served.error().status() == Status::kDevice) return std::unexpected(served.error());
-    complain("{}: {}", to_string(served.error().status()), served.error().text());
-  }
+  return serve_clients(device, *listener, arguments);
 }
 
 /// In the child: becomes the server. Nothing here allocates: the arguments were made before the fork.
@@ -107,9 +109,10 @@ Exit run_perf_server(const PerfServeArguments& arguments) {
   return Exit::kError;
 }
 
-Result<PerfLocalServer> PerfLocalServer::start(const PerfWhere& where) {
-  std::vector<std::string> words{
-      "verbena-perf", "server", "--once", "-p", "0", "--timeout-ms", std::to_string(where.timeout_ms)};
+Result<PerfLocalServer> PerfLocalServer::start(const PerfServeArguments& arguments) {
+  const PerfWhere& where = arguments.where;
+  std::vector<std::string> words{"verbena-perf", "server", "--clients",    std::to_string(arguments.clients),
+                                 "-p",           "0",      "--timeout-ms", std::to_string(where.timeout_ms)};
   const Transport& transport = where.transport;
   if (!where.address.empty()) words.insert(words.end(), {"-a", where.address});
   if (!transport.device.empty()) words.insert(words.end(), {"-d", transport.device});

@@ -8,11 +8,13 @@
 #include "message/wire.hpp"
 #include "nic/soft/layout.hpp"
 #include "programs/perf_wire.hpp"
+#include "remote/physical_table.hpp"
 
 #include <concepts>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -115,14 +117,58 @@ void add_message_wire(Seeds& out) {
 
 void add_perf_wire(Seeds& out) {
   using namespace programs;
-  const perf_wire::RunHello run{
-      .test = PerfTest::kWriteBw, .in_flight = 32, .session = 1, .bytes = 65536, .rounds = 100};
-  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .length = 64, .rkey = 1};
+  const perf_wire::RunHello run{.test = PerfTest::kWriteBw,
+                                .wait = engine::WaitPolicy::kAdaptive,
+                                .depth = 32,
+                                .session = 1,
+                                .bytes = 65536,
+                                .connections = 64,
+                                .threads = 4};
+  perf_wire::RunHello most{.test = PerfTest::kMessageBw,
+                           .depth = perf_wire::kMaxInFlight / perf_wire::kMaxConnections,
+                           .session = ~0U,
+                           .bytes = 1,
+                           .connections = perf_wire::kMaxConnections,
+                           .threads = perf_wire::kMaxThreads};
+  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .rkey = 1, .index = 5};
+  const perf_wire::ChannelHello channel{.session = 1, .index = 5};
   const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(3); };
   out.push_back({"perf_wire/run", Seed(0).put(run)});
   out.push_back({"perf_wire/link", Seed(0).put(link)});
   out.push_back({"perf_wire/run_fields", Seed(1).bytes(behind_front(run))});
   out.push_back({"perf_wire/link_fields", Seed(1).bytes(behind_front(link))});
+  out.push_back({"perf_wire/run_most", Seed(0).put(most)});
+  most.test = PerfTest::kLargeBw;  // Which needs more memory than there is for it.
+  out.push_back({"perf_wire/run_too_much", Seed(0).put(most)});
+  out.push_back({"perf_wire/channel", Seed(0).put(channel)});
+  out.push_back({"perf_wire/channel_fields", Seed(1).bytes(behind_front(channel))});
+}
+
+void add_remote_physical(Seeds& out) {
+  using remote::PhysicalTable;
+  const auto encoded = [](std::vector<remote::PhysicalRun> runs) {
+    const auto table = PhysicalTable::make(std::move(runs), PhysicalTable::kRights, 1);
+    VERBENA_CHECK(table.has_value());
+    return table->encode();
+  };
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+  const std::vector<std::byte> one = encoded({{.address = kHuge, .length = kHuge, .rkey = 1}});
+  const std::vector<std::byte> several = encoded({{.address = 0x1000, .length = 0x1000, .rkey = 1},
+                                                  {.address = 0x2000, .length = 0x800, .rkey = 2},
+                                                  {.address = 0x8000, .length = kHuge, .rkey = 3},
+                                                  {.address = ~kHuge, .length = kHuge, .rkey = 4}});
+  // Behind magic number and version, and without the checksum.
+  const auto fields = [](Bytes bytes) { return bytes.subspan(6, bytes.size() - 6 - PhysicalTable::kChecksumBytes); };
+  out.push_back({"remote_physical/one", Seed(0).bytes(one)});
+  out.push_back({"remote_physical/several", Seed(0).bytes(several)});
+  out.push_back({"remote_physical/one_sealed", Seed(1).bytes(fields(one))});
+  out.push_back({"remote_physical/several_sealed", Seed(1).bytes(fields(several))});
+  Seed runs(2);
+  runs.put(PhysicalTable::kRights);
+  for (const std::uint16_t address : std::initializer_list<std::uint16_t>{300, 100, 200, 500})
+    runs.put(address).u8(100);
+  out.push_back({"remote_physical/runs", runs});
+  out.push_back({"remote_physical/runs_overlap", runs.put(std::uint16_t{599}).u8(1)});
 }
 
 void add_kv_wire(Seeds& out) {
@@ -360,6 +406,7 @@ int main(int argc, char** argv) {
   add_link_cm_private_data(seeds);
   add_message_wire(seeds);
   add_perf_wire(seeds);
+  add_remote_physical(seeds);
   add_soft_rendezvous(seeds);
   add_soft_ring(seeds);
   int failed = 0;

@@ -1,12 +1,14 @@
 // verbena-perf: the real program between two processes, what ends a run, and clients that are none. On the soft NIC,
 // and where VERBENA_NIC names an RDMA device the runs are on that.
+#include "programs/perf.hpp"
 #include "base/error.hpp"
 #include "kv_process.hpp"
+#include "programs/line.hpp"
 #include "programs/perf_end.hpp"
-#include "programs/perf_wire.hpp"
 #include "result.hpp"
 #include "shell.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
@@ -18,6 +20,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,6 +29,7 @@
 namespace verbena::programs {
 namespace {
 
+using perf_wire::ChannelHello;
 using perf_wire::LinkHello;
 using perf_wire::RunHello;
 using test::Arguments;
@@ -44,7 +48,17 @@ bool is_soft() { return device() == "soft"; }
 /// On the soft NIC so long that nothing but the peer's death can end a wait; a device has no other way for a side that
 /// has nothing in flight.
 std::string death_timeout() { return is_soft() ? "3600000" : "3000"; }
-const std::vector<std::string> kTests{"read", "write", "pingpong", "message", "write-bw"};
+
+/// Those with a server.
+const std::vector<PerfTestFacts>& peer_tests() {
+  static const std::vector<PerfTestFacts> tests = [] {
+    std::vector<PerfTestFacts> found;
+    std::ranges::copy_if(perf_tests(), std::back_inserter(found),
+                         [](const PerfTestFacts& facts) { return facts.by != PerfBy::kNothing; });
+    return found;
+  }();
+  return tests;
+}
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -78,9 +92,9 @@ class Server {
   [[nodiscard]] Arguments endless(const std::string& test, const std::string& timeout_ms) const {
     return {test, "-p", port_, "-d", device(), "-n", "100000000000", "--timeout-ms", timeout_ms};
   }
-  [[nodiscard]] Ran run(const std::string& test, const Arguments& more = {}) const {
+  [[nodiscard]] Ran run(const std::string& test, const Arguments& more = {}, const std::string& count = "50") const {
     return test::run_kv(
-        with({test, "-p", port_, "-d", device(), "-n", "50", "--warm-up", "5", "--timeout-ms", "30000"}, more));
+        with({test, "-p", port_, "-d", device(), "-n", count, "--warm-up", "5", "--timeout-ms", "30000"}, more));
   }
 
  private:
@@ -90,37 +104,107 @@ class Server {
 
 // --- the command line
 
-TEST(PerfUsage, WrongCommandLinesEndWithTwo) {
-  const std::vector<Arguments> wrong{
-      {},
-      {"frobnicate"},
-      {"read", "-s", "0"},
-      {"read", "-s", "1073741824"},
-      {"message", "-s", "16385"},
-      {"write-bw", "-s", "1048577"},
-      {"write-bw", "--in-flight", "0"},
-      {"write-bw", "--in-flight", "65"},
-      {"read", "--in-flight", "1"},
-      {"read", "-n", "0"},
-      {"read", "-n", "many"},
-      {"read", "--warm-up", "-1"},
-      {"read", "-p", "0"},
-      {"read", "-p", "65536"},
-      {"read", "--timeout-ms", "0"},
-      {"read", "--once"},
-      {"server", "--local"},
+struct Wrong {
+  Arguments arguments;
+  const char* says;
+};
+
+TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
+  const std::vector<Wrong> wrong{
+      {{}, "subcommand"},
+      {{"frobnicate"}, "subcommand"},
+      {{"read", "-s", "0"}, "--size 0: takes 1 to 67108864"},
+      {{"read", "-s", "1G"}, "--size 1073741824: takes 1 to 67108864"},
+      {{"read", "-s", "8Q"}, "--size 8Q: takes bytes"},
+      {{"read", "-s", "K"}, "--size K: takes bytes"},
+      {{"read", "-s", "99999999999999999999"}, "--size 99999999999999999999: takes bytes"},
+      {{"read", "-s", "-1"}, "--size -1: takes bytes"},
+      {{"message", "-s", "16385"}, "--size 16385: takes 1 to 16384"},
+      {{"large-bw", "-s", "1048577"}, "--size 1048577: takes 1 to 1048576"},
+      {{"fetch-add", "-s", "8"}, "-s"},
+      {{"line", "-s", "8"}, "-s"},
+      {{"read", "--sweep", "8"}, "--sweep 8: takes FIRST..LAST"},
+      {{"read", "--sweep", "0..8"}, "--sweep 0..8: takes FIRST..LAST"},
+      {{"read", "--sweep", "16..8"}, "--sweep 16..8: takes FIRST..LAST"},
+      {{"read", "--sweep", "1..x"}, "--sweep 1..x: takes FIRST..LAST"},
+      {{"read", "--sweep", "1..128M"}, "--size 134217728: takes 1 to 67108864"},
+      {{"read", "--sweep", "1..8", "-s", "8"}, "excludes"},
+      {{"write-bw", "--in-flight", "0"}, "--depth 0: takes 1 to 1024"},
+      {{"write-bw", "--depth", "1025"}, "--depth 1025: takes 1 to 1024"},
+      {{"write-bw", "--depth", "some"}, "some"},
+      {{"write-bw", "--depth", "1024", "--connections", "17"}, "--depth 1024 on 17 connections: 16384 in flight"},
+      {{"write-bw", "--connections", "0"}, "--connections 0: takes 1 to 256"},
+      {{"write-bw", "--connections", "257"}, "--connections 257: takes 1 to 256"},
+      {{"write-bw", "--batch", "0"}, "--batch 0: takes 1 to 32"},
+      {{"write-bw", "--batch", "33"}, "--batch 33: takes 1 to 32"},
+      {{"write-bw", "--clock-every", "2"}, "--clock-every"},
+      {{"large-bw", "-s", "1M", "--depth", "1024"}, "B of memory at each end; 1073741824 at most"},
+      {{"write", "-s", "64M", "--threads", "9"}, "B of memory at each end; 1073741824 at most"},
+      {{"read", "--in-flight", "1"}, "--in-flight"},
+      {{"read", "--connections", "2"}, "--connections"},
+      {{"read", "--threads", "0"}, "--threads 0: takes 1 to 64"},
+      {{"read", "--threads", "65"}, "--threads 65: takes 1 to 64"},
+      {{"read", "--clock-every", "0"}, "--clock-every 0: takes 1 to 1000"},
+      {{"read", "--clock-every", "1001"}, "--clock-every 1001: takes 1 to 1000"},
+      {{"read", "--wait", "2"}, "--wait 2: takes spin, adaptive or event"},
+      {{"read", "--wait", "hard"}, "--wait hard: takes spin"},
+      {{"pingpong", "--wait", "event"}, "--wait event: pingpong polls memory"},
+      {{"read", "--idle-us", "1"}, "--idle-us"},
+      {{"message", "--idle-us", "1000001"}, "--idle-us 1000001: takes 0 to 1000000"},
+      {{"message", "--idle-us", "1000000", "--timeout-ms", "2000"}, "raise --timeout-ms"},
+      {{"message", "--idle-us", "10", "--threads", "2"}, "--idle-us: takes one thread"},
+      {{"message", "--idle-us", "10", "--clock-every", "2"}, "--clock-every"},
+      {{"read", "-n", "0"}, "--iterations 0: takes 1 to 1099511627776"},
+      {{"read", "-n", "many"}, "many"},
+      {{"read", "-n", "1099511627777"}, "--iterations 1099511627777: takes 1 to"},
+      {{"read", "--warm-up", "-1"}, "--warm-up"},
+      {{"read", "--warm-up", "1099511627777"}, "--warm-up 1099511627777: takes 0 to"},
+      {{"read", "--json", "--csv"}, "excludes"},
+      {{"read", "-p", "0"}, "--port"},
+      {{"read", "-p", "65536"}, "--port"},
+      {{"read", "--timeout-ms", "0"}, "--timeout-ms"},
+      {{"read", "--once"}, "--once"},
+      {{"line", "--local"}, "--local"},
+      {{"line", "--threads", "2"}, "--threads"},
+      {{"memcpy", "-s", "0"}, "--size 0: takes 1 to 67108864"},
+      {{"memcpy", "-d", "soft"}, "-d"},
+      {{"server", "--local"}, "--local"},
+      {{"server", "--clients", "0"}, "--clients"},
+      {{"server", "--clients", "2", "--once"}, "excludes"},
   };
-  for (const Arguments& arguments : wrong) {
-    const Ran ran = test::run_kv(arguments);
-    EXPECT_TRUE(ended(ran, 2)) << testing::PrintToString(arguments);
-    EXPECT_TRUE(has(ran.err, "--help")) << testing::PrintToString(arguments);
+  for (const Wrong& one : wrong) {
+    const Ran ran = test::run_kv(one.arguments);
+    EXPECT_TRUE(ended(ran, 2)) << testing::PrintToString(one.arguments);
+    EXPECT_TRUE(has(ran.err, one.says)) << testing::PrintToString(one.arguments) << ": " << ran.err;
+    EXPECT_TRUE(has(ran.err, "--help")) << testing::PrintToString(one.arguments);
   }
+}
+
+TEST(PerfUsage, SizesAndSweeps) {
+  EXPECT_EQ(parse_bytes("0"), 0u);
+  EXPECT_EQ(parse_bytes("8"), 8u);
+  EXPECT_EQ(parse_bytes("64K"), 65536u);
+  EXPECT_EQ(parse_bytes("3M"), 3u << 20);
+  EXPECT_EQ(parse_bytes("18446744073709551615"), ~std::uint64_t{0});
+  EXPECT_EQ(parse_bytes("17179869183G"), std::uint64_t{17179869183} << 30);
+  for (const char* text :
+       {"", "K", "k", "1k", "1 K", " 1", "+1", "-1", "1KK", "0x8", "18446744073709551616", "17179869184G"})
+    EXPECT_FALSE(parse_bytes(text)) << text;
+  using Sizes = std::vector<std::uint64_t>;
+  EXPECT_EQ(parse_sweep("1..8"), (Sizes{1, 2, 4, 8}));
+  EXPECT_EQ(parse_sweep("3..9"), (Sizes{3, 4, 8, 9}));
+  EXPECT_EQ(parse_sweep("5..5"), (Sizes{5}));
+  EXPECT_EQ(parse_sweep("1K..4K"), (Sizes{1024, 2048, 4096}));
+  EXPECT_EQ(parse_sweep("9223372036854775808..18446744073709551615"),
+            (Sizes{std::uint64_t{1} << 63, ~std::uint64_t{0}}));
+  for (const char* text : {"", "1", "..", "1..", "..1", "0..1", "2..1", "1..2..3", "1.2"})
+    EXPECT_TRUE(parse_sweep(text).empty()) << text;
 }
 
 TEST(PerfUsage, HelpAndVersionGoToStdout) {
   const Ran help = test::run_kv({"--help"});
   EXPECT_TRUE(ended(help, 0));
-  for (const std::string& name : kTests) EXPECT_TRUE(has(help.out, name)) << name;
+  for (const PerfTestFacts& facts : perf_tests()) EXPECT_TRUE(has(help.out, facts.what)) << facts.name;
   EXPECT_TRUE(test::run_kv({"--version"}).out.starts_with("verbena-perf "));
 }
 
@@ -138,13 +222,16 @@ TEST(PerfUsage, NobodyThereAndNoSuchDeviceHaveTheirReasons) {
 TEST(PerfRun, EveryTestAndSize) {
   Server server;
   ASSERT_FALSE(server.port().empty());
-  for (const std::string& test : kTests) {
-    for (const char* bytes : {"1", "8", "65", "4096", "16384"}) {
-      const Ran ran = server.run(test, {"-s", bytes});
-      ASSERT_TRUE(ended(ran, 0)) << test << ' ' << bytes;
-      EXPECT_TRUE(has(ran.out, "median")) << ran.out;
-      EXPECT_EQ(has(ran.out, "one way"), test == "pingpong" || test == "message") << ran.out;
-      EXPECT_EQ(has(ran.out, "bandwidth"), test == "write-bw") << ran.out;
+  for (const PerfTestFacts& facts : peer_tests()) {
+    const std::vector<Arguments> sizes = facts.has_size()
+                                             ? std::vector<Arguments>{{"-s", "1"}, {"-s", "65"}, {"-s", "16K"}}
+                                             : std::vector<Arguments>{{}};
+    for (const Arguments& size : sizes) {
+      const Ran ran = server.run(facts.name, size);
+      ASSERT_TRUE(ended(ran, 0)) << facts.name << ' ' << testing::PrintToString(size);
+      EXPECT_EQ(has(ran.out, "median"), facts.test != PerfTest::kMessageBw) << ran.out;
+      EXPECT_EQ(has(ran.out, "one way"), facts.ping_pong()) << ran.out;
+      EXPECT_EQ(has(ran.out, "bandwidth"), !facts.ping_pong()) << ran.out;
     }
   }
 }
@@ -156,24 +243,139 @@ TEST(PerfRun, RoundsPassTheMarkOfOneByte) {
       test::run_kv({"pingpong", "-p", server.port(), "-d", device(), "-s", "1", "-n", "1000", "--warm-up", "0"}), 0));
 }
 
+/// Several threads, connections and batches at once, the last of which are not whole.
+TEST(PerfRun, ThreadsConnectionsAndBatches) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  Server server;
+  ASSERT_FALSE(server.port().empty());
+  for (const PerfTestFacts& facts : peer_tests()) {
+    Arguments more{"--threads", "2", "--json"};
+    if (facts.pipelined()) more = with(more, {"--connections", "3", "--depth", "6", "--batch", "4"});
+    // More threads than most machines here have cpus for; but pingpong has no other way of waiting.
+    if (facts.test != PerfTest::kPingPong) more = with(more, {"--wait", "adaptive"});
+    const Ran ran = server.run(facts.name, more, "61");
+    ASSERT_TRUE(ended(ran, 0)) << facts.name;
+    EXPECT_EQ(test::from_json(ran.out,
+                              "data[\"threads\"], data[\"operations\"], data[\"connections\"], data[\"batch\"],"
+                              "data[\"work\"][\"requests\"] >= 122"),
+              facts.pipelined() ? "2 122 3 4 True" : "2 122 1 1 True")
+        << facts.name << ran.out;
+  }
+}
+
+TEST(PerfRun, ABatchIsOneDoorbell) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  for (const char* test : {"write-bw", "read-bw", "fetch-add-bw", "write-imm-bw", "message-bw"}) {
+    const Ran ran = test::run_kv(
+        {test, "--local", "-d", device(), "-n", "800", "--warm-up", "80", "--depth", "16", "--batch", "4", "--json"});
+    ASSERT_TRUE(ended(ran, 0)) << test;
+    // A stream also has messages that are not there in a multiple of four: credits.
+    EXPECT_EQ(test::from_json(ran.out,
+                              "800 <= data[\"work\"][\"requests\"] <= 900,"
+                              "data[\"work\"][\"doorbells\"] <= data[\"work\"][\"requests\"] / 2"),
+              "True True")
+        << test << ran.out;
+  }
+}
+
+/// Everything that is promised of a row, of each test.
+constexpr const char* kSchema =
+    "sorted(data) == [\"batch\", \"bytes\", \"bytes_per_s\", \"clock_every\", \"clock_ns\", \"connections\","
+    " \"cpu\", \"cpus\", \"endpoint\", \"environment\", \"idle\", \"in_flight\", \"iterations\", \"latency\","
+    " \"memory_bytes_per_s\", \"nic\", \"operations\", \"operations_per_s\", \"path\", \"seconds\", \"test\","
+    " \"threads\", \"wait\", \"warm_up\", \"work\"],"
+    "sorted(data[\"work\"]) == [\"completions\", \"doorbells\", \"empty_polls\", \"inline\", \"requests\","
+    " \"sleeps\"],"
+    "data[\"bytes_per_s\"] > 0 and data[\"operations_per_s\"] > 0 and data[\"seconds\"] > 0,"
+    "data[\"environment\"][\"cores\"] > 0";
+constexpr const char* kLatencySchema =
+    "sorted(data[\"latency\"]) == [\"histogram\", \"max_ns\", \"mean_ns\", \"median_ns\", \"min_ns\", \"one_way\","
+    " \"p90_ns\", \"p99_9_ns\", \"p99_ns\", \"samples\"],"
+    "0 < data[\"latency\"][\"min_ns\"] <= data[\"latency\"][\"median_ns\"] <= data[\"latency\"][\"p90_ns\"]"
+    " <= data[\"latency\"][\"p99_ns\"] <= data[\"latency\"][\"p99_9_ns\"] <= data[\"latency\"][\"max_ns\"],"
+    "data[\"latency\"][\"min_ns\"] <= data[\"latency\"][\"mean_ns\"] <= data[\"latency\"][\"max_ns\"],"
+    "sum(count for _, count in data[\"latency\"][\"histogram\"]) == data[\"latency\"][\"samples\"]";
+
+constexpr const char* kNoLatency = "data[\"latency\"]";
+
 TEST(PerfRun, JsonHasWhatWasMeasuredAndOn) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  for (const std::string& test : kTests) {
-    const Ran ran = test::run_kv({test, "--local", "-d", device(), "-n", "40", "--warm-up", "3", "--json"});
-    ASSERT_TRUE(ended(ran, 0)) << test;
+  for (const PerfTestFacts& facts : peer_tests()) {
+    const Ran ran = test::run_kv({facts.name, "--local", "-d", device(), "-n", "40", "--warm-up", "3", "--json"});
+    ASSERT_TRUE(ended(ran, 0)) << facts.name;
     EXPECT_EQ(test::from_json(ran.out,
                               "data[\"test\"], data[\"iterations\"], data[\"warm_up\"], data[\"nic\"],"
-                              "0 < data[\"latency\"][\"median_ns\"] <= data[\"latency\"][\"max_ns\"],"
-                              "0 < data[\"latency\"][\"mean_ns\"] <= data[\"latency\"][\"max_ns\"],"
-                              "data[\"bytes_per_s\"] > 0, data[\"work\"][\"requests\"] >= 40,"
-                              "data[\"environment\"][\"cores\"] > 0"),
-              test + " 40 3 " + device() + " True True True True True");
+                              "data[\"bytes\"], data[\"in_flight\"], data[\"work\"][\"requests\"] >= 40"),
+              fmt::format("{} 40 3 {} {} {} True", facts.name, device(), facts.bytes, facts.depth));
+    // Nothing tells a sender of messages when each has arrived.
+    const bool has_latency = facts.test != PerfTest::kMessageBw;
+    EXPECT_EQ(test::from_json(ran.out, fmt::format("{}, {}", kSchema, has_latency ? kLatencySchema : kNoLatency)),
+              has_latency ? "True True True True True True True True" : "True True True True None")
+        << facts.name << ran.out;
   }
+}
+
+TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  const Ran copy = test::run_kv({"memcpy", "-s", "64K", "-n", "50", "--warm-up", "5", "--json"});
+  ASSERT_TRUE(ended(copy, 0));
+  EXPECT_EQ(test::from_json(copy.out, kSchema), "True True True True") << copy.out;
+  EXPECT_EQ(test::from_json(copy.out, kLatencySchema), "True True True True") << copy.out;
+  EXPECT_EQ(test::from_json(copy.out,
+                            "data[\"test\"], data[\"bytes\"], data[\"operations\"],"
+                            "data[\"latency\"][\"one_way\"], data[\"memory_bytes_per_s\"] > 0"),
+            "memcpy 65536 50 False True");
+  EXPECT_TRUE(ended(test::run_kv({"memcpy", "--sweep", "3..5", "-n", "50"}), 0));
+
+  const Ran line = test::run_kv({"line", "-n", "6400", "--warm-up", "64", "--json"});
+  if (allowed_cpus().size() < 2) {
+    EXPECT_TRUE(ended(line, 3));
+    EXPECT_TRUE(has(line.err, "needs two cpus")) << line.err;
+    return;
+  }
+  ASSERT_TRUE(ended(line, 0));
+  EXPECT_EQ(test::from_json(line.out, kSchema), "True True True True") << line.out;
+  EXPECT_EQ(test::from_json(line.out, kLatencySchema), "True True True True") << line.out;
+  EXPECT_EQ(test::from_json(line.out,
+                            "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"one_way\"],"
+                            "0 < data[\"operations\"] <= 6400"),
+            "line 2 True True");
+}
+
+TEST(PerfRun, ASweepIsARowASize) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON and CSV";
+  const Arguments sweep{"write", "--local", "-d", device(), "--sweep", "3..9", "-n", "20", "--warm-up", "2"};
+  const Ran table = test::run_kv(sweep);
+  ASSERT_TRUE(ended(table, 0));
+  EXPECT_TRUE(has(table.out, "99.9 %")) << table.out;
+  const Ran json = test::run_kv(with(sweep, {"--json"}));
+  ASSERT_TRUE(ended(json, 0));
+  EXPECT_EQ(test::from_json_lines(json.out, "[row[\"bytes\"] for row in data]"), "[3, 4, 8, 9]");
+  const Ran csv = test::run_kv(with(sweep, {"--csv"}));
+  ASSERT_TRUE(ended(csv, 0));
+  EXPECT_EQ(
+      test::from_csv(csv.out,
+                     "[int(row[\"bytes\"]) for row in data],"
+                     "{len(row) for row in data}, all(None not in row and None not in row.values() for row in data),"
+                     "all(float(row[\"median_ns\"]) <= float(row[\"p99_9_ns\"]) <= float(row[\"max_ns\"])"
+                     " for row in data),"
+                     "{(row[\"test\"], row[\"iterations\"], row[\"nic\"], row[\"wait\"]) for row in data}"),
+      fmt::format("[3, 4, 8, 9] {{27}} True True {{('write', '20', '{}', 'spin')}}", device()));
+}
+
+TEST(PerfRun, CsvOfARateHasNoLatency) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse CSV";
+  const Ran csv = test::run_kv({"message-bw", "--local", "-d", device(), "-n", "100", "--csv"});
+  ASSERT_TRUE(ended(csv, 0));
+  EXPECT_EQ(test::from_csv(csv.out,
+                           "[(row[\"samples\"], row[\"median_ns\"], row[\"max_ns\"],"
+                           " float(row[\"operations_per_s\"]) > 0) for row in data]"),
+            "[('0', '', '', True)]");
 }
 
 TEST(PerfRun, ABlockingCallIsOneRequestAndOneCompletion) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  for (const char* test : {"read", "write", "pingpong"}) {
+  for (const char* test : {"read", "write", "pingpong", "fetch-add", "compare-swap"}) {
     const Ran ran = test::run_kv({test, "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--json"});
     ASSERT_TRUE(ended(ran, 0)) << test;
     EXPECT_EQ(test::from_json(ran.out, "[data[\"work\"][k] for k in (\"requests\", \"doorbells\", \"completions\")]"),
@@ -182,17 +384,71 @@ TEST(PerfRun, ABlockingCallIsOneRequestAndOneCompletion) {
   }
 }
 
-TEST(PerfRun, ServerOfOneClientEndsWithIt) {
-  Server server({"--once"});
+TEST(PerfRun, OneReadingOfTheClockForSeveralOperations) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  const Ran ran = test::run_kv(
+      {"read", "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--clock-every", "32", "--json"});
+  ASSERT_TRUE(ended(ran, 0));
+  EXPECT_EQ(test::from_json(ran.out, "data[\"operations\"], data[\"latency\"][\"samples\"], data[\"clock_every\"]"),
+            "100 4 32");
+}
+
+TEST(PerfRun, WaitPolicies) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  Server server;
+  ASSERT_FALSE(server.port().empty());
+  for (const char* test : {"message", "write-imm", "write-bw", "message-bw"}) {
+    for (const char* wait : {"spin", "adaptive", "event"}) {
+      const Ran ran = server.run(test, {"--wait", wait, "--json"}, "200");
+      ASSERT_TRUE(ended(ran, 0)) << test << ' ' << wait;
+      EXPECT_EQ(test::from_json(ran.out, "data[\"wait\"]"), wait);
+      if (std::string_view(wait) == "spin") {
+        EXPECT_EQ(test::from_json(ran.out, "data[\"work\"][\"sleeps\"]"), "0") << test;
+      }
+    }
+  }
+  const Ran slept = server.run("message", {"--wait", "event", "--json"}, "200");
+  ASSERT_TRUE(ended(slept, 0));
+  EXPECT_EQ(test::from_json(slept.out, "data[\"work\"][\"sleeps\"] > 0"), "True") << slept.out;
+}
+
+TEST(PerfRun, AReceiverThatFellAsleepIsComparedWithOneThatSpins) {
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
+  const Arguments idle{"message",   "--local", "-d", device(), "--wait",    "adaptive",
+                       "--idle-us", "300",     "-n", "20",     "--warm-up", "2"};
+  const Ran text = test::run_kv(idle);
+  ASSERT_TRUE(ended(text, 0));
+  EXPECT_TRUE(has(text.out, "waking the receiver: ")) << text.out;
+  const Ran json = test::run_kv(with(idle, {"--json"}));
+  ASSERT_TRUE(ended(json, 0));
+  EXPECT_EQ(
+      test::from_json(json.out, "sorted(data[\"idle\"])"),
+      "['added_ns', 'added_p99_ns', 'idle_us', 'interval_ms', 'process_percent', 'reference_ns', 'round_trip_ns', "
+      "'thread_percent']");
+  EXPECT_EQ(test::from_json(json.out,
+                            "data[\"idle\"][\"idle_us\"], data[\"idle\"][\"reference_ns\"] > 0,"
+                            "0 <= data[\"idle\"][\"thread_percent\"] <= 101,"
+                            "data[\"latency\"][\"samples\"]"),
+            "300 True True 20");
+}
+
+TEST(PerfRun, ServerEndsWithItsLastClient) {
+  Server once({"--once"});
+  ASSERT_FALSE(once.port().empty());
+  EXPECT_TRUE(ended(once.run("read"), 0));
+  EXPECT_TRUE(ended(once.process().finish(), 0));
+  Server server({"--clients", "2"});
   ASSERT_FALSE(server.port().empty());
   EXPECT_TRUE(ended(server.run("read"), 0));
+  EXPECT_TRUE(ended(server.run("message"), 0));
   EXPECT_TRUE(ended(server.process().finish(), 0));
 }
 
 // --- ends
 
 TEST(PerfEnds, ServersDeathEndsEveryTest) {
-  for (const std::string& test : kTests) {
+  for (const PerfTestFacts& facts : peer_tests()) {
+    const std::string test = facts.name;
     Server server;
     ASSERT_FALSE(server.port().empty());
     KvProcess client(server.endless(test, death_timeout()));
@@ -209,7 +465,8 @@ TEST(PerfEnds, ServersDeathEndsEveryTest) {
 TEST(PerfEnds, ClientsDeathLeavesTheServerToTheNext) {
   Server server({"--timeout-ms", death_timeout()});
   ASSERT_FALSE(server.port().empty());
-  for (const std::string& test : kTests) {
+  for (const PerfTestFacts& facts : peer_tests()) {
+    const std::string test = facts.name;
     {
       KvProcess client(server.endless(test, "5000"));
       ASSERT_FALSE(client.first_line().empty()) << test;
@@ -269,14 +526,56 @@ struct Stranger final : message::Handler {
     ASSERT_OK(channel->open_lease(patience()));
   }
 
+  /// A channel of the run, as its hello says.
+  Result<void> join(std::uint16_t port, const ChannelHello& hello) {
+    VERBENA_ASSIGN(measured, message::Channel::create(*loop, device.pd.get(), {.depth = 4}, *this));
+    VERBENA_ASSIGN(const link::Endpoint mine, measured->local_endpoint(bytes_of(hello)));
+    VERBENA_ASSIGN(auto dialed, link::dial("127.0.0.1", port, mine, patience()));
+    VERBENA_TRY(measured->connect(mine, dialed.remote(), patience()));
+    VERBENA_TRY(dialed.finish(patience()));
+    return measured->open_lease(patience());
+  }
+  /// A link of the run, whose memory the server may use, and the server's window.
+  Result<void> join(std::uint16_t port, const RunHello& run, LinkHello hello) {
+    VERBENA_TRY(memory.open(device.nic(), device.pd.get(),
+                            {.size_bytes = 4096, .share = host::Share::kReadWrite, .name = "stranger"}, {},
+                            IBV_ACCESS_LOCAL_WRITE | perf_wire::window_access(run)));
+    const nic::Window window = memory.window();
+    hello.address = window.address;
+    hello.memory = window.memory_id;
+    hello.rkey = window.rkey;
+    VERBENA_ASSIGN(link, remote::Link::create(*loop, device.pd.get(), {.receives = 4, .handler = &nobody}));
+    VERBENA_ASSIGN(const link::Endpoint mine, link->local_endpoint(bytes_of(hello)));
+    VERBENA_ASSIGN(auto dialed, link::dial("127.0.0.1", port, mine, patience()));
+    VERBENA_TRY(device.nic().grant(memory.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = dialed.remote().qp.gid}));
+    VERBENA_TRY(link->connect(mine, dialed.remote(), patience()));
+    VERBENA_TRY(dialed.finish(patience()));
+    const auto theirs = perf_wire::decode_link(dialed.remote().user_data(), run);
+    if (!theirs) return fail(Status::kProtocol, "join", 0, "the server's hello is none");
+    servers = perf_wire::window_of(*theirs, run);
+    return link->import_window(servers, patience());
+  }
+  [[nodiscard]] Status write_imm(std::uint32_t bytes, std::uint32_t immediate) const {
+    return link->start_write_imm({memory.data(), bytes, memory.lkey()},
+                                 {.address = servers.address, .length = bytes, .rkey = servers.rkey}, immediate, 0);
+  }
+
+  struct Nobody final : remote::Handler {};
+
   PerfDevice device;
+  Nobody nobody;
+  nic::RegisteredArena memory;
+  nic::Window servers;
   std::unique_ptr<engine::CompletionLoop> loop;
-  std::unique_ptr<message::Channel> channel;
+  std::unique_ptr<message::Channel> channel;  ///< The control connection.
+  std::unique_ptr<message::Channel> measured;
+  std::unique_ptr<remote::Link> link;
   link::Endpoint local;
 };
 
-constexpr RunHello kRun{.test = PerfTest::kRead, .in_flight = 1, .session = 7, .bytes = 64, .rounds = 10};
-constexpr LinkHello kLink{.session = 7, .address = 4096, .length = 64, .rkey = 1};
+constexpr RunHello kRun{.test = PerfTest::kRead, .session = 7, .bytes = 64, .connections = 2};
+constexpr LinkHello kLink{.session = 7, .address = 4096, .rkey = 1, .index = 1};
+constexpr ChannelHello kChannel{.session = 7, .index = 1};
 
 TEST(PerfHostile, GarbageIsSentAwayAndTheNextClientServed) {
   Server server;
@@ -295,14 +594,14 @@ TEST(PerfHostile, GarbageIsSentAwayAndTheNextClientServed) {
     ::close(fd);
   }
   RunHello too_long = kRun;
-  too_long.bytes = perf_wire::kMaxBytes + 1;
+  too_long.bytes = facts_of(too_long.test).most_bytes + 1;
   EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(too_long)), Status::kProtocol);
   EXPECT_STATUS(Stranger().dial(server.port_number(), {}), Status::kProtocol);
   EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kLink).first(sizeof kRun)), Status::kProtocol);
   EXPECT_TRUE(ended(server.run("read"), 0));
 }
 
-/// The link of a run that another stranger asks for; and one whose window does not fit.
+/// The link of a run that another stranger asks for; one that is none of the run's, and one whose window wraps.
 TEST(PerfHostile, OnlyTheRunsOwnLinkIsLetIn) {
   Server server;
   ASSERT_FALSE(server.port().empty());
@@ -319,46 +618,113 @@ TEST(PerfHostile, OnlyTheRunsOwnLinkIsLetIn) {
   other.session = 8;
   EXPECT_STATUS(try_link(other), Status::kBusy);
   other = kLink;
-  other.length = 65;
+  other.index = 2;
+  EXPECT_STATUS(try_link(other), Status::kBusy);
+  other = kLink;
+  other.address = ~std::uint64_t{62};
   EXPECT_STATUS(try_link(other), Status::kBusy);
   EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kRun)), Status::kBusy);
   EXPECT_OK(try_link(kLink));
 }
 
-TEST(PerfHostile, ARunEndsWithWhatDoesNotBelongToIt) {
-  Server server({"--timeout-ms", "3600000"});
-  ASSERT_FALSE(server.port().empty());
-  const std::string bytes(63, 'x');
-  for (const PerfTest test : {PerfTest::kMessage, PerfTest::kWriteBw}) {
-    Stranger stranger;
+/// A stranger in a run of one connection, that says something which no client of ours says.
+class PerfHostileRun : public testing::Test {
+ protected:
+  PerfHostileRun() : server_({"--timeout-ms", "3600000"}) {}
+  void SetUp() override { ASSERT_FALSE(server_.port().empty()); }
+  [[nodiscard]] std::uint16_t port() const { return server_.port_number(); }
+  [[nodiscard]] static RunHello run_of_one(PerfTest test) {
     RunHello run = kRun;
     run.test = test;
-    ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), run));
-    // A byte less than the hello said.
-    const std::span<const std::byte> body = std::as_bytes(std::span(bytes));
-    const Status sent =
-        test == PerfTest::kMessage ? stranger.channel->send(body) : stranger.channel->start_large(body, {}, 1);
-    ASSERT_EQ(sent, Status::kOk);
-    // The server is done with it, and has time for the next, while the stranger still lives and has its say repeated.
+    run.depth = 64;
+    run.connections = 1;
+    return run;
+  }
+  void enter(PerfTest test) {
+    ASSERT_NO_FATAL_FAILURE(stranger_.enter(port(), run_of_one(test)));
+    if (facts_of(test).by == PerfBy::kChannel) {
+      ASSERT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session}));
+    } else {
+      ASSERT_OK(stranger_.join(port(), run_of_one(test), LinkHello{.session = kRun.session}));
+    }
+  }
+  /// The server is done with it, and has time for the next, while the stranger still lives and has its say repeated.
+  void expect_the_next_served() {
     std::atomic<bool> done = false;
     Ran ran;
     std::jthread next([&] {
-      ran = server.run("read");
+      ran = server_.run("read");
       done = true;
-      stranger.loop->wake();
+      stranger_.loop->wake();
     });
-    EXPECT_EQ(stranger.loop->wait_until([&] { return done.load(); }, Deadline::after(std::chrono::seconds{90})),
+    EXPECT_EQ(stranger_.loop->wait_until([&] { return done.load(); }, Deadline::after(std::chrono::seconds{90})),
               Status::kOk);
     next.join();
-    EXPECT_TRUE(ended(ran, 0)) << to_string(test);
+    EXPECT_TRUE(ended(ran, 0));
   }
+
+  Server server_;
+  Stranger stranger_;
+  const std::string text_ = std::string(64, '\1');  ///< Each byte asks for an answer.
+  const std::span<const std::byte> body_ = std::as_bytes(std::span(text_));
+};
+
+TEST_F(PerfHostileRun, EndsWithAMessageOfAnotherLength) {
+  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kMessage));
+  ASSERT_EQ(stranger_.measured->send(body_.first(63)), Status::kOk);
+  expect_the_next_served();
+}
+
+TEST_F(PerfHostileRun, EndsWithALargeMessageOfAnotherLength) {
+  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kLargeBw));
+  ASSERT_EQ(stranger_.measured->start_large(body_.first(63), {}, 1), Status::kOk);
+  expect_the_next_served();
+}
+
+TEST_F(PerfHostileRun, EndsWithAnImmediateOfAnotherLength) {
+  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kWriteImm));
+  ASSERT_EQ(stranger_.write_imm(63, 0), Status::kOk);
+  expect_the_next_served();
+}
+
+/// Who wants a second answer before it took the first would have the server keep count for it.
+TEST_F(PerfHostileRun, EndsWithAnAnswerTooManyAskedFor) {
+  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kMessageBw));
+  Status status = Status::kOk;
+  // It takes no answers meanwhile: the server can send four, and then it owes one.
+  for (int i = 0; i < 1000 && status == Status::kOk; ++i) status = stranger_.measured->send(body_);
+  EXPECT_EQ(status, Status::kAgain);
+  expect_the_next_served();
+}
+
+TEST_F(PerfHostileRun, EndsWithALargeMessageOnTheControlChannel) {
+  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kRead));
+  EXPECT_EQ(stranger_.channel->start_large(body_, {}, 1), Status::kUnsupported) << "it gives no lease";
+  ASSERT_EQ(stranger_.channel->send(body_), Status::kOk) << "a bye of whatever bytes";
+  expect_the_next_served();
+}
+
+TEST_F(PerfHostileRun, TakesEachConnectionOnce) {
+  RunHello run = run_of_one(PerfTest::kMessage);
+  run.connections = 2;
+  ASSERT_NO_FATAL_FAILURE(stranger_.enter(port(), run));
+  ASSERT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 1}));
+  const auto first = std::move(stranger_.measured);
+  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 1}), Status::kBusy);
+  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 2}), Status::kBusy);
+  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session + 1}), Status::kBusy);
+  EXPECT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session}));
 }
 
 TEST(PerfWire, TakesWhatItsOwnClientsSay) {
   EXPECT_EQ(perf_wire::decode_run(bytes_of(kRun)), kRun);
   const auto link = perf_wire::decode_link(bytes_of(kLink), kRun);
   ASSERT_TRUE(link.has_value());
-  EXPECT_EQ(link->window().address, 4096u);
+  const nic::Window window = perf_wire::window_of(*link, kRun);
+  EXPECT_EQ(window.address, 4096u);
+  EXPECT_EQ(window.length, kRun.bytes);
+  EXPECT_EQ(window.access & IBV_ACCESS_REMOTE_ATOMIC, 0u) << "reads need no atomics";
+  EXPECT_TRUE(perf_wire::decode_channel(bytes_of(kChannel), kRun).has_value());
 }
 
 TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
@@ -372,19 +738,30 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(run_with([](RunHello& h) { ++h.version; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.kind = 2; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{6}; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{17}; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLine; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.wait = engine::WaitPolicy{3}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.session = 0; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = perf_wire::kMaxBytes + 1; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.rounds = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.rounds = ~std::uint64_t{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.in_flight = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.in_flight = perf_wire::kMaxInFlight + 1; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = 0; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = perf_wire::kMaxDepth + 1; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.connections = 0; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.connections = perf_wire::kMaxConnections + 1; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.threads = 0; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.threads = perf_wire::kMaxThreads + 1; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.reserved = 1; }));
-  for (const PerfTest test : {PerfTest::kMessage, PerfTest::kWriteBw}) {
-    EXPECT_FALSE(run_with(
-        [&](RunHello& h) { h.test = test, h.bytes = static_cast<std::uint32_t>(perf_wire::most_bytes(test) + 1); }));
+  for (const PerfTestFacts& facts : peer_tests()) {
+    EXPECT_FALSE(run_with([&](RunHello& h) { h.test = facts.test, h.bytes = facts.most_bytes + 1; })) << facts.name;
+    EXPECT_EQ(run_with([&](RunHello& h) { h.test = facts.test, h.bytes = 1; }), facts.has_size()) << facts.name;
   }
+  // Each in its range, and too much together.
+  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = 1024, h.connections = 17; }));
+  EXPECT_TRUE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 8; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 9; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLargeBw, h.bytes = 1 << 20, h.depth = 1024; }));
+  EXPECT_FALSE(run_with([](RunHello& h) {
+    h.test = PerfTest::kMessageBw, h.bytes = 16 << 10, h.depth = 64, h.connections = 256, h.threads = 64;
+  }));
   const auto link_with = [](auto&& change) {
     LinkHello hello = kLink;
     change(hello);
@@ -395,12 +772,28 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.version; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { h.kind = 1; }));
   EXPECT_FALSE(link_with([](LinkHello& h) { ++h.session; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { ++h.length; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{0}; }));
-  for (std::size_t length = 0; length < sizeof kRun; ++length) {
+  EXPECT_FALSE(link_with([](LinkHello& h) { h.index = 2; }));
+  EXPECT_FALSE(link_with([](LinkHello& h) { h.reserved = 1; }));
+  EXPECT_TRUE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{64}; }));
+  EXPECT_FALSE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{63}; }));
+  const auto channel_with = [](auto&& change) {
+    ChannelHello hello = kChannel;
+    change(hello);
+    return perf_wire::decode_channel(bytes_of(hello), kRun).has_value();
+  };
+  EXPECT_TRUE(channel_with([](ChannelHello&) {}));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.magic; }));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.version; }));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.kind = 2; }));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.session; }));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.index = 2; }));
+  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.reserved = 1; }));
+  for (std::size_t length = 0; length < sizeof kRun; ++length)
     EXPECT_FALSE(perf_wire::decode_run(bytes_of(kRun).first(length)).has_value());
+  for (std::size_t length = 0; length < sizeof kLink; ++length)
     EXPECT_FALSE(perf_wire::decode_link(bytes_of(kLink).first(length), kRun).has_value());
-  }
+  for (std::size_t length = 0; length < sizeof kChannel; ++length)
+    EXPECT_FALSE(perf_wire::decode_channel(bytes_of(kChannel).first(length), kRun).has_value());
 }
 
 }  // namespace

@@ -33,13 +33,27 @@ struct ShellRan {
   return have;
 }
 
-/// What Python prints of an expression over `data`, which is the parsed JSON; its complaint when that does not parse.
-[[nodiscard]] inline std::string from_json(const std::string& json, const std::string& expression) {
+/// What Python prints of an expression over `data`, which `load` makes of `file`; its complaint when that fails.
+[[nodiscard]] inline std::string from_python(const std::string& text, const std::string& load,
+                                             const std::string& expression) {
   const Scratch scratch;
-  scratch.write("data.json", json);
-  const ShellRan ran = run(fmt::format("python3 -c 'import json; data = json.load(open(\"{}\")); print({})' 2>&1",
-                                       (scratch.path() / "data.json").string(), expression));
+  scratch.write("data", text);
+  const ShellRan ran = run(fmt::format("python3 -c 'import csv, json; file = open(\"{}\"); data = {}; print({})' 2>&1",
+                                       (scratch.path() / "data").string(), load, expression));
   return ran.out.substr(0, ran.out.find_last_not_of('\n') + 1);
+}
+
+/// Over the parsed JSON.
+[[nodiscard]] inline std::string from_json(const std::string& json, const std::string& expression) {
+  return from_python(json, "json.load(file)", expression);
+}
+/// Over a list of what is on each line.
+[[nodiscard]] inline std::string from_json_lines(const std::string& json, const std::string& expression) {
+  return from_python(json, "[json.loads(line) for line in file]", expression);
+}
+/// Over a list of a mapping for each line below the head.
+[[nodiscard]] inline std::string from_csv(const std::string& text, const std::string& expression) {
+  return from_python(text, "list(csv.DictReader(file, strict=True))", expression);
 }
 
 }  // namespace verbena::test
