@@ -131,7 +131,6 @@ class HotPoolCentre {
   [[nodiscard]] Status free(std::uint64_t offset) noexcept;
   [[nodiscard]] std::size_t block_bytes(std::uint64_t offset) const noexcept;
   [[nodiscard]] HotPoolStatistics statistics() const noexcept;
-  [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t capacity() const noexcept { return units_ * kUnit; }
 
  private:
@@ -573,14 +572,15 @@ HotPoolStatistics HotPoolCentre::statistics() const noexcept {
 
 // ---- HotPool
 
-HotPool::HotPool(std::unique_ptr<HotPoolCentre> centre) noexcept : centre_(std::move(centre)) {}
+HotPool::HotPool(std::unique_ptr<HotPoolCentre> centre, std::span<std::byte> range) noexcept
+    : centre_(std::move(centre)), base_(range.data()), capacity_(range.size() / kUnit * kUnit) {}
 HotPool::HotPool(HotPool&&) noexcept = default;
 HotPool& HotPool::operator=(HotPool&&) noexcept = default;
 HotPool::~HotPool() = default;
 
 Result<HotPool> HotPool::create(std::span<std::byte> range, const HotPoolOptions& options) {
   VERBENA_ASSIGN(auto centre, HotPoolCentre::create(range, options));
-  return HotPool(std::move(centre));
+  return HotPool(std::move(centre), range);
 }
 
 std::size_t HotPool::max_cached_bytes(const HotPoolOptions& options) noexcept {
@@ -590,14 +590,6 @@ std::size_t HotPool::max_cached_bytes(const HotPoolOptions& options) noexcept {
 std::uint64_t HotPool::allocate(std::size_t bytes) noexcept { return centre_->allocate(bytes); }
 Status HotPool::free(std::uint64_t offset) noexcept { return centre_->free(offset); }
 std::size_t HotPool::block_bytes(std::uint64_t offset) const noexcept { return centre_->block_bytes(offset); }
-std::byte* HotPool::at(std::uint64_t offset) const noexcept {
-  VERBENA_DCHECK(offset < centre_->capacity());
-  return centre_->base() + offset;
-}
-std::uint64_t HotPool::offset_of(const void* address) const noexcept {
-  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(centre_->base());
-  return distance < centre_->capacity() ? distance : kNoOffset;
-}
 HotPoolStatistics HotPool::statistics() const noexcept { return centre_->statistics(); }
 
 }  // namespace verbena::host

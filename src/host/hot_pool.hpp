@@ -1,6 +1,7 @@
 // Hot pool: blocks of memory for any thread in some nanoseconds, from caches of the threads over one slab pool.
 #pragma once
 
+#include "base/check.hpp"
 #include "host/slab_pool.hpp"
 
 #include <verbena/error.hpp>
@@ -71,14 +72,22 @@ class HotPool {
   [[nodiscard]] Status free(std::uint64_t offset) noexcept;
   /// Bytes that may be used of the live block at `offset`: with guards, those asked for. 0 when there is none.
   [[nodiscard]] std::size_t block_bytes(std::uint64_t offset) const noexcept;
-  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept;
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept {
+    VERBENA_DCHECK(offset < capacity_);
+    return base_ + offset;
+  }
   /// kNoOffset for an address outside of the range.
-  [[nodiscard]] std::uint64_t offset_of(const void* address) const noexcept;
+  [[nodiscard]] std::uint64_t offset_of(const void* address) const noexcept {
+    const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(base_);
+    return distance < capacity_ ? distance : kNoOffset;
+  }
   [[nodiscard]] HotPoolStatistics statistics() const noexcept;
 
  private:
-  explicit HotPool(std::unique_ptr<HotPoolCentre> centre) noexcept;
+  HotPool(std::unique_ptr<HotPoolCentre> centre, std::span<std::byte> range) noexcept;
   std::unique_ptr<HotPoolCentre> centre_;
+  std::byte* base_;
+  std::uint64_t capacity_;
 };
 
 }  // namespace verbena::host
