@@ -1,6 +1,7 @@
 #include "engine/connection.hpp"
 
 #include "base/error.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -114,17 +115,29 @@ void Connection::flush() noexcept {
 
 Connection::~Connection() { VERBENA_CHECK(!qp_); }
 
-Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
-  const std::uint32_t entries = completions_needed(options.sends, options.receives);
-  VERBENA_TRY(loop_.reserve(entries));
-  reserved_entries_ = entries;
+nic::QpOptions Connection::qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept {
   nic::QpOptions qp;
-  qp.send_cq = qp.recv_cq = loop_.cq();
   qp.max_send_wr = options.sends + kReserve;
   qp.max_recv_wr = std::max(options.receives, 1u);
   qp.max_send_sge = options.send_sge;
   qp.max_recv_sge = 1;
-  qp.max_inline = std::min(options.max_inline, nic().limits().max_inline);
+  qp.max_inline = std::min(options.max_inline, limits.max_inline);
+  return qp;
+}
+
+host::Footprint Connection::footprint(nic::Kind kind, const nic::Limits& limits, const QueueOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "requests that wait for a doorbell", .bytes_each = HeldRequests::bytes()});
+  pools.add("NIC", 1, nic::qp_footprint(kind, qp_options(options, limits)));
+  return pools;
+}
+
+Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
+  const std::uint32_t entries = completions_needed(options.sends, options.receives);
+  VERBENA_TRY(loop_.reserve(entries));
+  reserved_entries_ = entries;
+  nic::QpOptions qp = qp_options(options, nic().limits());
+  qp.send_cq = qp.recv_cq = loop_.cq();
   VERBENA_ASSIGN(ibv_qp * made, nic().create_qp(pd, qp));
   qp_ = nic::Qp(nic(), made);
   qp_num_ = made->qp_num;

@@ -46,6 +46,9 @@ class InFlight {
     VERBENA_CHECK(capacity >= 1 && capacity < wr::kNoSlot);
     for (std::uint32_t i = 0; i < capacity; ++i) slots_[i].next_free = i + 1 < capacity ? i + 1 : wr::kNoSlot;
   }
+  [[nodiscard]] static constexpr std::uint64_t bytes_for(std::uint32_t capacity) noexcept {
+    return std::uint64_t{capacity} * sizeof(Slot);
+  }
   /// A free slot, or wr::kNoSlot.
   [[nodiscard]] std::uint32_t begin() noexcept {
     const std::uint32_t slot = first_free_;
@@ -141,6 +144,7 @@ class HeldRequests {
   static constexpr std::uint32_t kMaxSge = 4;
 
   HeldRequests() : places_(kCapacity) {}
+  [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
   [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
   /// Whether a request can wait here at all.
@@ -174,6 +178,12 @@ class Connection {
                                                                   std::uint32_t receives) noexcept {
     return sends + kReserve + receives;
   }
+
+  /// The queue pair that `open` asks the NIC for, without its completion queues. \thread any  \alloc none
+  [[nodiscard]] static nic::QpOptions qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept;
+  /// What a connection allocates besides itself. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const QueueOptions& options);
 
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -230,7 +240,7 @@ class Connection {
   enum class Signal : std::uint8_t {
     kSometimes,  ///< One in `signal_every`, to retire the others by count.
     kAlways,
-    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it (see `retired`).
+    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it.
   };
   /// Posts one work request with an id for `tag`. The caller has looked at send_room. False: the connection has failed.
   bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
@@ -270,8 +280,10 @@ class Connection {
     VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
     retired_ = wr::position_of(id);
   }
-  /// Everything posted up to this position is complete. Wraps.
-  [[nodiscard]] std::uint32_t retired() const noexcept { return retired_; }
+  /// Whether the request posted at `position`, not long ago, is complete.
+  [[nodiscard]] bool is_retired(std::uint32_t position) const noexcept {
+    return static_cast<std::int32_t>(retired_ - position) >= 0;
+  }
   /// Of the request posted last.
   [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
   void took_receive() noexcept { ++received_; }

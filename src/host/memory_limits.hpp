@@ -20,12 +20,16 @@ struct KernelFiles {
   const char* proc = "/proc";
   const char* cgroup = "/sys/fs/cgroup";
   const char* nodes = "/sys/devices/system/node";
+  const char* infiniband = "/sys/class/infiniband";
 };
 
 /// The tightest of MemAvailable (with free swap), the memory limits of this process's cgroups, and what `node` has
 /// where one is named. Caches that the kernel would give up count as free. Empty when none of them can be read.
 /// \thread any  \alloc setup
 [[nodiscard]] std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files = {});
+
+/// Bytes of the machine's hugetlb pools that nobody has, of all page sizes. They are not in the headroom. \thread any
+[[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
 
 /// kNoMemory when RLIMIT_AS, kLimit when RLIMIT_FSIZE forbids a memfd and mapping of `size_bytes`. \thread any
 [[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 
 namespace verbena::engine {
@@ -85,10 +86,32 @@ TEST(StatusOf, NamesTheReason) {
   }
 }
 
-TEST(CompletionLoop, RefusesOptionsThatCannotWork) {
+TEST(CompletionLoop, RefusesLimitsThatCannotWork) {
   Node node;
-  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.max_connections = 0}), Status::kBadArgument);
-  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.cqe = 0}), Status::kBadArgument);
+  struct Case {
+    LoopOptions options;
+    Status status;
+    const char* text;
+  };
+  const Case cases[] = {
+      {{.max_connections = 0}, Status::kBadArgument, "got 0 and 4096"},
+      {{.max_connections = (1u << 20) + 1}, Status::kBadArgument, "1 to 1048576 connections"},
+      {{.cqe = 0}, Status::kBadArgument, "got 64 and 0"},
+      {{.cqe = ~0u}, Status::kLimit, "4294967295 completion entries are asked for"},
+      {{.max_connections = 64, .cqe = 191}, Status::kBadArgument, "at least 3 completion entries each, 192 together"},
+      {{.max_connections = 1 << 20}, Status::kBadArgument, "3145728 together, and cqe is 4096"},
+      {{.spin = std::chrono::nanoseconds{-1}}, Status::kBadArgument, "got -1 and"},
+      {{.spin = std::chrono::nanoseconds::max()}, Status::kBadArgument, "0 to a year"},
+      {{.keepalive = std::chrono::nanoseconds{-1}}, Status::kBadArgument, "and -1 ns"},
+      {{.keepalive = std::chrono::nanoseconds::max()}, Status::kBadArgument, "0 to a year"},
+  };
+  for (const Case& bad : cases) {
+    SCOPED_TRACE(bad.text);
+    const auto loop = CompletionLoop::create(*node.nic, bad.options);
+    ASSERT_TRUE(has_status(loop, bad.status));
+    EXPECT_NE(std::string(loop.error().text()).find(bad.text), std::string::npos) << loop.error().text();
+  }
+  EXPECT_OK(CompletionLoop::create(*node.nic, {.max_connections = 64, .cqe = 192}));
 }
 
 TEST(CompletionLoop, WaitEndsAtItsDeadlineAndAtAWake) {
