@@ -9,37 +9,23 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-rounds=5 seconds=1 build=build-bench packages=1
-usage() { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-while (($#)); do
-  case $1 in
-    --rounds | --seconds | --build)
-      [[ -n ${2:-} ]] || { usage >&2; exit 2; }
-      declare "${1#--}=$2"
-      shift ;;
-    --no-packages) packages=0 ;;
-    -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
-  esac
-  shift
-done
-[[ $rounds =~ ^[1-9][0-9]*$ && $seconds =~ ^[0-9]+(\.[0-9]+)?$ ]] || { usage >&2; exit 2; }
+# shellcheck source=bench/common.sh
+source bench/common.sh
 
-die() { echo "bench: $*" >&2; exit 1; }
+rounds=5 seconds=1 build=build-bench packages=1
+parse_options 'rounds seconds build' "$@"
+[[ $rounds =~ ^[1-9][0-9]*$ && $seconds =~ ^[0-9]+(\.[0-9]+)?$ ]] || bad_usage
 
 if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
   install_packages bench || exit $?
 fi
-if [[ ! -f $build/build.ninja ]]; then
-  meson setup "$build" . --buildtype=release -Dtests=disabled -Dexamples=disabled -Dprograms=enabled \
-    -Dbenchmarks=enabled >/dev/null || die "$build does not configure; see $build/meson-logs/meson-log.txt"
-fi
-ninja -C "$build" src/programs/verbena-kv bench/memcached_client bench/peer_loss >&2 || die "$build does not build"
+build_release src/programs/verbena-kv bench/memcached_client bench/peer_loss
 kv=$build/src/programs/verbena-kv
 
 work=$(mktemp -d)
+figures=$work/figures
 pids=()
 clean_up() {
   local pid
@@ -74,7 +60,6 @@ stop_server() {
 cpu_ticks() { sed -E 's/.*\) //' "/proc/$1/stat" | cut -d' ' -f12,13 | tr ' ' '+' | bc_less; }
 bc_less() { local sum; IFS= read -r sum; echo $((sum)); }
 
-note() { echo "$1 $2" >>"$work/figures"; }
 bench() { timeout -k 5 120 "$kv" bench -p "$port" --rounds 1 --json --seconds "$seconds" "${@:2}" >"$work/one" ||
   die "verbena-kv bench ${*:2} failed"; note "$1" "$(<"$work/one")"; }
 
@@ -142,4 +127,4 @@ note idle_client_percent "$(percent "$(cpu_ticks "${idle[0]}") - $client_before"
 for pid in "${idle[@]}"; do kill -KILL "$pid"; done
 stop_server
 
-python3 bench/kv_table.py "$work/figures"
+python3 bench/kv_table.py "$figures"

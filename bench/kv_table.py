@@ -3,28 +3,9 @@
 usage: kv_table.py FILE         each line of FILE is a name and a JSON value
 """
 
-import json
-import statistics
 import sys
 
-
-def read(path):
-    figures = {}
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            name, value = line.split(" ", 1)
-            figures.setdefault(name, []).append(json.loads(value))
-    return figures
-
-
-def median(values):
-    """The median of what was measured; None when nothing was."""
-    values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None
-
-
-def ratio(a, b):
-    return a / b if a is not None and b else None
+from table import bound, median, number, ratio, ratios, read, verdict
 
 
 def rows(figures):
@@ -36,9 +17,8 @@ def rows(figures):
         return median([run[kind]["p50_lines"] or None for run in figures.get(name, [])])
 
     def to_memcached(name, kind):
-        # Round by round: what the machine did to one it did to the other.
-        pairs = zip(each(name, lambda run: run["ops_per_s"]), each("memcached", lambda run: run[kind]["ops_per_s"]))
-        return median([ratio(ours, theirs) for ours, theirs in pairs])
+        return median(ratios(each(name, lambda run: run["ops_per_s"]),
+                             each("memcached", lambda run: run[kind]["ops_per_s"])))
 
     def to_memcpy(name, kind, which):
         return median([ratio(run[kind]["bytes_per_s"], run["memcpy"][which]) for run in figures.get(name, [])])
@@ -80,19 +60,11 @@ def absolute(figures):
     yield "memcpy 1 MiB, memory", of("get1m", "memcpy", "memory_bytes_per_s"), "B/s"
 
 
-def number(value):
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
-
-
 def main(path):
     figures = read(path)
     print(f"{'ratio or limit':41} {'measured':>12} {'unit':12} {'target':>12}  met")
     for name, value, unit, target, more in rows(figures):
-        met = "not measured" if value is None else "yes" if (value >= target if more else value <= target) else "no"
-        bound = f"{'>=' if more else '<='} {target}"
-        print(f"{name:41} {number(value):>12} {unit:12} {bound:>12}  {met}")
+        print(f"{name:41} {number(value):>12} {unit:12} {bound(target, more):>12}  {verdict(value, target, more)}")
     print(f"\n{'absolute, of this machine':41} {'median':>16}")
     for name, value, unit in absolute(figures):
         print(f"{name:41} {number(value):>16} {unit}")

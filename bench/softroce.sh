@@ -9,32 +9,18 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-rounds=5 iterations=1000 build=build-bench packages=()
-usage() { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-while (($#)); do
-  case $1 in
-    --rounds | --iterations | --build)
-      [[ -n ${2:-} ]] || { usage >&2; exit 2; }
-      declare "${1#--}=$2"
-      shift ;;
-    --no-packages) packages=(--no-packages) ;;
-    -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
-  esac
-  shift
-done
-[[ $rounds =~ ^[1-9][0-9]*$ && $iterations =~ ^[1-9][0-9]{2,}$ ]] || { usage >&2; exit 2; }
+# shellcheck source=bench/common.sh
+source bench/common.sh
 
-die() { echo "bench: $*" >&2; exit 1; }
-
-if [[ ! -f $build/build.ninja ]]; then
-  meson setup "$build" . --buildtype=release -Dtests=disabled -Dexamples=disabled -Dprograms=enabled \
-    -Dbenchmarks=enabled >/dev/null || die "$build does not configure; see $build/meson-logs/meson-log.txt"
-fi
-ninja -C "$build" src/programs/verbena-perf bench/bare_write >&2 || die "$build does not build"
+rounds=5 iterations=1000 build=build-bench packages=1
+parse_options 'rounds iterations build' "$@"
+[[ $rounds =~ ^[1-9][0-9]*$ && $iterations =~ ^[1-9][0-9]{2,}$ ]] || bad_usage
+no_packages=()
+((packages)) || no_packages=(--no-packages)
+build_release src/programs/verbena-perf bench/bare_write
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-scripts/softroce.sh "${packages[@]}" --results "$results" --build "$build" -- \
+scripts/softroce.sh "${no_packages[@]}" --results "$results" --build "$build" -- \
   bench/softroce_rounds.sh "$build" "$rounds" "$iterations" >&2
 python3 bench/softroce_table.py "$results/figures"

@@ -6,7 +6,7 @@ usage: softroce_table.py FILE         each line of FILE is a name and a JSON val
 import statistics
 import sys
 
-from kv_table import number, ratio, read
+from table import bound, number, ratios, read, verdict
 
 # Columns of perftest's lines.
 TYPICAL_US, AVERAGE_GBIT = 4, 3
@@ -33,13 +33,11 @@ def main(path):
     ]
     print(f"{'medians of rounds':38} {'ours':>10} {'theirs':>10} {'':7} {'ratio':>6}  {'range':13} {'target':>7}  met")
     for name, unit, our, their, target, more in rows:
-        # Round by round: what the machine did to one it did to the other.
-        ratios = [ratio(a, b) for a, b in zip(our, their)]
-        middle = statistics.median(ratios)
-        met = '-' if target is None else 'yes' if (middle >= target if more else middle <= target) else 'missed'
-        bound = '-' if target is None else f"{'>=' if more else '<='} {target}"
+        found = ratios(our, their)
+        middle = statistics.median(found)
         print(f'{name:38} {number(statistics.median(our)):>10} {number(statistics.median(their)):>10} {unit:7} '
-              f'{middle:6.3f}  {min(ratios):.3f}-{max(ratios):.3f}   {bound:>7}  {met}')
+              f'{middle:6.3f}  {min(found):.3f}-{max(found):.3f}   {bound(target, more):>7}  '
+              f'{verdict(middle, target, more)}')
     print(f'\nwork of an operation of ours, {len(bandwidth)} interleaved rounds:')
     for name in ('read', 'pingpong', 'write', 'message', 'write-bw'):
         work, count = figures[name][-1]['work'], figures[name][-1]['iterations']

@@ -1,7 +1,7 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
-# what scripts/softroce.sh needs beside a build.
+# what scripts/softroce.sh needs beside a build; ucx, libfabric and gnuplot: what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -20,6 +20,9 @@ verbena_packages_apt() {
       echo "$core libgtest-dev libbenchmark-dev python3"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
+    ucx) echo ucx-utils ;;
+    libfabric) echo libfabric-bin ;;
+    gnuplot) echo gnuplot-nox ;;
     softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
       xz-utils zstd' ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
@@ -35,6 +38,9 @@ verbena_packages_dnf() {
     test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt" ;;
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
+    ucx) echo ucx ;;
+    libfabric) echo libfabric ;;
+    gnuplot) echo gnuplot-minimal ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }

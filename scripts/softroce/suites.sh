@@ -153,6 +153,7 @@ gtest perf 600 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnd
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
+gtest physical 120 test/remote/test_physical
 gtest message 180 test/message/test_message
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
 gtest sealed 240 test/sealed/test_sealed

@@ -12,23 +12,23 @@ namespace verbena::engine {
 
 Status WindowTable::add(const nic::Window& window) noexcept {
   if (window.address + window.length < window.address) return Status::kBadArgument;
-  if (count_ == kCapacity) return Status::kLimit;
+  if (count_ == windows_.size()) return Status::kLimit;
   windows_[count_++] = window;
   return Status::kOk;
 }
 
 Status WindowTable::remove(const nic::Window& window) noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
+  for (std::size_t i = kFirst; i < count_; ++i) {
     if (windows_[i].rkey != window.rkey || windows_[i].address != window.address) continue;
     windows_[i] = windows_[--count_];
-    last_ = 0;
+    last_ = kFirst;
     return Status::kOk;
   }
   return Status::kNotFound;
 }
 
 Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
+  for (std::size_t i = kFirst; i < count_; ++i) {
     if (windows_[i].rkey != span.rkey) continue;
     last_ = i;
     return check_in(windows_[i], span, access);

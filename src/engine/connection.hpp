@@ -89,8 +89,8 @@ class InFlight {
   std::uint32_t live_ = 0;
 };
 
-/// Windows of the peer that are imported, so that an access is checked before it is posted.
-/// \thread owner, or setup  \alloc setup
+/// Windows of the peer that are imported, so that an access is checked before it is posted. One more may be lent by who
+/// keeps many windows of its own and finds them otherwise. \thread owner, or setup  \alloc setup
 class WindowTable {
  public:
   static constexpr std::size_t kCapacity = 64;
@@ -98,6 +98,12 @@ class WindowTable {
   [[nodiscard]] Status add(const nic::Window& window) noexcept;
   /// kNotFound when it is not there.
   [[nodiscard]] Status remove(const nic::Window& window) noexcept;
+  /// Lends a window, in place of the last one, until an access finds another or it is taken back.
+  void lend(const nic::Window& window) noexcept {
+    windows_[kLent] = window;
+    last_ = kLent;
+  }
+  void take_back() noexcept { last_ = kFirst; }
   /// kOk; kNotFound (no window has that rkey), kOutOfRange, or kRemoteAccess (the window lacks the right).
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept {
     if (last_ < count_ && windows_[last_].rkey == span.rkey) [[likely]]
@@ -115,9 +121,11 @@ class WindowTable {
   }
   [[nodiscard]] Status check_all(const RemoteSpan& span, std::uint32_t access) noexcept;
 
-  std::array<nic::Window, kCapacity> windows_{};
-  std::size_t count_ = 0;
-  std::size_t last_ = 0;
+  static constexpr std::size_t kLent = 0;
+  static constexpr std::size_t kFirst = 1;
+  std::array<nic::Window, kCapacity + 1> windows_{};
+  std::size_t count_ = 1;  ///< The lent one is always counted, and found only while it is the last.
+  std::size_t last_ = kFirst;
 };
 
 /// Whether a completion has shown that the peer was there.

@@ -4,10 +4,12 @@
 #include "host/cgroup.hpp"
 #include "host/proc_file.hpp"
 
+#include <linux/capability.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 
@@ -112,6 +114,21 @@ std::size_t soft_limit(int resource) noexcept {
   return limit.rlim_cur;
 }
 
+/// Whether CAP_IPC_LOCK is among the process's effective capabilities, as its status file has them.
+bool may_lock_at_will(const char* status_path) noexcept {
+  constexpr std::string_view kKey = "CapEff:\t";
+  const File file = open_text(status_path);
+  char line[256];
+  while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+    const std::string_view text(line);
+    if (!text.starts_with(kKey)) continue;
+    std::uint64_t capabilities = 0;
+    std::from_chars(text.data() + kKey.size(), text.data() + text.size(), capabilities, 16);
+    return (capabilities >> CAP_IPC_LOCK & 1) != 0;
+  }
+  return false;
+}
+
 bool address_space_lacks(std::size_t size_bytes) noexcept {
   const std::size_t limit = soft_limit(RLIMIT_AS);
   const std::size_t used = mapped_bytes();
@@ -169,6 +186,18 @@ Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) 
   const std::size_t needed = size_bytes + size_bytes / 512;
   if (!headroom || needed <= headroom->bytes) return {};
   return std::unexpected(headroom_error("madvise", ENOMEM, size_bytes, *headroom));
+}
+
+Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
+  char path[kPathBytes];
+  print(path, "{}/self/status", files.proc);
+  const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
+  const std::size_t pinned = sum_of_lines(path, {"VmPin:"}).value_or(0) * 1024;
+  if (size_bytes <= difference(limit, pinned) || may_lock_at_will(path)) return {};
+  return fail(Status::kLimit, "check_pinning", ENOMEM,
+              "{} KiB would be pinned beside the {} KiB that are, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
+              "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",
+              size_bytes >> 10, pinned >> 10, limit >> 10);
 }
 
 Error memory_error(const char* call, int system_errno, std::size_t size_bytes, std::optional<unsigned> node) {

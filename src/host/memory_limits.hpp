@@ -35,6 +35,9 @@ struct KernelFiles {
 [[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);
 /// kNoMemory when `size_bytes` exceed the headroom: touching that much would end in the OOM killer. \thread any
 [[nodiscard]] Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node);
+/// kLimit when a device's pinning `size_bytes` more would go past RLIMIT_MEMLOCK: every registration counts, of pages
+/// that are pinned already too. It does not bind a process with CAP_IPC_LOCK. \thread any
+[[nodiscard]] Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files = {});
 /// The error for a call that came back with ENOMEM, naming the tightest limit there is. \thread any
 [[nodiscard]] Error memory_error(const char* call, int system_errno, std::size_t size_bytes,
                                  std::optional<unsigned> node);

@@ -140,6 +140,7 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status failure() const noexcept { return reason(); }
 
  private:
+  friend class PhysicalMap;  // Has a window table of its own, and splits transfers where its runs end.
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
   /// An operation that was started.

@@ -66,6 +66,24 @@ TEST(WindowTable, ChecksKeyRangeAndRight) {
   EXPECT_EQ(table.add(window), Status::kLimit);
 }
 
+TEST(WindowTable, ALentWindowHoldsUntilAnotherIsUsed) {
+  WindowTable table;
+  EXPECT_EQ(table.check({0, 0, 0}, 0), Status::kNotFound) << "no window is lent yet";
+  const nic::Window own{.address = 1000, .length = 100, .rkey = 5, .access = IBV_ACCESS_REMOTE_READ};
+  ASSERT_EQ(table.add(own), Status::kOk);
+  table.lend({.address = 5000, .length = 10, .rkey = 9, .access = IBV_ACCESS_REMOTE_READ});
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+  EXPECT_EQ(table.check({5000, 11, 9}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_WRITE), Status::kRemoteAccess);
+  EXPECT_EQ(table.check({1000, 10, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_READ), Status::kNotFound);
+  table.lend({.address = 5000, .length = 10, .rkey = 9});
+  table.take_back();
+  EXPECT_EQ(table.check({5000, 10, 9}, 0), Status::kNotFound);
+  EXPECT_EQ(table.remove({.address = 5000, .length = 10, .rkey = 9}), Status::kNotFound);
+  EXPECT_EQ(table.remove(own), Status::kOk);
+}
+
 TEST(StatusOf, NamesTheReason) {
   EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kPeerLost, Heard::kNever), Status::kPeerLost);
   EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk, Heard::kNever), Status::kRetryExceeded);

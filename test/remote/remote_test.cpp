@@ -1,5 +1,6 @@
 // Blocking one-sided access: results, checks, budgets, deadlines, quarantine.
 #include "fixture.hpp"
+#include "remote/physical.hpp"
 
 #include <gtest/gtest.h>
 
@@ -110,6 +111,32 @@ TEST_F(LinkPair, EachCallIsOneRequestOneDoorbellOneCompletionAndNoAllocation) {
   EXPECT_EQ(after.quarantined, 0u);
   ::operator delete(::operator new(1));
   EXPECT_GT(allocations, allocated) << "the counter works";
+}
+
+TEST_F(LinkPair, PhysicalAddressingTakesNoAllocationEither) {
+  // Two halves of the region, as if the border of two runs were between them.
+  const std::uint64_t at = target->window().address;
+  auto table = PhysicalTable::make({{at, 1000, target->window().rkey}, {at + 1000, 64536, target->window().rkey}},
+                                   PhysicalTable::kRights, target->window().memory_id);
+  ASSERT_OK(table);
+  auto map = PhysicalMap::create(*link, std::move(*table), patience());
+  ASSERT_OK(map);
+  std::uint64_t old = 0;
+  std::byte mine[64]{};
+  const auto once = [&] {
+    return (*map)->read(local->local(0, 8), at, patience()) == Status::kOk &&
+           (*map)->write(local->local(0, 4096), at + 1000, patience()) == Status::kOk &&
+           (*map)->read(std::span(mine), at + 990, patience()) == Status::kOk &&
+           (*map)->write(std::span<const std::byte>(mine), at + 1000, patience()) == Status::kOk &&
+           (*map)->fetch_add(at, 1, old, patience()) == Status::kOk;
+  };
+  ASSERT_TRUE(once());
+  const engine::Counters before = a.loop->counters();
+  const std::uint64_t allocated = allocations;
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(once());
+  EXPECT_EQ(allocations, allocated);
+  EXPECT_EQ(a.loop->counters().work_requests - before.work_requests, 1200u);
+  EXPECT_EQ(a.loop->counters().completions - before.completions, 1200u);
 }
 
 TEST_F(LinkPair, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {

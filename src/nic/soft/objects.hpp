@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace verbena::nic::soft {
@@ -348,8 +349,8 @@ struct SoftQp : ibv_qp {
   std::uint8_t timeout = 14;
   std::uint64_t retry_ticks = 0;  // Until RETRY_EXC_ERR; 0 is for ever.
   std::unique_ptr<RemoteQp> remote_owner;
-  std::vector<Offer> offers;                                      // At most kMaxOffers, newest last.
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> imported;  // Key index and count, to release with the QP.
+  std::vector<Offer> offers;                                  // At most kMaxOffers, newest last.
+  std::unordered_map<std::uint32_t, std::uint32_t> imported;  // Key index and count, to release with the QP.
 
   [[nodiscard]] ibv_qp_state state_now() const noexcept {
     return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));

@@ -419,16 +419,17 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
   }
   Import& import = peer->imports[index];
   const auto remember = [&] {
-    const auto at =
-        std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
-    if (at == qp.imported.end()) {
-      qp.imported.emplace_back(index, 1);
-    } else {
-      ++at->second;
-    }
+    ++qp.imported[index];
     ++import.uses;
   };
+  const auto is_inside = [&](std::uint64_t memory_id, std::uint64_t iova, std::uint64_t length) {
+    return window.memory_id == memory_id && window.length <= length && window.address - iova <= length - window.length;
+  };
+  const auto outside = [] {
+    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
+  };
   if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {
+    if (!is_inside(import.memory_id, import.iova, import.length)) return outside();
     remember();
     return {};
   }
@@ -447,9 +448,7 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
   const std::uint32_t access = shared.access.load(std::memory_order_acquire);
   // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
   if (shared.live.load(std::memory_order_relaxed) != word) return revoked();
-  if (window.memory_id != memory_id || window.length > length || window.address - iova > length - window.length) {
-    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
-  }
+  if (!is_inside(memory_id, iova, length)) return outside();
   const auto find_memory = [&]() -> Peer::Memory* {
     for (const auto& memory : peer->memories) {
       if (memory->id == memory_id) return memory.get();
@@ -548,7 +547,7 @@ Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
   auto& qp = *static_cast<SoftQp*>(base);
   const std::lock_guard lock(mutex_);
   const std::uint32_t index = key_index(window.rkey);
-  const auto at = std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
+  const auto at = qp.imported.find(index);
   if (at == qp.imported.end()) {
     return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
   }

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Measures the soft NIC beside UCX (ucx_perftest over posix shared memory), libfabric (fi_pingpong over shm), memcpy and
+# the bare cache line, in interleaved rounds of one run: the rows of design section 11. Prints the medians of their
+# ratios with the targets, and writes them with plots and the environment. What they mean: docs/benchmarks/README.md.
+# usage: bench/compare.sh [--rounds N] [--build DIR] [--out DIR] [--json FILE] [--groups NAMES] [--no-packages]
+#   --rounds N      rounds, each of which measures everything once (default 5)
+#   --build DIR     release build to use and to make where there is none (default build-bench)
+#   --out DIR       where compare.md and its plots go (default docs/benchmarks)
+#   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
+#   --groups NAMES  only these of write, message, rate, read, bulk and 32-bytes to 1048576-bytes, by commas
+# Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
+# failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed.
+set -euo pipefail
+caller=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=bench/common.sh
+source bench/common.sh
+
+rounds=5 build=build-bench out=$PWD/docs/benchmarks json='' groups='' packages=1
+parse_options 'rounds build out json groups' "$@"
+[[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || bad_usage
+[[ $out == /* ]] || out=$caller/$out
+[[ -z $json || $json == /* ]] || json=$caller/$json
+
+if ((packages)); then
+  # shellcheck source=scripts/packages.sh
+  source scripts/packages.sh
+  # Without a peer, or plots, the rest is still worth having; the table says what is missing.
+  if ! install_packages bench ucx libfabric gnuplot; then
+    install_packages bench || exit $?
+    for set in ucx libfabric gnuplot; do install_packages "$set" || true; done
+  fi
+fi
+build_release src/programs/verbena-perf
+
+# Both sides of everything have these two, the client the first: one cpu of each of two cores.
+read -r client_cpu server_cpu < <(python3 bench/compare_table.py --cpus) || true
+[[ -n ${server_cpu:-} ]] || die 'two cores are needed, and this process may use one'
+taskset -cp "$client_cpu,$server_cpu" $$ >/dev/null
+
+work=$(mktemp -d)
+figures=$work/group port=$((20000 + RANDOM % 10000)) repeated=0 unsteady=0
+clean_up() {
+  local pid
+  for pid in $(jobs -p); do kill "$pid" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+# A port of its own for each: the one before is in TIME_WAIT.
+next_port() {
+  port=$((port + 1))
+  while grep -qs "$(printf ':%04X ' "$port")" /proc/net/tcp /proc/net/tcp6; do port=$((port + 1)); done
+}
+
+missing() {
+  echo "bench: round $round: $1 is missing: $2" >&2
+  note "$1" "$(python3 bench/peers.py missing "$2")"
+}
+
+# peer NAME OPERATIONS TOOL PACKAGE: notes what a peer's tool measures, run as the words of the arrays `server` and
+# `client`.
+peer() {
+  if ! command -v "$3" >/dev/null; then
+    missing "$1" "$3 is not installed (apt-get install $4)"
+  elif ! serve_and_ask "$port" server client; then
+    missing "$1" "$why"
+  elif ! python3 bench/peers.py "$3" "${1#*:}" "$2" "$work/client" >"$work/one" 2>"$work/error"; then
+    missing "$1" "$(<"$work/error")"
+  else
+    note "$1" "$(<"$work/one")"
+  fi
+}
+
+# measure KIND:BYTES: notes the figure of that name. Of the group `group`.
+measure() {
+  local kind=${1%:*} bytes=${1#*:} operations most=$((1 << 33))
+  local -a server client tool
+  # A tenth of a second or so, at most 8 GiB; less for the curves, which no target hangs on.
+  case $kind in
+    read* | write | *_get | *_bw | *-bw*) operations=4000000 ;;
+    *) operations=400000 ;;
+  esac
+  [[ $group != *-bytes ]] || operations=$((operations / 4)) most=$((1 << 30))
+  ((operations * bytes <= most)) || operations=$((most / bytes))
+  local -a amount=(-s "$bytes" -n "$operations" --warm-up "$((operations / 10))")
+  next_port
+  case $kind in
+    pingpong | message | read | write) ours "$1" "$kind" "${amount[@]}" ;;
+    read-many) ours "$1" read "${amount[@]}" --clock-every 100 ;;
+    memcpy)
+      perf memcpy "${amount[@]}" --cpu "$client_cpu"
+      note "$1" "$(<"$work/one")" ;;
+    message-bw) ours "$1" message-bw "${amount[@]}" ;;
+    message-bw32) ours "$1" message-bw "${amount[@]}" --batch 32 ;;
+    ucp_*)
+      tool=(env UCX_TLS=posix UCX_LOG_LEVEL=info ucx_perftest -p "$port")
+      server=("${tool[@]}")
+      client=("${tool[@]}" -t "$kind" -s "$bytes" -n "$operations" -w "$((operations / 10))" -f -v 127.0.0.1)
+      peer "$1" "$operations" ucx_perftest ucx-utils ;;
+    fi_pingpong)
+      tool=(fi_pingpong -p shm -e rdm -I "$operations" -S "$bytes")
+      server=("${tool[@]}" -B "$port")
+      client=("${tool[@]}" -P "$port" 127.0.0.1)
+      peer "$1" "$operations" fi_pingpong libfabric-bin ;;
+    *) die "$1: measure does not know how" ;;
+  esac
+}
+
+line() {
+  perf line
+  cat "$work/one"
+}
+
+# measure_group NAME FIGURE...: measures the figures between looks at the bare line. A virtual machine's cores move,
+# within seconds, between places where a line takes 40 ns and where it takes 260: then the group is measured again.
+measure_group() {
+  local group=$1 tries most=8 looks i moved=3 status
+  local -a names=("${@:2}") order=()
+  # The curves, which no target hangs on, are looked at before and after.
+  [[ $group != *-bytes ]] || most=4
+  # Who goes first changes: a round's second half may be slower than its first.
+  for i in "${!names[@]}"; do
+    if ((round % 2)); then order+=("${names[i]}"); else order=("${names[i]}" "${order[@]}"); fi
+  done
+  for ((tries = 1;; ++tries)); do
+    : >"$figures"
+    looks=$(line)
+    for i in "${!order[@]}"; do
+      measure "${order[i]}"
+      if [[ $group == *-bytes ]] && ((i + 1 < ${#order[@]})); then continue; fi
+      looks+=,$(line)
+      echo "line@$group [$looks]" >"$work/looks"
+      status=0
+      python3 bench/compare_table.py --steady "$work/looks" || status=$?
+      ((status == 0 || status == moved)) || die 'the line cannot be read; see above'
+      if ((status == moved && tries < most)); then
+        repeated=$((repeated + 1))
+        continue 2
+      fi
+    done
+    break
+  done
+  if ((status == moved)); then unsteady=$((unsteady + 1)); fi
+  cat "$figures" "$work/looks" >>"$work/figures"
+}
+
+plan=$(python3 bench/compare_table.py --plan ${groups:+--groups "$groups"}) || bad_usage
+for ((round = 1; round <= rounds; ++round)); do
+  echo "bench: round $round of $rounds" >&2
+  while read -ra words <&3; do measure_group "${words[@]}"; done 3<<<"$plan"
+done
+
+figures=$work/figures
+note cpus "\"client on $client_cpu, server on $server_cpu\""
+note rounds "$rounds"
+note repeated "\"$repeated times, because the line moved; $unsteady groups kept though it did\""
+python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}

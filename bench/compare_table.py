@@ -1,0 +1,289 @@
+"""The rows of compare.sh: which figures it measures, and the table, the JSON and the plots that it makes of them.
+
+usage: compare_table.py --plan [--groups NAMES]             groups to measure: a name and its figures in each line
+       compare_table.py --cpus                              two cpus of two cores
+       compare_table.py --steady FIGURES                    0 if the line of a group did not move, else 3
+       compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
+
+Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
+bare cache line, looked at all around a group.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+import plots
+from table import bound, median, met, number, ratios, read, verdict
+
+MIB = 1 << 20
+MISSING_STATUS, MOVED_STATUS = 4, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One comparison. To add one, add a line here; a new KIND also needs a case in compare.sh's `measure`."""
+    group: str              # Measured close together, while the line stays where it is.
+    name: str
+    ours: str               # A figure.
+    peer: str | float       # A figure, `line`, or a constant in `unit`.
+    unit: str               # Of UNITS.
+    target: float | None    # Of ours to the peer's; None: shown only.
+    more: bool = False      # Whether more is better.
+    clock: bool = True      # Whether the peer's figure keeps the reading of the clock that is in it.
+
+
+ROWS = (
+    Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong:8', 'line', 'ns', 1.15),
+    Row('write', 'write 8 B seen by a polling peer, one way, to UCX ucp_put_lat', 'pingpong:8', 'ucp_put_lat:8', 'ns',
+        1.0),
+    Row('message', 'message 8 B, one way, to UCX ucp_am_lat', 'message:8', 'ucp_am_lat:8', 'ns', 0.7),
+    Row('message', 'message 8 B, one way, to libfabric shm', 'message:8', 'fi_pingpong:8', 'ns', None),
+    Row('rate', 'message rate, one producer, 8 B, to UCX ucp_am_bw', 'message-bw:8', 'ucp_am_bw:8', 'M/s', 1.0, True),
+    Row('rate', 'message rate, batches of 32, 8 B, to UCX ucp_am_bw', 'message-bw32:8', 'ucp_am_bw:8', 'M/s', 1.0,
+        True),
+    Row('rate', 'message rate, batches of 32, 8 B, to the stretch of 50 M/s', 'message-bw32:8', 50.0, 'M/s', 1.0, True),
+    Row('read', 'blocking read 8 B, to UCX ucp_get', 'read:8', 'ucp_get:8', 'ns', 0.75),
+    Row('read', 'blocking read 8 B without the clock, to UCX ucp_get less it', 'read-many:8', 'ucp_get:8', 'ns', None,
+        clock=False),
+    Row('bulk', 'read 1 MiB, to memcpy', f'read:{MIB}', f'memcpy:{MIB}', 'GB/s', 0.95, True),
+    Row('bulk', 'write 1 MiB, to memcpy', f'write:{MIB}', f'memcpy:{MIB}', 'GB/s', 0.95, True),
+    Row('bulk', 'read 1 MiB, to UCX ucp_get', f'read:{MIB}', f'ucp_get:{MIB}', 'GB/s', None, True),
+    Row('bulk', 'write 1 MiB, to UCX ucp_put_bw', f'write:{MIB}', f'ucp_put_bw:{MIB}', 'GB/s', None, True),
+)
+
+# What a unit is of a figure, and the factor.
+UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9)}
+
+# Curves: file, title, and what is drawn; by bytes of an operation.
+SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)
+LEAST_BYTES = {'memcpy': 2048}  # Below, it is the clock that takes the time.
+MOST_BYTES = {'message': 16 << 10}
+CURVES = (
+    ('write', 'Write seen by a polling peer, one way', {'Verbena': 'pingpong', 'UCX ucp_put_lat': 'ucp_put_lat'}),
+    ('message', 'Message, one way',
+     {'Verbena': 'message', 'UCX ucp_am_lat': 'ucp_am_lat', 'libfabric shm': 'fi_pingpong'}),
+    ('read', 'Blocking read', {'Verbena': 'read', 'UCX ucp_get': 'ucp_get', 'memcpy': 'memcpy'}),
+)
+
+
+def plan():
+    """Group to its figures. Those of the curves that no row measures come behind, a group for each size."""
+    groups = {}
+    for row in ROWS:
+        for name in (row.ours, row.peer):
+            if isinstance(name, str) and name != 'line' and name not in groups.setdefault(row.group, []):
+                groups[row.group].append(name)
+    measured = {name for names in groups.values() for name in names}
+    for size in SIZES:
+        names = [f'{kind}:{size}' for _, _, curves in CURVES for kind in curves.values()
+                 if LEAST_BYTES.get(kind, 0) <= size <= MOST_BYTES.get(kind, size) and f'{kind}:{size}' not in measured]
+        if names:
+            groups[f'{size}-bytes'] = names
+    return groups
+
+
+def cpus():
+    """One cpu of each core that this process may use: hyper-threads of one core would share its caches."""
+    chosen, taken = [], set()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = pathlib.Path(f'/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list')
+        core = siblings.read_text(encoding='ascii').strip() if siblings.exists() else str(cpu)
+        if core not in taken:
+            taken.add(core)
+            chosen.append(cpu)
+    return chosen
+
+
+def line_ns(looks):
+    """Of the looks around a group; medians of batches, so that what preempts one of them does not flatter us."""
+    return [look['latency']['median_ns'] for look in looks]
+
+
+def steady(noted):
+    """Whether the line was, all around a group, within a quarter of the same."""
+    found = [line_ns(looks) for name, values in noted.items() if name.startswith('line@') for looks in values]
+    return all(max(values) <= 1.25 * min(values) for values in found)
+
+
+def normal(value):
+    """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
+    if 'operations_per_s' not in value:
+        return value
+    ways = 2 if (value['latency'] or {}).get('one_way') else 1
+    return {'ns': 1e9 / value['operations_per_s'] / ways, 'per_s': value['operations_per_s'],
+            'bytes_per_s': value['bytes_per_s']}
+
+
+class Figures:
+    def __init__(self, noted):
+        self.noted = noted
+
+    def values(self, name, unit, group):
+        """Round by round; None where it is missing."""
+        if name == 'line':
+            return [statistics.mean(line_ns(looks)) for looks in self.noted.get(f'line@{group}', [])]
+        key, factor = UNITS[unit]
+        found = [normal(value).get(key) for value in self.noted.get(name, [])]
+        return [value and value * factor for value in found]
+
+    def missing(self):
+        """Figure to the reasons that it is missing in some round."""
+        reasons = {}
+        for name, values in self.noted.items():
+            for value in values:
+                if isinstance(value, dict) and 'missing' in value:
+                    reasons.setdefault(name, []).append(value['missing'])
+        return reasons
+
+
+def rows(figures):
+    """Of each row what --json has, and the ratios of its rounds."""
+    for row in ROWS:
+        ours = figures.values(row.ours, row.unit, row.group)
+        peer = [row.peer] * len(ours) if isinstance(row.peer, float) else figures.values(row.peer, row.unit, row.group)
+        if not row.clock:
+            readings = [value['clock_ns'] for value in figures.noted.get(row.ours, [])]
+            # What is left of nothing is unknown.
+            peer = [value - reading if value and value > reading else None for value, reading in zip(peer, readings)]
+        found = ratios(ours, peer)
+        middle = median(found)
+        yield {'name': row.name, 'ours': median(ours), 'peer': median(peer), 'ratio': middle, 'target': row.target,
+               'met': met(middle, row.target, row.more), 'unit': row.unit, 'bound': '>=' if row.more else '<=',
+               'ratios': found}, row
+
+
+def said(*command):
+    """The first line that a command prints; None when it cannot."""
+    if not shutil.which(command[0]):
+        return None
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True, errors='replace', timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def system():
+    try:
+        release = pathlib.Path('/etc/os-release').read_text(encoding='utf-8')
+    except OSError:
+        return None
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', release, re.MULTILINE)
+    return found[1] if found else None
+
+
+def environment(figures):
+    """Pairs of a name and a text: the machine, as verbena-perf sees it, and whose figures these are."""
+    ours = next((value for values in figures.noted.values() for value in values
+                 if isinstance(value, dict) and 'environment' in value), {})
+    ucx = [value for values in figures.noted.values() for value in values
+           if isinstance(value, dict) and 'transport' in value]
+    lanes = sorted({lane for value in ucx for lane in value['transport'].split(', ') if lane})
+    pairs = {
+        'date': time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime()),
+        'system': system(),
+        'verbena': said('git', 'describe', '--always', '--dirty'),
+        'UCX': f"{ucx[0]['version']}, over {', '.join(lanes) or 'what UCX_TLS=posix allows'}" if ucx else None,
+        'libfabric': said('fi_info', '--version'),
+        'load average at the end': ' '.join(f'{load:.2f}' for load in os.getloadavg()),
+        **ours.get('environment', {}),
+    }
+    for note in ('cpus', 'rounds', 'repeated'):
+        if note in figures.noted:
+            pairs[note] = figures.noted[note][-1]
+    return {name: text for name, text in pairs.items() if text is not None}
+
+
+def markdown(table, figures, drawn):
+    text = ['# The soft NIC beside UCX and libfabric', '',
+            'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
+            'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
+            'with the machine: compare ratios.', '',
+            '| what | ours | peer | unit | ratio | range | target | met |', '|---|--:|--:|---|--:|---|---|---|']
+    for values, row in table:
+        found = values['ratios']
+        spread = f'{min(found):.3f} to {max(found):.3f}' if found else '-'
+        middle = f"{values['ratio']:.3f}" if found else '-'
+        text.append(f"| {row.name} | {number(values['ours'])} | {number(values['peer'])} | {row.unit} | {middle} "
+                    f"| {spread} | {bound(row.target, row.more)} | {verdict(values['ratio'], row.target, row.more)} |")
+    missing = figures.missing()
+    if missing:
+        text += ['', '## Missing', '']
+        text += [f'- `{name}` in {len(reasons)} of {len(figures.noted[name])} rounds: {reasons[0]}'
+                 for name, reasons in missing.items()]
+    if drawn:
+        text += ['', '## Plots', '', 'Medians of the rounds, with their ranges.', '']
+        text += [f'![{title}]({name})\n' for name, title in drawn]
+    text += ['', '## Environment', ''] + [f'- {name}: {value}' for name, value in environment(figures).items()]
+    return '\n'.join(text).replace('\n\n\n', '\n\n') + '\n'
+
+
+def draw(table, figures, out):
+    """The plots, with what they came from; the files written, with their titles."""
+    told = environment(figures)
+    where = ', '.join([str(told[name]) for name in ('cpu', 'kernel', 'date') if name in told])
+    made = []
+    for name, title, kinds in CURVES:
+        curves = {label: [(size, found) for size in SIZES
+                          if (found := [v for v in figures.values(f'{kind}:{size}', 'ns', '') if v is not None])]
+                  for label, kind in kinds.items()}
+        made.append((name, title, plots.by_size(title, where, curves)))
+    bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target)
+            for values, row in table if values['ratios']]
+    title = 'Ours to the peer, a point a round'
+    made.insert(0, ('ratios', title, plots.ratios(title, where, bars)))
+    return [(f'{name}.svg', title) for name, title, script in made if plots.write(script, out / f'{name}.svg')]
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--plan', action='store_true')
+    parser.add_argument('--groups', type=lambda text: text.split(','))
+    parser.add_argument('--cpus', action='store_true')
+    parser.add_argument('--steady', action='store_true')
+    parser.add_argument('figures', nargs='?')
+    parser.add_argument('--out', type=pathlib.Path)
+    parser.add_argument('--json', type=pathlib.Path)
+    options = parser.parse_args(arguments)
+    if options.plan:
+        groups = plan()
+        for group in options.groups or groups:
+            if group not in groups:
+                parser.error(f"no group {group}; there are {', '.join(groups)}")
+            print(group, *groups[group])
+        return 0
+    if options.cpus:
+        found = cpus()
+        print(*found[:2])
+        return 0 if len(found) >= 2 else 1
+    if options.figures and options.steady:
+        return 0 if steady(read(options.figures)) else MOVED_STATUS
+    if not options.figures or not options.out:
+        parser.error('takes FIGURES and --out DIR, or --plan, --cpus or --steady')
+    figures = Figures(read(options.figures))
+    table = list(rows(figures))
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not shutil.which('gnuplot'):
+        figures.noted['plots'] = [{'missing': 'gnuplot is not installed (apt-get install gnuplot-nox)'}]
+    drawn = draw(table, figures, options.out) if shutil.which('gnuplot') else []
+    text = markdown(table, figures, drawn)
+    (options.out / 'compare.md').write_text(text, encoding='utf-8')
+    print(text)
+    if options.json:
+        options.json.write_text(json.dumps([values for values, _ in table], indent=2) + '\n', encoding='utf-8')
+    return MISSING_STATUS if figures.missing() else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The benchmarks' readers and table makers: what peers' tools print, whole, cut off and broken, and compare.sh itself
+between stand-ins for every program it runs. No figure is asserted that a machine could change."""
+
+import json
+import os
+import pathlib
+import random
+import stat
+import sys
+import tempfile
+
+from report import Report, run
+
+UCX = '''[1795313547.659790] [vm:5379 :0]     ucp_context.c:1849 UCX  INFO  Version 1.13.1 (loaded from /lib/libucp.so)
+iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr
+[1795313547.667900] [vm:5379 :0]      ucp_worker.c:1763 UCX  INFO    ep_cfg[0]: am(posix/memory)
+200000,0.110,0.113,0.113,67.43,67.43,8837649,8837649
+'''
+FI = '''bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
+8       100k    =100k    1.5m        0.07s     24.49       0.33       3.06
+'''
+
+# Stand-ins. The peers' tools: a server that listens until a client came, a client that prints what is in its variable.
+TOOL = '''#!{python} -SE
+import os, socket, sys
+words = sys.argv[1:]
+port = int(words[words.index('{port_option}' if '127.0.0.1' not in words else '{client_port}') + 1])
+if '127.0.0.1' in words:
+    socket.create_connection(('127.0.0.1', port)).close()
+    sys.stdout.write(eval(os.environ['{variable}'])(words))
+    sys.exit(int(os.environ.get('{variable}_STATUS', 0)))
+with socket.create_server(('0.0.0.0', port)) as server:
+    server.accept()
+'''
+OURS = '''#!/bin/sh
+[ "$STAND_IN_OURS" = fails ] && exit 3
+one_way=false ns=50
+case $1 in line | pingpong | message) one_way=true ;; esac
+# Each second time the line is elsewhere.
+if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
+latency='{"one_way":'$one_way',"median_ns":'$ns'}'
+echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"environment":{"cpu":"a stand-in"}}'
+'''
+# As the tools would print 100 ns, for the size and the count that they are asked for.
+UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\n%s,0.1,0.100,%.2f,10000000\\n' % '''
+            '''(w[w.index('-n') + 1], int(w[w.index('-s') + 1]) * 1e7 / 2**20)''')
+FI_GOOD = ('''lambda w: 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\\n'''
+           '''8       400k    =400k    6m          0.08s     80.00       0.10      10.00\\n\'''')
+
+
+def refuses(peers, tool, text, size, count):
+    try:
+        tool(text, size, count)
+    except peers.Unreadable:
+        return True
+    return False
+
+
+def check_peers(report, peers):
+    figure = peers.ucx_perftest(UCX, 8, 200000)
+    report.check(abs(figure['ns'] - 113.15) < 0.1, f'ucx_perftest: reads {figure}')
+    report.check(figure['transport'] == 'am(posix/memory)' and figure['version'] == '1.13.1',
+                 f'ucx_perftest: reads {figure}')
+    figure = peers.fi_pingpong(FI, 8, 100000)
+    report.check(abs(figure['ns'] - 326.7) < 0.1, f'fi_pingpong: reads {figure}')
+    for size, text in ((8, '8'), (1500, '1.4k'), (4096, '4k'), (10240, '10k'), (1 << 20, '1m')):
+        report.check(peers.fi_size(size) == text, f'fi_pingpong: {size} is {peers.fi_size(size)}')
+
+    for name, tool, text, count in (('ucx_perftest', peers.ucx_perftest, UCX, 200000),
+                                    ('fi_pingpong', peers.fi_pingpong, FI, 100000)):
+        for length in range(len(text)):
+            report.check(refuses(peers, tool, text[:length], 8, count), f'{name}: takes its first {length} characters')
+        for number in (0, count - 1, count * 2):
+            report.check(refuses(peers, tool, text, 8, number), f'{name}: takes {count} iterations for {number}')
+        for size in (7, 16, 1 << 20):
+            report.check(refuses(peers, tool, text, size, count), f'{name}: takes 8 B for {size}')
+        last = text.splitlines()[-1]
+        report.check(refuses(peers, tool, text + last + '\n', 8, count), f'{name}: takes two results of one run')
+        report.check(refuses(peers, tool, text.replace('24.49', '0.00').replace('8837649', '0'), 8, count),
+                     f'{name}: takes nothing a second')
+        dice = random.Random(1)
+        for _ in range(200):
+            garbage = ''.join(chr(dice.randrange(32, 256)) if dice.random() < 0.9 else '\n' for _ in range(200))
+            report.check(refuses(peers, tool, garbage, 8, count), f'{name}: takes {garbage!r}')
+    for wrong in ('am(cma/memory)', 'am(posix/memory cma/memory)', 'rma(tcp/eth0)',
+                  'am(posix/memory) rma(sysv/memory)'):
+        report.check(refuses(peers, peers.ucx_perftest, UCX.replace('am(posix/memory)', wrong), 8, 200000),
+                     f'ucx_perftest: takes a run over {wrong}')
+    for wrong in ('0.213', '0.1130.113', '-0.113', 'nan', 'inf', ''):
+        report.check(refuses(peers, peers.ucx_perftest, UCX.replace('0.113,67.43', f'{wrong},67.43'), 8, 200000),
+                     f'ucx_perftest: takes {wrong} for a latency')
+    for wrong in ('+1k     ', '-1k     ', '=99k    ', ''):
+        report.check(refuses(peers, peers.fi_pingpong, FI.replace('=100k   ', wrong), 8, 100000),
+                     f'fi_pingpong: takes {wrong} acknowledged of 100k')
+    for wrong in ('0.55', '0.', 'nan', ''):
+        report.check(refuses(peers, peers.fi_pingpong, FI.replace('0.33', wrong), 8, 100000),
+                     f'fi_pingpong: takes {wrong} for a latency')
+
+
+def check_table(report, compare):
+    def ours(per_s):
+        return {'operations_per_s': per_s, 'bytes_per_s': 8 * per_s,
+                'latency': {'one_way': True, 'median_ns': 5e8 / per_s}}
+
+    report.check(compare.normal(ours(1e7))['ns'] == 50, 'half of a round trip is not one way')
+    report.check(compare.normal({**ours(1e7), 'latency': None})['ns'] == 100, 'a stream has no ways')
+    # The median of the rounds' ratios, not the ratio of medians; a round that lacks its peer does not shift the next.
+    figures = compare.Figures({
+        'pingpong:8': [ours(1e7), ours(2e7), ours(0.5e7)],
+        'ucp_put_lat:8': [{'ns': 100, 'per_s': 1e7, 'bytes_per_s': 8e7}, {'missing': 'why'},
+                          {'ns': 400, 'per_s': 1e7, 'bytes_per_s': 8e7}],
+        'line@write': [[ours(1e7), ours(1e7)], [ours(2e7), ours(2e7)], [ours(1e7), ours(0.5e7)]],
+    })
+    found = {row.peer: values for values, row in compare.rows(figures) if row.clock}
+    report.check(found['ucp_put_lat:8']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_put_lat:8"]["ratios"]}')
+    report.check(found['ucp_put_lat:8']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
+    report.check([round(value, 3) for value in found['line']['ratios']] == [1, 1, 1.333],
+                 f'ratios to the line are {found["line"]["ratios"]}')
+    report.check(found['ucp_get:8']['ratio'] is None and found['ucp_get:8']['met'] is False,
+                 'what was not measured has met its target')
+    report.check(found['fi_pingpong:8']['met'] is None, 'a row without a target has met it')
+    figures.noted['read-many:8'] = [{**ours(1e7), 'clock_ns': 10}] * 2
+    figures.noted['ucp_get:8'] = [{'ns': 60}, {'ns': 9}]
+    found = {row.clock: values for values, row in compare.rows(figures) if row.peer == 'ucp_get:8'}
+    report.check(found[False]['ratios'] == [1], f'without the clock, ratios are {found[False]["ratios"]}')
+    report.check(list(figures.missing()) == ['ucp_put_lat:8'], f'missing are {figures.missing()}')
+    report.check('`ucp_put_lat:8` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
+                 'the table does not say what is missing')
+    report.check(not compare.steady({'line@write': [[ours(1e7), ours(0.5e7)]]}), 'a line that doubled is steady')
+    report.check(compare.steady({'line@write': [[ours(1e7), ours(0.9e7)]]}), 'a line that hardly moved is not steady')
+    names = [row.name for row in compare.ROWS]
+    report.check(len(set(names)) == len(names), 'two rows have one name')
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def check_script(report, root):
+    if len(os.sched_getaffinity(0)) < 2:
+        print('bench: compare.sh is not run: it needs two cpus')
+        return
+    with tempfile.TemporaryDirectory() as name:
+        work = pathlib.Path(name)
+        executable(work / 'build/src/programs/verbena-perf', OURS.replace('moved', str(work / 'moved')))
+        (work / 'build/build.ninja').write_text('build src/programs/verbena-perf: phony\n')
+        executable(work / 'bin/ucx_perftest', TOOL.format(python=sys.executable, port_option='-p', client_port='-p',
+                                                          variable='STAND_IN_UCX'))
+        executable(work / 'bin/fi_pingpong', TOOL.format(python=sys.executable, port_option='-B', client_port='-P',
+                                                         variable='STAND_IN_FI'))
+
+        def compare(*options, **variables):
+            environment = {**os.environ, 'PATH': f'{work / "bin"}:{os.environ["PATH"]}', 'STAND_IN_UCX': UCX_GOOD,
+                           'STAND_IN_FI': FI_GOOD, **variables}
+            for stale in ('rows.json', 'out/compare.md'):
+                (work / stale).unlink(missing_ok=True)
+            done = run([root / 'bench/compare.sh', '--rounds', 1, '--build', work / 'build', '--no-packages', '--out',
+                        work / 'out', '--json', 'rows.json', *options], cwd=work, env=environment)
+            rows = work / 'rows.json'
+            return done, json.loads(rows.read_text()) if rows.exists() else None
+
+        done, rows = compare('--groups', 'write,message')
+        # Without gnuplot there are no plots, which is not what this is about.
+        report.check(done.returncode in (0, 4) and rows is not None,
+                     f'compare.sh ended with {done.returncode}:\n{done.stdout}')
+        for row in rows or []:
+            report.check({'name', 'ours', 'peer', 'ratio', 'target', 'met', 'unit'} <= row.keys(), f'a row is {row}')
+        report.check([row['ratio'] for row in rows or []][:4] == [1, 0.5, 0.5, 0.5], f'wrong ratios: {rows}')
+        report.check((work / 'out/compare.md').exists(), 'compare.sh wrote no compare.md')
+
+        for what, variables in (('garbage', {'STAND_IN_UCX': 'lambda w: "Connection refused"'}),
+                                ('half an output', {'STAND_IN_UCX': f'lambda w: ({UCX_GOOD})(w)[:-4]'}),
+                                ('a failure', {'STAND_IN_UCX_STATUS': '7'})):
+            done, rows = compare('--groups', 'write', **variables)
+            report.check(done.returncode == 4, f'{what} of ucx_perftest: ended with {done.returncode}:\n{done.stdout}')
+            report.check(rows and rows[0]['ratio'] == 1 and rows[1]['ratio'] is None and rows[1]['met'] is False,
+                         f'{what} of ucx_perftest: rows are {rows}')
+            report.check('`ucp_put_lat:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
+
+        done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
+        report.check('repeated: 7 times, because the line moved; 1 groups kept though it did' in done.stdout,
+                     f'a line that moves: ended with {done.returncode}:\n{done.stdout}')
+        done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
+        report.check(done.returncode == 1 and rows is None,
+                     f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
+        for wrong in (['--rounds', '0'], ['--rounds'], ['--groups', 'none'], ['--nothing', '1'], ['more']):
+            done, _ = compare(*wrong)
+            report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    sys.path.insert(0, str(root / 'bench'))
+    import compare_table  # pylint: disable=import-outside-toplevel
+    import peers  # pylint: disable=import-outside-toplevel
+
+    report = Report('bench')
+    check_peers(report, peers)
+    check_table(report, compare_table)
+    check_script(report, root)
+    report.end()
+
+
+main()
