@@ -41,6 +41,7 @@ std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads)
     std::ranges::rotate(allowed, at);
   }
   std::vector<unsigned> cpus;
+  cpus.reserve(threads);
   for (unsigned i = 0; i < threads; ++i) cpus.push_back(allowed[i % allowed.size()]);
   return cpus;
 }
@@ -75,7 +76,8 @@ Result<void> PerfEnd::dial(std::uint16_t port) {
   VERBENA_TRY(control_->connect(local, control.remote(), patience_.now(), control.how()));
   VERBENA_ASSIGN(link::Lifeline lifeline, control.finish(patience_.now()));
   control_->keep(std::move(lifeline));
-  for (std::uint16_t i = 0; i < perf_wire::connections_of(run_); ++i) VERBENA_TRY(dial_one(port, i));
+  for (std::uint32_t i = 0; i < perf_wire::connections_of(run_); ++i)
+    VERBENA_TRY(dial_one(port, static_cast<std::uint16_t>(i)));
   return {};
 }
 
