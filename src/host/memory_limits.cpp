@@ -189,7 +189,7 @@ Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) 
 }
 
 Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
-  char path[kPathBytes];
+  char path[kKernelPathBytes];
   print(path, "{}/self/status", files.proc);
   const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
   const std::size_t pinned = sum_of_lines(path, {"VmPin:"}).value_or(0) * 1024;

@@ -356,7 +356,7 @@ struct SoftQp : ibv_qp {
     return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));
   }
 };
-static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 672);
+static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 704);
 inline constexpr std::size_t kMaxOffers = 4;
 
 }  // namespace verbena::nic::soft
