@@ -19,7 +19,7 @@ verbena_packages_apt() {
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
-    bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev memcached python3" ;;
+    bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
     ucx) echo ucx-utils ;;
     libfabric) echo libfabric-bin ;;
     gnuplot) echo gnuplot-nox ;;
@@ -37,7 +37,7 @@ verbena_packages_dnf() {
     build | demo) echo "$core cli11-devel libedit-devel" ;;
     test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt" ;;
-    bench) echo "$core cli11-devel libedit-devel google-benchmark-devel memcached python3" ;;
+    bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;
     libfabric) echo libfabric ;;
     gnuplot) echo gnuplot-minimal ;;

@@ -153,7 +153,11 @@ gtest perf 600 test/programs/test_programs_perf --gtest_filter='PerfRun*:PerfEnd
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
+gtest physical 120 test/remote/test_physical
 gtest message 180 test/message/test_message
+# What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
+gtest sealed 240 test/sealed/test_sealed
+gtest growth 240 test/sealed/test_growth
 # Peers that are killed, and the link that goes down and comes up again.
 VERBENA_NETDEV=d0 gtest peer_death 120 test/message/test_peer_death --gtest_filter=-HostDeath.*
 # The store in both modes of connection, and the demo's flow: a server and four clients, each a process.

@@ -1,6 +1,7 @@
 #include "engine/connection.hpp"
 
 #include "base/error.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -11,23 +12,23 @@ namespace verbena::engine {
 
 Status WindowTable::add(const nic::Window& window) noexcept {
   if (window.address + window.length < window.address) return Status::kBadArgument;
-  if (count_ == kCapacity) return Status::kLimit;
+  if (count_ == windows_.size()) return Status::kLimit;
   windows_[count_++] = window;
   return Status::kOk;
 }
 
 Status WindowTable::remove(const nic::Window& window) noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
+  for (std::size_t i = kFirst; i < count_; ++i) {
     if (windows_[i].rkey != window.rkey || windows_[i].address != window.address) continue;
     windows_[i] = windows_[--count_];
-    last_ = 0;
+    last_ = kFirst;
     return Status::kOk;
   }
   return Status::kNotFound;
 }
 
 Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
+  for (std::size_t i = kFirst; i < count_; ++i) {
     if (windows_[i].rkey != span.rkey) continue;
     last_ = i;
     return check_in(windows_[i], span, access);
@@ -114,17 +115,29 @@ void Connection::flush() noexcept {
 
 Connection::~Connection() { VERBENA_CHECK(!qp_); }
 
-Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
-  const std::uint32_t entries = completions_needed(options.sends, options.receives);
-  VERBENA_TRY(loop_.reserve(entries));
-  reserved_entries_ = entries;
+nic::QpOptions Connection::qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept {
   nic::QpOptions qp;
-  qp.send_cq = qp.recv_cq = loop_.cq();
   qp.max_send_wr = options.sends + kReserve;
   qp.max_recv_wr = std::max(options.receives, 1u);
   qp.max_send_sge = options.send_sge;
   qp.max_recv_sge = 1;
-  qp.max_inline = std::min(options.max_inline, nic().limits().max_inline);
+  qp.max_inline = std::min(options.max_inline, limits.max_inline);
+  return qp;
+}
+
+host::Footprint Connection::footprint(nic::Kind kind, const nic::Limits& limits, const QueueOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "requests that wait for a doorbell", .bytes_each = HeldRequests::bytes()});
+  pools.add("NIC", 1, nic::qp_footprint(kind, qp_options(options, limits)));
+  return pools;
+}
+
+Result<void> Connection::open(ibv_pd* pd, const QueueOptions& options) {
+  const std::uint32_t entries = completions_needed(options.sends, options.receives);
+  VERBENA_TRY(loop_.reserve(entries));
+  reserved_entries_ = entries;
+  nic::QpOptions qp = qp_options(options, nic().limits());
+  qp.send_cq = qp.recv_cq = loop_.cq();
   VERBENA_ASSIGN(ibv_qp * made, nic().create_qp(pd, qp));
   qp_ = nic::Qp(nic(), made);
   qp_num_ = made->qp_num;

@@ -46,6 +46,9 @@ class InFlight {
     VERBENA_CHECK(capacity >= 1 && capacity < wr::kNoSlot);
     for (std::uint32_t i = 0; i < capacity; ++i) slots_[i].next_free = i + 1 < capacity ? i + 1 : wr::kNoSlot;
   }
+  [[nodiscard]] static constexpr std::uint64_t bytes_for(std::uint32_t capacity) noexcept {
+    return std::uint64_t{capacity} * sizeof(Slot);
+  }
   /// A free slot, or wr::kNoSlot.
   [[nodiscard]] std::uint32_t begin() noexcept {
     const std::uint32_t slot = first_free_;
@@ -86,8 +89,8 @@ class InFlight {
   std::uint32_t live_ = 0;
 };
 
-/// Windows of the peer that are imported, so that an access is checked before it is posted.
-/// \thread owner, or setup  \alloc setup
+/// Windows of the peer that are imported, so that an access is checked before it is posted. One more may be lent by who
+/// keeps many windows of its own and finds them otherwise. \thread owner, or setup  \alloc setup
 class WindowTable {
  public:
   static constexpr std::size_t kCapacity = 64;
@@ -95,6 +98,12 @@ class WindowTable {
   [[nodiscard]] Status add(const nic::Window& window) noexcept;
   /// kNotFound when it is not there.
   [[nodiscard]] Status remove(const nic::Window& window) noexcept;
+  /// Lends a window, in place of the last one, until an access finds another or it is taken back.
+  void lend(const nic::Window& window) noexcept {
+    windows_[kLent] = window;
+    last_ = kLent;
+  }
+  void take_back() noexcept { last_ = kFirst; }
   /// kOk; kNotFound (no window has that rkey), kOutOfRange, or kRemoteAccess (the window lacks the right).
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept {
     if (last_ < count_ && windows_[last_].rkey == span.rkey) [[likely]]
@@ -112,9 +121,11 @@ class WindowTable {
   }
   [[nodiscard]] Status check_all(const RemoteSpan& span, std::uint32_t access) noexcept;
 
-  std::array<nic::Window, kCapacity> windows_{};
-  std::size_t count_ = 0;
-  std::size_t last_ = 0;
+  static constexpr std::size_t kLent = 0;
+  static constexpr std::size_t kFirst = 1;
+  std::array<nic::Window, kCapacity + 1> windows_{};
+  std::size_t count_ = 1;  ///< The lent one is always counted, and found only while it is the last.
+  std::size_t last_ = kFirst;
 };
 
 /// Whether a completion has shown that the peer was there.
@@ -141,6 +152,7 @@ class HeldRequests {
   static constexpr std::uint32_t kMaxSge = 4;
 
   HeldRequests() : places_(kCapacity) {}
+  [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
   [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
   /// Whether a request can wait here at all.
@@ -174,6 +186,12 @@ class Connection {
                                                                   std::uint32_t receives) noexcept {
     return sends + kReserve + receives;
   }
+
+  /// The queue pair that `open` asks the NIC for, without its completion queues. \thread any  \alloc none
+  [[nodiscard]] static nic::QpOptions qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept;
+  /// What a connection allocates besides itself. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const QueueOptions& options);
 
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -230,7 +248,7 @@ class Connection {
   enum class Signal : std::uint8_t {
     kSometimes,  ///< One in `signal_every`, to retire the others by count.
     kAlways,
-    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it (see `retired`).
+    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it.
   };
   /// Posts one work request with an id for `tag`. The caller has looked at send_room. False: the connection has failed.
   bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
@@ -270,8 +288,10 @@ class Connection {
     VERBENA_DCHECK(wr::position_of(id) - retired_ <= posted_ - retired_);
     retired_ = wr::position_of(id);
   }
-  /// Everything posted up to this position is complete. Wraps.
-  [[nodiscard]] std::uint32_t retired() const noexcept { return retired_; }
+  /// Whether the request posted at `position`, not long ago, is complete.
+  [[nodiscard]] bool is_retired(std::uint32_t position) const noexcept {
+    return static_cast<std::int32_t>(retired_ - position) >= 0;
+  }
   /// Of the request posted last.
   [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
   void took_receive() noexcept { ++received_; }

@@ -5,6 +5,7 @@
 #include "base/relax.hpp"
 #include "base/ticks.hpp"
 #include "engine/connection.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -26,10 +27,17 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
                 "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
                 options.max_connections, options.cqe);
-  if (options.spin.count() < 0 || options.keepalive.count() < 0)
+  constexpr std::chrono::hours kLongest{24 * 365};  // What is longer would not fit when it is added to the clock.
+  if (options.spin.count() < 0 || options.keepalive.count() < 0 || options.spin > kLongest ||
+      options.keepalive > kLongest)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
-                "spin and keepalive are times of 0 or more; got {} and {} ns", options.spin.count(),
+                "spin and keepalive are times of 0 to a year; got {} and {} ns", options.spin.count(),
                 options.keepalive.count());
+  const std::uint64_t least = std::uint64_t{options.max_connections} * Connection::completions_needed(1, 0);
+  if (options.cqe < least)
+    return fail(Status::kBadArgument, "CompletionLoop::create", 0,
+                "{} connections take at least {} completion entries each, {} together, and cqe is {}",
+                options.max_connections, Connection::completions_needed(1, 0), least, options.cqe);
   if (options.cqe > nic.limits().max_cqe)
     return fail(Status::kLimit, "CompletionLoop::create", 0,
                 "{} completion entries are asked for, and {} has at most {}: fewer connections, or less depth",
@@ -43,15 +51,26 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
   return loop;
 }
 
+host::Footprint CompletionLoop::footprint(nic::Kind kind, const LoopOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "loop", .bytes_each = sizeof(CompletionLoop)});
+  pools.add({.name = "connections by number", .count = table_entries(options), .bytes_each = sizeof(Entry)});
+  pools.add({.name = "lists of connections",
+             .count = options.max_connections,
+             .bytes_each = 2 * sizeof(Connection*) + sizeof(Doomed)});  // Holding and draining; doomed.
+  pools.add("NIC", 1, nic::cq_footprint(kind, options.cqe));
+  return pools;
+}
+
 CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
     : nic_(nic),
+      batches_(options.batch_on == BatchOn::kEveryNic || nic.kind() != nic::Kind::kSoft),
       wait_policy_(options.wait),
       spin_ticks_(ticks_in(options.spin)),
       keepalive_ticks_(ticks_in(options.keepalive)),
       keepalive_due_(std::numeric_limits<std::uint64_t>::max()),
       max_connections_(options.max_connections) {
-  // At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
-  const std::size_t entries = std::bit_ceil(std::size_t{options.max_connections} * 2);
+  const std::size_t entries = table_entries(options);
   table_.resize(entries);
   shift_ = 32 - static_cast<unsigned>(std::countr_zero(entries));
   holding_list_.reserve(options.max_connections);
@@ -166,7 +185,8 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
   polling_ = true;
   const std::uint64_t before = counters_.completions;
   counters_.completions = before + count;
-  for (unsigned first = 0; first < count;) {
+  unsigned first = 0;
+  do {
     const std::uint32_t qp_num = wc_[first].qp_num;
     unsigned end = first + 1;
     while (end < count && wc_[end].qp_num == qp_num) ++end;
@@ -177,9 +197,9 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
       counters_.strays += end - first;
     }
     first = end;
-  }
+  } while (first < count);
   polling_ = false;
-  if ((before ^ counters_.completions) >> kCompletionsPerClockLog != 0) [[unlikely]]
+  if ((before ^ (before + count)) >> kCompletionsPerClockLog != 0) [[unlikely]]
     keep_alive(ticks_now());
 }
 

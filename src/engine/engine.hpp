@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/count.hpp"
+#include "host/footprint.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/counters.hpp>
@@ -9,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +64,10 @@ enum class WaitPolicy : std::uint8_t {
 /// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
 enum class KeepaliveOn : std::uint8_t { kDevices, kEveryNic };
 
+/// Where handlers that a poll calls for several completions of one connection are in a batch. Copying a work request
+/// for the later doorbell takes some 10 ns; a device's doorbell takes more, and the soft NIC's is a function call.
+enum class BatchOn : std::uint8_t { kDevices, kEveryNic };
+
 struct LoopOptions {
   std::uint32_t max_connections = 64;
   std::uint32_t cqe = 4096;  ///< Must hold every connection's send and receive depth.
@@ -71,6 +77,7 @@ struct LoopOptions {
   /// peer that is gone, that fails after the NIC's retries. 0: never. Seen only while the loop is polled or waited for.
   std::chrono::nanoseconds keepalive{std::chrono::seconds{1}};
   KeepaliveOn keepalive_on = KeepaliveOn::kDevices;
+  BatchOn batch_on = BatchOn::kDevices;
 };
 
 /// Owns one CQ and its completion channel; the thread that calls `poll` or `wait*` owns both at that time, and every
@@ -80,6 +87,8 @@ class CompletionLoop {
  public:
   /// Errors: kBadArgument (no connections or entries), and those of Nic::create_cq and create_channel.
   [[nodiscard]] static Result<std::unique_ptr<CompletionLoop>> create(nic::Nic& nic, const LoopOptions& options);
+  /// What `create` allocates, the completion queue included. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const LoopOptions& options);
   ~CompletionLoop();
   CompletionLoop(const CompletionLoop&) = delete;
   CompletionLoop& operator=(const CompletionLoop&) = delete;
@@ -94,6 +103,8 @@ class CompletionLoop {
   /// A snapshot; counts of one moment only when the owner takes it. \thread any
   [[nodiscard]] Counters counters() const noexcept;
   [[nodiscard]] nic::Nic& nic() noexcept { return nic_; }
+  /// Whether calls of a handler for several completions are one batch.
+  [[nodiscard]] bool batches() const noexcept { return batches_; }
   /// Whether a handler is being called: then nothing may wait. \thread owner
   [[nodiscard]] bool in_handler() const noexcept { return polling_; }
 
@@ -134,6 +145,10 @@ class CompletionLoop {
   };
 
   CompletionLoop(nic::Nic& nic, const LoopOptions& options);
+  /// At most half full, so that a probe ends soon, and at least two entries, so that the shift stays below 32.
+  [[nodiscard]] static constexpr std::size_t table_entries(const LoopOptions& options) noexcept {
+    return std::bit_ceil(std::size_t{options.max_connections} * 2);
+  }
 
   // For connections.
   [[nodiscard]] ibv_cq* cq() noexcept { return cq_.get(); }
@@ -179,6 +194,7 @@ class CompletionLoop {
   bool polling_ = false;
   bool holding_ = false;     ///< holding_list_ is not empty.
   bool has_chores_ = false;  ///< draining_ or doomed_ is not empty.
+  bool batches_ = false;
   WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
   // Each has a capacity of max_connections.
   std::vector<Connection*> holding_list_;

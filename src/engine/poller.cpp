@@ -24,6 +24,14 @@ Result<std::unique_ptr<Poller>> Poller::create(nic::Nic& nic, PollerOptions opti
   return poller;
 }
 
+host::Footprint Poller::footprint(nic::Kind kind, const PollerOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "poller", .bytes_each = sizeof(Poller)});
+  pools.add({.name = "orders", .count = 2 * std::uint64_t{options.max_tasks}, .bytes_each = sizeof(Order*)});
+  pools.add("loop", 1, CompletionLoop::footprint(kind, options.loop));
+  return pools;
+}
+
 Result<void> Poller::start() {
   if (thread_.joinable()) return fail(Status::kBusy, "Poller::start", 0, "the poller runs already");
   stopping_.store(false, std::memory_order_relaxed);

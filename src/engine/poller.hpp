@@ -42,6 +42,8 @@ class Poller {
   /// `duty`, if any, outlives the poller. Errors: kBadArgument, and those of CompletionLoop::create.
   [[nodiscard]] static Result<std::unique_ptr<Poller>> create(nic::Nic& nic, PollerOptions options,
                                                               Duty* duty = nullptr);
+  /// What `create` allocates, the loop included. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const PollerOptions& options);
   ~Poller() { stop(); }
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;

@@ -1,12 +1,15 @@
 #include "host/memory_limits.hpp"
 
 #include "base/error.hpp"
+#include "host/cgroup.hpp"
 #include "host/proc_file.hpp"
 
+#include <linux/capability.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 
@@ -15,15 +18,9 @@ namespace verbena::host {
 namespace {
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
-constexpr std::size_t kPathBytes = 1024;
-
-template <std::size_t N, class... Args>
-void print(char (&to)[N], fmt::format_string<Args...> format, Args&&... args) noexcept {
-  *fmt::format_to_n(to, N - 1, format, std::forward<Args>(args)...).out = '\0';
-}
 
 std::optional<Headroom> machine_headroom(const char* proc) {
-  char path[kPathBytes];
+  char path[kKernelPathBytes];
   print(path, "{}/meminfo", proc);
   // Swap counts: memory that others leave idle moves there. An arena that is used stays in memory.
   const auto kib = sum_of_lines(path, {"MemAvailable:", "SwapFree:"});
@@ -43,7 +40,7 @@ bool more_than_one(const char* list_path) noexcept {
 /// Memory bound to one of several nodes comes from there or the OOM killer: other nodes and swap do not count. Where
 /// there is one node the machine's figures say more: they know what a balloon driver would give back.
 std::optional<Headroom> node_headroom(const char* nodes, unsigned node) {
-  char path[kPathBytes];
+  char path[kKernelPathBytes];
   print(path, "{}/has_memory", nodes);
   if (!more_than_one(path)) return std::nullopt;
   print(path, "{}/node{}/meminfo", nodes, node);
@@ -73,7 +70,7 @@ constexpr Controller kV1{
 std::uint64_t difference(std::uint64_t a, std::uint64_t b) noexcept { return a > b ? a - b : 0; }
 
 std::optional<Headroom> group_headroom(const Controller& files, const char* directory) {
-  char path[kPathBytes];
+  char path[kKernelPathBytes];
   print(path, "{}/{}", directory, files.usage);
   const auto usage = number_in_file(path);
   print(path, "{}/memory.stat", directory);
@@ -97,48 +94,11 @@ void keep_tighter(std::optional<Headroom>& kept, const std::optional<Headroom>& 
   if (other && (!kept || other->bytes < kept->bytes)) kept = other;
 }
 
-/// Every ancestor's limit binds as well. In a container the path may name directories that are not mounted here; the
-/// walk then ends at the mount itself, which is the container's own group.
-std::optional<Headroom> walk_up(const Controller& files, const char* mount, std::string_view group) {
+std::optional<Headroom> cgroup_headroom(const KernelFiles& files) {
   std::optional<Headroom> kept;
-  while (true) {
-    char directory[kPathBytes];
-    print(directory, "{}{}", mount, group);
-    keep_tighter(kept, group_headroom(files, directory));
-    const std::size_t slash = group.rfind('/');
-    if (group.empty() || slash == std::string_view::npos) return kept;
-    group = group.substr(0, slash);
-  }
-}
-
-std::string_view trimmed(std::string_view group) noexcept {
-  while (!group.empty() && (group.back() == '\n' || group.back() == '/')) group.remove_suffix(1);
-  return group;
-}
-
-std::optional<Headroom> cgroup_headroom(const char* proc, const char* cgroup) {
-  char path[kPathBytes];
-  print(path, "{}/self/cgroup", proc);
-  const File file = open_text(path);
-  if (file == nullptr) return std::nullopt;
-  std::optional<Headroom> kept;
-  char line[kPathBytes];
-  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
-    // "0::/group" is version 2; "4:cpu,memory:/group" version 1.
-    const std::string_view text(line);
-    const std::size_t first = text.find(':');
-    const std::size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
-    if (second == std::string_view::npos) continue;
-    const std::string_view controllers = text.substr(first + 1, second - first - 1);
-    const std::string_view group = trimmed(text.substr(second + 1));
-    if (controllers.empty()) {
-      keep_tighter(kept, walk_up(kV2, cgroup, group));
-    } else if (controllers.find("memory") != std::string_view::npos) {
-      char mount[kPathBytes];
-      print(mount, "{}/memory", cgroup);
-      keep_tighter(kept, walk_up(kV1, mount, group));
-    }
-  }
+  for_each_cgroup(files, "memory", [&](CgroupVersion version, const char* directory) {
+    keep_tighter(kept, group_headroom(version == CgroupVersion::k2 ? kV2 : kV1, directory));
+  });
   return kept;
 }
 
@@ -152,6 +112,21 @@ std::size_t soft_limit(int resource) noexcept {
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return std::numeric_limits<std::size_t>::max();
   return limit.rlim_cur;
+}
+
+/// Whether CAP_IPC_LOCK is among the process's effective capabilities, as its status file has them.
+bool may_lock_at_will(const char* status_path) noexcept {
+  constexpr std::string_view kKey = "CapEff:\t";
+  const File file = open_text(status_path);
+  char line[256];
+  while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+    const std::string_view text(line);
+    if (!text.starts_with(kKey)) continue;
+    std::uint64_t capabilities = 0;
+    std::from_chars(text.data() + kKey.size(), text.data() + text.size(), capabilities, 16);
+    return (capabilities >> CAP_IPC_LOCK & 1) != 0;
+  }
+  return false;
 }
 
 bool address_space_lacks(std::size_t size_bytes) noexcept {
@@ -178,9 +153,19 @@ Error headroom_error(const char* call, int system_errno, std::size_t size_bytes,
 
 std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files) {
   auto kept = machine_headroom(files.proc);
-  keep_tighter(kept, cgroup_headroom(files.proc, files.cgroup));
+  keep_tighter(kept, cgroup_headroom(files));
   if (node) keep_tighter(kept, node_headroom(files.nodes, *node));
   return kept;
+}
+
+std::size_t free_hugepage_bytes(const char* directory) {
+  std::size_t bytes = 0;
+  for (const unsigned kib : {2048U, 1048576U}) {
+    char path[kKernelPathBytes];
+    print(path, "{}/hugepages-{}kB/free_hugepages", directory, kib);
+    bytes += number_in_file(path).value_or(0) * kib * 1024;
+  }
+  return bytes;
 }
 
 Result<void> check_process_limits(std::size_t size_bytes) {
@@ -201,6 +186,18 @@ Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) 
   const std::size_t needed = size_bytes + size_bytes / 512;
   if (!headroom || needed <= headroom->bytes) return {};
   return std::unexpected(headroom_error("madvise", ENOMEM, size_bytes, *headroom));
+}
+
+Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
+  char path[kPathBytes];
+  print(path, "{}/self/status", files.proc);
+  const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
+  const std::size_t pinned = sum_of_lines(path, {"VmPin:"}).value_or(0) * 1024;
+  if (size_bytes <= difference(limit, pinned) || may_lock_at_will(path)) return {};
+  return fail(Status::kLimit, "check_pinning", ENOMEM,
+              "{} KiB would be pinned beside the {} KiB that are, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
+              "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",
+              size_bytes >> 10, pinned >> 10, limit >> 10);
 }
 
 Error memory_error(const char* call, int system_errno, std::size_t size_bytes, std::optional<unsigned> node) {

@@ -20,6 +20,7 @@ struct KernelFiles {
   const char* proc = "/proc";
   const char* cgroup = "/sys/fs/cgroup";
   const char* nodes = "/sys/devices/system/node";
+  const char* infiniband = "/sys/class/infiniband";
 };
 
 /// The tightest of MemAvailable (with free swap), the memory limits of this process's cgroups, and what `node` has
@@ -27,10 +28,16 @@ struct KernelFiles {
 /// \thread any  \alloc setup
 [[nodiscard]] std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files = {});
 
+/// Bytes of the machine's hugetlb pools that nobody has, of all page sizes. They are not in the headroom. \thread any
+[[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
+
 /// kNoMemory when RLIMIT_AS, kLimit when RLIMIT_FSIZE forbids a memfd and mapping of `size_bytes`. \thread any
 [[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);
 /// kNoMemory when `size_bytes` exceed the headroom: touching that much would end in the OOM killer. \thread any
 [[nodiscard]] Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node);
+/// kLimit when a device's pinning `size_bytes` more would go past RLIMIT_MEMLOCK: every registration counts, of pages
+/// that are pinned already too. It does not bind a process with CAP_IPC_LOCK. \thread any
+[[nodiscard]] Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files = {});
 /// The error for a call that came back with ENOMEM, naming the tightest limit there is. \thread any
 [[nodiscard]] Error memory_error(const char* call, int system_errno, std::size_t size_bytes,
                                  std::optional<unsigned> node);

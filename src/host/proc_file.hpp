@@ -1,6 +1,8 @@
 // Reading the kernel's small text files.
 #pragma once
 
+#include "base/error.hpp"
+
 #include <cctype>
 #include <charconv>
 #include <cstdint>
@@ -8,8 +10,17 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace verbena::host {
+
+inline constexpr std::size_t kKernelPathBytes = 1024;
+
+/// Formats into an array, cut at its end.
+template <std::size_t N, class... Args>
+void print(char (&to)[N], fmt::format_string<Args...> format, Args&&... args) noexcept {
+  *fmt::format_to_n(to, N - 1, format, std::forward<Args>(args)...).out = '\0';
+}
 
 struct CloseFile {
   void operator()(std::FILE* file) const noexcept { std::fclose(file); }

@@ -41,6 +41,17 @@ std::size_t words_of_set(std::uint64_t bits) noexcept {
   return sum;
 }
 
+/// One bit more than there are whole blocks: the buddy of the last block is looked up even where it does not exist.
+std::uint64_t bits_for(std::uint64_t units, unsigned order) noexcept { return (units >> order) + 1; }
+
+/// Of the sets of all orders.
+std::size_t words_of_sets(std::uint64_t units) noexcept {
+  std::size_t sum = 0;
+  for (unsigned order = 0; order < static_cast<unsigned>(std::bit_width(units)); ++order)
+    sum += words_of_set(bits_for(units, order));
+  return sum;
+}
+
 std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << (index & 63); }
 
 }  // namespace
@@ -95,14 +106,11 @@ struct SlabPool::State {
     return block;
   }
 
-  /// One bit more than there are whole blocks: the buddy of the last block is looked up even where it does not exist.
-  [[nodiscard]] std::uint64_t bits_of(unsigned order) const noexcept { return (units >> order) + 1; }
-
   void lay_out() noexcept {
     std::uint64_t* next = words.get();
     for (unsigned order = 0; order < orders; ++order) {
       FreeSet& set = free[order];
-      std::uint64_t bits = bits_of(order);
+      std::uint64_t bits = bits_for(units, order);
       do {
         VERBENA_CHECK(set.depth < kMaxLevels);
         set.levels[set.depth++] = next;
@@ -161,6 +169,11 @@ struct SlabPool::State {
   }
 };
 
+std::size_t SlabPool::bookkeeping_bytes(std::size_t range_bytes) noexcept {
+  const std::uint64_t units = range_bytes / kUnit;
+  return sizeof(State) + words_of_sets(units) * sizeof(std::uint64_t) + static_cast<std::size_t>(units);
+}
+
 SlabPool::SlabPool(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 SlabPool::SlabPool(SlabPool&&) noexcept = default;
 SlabPool& SlabPool::operator=(SlabPool&&) noexcept = default;
@@ -173,14 +186,12 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
                 kMinBlockBytes, kMinBlockBytes, range.size());
   }
   std::unique_ptr<State> state(new (std::nothrow) State);
-  std::size_t words = 0;
   if (state != nullptr) {
     state->base = range.data();
     state->units = range.size() / kUnit;
     state->orders = static_cast<unsigned>(std::bit_width(state->units));
-    for (unsigned order = 0; order < state->orders; ++order) words += words_of_set(state->bits_of(order));
     // Zeroed here, so that no page of it faults later. About 1.25 bytes a unit, 2 % of the range.
-    state->words.reset(new (std::nothrow) std::uint64_t[words]());
+    state->words.reset(new (std::nothrow) std::uint64_t[words_of_sets(state->units)]());
     state->live.reset(new (std::nothrow) std::uint8_t[static_cast<std::size_t>(state->units)]());
   }
   if (state == nullptr || state->words == nullptr || state->live == nullptr) {

@@ -29,6 +29,9 @@ class SlabPool {
   /// Errors: kBadArgument (range under 64 B, or not 64-byte aligned), kNoMemory.
   [[nodiscard]] static Result<SlabPool> create(std::span<std::byte> range);
 
+  /// What `create` allocates for a range of that many bytes. \thread any  \alloc none
+  [[nodiscard]] static std::size_t bookkeeping_bytes(std::size_t range_bytes) noexcept;
+
   SlabPool(SlabPool&&) noexcept;
   SlabPool& operator=(SlabPool&&) noexcept;
   ~SlabPool();

@@ -1,7 +1,8 @@
 #include "host/topology.hpp"
 
-#include "base/check.hpp"
 #include "base/error.hpp"
+#include "host/cgroup.hpp"
+#include "host/proc_file.hpp"
 
 #include <hwloc.h>
 #include <pthread.h>
@@ -9,11 +10,16 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <tuple>
+#include <utility>
 
 namespace verbena::host {
 
@@ -61,19 +67,48 @@ struct DestroyTopology {
 };
 using Machine = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
-Machine load_machine() noexcept {
+Machine new_machine() noexcept {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
   Machine machine(raw);
+  // What the cgroup forbids is wanted too, so that a plan can tell why there are few cores.
+  return hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0 ? std::move(machine) : nullptr;
+}
+
+/// Devices of this machine are looked up in sysfs instead, as hwloc would: that takes it 17 ms.
+Machine load_this_machine() noexcept {
+  Machine machine = new_machine();
+  if (machine == nullptr || hwloc_topology_load(machine.get()) != 0) return nullptr;
   // A topology from a file (HWLOC_XMLFILE) describes another machine: its cpus cannot be pinned to here.
-  if (hwloc_topology_load(raw) != 0 || hwloc_topology_is_thissystem(raw) == 0) return nullptr;
+  return hwloc_topology_is_thissystem(machine.get()) != 0 ? std::move(machine) : nullptr;
+}
+
+Result<Machine> load_described(const MachineDescription& description) {
+  Machine machine = new_machine();
+  if (machine == nullptr) return fail(Status::kNoMemory, "hwloc_topology_init", ENOMEM, "no memory for a topology");
+  // hwloc wants a terminating zero.
+  const std::string text(description.xml.empty() ? description.synthetic : description.xml);
+  int set = 0;
+  if (description.xml.empty()) {
+    set = hwloc_topology_set_synthetic(machine.get(), text.c_str());
+  } else {
+    set = hwloc_topology_set_xmlbuffer(machine.get(), text.c_str(), static_cast<int>(text.size()) + 1);
+    hwloc_topology_set_io_types_filter(machine.get(), HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  }
+  if (set != 0 || hwloc_topology_load(machine.get()) != 0)
+    return fail(Status::kBadArgument, "hwloc_topology_load", EINVAL, "hwloc does not understand the description");
   return machine;
 }
 
-std::optional<unsigned> first_allowed(hwloc_const_bitmap_t cpus, const CpuMask& mask) noexcept {
-  for (int cpu = hwloc_bitmap_first(cpus); cpu >= 0; cpu = hwloc_bitmap_next(cpus, cpu))
-    if (mask.has(static_cast<unsigned>(cpu))) return static_cast<unsigned>(cpu);
-  return std::nullopt;
+unsigned weight(hwloc_const_bitmap_t set) noexcept {
+  return static_cast<unsigned>(std::max(hwloc_bitmap_weight(set), 0));
+}
+
+std::vector<unsigned> members(hwloc_const_bitmap_t set) {
+  std::vector<unsigned> indices;
+  for (int i = hwloc_bitmap_first(set); i >= 0; i = hwloc_bitmap_next(set, i))
+    indices.push_back(static_cast<unsigned>(i));
+  return indices;
 }
 
 unsigned package_of(hwloc_topology* machine, hwloc_obj* core) noexcept {
@@ -81,53 +116,224 @@ unsigned package_of(hwloc_topology* machine, hwloc_obj* core) noexcept {
   return package == nullptr || package->os_index == HWLOC_UNKNOWN_INDEX ? 0 : package->os_index;
 }
 
-std::vector<Core> cores_of(hwloc_topology* machine, const CpuMask& mask) {
-  std::vector<Core> cores;
-  // Some virtual machines do not tell cores from hardware threads; there every thread counts as one.
-  const bool has_cores = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE) > 0;
-  const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-  for (hwloc_obj* at = hwloc_get_next_obj_by_type(machine, type, nullptr); at != nullptr;
-       at = hwloc_get_next_obj_by_type(machine, type, at)) {
-    const auto cpu = first_allowed(at->cpuset, mask);
-    if (!cpu) continue;
-    const int node = at->nodeset == nullptr ? -1 : hwloc_bitmap_first(at->nodeset);
-    cores.push_back({*cpu, node < 0 ? 0 : static_cast<unsigned>(node), package_of(machine, at)});
-  }
-  std::ranges::sort(cores, {}, [](const Core& core) { return std::tuple(core.node, core.package, core.cpu); });
-  return cores;
+bool contains(std::span<const unsigned> sorted, unsigned value) noexcept {
+  return std::ranges::binary_search(sorted, value);
 }
 
-std::vector<Core> cores_of(const CpuMask& mask) {
-  std::vector<Core> cores;
-  for (unsigned cpu = 0; cpu < mask.size(); ++cpu)
-    if (mask.has(cpu)) cores.push_back({.cpu = cpu});
-  return cores;
+/// "0-3,8" as the kernel writes it. Cut at 4096 entries.
+std::vector<unsigned> parse_list(std::string_view text) {
+  constexpr std::size_t kMost = 4096;
+  std::vector<unsigned> values;
+  while (!text.empty() && values.size() < kMost) {
+    const std::size_t comma = text.find(',');
+    const std::string_view range = text.substr(0, comma);
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    const auto from = first_number(range);
+    if (!from) continue;
+    const std::size_t dash = range.find('-');
+    const auto to = dash == std::string_view::npos ? from : first_number(range.substr(dash));
+    for (std::uint64_t value = *from; to && value <= *to && value < kMostMaskCpus && values.size() < kMost; ++value)
+      values.push_back(static_cast<unsigned>(value));
+  }
+  return values;
+}
+
+std::string line_of(const char* path) {
+  const File file = open_text(path);
+  char line[1024];
+  return file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr ? line : "";
+}
+
+/// "200000 100000", or "max 100000", or two files of version 1, where -1 is none.
+std::optional<unsigned> quota_of(CgroupVersion version, const char* directory) {
+  char path[kKernelPathBytes];
+  std::string quota, period;
+  if (version == CgroupVersion::k2) {
+    print(path, "{}/cpu.max", directory);
+    quota = line_of(path);
+    const std::size_t blank = quota.find(' ');
+    if (blank != std::string::npos) period = quota.substr(blank);
+    quota.resize(std::min(blank, quota.size()));
+  } else {
+    print(path, "{}/cpu.cfs_quota_us", directory);
+    quota = line_of(path);
+    print(path, "{}/cpu.cfs_period_us", directory);
+    period = line_of(path);
+  }
+  const auto part = first_number(quota), whole = first_number(period);
+  if (!part || !whole || *whole == 0 || quota.starts_with('-')) return std::nullopt;
+  return static_cast<unsigned>(std::min<std::uint64_t>(*part, 1U << 30) * 100 / *whole);
+}
+
+std::optional<unsigned> tightest_quota(const KernelFiles& files) {
+  std::optional<unsigned> tightest;
+  for_each_cgroup(files, "cpu", [&](CgroupVersion version, const char* directory) {
+    const auto quota = quota_of(version, directory);
+    if (quota && (!tightest || *quota < *tightest)) tightest = quota;
+  });
+  return tightest;
 }
 
 }  // namespace
 
-Result<Topology> Topology::read() {
-  VERBENA_ASSIGN(const CpuMask mask, CpuMask::of_this_thread());
-  Topology topology;
-  try {
-    if (const Machine machine = load_machine()) {
-      topology.cores_ = cores_of(machine.get(), mask);
-      topology.node_count_ =
-          static_cast<unsigned>(std::max(1, hwloc_get_nbobjs_by_type(machine.get(), HWLOC_OBJ_NUMANODE)));
+/// Fills a topology from what hwloc and the mask say.
+struct Topology::Reader {
+  Topology& topology;
+  std::span<const unsigned> mask;  ///< In order.
+
+  void take(hwloc_topology* machine) {
+    take_nodes(machine);
+    take_cpus(machine);
+    take_cores(machine);
+    take_devices(machine);
+  }
+
+  void take_nodes(hwloc_topology* machine) {
+    const hwloc_const_nodeset_t allowed = hwloc_topology_get_allowed_nodeset(machine);
+    for (hwloc_obj* at = nullptr; (at = hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_NUMANODE, at)) != nullptr;) {
+      topology.nodes_.push_back({.id = at->os_index,
+                                 .memory_bytes = at->attr->numanode.local_memory,
+                                 .allowed = hwloc_bitmap_isset(allowed, at->os_index) != 0});
     }
-    if (topology.cores_.empty()) topology.cores_ = cores_of(mask);
+    std::ranges::sort(topology.nodes_, {}, &Node::id);
+  }
+
+  void take_cpus(hwloc_topology* machine) {
+    const hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(machine);
+    topology.counts_ = {.there = weight(hwloc_topology_get_complete_cpuset(machine)),
+                        .online = weight(hwloc_topology_get_topology_cpuset(machine))};
+    for (hwloc_obj* at = nullptr; (at = hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_PU, at)) != nullptr;) {
+      const unsigned cpu = at->os_index;
+      topology.node_of_cpu_.emplace_back(cpu, node_of(at));
+      if (hwloc_bitmap_isset(allowed, cpu) == 0) continue;
+      ++topology.counts_.allowed;
+      if (contains(mask, cpu)) ++topology.counts_.usable;
+    }
+    std::ranges::sort(topology.node_of_cpu_);
+  }
+
+  /// The nearest with memory: beside it there may be one of high-bandwidth memory, or one without any.
+  [[nodiscard]] unsigned node_of(const hwloc_obj* at) const noexcept {
+    int first = -1;
+    for (int i = hwloc_bitmap_first(at->nodeset); i >= 0; i = hwloc_bitmap_next(at->nodeset, i)) {
+      if (first < 0) first = i;
+      const Node* node = topology.find_node(static_cast<unsigned>(i));
+      if (node != nullptr && node->has_memory()) return node->id;
+    }
+    return first < 0 ? 0 : static_cast<unsigned>(first);
+  }
+
+  void take_cores(hwloc_topology* machine) {
+    // Some virtual machines do not tell cores from hardware threads; there every thread counts as one.
+    const bool has_cores = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE) > 0;
+    const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    const hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(machine);
+    for (hwloc_obj* at = nullptr; (at = hwloc_get_next_obj_by_type(machine, type, at)) != nullptr;) {
+      Core core{.node = node_of(at), .package = package_of(machine, at), .threads = 0};
+      core.threads_there = weight(at->cpuset);
+      core.id = static_cast<unsigned>(std::max(hwloc_bitmap_first(at->complete_cpuset), 0));
+      for (const unsigned cpu : members(at->cpuset)) {
+        if (hwloc_bitmap_isset(allowed, cpu) == 0 || !contains(mask, cpu)) continue;
+        if (core.threads++ == 0) core.cpu = cpu;
+      }
+      if (core.threads != 0) topology.cores_.push_back(core);
+    }
+    std::ranges::sort(topology.cores_, {},
+                      [](const Core& core) { return std::tuple(core.node, core.package, core.cpu); });
+  }
+
+  void take_devices(hwloc_topology* machine) {
+    for (hwloc_obj* at = nullptr; (at = hwloc_get_next_osdev(machine, at)) != nullptr;) {
+      if (at->attr->osdev.type != HWLOC_OBJ_OSDEV_OPENFABRICS || at->name == nullptr) continue;
+      const hwloc_obj* where = hwloc_get_non_io_ancestor_obj(machine, at);
+      topology.add_device(at->name, members(where->nodeset));
+    }
+  }
+
+  /// Without hwloc the mask is all that is known.
+  void take_mask() {
+    for (const unsigned cpu : mask) {
+      topology.cores_.push_back({.cpu = cpu, .id = cpu});
+      topology.node_of_cpu_.emplace_back(cpu, 0U);
+    }
+    const auto count = static_cast<unsigned>(mask.size());
+    topology.counts_ = {.there = count, .online = count, .allowed = count, .usable = count};
+  }
+
+  [[nodiscard]] Result<void> finish() {
+    if (topology.cores_.empty()) take_mask();
+    if (!topology.cores_.empty()) return {};
+    return fail(Status::kSystem, "sched_getaffinity", 0, "neither hwloc nor the affinity mask names a cpu to run on");
+  }
+};
+
+Result<Topology> Topology::read(const KernelFiles& files) {
+  VERBENA_ASSIGN(const CpuMask set, CpuMask::of_this_thread());
+  try {
+    std::vector<unsigned> mask;
+    for (unsigned cpu = 0; cpu < set.size(); ++cpu)
+      if (set.has(cpu)) mask.push_back(cpu);
+    Topology topology;
+    Reader reader{topology, mask};
+    if (const Machine machine = load_this_machine()) reader.take(machine.get());
+    VERBENA_TRY(reader.finish());
+    topology.read_devices(files.infiniband);
+    topology.quota_percent_ = tightest_quota(files);
+    return topology;
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, "Topology::read", ENOMEM, "no memory for the list of cores");
   }
-  if (topology.cores_.empty()) {
-    return fail(Status::kSystem, "sched_getaffinity", 0, "neither hwloc nor the affinity mask names a cpu to run on");
-  }
-  return topology;
 }
 
-const Core& Topology::core_for_poller(unsigned n) const noexcept {
-  VERBENA_CHECK(!cores_.empty());
-  return cores_[cores_.size() - 1 - n % cores_.size()];
+Result<Topology> Topology::describe(const MachineDescription& description) {
+  try {
+    std::vector<unsigned> mask(description.mask.begin(), description.mask.end());
+    std::ranges::sort(mask);
+    mask.erase(std::ranges::unique(mask).begin(), mask.end());
+    Topology topology;
+    Reader reader{topology, mask};
+    if (!description.synthetic.empty() || !description.xml.empty()) {
+      VERBENA_ASSIGN(const Machine machine, load_described(description));
+      reader.take(machine.get());
+    }
+    VERBENA_TRY(reader.finish());
+    topology.quota_percent_ = description.quota_percent;
+    return topology;
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, "Topology::describe", ENOMEM, "no memory for the list of cores");
+  }
+}
+
+unsigned Topology::node_count() const noexcept { return std::max(1U, static_cast<unsigned>(nodes_.size())); }
+
+const Node* Topology::find_node(unsigned id) const noexcept {
+  const auto at = std::ranges::find(nodes_, id, &Node::id);
+  return at == nodes_.end() ? nullptr : &*at;
+}
+
+Locality Topology::locality_of(std::string_view name) const {
+  const auto at = std::ranges::find(devices_, name, &Locality::device);
+  return at == devices_.end() ? Locality{.device = std::string(name), .nodes = {}} : *at;
+}
+
+/// A device that is as near to every node as to any other is near to none.
+void Topology::add_device(std::string_view name, std::vector<unsigned> nodes) {
+  if (nodes.size() >= nodes_.size()) nodes.clear();
+  devices_.push_back({.device = std::string(name), .nodes = std::move(nodes)});
+}
+
+void Topology::read_devices(const char* directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const std::string device = at->path() / "device";
+    std::vector<unsigned> nodes;
+    // -1, and in virtual machines often a wrong 0: the cpus say more. A virtual device has neither file.
+    const std::vector<unsigned> cpus = parse_list(line_of((device + "/local_cpulist").c_str()));
+    for (const auto& [cpu, node] : node_of_cpu_)
+      if (contains(cpus, cpu) && std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
+    std::ranges::sort(nodes);
+    add_device(at->path().filename().native(), std::move(nodes));
+  }
 }
 
 Result<void> pin_this_thread(unsigned cpu) {

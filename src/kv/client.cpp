@@ -41,9 +41,39 @@ std::uint64_t random_word() noexcept {
   return word | 1;
 }
 
+message::Options channel_options(const ClientOptions& options) noexcept {
+  message::Options channel;
+  channel.depth = wire::channel_depth(options.depth);
+  channel.max_operations = options.depth + kSparePieces;
+  channel.attach = message::Attach::kByCaller;
+  return channel;
+}
+
+/// Sized before the server has told how many workers it has.
+engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits& limits) noexcept {
+  return {.max_connections = kMaxWorkers,
+          .cqe = std::min(message::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
+          .spin = options.spin};
+}
+
 }  // namespace
 
 // --- setup
+
+host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limits, const ClientOptions& options,
+                                         unsigned workers) {
+  host::Footprint pools;
+  pools.add({.name = "staging and buffers",
+             .kind = host::PoolKind::kRegistered,
+             .bytes_each = kStagingBytes + options.buffer_bytes});
+  pools.add({.name = "client", .bytes_each = sizeof(PollingClient)});
+  // The operation, and its places in free_, done_ and staged_.
+  pools.add(
+      {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 3 * sizeof(std::uint32_t)});
+  pools.add("loop", 1, engine::CompletionLoop::footprint(kind, loop_options(options, limits)));
+  pools.add("channels", workers, message::footprint(kind, limits, channel_options(options)));
+  return pools;
+}
 
 PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word()) {}
 
@@ -92,17 +122,10 @@ std::unexpected<Error> PollingClient::tried(const Error& error) const noexcept {
 }
 
 Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline deadline) {
-  message::Options options;
-  options.depth = wire::channel_depth(options_.depth);
-  options.max_operations = options_.depth + kSparePieces;
-  options.attach = message::Attach::kByCaller;
+  const message::Options options = channel_options(options_);
   if (!loop_) {
-    // Sized before the server has told how many workers it has.
-    VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(
-                              fabric_->nic(), {.max_connections = kMaxWorkers,
-                                               .cqe = std::min(message::completions_needed(options) * kMaxWorkers,
-                                                               fabric_->nic().limits().max_cqe),
-                                               .spin = options_.spin}));
+    VERBENA_ASSIGN(loop_,
+                   engine::CompletionLoop::create(fabric_->nic(), loop_options(options_, fabric_->nic().limits())));
   }
   VERBENA_ASSIGN(auto channel, message::Channel::create(*loop_, pd_.get(), options, *this));
   const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};

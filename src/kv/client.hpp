@@ -65,12 +65,16 @@ struct Operation {
 
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_staged ? kChunkBytes : kPieceBytes; }
 };
+static_assert(sizeof(Operation) == 128 + kMaxKeyBytes, "what every operation touches is two cache lines");
 
 class PollingClient final : public Client, private message::Handler {
  public:
   explicit PollingClient(const ClientOptions& options);
   ~PollingClient() override;
   [[nodiscard]] Result<void> connect();
+  /// What a client of a server of `workers` workers allocates. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const ClientOptions& options, unsigned workers);
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;

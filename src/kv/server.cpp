@@ -1,6 +1,7 @@
 #include "base/error.hpp"
-#include "host/topology.hpp"
+#include "host/placement.hpp"
 #include "kv/clients.hpp"
+#include "kv/plan.hpp"
 #include "kv/wire.hpp"
 #include "kv/worker.hpp"
 #include "link/fabric.hpp"
@@ -23,58 +24,15 @@
 namespace verbena::kv {
 namespace {
 
-/// Clients in their handshake at the same time. Each step of one has a deadline, so this many silent ones hold up the
-/// others for a step at most.
-constexpr unsigned kHandshakers = 4;
 constexpr std::size_t kMaxWaiting = 256;
 constexpr std::chrono::milliseconds kStepTimeout{1000};
 /// For finding the device of an address.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
-/// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
-constexpr unsigned kSpareSessions = kHandshakers + 4;
-/// Bytes of item memory that are thought to belong to one item when max_items is not given.
-constexpr std::size_t kBytesPerItem = 256;
-
-template <class Value>
-Result<void> check_range(const char* name, Value value, Value least, Value most) {
-  if (value >= least && value <= most) return {};
-  return fail(Status::kBadArgument, "Server::start", 0, "{} is {}: it must be {} to {}", name, value, least, most);
-}
-
-Result<void> check(const ServerOptions& options) {
-  constexpr std::size_t kMiB = std::size_t{1} << 20;
-  VERBENA_TRY(check_range<std::size_t>("memory_bytes", options.memory_bytes, kMiB, kMiB << 20));
-  VERBENA_TRY(check_range("workers", options.workers, 1u, 64u));
-  VERBENA_TRY(check_range("max_clients", options.max_clients, 1u, 1024u));
-  VERBENA_TRY(check_range("depth", options.depth, 1u, 1024u));
-  VERBENA_TRY(check_range<std::size_t>("lease_bytes", options.lease_bytes, 64 << 10, kMiB << 10));
-  VERBENA_TRY(check_range<std::int64_t>("grace (ms)", options.grace.count(), 1, 60'000));
-  VERBENA_TRY(check_range<std::int64_t>("spin (us)", options.spin.count(), 0, 1'000'000));
-  VERBENA_TRY(check_range<std::size_t>("max_items", options.max_items, 0, std::size_t{1} << 40));
-  const std::size_t share = options.memory_bytes / options.workers;
-  if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
-    return fail(
-        Status::kBadArgument, "Server::start", 0,
-        "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
-        options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
-  return {};
-}
-
 std::uint64_t random_word() noexcept {
   std::uint64_t word = 0;
   // Of this size it cannot be cut short, and only before the machine's first entropy could it fail.
   if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
   return word | 1;
-}
-
-message::Options channel_options(const ServerOptions& options) {
-  message::Options channel;
-  channel.depth = wire::channel_depth(options.depth);
-  channel.lease_bytes = options.lease_bytes;
-  channel.max_reads = 1;
-  channel.max_operations = 1;
-  channel.attach = message::Attach::kByCaller;
-  return channel;
 }
 
 class PollingServer final : public Server, private WorkerHost {
@@ -114,6 +72,7 @@ class PollingServer final : public Server, private WorkerHost {
   std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
   std::unique_ptr<link::Listener> listener_;
+  host::HeldPlacement placement_;  ///< The workers' cores are this server's until they are gone.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::array<char, 1024> description_{};
 
@@ -125,13 +84,14 @@ class PollingServer final : public Server, private WorkerHost {
 };
 
 Result<void> PollingServer::start() {
-  VERBENA_TRY(check(options_));
+  VERBENA_TRY(check_options(options_));
   VERBENA_ASSIGN(fabric_, link::Fabric::open({.transport = options_.transport,
                                               .role = link::Role::kServer,
                                               .address = options_.address,
                                               .port = options_.port,
                                               .allowed_uids = options_.allowed_uids},
                                              Deadline::after(kFabricTimeout)));
+  VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
   VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
   VERBENA_ASSIGN(ibv_pd * pd, fabric_->nic().alloc_pd());
   pd_ = nic::Pd(fabric_->nic(), pd);
@@ -142,27 +102,13 @@ Result<void> PollingServer::start() {
 
 Result<void> PollingServer::create_workers() {
   VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
-  const std::size_t share = options_.memory_bytes / options_.workers / 4096 * 4096;
-  const std::size_t max_items = options_.max_items != 0 ? options_.max_items : options_.memory_bytes / kBytesPerItem;
+  VERBENA_ASSIGN(placement_, host::claim_placement(topology, placement_request(options_, topology, fabric_->nic())));
+  VERBENA_TRY(check_memory(footprint(options_, placement_.plan, fabric_->nic().kind(), fabric_->nic().limits())));
   const std::uint64_t seed = random_word();
   for (unsigned i = 0; i < options_.workers; ++i) {
-    const host::Core& core = topology.core_for_poller(i);
-    WorkerOptions worker{
-        .index = i,
-        .memory_bytes = share,
-        .require_hugepages = options_.require_hugepages,
-        // Hashing spreads the keys unevenly: a quarter more than its part, all of it for one worker.
-        .max_items = options_.workers == 1 ? max_items : std::min(max_items, max_items / options_.workers * 5 / 4 + 64),
-        .max_value_bytes = options_.max_value_bytes,
-        .grace = options_.grace,
-        .spin = options_.spin,
-        .max_sessions = options_.max_clients + kSpareSessions,
-        .depth = options_.depth,
-        .channel = channel_options(options_),
-        .hash_seed = seed,
-        .versions = &versions_};
-    if (options_.pin_workers) worker.cpu = core.cpu;
-    if (options_.pin_workers && topology.node_count() > 1) worker.node = core.node;
+    WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
+    worker.hash_seed = seed;
+    worker.versions = &versions_;
     VERBENA_ASSIGN(auto made, Worker::create(fabric_->nic(), pd_.get(), worker, *this));
     workers_.push_back(std::move(made));
   }
@@ -192,17 +138,17 @@ void PollingServer::describe() noexcept {
                        host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "",
                        pages.reason, pages.reason[0] != '\0' ? ")" : "")
           .out;
+  const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), format, std::forward<Args>(args)...).out;
+    at = std::min(at, end);
+  };
   for (const auto& worker : workers_) {
-    const auto left = static_cast<std::size_t>(end - at);
     const WorkerOptions& options = worker->options();
-    if (options.cpu) {
-      at = fmt::format_to_n(at, left, " {}", *options.cpu).out;
-    } else {
-      at = fmt::format_to_n(at, left, " any").out;
-    }
-    if (at >= end) break;
-    if (options.node) at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), " (node {})", *options.node).out;
+    options.cpu ? add(" {}", *options.cpu) : add(" any");
+    if (options.node) add(" (node {})", *options.node);
   }
+  // Why somebody waits by events; the rest is `verbena-info --plan`'s.
+  if (placement_.plan.cores() < options_.workers) add("; {}", placement_.plan.words.back());
 }
 
 verbena::Counters PollingServer::counters() const noexcept {
@@ -319,7 +265,7 @@ void PollingServer::welcome(link::Incoming& incoming) noexcept {
 // Until the last step nothing of the channel is known to the worker, so a peer that stalls or fails costs nobody else.
 Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHello& hello) {
   Worker& worker = *workers_[hello.worker];
-  auto session = std::make_unique<Session>(worker, hello.client, options_.depth + 2);
+  auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
   VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
   const wire::ServerHello answer = hello_of(worker);
   VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));

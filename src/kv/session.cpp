@@ -15,6 +15,13 @@ Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
       backlog_(depth * kReplyBytes),
       backlog_bytes_(depth) {}
 
+host::Footprint Session::footprint(unsigned depth) {
+  host::Footprint pools;
+  pools.add({.name = "session", .bytes_each = sizeof(Session)});
+  pools.add({.name = "replies without credit", .count = depth, .bytes_each = kReplyBytes + sizeof(std::size_t)});
+  return pools;
+}
+
 Session::~Session() {
   channel_.reset();  // First: its end may still call this handler.
   store_.abandon(large_.pending);

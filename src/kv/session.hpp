@@ -20,6 +20,8 @@ class Session final : public message::Handler {
  public:
   /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
   Session(Worker& worker, std::uint64_t client, unsigned depth);
+  /// What it allocates, its channel excluded. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(unsigned depth);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

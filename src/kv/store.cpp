@@ -70,6 +70,14 @@ Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options) {
   }
 }
 
+host::Footprint Store::footprint(std::size_t memory_bytes, std::size_t max_items) {
+  host::Footprint pools;
+  pools.add({.name = "store", .bytes_each = sizeof(Store)});
+  pools.add({.name = "index", .count = slots_for(max_items), .bytes_each = sizeof(Entry)});
+  pools.add({.name = "slab pool's bookkeeping", .bytes_each = host::SlabPool::bookkeeping_bytes(memory_bytes)});
+  return pools;
+}
+
 Store::Store(const StoreOptions& options, host::SlabPool pool, Index index) noexcept
     : pool_(std::move(pool)),
       index_(std::move(index)),

@@ -1,6 +1,7 @@
 // The store of one worker: an index over items in an arena, without a lock, for a single owner.
 #pragma once
 
+#include "host/footprint.hpp"
 #include "host/huge_page_allocator.hpp"
 #include "host/slab_pool.hpp"
 #include "kv/item.hpp"
@@ -49,6 +50,9 @@ class Store {
 
   /// Errors: kBadArgument, kNoMemory.
   [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options);
+
+  /// What `create` allocates, over memory of `memory_bytes`. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes, std::size_t max_items);
 
   /// Tells the time, in ticks that never go back. Once for each batch of operations, before it; operations of a batch
   /// may take place later than this, never earlier.
@@ -108,6 +112,7 @@ class Store {
     std::uint64_t private_ = kNone;
     [[nodiscard]] bool empty() const noexcept { return lent == kNone && private_ == kNone; }
   };
+  static_assert(sizeof(Epoch) == 24);
   // 16 closed epochs are within the grace period; the rest are being freed.
   static constexpr std::size_t kEpochs = 32;
   static constexpr std::uint64_t kEpochsPerGrace = 16;

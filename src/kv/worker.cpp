@@ -15,7 +15,32 @@ constexpr unsigned kIdleReclaim = 4096;
 /// Of a client's session after its goodbye. An answer is on its way for less, and a client waits for it for as long.
 constexpr std::chrono::milliseconds kLinger{1000};
 
+engine::PollerOptions poller_options(const WorkerOptions& options) {
+  return {.name = fmt::format("verbena-kv-{}", options.index),
+          .cpu = options.cpu,
+          .loop = {.max_connections = options.max_sessions,
+                   .cqe = message::completions_needed(options.channel) * options.max_sessions,
+                   .wait = options.wait,
+                   .spin = options.spin}};
+}
+
 }  // namespace
+
+host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, const WorkerOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "items", .kind = host::PoolKind::kRegistered, .bytes_each = options.memory_bytes});
+  pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
+  pools.add({.name = "lists of sessions",
+             .count = options.max_sessions,
+             // sessions_ and mail_; short_of_credit_ and dead_; leaving_.
+             .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
+  pools.add("store", 1, Store::footprint(options.memory_bytes, options.max_items));
+  pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
+  host::Footprint session = Session::footprint(options.session_depth());
+  session.add("channel", 1, message::footprint(kind, limits, options.channel));
+  pools.add("sessions", options.max_sessions, session, {}, "a client connects");
+  return pools;
+}
 
 Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
                                                WorkerHost& host) {
@@ -35,15 +60,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));
-  const std::uint32_t entries = message::completions_needed(options.channel) * options.max_sessions;
-  VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic,
-                                                         {.name = fmt::format("verbena-kv-{}", options.index),
-                                                          .cpu = options.cpu,
-                                                          .loop = {.max_connections = options.max_sessions,
-                                                                   .cqe = entries,
-                                                                   .wait = options.wait,
-                                                                   .spin = options.spin}},
-                                                         worker.get()));
+  VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic, poller_options(options), worker.get()));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
   worker->leaving_.reserve(options.max_sessions);

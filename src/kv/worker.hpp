@@ -58,6 +58,9 @@ struct WorkerOptions {
   message::Options channel;
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
+
+  /// Replies that wait at most: to as many requests as a client may have under way, and two of its own.
+  [[nodiscard]] unsigned session_depth() const noexcept { return depth + 2; }
 };
 
 /// Immovable. \thread setup, except where said  \alloc setup
@@ -65,6 +68,9 @@ class Worker final : private engine::Duty {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Worker>> create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
                                                               WorkerHost& host);
+  /// What `create` allocates, and at most all its sessions. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const WorkerOptions& options);
   ~Worker();
 
   [[nodiscard]] Result<void> start() { return poller_->start(); }

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "engine/connection.hpp"
 #include "message/wire.hpp"
 #include "nic/registered_arena.hpp"
@@ -48,21 +49,45 @@ constexpr std::uint32_t kCreditBytes = sizeof(wire::Credits);
   return 2 * wire::receives_for(options.depth) + options.max_reads;
 }
 
-[[nodiscard]] Result<void> check(const Options& options) {
-  const auto bad = [](const char* what) {
-    return fail(Status::kBadArgument, "message::Channel::create", 0, "{}", what);
-  };
-  if (options.depth < wire::kMinDepth || options.depth > wire::kMaxDepth) return bad("depth must be 4 to 4096");
-  if (options.eager_bytes < wire::kMinEagerBytes || options.eager_bytes > wire::kMaxEagerBytes ||
-      options.eager_bytes % wire::kUnit != 0)
-    return bad("eager_bytes must be a multiple of 64, 64 to 16384");
-  if (options.lease_bytes != 0 &&
-      (options.lease_bytes < wire::kMinLeaseBytes || options.lease_bytes > wire::kMaxLeaseBytes))
-    return bad("lease_bytes must be 0, or 4 KiB to 64 GiB");
-  if (options.fragment_bytes < kMinFragmentBytes) return bad("fragment_bytes must be at least 1024");
-  if (options.max_reads == 0 || options.max_reads > 4096) return bad("max_reads must be 1 to 4096");
-  if (options.max_operations == 0 || options.max_operations > 4096) return bad("max_operations must be 1 to 4096");
+[[nodiscard]] Result<void> check(const Options& options, const nic::Nic& nic) {
+  constexpr const char* kCall = "message::Channel::create";
+  VERBENA_TRY(check_limit(kCall, "depth", options.depth, wire::kMinDepth, wire::kMaxDepth));
+  VERBENA_TRY(check_limit(kCall, "eager_bytes", options.eager_bytes, wire::kMinEagerBytes, wire::kMaxEagerBytes));
+  if (options.eager_bytes % wire::kUnit != 0)
+    return fail(Status::kBadArgument, kCall, 0, "eager_bytes must be a multiple of {}; got {}", wire::kUnit,
+                options.eager_bytes);
+  if (options.lease_bytes != 0)
+    VERBENA_TRY(check_limit(kCall, "lease_bytes, unless it is 0,", options.lease_bytes, wire::kMinLeaseBytes,
+                            wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "fragment_bytes", options.fragment_bytes, kMinFragmentBytes, wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "max_reads", options.max_reads, 1, 4096));
+  VERBENA_TRY(check_limit(kCall, "max_operations", options.max_operations, 1, 4096));
+  const std::uint32_t sends = sends_for(options) + engine::Connection::kReserve;
+  if (sends > nic.limits().max_qp_wr)
+    return fail(Status::kLimit, kCall, 0,
+                "depth {} and max_reads {} take {} work requests of one send queue, and {} has {}: lower one of them",
+                options.depth, options.max_reads, sends, nic.name(), nic.limits().max_qp_wr);
   return {};
+}
+
+/// Of a channel's own arena: all of its receive buffers, heads of large messages, and what it sends from.
+struct Layout {
+  std::size_t buffer_stride = 0;
+  std::size_t staging_stride = 0;
+  std::size_t bytes = 0;
+};
+
+/// `max_inline` is what the queue pair has.
+[[nodiscard]] constexpr Layout layout_of(const Options& options, std::uint32_t max_inline) noexcept {
+  Layout layout;
+  layout.buffer_stride = align_up(kCreditBytes + options.eager_bytes, wire::kUnit);
+  // Fragment headers are always staged; messages only where the NIC cannot take all of them inline.
+  const bool all_inline = max_inline >= kCreditBytes + options.eager_bytes;
+  layout.staging_stride = all_inline ? wire::kUnit : layout.buffer_stride;
+  layout.bytes = wire::receives_for(options.depth) * layout.buffer_stride  // receives
+                 + options.max_operations * kMaxHeadBytes                  // heads of large messages
+                 + (sends_for(options) + engine::Connection::kReserve) * layout.staging_stride;  // one a send slot
+  return layout;
 }
 
 /// A READ or large send from start to completion.
@@ -78,6 +103,7 @@ struct Work {
   std::uint32_t next = kNoSlot;   ///< In its queue of what is not posted to the end.
   Kind kind = Kind::kRead;
 };
+static_assert(sizeof(Work) == 88);
 
 /// Slots in the order they were started, linked through Work::next.
 struct Queue {
@@ -246,19 +272,15 @@ class QpChannel final : public Channel, private engine::Connection {
 // --- setup --------------------------------------------------------------------------------------------------------
 
 Result<void> QpChannel::create(ibv_pd* pd) {
-  VERBENA_TRY(check(options_));
   buffer_count_ = wire::receives_for(options_.depth);
-  VERBENA_TRY(open(pd, {.sends = sends_for(options_),
-                        .receives = buffer_count_,
-                        .send_sge = 4,
-                        .max_inline = kCreditBytes + options_.eager_bytes,
-                        .first_position = options_.first_count}));
+  VERBENA_TRY(open(pd, queues_needed(options_)));
   VERBENA_TRY(create_buffers(pd));
   if (options_.lease_bytes != 0) {
     const std::size_t bytes = align_up(options_.lease_bytes, wire::kUnit);
     // Bulk data, which is looked at after its completion only: the order in which it lands is the NIC's.
-    VERBENA_TRY(lease_.open(nic(), pd, {.size_bytes = bytes, .share = host::Share::kReadWrite, .name = "lease"}, {},
-                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
+    VERBENA_TRY(lease_.open(
+        nic(), pd, {.size_bytes = bytes, .node = options_.node, .share = host::Share::kReadWrite, .name = "lease"}, {},
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
     lease_units_ = wire::units_of(bytes);
   }
   work_.resize(options_.max_operations);
@@ -270,14 +292,11 @@ Result<void> QpChannel::create(ibv_pd* pd) {
 }
 
 Result<void> QpChannel::create_buffers(ibv_pd* pd) {
-  buffer_stride_ = align_up(kCreditBytes + options_.eager_bytes, wire::kUnit);
-  // Fragment headers are always staged; messages only where the NIC cannot take all of them inline.
-  const bool all_inline = max_inline() >= kCreditBytes + options_.eager_bytes;
-  staging_stride_ = all_inline ? wire::kUnit : buffer_stride_;
-  const std::size_t bytes = buffer_count_ * buffer_stride_             // receives
-                            + options_.max_operations * kMaxHeadBytes  // heads of large messages
-                            + send_slots() * staging_stride_;          // one place a send-queue slot
-  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = bytes, .name = "channel"}, {}, IBV_ACCESS_LOCAL_WRITE));
+  const Layout layout = layout_of(options_, max_inline());
+  buffer_stride_ = layout.buffer_stride;
+  staging_stride_ = layout.staging_stride;
+  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = layout.bytes, .node = options_.node, .name = "channel"}, {},
+                           IBV_ACCESS_LOCAL_WRITE));
   buffers_ = memory_.data();
   heads_ = buffers_ + buffer_count_ * buffer_stride_;
   staging_ = heads_ + options_.max_operations * kMaxHeadBytes;
@@ -391,7 +410,7 @@ void QpChannel::mute() noexcept {
 
 void QpChannel::handle(std::span<const ibv_wc> completions) noexcept {
   // Answers to what came together leave together.
-  const bool is_batch = completions.size() > 1;
+  const bool is_batch = completions.size() > 1 && loop().batches();
   if (is_batch) Connection::hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
@@ -687,13 +706,46 @@ void QpChannel::on_drained() noexcept {
 
 }  // namespace
 
+engine::QueueOptions queues_needed(const Options& options) noexcept {
+  return {.sends = sends_for(options),
+          .receives = wire::receives_for(options.depth),
+          .send_sge = 4,
+          .max_inline = kCreditBytes + options.eager_bytes,
+          .first_position = options.first_count};
+}
+
+host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Options& options) {
+  using host::PoolKind;
+  const engine::QueueOptions queues = queues_needed(options);
+  const std::uint32_t max_inline = engine::Connection::qp_options(queues, limits).max_inline;
+  host::Footprint pools;
+  pools.add({.name = "buffers",
+             .kind = PoolKind::kRegistered,
+             .bytes_each = layout_of(options, max_inline).bytes,
+             .node = options.node});
+  if (options.lease_bytes != 0)
+    pools.add({.name = "lease",
+               .kind = PoolKind::kRegistered,
+               .bytes_each = align_up(options.lease_bytes, wire::kUnit),
+               .node = options.node});
+  pools.add({.name = "channel", .bytes_each = sizeof(QpChannel)});
+  pools.add({.name = "operations",
+             .count = options.max_operations,
+             .bytes_each = sizeof(Work) + engine::InFlight::bytes_for(1)});
+  pools.add(
+      {.name = "receive requests", .count = queues.receives, .bytes_each = sizeof(ibv_recv_wr) + sizeof(ibv_sge)});
+  pools.add("connection", 1, engine::Connection::footprint(kind, limits, queues));
+  return pools;
+}
+
 std::uint32_t completions_needed(const Options& options) noexcept {
-  return engine::Connection::completions_needed(sends_for(options), wire::receives_for(options.depth));
+  const engine::QueueOptions queues = queues_needed(options);
+  return engine::Connection::completions_needed(queues.sends, queues.receives);
 }
 
 Result<std::unique_ptr<Channel>> Channel::create(engine::CompletionLoop& loop, ibv_pd* pd, const Options& options,
                                                  Handler& handler) {
-  VERBENA_TRY(check(options));
+  VERBENA_TRY(check(options, loop.nic()));
   auto channel = std::make_unique<QpChannel>(loop, options, handler);
   VERBENA_TRY(channel->create(pd));
   return channel;

@@ -1,6 +1,7 @@
 // The one credit-controlled message layer: SEND up to the eager limit, WRITE_WITH_IMM into the peer's lease above.
 #pragma once
 
+#include "engine/connection.hpp"
 #include "engine/engine.hpp"
 #include "link/link.hpp"
 #include "nic/nic.hpp"
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace verbena::message {
@@ -22,6 +24,7 @@ struct Fragment {
   std::span<const std::byte> bytes;  ///< In the lease, which the peer can still write: copy once, then check.
   [[nodiscard]] bool last() const noexcept { return offset + bytes.size() == total; }
 };
+static_assert(sizeof(Fragment) == 32);
 
 /// What a channel calls, in the thread that polls its loop. A handler may send and post on the channel, and may call
 /// `fail`; it must not destroy the channel from inside a call, but may have the loop dispose of it
@@ -59,14 +62,20 @@ struct Options {
                                       ///< max_operations and are posted as credits return.
   std::uint32_t max_operations = 64;  ///< READs and large sends started and not complete. 1 to 4096.
   Attach attach = Attach::kInConnect;
-  std::uint32_t first_count = 0;  ///< Where this side's wrapping counters start; tests of wrap-around set it.
+  std::optional<unsigned> node{};  ///< Of the buffers and the lease: the NUMA node of the loop's thread, best.
+  std::uint32_t first_count = 0;   ///< Where this side's wrapping counters start; tests of wrap-around set it.
 };
 
 /// Entries that one channel takes of its loop's LoopOptions::cqe. \thread any  \alloc none
 [[nodiscard]] std::uint32_t completions_needed(const Options& options) noexcept;
+/// The queues of one channel. \thread any  \alloc none
+[[nodiscard]] engine::QueueOptions queues_needed(const Options& options) noexcept;
 
 using engine::LocalSpan;
 using engine::RemoteSpan;
+
+/// What Channel::create allocates. \thread any  \alloc setup
+[[nodiscard]] host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Options& options);
 
 /// One QP with its receives, send buffers, credits and lease. Immovable.
 /// \thread owner of the loop, except create, connect and local_endpoint (setup)  \alloc setup only

@@ -66,6 +66,7 @@ struct Window {
   std::uint32_t access = 0;     ///< IBV_ACCESS_* as registered.
   std::uint64_t memory_id = 0;  ///< Soft NIC: which of the owner's memfds; 0 on a device.
 };
+static_assert(sizeof(Window) == 32);
 
 /// The process behind a connected QP, as the kernel vouches for it; empty on a device.
 struct PeerProcess {

@@ -5,7 +5,7 @@
 #include "programs/progress.hpp"
 #include "programs/values.hpp"
 
-#include "host/topology.hpp"
+#include "host/placement.hpp"
 
 #include <fmt/format.h>
 
@@ -117,13 +117,17 @@ class Bench {
     return std::as_bytes(std::span(keys_)).subspan(index * bytes, bytes);
   }
 
-  /// The server pins its first worker as `core_for_poller` says: the line runs from there to another core.
+  /// The server's first worker is where a plan puts it, unless others had claimed that core: the line runs from there
+  /// to another core.
   void choose_cpus() {
     const std::vector<unsigned> cpus = allowed_cpus();
     own_cpu_ = cpus.front();
     server_cpu_ = cpus.back();
     const auto topology = host::Topology::read();
-    if (topology && topology->core_for_poller(0).cpu != own_cpu_) server_cpu_ = topology->core_for_poller(0).cpu;
+    if (!topology) return;
+    const auto plan = host::plan_placement(*topology, {});
+    if (plan && plan->pollers[0].core && plan->pollers[0].core->cpu != own_cpu_)
+      server_cpu_ = plan->pollers[0].core->cpu;
   }
 
   void make_keys() {

@@ -1,6 +1,9 @@
 // verbena-info: what this host has for programs of ours, what is wrong with it, and what mends that.
 #include "programs/exit_code.hpp"
 #include "programs/info.hpp"
+#include "programs/info_plan.hpp"
+#include "programs/serve_options.hpp"
+#include "programs/transport_options.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -17,14 +20,36 @@ void say(const char* what, std::string_view text) {
   fmt::print(stderr, "verbena-info: {}{}; see verbena-info --help\n", what, printable(text));
 }
 
+Exit write(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? Exit::kDone : Exit::kError;
+}
+
+Exit print_plan(const kv::ServerOptions& options, bool json) {
+  const auto plan = plan_server(options);
+  if (plan) return write(json ? plan_json(*plan) : plan_text(*plan));
+  say("no plan: ", plan.error().text());
+  return plan.error().status() == Status::kBadArgument ? Exit::kUsage : Exit::kError;
+}
+
 Exit run(int argc, char** argv) {
   CLI::App app(
       "What this host has for programs of Verbena, what stands in their way, and the command that mends it.\n"
-      "Changes nothing. Exit codes: 0 done, whatever was found; 2 usage; 3 the output cannot be written.\n",
+      "With --plan: what a `verbena-kv serve` of the same options would allocate, and where its workers would be.\n"
+      "Changes nothing. Exit codes: 0 done, whatever was found; 2 usage; 3 the output cannot be written, or the NIC "
+      "that "
+      "is named for a plan cannot be opened.\n",
       "verbena-info");
-  bool json = false;
+  bool json = false, plan = false;
+  kv::ServerOptions server;
+  ServeUnits units;
   app.set_version_flag("--version", "verbena-info " VERBENA_VERSION);
   app.add_flag("--json", json, "one JSON object instead of text");
+  app.add_flag("--plan", plan, "plan a server, and print its placement and pools");
+  CLI::App& serving = *app.add_option_group("Of the planned server");
+  add_transport_options(serving, server.transport);
+  serving.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
+  add_serve_options(serving, server, units);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -33,11 +58,18 @@ Exit run(int argc, char** argv) {
     say("", error.what());
     return Exit::kUsage;
   }
+  if (plan) {
+    settle(units, server);
+    return print_plan(server, json);
+  }
+  if (serving.count_all() != 0) {
+    say("", "options of a server say nothing without --plan");
+    return Exit::kUsage;
+  }
   const HostFacts facts = read_host(SystemFiles());
   const std::vector<Finding> findings = find_problems(facts);
   const std::string text = json ? info_json(facts, findings) : info_text(facts, findings);
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  return written ? Exit::kDone : Exit::kError;
+  return write(text);
 }
 
 }  // namespace

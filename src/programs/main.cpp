@@ -1,26 +1,18 @@
 // verbena-kv: the key-value store's server and its clients.
 #include "programs/bench_arguments.hpp"
 #include "programs/commands.hpp"
+#include "programs/serve_options.hpp"
 #include "programs/transport_options.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <functional>
 #include <limits>
 #include <string>
 
 namespace verbena::programs {
 namespace {
-
-constexpr std::size_t kKib = 1024, kMib = kKib * 1024;
-
-/// serve's options in the units of the command line.
-struct ServeUnits {
-  std::size_t memory_mib = 1024, max_value_mib = 0, lease_kib = 2048;
-  std::uint32_t grace_ms = 500;
-};
 
 struct CommandLine {
   ConnectArguments where;
@@ -62,45 +54,17 @@ void add_depth(CLI::App& command, TreeArguments& tree) {
 
 Exit serve(const CommandLine& line) {
   ServeArguments arguments = line.serve;
-  kv::ServerOptions& server = arguments.server;
-  server.memory_bytes = line.units.memory_mib * kMib;
-  server.lease_bytes = line.units.lease_kib * kKib;
-  server.grace = std::chrono::milliseconds{line.units.grace_ms};
-  // Unless said otherwise a small store takes smaller values, instead of refusing to start.
-  const std::size_t most = server.memory_bytes / server.workers / 2;
-  server.max_value_bytes =
-      line.units.max_value_mib == 0 ? std::min(server.max_value_bytes, most) : line.units.max_value_mib * kMib;
+  settle(line.units, arguments.server);
   return run_serve(arguments);
 }
 
 void add_serve(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand("serve", "serve until SIGINT or SIGTERM");
   kv::ServerOptions& server = line.serve.server;
-  ServeUnits& units = line.units;
   command.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
   command.add_option("-p,--port", server.port, "port to listen on; 0 takes any free one")->capture_default_str();
   add_transport_options(command, server.transport);
-  command.add_option("-m,--memory", units.memory_mib, "memory for items, in MiB")
-      ->check(CLI::Range(std::size_t{1}, kMib))
-      ->capture_default_str();
-  command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
-  command.add_option("-w,--workers", server.workers, "pinned polling threads")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command.add_option("--max-clients", server.max_clients, "clients at a time")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command.add_option("--max-value-mib", units.max_value_mib, "longest value (default: 64, or half a worker's memory)")
-      ->check(CLI::Range(std::size_t{1}, kMib));
-  command.add_option("--lease-kib", units.lease_kib, "window that each client writes large values into")
-      ->check(CLI::Range(std::size_t{64}, kMib))
-      ->capture_default_str();
-  command.add_option("--grace-ms", units.grace_ms, "how long freed memory rests")
-      ->check(CLI::Range(1, 60'000))
-      ->capture_default_str();
-  command.add_option("--depth", server.depth, "operations in flight of one client")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_serve_options(command, server, line.units);
   command.add_option("--allow-uid", server.allowed_uids, "users besides this one who may connect, by number");
   command.add_option("--port-file", line.serve.port_file, "file to write the port to when ready");
   command.callback([&line] { line.run = [&line] { return serve(line); }; });

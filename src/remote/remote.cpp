@@ -21,6 +21,10 @@ namespace {
 class Nobody final : public Handler {};
 Nobody nobody;
 
+[[nodiscard]] std::uint32_t fitting_bounce_bytes(const LinkOptions& options, const nic::Limits& limits) noexcept {
+  return std::min(options.bounce_bytes, limits.max_message / 64 * 64);
+}
+
 /// One blocking operation is posted at a time, those in quarantine are still there, and so is what was started.
 std::uint32_t sends_of(const LinkOptions& options) noexcept {
   constexpr std::uint32_t kLeast = 64;
@@ -53,7 +57,7 @@ Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd*
     return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
                          "receives are for immediates, and there is no handler to be told of them");
   LinkOptions fitting = options;
-  fitting.bounce_bytes = std::min(options.bounce_bytes, loop.nic().limits().max_message / 64 * 64);
+  fitting.bounce_bytes = fitting_bounce_bytes(options, loop.nic().limits());
   std::unique_ptr<Link> made(new Link(loop, fitting));
   VERBENA_TRY(made->create(pd));
   return made;
@@ -64,8 +68,9 @@ Link::Link(engine::CompletionLoop& loop, const LinkOptions& options)
       options_(options),
       in_flight_(options.bounce_buffers),
       handler_(options.handler != nullptr ? options.handler : &nobody),
-      ring_(std::bit_ceil(options.max_operations)),
-      receive_requests_(options.receives) {
+      ring_(ring_entries(options)),
+      receive_requests_(options.receives),
+      max_message_(loop.nic().limits().max_message) {
   for (std::size_t i = 0; i < receive_requests_.size(); ++i)
     receive_requests_[i] = {.wr_id = engine::wr::kReceiveBit,
                             .next = i + 1 < receive_requests_.size() ? &receive_requests_[i + 1] : nullptr,
@@ -89,17 +94,45 @@ void Link::mute() noexcept {
   begin_failure(Status::kClosed);
 }
 
+engine::QueueOptions Link::queues_needed(const LinkOptions& options) noexcept {
+  return {.sends = sends_of(options),
+          .receives = options.receives,
+          .send_sge = 1,
+          .max_inline = options.max_inline};
+}
+
+std::size_t Link::ring_entries(const LinkOptions& options) noexcept { return std::bit_ceil(options.max_operations); }
+
+std::size_t Link::arena_bytes(const LinkOptions& options) noexcept {
+  return std::size_t{options.bounce_bytes} * options.bounce_buffers  // one a blocking operation
+         + ring_entries(options) * sizeof(std::uint64_t);            // what started atomics find
+}
+
+host::Footprint Link::footprint(nic::Kind kind, const nic::Limits& limits, const LinkOptions& wished) {
+  LinkOptions options = wished;
+  options.bounce_bytes = fitting_bounce_bytes(options, limits);
+  host::Footprint pools;
+  pools.add({.name = "bounce buffers and results",
+             .kind = host::PoolKind::kRegistered,
+             .bytes_each = arena_bytes(options),
+             .node = options.node});
+  pools.add({.name = "link", .bytes_each = sizeof(Link)});
+  pools.add(
+      {.name = "operations in flight", .count = options.bounce_buffers, .bytes_each = engine::InFlight::bytes_for(1)});
+  pools.add({.name = "operations started", .count = ring_entries(options), .bytes_each = sizeof(Started)});
+  if (options.receives != 0)
+    pools.add({.name = "receive requests", .count = options.receives, .bytes_each = sizeof(ibv_recv_wr)});
+  pools.add("connection", 1, engine::Connection::footprint(kind, limits, queues_needed(options)));
+  return pools;
+}
+
 Result<void> Link::create(ibv_pd* pd) {
-  VERBENA_TRY(open(
-      pd,
-      {.sends = sends_of(options_), .receives = options_.receives, .send_sge = 1, .max_inline = options_.max_inline}));
+  VERBENA_TRY(open(pd, queues_needed(options_)));
   const nic::DeviceFacts* facts = nic::facts_of(nic());
   has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
-  const std::size_t bounce_bytes = std::size_t{options_.bounce_bytes} * options_.bounce_buffers;
-  const std::size_t bytes = bounce_bytes                             // one a blocking operation
-                            + ring_.size() * sizeof(std::uint64_t);  // what started atomics find
-  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = bytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE));
-  results_ = memory_.data() + bounce_bytes;
+  VERBENA_TRY(memory_.open(nic(), pd, {.size_bytes = arena_bytes(options_), .node = options_.node, .name = "bounce"},
+                           {}, IBV_ACCESS_LOCAL_WRITE));
+  results_ = bounce(options_.bounce_buffers);
   return {};
 }
 
@@ -145,12 +178,40 @@ Status Link::check(const RemoteSpan& span, std::uint32_t access) noexcept {
   return windows_.check(span, access);
 }
 
+// Everything of one work request in one function: a blocking read of eight bytes is two hundred instructions, and each
+// call of a function between them would be ten more.
+inline Status Link::transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey, std::uint32_t bytes,
+                                   std::uint64_t remote, std::uint32_t rkey, Deadline deadline) noexcept {
+  if (send_room() == 0 || loop().in_handler()) [[unlikely]]
+    if (const Status room = wait_for_room(deadline); room != Status::kOk) return room;
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local), .length = bytes, .lkey = lkey};
+  transfer_.opcode = opcode;
+  transfer_.wr.rdma.remote_addr = remote;
+  transfer_.wr.rdma.rkey = rkey;
+  // What is inline is copied by the post: the caller's memory is free, and nothing needs to be drained.
+  const bool is_inline = opcode == IBV_WR_RDMA_WRITE && bytes <= max_inline();
+  transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+  if (is_inline) ++count().inline_sends;
+  count().bytes += bytes;
+  if (!post(transfer_, engine::wr::kNoTag, Signal::kAlways)) [[unlikely]]
+    return reason();
+  // No slot in flight: there is nothing of ours that it touches. It is over when its position is retired.
+  const std::uint32_t mine = position();
+  loop().poll();
+  if (is_retired(mine) && reason() == Status::kOk) [[likely]]
+    return Status::kOk;
+  return wait_for_position(mine, is_inline ? Memory::kOurs : Memory::kCallers, deadline);
+}
+
 Status Link::read(LocalSpan to, RemoteSpan from, Deadline deadline) noexcept {
   if (to.length < from.length) [[unlikely]]
     return Status::kBadArgument;
   if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
     return checked;
-  return transfer(IBV_WR_RDMA_READ, to, from, Memory::kCallers, deadline);
+  if (from.length - 1 >= max_message_) [[unlikely]]
+    return transfer(IBV_WR_RDMA_READ, to, from, deadline);
+  return transfer_piece(IBV_WR_RDMA_READ, to.data, to.lkey, static_cast<std::uint32_t>(from.length), from.address,
+                        from.rkey, deadline);
 }
 
 Status Link::write(LocalSpan from, RemoteSpan to, Deadline deadline) noexcept {
@@ -159,32 +220,35 @@ Status Link::write(LocalSpan from, RemoteSpan to, Deadline deadline) noexcept {
   to.length = from.length;
   if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) [[unlikely]]
     return checked;
-  return transfer(IBV_WR_RDMA_WRITE, from, to, Memory::kCallers, deadline);
+  if (to.length - 1 >= max_message_) [[unlikely]]
+    return transfer(IBV_WR_RDMA_WRITE, from, to, deadline);
+  return transfer_piece(IBV_WR_RDMA_WRITE, from.data, from.lkey, static_cast<std::uint32_t>(to.length), to.address,
+                        to.rkey, deadline);
 }
 
-Status Link::transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
-                      Deadline deadline) noexcept {
-  transfer_.opcode = opcode;
-  transfer_.wr.rdma.rkey = remote.rkey;
+Status Link::transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept {
   for (std::uint64_t done = 0; done < remote.length;) {
-    const auto bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, nic().limits().max_message));
-    std::uint32_t slot = kNoSlot;
-    if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) [[unlikely]]
-      return taken;
-    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data + done), .length = bytes, .lkey = local.lkey};
-    transfer_.wr.rdma.remote_addr = remote.address + done;
-    const bool is_inline = opcode == IBV_WR_RDMA_WRITE && bytes <= max_inline();
-    transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
-    count().inline_sends += is_inline ? 1 : 0;
-    count().bytes += bytes;
-    // What is inline was copied by the post: the caller's memory is free.
-    const Status status = run(transfer_, slot, is_inline ? Memory::kOurs : memory, deadline);
-    if (status != Status::kOk) [[unlikely]]
-      return status;
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, max_message_));
+    const Status status =
+        transfer_piece(opcode, local.data + done, local.lkey, bytes, remote.address + done, remote.rkey, deadline);
+    if (status != Status::kOk) return status;
     done += bytes;
   }
   return Status::kOk;
+}
+
+Status Link::wait_for_room(Deadline deadline) noexcept {
+  if (loop().in_handler()) return Status::kBadArgument;
+  const Status waited = loop().wait_until([this] { return send_room() != 0 || reason() != Status::kOk; }, deadline);
+  return reason() != Status::kOk ? reason() : waited;
+}
+
+Status Link::wait_for_position(std::uint32_t position, Memory memory, Deadline deadline) noexcept {
+  const auto is_over = [this, position] { return is_retired(position) || reason() != Status::kOk; };
+  const Status waited = loop().wait_until(is_over, deadline);
+  if (waited == Status::kOk && reason() == Status::kOk) return Status::kOk;
+  if (memory == Memory::kCallers) drain_now();
+  return waited == Status::kTimedOut ? waited : reason();
 }
 
 Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) noexcept {
@@ -200,7 +264,7 @@ Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) n
     sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = bytes, .lkey = memory_.lkey()};
     transfer_.wr.rdma.remote_addr = from.address + done;
     count().bytes += bytes;
-    if (const Status status = run(transfer_, slot, Memory::kOurs, deadline); status != Status::kOk) return status;
+    if (const Status status = run(transfer_, slot, deadline); status != Status::kOk) return status;
     // The slot is free again, but only this thread could take it.
     std::memcpy(to.data() + done, bounce(slot), bytes);
     done += bytes;
@@ -226,7 +290,7 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
     transfer_.wr.rdma.remote_addr = to.address + done;
     count().inline_sends += is_inline ? 1 : 0;
     count().bytes += bytes;
-    if (const Status status = run(transfer_, slot, Memory::kOurs, deadline); status != Status::kOk) return status;
+    if (const Status status = run(transfer_, slot, deadline); status != Status::kOk) return status;
     done += bytes;
   }
   return Status::kOk;
@@ -262,7 +326,7 @@ Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, D
   request.wr.atomic.rkey = word.rkey;
   request.send_flags = 0;
   count().bytes += sizeof(std::uint64_t);
-  const Status status = run(request, slot, Memory::kOurs, deadline);
+  const Status status = run(request, slot, deadline);
   if (status == Status::kOk) std::memcpy(&old, bounce(slot), sizeof old);
   return status;
 }
@@ -301,7 +365,7 @@ Status Link::start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noe
 Status Link::start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate, std::uint64_t token) noexcept {
   if (to.length < from.length) return Status::kBadArgument;
   // Its bytes and its immediate are one work request.
-  if (from.length > nic().limits().max_message) return Status::kTooLong;
+  if (from.length > max_message_) return Status::kTooLong;
   to.length = from.length;
   if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
   transfer_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -311,7 +375,7 @@ Status Link::start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immedi
 
 Status Link::start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept {
   const bool is_read = request.opcode == IBV_WR_RDMA_READ;
-  const std::uint64_t most = nic().limits().max_message;
+  const std::uint64_t most = max_message_;
   const std::uint64_t pieces = remote.length <= most ? 1 : (remote.length + most - 1) / most;
   if (const Status room = room_for(pieces, is_read); room != Status::kOk) return room;
   request.wr.rdma.rkey = remote.rkey;
@@ -404,7 +468,7 @@ Status Link::take_slot(std::uint32_t& slot, Deadline deadline) noexcept {
   return waited;
 }
 
-Status Link::run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadline deadline) noexcept {
+Status Link::run(ibv_send_wr& request, std::uint32_t slot, Deadline deadline) noexcept {
   if (!post(request, in_flight_.tag(slot), Signal::kAlways)) [[unlikely]] {
     in_flight_.end(slot);
     return reason();
@@ -413,20 +477,17 @@ Status Link::run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadli
   const Status waited = loop().wait_until([this] { return waiting_ == kNoSlot || reason() != Status::kOk; }, deadline);
   if (waiting_ == kNoSlot && reason() == Status::kOk) [[likely]]
     return Status::kOk;
-  give_up(memory);
+  // Unless the link has died and been drained meanwhile: then the slot is free already.
+  if (!is_drained()) ++count().quarantined;
+  waiting_ = kNoSlot;
   return waited == Status::kTimedOut ? waited : reason();
 }
 
-void Link::give_up(Memory memory) noexcept {
-  if (memory == Memory::kOurs) {
-    // Unless the link has died and been drained meanwhile: then the slot is free already.
-    if (!is_drained()) ++count().quarantined;
-  } else {
-    begin_failure(Status::kTimedOut);
-    // Bounded: a drain has its own deadline, after which the QP is destroyed.
-    (void)loop().wait_until([this] { return is_drained(); }, Deadline::never());
-  }
-  waiting_ = kNoSlot;
+// The caller's memory is its own again when this returns. Bounded: a drain has its own deadline, after which the QP is
+// destroyed.
+void Link::drain_now() noexcept {
+  begin_failure(Status::kTimedOut);
+  (void)loop().wait_until([this] { return is_drained(); }, Deadline::never());
 }
 
 void Link::on_attached() noexcept {
@@ -436,7 +497,7 @@ void Link::on_attached() noexcept {
 
 void Link::handle(std::span<const ibv_wc> completions) noexcept {
   // What the handler starts goes out together.
-  const bool is_batch = completions.size() > 1;
+  const bool is_batch = completions.size() > 1 && loop().batches();
   if (is_batch) hold();
   for (const ibv_wc& completion : completions) {
     if (completion.status != IBV_WC_SUCCESS || reason() != Status::kOk) [[unlikely]] {
@@ -446,7 +507,7 @@ void Link::handle(std::span<const ibv_wc> completions) noexcept {
     } else {
       retire(completion.wr_id);
       if (completed_ != started_) complete_started(engine::wr::position_of(completion.wr_id));
-      complete(completion.wr_id);
+      if (engine::wr::slot_of(completion.wr_id) != kNoSlot) complete(completion.wr_id);
     }
   }
   if (is_batch) release();

@@ -58,7 +58,8 @@ struct LinkOptions {
   /// A peer that is faster waits, for as long as link::BringUp::rnr_retry says: with its default until this side dies
   /// or that side gives up. 0 to 4096.
   std::uint32_t receives = 0;
-  Handler* handler = nullptr;  ///< Outlives the link. Without one completions are taken (Link::take).
+  std::optional<unsigned> node{};  ///< Of the link's own memory: the NUMA node of the loop's thread, best.
+  Handler* handler = nullptr;      ///< Outlives the link. Without one completions are taken (Link::take).
 };
 
 /// Entries that one link takes of its loop's LoopOptions::cqe. \thread any  \alloc none
@@ -80,6 +81,8 @@ class Link final : private engine::Connection {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Link>> create(engine::CompletionLoop& loop, ibv_pd* pd,
                                                             const LinkOptions& options);
+  /// What `create` allocates. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const LinkOptions& options);
   ~Link() override;
 
   /// What to hand to the peer, and to `connect` as `local`. May be called again for other user data.
@@ -137,6 +140,7 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status failure() const noexcept { return reason(); }
 
  private:
+  friend class PhysicalMap;  // Has a window table of its own, and splits transfers where its runs end.
   /// Whose memory an operation touches, which decides what a passed deadline does.
   enum class Memory : std::uint8_t { kCallers, kOurs };
   /// An operation that was started.
@@ -161,12 +165,21 @@ class Link final : private engine::Connection {
   void on_failed(const ibv_wc& completion) noexcept;
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
+  [[nodiscard]] static engine::QueueOptions queues_needed(const LinkOptions& options) noexcept;
+  /// As many as max_operations, rounded up to a power of two.
+  [[nodiscard]] static std::size_t ring_entries(const LinkOptions& options) noexcept;
+  [[nodiscard]] static std::size_t arena_bytes(const LinkOptions& options) noexcept;
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
-  [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Memory memory,
-                                Deadline deadline) noexcept;
+  [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept;
   [[nodiscard]] Status atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;
   /// What stands against starting one more operation of `pieces` work requests.
   [[nodiscard]] Status room_for(std::uint64_t pieces, bool is_read) const noexcept;
+  [[gnu::always_inline]] Status transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey,
+                                               std::uint32_t bytes, std::uint64_t remote, std::uint32_t rkey,
+                                               Deadline deadline) noexcept;
+  [[nodiscard]] Status wait_for_room(Deadline deadline) noexcept;
+  /// Ends a call that posted at `position`. Without its completion the caller's memory is drained.
+  [[nodiscard]] Status wait_for_position(std::uint32_t position, Memory memory, Deadline deadline) noexcept;
   [[nodiscard]] Status start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan remote,
                                       std::uint64_t token) noexcept;
   [[nodiscard]] Status start_atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t token) noexcept;
@@ -178,9 +191,9 @@ class Link final : private engine::Connection {
   }
   /// A slot whose bounce buffer is free, waiting for one out of quarantine.
   [[nodiscard]] Status take_slot(std::uint32_t& slot, Deadline deadline) noexcept;
-  [[nodiscard]] Status run(ibv_send_wr& request, std::uint32_t slot, Memory memory, Deadline deadline) noexcept;
-  /// Ends a call without its completion: quarantine for our memory, a drain for the caller's.
-  void give_up(Memory memory) noexcept;
+  /// Posts and waits. Without its completion the slot's memory goes to quarantine.
+  [[nodiscard]] Status run(ibv_send_wr& request, std::uint32_t slot, Deadline deadline) noexcept;
+  void drain_now() noexcept;
   [[nodiscard]] std::byte* bounce(std::uint32_t slot) const noexcept {
     return memory_.data() + std::size_t{slot} * options_.bounce_bytes;
   }
@@ -196,7 +209,7 @@ class Link final : private engine::Connection {
   ibv_sge sge_{};
   ibv_sge atomic_sge_{};
   Handler* handler_;           ///< Never null.
-  std::vector<Started> ring_;  ///< As many as max_operations, rounded up to a power of two.
+  std::vector<Started> ring_;  ///< ring_entries.
   std::uint32_t started_ = 0;  ///< Numbers of operations; wrap. taken_ <= completed_ <= started_.
   std::uint32_t completed_ = 0;
   std::uint32_t taken_ = 0;
@@ -204,6 +217,7 @@ class Link final : private engine::Connection {
   std::uint32_t max_reads_ = 0;
   std::uint32_t used_receives_ = 0;  ///< Consumed and not posted again.
   std::vector<ibv_recv_wr> receive_requests_;
+  const std::uint32_t max_message_;
   std::byte* results_ = nullptr;
   std::optional<link::Endpoint> endpoint_;
   nic::RegisteredArena memory_;  ///< Bounce buffers, and results of started atomics.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 
 namespace verbena::engine {
@@ -65,6 +66,24 @@ TEST(WindowTable, ChecksKeyRangeAndRight) {
   EXPECT_EQ(table.add(window), Status::kLimit);
 }
 
+TEST(WindowTable, ALentWindowHoldsUntilAnotherIsUsed) {
+  WindowTable table;
+  EXPECT_EQ(table.check({0, 0, 0}, 0), Status::kNotFound) << "no window is lent yet";
+  const nic::Window own{.address = 1000, .length = 100, .rkey = 5, .access = IBV_ACCESS_REMOTE_READ};
+  ASSERT_EQ(table.add(own), Status::kOk);
+  table.lend({.address = 5000, .length = 10, .rkey = 9, .access = IBV_ACCESS_REMOTE_READ});
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+  EXPECT_EQ(table.check({5000, 11, 9}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_WRITE), Status::kRemoteAccess);
+  EXPECT_EQ(table.check({1000, 10, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+  EXPECT_EQ(table.check({5000, 10, 9}, IBV_ACCESS_REMOTE_READ), Status::kNotFound);
+  table.lend({.address = 5000, .length = 10, .rkey = 9});
+  table.take_back();
+  EXPECT_EQ(table.check({5000, 10, 9}, 0), Status::kNotFound);
+  EXPECT_EQ(table.remove({.address = 5000, .length = 10, .rkey = 9}), Status::kNotFound);
+  EXPECT_EQ(table.remove(own), Status::kOk);
+}
+
 TEST(StatusOf, NamesTheReason) {
   EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kPeerLost, Heard::kNever), Status::kPeerLost);
   EXPECT_EQ(status_of(IBV_WC_RETRY_EXC_ERR, Status::kOk, Heard::kNever), Status::kRetryExceeded);
@@ -85,10 +104,32 @@ TEST(StatusOf, NamesTheReason) {
   }
 }
 
-TEST(CompletionLoop, RefusesOptionsThatCannotWork) {
+TEST(CompletionLoop, RefusesLimitsThatCannotWork) {
   Node node;
-  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.max_connections = 0}), Status::kBadArgument);
-  EXPECT_STATUS(CompletionLoop::create(*node.nic, {.cqe = 0}), Status::kBadArgument);
+  struct Case {
+    LoopOptions options;
+    Status status;
+    const char* text;
+  };
+  const Case cases[] = {
+      {{.max_connections = 0}, Status::kBadArgument, "got 0 and 4096"},
+      {{.max_connections = (1u << 20) + 1}, Status::kBadArgument, "1 to 1048576 connections"},
+      {{.cqe = 0}, Status::kBadArgument, "got 64 and 0"},
+      {{.cqe = ~0u}, Status::kLimit, "4294967295 completion entries are asked for"},
+      {{.max_connections = 64, .cqe = 191}, Status::kBadArgument, "at least 3 completion entries each, 192 together"},
+      {{.max_connections = 1 << 20}, Status::kBadArgument, "3145728 together, and cqe is 4096"},
+      {{.spin = std::chrono::nanoseconds{-1}}, Status::kBadArgument, "got -1 and"},
+      {{.spin = std::chrono::nanoseconds::max()}, Status::kBadArgument, "0 to a year"},
+      {{.keepalive = std::chrono::nanoseconds{-1}}, Status::kBadArgument, "and -1 ns"},
+      {{.keepalive = std::chrono::nanoseconds::max()}, Status::kBadArgument, "0 to a year"},
+  };
+  for (const Case& bad : cases) {
+    SCOPED_TRACE(bad.text);
+    const auto loop = CompletionLoop::create(*node.nic, bad.options);
+    ASSERT_TRUE(has_status(loop, bad.status));
+    EXPECT_NE(std::string(loop.error().text()).find(bad.text), std::string::npos) << loop.error().text();
+  }
+  EXPECT_OK(CompletionLoop::create(*node.nic, {.max_connections = 64, .cqe = 192}));
 }
 
 TEST(CompletionLoop, WaitEndsAtItsDeadlineAndAtAWake) {

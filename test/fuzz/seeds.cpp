@@ -8,11 +8,13 @@
 #include "message/wire.hpp"
 #include "nic/soft/layout.hpp"
 #include "programs/perf_wire.hpp"
+#include "remote/physical_table.hpp"
 
 #include <concepts>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -140,6 +142,33 @@ void add_perf_wire(Seeds& out) {
   out.push_back({"perf_wire/run_too_much", Seed(0).put(most)});
   out.push_back({"perf_wire/channel", Seed(0).put(channel)});
   out.push_back({"perf_wire/channel_fields", Seed(1).bytes(behind_front(channel))});
+}
+
+void add_remote_physical(Seeds& out) {
+  using remote::PhysicalTable;
+  const auto encoded = [](std::vector<remote::PhysicalRun> runs) {
+    const auto table = PhysicalTable::make(std::move(runs), PhysicalTable::kRights, 1);
+    VERBENA_CHECK(table.has_value());
+    return table->encode();
+  };
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+  const std::vector<std::byte> one = encoded({{.address = kHuge, .length = kHuge, .rkey = 1}});
+  const std::vector<std::byte> several = encoded({{.address = 0x1000, .length = 0x1000, .rkey = 1},
+                                                  {.address = 0x2000, .length = 0x800, .rkey = 2},
+                                                  {.address = 0x8000, .length = kHuge, .rkey = 3},
+                                                  {.address = ~kHuge, .length = kHuge, .rkey = 4}});
+  // Behind magic number and version, and without the checksum.
+  const auto fields = [](Bytes bytes) { return bytes.subspan(6, bytes.size() - 6 - PhysicalTable::kChecksumBytes); };
+  out.push_back({"remote_physical/one", Seed(0).bytes(one)});
+  out.push_back({"remote_physical/several", Seed(0).bytes(several)});
+  out.push_back({"remote_physical/one_sealed", Seed(1).bytes(fields(one))});
+  out.push_back({"remote_physical/several_sealed", Seed(1).bytes(fields(several))});
+  Seed runs(2);
+  runs.put(PhysicalTable::kRights);
+  for (const std::uint16_t address : std::initializer_list<std::uint16_t>{300, 100, 200, 500})
+    runs.put(address).u8(100);
+  out.push_back({"remote_physical/runs", runs});
+  out.push_back({"remote_physical/runs_overlap", runs.put(std::uint16_t{599}).u8(1)});
 }
 
 void add_kv_wire(Seeds& out) {
@@ -377,6 +406,7 @@ int main(int argc, char** argv) {
   add_link_cm_private_data(seeds);
   add_message_wire(seeds);
   add_perf_wire(seeds);
+  add_remote_physical(seeds);
   add_soft_rendezvous(seeds);
   add_soft_ring(seeds);
   int failed = 0;

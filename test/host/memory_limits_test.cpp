@@ -1,6 +1,9 @@
 #include "host/memory_limits.hpp"
+#include "child.hpp"
 
 #include <gtest/gtest.h>
+
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -95,6 +98,31 @@ TEST_F(MemoryHeadroom, OfANodeBindsWhereThereAreSeveral) {
   put("node/has_memory", "0-1\n");
   EXPECT_EQ(read(1)->bytes, kMebi);
   EXPECT_EQ(read()->bytes, std::size_t{8192000 + 1024000} * 1024);
+}
+
+TEST_F(MemoryHeadroom, OfPinnedMemoryIsWhatTheLimitLeaves) {
+  const std::string proc = root_ + "/proc";
+  const auto refusal = [&](std::size_t bytes, const char* pinned, const char* capabilities) -> std::string {
+    put("proc/self/status",
+        std::string("VmLck:\t    4000 kB\nVmPin:\t") + pinned + "\nCapEff:\t" + capabilities + "\n");
+    const auto checked = check_pinning(bytes, {.proc = proc.c_str()});
+    if (checked) return "";
+    return checked.error().status() == Status::kLimit ? checked.error().text() : "another status";
+  };
+  EXPECT_TRUE(test::in_child([&]() -> std::string {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "no limit can be read";
+    limit.rlim_cur = kMebi;
+    if (limit.rlim_max < kMebi || setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "no limit can be set";
+    constexpr const char* kNone = "0000000000000000";
+    if (!refusal(kMebi / 2, "    512 kB", kNone).empty()) return "what fits was refused";
+    const std::string sum = refusal(kMebi / 2 + 4096, "    512 kB", kNone);
+    if (!sum.starts_with("516 KiB would be pinned beside the 512 KiB that are, and RLIMIT_MEMLOCK is 1024 KiB"))
+      return "not the sum: " + sum;
+    if (refusal(1, "   2048 kB", kNone).empty()) return "past the limit already, and more was let through";
+    if (refusal(2 * kMebi, "0 kB", "000001ffffffbfff").empty()) return "every capability but CAP_IPC_LOCK was enough";
+    return refusal(2 * kMebi, "0 kB", "0000000000004000");
+  }));
 }
 
 TEST(MemoryLimits, RefuseWhatCannotBeThere) {

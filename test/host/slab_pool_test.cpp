@@ -1,31 +1,18 @@
 #include "host/slab_pool.hpp"
 
+#include "range.hpp"
 #include "result.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <random>
 #include <vector>
 
 namespace verbena::host {
 namespace {
-
-struct FreeMemory {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
-};
-
-struct Range {
-  explicit Range(std::size_t bytes)
-      : memory(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))), size(bytes) {}
-  [[nodiscard]] std::span<std::byte> span() const { return {memory.get(), size}; }
-  std::unique_ptr<std::byte, FreeMemory> memory;
-  std::size_t size;
-};
 
 std::size_t class_of(std::size_t bytes) { return std::max(SlabPool::kMinBlockBytes, std::bit_ceil(bytes)); }
 

@@ -8,12 +8,16 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 namespace verbena::host {
 namespace {
@@ -45,16 +49,6 @@ TEST(Topology, NamesAllowedCpusOnceInOrder) {
   }
 }
 
-TEST(Topology, PollersGoFromTheLastCoreDownAndWrap) {
-  const auto topology = Topology::read();
-  ASSERT_OK(topology);
-  const auto cores = topology->cores();
-  const auto count = static_cast<unsigned>(cores.size());
-  for (unsigned n = 0; n < 3 * count; ++n)
-    EXPECT_EQ(topology->core_for_poller(n).cpu, cores[count - 1 - n % count].cpu) << n;
-  (void)topology->core_for_poller(~0U);
-}
-
 TEST(Topology, SeesARestrictedMask) {
   for (const unsigned cpu : allowed()) {
     EXPECT_TRUE(test::in_child([cpu]() -> std::string {
@@ -66,7 +60,7 @@ TEST(Topology, SeesARestrictedMask) {
       if (!topology) return topology.error().text();
       if (topology->cores().size() != 1) return std::to_string(topology->cores().size()) + " cores in a mask of one";
       if (topology->cores()[0].cpu != cpu) return "another cpu than the one in the mask";
-      if (topology->core_for_poller(7).cpu != cpu) return "a poller outside the mask";
+      if (topology->counts().usable != 1) return "counts another number of cpus";
       return "";
     }));
   }
@@ -82,6 +76,70 @@ TEST(Topology, FallsBackOnTheMaskWhenHwlocDescribesAnotherMachine) {
     for (const Core& core : topology->cores()) cpus.insert(core.cpu);
     return cpus == allowed() ? "" : "not the cpus of the mask";
   }));
+}
+
+/// Kernel files of a test, beside this machine's own.
+class TopologyFiles : public testing::Test {
+ protected:
+  TopologyFiles() : root_(testing::TempDir() + "verbena-topology-" + std::to_string(getpid())) {}
+  ~TopologyFiles() override { std::filesystem::remove_all(root_); }
+  void put(const std::string& name, const std::string& text) const {
+    const std::filesystem::path path = root_ + "/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text << "\n";
+  }
+  [[nodiscard]] Topology read() const {
+    const std::string proc = root_ + "/proc", cgroup = root_ + "/cgroup", infiniband = root_ + "/infiniband";
+    auto topology = Topology::read({.proc = proc.c_str(), .cgroup = cgroup.c_str(), .infiniband = infiniband.c_str()});
+    EXPECT_OK(topology);
+    return std::move(*topology);
+  }
+  std::string root_;
+};
+
+TEST_F(TopologyFiles, DevicesAreWhereTheirCpusAre) {
+  const Topology machine = read();
+  std::string all;
+  for (const Core& core : machine.cores()) {
+    put("infiniband/near_" + std::to_string(core.cpu) + "/device/local_cpulist", std::to_string(core.cpu));
+    all += std::to_string(core.cpu) + ",";
+  }
+  put("infiniband/everywhere/device/local_cpulist", all + "70000-4000000000");
+  put("infiniband/virtual/node_type", "1: CA");
+  put("infiniband/nonsense/device/local_cpulist", "-,x,3-1,");
+  const Topology topology = read();
+  for (const Core& core : topology.cores()) {
+    // Where there is one node, everything is near it, and that says nothing.
+    std::vector<unsigned> nodes;
+    if (topology.node_count() > 1) nodes.push_back(core.node);
+    EXPECT_EQ(topology.locality_of("near_" + std::to_string(core.cpu)).nodes, nodes) << core.cpu;
+  }
+  for (const char* name : {"everywhere", "virtual", "nonsense", "missing"}) {
+    EXPECT_TRUE(topology.locality_of(name).nodes.empty()) << name;
+    EXPECT_EQ(topology.locality_of(name).device, name);
+  }
+}
+
+TEST_F(TopologyFiles, TightestProcessorQuotaCounts) {
+  EXPECT_FALSE(read().quota_percent());
+  put("proc/self/cgroup", "0::/a/b");
+  put("cgroup/a/b/cpu.max", "max 100000");
+  EXPECT_FALSE(read().quota_percent());
+  put("cgroup/a/b/cpu.max", "450000 100000");
+  EXPECT_EQ(read().quota_percent(), 450U);
+  put("cgroup/a/cpu.max", "50000 200000");
+  EXPECT_EQ(read().quota_percent(), 25U);
+}
+
+TEST_F(TopologyFiles, ProcessorQuotaOfVersionOne) {
+  put("proc/self/cgroup", "7:cpuset:/wrong\n3:cpu,cpuacct:/job");
+  put("cgroup/cpu/wrong/cpu.cfs_quota_us", "1000");
+  put("cgroup/cpu/wrong/cpu.cfs_period_us", "100000");
+  put("cgroup/cpu/job/cpu.cfs_quota_us", "-1");
+  put("cgroup/cpu/job/cpu.cfs_period_us", "100000");
+  EXPECT_FALSE(read().quota_percent());
+  put("cgroup/cpu/job/cpu.cfs_quota_us", "300000");
+  EXPECT_EQ(read().quota_percent(), 300U);
 }
 
 TEST(Pin, MovesTheThreadAndOnlyThere) {

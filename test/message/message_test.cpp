@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <random>
+#include <string>
 #include <thread>
 
 namespace verbena::message::test {
@@ -42,12 +43,38 @@ TEST_F(ChannelPair, RefusesWhatDoesNotFit) {
   ASSERT_TRUE(until([&] { return b.recorder.messages.size() == 1 && a.recorder.messages.size() == 1; }));
 }
 
-TEST_F(ChannelPair, RefusesOptionsOutOfRange) {
-  for (const Options& options : {Options{.depth = 3}, Options{.depth = 4097}, Options{.eager_bytes = 100},
-                                 Options{.eager_bytes = 0}, Options{.eager_bytes = 32768}, Options{.lease_bytes = 64},
-                                 Options{.fragment_bytes = 64}, Options{.max_reads = 0}, Options{.max_operations = 0}})
-    EXPECT_STATUS(Channel::create(*a.loop, a.pd.get(), options, a.recorder), Status::kBadArgument);
-  EXPECT_STATUS(Channel::create(*a.loop, a.pd.get(), {.depth = 4096}, a.recorder), Status::kLimit);
+TEST_F(ChannelPair, RefusesLimitsThatCannotWork) {
+  struct Case {
+    Options options;
+    Status status;
+    const char* text;
+  };
+  const std::uint64_t absurd = std::uint64_t{64} << 30;
+  const Case cases[] = {
+      {{.depth = 0}, Status::kBadArgument, "depth must be 4 to 4096; got 0"},
+      {{.depth = 3}, Status::kBadArgument, "depth must be 4 to 4096; got 3"},
+      {{.depth = 4097}, Status::kBadArgument, "got 4097"},
+      {{.eager_bytes = 0}, Status::kBadArgument, "eager_bytes must be 64 to 16384; got 0"},
+      {{.eager_bytes = 100}, Status::kBadArgument, "a multiple of 64; got 100"},
+      {{.eager_bytes = 32768}, Status::kBadArgument, "eager_bytes"},
+      {{.lease_bytes = 64}, Status::kBadArgument, "lease_bytes"},
+      {{.lease_bytes = absurd + 1}, Status::kBadArgument, "lease_bytes"},
+      {{.fragment_bytes = 0}, Status::kBadArgument, "fragment_bytes must be 1024"},
+      {{.fragment_bytes = absurd + 1}, Status::kBadArgument, "fragment_bytes"},
+      {{.max_reads = 0}, Status::kBadArgument, "max_reads must be 1 to 4096; got 0"},
+      {{.max_reads = 4097}, Status::kBadArgument, "max_reads"},
+      {{.max_operations = 0}, Status::kBadArgument, "max_operations must be 1 to 4096; got 0"},
+      {{.max_operations = ~0u}, Status::kBadArgument, "max_operations"},
+      // The loop's queue, of which each channel takes a part.
+      {{.depth = 4096}, Status::kLimit, "completion entries, and 0 of 4096 are taken"},
+  };
+  for (const Case& bad : cases) {
+    SCOPED_TRACE(bad.text);
+    const auto channel = Channel::create(*a.loop, a.pd.get(), bad.options, a.recorder);
+    ASSERT_TRUE(has_status(channel, bad.status));
+    EXPECT_NE(std::string(channel.error().text()).find(bad.text), std::string::npos) << channel.error().text();
+  }
+  EXPECT_EQ(a.nic->objects().qps, 0u);
 }
 
 TEST_F(ChannelPair, CarriesUserDataBesideItsOwn) {
@@ -282,21 +309,23 @@ TEST_F(ChannelPair, KeepsItsBudgets) {
 }
 
 // What is sent together leaves together, and so do the answers to what arrived together.
-TEST_F(ChannelPair, BatchesShareDoorbells) {
-  open();
+TEST(Batches, ShareDoorbells) {
+  Side a;
+  Side b({.batch_on = engine::BatchOn::kEveryNic});
+  ASSERT_NO_FATAL_FAILURE(connect(a, b, {}, {}));
   a.recorder.keep = b.recorder.keep = false;
   std::uint64_t answered = 0;
   b.recorder.when_message = [&](Channel& channel, std::span<const std::byte> body) {
     EXPECT_EQ(channel.send(body), Status::kOk);
     ++answered;
   };
-  settle();
+  b.loop->poll();
   for (const std::size_t bytes : {8U, 200U, 2000U}) {
     SCOPED_TRACE(bytes);
     const Bytes body = pattern(bytes, 1);
     const Counters before = a.loop->counters();
     const Counters b_before = b.loop->counters();
-    const std::uint64_t answered_before = answered;
+    const std::uint64_t answers = a.recorder.message_count + 16;
     {
       const engine::Batch batch(*a.channel);
       for (int i = 0; i < 16; ++i) ASSERT_EQ(a.channel->send(body), Status::kOk);
@@ -304,8 +333,7 @@ TEST_F(ChannelPair, BatchesShareDoorbells) {
         EXPECT_EQ(a.loop->counters().doorbells, before.doorbells);
       }
     }
-    ASSERT_TRUE(until([&] { return answered == answered_before + 16; }));
-    settle();
+    ASSERT_TRUE(poll_until({a.loop.get(), b.loop.get()}, [&] { return a.recorder.message_count == answers; }));
     const Counters after = a.loop->counters();
     // And an update of credits, now and then.
     EXPECT_LE(after.work_requests - before.work_requests, 17u);

@@ -14,6 +14,7 @@
 
 #include <future>
 #include <memory>
+#include <string>
 
 namespace verbena::message {
 namespace {
@@ -158,6 +159,17 @@ TEST_F(SetUpTest, ADeviceWithoutAtomicsSaysSoBeforeAnythingIsPosted) {
   EXPECT_EQ(end.link->compare_swap({.address = 4096, .rkey = 9}, 1, 2, old, soon()), Status::kUnsupported);
   EXPECT_EQ(old, 5U);
   EXPECT_TRUE(end.link->alive());
+}
+
+TEST_F(SetUpTest, ADeviceWithShortQueuesSaysWhatDoesNotFit) {
+  End end;
+  ASSERT_OK(end.open(library_, cm_));
+  // Of each 4096 are allowed; a queue of the device has so many for both.
+  const auto channel = Channel::create(*end.loop, end.pd.get(), {.depth = 1024, .max_reads = 2048}, end.handler);
+  ASSERT_TRUE(test::has_status(channel, Status::kLimit));
+  EXPECT_NE(std::string(channel.error().text()).find("depth 1024 and max_reads 2048 take 4"), std::string::npos)
+      << channel.error().text();
+  EXPECT_NE(std::string(channel.error().text()).find("fake_0 has 4096"), std::string::npos) << channel.error().text();
 }
 
 }  // namespace

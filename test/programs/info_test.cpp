@@ -550,5 +550,50 @@ TEST(InfoProgram, TextJsonAndUsage) {
   EXPECT_TRUE(has(run(VERBENA_INFO " --version").out, "verbena-info 0"));
 }
 
+TEST(InfoProgram, PlansAServer) {
+  const std::string plan = VERBENA_INFO " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
+  const Ran text = run(plan);
+  EXPECT_EQ(text.exit, 0);
+  for (const char* part : {"NIC           soft: ", "Placement\n  Of the machine's ", "Pools of the server", ": items ",
+                           "sessions: channel: lease ", "Pools of one client", "  sum: "}) {
+    EXPECT_TRUE(has(text.out, part)) << part << " in\n" << text.out;
+  }
+  EXPECT_FALSE(has(text.out, "Refused")) << text.out;
+
+  // One cpu: nobody polls, and it says why.
+  const Ran one = run("taskset -c $(taskset -cp $$ | sed 's/.*[^0-9]//') " + plan);
+  EXPECT_EQ(one.exit, 0);
+  EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one core")) << one.out;
+
+  const Ran json = run(plan + " --json");
+  EXPECT_EQ(json.exit, 0);
+  if (!have_python()) GTEST_SKIP() << "python3 is not there: JSON is not looked at";
+  EXPECT_EQ(from_json(json.out, "len(data[\"placement\"][\"workers\"])"), "3");
+  EXPECT_EQ(from_json(json.out, "data[\"refused\"]"), "None");
+  EXPECT_EQ(from_json(json.out,
+                      "all(p[\"bytes\"] == p[\"count\"] * p[\"bytes_each\"] for p in "
+                      "data[\"server\"][\"pools\"])"),
+            "True");
+  EXPECT_EQ(from_json(json.out,
+                      "sum(p[\"bytes\"] for p in data[\"server\"][\"pools\"] if p[\"memory\"] == "
+                      "\"registered\") == data[\"server\"][\"registered_bytes\"]"),
+            "True");
+}
+
+TEST(InfoProgram, PlansSayWhatWouldBeRefused) {
+  const Ran large = run(VERBENA_INFO " --plan -d soft -m 1048576");
+  EXPECT_EQ(large.exit, 0);
+  EXPECT_TRUE(has(large.out, "Refused\n  all pools together take ")) << large.out;
+  const Ran deep = run(VERBENA_INFO " --plan -d soft --depth 1024 --max-clients 1024");
+  EXPECT_TRUE(has(deep.out, " completion entries of one worker are needed")) << deep.out;
+  const Ran wrong = run(VERBENA_INFO " --plan -d soft -m 1 --max-value-mib 4 2>&1");
+  EXPECT_EQ(wrong.exit, 2);
+  EXPECT_TRUE(has(wrong.out, "max_value_bytes is 4194304: it must be 1 to 524288")) << wrong.out;
+  EXPECT_EQ(run(VERBENA_INFO " --plan -d nope 2>&1").exit, 3);
+  const Ran alone = run(VERBENA_INFO " -w 2 2>&1");
+  EXPECT_EQ(alone.exit, 2);
+  EXPECT_TRUE(has(alone.out, "--plan")) << alone.out;
+}
+
 }  // namespace
 }  // namespace verbena::programs

@@ -12,7 +12,18 @@ namespace verbena::remote::test {
 using namespace verbena::test;
 
 class LinkPair : public testing::Test {
+ public:
+  static void connect(Link& one, Link& other, const link::BringUp& how = {}) {
+    const auto end_one = one.local_endpoint({});
+    const auto end_other = other.local_endpoint({});
+    ASSERT_OK(end_one);
+    ASSERT_OK(end_other);
+    ASSERT_OK(one.connect(*end_one, *end_other, patience(), how));
+    ASSERT_OK(other.connect(*end_other, *end_one, patience(), how));
+  }
+
  protected:
+  explicit LinkPair(const engine::LoopOptions& loop = {}) : a(loop), b(loop) {}
   void SetUp() override { open({.bounce_bytes = 4096, .bounce_buffers = 2}); }
   void open(const LinkOptions& link_options, const LinkOptions& peer_options = {}) {
     auto first = Link::create(*a.loop, a.pd.get(), link_options);
@@ -26,14 +37,6 @@ class LinkPair : public testing::Test {
     target = std::make_unique<Region>(*b.nic, b.pd.get(), 64 * 1024);
     local = std::make_unique<Region>(*a.nic, a.pd.get(), 64 * 1024);
     ASSERT_OK(link->import_window(target->window(), patience()));
-  }
-  static void connect(Link& one, Link& other, const link::BringUp& how = {}) {
-    const auto end_one = one.local_endpoint({});
-    const auto end_other = other.local_endpoint({});
-    ASSERT_OK(end_one);
-    ASSERT_OK(end_other);
-    ASSERT_OK(one.connect(*end_one, *end_other, patience(), how));
-    ASSERT_OK(other.connect(*end_other, *end_one, patience(), how));
   }
   [[nodiscard]] RemoteWord word(std::size_t offset) const {
     return {target->remote(offset, 8).address, target->remote(offset, 8).rkey};

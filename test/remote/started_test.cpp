@@ -373,7 +373,12 @@ TEST(LinkOptions, AreRefusedOutOfTheirRanges) {
   EXPECT_STATUS(made({.max_reads = 0}), Status::kBadArgument);
   EXPECT_STATUS(made({.receives = 4097, .handler = &handler}), Status::kBadArgument);
   EXPECT_STATUS(made({.receives = 1}), Status::kBadArgument) << "no handler";
-  EXPECT_STATUS(made({.bounce_bytes = 63}), Status::kBadArgument);
+  for (const std::uint32_t bytes : {0u, 63u, 100u, (16u << 20) + 64, ~0u})
+    EXPECT_STATUS(made({.bounce_bytes = bytes}), Status::kBadArgument) << bytes;
+  EXPECT_STATUS(made({.bounce_buffers = 1025}), Status::kBadArgument);
+  EXPECT_STATUS(made({.max_reads = 8193}), Status::kBadArgument);
+  // Each fits, and together they do not: of the loop's queue, each link takes a part.
+  EXPECT_STATUS(made({.bounce_buffers = 1024, .max_operations = 8192}), Status::kLimit);
   EXPECT_STATUS(made({.bounce_buffers = 0}), Status::kBadArgument);
   EXPECT_EQ(node.nic->objects().qps, 0u);
 }

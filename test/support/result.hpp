@@ -26,4 +26,5 @@ template <class T>
 
 #define ASSERT_OK(expression) ASSERT_TRUE(::verbena::test::is_ok((expression)))
 #define EXPECT_OK(expression) EXPECT_TRUE(::verbena::test::is_ok((expression)))
+#define ASSERT_STATUS(expression, status) ASSERT_TRUE(::verbena::test::has_status((expression), (status)))
 #define EXPECT_STATUS(expression, status) EXPECT_TRUE(::verbena::test::has_status((expression), (status)))

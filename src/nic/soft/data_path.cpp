@@ -89,9 +89,12 @@ inline void announce(SoftCq& cq) noexcept {
 inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status,
                           std::uint64_t bytes) noexcept {
   if (status == IBV_WC_SUCCESS && !qp.signal_all && (wr.send_flags & IBV_SEND_SIGNALED) == 0) return;
-  Cqe& entry = push(*qp.scq, qp, wr.wr_id, status, completion_opcode(wr.opcode));
-  entry.wc.byte_len = static_cast<std::uint32_t>(bytes);
-  entry.sq_index = sq_index;
+  push(*qp.scq, qp,
+       {.wr_id = wr.wr_id,
+        .status = status,
+        .opcode = completion_opcode(wr.opcode),
+        .bytes = static_cast<std::uint32_t>(bytes)},
+       sq_index);
   // A failure counts as solicited.
   if (qp.scq->armed == SoftCq::Armed::kAny || status != IBV_WC_SUCCESS) announce(*qp.scq);
 }
@@ -666,7 +669,7 @@ bool flush(SoftQp& qp) noexcept {
   if (qp.early_head != qp.early_tail) return false;  // They are older.
   while (qp.rq_done != qp.rq_posted && qp.rcq->room() > 0) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
-    push(*qp.rcq, qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
+    push(*qp.rcq, qp, {.wr_id = receive.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV});
     announce(*qp.rcq);
     end_receive(qp);
   }
@@ -700,7 +703,7 @@ bool run_stalled(SoftCq& cq) noexcept {
 void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
   if (qp.rq_done != qp.rq_posted) {
     const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
-    push(*qp.rcq, qp, receive.wr_id, status, IBV_WC_RECV);
+    push(*qp.rcq, qp, {.wr_id = receive.wr_id, .status = status, .opcode = IBV_WC_RECV});
     qp.rx_open = false;
     end_receive(qp);
   }
@@ -735,7 +738,7 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     enter_error(qp, Status::kRemoteAccess);
     return false;
   }
-  end_message(qp, view, push(*qp.rcq, qp, 0, IBV_WC_SUCCESS, IBV_WC_RECV));
+  push(*qp.rcq, qp, end_message(qp, view));
   end_receive(qp);
   return true;
 }
@@ -932,7 +935,48 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
   if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return EINVAL;
   const std::uint64_t length = total_length(wr);
   if ((wr.send_flags & IBV_SEND_INLINE) != 0 && length > qp.max_inline) return EINVAL;
-  return length > qp.nic->limits().max_message ? EMSGSIZE : 0;
+  return length > kMaxMessage ? EMSGSIZE : 0;
+}
+
+/// Whether a work request that is posted now can be executed now: nothing is ahead of it, and its completion has a
+/// place.
+inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
+  if (qp.state_now() != IBV_QPS_RTS || qp.pending_head != qp.pending_tail ||
+      qp.held.load(std::memory_order_relaxed) != 0 || qp.sq_posted - qp.sq_retired >= qp.max_send_wr ||
+      qp.scq->room() == 0 || qp.peer_dead.load(std::memory_order_relaxed))
+    return nullptr;
+  const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
+  if (remote == nullptr ||
+      remote->control->rare.readiness.load(std::memory_order_acquire) != static_cast<std::uint32_t>(Readiness::kReady))
+    return nullptr;
+  return remote;
+}
+
+/// A READ or WRITE of one segment between memory that is mapped on both sides: what `validate`, `run` and the rest come
+/// to then, with each look once. False: it is something else, or wrong; nothing has happened.
+inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
+  const ibv_sge& sge = wr.sg_list[0];
+  const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
+  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  std::byte* here = nullptr;
+  if (is_inline) {
+    if (is_read || sge.length > qp.max_inline) return false;
+    here = reinterpret_cast<std::byte*>(sge.addr);
+  } else {
+    here = local_address(qp, sge, is_read ? IBV_ACCESS_LOCAL_WRITE : 0);
+  }
+  if (here == nullptr || sge.length == 0 || sge.length > kMaxMessage || (is_read && qp.qp_type == IBV_QPT_UC))
+    return false;
+  {
+    const AccessGuard guard(qp);
+    std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, sge.length,
+                                            is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+    if (there == nullptr) [[unlikely]]
+      return false;
+    copy_whole(is_read ? here : there, is_read ? there : here, sge.length);
+  }
+  complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, sge.length);
+  return true;
 }
 
 }  // namespace
@@ -954,6 +998,11 @@ void wake_peer(const RemoteQp& remote) noexcept {
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   for (; wr != nullptr; wr = wr->next) {
+    if ((wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) && wr->num_sge == 1) {
+      const RemoteQp* const remote = ready_remote(qp);
+      if (remote != nullptr && transfer_now(qp, *remote, *wr)) [[likely]]
+        continue;
+    }
     const ibv_qp_state state = qp.state_now();
     int error = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? validate(qp, *wr) : EINVAL;
     if (error == 0 && qp.sq_posted - qp.sq_retired >= qp.max_send_wr) error = ENOMEM;
@@ -1006,7 +1055,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
       // wait for the receiver, so the sender must be able to see it beforehand.
       keys_hold = keys_hold && (sges[i].length == 0 || local_address(qp, sges[i], IBV_ACCESS_LOCAL_WRITE) != nullptr);
     }
-    entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, qp.nic->limits().max_message));
+    entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
     publish_receive(qp, slot, keys_hold);
     ++qp.rq_posted;
   }

@@ -24,8 +24,7 @@ bool take_one(SoftQp& qp) noexcept {
   if (taken == Segment::kWhole) {
     // There is room: one a receive, and no receive is posted anew before the completion of its predecessor is polled.
     Cqe& entry = qp.early[qp.early_tail & qp.receive_mask];
-    fill(entry, qp, 0, IBV_WC_SUCCESS, IBV_WC_RECV);
-    end_message(qp, view, entry);
+    fill(entry, qp, end_message(qp, view), kNotSend);
     ++qp.early_tail;
     ++qp.rq_done;
   }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace verbena::nic::soft {
@@ -53,6 +54,7 @@ struct LocalKey {
   std::uint32_t uses = 0;                // Of the index: the upper half of KeyEntry::live.
   std::atomic<SoftMw*> window{nullptr};  // When the index is a window's, which has no local key.
 };
+static_assert(sizeof(LocalKey) == 48);
 
 /// Anonymous zeroed memory of T, faulted in as it is touched: tables that are large for few.
 template <class T>
@@ -124,6 +126,7 @@ struct RemoteQp {
   Fd event;
   RingConsumer<RealMemory> ring;  // Where this side's receiving starts.
 };
+static_assert(sizeof(RemoteQp) == 176);
 
 /// An offer that arrived before this side's QP went to RTR, or after: matched by GID and number.
 struct Offer {
@@ -141,12 +144,14 @@ struct ReceiveWqe {
   std::uint32_t sge_count = 0;
   std::uint32_t capacity = 0;  // Sum of the SGEs.
 };
+static_assert(sizeof(ReceiveWqe) == 16);
 
 /// A send work request that could not be executed when it was posted.
 struct SendWqe {
   ibv_send_wr wr{};
   std::uint64_t sq_index = 0;
 };
+static_assert(sizeof(SendWqe) == sizeof(ibv_send_wr) + 8);
 
 /// Who keeps work requests or completions back.
 struct Hold {
@@ -155,7 +160,7 @@ struct Hold {
 };
 
 /// One completion, with what poll needs to retire send-queue slots.
-struct Cqe {
+struct alignas(64) Cqe {
   ibv_wc wc;
   SoftQp* qp;
   std::uint64_t sq_index;  // Send completions: slots up to here are free. Else kNotSend.
@@ -344,13 +349,14 @@ struct SoftQp : ibv_qp {
   std::uint8_t timeout = 14;
   std::uint64_t retry_ticks = 0;  // Until RETRY_EXC_ERR; 0 is for ever.
   std::unique_ptr<RemoteQp> remote_owner;
-  std::vector<Offer> offers;                                      // At most kMaxOffers, newest last.
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> imported;  // Key index and count, to release with the QP.
+  std::vector<Offer> offers;                                  // At most kMaxOffers, newest last.
+  std::unordered_map<std::uint32_t, std::uint32_t> imported;  // Key index and count, to release with the QP.
 
   [[nodiscard]] ibv_qp_state state_now() const noexcept {
     return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));
   }
 };
+static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 672);
 inline constexpr std::size_t kMaxOffers = 4;
 
 }  // namespace verbena::nic::soft

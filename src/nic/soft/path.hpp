@@ -8,7 +8,10 @@
 #include "base/error.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -18,6 +21,7 @@ namespace verbena::nic::soft {
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
+inline constexpr std::uint32_t kMaxMessage = 1U << 30;
 inline constexpr std::uint32_t kMaxSrqs = 1024;
 /// Import::access has the rights this far up for memory that is not mapped here: the common path then finds none.
 inline constexpr unsigned kOutsideShift = 16;
@@ -78,30 +82,38 @@ class OwnerSection {
   SoftCq& cq_;
 };
 
-inline void fill(Cqe& entry, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
-  entry.wc.wr_id = wr_id;
-  entry.wc.status = status;
-  entry.wc.opcode = opcode;
-  entry.wc.vendor_err = 0;
-  entry.wc.byte_len = 0;
-  entry.wc.imm_data = 0;
-  entry.wc.qp_num = qp.qp_num;
-  entry.wc.src_qp = qp.remote_qp_num;
-  entry.wc.wc_flags = 0;
-  entry.wc.pkey_index = 0;
-  entry.wc.slid = 0;
-  entry.wc.sl = 0;
-  entry.wc.dlid_path_bits = 0;
-  entry.qp = &qp;
-  entry.sq_index = kNotSend;
+/// What varies in a completion.
+struct Ending {
+  std::uint64_t wr_id = 0;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  ibv_wc_opcode opcode = IBV_WC_SEND;
+  std::uint32_t bytes = 0;
+  std::uint32_t imm = 0;
+  unsigned flags = 0;
+};
+
+/// Writes a completion by stores of the width that poll loads it with soon after: a load that covers several narrower
+/// stores waits for all of them to reach the cache.
+inline void fill(Cqe& entry, SoftQp& qp, const Ending& ending, std::uint64_t sq_index) noexcept {
+  using Words = std::uint64_t __attribute__((vector_size(16), may_alias));
+  const auto word = [](std::uint32_t first, std::uint32_t second) {
+    return std::bit_cast<std::uint64_t>(std::array{first, second});
+  };
+  static_assert(offsetof(ibv_wc, status) == 8 && offsetof(ibv_wc, opcode) == 12 && offsetof(ibv_wc, vendor_err) == 16 &&
+                offsetof(ibv_wc, byte_len) == 20 && offsetof(ibv_wc, imm_data) == 24 &&
+                offsetof(ibv_wc, qp_num) == 28 && offsetof(ibv_wc, src_qp) == 32 && offsetof(ibv_wc, wc_flags) == 36 &&
+                sizeof(ibv_wc) == 48 && offsetof(Cqe, qp) == 48 && offsetof(Cqe, sq_index) == 56);
+  auto* const words = reinterpret_cast<Words*>(&entry);
+  words[0] = Words{ending.wr_id, word(ending.status, ending.opcode)};
+  words[1] = Words{word(0, ending.bytes), word(ending.imm, qp.qp_num)};
+  words[2] = Words{word(qp.remote_qp_num, ending.flags), 0};
+  words[3] = Words{std::bit_cast<std::uint64_t>(&qp), sq_index};
 }
 
-inline Cqe& push(SoftCq& cq, SoftQp& qp, std::uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode) noexcept {
+inline void push(SoftCq& cq, SoftQp& qp, const Ending& ending, std::uint64_t sq_index = kNotSend) noexcept {
   VERBENA_DCHECK(cq.room() > 0);
-  Cqe& entry = cq.ring[cq.tail & cq.mask];
+  fill(cq.ring[cq.tail & cq.mask], qp, ending, sq_index);
   ++cq.tail;
-  fill(entry, qp, wr_id, status, opcode);
-  return entry;
 }
 
 enum class Ran : std::uint8_t { kDone, kStalled, kFailed };
@@ -236,17 +248,18 @@ inline Segment take_segment(SoftQp& qp, const SlotView& view, std::uint64_t post
   return Segment::kPart;
 }
 
-/// The completion of a whole message. `entry` is filled as for a SEND.
-inline void end_message(SoftQp& qp, const SlotView& view, Cqe& entry) noexcept {
-  entry.wc.wr_id = qp.receives[qp.rq_done & qp.receive_mask].wr_id;
-  if (view.kind == SlotKind::kWriteImm) entry.wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-  entry.wc.byte_len = qp.rx_offset + view.length;
+/// The completion of a whole message.
+inline Ending end_message(SoftQp& qp, const SlotView& view) noexcept {
+  Ending ending{.wr_id = qp.receives[qp.rq_done & qp.receive_mask].wr_id,
+                .opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+                .bytes = qp.rx_offset + view.length};
   if (view.kind != SlotKind::kSend) {
-    entry.wc.imm_data = view.imm;
-    entry.wc.wc_flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
+    ending.imm = view.imm;
+    ending.flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
   }
   qp.rx_offset = 0;
   qp.rx_open = false;
+  return ending;
 }
 
 // data_path.cpp

@@ -76,6 +76,7 @@ struct SlotView {
   std::uint32_t imm = 0;
   std::uint32_t length = 0;
 };
+static_assert(sizeof(SlotView) == 12);
 
 /// The sending end. \thread owner
 template <class Memory>
@@ -217,5 +218,9 @@ class RingConsumer {
   std::uint64_t slot_mask_ = 0;
   std::uint64_t data_mask_ = 0;
 };
+
+// Private to each end, and touched by every message: no more than it takes.
+static_assert(sizeof(RingProducer<RealMemory>) == 72);
+static_assert(sizeof(RingConsumer<RealMemory>) == 40);
 
 }  // namespace verbena::nic::soft

@@ -2,6 +2,7 @@
 #include "nic/soft/path.hpp"
 
 #include "base/check.hpp"
+#include "nic/footprint.hpp"
 
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -20,7 +21,6 @@ namespace {
 constexpr std::uint32_t kMaxCqs = 1024;
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
-constexpr std::uint32_t kMaxMessage = 1U << 30;
 constexpr std::uint32_t kMaxCqe = 1U << 20;
 constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -419,16 +419,17 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
   }
   Import& import = peer->imports[index];
   const auto remember = [&] {
-    const auto at =
-        std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
-    if (at == qp.imported.end()) {
-      qp.imported.emplace_back(index, 1);
-    } else {
-      ++at->second;
-    }
+    ++qp.imported[index];
     ++import.uses;
   };
+  const auto is_inside = [&](std::uint64_t memory_id, std::uint64_t iova, std::uint64_t length) {
+    return window.memory_id == memory_id && window.length <= length && window.address - iova <= length - window.length;
+  };
+  const auto outside = [] {
+    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
+  };
   if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {
+    if (!is_inside(import.memory_id, import.iova, import.length)) return outside();
     remember();
     return {};
   }
@@ -447,9 +448,7 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
   const std::uint32_t access = shared.access.load(std::memory_order_acquire);
   // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
   if (shared.live.load(std::memory_order_relaxed) != word) return revoked();
-  if (window.memory_id != memory_id || window.length > length || window.address - iova > length - window.length) {
-    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
-  }
+  if (!is_inside(memory_id, iova, length)) return outside();
   const auto find_memory = [&]() -> Peer::Memory* {
     for (const auto& memory : peer->memories) {
       if (memory->id == memory_id) return memory.get();
@@ -548,7 +547,7 @@ Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
   auto& qp = *static_cast<SoftQp*>(base);
   const std::lock_guard lock(mutex_);
   const std::uint32_t index = key_index(window.rkey);
-  const auto at = std::find_if(qp.imported.begin(), qp.imported.end(), [&](const auto& e) { return e.first == index; });
+  const auto at = qp.imported.find(index);
   if (at == qp.imported.end()) {
     return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
   }
@@ -714,15 +713,25 @@ Result<void> SoftNic::destroy_cq(ibv_cq* base) {
 // --- queue pairs
 // ------------------------------------------------------------------------------------------------------
 
-Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
-  QpGeometry& geometry = qp.geometry;
+namespace {
+
+QpGeometry geometry_for(std::uint32_t max_send_wr, std::uint32_t max_recv_wr) noexcept {
+  QpGeometry geometry;
   // Slots: every send of a full send queue has one, and so has every receive the peer's twin of this QP may hold; data:
   // a segment for each send, within bounds. Pages are touched only as they are used.
-  const std::uint32_t slots = std::bit_ceil(std::max({qp.max_send_wr, qp.max_recv_wr, 16U}));
-  geometry.receive_entries = qp.receive_mask + 1;
+  const std::uint32_t slots = std::bit_ceil(std::max({max_send_wr, max_recv_wr, 16U}));
+  geometry.receive_entries = std::bit_ceil(max_recv_wr);
   geometry.slots = slots;
   geometry.data_bytes = std::clamp<std::uint32_t>(
       static_cast<std::uint32_t>(std::bit_ceil(std::uint64_t{slots} * kSegmentBytes)), 4 * kSegmentBytes, 16U << 20);
+  return geometry;
+}
+
+}  // namespace
+
+Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
+  QpGeometry& geometry = qp.geometry = geometry_for(qp.max_send_wr, qp.max_recv_wr);
+  const std::uint32_t slots = geometry.slots;
   geometry.start = test_.ring_start / slots * slots;
   VERBENA_ASSIGN(Mapping::Owned owned, Mapping::create("verbena-qp", geometry.total_bytes(), Mapping::Mode::kRead));
   qp.memory = std::move(owned.fd);
@@ -1200,5 +1209,40 @@ Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const Tes
 }  // namespace verbena::nic::soft
 
 namespace verbena::nic {
+
 Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options) { return soft::open_for_test(options, {}); }
+
+// Beside create_qp and create_cq, which allocate in this order.
+host::Footprint qp_footprint(Kind kind, const QpOptions& options) {
+  host::Footprint pools;
+  if (kind != Kind::kSoft) return pools;
+  const std::uint64_t sends = std::bit_ceil(options.max_send_wr);
+  const std::uint64_t receives = std::bit_ceil(options.max_recv_wr);
+  const soft::QpGeometry geometry = soft::geometry_for(options.max_send_wr, options.max_recv_wr);
+  pools.add({.name = "queue pair", .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer)});
+  pools.add({.name = "sends that wait",
+             .count = sends,
+             .bytes_each = sizeof(soft::SendWqe) + std::max(options.max_send_sge, 1U) * sizeof(ibv_sge)});
+  pools.add({.name = "inline data of sends that wait",
+             .kind = host::PoolKind::kAsUsed,
+             .count = sends,
+             .bytes_each = std::max(options.max_inline, 64U)});
+  pools.add({.name = "receives",
+             .count = receives,
+             .bytes_each =
+                 sizeof(soft::ReceiveWqe) + std::max(options.max_recv_sge, 1U) * sizeof(ibv_sge) + sizeof(soft::Cqe)});
+  pools.add(
+      {.name = "memory that the peer reads", .kind = host::PoolKind::kAsUsed, .bytes_each = geometry.total_bytes()});
+  pools.add({.name = "ends of the ring's data", .count = geometry.slots, .bytes_each = sizeof(std::uint64_t)});
+  return pools;
+}
+
+host::Footprint cq_footprint(Kind kind, std::uint32_t cqe) {
+  host::Footprint pools;
+  if (kind != Kind::kSoft) return pools;
+  pools.add({.name = "completion queue", .bytes_each = sizeof(soft::SoftCq)});
+  pools.add({.name = "completions", .count = std::bit_ceil(cqe), .bytes_each = sizeof(soft::Cqe)});
+  return pools;
+}
+
 }  // namespace verbena::nic

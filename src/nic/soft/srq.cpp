@@ -155,7 +155,7 @@ int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept
     ReceiveWqe receive;
     receive.wr_id = wr->wr_id;
     receive.sge_count = static_cast<std::uint32_t>(wr->num_sge);
-    receive.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, srq.nic->limits().max_message));
+    receive.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
     put(srq, receive, wr->sg_list, keys_hold);
     any = true;
   }

@@ -246,13 +246,7 @@ Result<void> VerbsNic::import_window(ibv_qp* qp, const Window& window, Deadline)
   const std::lock_guard lock(mutex_);
   const auto at = qps_.find(qp);
   if (at == qps_.end()) return stranger("import_window", "queue pair");
-  auto& imports = at->second.imports;
-  const auto known = std::ranges::find(imports, window.rkey, &std::pair<std::uint32_t, std::uint32_t>::first);
-  if (known != imports.end()) {
-    ++known->second;
-  } else {
-    imports.emplace_back(window.rkey, 1);
-  }
+  ++at->second.imports[window.rkey];
   return {};
 }
 
@@ -261,7 +255,7 @@ Result<void> VerbsNic::release_window(ibv_qp* qp, const Window& window) {
   const auto at = qps_.find(qp);
   if (at == qps_.end()) return stranger("release_window", "queue pair");
   auto& imports = at->second.imports;
-  const auto known = std::ranges::find(imports, window.rkey, &std::pair<std::uint32_t, std::uint32_t>::first);
+  const auto known = imports.find(window.rkey);
   if (known == imports.end()) {
     return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
   }

@@ -98,7 +98,7 @@ class VerbsNic final : public Nic {
     ibv_srq* srq;
     ibv_qp_state state = IBV_QPS_RESET;  // As last asked for.
     Status failure = Status::kOk;
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> imports;  // Keys and how often each was imported.
+    std::unordered_map<std::uint32_t, std::uint32_t> imports;  // Keys and how often each was imported.
   };
   /// What `wait` and `wake` need of a channel. `wake` may run in a signal handler, so it takes no lock: slots are found
   /// by walking a list that only grows, and are used again.

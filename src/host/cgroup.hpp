@@ -1,0 +1,58 @@
+// The control groups that bind this process.
+#pragma once
+
+#include "host/memory_limits.hpp"
+#include "host/proc_file.hpp"
+
+#include <cstdio>
+#include <string_view>
+
+namespace verbena::host {
+
+enum class CgroupVersion : std::uint8_t { k1, k2 };
+
+/// Whether `word` is one of the words between commas.
+[[nodiscard]] constexpr bool has_word(std::string_view list, std::string_view word) noexcept {
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    if (list.substr(0, comma) == word) return true;
+    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  }
+  return false;
+}
+
+/// Calls visit(version, directory) for the process's own group and every ancestor, since each one's limit binds: of the
+/// unified hierarchy, and of version 1's hierarchy of `controller`. In a container the path may name directories that
+/// are not mounted here; the walk then ends at the mount itself, which is the container's own group. \thread any
+/// \alloc setup
+template <class Visit>
+void for_each_cgroup(const KernelFiles& files, std::string_view controller, Visit&& visit) {
+  char path[kKernelPathBytes];
+  print(path, "{}/self/cgroup", files.proc);
+  const File file = open_text(path);
+  if (file == nullptr) return;
+  char line[kKernelPathBytes];
+  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+    // "0::/group" is version 2; "4:cpu,memory:/group" version 1.
+    const std::string_view text(line);
+    const std::size_t first = text.find(':');
+    const std::size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = text.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && !has_word(controllers, controller)) continue;
+    char mount[kKernelPathBytes];
+    print(mount, "{}{}{}", files.cgroup, controllers.empty() ? "" : "/", controllers.empty() ? "" : controller);
+    std::string_view group = text.substr(second + 1);
+    while (!group.empty() && (group.back() == '\n' || group.back() == '/')) group.remove_suffix(1);
+    while (true) {
+      char directory[kKernelPathBytes];
+      print(directory, "{}{}", mount, group);
+      visit(controllers.empty() ? CgroupVersion::k2 : CgroupVersion::k1, directory);
+      const std::size_t slash = group.rfind('/');
+      if (group.empty() || slash == std::string_view::npos) break;
+      group = group.substr(0, slash);
+    }
+  }
+}
+
+}  // namespace verbena::host

@@ -1,0 +1,169 @@
+#include "kv/plan.hpp"
+
+#include "base/error.hpp"
+#include "base/limit.hpp"
+#include "host/memory_limits.hpp"
+#include "host/slab_pool.hpp"
+#include "kv/item.hpp"
+#include "kv/wire.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::kv {
+namespace {
+
+/// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
+constexpr unsigned kSpareSessions = kHandshakers + 4;
+/// Bytes of item memory that are thought to belong to one item when max_items is not given.
+constexpr std::size_t kBytesPerItem = 256;
+/// An item takes a block of the slab pool: this is the smallest, of a key of one byte without a value.
+constexpr std::size_t kLeastItemBytes = std::bit_ceil(std::max(item_bytes(1, 0), host::SlabPool::kMinBlockBytes));
+
+constexpr std::size_t kMib = std::size_t{1} << 20;
+
+std::size_t share_of(const ServerOptions& options) noexcept {
+  return options.memory_bytes / options.workers / 4096 * 4096;
+}
+
+unsigned sessions_of(const ServerOptions& options) noexcept { return options.max_clients + kSpareSessions; }
+
+message::Options channel_options(const ServerOptions& options) noexcept {
+  message::Options channel;
+  channel.depth = wire::channel_depth(options.depth);
+  channel.lease_bytes = options.lease_bytes;
+  channel.max_reads = 1;
+  channel.max_operations = 1;
+  channel.attach = message::Attach::kByCaller;
+  return channel;
+}
+
+std::size_t items_of(const ServerOptions& options) noexcept {
+  const std::size_t all = options.max_items != 0 ? options.max_items : options.memory_bytes / kBytesPerItem;
+  // Hashing spreads the keys unevenly: a quarter more than its part, all of it for one worker.
+  return options.workers == 1 ? all : std::min(all, all / options.workers * 5 / 4 + 64);
+}
+
+}  // namespace
+
+Result<void> check_options(const ServerOptions& options) {
+  constexpr const char* kCall = "Server::start";
+  // Of times, the negative ones become absurd.
+  const auto count_of = [](auto time) { return static_cast<std::uint64_t>(time.count()); };
+  VERBENA_TRY(check_limit(kCall, "memory_bytes", options.memory_bytes, kMib, kMib << 20));
+  VERBENA_TRY(check_limit(kCall, "workers", options.workers, 1, 64));
+  VERBENA_TRY(check_limit(kCall, "max_clients", options.max_clients, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
+  VERBENA_TRY(check_limit(kCall, "grace (ms)", count_of(options.grace), 1, 60'000));
+  VERBENA_TRY(check_limit(kCall, "spin (us)", count_of(options.spin), 0, 1'000'000));
+  const std::size_t share = options.memory_bytes / options.workers;
+  if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
+    return fail(
+        Status::kBadArgument, "Server::start", 0,
+        "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
+        options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
+  if (options.max_items > options.memory_bytes / kLeastItemBytes)
+    return fail(Status::kBadArgument, "Server::start", 0,
+                "max_items is {}: with at least {} bytes an item they take {} MiB, and memory_bytes is {} MiB",
+                options.max_items, kLeastItemBytes,
+                (options.max_items / kMib + 1) * kLeastItemBytes,  // Rounded up, and no product that overflows.
+                options.memory_bytes / kMib);
+  return {};
+}
+
+Result<void> check_device(const ServerOptions& options, const nic::Limits& limits) {
+  const message::Options channel = channel_options(options);
+  const std::uint64_t sessions = sessions_of(options);
+  const std::uint64_t entries = message::completions_needed(channel);
+  const engine::QueueOptions queues = message::queues_needed(channel);
+  const auto too_much = [](const char* what, std::uint64_t sum, std::uint64_t most, const char* how,
+                           const auto&... parts) -> Result<void> {
+    return fail(Status::kLimit, "Server::start", 0, "{} {} are needed ({}), and the device has {}: lower {}", sum, what,
+                fmt::format("{} x {}", parts...), most, how);
+  };
+  // Sends, with the reserve that every connection keeps, and receives are queues of their own.
+  const std::uint64_t requests = std::max(queues.sends + engine::Connection::kReserve, queues.receives);
+  if (requests > limits.max_qp_wr)
+    return fail(Status::kLimit, "Server::start", 0,
+                "depth is {}: a client's queue pair needs {} work requests in one queue, and the device has {}: lower "
+                "depth",
+                options.depth, requests, limits.max_qp_wr);
+  if (sessions * entries > limits.max_cqe)
+    return too_much("completion entries of one worker", sessions * entries, limits.max_cqe, "max_clients or depth",
+                    sessions, entries);
+  if (options.workers > limits.max_cq)
+    return too_much("completion queues", options.workers, limits.max_cq, "workers", options.workers, 1);
+  // Spare sessions are for the moments in which clients come and go: they may find nothing left.
+  const std::uint64_t clients = options.max_clients;
+  if (options.workers * clients > limits.max_qp)
+    return too_much("queue pairs", options.workers * clients, limits.max_qp, "max_clients or workers", options.workers,
+                    clients);
+  // Of a worker its items; of a session its buffers and its lease.
+  if (options.workers * (1 + 2 * clients) > limits.max_mr)
+    return too_much("memory regions", options.workers * (1 + 2 * clients), limits.max_mr, "max_clients or workers",
+                    options.workers, 1 + 2 * clients);
+  return {};
+}
+
+engine::WaitPolicy wait_policy(host::PollerWait wait) noexcept {
+  switch (wait) {
+    case host::PollerWait::kSpin: return engine::WaitPolicy::kSpin;
+    case host::PollerWait::kAdaptive: return engine::WaitPolicy::kAdaptive;
+    case host::PollerWait::kEvent: break;
+  }
+  return engine::WaitPolicy::kEvent;
+}
+
+host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
+                                         const nic::Nic& nic) {
+  return {.pollers = options.workers,
+          .pin = options.pin_workers ? host::Pin::kYes : host::Pin::kNo,
+          .device = nic.kind() == nic::Kind::kSoft ? host::Locality{} : topology.locality_of(nic.name())};
+}
+
+WorkerOptions worker_options(const ServerOptions& options, unsigned index, const host::PlacedPoller& place) noexcept {
+  WorkerOptions worker{.index = index,
+                       .memory_bytes = share_of(options),
+                       .require_hugepages = options.require_hugepages,
+                       .node = place.node,
+                       .max_items = items_of(options),
+                       .max_value_bytes = options.max_value_bytes,
+                       .grace = options.grace,
+                       .wait = wait_policy(place.wait),
+                       .spin = options.spin,
+                       .max_sessions = sessions_of(options),
+                       .depth = options.depth,
+                       .channel = channel_options(options)};
+  if (place.core) worker.cpu = place.core->cpu;
+  worker.channel.node = place.node;
+  return worker;
+}
+
+host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,
+                          const nic::Limits& limits) {
+  host::Footprint pools;
+  for (unsigned first = 0; first < options.workers;) {
+    // Those on one node have the same pools.
+    const host::PlacedPoller& place = placement.pollers[first];
+    unsigned end = first + 1;
+    while (end < options.workers && placement.pollers[end].node == place.node) ++end;
+    pools.add(end - first == 1 ? fmt::format("worker {}", first) : fmt::format("workers {} to {}", first, end - 1),
+              end - first, Worker::footprint(kind, limits, worker_options(options, first, place)), place.node, "start");
+    first = end;
+  }
+  return pools;
+}
+
+Result<void> check_memory(const host::Footprint& footprint) {
+  const std::uint64_t sum = footprint.bytes(host::PoolKind::kRegistered) + footprint.bytes(host::PoolKind::kPrivate);
+  const auto headroom = host::memory_headroom(std::nullopt);
+  if (!headroom || sum <= headroom->bytes + host::free_hugepage_bytes()) return {};
+  return fail(Status::kNoMemory, "Server::start", ENOMEM,
+              "all pools together take {} MiB ({} registered, {} private), and {} MiB are left by {}: lower "
+              "memory_bytes, max_clients, depth or lease_bytes; `verbena-info --plan` lists them",
+              sum / kMib, footprint.bytes(host::PoolKind::kRegistered) / kMib,
+              footprint.bytes(host::PoolKind::kPrivate) / kMib, headroom->bytes / kMib, headroom->limit);
+}
+
+}  // namespace verbena::kv

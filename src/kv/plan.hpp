@@ -1,0 +1,40 @@
+// What a server of given options is made of: its limits, checked as a whole, and each worker's part. The server builds
+// itself from it, and verbena-info prints it.
+#pragma once
+
+#include "host/placement.hpp"
+#include "kv/worker.hpp"
+#include "nic/nic.hpp"
+
+#include <verbena/kv.hpp>
+
+namespace verbena::kv {
+
+/// Clients in their handshake at the same time. Each step of one has a deadline, so this many silent ones hold up the
+/// others for a step at most.
+inline constexpr unsigned kHandshakers = 4;
+
+/// The limits by themselves and among each other. Errors: kBadArgument, with the sum that does not fit. \alloc none
+[[nodiscard]] Result<void> check_options(const ServerOptions& options);
+/// What of the device they would exceed. Of checked options. Errors: kLimit, with the sum that does not fit.
+/// \alloc none
+[[nodiscard]] Result<void> check_device(const ServerOptions& options, const nic::Limits& limits);
+
+[[nodiscard]] engine::WaitPolicy wait_policy(host::PollerWait wait) noexcept;
+
+/// What to ask a placement for: workers near the device, where there is one. \alloc setup
+[[nodiscard]] host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
+                                                       const nic::Nic& nic);
+
+/// Worker `index` of a server with checked options; what all workers share is not in it. \alloc none
+[[nodiscard]] WorkerOptions worker_options(const ServerOptions& options, unsigned index,
+                                           const host::PlacedPoller& place) noexcept;
+
+/// Every pool of a server, its workers placed like that, with as many clients as it lets in. \alloc setup
+[[nodiscard]] host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,
+                                        const nic::Limits& limits);
+/// Whether all of them but those that come as used can be had beside what the machine's limits leave. Errors:
+/// kNoMemory, with the sum. \alloc setup
+[[nodiscard]] Result<void> check_memory(const host::Footprint& footprint);
+
+}  // namespace verbena::kv

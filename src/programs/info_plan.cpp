@@ -1,0 +1,109 @@
+#include "programs/info_plan.hpp"
+
+#include "base/error.hpp"
+#include "kv/client.hpp"
+#include "kv/plan.hpp"
+#include "link/fabric.hpp"
+#include "programs/environment.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+
+namespace verbena::programs {
+namespace {
+
+constexpr std::chrono::seconds kOpenTimeout{5};
+
+std::string human(std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+void put_pools(std::string& text, const char* title, const host::Footprint& footprint) {
+  std::size_t width = 0;
+  for (const host::Pool& pool : footprint.pools()) width = std::max(width, pool.name.size());
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "{}\n", title);
+  fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", "pool", width, "count", "bytes each", "bytes",
+                 "node", "memory", "when");
+  for (const host::Pool& pool : footprint.pools()) {
+    fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", pool.name, width, pool.count,
+                   pool.bytes_each, pool.bytes(), pool.node ? fmt::format("{}", *pool.node) : "any",
+                   to_string(pool.kind), pool.when);
+  }
+  using host::PoolKind;
+  fmt::format_to(out, "  sum: {} registered, {} private, {} as used\n", human(footprint.bytes(PoolKind::kRegistered)),
+                 human(footprint.bytes(PoolKind::kPrivate)), human(footprint.bytes(PoolKind::kAsUsed)));
+}
+
+template <class Range, class Of>
+std::string array(const Range& range, Of&& of) {
+  std::string text;
+  for (const auto& element : range) text += (text.empty() ? "" : ",") + of(element);
+  return "[" + text + "]";
+}
+
+std::string number(const std::optional<unsigned>& value) { return value ? fmt::format("{}", *value) : "null"; }
+
+std::string pools_json(const host::Footprint& footprint) {
+  using host::PoolKind;
+  const auto pool_json = [](const host::Pool& pool) {
+    return fmt::format(R"({{"name":{},"memory":{},"count":{},"bytes_each":{},"bytes":{},"node":{},"when":{}}})",
+                       json_string(pool.name), json_string(to_string(pool.kind)), pool.count, pool.bytes_each,
+                       pool.bytes(), number(pool.node), json_string(pool.when));
+  };
+  return fmt::format(R"({{"pools":{},"registered_bytes":{},"private_bytes":{},"as_used_bytes":{}}})",
+                     array(footprint.pools(), pool_json), footprint.bytes(PoolKind::kRegistered),
+                     footprint.bytes(PoolKind::kPrivate), footprint.bytes(PoolKind::kAsUsed));
+}
+
+std::string poller_json(const host::PlacedPoller& poller) {
+  return fmt::format(R"({{"cpu":{},"node":{},"wait":{}}})",
+                     number(poller.core ? std::optional(poller.core->cpu) : std::nullopt), number(poller.node),
+                     json_string(to_string(poller.wait)));
+}
+
+}  // namespace
+
+Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
+  VERBENA_TRY(kv::check_options(options));
+  VERBENA_ASSIGN(const auto fabric, link::Fabric::open({.transport = options.transport, .address = options.address},
+                                                       Deadline::after(kOpenTimeout)));
+  nic::Nic& nic = fabric->nic();
+  ServerPlan plan{
+      .nic = nic.name(), .nic_reason = fabric->reason(), .placement = {}, .server = {}, .client = {}, .refused = {}};
+  VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
+  const std::vector<unsigned> claimed = host::claimed_cores(topology);
+  host::PlacementRequest request = kv::placement_request(options, topology, nic);
+  request.claimed = claimed;
+  VERBENA_ASSIGN(plan.placement, host::plan_placement(topology, request));
+  plan.server = kv::footprint(options, plan.placement, nic.kind(), nic.limits());
+  kv::ClientOptions client;
+  client.depth = std::min(client.depth, options.depth);
+  plan.client = kv::PollingClient::footprint(nic.kind(), nic.limits(), client, options.workers);
+  auto fits = kv::check_device(options, nic.limits());
+  if (fits) fits = kv::check_memory(plan.server);
+  if (!fits) plan.refused = fits.error().text();
+  return plan;
+}
+
+std::string plan_text(const ServerPlan& plan) {
+  std::string text = fmt::format("NIC           {}: {}\nPlacement\n", plan.nic, plan.nic_reason);
+  for (const std::string& sentence : plan.placement.words) text += "  " + sentence + "\n";
+  put_pools(text, "Pools of the server, with all its clients", plan.server);
+  put_pools(text, "Pools of one client, with its defaults", plan.client);
+  if (!plan.refused.empty()) text += "Refused\n  " + plan.refused + "\n";
+  return text;
+}
+
+std::string plan_json(const ServerPlan& plan) {
+  return fmt::format(R"({{"nic":{},"nic_reason":{},"placement":{{"words":{},"workers":{}}},"server":{},"client":{},)"
+                     R"("refused":{}}})"
+                     "\n",
+                     json_string(plan.nic), json_string(plan.nic_reason),
+                     array(plan.placement.words, [](const std::string& words) { return json_string(words); }),
+                     array(plan.placement.pollers, poller_json), pools_json(plan.server), pools_json(plan.client),
+                     plan.refused.empty() ? "null" : json_string(plan.refused));
+}
+
+}  // namespace verbena::programs

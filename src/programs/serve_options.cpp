@@ -1,0 +1,46 @@
+#include "programs/serve_options.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace verbena::programs {
+
+namespace {
+constexpr std::size_t kKib = 1024, kMib = kKib * 1024;
+}
+
+void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits& units) {
+  command.add_option("-m,--memory", units.memory_mib, "memory for items, in MiB")
+      ->check(CLI::Range(std::size_t{1}, kMib))
+      ->capture_default_str();
+  command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
+  command.add_option("-w,--workers", server.workers, "pinned polling threads")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--max-clients", server.max_clients, "clients at a time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--max-value-mib", units.max_value_mib, "longest value (default: 64, or half a worker's memory)")
+      ->check(CLI::Range(std::size_t{1}, kMib));
+  command.add_option("--lease-kib", units.lease_kib, "window that each client writes large values into")
+      ->check(CLI::Range(std::size_t{64}, kMib))
+      ->capture_default_str();
+  command.add_option("--grace-ms", units.grace_ms, "how long freed memory rests")
+      ->check(CLI::Range(1, 60'000))
+      ->capture_default_str();
+  command.add_option("--depth", server.depth, "operations in flight of one client")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+void settle(const ServeUnits& units, kv::ServerOptions& server) noexcept {
+  server.memory_bytes = units.memory_mib * kMib;
+  server.lease_bytes = units.lease_kib * kKib;
+  server.grace = std::chrono::milliseconds{units.grace_ms};
+  // Unless said otherwise a small store takes smaller values, instead of refusing to start.
+  const std::size_t most = server.memory_bytes / server.workers / 2;
+  server.max_value_bytes =
+      units.max_value_mib == 0 ? std::min(server.max_value_bytes, most) : units.max_value_mib * kMib;
+}
+
+}  // namespace verbena::programs

@@ -1,0 +1,68 @@
+// Machines that no test runs on, as hwloc describes them.
+#pragma once
+
+#include "host/topology.hpp"
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::test {
+
+/// Cpus `first` to `last`.
+[[nodiscard]] inline std::vector<unsigned> cpus(unsigned first, unsigned last) {
+  std::vector<unsigned> all(last - first + 1);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+[[nodiscard]] inline Result<host::Topology> machine(std::string_view synthetic, const std::vector<unsigned>& mask) {
+  return host::Topology::describe({.synthetic = synthetic, .mask = mask});
+}
+
+// Two sockets of four cores with two hyper-threads each.
+inline constexpr std::string_view kTwoSockets = "package:2 node:1 core:4 pu:2";
+inline constexpr std::string_view kTwoPlainSockets = "package:2 node:1 core:4 pu:1";
+// Two sockets of two clusters, each with its node and two cores.
+inline constexpr std::string_view kSubNuma = "package:2 group:2 node:1 core:2 pu:1";
+
+/// Two nodes of two cores; of four more cpus on the second node, two are offline and two kept by the cgroup. mlx5_7 is
+/// on the second node, mlx5_0 on the machine.
+[[nodiscard]] inline std::string xml_machine(std::uint64_t second_nodes_bytes = 1 << 30) {
+  const auto sets = [](const char* cpus, const char* node) {
+    return std::string(" cpuset=\"") + cpus + "\" complete_cpuset=\"" + cpus + "\" nodeset=\"" + node +
+           "\" complete_nodeset=\"" + node + "\"";
+  };
+  const auto core = [&](unsigned cpu, const char* mask, const char* node) {
+    const std::string index = std::to_string(cpu);
+    return "<object type=\"Core\" os_index=\"" + index + "\"" + sets(mask, node) + "><object type=\"PU\" os_index=\"" +
+           index + "\"" + sets(mask, node) + "/></object>";
+  };
+  const auto device = [](const char* name, const char* bus) {
+    return std::string("<object type=\"PCIDev\" pci_busid=\"") + bus +
+           "\" pci_type=\"0207 [15b3:1017] [15b3:0007] 00\" pci_link_speed=\"0.0\"><object type=\"OSDev\" name=\"" +
+           name + "\" osdev_type=\"3\"/></object>";
+  };
+  const auto numa = [&](unsigned node, const char* cpus, const char* mask, std::uint64_t bytes) {
+    return "<object type=\"NUMANode\" os_index=\"" + std::to_string(node) + "\"" + sets(cpus, mask) +
+           " local_memory=\"" + std::to_string(bytes) + "\"/>";
+  };
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology "
+         "version=\"2.0\">\n"
+         "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x0000003f\" complete_cpuset=\"0x000000ff\" "
+         "allowed_cpuset=\"0x0000000f\" nodeset=\"0x00000003\" complete_nodeset=\"0x00000003\" "
+         "allowed_nodeset=\"0x00000003\">"
+         "<object type=\"Package\" os_index=\"0\"" +
+         sets("0x00000003", "0x00000001") + ">" + numa(0, "0x00000003", "0x00000001", 1 << 30) +
+         core(0, "0x00000001", "0x00000001") + core(1, "0x00000002", "0x00000001") +
+         "</object><object type=\"Package\" os_index=\"1\" cpuset=\"0x0000003c\" complete_cpuset=\"0x000000fc\" "
+         "nodeset=\"0x00000002\" complete_nodeset=\"0x00000002\">" +
+         numa(1, "0x0000003c", "0x00000002", second_nodes_bytes) + core(2, "0x00000004", "0x00000002") +
+         core(3, "0x00000008", "0x00000002") + core(4, "0x00000010", "0x00000002") +
+         core(5, "0x00000020", "0x00000002") + device("mlx5_7", "0000:81:00.0") + "</object>" +
+         device("mlx5_0", "0000:01:00.0") + "</object>\n</topology>\n";
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,394 @@
+// What the footprints say, beside what is really allocated.
+#include "kv/plan.hpp"
+#include "device.hpp"
+#include "engine/poller.hpp"
+#include "kv/client.hpp"
+#include "kv/store.hpp"
+#include "message/message.hpp"
+#include "remote/remote.hpp"
+#include "result.hpp"
+
+#include <gtest/gtest.h>
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+/// Bytes of the heap that are in use, by all threads.
+std::atomic<std::uint64_t> heap_bytes{0};
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  heap_bytes += malloc_usable_size(memory);
+  return memory;
+}
+
+void release(void* memory) noexcept {
+  heap_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+}  // namespace
+
+// The others of the standard library call these.
+void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto to = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(to, (bytes + to - 1) / to * to));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace verbena::kv {
+namespace {
+
+using host::Footprint;
+using host::PoolKind;
+
+/// Bytes of mappings whose name has `name`.
+std::uint64_t mapped_bytes(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  std::uint64_t sum = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t begin = 0, end = 0;
+    if (line.find(name) == std::string::npos || std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
+    sum += end - begin;
+  }
+  return sum;
+}
+
+constexpr std::uint64_t kPage = 4096;
+std::uint64_t in_pages(std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+/// What arenas of the footprint take, on small pages.
+std::uint64_t arena_bytes(const Footprint& footprint) {
+  std::uint64_t sum = 0;
+  for (const host::Pool& pool : footprint.pools())
+    if (pool.kind == PoolKind::kRegistered) sum += pool.count * in_pages(pool.bytes_each);
+  return sum;
+}
+
+/// The heap's part of a footprint: `elsewhere` is what of it is mapped.
+void expect_heap(std::uint64_t actual, const Footprint& footprint, std::uint64_t elsewhere) {
+  const std::uint64_t told = footprint.bytes(PoolKind::kPrivate) + footprint.bytes(PoolKind::kAsUsed) - elsewhere;
+  EXPECT_GE(actual, told);
+  // The allocator rounds up, and the NIC keeps lists of its objects.
+  EXPECT_LE(actual, told + told / 50 + 4096);
+}
+
+class Footprints : public testing::Test {
+ protected:
+  void SetUp() override {
+    VERBENA_SKIP_ON_A_DEVICE("what its driver allocates is not known");
+    auto nic = nic::open_soft({});
+    ASSERT_OK(nic);
+    nic_ = std::move(*nic);
+    auto pd = nic_->alloc_pd();
+    ASSERT_OK(pd);
+    pd_ = nic::Pd(*nic_, *pd);
+    heap_before_ = heap_bytes.load();
+  }
+  [[nodiscard]] std::uint64_t heap() const { return heap_bytes.load() - heap_before_; }
+  [[nodiscard]] std::unique_ptr<engine::CompletionLoop> loop() {
+    auto made = engine::CompletionLoop::create(*nic_, {.max_connections = 4, .cqe = 4096});
+    EXPECT_OK(made);
+    heap_before_ = heap_bytes.load();
+    return made ? std::move(*made) : nullptr;
+  }
+  std::unique_ptr<nic::Nic> nic_;
+  nic::Pd pd_;
+  std::uint64_t heap_before_ = 0;
+};
+
+class Nobody final : public message::Handler, public WorkerHost {
+ public:
+  void on_message(message::Channel&, std::span<const std::byte>) noexcept override {}
+  void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
+  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
+  void on_failure(message::Channel&, Status) noexcept override {}
+  ServerStatistics statistics() const noexcept override { return {}; }
+  void session_ended(std::uint64_t, unsigned, bool) noexcept override {}
+};
+
+TEST_F(Footprints, OfPollersAndTheirLoops) {
+  for (const std::uint32_t cqe : {1U, 1000U, 40'000U}) {
+    heap_before_ = heap_bytes.load();
+    const engine::PollerOptions options{.loop = {.max_connections = 100, .cqe = cqe}, .max_tasks = 1000};
+    const auto poller = engine::Poller::create(*nic_, options);
+    ASSERT_OK(poller);
+    expect_heap(heap(), engine::Poller::footprint(nic::Kind::kSoft, options), 0);
+  }
+}
+
+TEST_F(Footprints, OfChannels) {
+  Nobody nobody;
+  for (const std::uint32_t depth : {4U, 68U, 500U}) {
+    for (const std::uint64_t lease : {0U, 100'000U}) {
+      const auto loop = this->loop();
+      message::Options options;
+      options.depth = depth;
+      options.lease_bytes = lease;
+      const Footprint footprint = message::footprint(nic::Kind::kSoft, nic_->limits(), options);
+      const auto channel = message::Channel::create(*loop, pd_.get(), options, nobody);
+      ASSERT_OK(channel);
+      EXPECT_EQ(mapped_bytes("verbena-channel") + mapped_bytes("verbena-lease"), arena_bytes(footprint)) << depth;
+      expect_heap(heap(), footprint, mapped_bytes("verbena-qp"));
+    }
+  }
+}
+
+TEST_F(Footprints, OfLinks) {
+  class Deaf final : public remote::Handler {
+  } handler;
+  for (const std::uint32_t operations : {1U, 64U, 1000U}) {
+    const auto loop = this->loop();
+    const remote::LinkOptions options{
+        .bounce_bytes = 8192, .max_operations = operations, .receives = operations, .handler = &handler};
+    const Footprint footprint = remote::Link::footprint(nic::Kind::kSoft, nic_->limits(), options);
+    const auto link = remote::Link::create(*loop, pd_.get(), options);
+    ASSERT_OK(link);
+    EXPECT_EQ(mapped_bytes("verbena-bounce"), arena_bytes(footprint)) << operations;
+    expect_heap(heap(), footprint, mapped_bytes("verbena-qp"));
+  }
+}
+
+TEST_F(Footprints, OfStores) {
+  for (const std::size_t items : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
+    heap_before_ = heap_bytes.load();
+    constexpr std::size_t kBytes = std::size_t{8} << 20;
+    const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+        static_cast<std::byte*>(std::aligned_alloc(4096, kBytes)), &std::free);
+    std::atomic<std::uint64_t> versions{1};
+    const auto store = Store::create({.memory = {memory.get(), kBytes}, .max_items = items, .versions = &versions});
+    ASSERT_OK(store);
+    const Footprint footprint = Store::footprint(kBytes, items);
+    // Its index comes from an allocator of its own, which does not count here.
+    std::uint64_t index = 0;
+    for (const host::Pool& pool : footprint.pools())
+      if (pool.name == "index") index = pool.bytes();
+    EXPECT_GE(index, items * 16);
+    expect_heap(heap(), footprint, index);
+  }
+}
+
+TEST_F(Footprints, OfWorkersAndTheirPlannedMemory) {
+  Nobody nobody;
+  ServerOptions server;
+  server.memory_bytes = std::size_t{9} << 20;
+  server.workers = 2;
+  server.max_value_bytes = 1 << 20;
+  std::atomic<std::uint64_t> versions{1};
+  WorkerOptions options = worker_options(server, 1, {});
+  options.versions = &versions;
+  const auto worker = Worker::create(*nic_, pd_.get(), options, nobody);
+  ASSERT_OK(worker);
+  Footprint at_start;
+  std::uint64_t index = 0;
+  const Footprint all = Worker::footprint(nic::Kind::kSoft, nic_->limits(), options);
+  for (const host::Pool& pool : all.pools()) {
+    if (pool.when.empty()) at_start.add(pool);
+    if (pool.name == "store: index") index = pool.bytes();
+  }
+  expect_heap(heap(), at_start, index);
+  const std::uint64_t page = (*worker)->page_report().page_bytes;
+  EXPECT_EQ(mapped_bytes("verbena-items"), (arena_bytes(at_start) + page - 1) / page * page);
+}
+
+TEST_F(Footprints, OfAServerAreAllItsWorkersAndClients) {
+  ServerOptions options;
+  options.workers = 3;
+  options.max_clients = 10;
+  host::Placement placement;
+  placement.pollers.resize(3);
+  placement.pollers[2].node = 1;
+  const Footprint footprint = kv::footprint(options, placement, nic::Kind::kSoft, nic_->limits());
+  std::uint64_t items = 0, sessions = 0, leases = 0;
+  for (const host::Pool& pool : footprint.pools()) {
+    EXPECT_FALSE(pool.when.empty()) << pool.name;
+    EXPECT_EQ(pool.node.has_value(), pool.kind == PoolKind::kRegistered && pool.name.starts_with("worker 2"))
+        << pool.name;
+    if (pool.name.ends_with(": items")) items += pool.bytes();
+    if (pool.name.ends_with("sessions: session")) sessions += pool.count;
+    if (pool.name.ends_with(": lease")) leases += pool.bytes();
+  }
+  EXPECT_LE(items, options.memory_bytes);
+  EXPECT_GT(items, options.memory_bytes - 3 * 4096);
+  EXPECT_EQ(sessions, 3U * worker_options(options, 0, {}).max_sessions);
+  EXPECT_EQ(leases, sessions * options.lease_bytes);
+}
+
+TEST_F(Footprints, OfAServerMustFitTheMachine) {
+  Footprint small, large;
+  small.add({.name = "a", .bytes_each = 4096});
+  large.add({.name = "a", .kind = PoolKind::kRegistered, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
+  EXPECT_OK(check_memory(small));
+  EXPECT_STATUS(check_memory(large), Status::kNoMemory);
+  large = {};
+  large.add({.name = "a", .kind = PoolKind::kAsUsed, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
+  EXPECT_OK(check_memory(large)) << "not there before it is used";
+}
+
+TEST_F(Footprints, OfClients) {
+  ServerOptions serving;
+  serving.transport.device = "soft";
+  serving.port = 0;
+  serving.memory_bytes = std::size_t{8} << 20;
+  serving.max_value_bytes = 1 << 20;
+  serving.workers = 2;
+  serving.max_clients = 4;
+  const auto server = Server::start(serving);
+  ASSERT_OK(server);
+  ClientOptions options;
+  options.transport.device = "soft";
+  options.port = (*server)->port();
+  options.depth = 17;
+  options.buffer_bytes = 123'456;
+  const auto client = Client::connect(options);
+  ASSERT_OK(client);
+  const Footprint footprint = PollingClient::footprint(nic::Kind::kSoft, nic_->limits(), options, 2);
+  std::uint64_t told = 0;
+  for (const host::Pool& pool : footprint.pools())
+    if (pool.name == "staging and buffers") told = in_pages(pool.bytes_each);
+  // Two MiB pages may hold it, when there are any.
+  EXPECT_GE(mapped_bytes("verbena-client"), told);
+  EXPECT_LE(mapped_bytes("verbena-client"), told + told / 8);
+}
+
+// --- placement
+
+TEST(ServerPlacement, CoresAreClaimedAndNeverShared) {
+  ServerOptions options;
+  options.transport.device = "soft";
+  options.port = 0;
+  options.memory_bytes = std::size_t{1} << 20;
+  options.max_value_bytes = 1 << 16;
+  const auto topology = host::Topology::read();
+  ASSERT_OK(topology);
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<unsigned> cores;
+  // Servers of other tests may have some: each of these has one of its own, or says that there is none.
+  for (std::size_t i = 0; i < topology->cores().size() + 1; ++i) {
+    auto server = Server::start(options);
+    ASSERT_OK(server);
+    const std::string text = (*server)->description();
+    const std::size_t at = text.find("poller cores: ");
+    ASSERT_NE(at, std::string::npos) << text;
+    unsigned cpu = 0;
+    if (std::sscanf(text.c_str() + at, "poller cores: %u", &cpu) == 1) {
+      EXPECT_EQ(std::count(cores.begin(), cores.end(), cpu), 0) << cpu;
+      cores.push_back(cpu);
+      const auto core = std::ranges::find(topology->cores(), cpu, &host::Core::cpu);
+      ASSERT_NE(core, topology->cores().end());
+      EXPECT_STATUS(host::CoreClaim::take(core->id), Status::kBusy);
+    } else {
+      EXPECT_NE(text.find("waits by the policy `event`: "), std::string::npos) << text;
+    }
+    servers.push_back(std::move(*server));
+  }
+  EXPECT_LE(cores.size(), topology->cores().size());
+}
+
+TEST(ServerPlacement, PolicyIsTheEngines) {
+  EXPECT_EQ(wait_policy(host::PollerWait::kSpin), engine::WaitPolicy::kSpin);
+  EXPECT_EQ(wait_policy(host::PollerWait::kAdaptive), engine::WaitPolicy::kAdaptive);
+  EXPECT_EQ(wait_policy(host::PollerWait::kEvent), engine::WaitPolicy::kEvent);
+  ServerOptions options;
+  const host::PlacedPoller place{
+      .core = host::Core{.cpu = 7, .node = 1}, .node = 1, .wait = host::PollerWait::kAdaptive};
+  const WorkerOptions worker = worker_options(options, 0, place);
+  EXPECT_EQ(worker.cpu, 7U);
+  EXPECT_EQ(worker.node, 1U);
+  EXPECT_EQ(worker.channel.node, 1U);
+  EXPECT_EQ(worker.wait, engine::WaitPolicy::kAdaptive);
+  EXPECT_EQ(worker_options(options, 0, {}).wait, engine::WaitPolicy::kEvent);
+}
+
+// --- limits
+
+testing::AssertionResult says(const Result<void>& checked, const std::string& what) {
+  if (checked) return testing::AssertionFailure() << "succeeded";
+  const std::string text = checked.error().text();
+  if (text.find(what) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "says: " << text << "; expected: " << what;
+}
+
+struct Wrong {
+  const char* what;
+  void (*set)(ServerOptions&);
+};
+
+TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
+  const Wrong wrong[] = {
+      {"workers is 0", [](ServerOptions& o) { o.workers = 0; }},
+      {"workers is 65", [](ServerOptions& o) { o.workers = 65; }},
+      {"max_clients is 0", [](ServerOptions& o) { o.max_clients = 0; }},
+      {"depth is 1025", [](ServerOptions& o) { o.depth = 1025; }},
+      {"memory_bytes is 0", [](ServerOptions& o) { o.memory_bytes = 0; }},
+      {"half of a worker's share of the memory (67108864 bytes over 64 workers)",
+       [](ServerOptions& o) {
+         o.memory_bytes = std::size_t{64} << 20;
+         o.workers = 64;
+       }},
+      {"max_value_bytes is 0", [](ServerOptions& o) { o.max_value_bytes = 0; }},
+      {"max_items is 1099511627776: with at least 64 bytes an item they take",
+       [](ServerOptions& o) { o.max_items = std::size_t{1} << 40; }},
+      {"grace (ms) is 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
+      {"spin (us) is -1", [](ServerOptions& o) { o.spin = std::chrono::microseconds{-1}; }},
+  };
+  EXPECT_OK(check_options({}));
+  for (const Wrong& one : wrong) {
+    ServerOptions options;
+    one.set(options);
+    const auto checked = check_options(options);
+    EXPECT_STATUS(checked, Status::kBadArgument) << one.what;
+    EXPECT_TRUE(says(checked, one.what));
+    EXPECT_STATUS(Server::start(options), Status::kBadArgument) << one.what;
+  }
+}
+
+TEST(ServerLimits, BeyondTheDeviceAreRefusedWithTheirSum) {
+  const nic::Limits plenty{
+      .max_qp = 1 << 16, .max_cq = 1 << 10, .max_mr = 1 << 18, .max_qp_wr = 1 << 14, .max_cqe = 1 << 22};
+  ServerOptions options;
+  options.workers = 4;
+  EXPECT_OK(check_device(options, plenty));
+  const auto sessions = worker_options(options, 0, {}).max_sessions;
+  const auto expect = [&](const nic::Limits& limits, const std::string& what) {
+    const auto checked = check_device(options, limits);
+    EXPECT_STATUS(checked, Status::kLimit) << what;
+    EXPECT_TRUE(says(checked, what));
+  };
+  nic::Limits limits = plenty;
+  limits.max_cqe = message::completions_needed(worker_options(options, 0, {}).channel) * sessions - 1;
+  expect(limits, std::to_string(limits.max_cqe + 1) + " completion entries of one worker are needed");
+  limits.max_cqe += 1;
+  EXPECT_OK(check_device(options, limits));
+  limits = plenty;
+  limits.max_qp = 4 * 64 - 1;
+  expect(limits, "256 queue pairs are needed (4 x 64)");
+  limits = plenty;
+  limits.max_mr = 4 * (1 + 2 * 64) - 1;
+  expect(limits, "memory regions are needed");
+  limits = plenty;
+  limits.max_cq = 3;
+  expect(limits, "4 completion queues are needed");
+  limits = plenty;
+  limits.max_qp_wr = 100;
+  expect(limits, "work requests in one queue");
+}
+
+}  // namespace
+}  // namespace verbena::kv

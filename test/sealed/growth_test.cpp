@@ -1,0 +1,164 @@
+// What is made and ended again leaves nothing: no object of the NIC, descriptor, mapping or heap memory, over thousands
+// of lives.
+#include "../kv/model.hpp"
+#include "../message/fixture.hpp"
+#include "../remote/fixture.hpp"
+
+#include <allocations.hpp>
+#include <process.hpp>
+
+#include <fstream>
+#include <ostream>
+#include <string>
+#include <thread>
+
+namespace verbena::test {
+namespace {
+
+/// What the process holds of the kernel and of its heap.
+struct Holdings {
+  std::size_t descriptors = open_descriptors();
+  std::size_t mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t lines = 0;
+    for (std::string line; std::getline(maps, line);) ++lines;
+    return lines;
+  }();
+  std::int64_t heap_bytes = live_heap_bytes();
+
+  /// Whether `lives` that began with `before` have left nothing: what each leaves is there `lives` times.
+  [[nodiscard]] bool is_no_more_than(const Holdings& before, std::uint64_t lives) const {
+    // The allocator maps for itself, and keeps what it likes: a thread's arena, say. The smallest block has 24 bytes.
+    return descriptors <= before.descriptors && mappings <= before.mappings + lives / 10 + 4 &&
+           heap_bytes <= before.heap_bytes + static_cast<std::int64_t>(lives * 12);
+  }
+  friend std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
+    return out << holdings.descriptors << " descriptors, " << holdings.mappings << " mappings, " << holdings.heap_bytes
+               << " bytes of heap";
+  }
+};
+
+/// Lives some lives to warm up, then `lives`, and looks at what is left once threads in the background are done.
+template <class Life>
+void expect_no_growth(std::uint64_t lives, Life&& life) {
+  const auto all = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count && !testing::Test::HasFailure(); ++i) life(i);
+  };
+  all(lives / 20 + 10);
+  const Holdings before;
+  all(lives);
+  if (testing::Test::HasFailure()) return;
+  const Deadline deadline = patience();
+  Holdings after;
+  while (!after.is_no_more_than(before, lives) && !deadline.passed()) {
+    std::this_thread::yield();
+    after = Holdings();
+  }
+  EXPECT_TRUE(after.is_no_more_than(before, lives)) << "before: " << before << "; after: " << after;
+}
+
+}  // namespace
+}  // namespace verbena::test
+
+namespace verbena {
+namespace {
+
+using namespace verbena::test;
+
+class Growth : public testing::Test {
+ protected:
+  void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
+};
+
+class LinkGrowth : public remote::test::LinkPair {
+ protected:
+  void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
+  void end() {
+    link.reset();
+    peer.reset();
+    target.reset();
+    local.reset();
+  }
+};
+
+TEST_F(LinkGrowth, Links) {
+  open({});
+  end();
+  const auto a_before = a.nic->objects();
+  const auto b_before = b.nic->objects();
+  expect_no_growth(a.rounds(1000), [&](std::uint64_t i) {
+    open({.bounce_bytes = 4096, .bounce_buffers = 2});
+    EXPECT_EQ(link->write(local->local(0, 8), target->remote(0, 8), patience()), Status::kOk);
+    // Some with operations in flight, and in the other order.
+    EXPECT_TRUE(i % 3 != 0 || link->start_read(local->local(0, 8), target->remote(0, 8), 1) == Status::kOk);
+    if (i % 2 == 0) peer.reset();
+    end();
+  });
+  EXPECT_EQ(a.nic->objects(), a_before);
+  EXPECT_EQ(b.nic->objects(), b_before);
+}
+
+class ChannelGrowth : public message::test::ChannelPair {
+ protected:
+  void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
+};
+
+TEST_F(ChannelGrowth, Channels) {
+  a.recorder.keep = b.recorder.keep = false;
+  const message::Options options{
+      .depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 1};
+  const auto body = message::test::pattern(8, 1);
+  const auto a_before = a.nic->objects();
+  const auto b_before = b.nic->objects();
+  expect_no_growth(a.rounds(1000), [&](std::uint64_t) {
+    const std::uint64_t before = b.recorder.message_count;
+    open(options, options);
+    send(*a.channel, body);
+    EXPECT_TRUE(until([&] { return b.recorder.message_count == before + 1; }));
+    a.channel.reset();
+    b.channel.reset();
+    a.recorder.failures.clear();
+    b.recorder.failures.clear();
+  });
+  // Peers stay known for a while.
+  auto a_after = a.nic->objects();
+  auto b_after = b.nic->objects();
+  a_after.peers = a_before.peers;
+  b_after.peers = b_before.peers;
+  EXPECT_EQ(a_after, a_before);
+  EXPECT_EQ(b_after, b_before);
+}
+
+TEST_F(Growth, NicsAndLoops) {
+  expect_no_growth(device_under_test() == nullptr ? 1000 : 50, [](std::uint64_t) { const Node node; });
+}
+
+// Each client brings its NIC, as a process would.
+TEST_F(Growth, ClientsOfTheStore) {
+  const auto server = kv::testing_support::start(kv::testing_support::small_server());
+  ASSERT_TRUE(server);
+  const std::vector<std::byte> value(10'000);
+  expect_no_growth(device_under_test() == nullptr ? 250 : 20, [&](std::uint64_t i) {
+    auto options = kv::testing_support::client_options(*server);
+    options.buffer_bytes = 64 * 1024;
+    const auto client = kv::testing_support::connect(options);
+    ASSERT_TRUE(client);
+    EXPECT_EQ(client->put(kv::testing_support::key_of("key"), std::span(value).first(i % 2 == 0 ? 10 : 10'000)).status,
+              Status::kOk);
+  });
+  EXPECT_TRUE(kv::testing_support::eventually([&] { return server->statistics().clients == 0; }));
+}
+
+TEST_F(Growth, Servers) {
+  expect_no_growth(device_under_test() == nullptr ? 60 : 5, [](std::uint64_t) {
+    auto options = kv::testing_support::small_server();
+    options.memory_bytes = std::size_t{1} << 20;
+    options.max_value_bytes = 1000;
+    const auto server = kv::testing_support::start(options);
+    ASSERT_TRUE(server);
+    ASSERT_TRUE(kv::testing_support::connect(kv::testing_support::client_options(*server)));
+  });
+}
+
+}  // namespace
+}  // namespace verbena

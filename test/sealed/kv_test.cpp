@@ -1,0 +1,140 @@
+// The store, sealed: a client in this thread, the server's worker in another, which is counted with it.
+#include "../kv/model.hpp"
+#include "sealed.hpp"
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace verbena::kv {
+namespace {
+
+using namespace testing_support;
+
+class SealedStore : public testing::Test {
+ protected:
+  static constexpr std::size_t kLarge = 300'000;
+
+  void SetUp() override {
+    VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
+    ServerOptions options = small_server();
+    // Neither side sleeps: that would cost system calls by right.
+    options.spin = std::chrono::seconds{1};
+    server_ = start(options);
+    ASSERT_TRUE(server_);
+    ClientOptions mine = client_options(*server_);
+    mine.spin = std::chrono::seconds{20};
+    client_ = connect(mine);
+    ASSERT_TRUE(client_);
+    registered_ = client_->allocate(kLarge);
+    ASSERT_EQ(registered_.size(), kLarge);
+  }
+  [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const {
+    return test::device_under_test() == nullptr ? count : count / 50 + 1;
+  }
+  [[nodiscard]] bool put(std::size_t bytes) {
+    return client_->put(key_, std::span(memory_).first(bytes)).status == Status::kOk;
+  }
+  [[nodiscard]] bool get(std::span<std::byte> out, std::size_t bytes) {
+    const Outcome outcome = client_->get(key_, out);
+    return outcome.status == Status::kOk && outcome.length == bytes;
+  }
+  /// Polls until `count` operations are complete, all of them well.
+  [[nodiscard]] bool collect(std::size_t count) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{20});
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t there = client_->poll(completions_);
+      for (std::size_t i = 0; i < there; ++i)
+        if (completions_[i].outcome.status != Status::kOk) return false;
+      done += there;
+      if (there == 0 && deadline.passed()) return false;
+    }
+    return true;
+  }
+
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+  std::span<std::byte> registered_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kLarge);
+  std::array<Completion, 64> completions_{};
+  Key key_ = key_of("key");
+};
+
+TEST_F(SealedStore, SmallValues) {
+  for (const std::size_t bytes : {0u, 8u, 64u, 4095u}) {
+    SCOPED_TRACE(bytes);
+    test::expect_sealed("PUT", rounds(1000), [&] { return put(bytes); });
+    test::expect_sealed("GET", rounds(1000), [&] { return get(memory_, bytes); });
+  }
+}
+
+TEST_F(SealedStore, LargeValues) {
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{100'000}, kLarge}) {
+    SCOPED_TRACE(bytes);
+    test::expect_sealed("PUT of any memory", rounds(30), [&] { return put(bytes); });
+    test::expect_sealed("GET into any memory", rounds(30), [&] { return get(memory_, bytes); });
+    test::expect_sealed("PUT of registered memory", rounds(30),
+                        [&] { return client_->put(key_, registered_.first(bytes)).status == Status::kOk; });
+    test::expect_sealed("GET into registered memory", rounds(30), [&] { return get(registered_, bytes); });
+  }
+}
+
+TEST_F(SealedStore, CompareAndSwap) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{100'000}}) {
+    SCOPED_TRACE(bytes);
+    const std::span<const std::byte> value = std::span(memory_).first(bytes);
+    Outcome last = client_->put(key_, value);
+    test::expect_sealed("CAS", rounds(50),
+                        [&] { return (last = client_->cas(key_, last.version, value)).status == Status::kOk; });
+    test::expect_sealed("CAS that loses", rounds(50), [&] {
+      return client_->cas(key_, last.version + 1000, value).status == Status::kVersionMismatch;
+    });
+  }
+}
+
+TEST_F(SealedStore, KeysThatComeAndGo) {
+  std::string name = "k0";
+  test::expect_sealed("PUT and DELETE", rounds(1000), [&] {
+    name[1] = static_cast<char>('0' + (name[1] - '0' + 1) % 10);
+    return client_->put(key_of(name), std::span(memory_).first(100)).status == Status::kOk &&
+           client_->erase(key_of(name)).status == Status::kOk;
+  });
+  test::expect_sealed("DELETE of nothing", rounds(1000),
+                      [&] { return client_->erase(key_of(name)).status == Status::kNotFound; });
+  test::expect_sealed("GET of nothing", rounds(1000),
+                      [&] { return client_->get(key_of(name), memory_).status == Status::kNotFound; });
+}
+
+TEST_F(SealedStore, Pipelined) {
+  test::expect_sealed("32 small PUTs", rounds(100), [&] {
+    for (std::uint64_t i = 0; i < 32; ++i)
+      if (client_->start_put(key_, std::span(memory_).first(64), i) != Status::kOk) return false;
+    return collect(32);
+  });
+  test::expect_sealed("32 small GETs", rounds(100), [&] {
+    for (std::uint64_t i = 0; i < 32; ++i)
+      if (client_->start_get(key_, std::span(memory_).subspan(i * 64, 64), i) != Status::kOk) return false;
+    return collect(32);
+  });
+  test::expect_sealed("8 large PUTs", rounds(10), [&] {
+    for (std::uint64_t i = 0; i < 8; ++i)
+      if (client_->start_put(key_, registered_, i) != Status::kOk) return false;
+    return collect(8);
+  });
+  test::expect_sealed("8 large GETs", rounds(10), [&] {
+    // Half of them through the staging memory, in turn.
+    for (std::uint64_t i = 0; i < 8; ++i)
+      if (client_->start_get(key_, i % 2 == 0 ? registered_ : std::span(memory_), i) != Status::kOk) return false;
+    return collect(8);
+  });
+}
+
+TEST_F(SealedStore, Statistics) {
+  test::expect_sealed("of the server, by message", rounds(100), [&] {
+    return client_->server_statistics(Deadline::after(std::chrono::seconds{20})).has_value();
+  });
+  test::expect_sealed("of the server, here", 100, [&] { return server_->statistics().clients == 1; });
+}
+
+}  // namespace
+}  // namespace verbena::kv

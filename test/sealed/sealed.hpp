@@ -1,0 +1,59 @@
+// A data path that allocates nothing and, where the NIC is used without the kernel, makes no system call.
+#pragma once
+
+#include <allocations.hpp>
+#include <device.hpp>
+#include <system_calls.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+namespace verbena::test {
+
+/// Why system calls are not watched in this process; empty where they are. Set by `main`.
+inline std::string why_not_watched;
+
+/// Whether system calls of a polled path are errors. A device's provider may post through the kernel, as Soft-RoCE's.
+[[nodiscard]] inline bool no_calls_are_due() { return why_not_watched.empty() && device_under_test() == nullptr; }
+
+/// What all threads of the process did while `operation` ran.
+struct Cost {
+  Allocations allocations;
+  std::size_t calls = 0;
+};
+
+/// Runs `operation` `rounds` times; it returns whether it was as it should.
+template <class Operation>
+[[nodiscard]] Cost cost_of(std::uint64_t rounds, Operation&& operation) {
+  bool is_well = true;
+  const Allocations before = process_allocations();
+  SystemCallSection::begin();
+  for (std::uint64_t i = 0; i < rounds && is_well; ++i) is_well = operation();
+  SystemCallSection::end();
+  const Cost cost{.allocations = process_allocations() - before, .calls = SystemCallSection::count()};
+  EXPECT_TRUE(is_well);
+  return cost;
+}
+
+/// Nothing is allocated or mapped by any thread, and no system call made, in `rounds` of the operation, after some
+/// that warm up.
+template <class Operation>
+void expect_sealed(const char* what, std::uint64_t rounds, Operation&& operation) {
+  SCOPED_TRACE(what);
+  (void)cost_of(rounds / 10 + 1, operation);
+  Cost cost;
+  // A control thread that was woken by the set-up goes back to sleep when the machine lets it, by a system call that is
+  // no operation's. It does so once.
+  constexpr int kAttempts = 4;
+  for (int i = 0; i < kAttempts; ++i) {
+    cost = cost_of(rounds, operation);
+    ASSERT_EQ(cost.allocations, Allocations{});
+    if (cost.calls == 0) break;
+  }
+  if (!no_calls_are_due()) return;
+  EXPECT_EQ(cost.calls, 0u) << testing::PrintToString(SystemCallSection::calls());
+}
+
+}  // namespace verbena::test
