@@ -156,7 +156,7 @@ for ((round = 1; round <= rounds; ++round)); do
   while read -ra words <&3; do measure_group "${words[@]}"; done 3<<<"$plan"
 done
 
-figures=$work/figures
+figures=$work/figures round=$rounds
 while read -ra words <&3; do
   [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'the line moved in every attempt'
 done 3<<<"$plan"
