@@ -39,7 +39,7 @@ read -r client_cpu server_cpu < <(python3 bench/compare_table.py --cpus) || true
 taskset -cp "$client_cpu,$server_cpu" $$ >/dev/null
 
 work=$(mktemp -d)
-figures=$work/group port=$((20000 + RANDOM % 10000)) repeated=0 unsteady=0
+figures=$work/group port=$((20000 + RANDOM % 10000)) repeated=0 left_out=0
 clean_up() {
   local pid
   for pid in $(jobs -p); do kill "$pid" 2>/dev/null || true; done
@@ -107,15 +107,20 @@ measure() {
   esac
 }
 
-line() {
-  perf line
-  cat "$work/one"
+# Looks at the bare line: adds to `looks`, and to the range from `near` to `far` ns.
+look() {
+  perf line -n 20000
+  [[ $(<"$work/one") =~ \"median_ns\":([0-9]+) ]] || die "verbena-perf line says: $(<"$work/one")"
+  looks+=${looks:+,}$(<"$work/one")
+  ((BASH_REMATCH[1] >= near)) || near=${BASH_REMATCH[1]}
+  ((BASH_REMATCH[1] <= far)) || far=${BASH_REMATCH[1]}
 }
 
 # measure_group NAME FIGURE...: measures the figures between looks at the bare line. A virtual machine's cores move,
-# within seconds, between places where a line takes 40 ns and where it takes 260: then the group is measured again.
+# within seconds, between places where a line takes 40 ns and where it takes 260: then the group is measured again, and
+# left out of the round where that never helps.
 measure_group() {
-  local group=$1 tries most=8 looks i moved=3 status
+  local group=$1 tries most=12 looks near far i
   local -a names=("${@:2}") order=()
   # The curves, which no target hangs on, are looked at before and after.
   [[ $group != *-bytes ]] || most=4
@@ -123,36 +128,39 @@ measure_group() {
   for i in "${!names[@]}"; do
     if ((round % 2)); then order+=("${names[i]}"); else order=("${names[i]}" "${order[@]}"); fi
   done
-  for ((tries = 1;; ++tries)); do
+  for ((tries = 0; tries < most; ++tries)); do
     : >"$figures"
-    looks=$(line)
+    looks='' near=1000000 far=0
+    look
     for i in "${!order[@]}"; do
       measure "${order[i]}"
       if [[ $group == *-bytes ]] && ((i + 1 < ${#order[@]})); then continue; fi
-      looks+=,$(line)
-      echo "line@$group [$looks]" >"$work/looks"
-      status=0
-      python3 bench/compare_table.py --steady "$work/looks" || status=$?
-      ((status == 0 || status == moved)) || die 'the line cannot be read; see above'
-      if ((status == moved && tries < most)); then
+      look
+      if ((4 * far > 5 * near)); then
         repeated=$((repeated + 1))
         continue 2
       fi
     done
-    break
+    note "line@$group" "[$looks]"
+    cat "$figures" >>"$work/figures"
+    steady[$group]=1
+    return
   done
-  if ((status == moved)); then unsteady=$((unsteady + 1)); fi
-  cat "$figures" "$work/looks" >>"$work/figures"
+  left_out=$((left_out + 1))
 }
 
+declare -A steady=()
 plan=$(python3 bench/compare_table.py --plan ${groups:+--groups "$groups"}) || bad_usage
 for ((round = 1; round <= rounds; ++round)); do
   echo "bench: round $round of $rounds" >&2
   while read -ra words <&3; do measure_group "${words[@]}"; done 3<<<"$plan"
 done
 
-figures=$work/figures
+figures=$work/figures round=$rounds
+while read -ra words <&3; do
+  [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'the line moved in every attempt'
+done 3<<<"$plan"
 note cpus "\"client on $client_cpu, server on $server_cpu\""
 note rounds "$rounds"
-note repeated "\"$repeated times, because the line moved; $unsteady groups kept though it did\""
+note moved "\"the line in $repeated attempts; $left_out groups left out of a round\""
 python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}

@@ -2,7 +2,6 @@
 
 usage: compare_table.py --plan [--groups NAMES]             groups to measure: a name and its figures in each line
        compare_table.py --cpus                              two cpus of two cores
-       compare_table.py --steady FIGURES                    0 if the line of a group did not move, else 3
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
@@ -25,7 +24,7 @@ import plots
 from table import bound, median, met, number, ratios, read, verdict
 
 MIB = 1 << 20
-MISSING_STATUS, MOVED_STATUS = 4, 3
+MISSING_STATUS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +105,6 @@ def cpus():
 def line_ns(looks):
     """Of the looks around a group; medians of batches, so that what preempts one of them does not flatter us."""
     return [look['latency']['median_ns'] for look in looks]
-
-
-def steady(noted):
-    """Whether the line was, all around a group, within a quarter of the same."""
-    found = [line_ns(looks) for name, values in noted.items() if name.startswith('line@') for looks in values]
-    return all(max(values) <= 1.25 * min(values) for values in found)
 
 
 def normal(value):
@@ -199,7 +192,7 @@ def environment(figures):
         'load average at the end': ' '.join(f'{load:.2f}' for load in os.getloadavg()),
         **ours.get('environment', {}),
     }
-    for note in ('cpus', 'rounds', 'repeated'):
+    for note in ('cpus', 'rounds', 'moved'):
         if note in figures.noted:
             pairs[note] = figures.noted[note][-1]
     return {name: text for name, text in pairs.items() if text is not None}
@@ -251,7 +244,6 @@ def main(arguments):
     parser.add_argument('--plan', action='store_true')
     parser.add_argument('--groups', type=lambda text: text.split(','))
     parser.add_argument('--cpus', action='store_true')
-    parser.add_argument('--steady', action='store_true')
     parser.add_argument('figures', nargs='?')
     parser.add_argument('--out', type=pathlib.Path)
     parser.add_argument('--json', type=pathlib.Path)
@@ -267,10 +259,8 @@ def main(arguments):
         found = cpus()
         print(*found[:2])
         return 0 if len(found) >= 2 else 1
-    if options.figures and options.steady:
-        return 0 if steady(read(options.figures)) else MOVED_STATUS
     if not options.figures or not options.out:
-        parser.error('takes FIGURES and --out DIR, or --plan, --cpus or --steady')
+        parser.error('takes FIGURES and --out DIR, or --plan or --cpus')
     figures = Figures(read(options.figures))
     table = list(rows(figures))
     options.out.mkdir(parents=True, exist_ok=True)
