@@ -52,9 +52,10 @@ std::string check_combinations(const PerfArguments& a, const PerfTestFacts& fact
   if (a.test == PerfTest::kPingPong && a.wait != engine::WaitPolicy::kSpin)
     return fmt::format("--wait {}: pingpong polls memory, which is spinning", to_string(a.wait));
   if (a.idle_us != 0 && a.threads != 1) return "--idle-us: takes one thread";
-  if (a.idle_us / 1000 * 2 >= a.where.timeout_ms)
-    return fmt::format("--idle-us {}: the server takes longer silence for a dead client; raise --timeout-ms",
-                       a.idle_us);
+  const auto silence_ms = std::max<std::uint64_t>(a.idle_us / 1000, kPerfIdleInterval.count());
+  if (a.idle_us != 0 && facts.by != PerfBy::kNothing && silence_ms * 2 >= a.where.timeout_ms)
+    return fmt::format("--idle-us {}: the server takes long silence for a dead client; raise --timeout-ms above {}",
+                       a.idle_us, silence_ms * 2);
   if (a.clock_every != 1 && (facts.pipelined() || a.idle_us != 0))
     return "--clock-every: only where operations follow each other one at a time";
   return {};
