@@ -143,9 +143,9 @@ void add_test(CLI::App& app, CommandLine& line, const PerfTestFacts& facts) {
 void add_server(CLI::App& app, CommandLine& line) {
   CLI::App& server = *app.add_subcommand("server", "serve one client after the other");
   add_where(server, line.serve.where, 0);
-  CLI::Option* clients =
-      server.add_option("--clients", line.serve.clients, "end after so many runs")->check(CLI::Range(1U, 1'000'000U));
-  server.add_flag_callback("--once", [&line] { line.serve.clients = 1; }, "end after one")->excludes(clients);
+  CLI::Option* clients = server.add_option("--clients", line.serve.clients, "end after so many whole runs")
+                             ->check(CLI::Range(1U, 1'000'000U));
+  server.add_flag_callback("--once", [&line] { line.serve.clients = 1; }, "end after one whole run")->excludes(clients);
   server.callback([&line] { line.run = [&line] { return run_perf_server(line.serve); }; });
 }
 
