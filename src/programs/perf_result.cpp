@@ -14,6 +14,7 @@ namespace verbena::programs {
 namespace {
 
 const char* meaning(const PerfTestFacts& facts) noexcept {
+  if (facts.test == PerfTest::kWake) return "from the signal until the sleeper is awake";
   switch (facts.pace) {
     case PerfPace::kCall: return "from call to return";
     case PerfPace::kPingPong: return "one way, half of a round trip";

@@ -179,6 +179,8 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
       {{"read", "--once"}, "--once"},
       {{"line", "--local"}, "--local"},
       {{"line", "--threads", "2"}, "--threads"},
+      {{"wake", "--local"}, "--local"},
+      {{"wake", "--idle-us", "0"}, "--idle-us 0: takes 1 to 1000000"},
       {{"memcpy", "-s", "0"}, "--size 0: takes 1 to 67108864"},
       {{"memcpy", "-d", "soft"}, "-d"},
       {{"server", "--local"}, "--local"},
@@ -341,9 +343,12 @@ TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
   EXPECT_TRUE(ended(test::run_kv({"memcpy", "--sweep", "3..5", "-n", "50"}), 0));
 
   const Ran line = test::run_kv({"line", "-n", "6400", "--warm-up", "64", "--json"});
+  const Ran wake = test::run_kv({"wake", "-n", "20", "--warm-up", "2", "--idle-us", "100", "--json"});
   if (allowed_cpus().size() < 2) {
-    EXPECT_TRUE(ended(line, 3));
-    EXPECT_TRUE(has(line.err, "needs two cpus")) << line.err;
+    for (const Ran& ran : {line, wake}) {
+      EXPECT_TRUE(ended(ran, 3));
+      EXPECT_TRUE(has(ran.err, "needs two cpus")) << ran.err;
+    }
     return;
   }
   ASSERT_TRUE(ended(line, 0));
@@ -353,6 +358,13 @@ TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
                             "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"one_way\"],"
                             "0 < data[\"operations\"] <= 6400"),
             "line 2 True True");
+  ASSERT_TRUE(ended(wake, 0));
+  EXPECT_EQ(test::from_json(wake.out, kSchema), "True True True True") << wake.out;
+  EXPECT_EQ(test::from_json(wake.out, kLatencySchema), "True True True True") << wake.out;
+  EXPECT_EQ(test::from_json(wake.out,
+                            "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"samples\"],"
+                            "data[\"operations\"]"),
+            "wake 2 20 20");
 }
 
 TEST(PerfRun, ASweepIsARowASize) {
@@ -815,8 +827,9 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(run_with([](RunHello& h) { ++h.version; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.kind = 2; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{17}; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{18}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLine; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kWake; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.wait = engine::WaitPolicy{3}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.session = 0; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 0; }));
