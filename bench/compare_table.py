@@ -62,7 +62,7 @@ ROWS = (
     Row('idle', 'what waking a sleeping receiver adds to a message, to 20 us', 'idle:8', 20.0, 'us', 1.0),
     Row('idle', 'what waking a sleeping receiver adds to a message, to a bare eventfd wake', 'idle:8', 'wake:8', 'us',
         None),
-    Row('idle', 'share of a core that an idle receiver uses, to 1 %', 'idle:8', 1.0, '%', 1.0),
+    Row('idle', 'share of a core that an idle receiver uses, to one percent', 'idle:8', 1.0, '%', 1.0),
 )
 
 # What a unit is of a figure, and the factor.

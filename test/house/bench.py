@@ -141,6 +141,7 @@ def check_table(report, compare):
                  [(3, 0.75, True), (30, 1.5, False), (30, 1.5, None), (0.5, 0.5, True)], f'rows are {found}')
     names = [row.name for row in compare.ROWS]
     report.check(len(set(names)) == len(names), 'two rows have one name')
+    report.check(not any('%' in name for name in names), 'gnuplot takes % in the name of a row for a format')
 
 
 def check_cpus(report, compare):
