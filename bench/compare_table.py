@@ -221,13 +221,15 @@ def markdown(table, figures, drawn):
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
             'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
             'with the machine: compare ratios.', '',
-            '| what | ours | peer | unit | ratio | range | rounds | target | met |', '|---|--:|--:|---|--:|---|--:|---|---|']
+            '| what | ours | peer | unit | ratio | range | rounds | target | met |',
+            '|---|--:|--:|---|--:|---|--:|---|---|']
     for values, row in table:
         found = values['ratios']
         spread = f'{min(found):.3f} to {max(found):.3f}' if found else '-'
         middle = f"{values['ratio']:.3f}" if found else '-'
         text.append(f"| {row.name} | {number(values['ours'])} | {number(values['peer'])} | {row.unit} | {middle} "
-                    f"| {spread} | {len(found)} | {bound(row.target, row.more)} | {verdict(values['ratio'], row.target, row.more)} |")
+                    f"| {spread} | {len(found)} | {bound(row.target, row.more)} "
+                    f"| {verdict(values['ratio'], row.target, row.more)} |")
     missing = figures.missing()
     if missing:
         text += ['', '## Missing', '']
