@@ -63,12 +63,12 @@ Result<void> check_options(const ServerOptions& options) {
         Status::kBadArgument, "Server::start", 0,
         "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
         options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
+  constexpr std::size_t kItems = kMib / kLeastItemBytes;  // Of a MiB: no product that overflows.
   if (options.max_items > options.memory_bytes / kLeastItemBytes)
     return fail(Status::kBadArgument, "Server::start", 0,
                 "max_items is {}: with at least {} bytes an item they take {} MiB, and memory_bytes is {} MiB",
                 options.max_items, kLeastItemBytes,
-                (options.max_items / kMib + 1) * kLeastItemBytes,  // Rounded up, and no product that overflows.
-                options.memory_bytes / kMib);
+                options.max_items / kItems + (options.max_items % kItems != 0 ? 1 : 0), options.memory_bytes / kMib);
   return {};
 }
 
@@ -119,6 +119,7 @@ host::PlacementRequest placement_request(const ServerOptions& options, const hos
                                          const nic::Nic& nic) {
   return {.pollers = options.workers,
           .pin = options.pin_workers ? host::Pin::kYes : host::Pin::kNo,
+          .leave_a_core = false,  // The workers are the application.
           .device = nic.kind() == nic::Kind::kSoft ? host::Locality{} : topology.locality_of(nic.name())};
 }
 

@@ -148,7 +148,7 @@ void PollingServer::describe() noexcept {
     if (options.node) add(" (node {})", *options.node);
   }
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
-  if (placement_.plan.cores() < options_.workers) add("; {}", placement_.plan.words.back());
+  if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
 }
 
 verbena::Counters PollingServer::counters() const noexcept {

@@ -563,7 +563,7 @@ TEST(InfoProgram, PlansAServer) {
   // One cpu: nobody polls, and it says why.
   const Ran one = run("taskset -c $(taskset -cp $$ | sed 's/.*[^0-9]//') " + plan);
   EXPECT_EQ(one.exit, 0);
-  EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one core")) << one.out;
+  EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one cpu")) << one.out;
 
   const Ran json = run(plan + " --json");
   EXPECT_EQ(json.exit, 0);
