@@ -232,13 +232,42 @@ TEST_F(Footprints, OfAServerAreAllItsWorkersAndClients) {
 
 TEST_F(Footprints, OfAServerMustFitTheMachine) {
   Footprint small, large;
-  small.add({.name = "a", .bytes_each = 4096});
-  large.add({.name = "a", .kind = PoolKind::kRegistered, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
-  EXPECT_OK(check_memory(small));
-  EXPECT_STATUS(check_memory(large), Status::kNoMemory);
+  const ServerOptions options;
+  const host::Headroom headroom{.bytes = std::size_t{1} << 40, .limit = "this test"};
+  small.add({.name = "a", .bytes_each = 4096, .when = "start"});
+  large.add({.name = "b", .bytes_each = 1 << 20, .when = "start"});
+  large.add({.name = "a",
+             .kind = PoolKind::kRegistered,
+             .count = 1 << 20,
+             .bytes_each = std::uint64_t{1} << 30,
+             .when = "start"});
+  EXPECT_OK(check_memory(options, small, headroom));
+  EXPECT_EQ(memory_warning(options, small, headroom), "");
+  const auto refused = check_memory(options, large, headroom);
+  EXPECT_STATUS(refused, Status::kNoMemory);
+  EXPECT_NE(std::string(refused.error().text()).find("most of it a (1073741824 MiB)"), std::string::npos)
+      << refused.error().text();
+  EXPECT_OK(check_memory(options, large, {})) << "nobody knows";
   large = {};
   large.add({.name = "a", .kind = PoolKind::kAsUsed, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
-  EXPECT_OK(check_memory(large)) << "not there before it is used";
+  EXPECT_OK(check_memory(options, large, headroom)) << "not there before it is used";
+  EXPECT_EQ(memory_warning(options, large, headroom), "");
+}
+
+TEST_F(Footprints, OfAServerMayHaveMoreClientsThanMemory) {
+  ServerOptions options;
+  options.max_clients = 1000;
+  host::Placement placement;
+  placement.pollers.resize(1);
+  const Footprint footprint = kv::footprint(options, placement, nic::Kind::kSoft, nic_->limits());
+  // 1 GiB of items, and its index; a thousand leases of 2 MiB beside them are too much.
+  const host::Headroom headroom{.bytes = std::size_t{1800} << 20, .limit = "this test"};
+  EXPECT_OK(check_memory(options, footprint, headroom));
+  const std::string warning = memory_warning(options, footprint, headroom);
+  EXPECT_TRUE(warning.starts_with("With all 1000 clients the pools take ")) << warning;
+  EXPECT_NE(warning.find("1800 MiB are left by this test"), std::string::npos) << warning;
+  EXPECT_STATUS(check_memory(options, footprint, host::Headroom{.bytes = std::size_t{1} << 30}), Status::kNoMemory)
+      << "items alone are that much";
 }
 
 TEST_F(Footprints, OfClients) {
