@@ -38,13 +38,11 @@ constexpr std::size_t kLive = 256;
 constexpr std::size_t kRing = 512;
 
 struct Malloc {
-  static constexpr const char* kName = "malloc";
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept { return std::malloc(bytes); }
   void free(void* block) const noexcept { std::free(block); }
 };
 
 struct Mimalloc {
-  static constexpr const char* kName = "mimalloc";
   void* (*take)(std::size_t) = nullptr;
   void (*give)(void*) = nullptr;
   [[nodiscard]] bool open() noexcept {
@@ -62,7 +60,6 @@ struct Mimalloc {
 /// HotPool, or SlabPool for one thread.
 template <class Pool>
 struct Ours {
-  static constexpr const char* kName = "ours";
   Pool& pool;
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept { return pool.at(pool.allocate(bytes)); }
   void free(void* block) const noexcept { (void)pool.free(pool.offset_of(block)); }
