@@ -93,7 +93,9 @@ TEST(AllocationCounts, LiveBytesComeAndGo) {
   ::operator delete(memory);
   EXPECT_EQ(live_heap_bytes(), before);
   kept = std::malloc(100);
-  kept = std::realloc(kept, 10'000);
+  void* const larger = std::realloc(kept, 10'000);
+  ASSERT_NE(larger, nullptr);
+  kept = larger;
   EXPECT_GE(live_heap_bytes(), before + 10'000);
   std::free(kept);
   EXPECT_EQ(live_heap_bytes(), before);
