@@ -28,6 +28,12 @@ namespace {
 /// Bytes of the heap that are in use, by all threads.
 std::atomic<std::uint64_t> heap_bytes{0};
 
+}  // namespace
+
+// A sanitizer has its own, whose pairs it checks.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+namespace {
+
 void* counted(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();
   heap_bytes += malloc_usable_size(memory);
@@ -51,6 +57,7 @@ void operator delete(void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+#endif
 
 namespace verbena::kv {
 namespace {
