@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <device.hpp>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
