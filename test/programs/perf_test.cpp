@@ -2,6 +2,7 @@
 // and where VERBENA_NIC names an RDMA device the runs are on that.
 #include "programs/perf.hpp"
 #include "base/error.hpp"
+#include "device.hpp"
 #include "kv_process.hpp"
 #include "programs/line.hpp"
 #include "programs/perf_end.hpp"
@@ -10,7 +11,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <device.hpp>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
