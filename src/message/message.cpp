@@ -90,9 +90,9 @@ struct Layout {
   return layout;
 }
 
-/// A READ, WRITE or large send from start to completion.
+/// A READ, WRITE or send with a token from start to completion.
 struct Work {
-  enum class Kind : std::uint8_t { kRead, kWrite, kLarge };
+  enum class Kind : std::uint8_t { kRead, kWrite, kLarge, kEager };
   std::uint64_t token = 0;
   LocalSpan local;
   RemoteSpan remote;         ///< Of a READ or WRITE.
@@ -144,6 +144,7 @@ class QpChannel final : public Channel, private engine::Connection {
 
   Status send(std::span<const std::byte> a, std::span<const std::byte> b,
               std::span<const std::byte> c) noexcept override;
+  Status start_send(std::span<const std::byte> a, std::span<const std::byte> b, std::uint64_t token) noexcept override;
   Status start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept override;
   Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
   Status start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
@@ -195,6 +196,10 @@ class QpChannel final : public Channel, private engine::Connection {
     return {wire::little(posted_receives_), wire::little(lease_consumed_)};
   }
   [[nodiscard]] std::byte* staging() const noexcept { return staging_ + next_send_slot() * staging_stride_; }
+  /// Whether `total` bytes can be sent now.
+  [[nodiscard]] Status check_eager(std::size_t total) const noexcept;
+  [[nodiscard]] Status post_eager(std::uint32_t tag, Signal signal, std::span<const std::byte> a,
+                                  std::span<const std::byte> b, std::span<const std::byte> c) noexcept;
   [[nodiscard]] int gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
                                   std::span<const std::byte> c) noexcept;
   [[nodiscard]] int gather_staged(std::span<const std::byte> a, std::span<const std::byte> b,
@@ -524,21 +529,44 @@ void QpChannel::send_update() noexcept {
 
 // --- sending ------------------------------------------------------------------------------------------------------
 
-Status QpChannel::send(std::span<const std::byte> a, std::span<const std::byte> b,
-                       std::span<const std::byte> c) noexcept {
-  const std::size_t total = a.size() + b.size() + c.size();
+inline Status QpChannel::check_eager(std::size_t total) const noexcept {
   if (reason() != Status::kOk) [[unlikely]]
     return reason();
   if (total - 1 >= longest_send_) [[unlikely]]
     return total == 0 ? Status::kBadArgument : Status::kTooLong;
   // A WRITE that waits for room goes first.
   if (receive_credits() < 2 || send_room() == 0 || writes_.first != kNoSlot) return Status::kAgain;
+  return Status::kOk;
+}
+
+inline Status QpChannel::post_eager(std::uint32_t tag, Signal signal, std::span<const std::byte> a,
+                                    std::span<const std::byte> b, std::span<const std::byte> c) noexcept {
+  const std::size_t total = a.size() + b.size() + c.size();
   eager_.num_sge = total + kCreditBytes <= max_inline() ? gather_inline(a, b, c) : gather_staged(a, b, c);
-  if (!post(eager_, kNoTag, Signal::kSometimes)) [[unlikely]]
+  if (!post(eager_, tag, signal)) [[unlikely]]
     return reason();
   ++sent_;
   count().bytes += total;
   return Status::kOk;
+}
+
+Status QpChannel::send(std::span<const std::byte> a, std::span<const std::byte> b,
+                       std::span<const std::byte> c) noexcept {
+  if (const Status status = check_eager(a.size() + b.size() + c.size()); status != Status::kOk) [[unlikely]]
+    return status;
+  return post_eager(kNoTag, Signal::kSometimes, a, b, c);
+}
+
+Status QpChannel::start_send(std::span<const std::byte> a, std::span<const std::byte> b, std::uint64_t token) noexcept {
+  const std::uint64_t total = a.size() + b.size();
+  if (const Status status = check_eager(total); status != Status::kOk) return status;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Work::Kind::kEager};
+  const Status status = post_eager(in_flight_.tag(slot), Signal::kAlways, a, b, {});
+  // The drain completes what was not posted as well: it must not be told of twice.
+  if (status != Status::kOk) in_flight_.end(slot);
+  return status;
 }
 
 int QpChannel::gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
