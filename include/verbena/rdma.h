@@ -67,6 +67,7 @@
 #define rdmaErrorString verbena_rdmaErrorString
 #define rdmaErrorDetail verbena_rdmaErrorDetail
 
+/* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -109,7 +110,7 @@ typedef enum RdmaError {
   RDMA_ERR_SYSTEM = -32
 } RdmaError;
 
-/* Cause and fix of a code, in static storage; never NULL. */
+/* Cause and fix of a code, in static storage. */
 const char *rdmaErrorString(int code);
 /* The sentence of the last call that failed in this thread, which names what it failed on; "" before any did. Good
  * until the next call that fails in this thread. */
@@ -130,8 +131,8 @@ typedef enum RdmaRecvMode {
 
 /* Options of a listener and its connections, or of one client connection. rdmaOptionsInit sets the defaults. */
 typedef struct RdmaOptions {
-  const char *device;          /* NULL or "": an RDMA device if there is a usable one, else the software NIC. "soft":
-                                  the software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
+  const char *device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
+                                  software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   RdmaBootstrap bootstrap;     /* Both ends the same. Default RDMA_BOOTSTRAP_CM. */
   unsigned connect_timeout_ms; /* Of rdmaConnect. Default 5000. */
   unsigned timeout_ms;         /* Default deadline of each call. Default 5000. */
@@ -171,7 +172,7 @@ typedef void (*RdmaDisconnectFunc)(RdmaConn *conn, int code, void *user); /* `co
 
 /* --- servers. Any thread, one at a time for one listener. -------------------------------------------------------- */
 
-/* Makes a listener; nothing is opened yet. `ip`: address or name to listen on; NULL or "": this host. Port 0 takes any
+/* Makes a listener; nothing is opened yet. `ip`: address or name to listen on; null or "": this host. Port 0 takes any
  * free one, which rdmaServerPort tells once started. RDMA_ERR_BAD_ARGUMENT, RDMA_ERR_NO_MEMORY. */
 int rdmaServer(RdmaListener **listener, const char *ip, int port);
 /* Before start, as the callbacks: RDMA_ERR_BUSY afterwards. */
@@ -191,16 +192,16 @@ int rdmaServerWait(RdmaListener *listener);
 /* Ends all connections and the thread; calls under way in other threads return RDMA_ERR_CLOSED. RDMA_OK also when it
  * does not run; RDMA_ERR_BUSY from one of its callbacks. It can be started again. */
 int rdmaServerStop(RdmaListener *listener);
-/* Stops it, and frees it. NULL is fine. Not from its callbacks. */
+/* Stops it, and frees it. null is fine. Not from its callbacks. */
 void rdmaServerRelease(RdmaListener *listener);
 
 /* --- connections ------------------------------------------------------------------------------------------------- */
 
-/* A client's connection, not connected. NULL without memory. */
+/* A client's connection, not connected. null without memory. */
 RdmaConn *rdmaConn(void);
 /* Before rdmaConnect: RDMA_ERR_BUSY afterwards. */
 int rdmaConnSetOptions(RdmaConn *conn, const RdmaOptions *options);
-/* Callbacks: before rdmaConnect, or in an accept callback; RDMA_ERR_BUSY elsewhere. func NULL takes it away. The two
+/* Callbacks: before rdmaConnect, or in an accept callback; RDMA_ERR_BUSY elsewhere. func null takes it away. The two
  * forms of one callback replace each other. With a receive callback nothing is left for rdmaConnRecv. */
 int rdmaConnSetRecvCallback(RdmaConn *conn, RdmaRecvCallbackFunc func);
 int rdmaConnSetConnectedCallback(RdmaConn *conn, RdmaConnectedCallbackFunc func);
@@ -217,7 +218,7 @@ int rdmaConnect(RdmaConn *conn, const char *ip, int port);
 int rdmaConnKeep(RdmaConn *conn);
 /* Tells the peer, ends what is under way, and frees the connection. What was accepted by rdmaConnSend has arrived when
  * the peer answers, for which this waits 200 ms at most. In a callback it returns at once, and the connection goes when
- * the callback has returned. No other call of the connection may be under way or follow. NULL is fine. */
+ * the callback has returned. No other call of the connection may be under way or follow. null is fine. */
 void rdmaConnClose(RdmaConn *conn);
 /* Ends the threads of all client connections of this process, and those connections with RDMA_ERR_CLOSED; their handles
  * are still to be closed. No call of a client's connection may be under way. */
@@ -239,7 +240,7 @@ uint64_t rdmaConnDiscarded(const RdmaConn *conn);
  * deadline the message will not arrive, and the connection goes on. */
 size_t rdmaConnSend(RdmaConn *conn, const void *data, size_t data_len);
 size_t rdmaConnSendWithImm(RdmaConn *conn, uint32_t imm_data, const void *data, size_t data_len);
-/* Takes the next message into `buffer`. `message`, unless NULL, is filled in. timeout_ms below 0: the connection's
+/* Takes the next message into `buffer`. `message`, unless null, is filled in. timeout_ms below 0: the connection's
  * default; 0: what is there already. RDMA_ERR_TIMED_OUT (nothing is lost), RDMA_ERR_BUFFER_TOO_SMALL (the message waits
  * on, and message->length tells what it needs), RDMA_ERR_UNSUPPORTED (a receive callback takes the messages, or the
  * listener discards them); once the connection is dead, what arrived before is still returned, then the code. */
@@ -258,7 +259,7 @@ int rdmaConnReadAt(RdmaConn *conn, size_t offset, void *data_buf, size_t buf_len
 /* The peer gets an RDMA_WRITTEN message after the bytes. data_len 0 is only that message. */
 int rdmaConnWriteWithImm(RdmaConn *conn, uint32_t imm_data, const void *data, size_t data_len);
 int rdmaConnWriteWithImmAt(RdmaConn *conn, uint32_t imm_data, size_t offset, const void *data, size_t data_len);
-/* This side's default window and its length; NULL and 0 when there is none, or before the connection is made. Zeroed
+/* This side's default window and its length; null and 0 when there is none, or before the connection is made. Zeroed
  * at first. The peer may change it at any time. Valid while the connection is. */
 void *rdmaConnWindow(RdmaConn *conn, size_t *length);
 size_t rdmaConnPeerWindowBytes(const RdmaConn *conn);
@@ -266,4 +267,5 @@ size_t rdmaConnPeerWindowBytes(const RdmaConn *conn);
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND(readability-identifier-naming) */
 #endif

@@ -43,7 +43,7 @@ const char* sentence_of(int code) noexcept {
       return "the buffer cannot hold the message, which waits on: call again with as many bytes as message->length "
              "says";
     case RDMA_ERR_BAD_ARGUMENT:
-      return "an argument can never work, such as NULL, a length of 0 or a port beyond 65535: see the detail";
+      return "an argument can never work, such as a null pointer, a length of 0 or a port beyond 65535: see the detail";
     case RDMA_ERR_OUT_OF_RANGE:
       return "the range is not inside the peer's window: see rdmaConnPeerWindowBytes, or raise the peer's window_bytes";
     case RDMA_ERR_LOCAL_ACCESS: return "the local key does not cover the buffer, or lacks the right: register it so";

@@ -50,17 +50,17 @@ int main(void) {
 
   /* A client that blocks. */
   RdmaConn *conn = rdmaConn();
-  CHECK(conn != NULL && rdmaConnect(conn, ip, port) == RDMA_OK);
+  CHECK(conn && rdmaConnect(conn, ip, port) == RDMA_OK);
   char hello[6] = "hello", echo[6], there[6] = "there", back[6];
   CHECK(rdmaConnSend(conn, hello, sizeof hello) == sizeof hello);
-  CHECK(rdmaConnRecv(conn, echo, sizeof echo, NULL, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
+  CHECK(rdmaConnRecv(conn, echo, sizeof echo, 0, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
   CHECK(rdmaConnSendWithImm(conn, 7, hello, sizeof hello) == sizeof hello);
-  CHECK(rdmaConnRecv(conn, echo, sizeof echo, NULL, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
+  CHECK(rdmaConnRecv(conn, echo, sizeof echo, 0, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
   CHECK(rdmaConnWrite(conn, there, sizeof there) == sizeof there);
   CHECK(rdmaConnRead(conn, back, sizeof back) == RDMA_OK && memcmp(there, back, sizeof back) == 0);
   /* The callback gets what was written, and echoes it. */
   CHECK(rdmaConnWriteWithImm(conn, 8, hello, sizeof hello) == RDMA_OK);
-  CHECK(rdmaConnRecv(conn, echo, sizeof echo, NULL, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
+  CHECK(rdmaConnRecv(conn, echo, sizeof echo, 0, -1) == RDMA_OK && memcmp(hello, echo, sizeof echo) == 0);
 
   /* One that is called back, with other bytes in between. */
   RdmaConn *other = rdmaConn();
