@@ -415,7 +415,10 @@ bool Conn::start_chunk(Operation& operation) noexcept {
 }
 
 bool Conn::tell_of_write(Operation& operation) noexcept {
-  if (!has_room(0)) return false;
+  // Not between the pieces of a message, which it would drop at the receiver.
+  const Operation* const sending = sends_.first();
+  const bool is_between = sending != nullptr && sending->started != 0 && sending->started != sending->length;
+  if (is_between || !has_room(0)) return false;
   const wire::Head head{.kind = wire::Kind::kWritten,
                         .flags = wire::kHasImmediate,
                         .immediate = operation.immediate,
@@ -471,6 +474,7 @@ bool Conn::accept_piece(const wire::Head& head, std::span<const std::byte> piece
   if (head.kind == wire::Kind::kWritten) {
     const std::uint64_t window = memory_->window ? settings.window_bytes : 0;
     if (!piece.empty() || head.offset > window || head.total > window - head.offset) return false;
+    in_total_ = 0;  // A message that was not finished is dropped.
   } else {
     if (piece.empty() || head.offset > head.total || piece.size() > head.total - head.offset) return false;
     if (head.offset != 0 && (head.total != in_total_ || head.offset != in_next_)) return false;
@@ -507,6 +511,7 @@ void Conn::feed_receives() noexcept {
 void Conn::feed(Operation& operation) noexcept {
   const wire::Head head = inbox_->head();
   if (head.kind == wire::Kind::kWritten) {
+    partial_.clear();
     operation.message = written(head);
     inbox_->pop();
     finish(operation, Status::kOk);
@@ -543,6 +548,7 @@ bool Conn::assemble(RdmaMessage& message) noexcept {
   while (!inbox_->empty()) {
     const wire::Head head = inbox_->head();
     if (head.kind == wire::Kind::kWritten) {
+      partial_.clear();
       message = written(head);
       inbox_->pop();
       return true;

@@ -502,6 +502,34 @@ TEST_F(RdmaApi, ManyThreadsUseOneConnectionOfAServer) {
   rdmaConnClose(peer);
 }
 
+TEST_F(RdmaApi, AWrittenMessageDoesNotCutALongOneOfAnotherThread) {
+  options.inbox_bytes = 64 * 1024;
+  keep_accepted();
+  start();
+  RdmaConn* const conn = connect();
+  RdmaConn* const peer = conns.take();
+  constexpr std::uint32_t kCount = 20;
+  std::thread sender([&] {
+    for (std::uint32_t i = 0; i < kCount; ++i) send(peer, pattern(500'000, i));
+  });
+  std::thread writer([&] {
+    for (std::uint32_t i = 0; i < kCount; ++i) EXPECT_EQ(rdmaConnWriteWithImm(peer, i, "x", 1), RDMA_OK);
+  });
+  std::uint32_t sent = 0;
+  std::uint32_t written = 0;
+  while (sent + written < 2 * kCount && !HasFailure()) {
+    const Received got = receive(conn, 500'000);
+    if (got.kind == RDMA_WRITTEN) {
+      EXPECT_EQ(got.imm, written++);
+    } else {
+      EXPECT_EQ(got.bytes, pattern(500'000, sent++));
+    }
+  }
+  sender.join();
+  writer.join();
+  rdmaConnClose(peer);
+}
+
 TEST_F(RdmaApi, ASecondThreadOnAClientsConnectionIsRefused) {
   start();
   RdmaConn* const conn = connect();
