@@ -7,9 +7,11 @@
 #   --build DIR     release build to use and to make where there is none (default build-bench)
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
-#   --groups NAMES  only these of write, message, rate, read, bulk and 32-bytes to 1048576-bytes, by commas
+#   --groups NAMES  only these of write, message, rate, read, bulk, connections, idle and 32-bytes to 1048576-bytes, by
+#                   commas
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
-# failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed.
+# failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
+# was measured before.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,8 +36,9 @@ fi
 build_release src/programs/verbena-perf
 
 # Both sides of everything have these two, the client the first: one cpu of each of two cores.
-read -r client_cpu server_cpu < <(python3 bench/compare_table.py --cpus) || true
-[[ -n ${server_cpu:-} ]] || die 'two cores are needed, and this process may use one'
+read -r client_cpu server_cpu siblings < <(python3 bench/compare_table.py --cpus) || true
+[[ -n ${server_cpu:-} ]] || die 'two cpus are needed, and this process may use one'
+[[ -z $siblings ]] || echo 'bench: both cpus are threads of one core, which share its caches: not what two cores do' >&2
 taskset -cp "$client_cpu,$server_cpu" $$ >/dev/null
 
 work=$(mktemp -d)
@@ -45,7 +48,24 @@ clean_up() {
   for pid in $(jobs -p); do kill "$pid" 2>/dev/null || true; done
   rm -rf "$work"
 }
-trap clean_up EXIT
+# write_table NOTE: of what is in $work/figures.
+write_table() {
+  figures=$work/figures
+  note cpus "\"client on $client_cpu, server on $server_cpu${siblings:+: threads of one core, which share its caches}\""
+  note rounds "$rounds"
+  note moved "\"the line in $repeated attempts; $left_out groups left out of a round\""
+  [[ -z $1 ]] || note broken "\"$1\""
+  python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
+}
+
+# When ours fails the script ends where that is; the rounds before are kept.
+at_exit() {
+  local status=$?
+  if ((status == 1)) && [[ -s $work/figures ]]; then write_table "in round $round, by a failure of ours" || true; fi
+  clean_up
+  exit "$status"
+}
+trap at_exit EXIT
 
 # A port of its own for each: the one before is in TIME_WAIT.
 next_port() {
@@ -92,6 +112,11 @@ measure() {
       perf memcpy "${amount[@]}" --cpu "$client_cpu"
       note "$1" "$(<"$work/one")" ;;
     message-bw) ours "$1" message-bw "${amount[@]}" ;;
+    connections-*) ours "$1" message-bw "${amount[@]}" --connections "${kind#*-}" ;;
+    idle) ours "$1" message -s "$bytes" -n 500 --warm-up 20 --wait adaptive --idle-us 1000 ;;
+    wake)
+      perf wake -n 500 --warm-up 20 --idle-us 1000 --cpu "$client_cpu"
+      note "$1" "$(<"$work/one")" ;;
     message-bw32) ours "$1" message-bw "${amount[@]}" --batch 32 ;;
     ucp_*)
       tool=(env UCX_TLS=posix UCX_LOG_LEVEL=info ucx_perftest -p "$port")
@@ -160,7 +185,7 @@ figures=$work/figures round=$rounds
 while read -ra words <&3; do
   [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'the line moved in every attempt'
 done 3<<<"$plan"
-note cpus "\"client on $client_cpu, server on $server_cpu\""
-note rounds "$rounds"
-note moved "\"the line in $repeated attempts; $left_out groups left out of a round\""
-python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
+status=0
+write_table '' || status=$?
+trap clean_up EXIT
+exit "$status"

@@ -1,7 +1,7 @@
 """The rows of compare.sh: which figures it measures, and the table, the JSON and the plots that it makes of them.
 
 usage: compare_table.py --plan [--groups NAMES]             groups to measure: a name and its figures in each line
-       compare_table.py --cpus                              two cpus of two cores
+       compare_table.py --cpus                              two cpus of two cores; `siblings` behind those of one
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
@@ -57,10 +57,17 @@ ROWS = (
     Row('bulk', 'write 1 MiB, to memcpy', f'write:{MIB}', f'memcpy:{MIB}', 'GB/s', 0.95, True),
     Row('bulk', 'read 1 MiB, to UCX ucp_get', f'read:{MIB}', f'ucp_get:{MIB}', 'GB/s', None, True),
     Row('bulk', 'write 1 MiB, to UCX ucp_put_bw', f'write:{MIB}', f'ucp_put_bw:{MIB}', 'GB/s', None, True),
+    Row('connections', 'message rate, 64 connections on one polling loop, 8 B, to 1', 'connections-64:8',
+        'connections-1:8', 'M/s', 0.667, True),
+    Row('idle', 'what waking a sleeping receiver adds to a message, to 20 us', 'idle:8', 20.0, 'us', 1.0),
+    Row('idle', 'what waking a sleeping receiver adds to a message, to a bare eventfd wake', 'idle:8', 'wake:8', 'us',
+        None),
+    Row('idle', 'share of a core that an idle receiver uses, to one percent', 'idle:8', 1.0, '%', 1.0),
 )
 
 # What a unit is of a figure, and the factor.
-UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9)}
+UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9), 'us': ('wake_ns', 1e-3),
+         '%': ('idle_percent', 1)}
 
 # Curves: file, title, and what is drawn; by bytes of an operation.
 SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)
@@ -90,16 +97,24 @@ def plan():
     return groups
 
 
-def cpus():
-    """One cpu of each core that this process may use: hyper-threads of one core would share its caches."""
+def cpus(allowed, sys_cpus=pathlib.Path('/sys/devices/system/cpu')):
+    """One cpu of each core of those allowed: hyper-threads of one core would share its caches."""
     chosen, taken = [], set()
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = pathlib.Path(f'/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list')
+    for cpu in sorted(allowed):
+        siblings = sys_cpus / f'cpu{cpu}/topology/thread_siblings_list'
         core = siblings.read_text(encoding='ascii').strip() if siblings.exists() else str(cpu)
         if core not in taken:
             taken.add(core)
             chosen.append(cpu)
     return chosen
+
+
+def two_cpus(allowed, sys_cpus=pathlib.Path('/sys/devices/system/cpu')):
+    """The words of --cpus. Threads of one core where there is no second: a figure with a note instead of none."""
+    found = cpus(allowed, sys_cpus)
+    if len(found) == 1 and len(allowed) > 1:
+        return [*sorted(allowed)[:2], 'siblings']
+    return found[:2]
 
 
 def line_ns(looks):
@@ -111,9 +126,12 @@ def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'operations_per_s' not in value:
         return value
-    ways = 2 if (value['latency'] or {}).get('one_way') else 1
+    latency, idle = value['latency'] or {}, value.get('idle') or {}
+    ways = 2 if latency.get('one_way') else 1
     return {'ns': 1e9 / value['operations_per_s'] / ways, 'per_s': value['operations_per_s'],
-            'bytes_per_s': value['bytes_per_s']}
+            'bytes_per_s': value['bytes_per_s'],
+            # Medians, since the added time is a difference of medians.
+            'wake_ns': idle.get('added_ns', latency.get('median_ns')), 'idle_percent': idle.get('process_percent')}
 
 
 class Figures:
@@ -151,7 +169,7 @@ def rows(figures):
         middle = median(found)
         yield {'name': row.name, 'ours': median(ours), 'peer': median(peer), 'ratio': middle, 'target': row.target,
                'met': met(middle, row.target, row.more), 'unit': row.unit, 'bound': '>=' if row.more else '<=',
-               'ratios': found}, row
+               'ratios': found, 'rounds': len(found)}, row
 
 
 def said(*command):
@@ -192,7 +210,7 @@ def environment(figures):
         'load average at the end': ' '.join(f'{load:.2f}' for load in os.getloadavg()),
         **ours.get('environment', {}),
     }
-    for note in ('cpus', 'rounds', 'moved'):
+    for note in ('cpus', 'rounds', 'moved', 'broken'):
         if note in figures.noted:
             pairs[note] = figures.noted[note][-1]
     return {name: text for name, text in pairs.items() if text is not None}
@@ -203,13 +221,15 @@ def markdown(table, figures, drawn):
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
             'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
             'with the machine: compare ratios.', '',
-            '| what | ours | peer | unit | ratio | range | target | met |', '|---|--:|--:|---|--:|---|---|---|']
+            '| what | ours | peer | unit | ratio | range | rounds | target | met |',
+            '|---|--:|--:|---|--:|---|--:|---|---|']
     for values, row in table:
         found = values['ratios']
         spread = f'{min(found):.3f} to {max(found):.3f}' if found else '-'
         middle = f"{values['ratio']:.3f}" if found else '-'
         text.append(f"| {row.name} | {number(values['ours'])} | {number(values['peer'])} | {row.unit} | {middle} "
-                    f"| {spread} | {bound(row.target, row.more)} | {verdict(values['ratio'], row.target, row.more)} |")
+                    f"| {spread} | {len(found)} | {bound(row.target, row.more)} "
+                    f"| {verdict(values['ratio'], row.target, row.more)} |")
     missing = figures.missing()
     if missing:
         text += ['', '## Missing', '']
@@ -256,8 +276,8 @@ def main(arguments):
             print(group, *groups[group])
         return 0
     if options.cpus:
-        found = cpus()
-        print(*found[:2])
+        found = two_cpus(os.sched_getaffinity(0))
+        print(*found)
         return 0 if len(found) >= 2 else 1
     if not options.figures or not options.out:
         parser.error('takes FIGURES and --out DIR, or --plan or --cpus')

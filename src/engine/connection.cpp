@@ -94,6 +94,8 @@ bool Connection::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept
     flush();
     if (reason_ != Status::kOk) return false;
     if (signal == Signal::kWithDoorbell) sign(request);
+    // The flush may have begun a new count, and this one was in the old.
+    if ((request.send_flags & IBV_SEND_SIGNALED) == 0) since_signal_ = std::max(since_signal_, 1u);
     return ring(request);
   }
   if (held_count_ == 0) loop_.started_holding(*this);

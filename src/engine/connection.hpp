@@ -276,6 +276,8 @@ class Connection {
   bool post_receives(ibv_recv_wr& first, std::uint32_t count) noexcept {
     ibv_recv_wr* bad = nullptr;
     if (ibv_post_recv(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+      for (const ibv_recv_wr* posted = &first; posted != bad && posted != nullptr; posted = posted->next)
+        ++receives_posted_;
       begin_failure(Status::kDevice);
       return false;
     }

@@ -86,7 +86,10 @@ Counters CompletionLoop::counters() const noexcept {
   return snapshot;
 }
 
-CompletionLoop::~CompletionLoop() { VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0); }
+CompletionLoop::~CompletionLoop() {
+  bury_doomed();
+  VERBENA_CHECK(connections_.load(std::memory_order_relaxed) == 0);
+}
 
 Result<void> CompletionLoop::reserve(std::uint32_t entries) {
   if (connections_.fetch_add(1, std::memory_order_relaxed) >= max_connections_) {
@@ -244,6 +247,7 @@ void CompletionLoop::doom(void* object, void (*destroy)(void*) noexcept) noexcep
 }
 
 void CompletionLoop::bury_doomed() noexcept {
+  if (blocked_ != 0) return;  // A call on one of them may be what polls. The next poll asks again.
   // Not by iterators: a destructor must not find itself in the list.
   while (!doomed_.empty()) {
     const Doomed last = doomed_.back();
@@ -263,6 +267,8 @@ void CompletionLoop::check_drains() noexcept {
     }
     stopped_draining(connection);
     connection.enter_drained();
+    // Whoever waits for that has no completion to wake it.
+    woken_.store(true, std::memory_order_relaxed);
   }
   polling_ = false;
 }

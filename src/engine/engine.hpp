@@ -103,13 +103,25 @@ class CompletionLoop {
   /// A snapshot; counts of one moment only when the owner takes it. \thread any
   [[nodiscard]] Counters counters() const noexcept;
   [[nodiscard]] nic::Nic& nic() noexcept { return nic_; }
+  /// While one lives, nothing that was disposed of is destroyed: the call that polls may be on it. \thread owner
+  class Blocked {
+   public:
+    explicit Blocked(CompletionLoop& loop) noexcept : loop_(loop) { ++loop_.blocked_; }
+    ~Blocked() { --loop_.blocked_; }
+    Blocked(const Blocked&) = delete;
+    Blocked& operator=(const Blocked&) = delete;
+
+   private:
+    CompletionLoop& loop_;
+  };
   /// Whether calls of a handler for several completions are one batch.
   [[nodiscard]] bool batches() const noexcept { return batches_; }
   /// Whether a handler is being called: then nothing may wait. \thread owner
   [[nodiscard]] bool in_handler() const noexcept { return polling_; }
 
-  /// Destroys a connection of this loop once no call of its handler is running: at once, or, from a handler, at the
-  /// end of the poll. Its handler is not called any more. \thread owner
+  /// Destroys a connection of this loop once no call of its handler is running, and no blocking call on this loop: at
+  /// once, or, from a handler, at the end of the poll or of a later one. Its handler is not called any more. \thread
+  /// owner
   template <class Shut>
   void dispose(std::unique_ptr<Shut> connection) noexcept {
     connection->mute();
@@ -120,6 +132,7 @@ class CompletionLoop {
   /// Waits until `done()` or the deadline: kOk or kTimedOut.
   template <class Done>
   [[nodiscard]] Status wait_until(Done&& done, Deadline deadline) noexcept {
+    const Blocked blocked(*this);
     for (;;) {
       if (done()) return Status::kOk;
       // The clock is read only after empty polls.
@@ -195,6 +208,7 @@ class CompletionLoop {
   bool holding_ = false;     ///< holding_list_ is not empty.
   bool has_chores_ = false;  ///< draining_ or doomed_ is not empty.
   bool batches_ = false;
+  std::uint32_t blocked_ = 0;  ///< Blocking calls on the stack.
   WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
   // Each has a capacity of max_connections.
   std::vector<Connection*> holding_list_;

@@ -41,8 +41,7 @@ Result<void> Poller::start() {
   }
   auto started = host::start_thread(options_.name.c_str(), [this] { poll_until_stopped(); });
   if (!started) {
-    const std::lock_guard lock(mutex_);
-    accepts_ = false;
+    refuse_orders();
     return std::unexpected(started.error());
   }
   thread_ = std::move(*started);
@@ -104,6 +103,7 @@ void Poller::refuse_orders() noexcept {
 
 Status Poller::carry_out(Order& order, Deadline deadline) noexcept {
   if (is_this_thread()) {
+    if (loop_->in_handler()) return Status::kAgain;
     order.call(order.context);
     return Status::kOk;
   }

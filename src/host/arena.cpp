@@ -35,6 +35,11 @@ const char* to_string(Pages pages) noexcept {
   return "unknown pages";
 }
 
+bool memory_can_be_bound() noexcept {
+  // Of no bytes: it changes nothing, and is denied like any other.
+  return numa_available() >= 0 && mbind(nullptr, 0, MPOL_DEFAULT, nullptr, 0, 0) == 0;
+}
+
 namespace {
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
@@ -102,11 +107,9 @@ unsigned default_prefault_threads() noexcept {
 
 // ---- Options
 
-/// Without NUMA in the kernel (or with its calls denied, as in many containers) the only node there is is node 0.
-bool numa_is_there() noexcept { return numa_available() >= 0; }
-
+/// Where memory cannot be bound the only node there is is node 0.
 bool node_is_usable(unsigned node) noexcept {
-  if (!numa_is_there()) return node == 0 && access("/sys/devices/system/node/node1", F_OK) != 0;
+  if (!memory_can_be_bound()) return node == 0 && access("/sys/devices/system/node/node1", F_OK) != 0;
   return node < kMaxNodes && static_cast<int>(node) <= numa_max_node() &&
          numa_bitmask_isbitset(numa_all_nodes_ptr, node) != 0;
 }
@@ -168,7 +171,7 @@ std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept
 }
 
 Result<void> bind(const Backing& backing, unsigned node) {
-  if (!numa_is_there()) return {};
+  if (!memory_can_be_bound()) return {};
   unsigned long mask[kMaxNodes / (8 * sizeof(unsigned long))] = {};
   constexpr unsigned kBits = 8 * sizeof(unsigned long);
   mask[node / kBits] = 1UL << (node % kBits);

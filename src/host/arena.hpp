@@ -81,4 +81,9 @@ class Arena {
   PageReport report_;
 };
 
+/// Whether arenas can be on a node of one's choice: the kernel knows NUMA, and the calls for it are not denied, as they
+/// are in containers with Docker's seccomp profile (hwloc reads the nodes from sysfs, and sees them there too).
+/// \thread any  \alloc none
+[[nodiscard]] bool memory_can_be_bound() noexcept;
+
 }  // namespace verbena::host

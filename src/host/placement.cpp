@@ -81,6 +81,9 @@ class Planner {
       say("Cores have hyper-threads: one thread of a core polls, the others stay free of pollers.");
     if (const auto quota = topology_.quota_percent())
       say("The cgroup grants the time of {}.{:02} cpus.", *quota / 100, *quota % 100);
+    if (topology_.node_count() > 1 && !topology_.can_bind_memory() && request_.pin == Pin::kYes)
+      say("Memory cannot be bound to a NUMA node (mbind is denied, as in many containers): the kernel chooses where it "
+          "comes from.");
   }
 
   void describe_device() {
@@ -119,24 +122,29 @@ class Planner {
   }
 
   [[nodiscard]] bool is_pinning() const noexcept {
-    return request_.pin == Pin::kYes && request_.wait != PollerWait::kEvent && topology_.cores().size() > 1;
+    return request_.pin == Pin::kYes && request_.wait != PollerWait::kEvent && !is_one_cpu();
   }
+
+  /// Of one core with two hyper-threads, one may poll and leave the other to everybody else.
+  [[nodiscard]] bool is_one_cpu() const noexcept { return topology_.counts().usable == 1; }
 
   [[nodiscard]] std::size_t cores_to_take(std::size_t free) {
     if (!is_pinning()) return 0;
     // Of two free cores one is the application's. The last one is taken: then the other processes have theirs.
-    std::size_t most = free < 2 ? free : free - 1;
+    std::size_t most = free < 2 || !request_.leave_a_core ? free : free - 1;
     if (const auto quota = topology_.quota_percent()) {
-      const std::size_t cpus = *quota / 100;
-      most = std::min(most, cpus < 2 ? 0 : cpus - 1);
+      // One cpu's time is for all else that the process does: one that uses up its quota stands still.
+      const std::size_t fed = *quota < 200 ? 0 : *quota / 100 - 1;
+      is_short_of_time_ = fed < most;
+      most = std::min(most, fed);
     }
-    if (free >= 2 && most == free - 1 && request_.pollers >= most) say("One core is left to the application.");
+    if (most < free && !is_short_of_time_ && request_.pollers >= most) say("One core is left to the application.");
     return std::min<std::size_t>(most, request_.pollers);
   }
 
   /// Where memory of threads on `node` comes from. Nothing to choose where there is one node.
   [[nodiscard]] std::optional<unsigned> memory_of(unsigned node) {
-    if (topology_.node_count() == 1) return std::nullopt;
+    if (topology_.node_count() == 1 || !topology_.can_bind_memory()) return std::nullopt;
     const Node* known = topology_.find_node(node);
     if (known != nullptr && known->has_memory()) return node;
     say("NUMA node {} has no memory for this process: the kernel chooses where it comes from.", node);
@@ -159,9 +167,11 @@ class Planner {
   void place_nowhere() {
     PollerWait wait = PollerWait::kEvent;
     // Nobody asked for cores of one's own: the scheduler shares them out, unless there is but one.
-    if (request_.pin == Pin::kNo && topology_.cores().size() > 1) wait = request_.wait;
+    if (request_.pin == Pin::kNo && !is_one_cpu()) wait = request_.wait;
     std::optional<unsigned> node;
-    if (topology_.cores().size() == 1) {
+    if (request_.pin == Pin::kNo) {
+      // Nor for memory.
+    } else if (topology_.cores().size() == 1) {
       node = memory_of(topology_.cores()[0].node);
     } else if (!request_.device.nodes.empty()) {
       node = memory_of(request_.device.nodes[0]);
@@ -177,22 +187,27 @@ class Planner {
     const char* const verb = first == last ? "waits" : "wait";
     const PlacedPoller& poller = placement_.pollers.back();
     if (poller.node) say("The memory of what has no core is on node {}.", *poller.node);
-    if (topology_.cores().size() == 1) {
-      say("{} {} by the policy `event`: there is one core, and whoever polls on it keeps it from the others.", who,
+    if (is_one_cpu()) {
+      say("{} {} by the policy `event`: there is one cpu, and whoever polls on it keeps it from the others.", who,
           verb);
     } else if (request_.pin == Pin::kNo) {
       say("{} {} by the policy `{}`, and the scheduler chooses the cores: pinning is off.", who, verb,
           to_string(poller.wait));
     } else if (request_.wait == PollerWait::kEvent) {
       say("{} {} by the policy `event`, as asked for, which needs no core of its own.", who, verb);
+    } else if (is_short_of_time_) {
+      say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, of which one is for all else.",
+          who, verb, *topology_.quota_percent() / 100, *topology_.quota_percent() % 100);
     } else {
       say("{} {} by the policy `event`: no core of its own is left for it.", who, verb);
     }
+    placement_.why_no_core = placement_.words.back();
   }
 
   const Topology& topology_;
   const PlacementRequest& request_;
   Placement placement_;
+  bool is_short_of_time_ = false;  ///< The cgroup's quota feeds fewer pollers than there are cores for.
 };
 
 /// The abstract address of a core; its length, or 0 when the scope is too long.
@@ -203,6 +218,11 @@ socklen_t address_of(unsigned core, std::string_view scope, sockaddr_un& address
   const auto end =
       fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 1, "verbena-core-{}-{}", scope, core);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + end.size);
+}
+
+/// No user owns them, and none may have more: it is a container's or a security module's doing.
+std::unexpected<Error> denied(const char* call, int system_errno) noexcept {
+  return fail(Status::kPermission, call, system_errno, "abstract Unix sockets are denied to this process");
 }
 
 /// Keeps the claims that a plan has, and takes those that it lacks.
@@ -242,7 +262,7 @@ class Claimer {
         taken_.push_back(poller.core->id);
         return false;
       } else {
-        plan.words.push_back(fmt::format("The core of cpu {} is not claimed, so others may poll there too: {}",
+        plan.words.push_back(fmt::format("The core of cpu {} is not claimed, so others may poll there too: {}.",
                                          poller.core->cpu, claim.error().text()));
       }
     }
@@ -281,8 +301,10 @@ Result<CoreClaim> CoreClaim::take(unsigned core, std::string_view scope) {
   if (length == 0) return fail(Status::kBadArgument, "CoreClaim::take", 0, "a scope has at most 64 bytes");
   // A datagram socket: to ask whether it is there leaves nothing behind in its owner's queues.
   Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd && (errno == EPERM || errno == EACCES)) return denied("socket", errno);
   if (!fd) return fail_system("socket", errno, "claiming a core");
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == EPERM || errno == EACCES) return denied("bind", errno);
     if (errno != EADDRINUSE) return fail_system("bind", errno, "claiming a core");
     return fail(Status::kBusy, "bind", errno,
                 "the core of cpu {} is claimed: `ss -xap | grep verbena-core` says by whom", core);

@@ -28,7 +28,8 @@ enum class Pin : std::uint8_t { kNo, kYes };
 struct PlacementRequest {
   unsigned pollers = 1;                     ///< 1 to 1024.
   PollerWait wait = PollerWait::kAdaptive;  ///< Of a poller that has a core of its own.
-  Pin pin = Pin::kYes;                      ///< Otherwise they have no cores, and claim none.
+  Pin pin = Pin::kYes;                      ///< Otherwise they have no cores and claim none, and no memory is bound.
+  bool leave_a_core = true;  ///< To the application, where two or more are free. Off where the pollers are all of it.
   Locality device{};
   std::span<const unsigned> claimed{};  ///< Core::id of the cores that others have.
 };
@@ -42,15 +43,17 @@ struct PlacedPoller {
 /// A value: nothing is held, pinned or allocated by it.
 struct Placement {
   std::vector<PlacedPoller> pollers;  ///< As many as were asked for. Those without a core wait for events.
-  std::vector<std::string> words;  ///< A sentence for each decision; the last one is why pollers have no core, if so.
+  std::vector<std::string> words;     ///< A sentence for each decision.
+  std::string why_no_core;            ///< The one of them why pollers have no core; empty when all have one.
   [[nodiscard]] unsigned cores() const noexcept;
 };
 
 /// Pollers get cores of their own: near the device first, then on its socket, then elsewhere; from the last core down,
 /// because the first ones usually take the interrupts; one hardware thread of a core. There are never more of them than
-/// free cores or than the cgroup's processor time feeds, and where two cores or more are free one is left to the
-/// application. A poller without a core waits for events, as all do where there is one core. Arenas are on the node of
-/// their poller. Errors: kBadArgument (pollers). \thread any  \alloc setup
+/// free cores or than the cgroup's processor time feeds with one cpu's time to spare, and where two cores or more are
+/// free one is left to the application that wants it. A poller without a core waits for events, as all do where there
+/// is one cpu (hardware thread). Arenas are on the node of their poller. Errors: kBadArgument (pollers). \thread any
+/// \alloc setup
 [[nodiscard]] Result<Placement> plan_placement(const Topology& topology, const PlacementRequest& request);
 
 /// A poller core as one process's own: an abstract Unix socket is bound to the core's name, which the kernel lets only

@@ -1,6 +1,7 @@
 #include "host/topology.hpp"
 
 #include "base/error.hpp"
+#include "host/arena.hpp"
 #include "host/cgroup.hpp"
 #include "host/proc_file.hpp"
 
@@ -279,6 +280,7 @@ Result<Topology> Topology::read(const KernelFiles& files) {
     VERBENA_TRY(reader.finish());
     topology.read_devices(files.infiniband);
     topology.quota_percent_ = tightest_quota(files);
+    topology.can_bind_memory_ = memory_can_be_bound();
     return topology;
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, "Topology::read", ENOMEM, "no memory for the list of cores");
@@ -298,6 +300,7 @@ Result<Topology> Topology::describe(const MachineDescription& description) {
     }
     VERBENA_TRY(reader.finish());
     topology.quota_percent_ = description.quota_percent;
+    topology.can_bind_memory_ = description.can_bind_memory;
     return topology;
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, "Topology::describe", ENOMEM, "no memory for the list of cores");

@@ -53,6 +53,7 @@ struct MachineDescription {
   std::string_view xml{};            ///< As lstopo exports it, with devices.
   std::span<const unsigned> mask{};  ///< Affinity mask: the cpus that the process may use.
   std::optional<unsigned> quota_percent{};
+  bool can_bind_memory = true;
 };
 
 /// What this process may run on. A value. \alloc setup
@@ -76,6 +77,8 @@ class Topology {
   [[nodiscard]] const CpuCounts& counts() const noexcept { return counts_; }
   /// Processor time that the tightest cgroup grants, in percent of one cpu; empty: no limit.
   [[nodiscard]] std::optional<unsigned> quota_percent() const noexcept { return quota_percent_; }
+  /// Whether memory can be bound to a node at all: many containers deny it.
+  [[nodiscard]] bool can_bind_memory() const noexcept { return can_bind_memory_; }
   /// Where the RDMA device `name` is. Without nodes when that is not known, as for a virtual device.
   [[nodiscard]] Locality locality_of(std::string_view name) const;
 
@@ -91,6 +94,7 @@ class Topology {
   std::vector<Locality> devices_;
   CpuCounts counts_;
   std::optional<unsigned> quota_percent_;
+  bool can_bind_memory_ = true;
 };
 
 /// Pins the calling thread to one cpu. Errors: kBadArgument (no such cpu, or outside this thread's affinity

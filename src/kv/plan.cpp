@@ -2,13 +2,13 @@
 
 #include "base/error.hpp"
 #include "base/limit.hpp"
-#include "host/memory_limits.hpp"
 #include "host/slab_pool.hpp"
 #include "kv/item.hpp"
 #include "kv/wire.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 
 namespace verbena::kv {
 namespace {
@@ -21,6 +21,8 @@ constexpr std::size_t kBytesPerItem = 256;
 constexpr std::size_t kLeastItemBytes = std::bit_ceil(std::max(item_bytes(1, 0), host::SlabPool::kMinBlockBytes));
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
+/// When pools are allocated that do not come with a client.
+constexpr std::string_view kAtStart = "start";
 
 std::size_t share_of(const ServerOptions& options) noexcept {
   return options.memory_bytes / options.workers / 4096 * 4096;
@@ -44,6 +46,28 @@ std::size_t items_of(const ServerOptions& options) noexcept {
   return options.workers == 1 ? all : std::min(all, all / options.workers * 5 / 4 + 64);
 }
 
+/// Bytes of a server's pools, but for those that come as used.
+struct Need {
+  Need(const ServerOptions& options, const host::Footprint& footprint) {
+    for (const host::Pool& pool : footprint.pools()) {
+      if (pool.kind == host::PoolKind::kAsUsed) continue;
+      all += pool.bytes();
+      const std::uint64_t bytes = pool.when == kAtStart ? pool.bytes() : pool.bytes() / sessions_of(options);
+      least += bytes;
+      if (bytes > largest_bytes) {
+        largest_bytes = bytes;
+        largest = pool.name;
+      }
+    }
+  }
+  std::uint64_t all = 0;    ///< With all clients.
+  std::uint64_t least = 0;  ///< At the start, and of one client.
+  std::uint64_t largest_bytes = 0;
+  std::string_view largest;  ///< Of `least`.
+};
+
+std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + host::free_hugepage_bytes(); }
+
 }  // namespace
 
 Result<void> check_options(const ServerOptions& options) {
@@ -63,12 +87,12 @@ Result<void> check_options(const ServerOptions& options) {
         Status::kBadArgument, "Server::start", 0,
         "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
         options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
+  constexpr std::size_t kItems = kMib / kLeastItemBytes;  // Of a MiB: no product that overflows.
   if (options.max_items > options.memory_bytes / kLeastItemBytes)
     return fail(Status::kBadArgument, "Server::start", 0,
                 "max_items is {}: with at least {} bytes an item they take {} MiB, and memory_bytes is {} MiB",
                 options.max_items, kLeastItemBytes,
-                (options.max_items / kMib + 1) * kLeastItemBytes,  // Rounded up, and no product that overflows.
-                options.memory_bytes / kMib);
+                options.max_items / kItems + (options.max_items % kItems != 0 ? 1 : 0), options.memory_bytes / kMib);
   return {};
 }
 
@@ -119,6 +143,7 @@ host::PlacementRequest placement_request(const ServerOptions& options, const hos
                                          const nic::Nic& nic) {
   return {.pollers = options.workers,
           .pin = options.pin_workers ? host::Pin::kYes : host::Pin::kNo,
+          .leave_a_core = false,  // The workers are the application.
           .device = nic.kind() == nic::Kind::kSoft ? host::Locality{} : topology.locality_of(nic.name())};
 }
 
@@ -149,21 +174,33 @@ host::Footprint footprint(const ServerOptions& options, const host::Placement& p
     unsigned end = first + 1;
     while (end < options.workers && placement.pollers[end].node == place.node) ++end;
     pools.add(end - first == 1 ? fmt::format("worker {}", first) : fmt::format("workers {} to {}", first, end - 1),
-              end - first, Worker::footprint(kind, limits, worker_options(options, first, place)), place.node, "start");
+              end - first, Worker::footprint(kind, limits, worker_options(options, first, place)), place.node,
+              kAtStart);
     first = end;
   }
   return pools;
 }
 
-Result<void> check_memory(const host::Footprint& footprint) {
-  const std::uint64_t sum = footprint.bytes(host::PoolKind::kRegistered) + footprint.bytes(host::PoolKind::kPrivate);
-  const auto headroom = host::memory_headroom(std::nullopt);
-  if (!headroom || sum <= headroom->bytes + host::free_hugepage_bytes()) return {};
-  return fail(Status::kNoMemory, "Server::start", ENOMEM,
-              "all pools together take {} MiB ({} registered, {} private), and {} MiB are left by {}: lower "
-              "memory_bytes, max_clients, depth or lease_bytes; `verbena-info --plan` lists them",
-              sum / kMib, footprint.bytes(host::PoolKind::kRegistered) / kMib,
-              footprint.bytes(host::PoolKind::kPrivate) / kMib, headroom->bytes / kMib, headroom->limit);
+Result<void> check_memory(const ServerOptions& options, const host::Footprint& footprint,
+                          const std::optional<host::Headroom>& headroom) {
+  const Need need(options, footprint);
+  if (!headroom || need.least <= room_of(*headroom)) return {};
+  return fail(
+      Status::kNoMemory, "Server::start", ENOMEM,
+      "the pools at the start and of one client take {} MiB, most of it {} ({} MiB), and {} MiB are left by {}: "
+      "lower memory_bytes, max_clients, depth or lease_bytes; `verbena-info --plan` lists them",
+      need.least / kMib, need.largest, need.largest_bytes / kMib, headroom->bytes / kMib, headroom->limit);
+}
+
+std::string memory_warning(const ServerOptions& options, const host::Footprint& footprint,
+                           const std::optional<host::Headroom>& headroom) {
+  const Need need(options, footprint);
+  if (!headroom || need.all <= room_of(*headroom)) return {};
+  return fmt::format(
+      "With all {} clients the pools take {} MiB, and {} MiB are left by {}: clients may be refused before there are "
+      "so "
+      "many.",
+      options.max_clients, need.all / kMib, headroom->bytes / kMib, headroom->limit);
 }
 
 }  // namespace verbena::kv

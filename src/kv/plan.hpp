@@ -2,11 +2,15 @@
 // itself from it, and verbena-info prints it.
 #pragma once
 
+#include "host/memory_limits.hpp"
 #include "host/placement.hpp"
 #include "kv/worker.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/kv.hpp>
+
+#include <optional>
+#include <string>
 
 namespace verbena::kv {
 
@@ -33,8 +37,12 @@ inline constexpr unsigned kHandshakers = 4;
 /// Every pool of a server, its workers placed like that, with as many clients as it lets in. \alloc setup
 [[nodiscard]] host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,
                                         const nic::Limits& limits);
-/// Whether all of them but those that come as used can be had beside what the machine's limits leave. Errors:
-/// kNoMemory, with the sum. \alloc setup
-[[nodiscard]] Result<void> check_memory(const host::Footprint& footprint);
+/// Whether what of them is allocated at the start, and by one client, can be had beside what the machine's limits
+/// leave. What comes as used is not counted. Errors: kNoMemory, with the sum and its largest part. \alloc setup
+[[nodiscard]] Result<void> check_memory(const ServerOptions& options, const host::Footprint& footprint,
+                                        const std::optional<host::Headroom>& headroom);
+/// A sentence when they cannot be had with all clients; empty when they can, as far as is known. \alloc setup
+[[nodiscard]] std::string memory_warning(const ServerOptions& options, const host::Footprint& footprint,
+                                         const std::optional<host::Headroom>& headroom);
 
 }  // namespace verbena::kv

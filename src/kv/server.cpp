@@ -74,7 +74,8 @@ class PollingServer final : public Server, private WorkerHost {
   std::unique_ptr<link::Listener> listener_;
   host::HeldPlacement placement_;  ///< The workers' cores are this server's until they are gone.
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::array<char, 1024> description_{};
+  std::string memory_warning_;
+  std::array<char, 2048> description_{};
 
   std::mutex mutex_;  // Of the handshakes that wait.
   std::condition_variable arrived_;
@@ -103,7 +104,10 @@ Result<void> PollingServer::start() {
 Result<void> PollingServer::create_workers() {
   VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
   VERBENA_ASSIGN(placement_, host::claim_placement(topology, placement_request(options_, topology, fabric_->nic())));
-  VERBENA_TRY(check_memory(footprint(options_, placement_.plan, fabric_->nic().kind(), fabric_->nic().limits())));
+  const host::Footprint pools = footprint(options_, placement_.plan, fabric_->nic().kind(), fabric_->nic().limits());
+  const auto headroom = host::memory_headroom(std::nullopt);
+  VERBENA_TRY(check_memory(options_, pools, headroom));
+  memory_warning_ = memory_warning(options_, pools, headroom);
   const std::uint64_t seed = random_word();
   for (unsigned i = 0; i < options_.workers; ++i) {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
@@ -148,7 +152,8 @@ void PollingServer::describe() noexcept {
     if (options.node) add(" (node {})", *options.node);
   }
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
-  if (placement_.plan.cores() < options_.workers) add("; {}", placement_.plan.words.back());
+  if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
+  if (!memory_warning_.empty()) add("; {}", memory_warning_);
 }
 
 verbena::Counters PollingServer::counters() const noexcept {

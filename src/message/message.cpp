@@ -396,6 +396,9 @@ Result<void> QpChannel::open_lease(Deadline deadline) {
 }
 
 Result<void> QpChannel::import_window(const nic::Window& window, Deadline deadline) {
+  if (qp() == nullptr)
+    return verbena::fail(reason(), "message::Channel::import_window", 0,
+                         "the channel has failed, and its queue pair is destroyed: connect a new one");
   VERBENA_TRY(nic().import_window(qp(), window, deadline));
   const Status added = windows_.add(window);
   if (added == Status::kOk) return {};

@@ -70,8 +70,13 @@ Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
   VERBENA_ASSIGN(const auto fabric, link::Fabric::open({.transport = options.transport, .address = options.address},
                                                        Deadline::after(kOpenTimeout)));
   nic::Nic& nic = fabric->nic();
-  ServerPlan plan{
-      .nic = nic.name(), .nic_reason = fabric->reason(), .placement = {}, .server = {}, .client = {}, .refused = {}};
+  ServerPlan plan{.nic = nic.name(),
+                  .nic_reason = fabric->reason(),
+                  .placement = {},
+                  .server = {},
+                  .client = {},
+                  .memory = {},
+                  .refused = {}};
   VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
   const std::vector<unsigned> claimed = host::claimed_cores(topology);
   host::PlacementRequest request = kv::placement_request(options, topology, nic);
@@ -82,8 +87,13 @@ Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
   client.depth = std::min(client.depth, options.depth);
   plan.client = kv::PollingClient::footprint(nic.kind(), nic.limits(), client, options.workers);
   auto fits = kv::check_device(options, nic.limits());
-  if (fits) fits = kv::check_memory(plan.server);
-  if (!fits) plan.refused = fits.error().text();
+  const auto headroom = host::memory_headroom(std::nullopt);
+  if (fits) fits = kv::check_memory(options, plan.server, headroom);
+  if (!fits) {
+    plan.refused = fits.error().text();
+  } else {
+    plan.memory = kv::memory_warning(options, plan.server, headroom);
+  }
   return plan;
 }
 
@@ -92,17 +102,19 @@ std::string plan_text(const ServerPlan& plan) {
   for (const std::string& sentence : plan.placement.words) text += "  " + sentence + "\n";
   put_pools(text, "Pools of the server, with all its clients", plan.server);
   put_pools(text, "Pools of one client, with its defaults", plan.client);
+  if (!plan.memory.empty()) text += "Memory\n  " + plan.memory + "\n";
   if (!plan.refused.empty()) text += "Refused\n  " + plan.refused + "\n";
   return text;
 }
 
 std::string plan_json(const ServerPlan& plan) {
   return fmt::format(R"({{"nic":{},"nic_reason":{},"placement":{{"words":{},"workers":{}}},"server":{},"client":{},)"
-                     R"("refused":{}}})"
+                     R"("memory":{},"refused":{}}})"
                      "\n",
                      json_string(plan.nic), json_string(plan.nic_reason),
                      array(plan.placement.words, [](const std::string& words) { return json_string(words); }),
                      array(plan.placement.pollers, poller_json), pools_json(plan.server), pools_json(plan.client),
+                     plan.memory.empty() ? "null" : json_string(plan.memory),
                      plan.refused.empty() ? "null" : json_string(plan.refused));
 }
 

@@ -58,8 +58,11 @@ struct PerfArguments {
 
 struct PerfServeArguments {
   PerfWhere where;
-  std::uint32_t clients = 0;  ///< End after so many; 0: never.
+  std::uint32_t clients = 0;  ///< End after so many whole runs; 0: never.
 };
+
+/// So long nothing is sent to see what an idle receiver uses.
+inline constexpr std::chrono::milliseconds kPerfIdleInterval{500};
 
 /// Of a receiver that has fallen asleep.
 struct PerfIdle {
@@ -68,6 +71,7 @@ struct PerfIdle {
   double p99_added_ns = 0;     ///< Of its 99th percentile over the reference's.
   double thread_percent = 0;   ///< Of a core, that a receiver uses to which nothing comes: its thread,
   double process_percent = 0;  ///< and the whole process.
+  std::uint64_t sleeps = 0;    ///< Of its thread meanwhile.
   std::chrono::milliseconds interval{0};
   [[nodiscard]] double added_ns() const noexcept { return round_trip_ns - reference_ns; }
 };

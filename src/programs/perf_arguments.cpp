@@ -52,9 +52,10 @@ std::string check_combinations(const PerfArguments& a, const PerfTestFacts& fact
   if (a.test == PerfTest::kPingPong && a.wait != engine::WaitPolicy::kSpin)
     return fmt::format("--wait {}: pingpong polls memory, which is spinning", to_string(a.wait));
   if (a.idle_us != 0 && a.threads != 1) return "--idle-us: takes one thread";
-  if (a.idle_us / 1000 * 2 >= a.where.timeout_ms)
-    return fmt::format("--idle-us {}: the server takes longer silence for a dead client; raise --timeout-ms",
-                       a.idle_us);
+  const auto silence_ms = std::max<std::uint64_t>(a.idle_us / 1000, kPerfIdleInterval.count());
+  if (a.idle_us != 0 && facts.by != PerfBy::kNothing && silence_ms * 2 >= a.where.timeout_ms)
+    return fmt::format("--idle-us {}: the server takes long silence for a dead client; raise --timeout-ms above {}",
+                       a.idle_us, silence_ms * 2);
   if (a.clock_every != 1 && (facts.pipelined() || a.idle_us != 0))
     return "--clock-every: only where operations follow each other one at a time";
   return {};
@@ -62,7 +63,7 @@ std::string check_combinations(const PerfArguments& a, const PerfTestFacts& fact
 
 std::string check_counts(const PerfArguments& a, const PerfTestFacts& facts) {
   const bool is_bare = facts.by == PerfBy::kNothing;
-  const std::uint64_t most_idle = a.test == PerfTest::kMessage ? kMaxIdleUs : 0;
+  const bool has_idle = a.test == PerfTest::kMessage || a.test == PerfTest::kWake;
   return first_beyond({{"--iterations", a.iterations, 1, kMaxIterations},
                        {"--warm-up", a.warm_up, 0, kMaxIterations},
                        {"--depth", a.depth, 1, facts.pipelined() ? perf_wire::kMaxDepth : 1},
@@ -70,7 +71,7 @@ std::string check_counts(const PerfArguments& a, const PerfTestFacts& facts) {
                        {"--threads", a.threads, 1, is_bare ? 1 : perf_wire::kMaxThreads},
                        {"--connections", a.connections, 1, facts.pipelined() ? perf_wire::kMaxConnections : 1},
                        {"--clock-every", a.clock_every, 1, kMaxClockEvery},
-                       {"--idle-us", a.idle_us, 0, most_idle}});
+                       {"--idle-us", a.idle_us, a.test == PerfTest::kWake ? 1U : 0U, has_idle ? kMaxIdleUs : 0}});
 }
 
 }  // namespace

@@ -147,13 +147,23 @@ void PerfEnd::say_bye() noexcept {
   (void)loop_->wait_until([&] { return bye_ || failure_ != Status::kOk; }, deadline);
 }
 
+std::uint64_t PerfEnd::heard() const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& lane : lanes_) sum += lane->heard();
+  return sum;
+}
+
 Status PerfEnd::await_bye() noexcept {
+  // A client that reads and writes says nothing meanwhile, and may take as long as it wants to.
+  const bool is_heard = facts_of(run_.test).keeps_server_busy;
   const auto is_over = [&] {
     return bye_ || failure_ != Status::kOk || lane_failure_.load(std::memory_order_acquire) != Status::kOk;
   };
-  while (!is_over() && !patience_.ended()) {
-    // A client that measures says nothing here, and may take as long as it wants to.
+  for (std::uint64_t before = heard(); !is_over() && !patience_.ended();) {
     (void)loop_->wait_until(is_over, patience_.now());
+    const std::uint64_t now = heard();
+    if (is_heard && now == before) break;
+    before = now;
   }
   const Status of_lane = lane_failure_.load(std::memory_order_acquire);
   if (of_lane != Status::kOk && !bye_) return of_lane;

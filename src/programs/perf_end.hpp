@@ -62,6 +62,8 @@ class PerfEnd final : private message::Handler {
   /// In a thread of its own.
   void serve_lane(PerfLane& lane, std::optional<unsigned> cpu) noexcept;
   [[nodiscard]] Status await_bye() noexcept;
+  /// Of all lanes.
+  [[nodiscard]] std::uint64_t heard() const noexcept;
   void stop_lanes() noexcept;
   [[nodiscard]] Status send_bye(Deadline deadline) noexcept;
 

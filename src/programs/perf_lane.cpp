@@ -231,12 +231,11 @@ Status PerfLane::await_answers() noexcept {
 
 Status PerfLane::serve(const std::atomic<bool>& stop) noexcept {
   if (run_.test == PerfTest::kPingPong) return serve_ping_pong(stop);
-  const bool is_busy = facts_of(run_.test).keeps_server_busy;
   start_waiting();
   while (!stop.load(std::memory_order_acquire)) {
     const Status status = advance();
-    // A client that reads and writes says nothing meanwhile, and may take as long as it wants to.
-    if (status == Status::kTimedOut && !is_busy && !patience_.ended()) {
+    heard_.store(progress(), std::memory_order_relaxed);
+    if (status == Status::kTimedOut && !patience_.ended()) {
       start_waiting();
     } else if (status != Status::kOk) {
       return status;
@@ -248,11 +247,13 @@ Status PerfLane::serve(const std::atomic<bool>& stop) noexcept {
 }
 
 Status PerfLane::serve_ping_pong(const std::atomic<bool>& stop) noexcept {
-  for (std::uint64_t round = 1;; ++round) {
-    const Deadline deadline = patience_.now();
-    Status status = await_mark(round, &stop, deadline);
-    if (status == Status::kOk) status = write_mark(round, deadline);
+  for (std::uint64_t round = 1;;) {
+    const std::uint64_t began = ticks_now();
+    Status status = await_mark(round, &stop, patience_.from(began));
+    if (status == Status::kTimedOut && !patience_.ended()) continue;
+    if (status == Status::kOk) status = write_mark(round, patience_.after_wait(began));
     if (status != Status::kOk) return stop.load(std::memory_order_acquire) ? Status::kOk : status;
+    heard_.store(round++, std::memory_order_relaxed);
   }
 }
 

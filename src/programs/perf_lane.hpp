@@ -20,6 +20,8 @@ class PerfPatience {
     return earlier(Deadline::at_ticks(now + timeout_ticks_), end_);
   }
   [[nodiscard]] Deadline now() const noexcept { return from(ticks_now()); }
+  /// For what follows a wait that began then, without another reading of the clock.
+  [[nodiscard]] Deadline after_wait(std::uint64_t began) const noexcept { return from(began + timeout_ticks_); }
   [[nodiscard]] bool ended() const noexcept { return end_.passed(); }
 
  private:
@@ -74,8 +76,11 @@ class PerfLane {
   /// Blocks as a receiver does, until `deadline`.
   [[nodiscard]] Status idle(Deadline deadline) noexcept;
 
-  /// The server's part, until `stop`; who sets that wakes the loop.
+  /// The server's part, until `stop`; who sets that wakes the loop. A client's thread that is done, or waits for the
+  /// others, is silent: only who sees all lanes (`heard`) can tell a dead client by its silence.
   [[nodiscard]] Status serve(const std::atomic<bool>& stop) noexcept;
+  /// Grows with every sign of the client's thread while `serve` runs.  \thread any
+  [[nodiscard]] std::uint64_t heard() const noexcept { return heard_.load(std::memory_order_relaxed); }
   void wake() noexcept { loop_->wake(); }
 
   [[nodiscard]] engine::Counters counters() const noexcept { return loop_->counters(); }
@@ -133,6 +138,7 @@ class PerfLane {
   std::uint64_t old_ = 0;  ///< What an atomic found.
   std::uint64_t swapped_ = 0;
   std::vector<std::unique_ptr<PerfConnection>> connections_;
+  alignas(64) std::atomic<std::uint64_t> heard_{0};  ///< The owner's to write, others' to read.
 };
 
 }  // namespace verbena::programs

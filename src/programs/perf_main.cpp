@@ -13,6 +13,8 @@
 namespace verbena::programs {
 namespace {
 
+constexpr std::uint64_t kDefaultWakeIdleUs = 1000;
+
 struct CommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
@@ -106,6 +108,7 @@ std::string complete(CommandLine& line, const CLI::App& command, const PerfTestF
   PerfArguments& perf = line.perf;
   perf.test = facts.test;
   if (command.count("--iterations") == 0) perf.iterations = facts.iterations;
+  if (facts.test == PerfTest::kWake && command.count("--idle-us") == 0) perf.idle_us = kDefaultWakeIdleUs;
   if (facts.pipelined() && command.count("--depth") == 0) perf.depth = facts.depth;
   if (!line.sweep.empty()) {
     perf.sizes = parse_sweep(line.sweep);
@@ -128,6 +131,9 @@ void add_test(CLI::App& app, CommandLine& line, const PerfTestFacts& facts) {
   add_counts(command, perf, facts);
   if (facts.by == PerfBy::kNothing) {
     add_cpu(command, perf.where);
+    if (facts.test == PerfTest::kWake)
+      command.add_option("--idle-us", perf.idle_us,
+                         fmt::format("silence before each wake-up (default {})", kDefaultWakeIdleUs));
   } else {
     add_peer(command, line, facts);
   }
@@ -143,9 +149,9 @@ void add_test(CLI::App& app, CommandLine& line, const PerfTestFacts& facts) {
 void add_server(CLI::App& app, CommandLine& line) {
   CLI::App& server = *app.add_subcommand("server", "serve one client after the other");
   add_where(server, line.serve.where, 0);
-  CLI::Option* clients =
-      server.add_option("--clients", line.serve.clients, "end after so many runs")->check(CLI::Range(1U, 1'000'000U));
-  server.add_flag_callback("--once", [&line] { line.serve.clients = 1; }, "end after one")->excludes(clients);
+  CLI::Option* clients = server.add_option("--clients", line.serve.clients, "end after so many whole runs")
+                             ->check(CLI::Range(1U, 1'000'000U));
+  server.add_flag_callback("--once", [&line] { line.serve.clients = 1; }, "end after one whole run")->excludes(clients);
   server.callback([&line] { line.run = [&line] { return run_perf_server(line.serve); }; });
 }
 

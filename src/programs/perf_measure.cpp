@@ -208,16 +208,17 @@ Result<void> measure_lanes(PerfEnd& end, PerfResult& result) {
 }
 
 Result<void> measure_idle(PerfEnd& end, PerfIdle& idle) {
-  constexpr std::chrono::milliseconds kInterval{500};
   PerfLane& lane = *end.lanes().front();
   const std::uint64_t begin = ticks_now();
+  const std::uint64_t sleeps = lane.counters().sleeps;
   const double thread = cpu_seconds(RUSAGE_THREAD), process = cpu_seconds(RUSAGE_SELF);
-  if (const Status status = lane.idle(Deadline::after(kInterval)); status != Status::kOk)
+  if (const Status status = lane.idle(Deadline::after(kPerfIdleInterval)); status != Status::kOk)
     return fail(status, "verbena-perf", 0, "the connection broke while nothing was sent");
   const double seconds = static_cast<double>(ticks_now() - begin) / ticks_per_us() / 1e6;
   idle.thread_percent = (cpu_seconds(RUSAGE_THREAD) - thread) / seconds * 100;
   idle.process_percent = (cpu_seconds(RUSAGE_SELF) - process) / seconds * 100;
-  idle.interval = kInterval;
+  idle.sleeps = lane.counters().sleeps - sleeps;
+  idle.interval = kPerfIdleInterval;
   return {};
 }
 

@@ -14,6 +14,7 @@ namespace verbena::programs {
 namespace {
 
 const char* meaning(const PerfTestFacts& facts) noexcept {
+  if (facts.test == PerfTest::kWake) return "from the signal until the sleeper is awake";
   switch (facts.pace) {
     case PerfPace::kCall: return "from call to return";
     case PerfPace::kPingPong: return "one way, half of a round trip";
@@ -177,9 +178,10 @@ std::string idle_json(const PerfResult& result) {
   if (!result.idle) return "null";
   const PerfIdle& idle = *result.idle;
   return fmt::format(R"({{"idle_us":{},"reference_ns":{:.1f},"round_trip_ns":{:.1f},"added_ns":{:.1f},)"
-                     R"("added_p99_ns":{:.1f},"thread_percent":{:.3f},"process_percent":{:.3f},"interval_ms":{}}})",
+                     R"("added_p99_ns":{:.1f},"thread_percent":{:.3f},"process_percent":{:.3f},"sleeps":{},)"
+                     R"("interval_ms":{}}})",
                      result.arguments.idle_us, idle.reference_ns, idle.round_trip_ns, idle.added_ns(),
-                     idle.p99_added_ns, idle.thread_percent, idle.process_percent, idle.interval.count());
+                     idle.p99_added_ns, idle.thread_percent, idle.process_percent, idle.sleeps, idle.interval.count());
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Lis
   return true;
 }
 
-/// For ever, or until so many clients were served.
+/// For ever, or until so many clients were served. Runs that broke do not count: who breaks one does not end the
+/// server.
 Result<void> serve_clients(PerfDevice& device, link::Listener& listener, const PerfServeArguments& arguments) {
   for (std::uint32_t served = 0; arguments.clients == 0 || served < arguments.clients;) {
     // For ever: a server waits for whoever comes.
@@ -58,7 +59,7 @@ Result<void> serve_clients(PerfDevice& device, link::Listener& listener, const P
     served += outcome && *outcome ? 1 : 0;
     if (outcome) continue;
     // What one client asks for may be too much; a device that failed is what the next one needs as well.
-    if (arguments.clients != 0 || outcome.error().status() == Status::kDevice) return std::unexpected(outcome.error());
+    if (outcome.error().status() == Status::kDevice) return std::unexpected(outcome.error());
     complain("{}: {}", to_string(outcome.error().status()), outcome.error().text());
   }
   return {};
@@ -85,10 +86,14 @@ Result<void> serve(const PerfServeArguments& arguments) {
   ::_exit(126);
 }
 
-/// Reads up to a line break, the end, or the deadline. False: the deadline.
-bool read_line(int fd, std::string& line, Deadline deadline) {
+enum class ReadTo : std::uint8_t { kLineBreak, kEnd };
+
+/// Reads up to a line break or the end. False: the deadline passed before.
+bool read_up_to(ReadTo to, int fd, std::string& line, Deadline deadline) {
   std::array<char, 256> part;
-  while (line.find('\n') == std::string::npos) {
+  while (to == ReadTo::kEnd || line.find('\n') == std::string::npos) {
+    // What goes on writing does not put it off either.
+    if (deadline.passed()) return false;
     pollfd readable{fd, POLLIN, 0};
     const int ready = ::poll(&readable, 1, deadline.left_ms());
     if (ready < 0 && errno == EINTR) continue;
@@ -132,7 +137,7 @@ Result<PerfLocalServer> PerfLocalServer::start(const PerfServeArguments& argumen
   PerfLocalServer server(pid, out[0]);
   if (pid < 0) return fail_system("fork", cause, "starting a server");
   std::string line;
-  const bool in_time = read_line(out[0], line, Deadline::after(kStartTimeout));
+  const bool in_time = read_up_to(ReadTo::kLineBreak, out[0], line, Deadline::after(kStartTimeout));
   line.resize(std::min(line.size(), line.find('\n')));
   const char* digits = line.data() + line.rfind(':') + 1;
   if (std::from_chars(digits, line.data() + line.size(), server.port_).ec != std::errc{} || server.port_ == 0)
@@ -146,9 +151,9 @@ PerfLocalServer::PerfLocalServer(PerfLocalServer&& other) noexcept
 
 PerfLocalServer::~PerfLocalServer() {
   if (pid_ > 0) {
-    // Its end closes the pipe.
+    // Its end closes the pipe; there may be lines in front of that.
     std::string rest;
-    if (!read_line(out_, rest, Deadline::after(kEndTimeout))) ::kill(pid_, SIGKILL);
+    if (!read_up_to(ReadTo::kEnd, out_, rest, Deadline::after(kEndTimeout))) ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
   if (out_ >= 0) ::close(out_);

@@ -18,7 +18,7 @@ constexpr PerfBy kNothing = PerfBy::kNothing, kLink = PerfBy::kLink, kChannel = 
 constexpr PerfPace kCall = PerfPace::kCall, kToAndFro = PerfPace::kPingPong, kPipelined = PerfPace::kPipelined;
 
 // In the order of the help.
-constexpr std::array<PerfTestFacts, 16> kTests{{
+constexpr std::array<PerfTestFacts, 17> kTests{{
     {PerfTest::kRead, "read", "blocking reads of the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
     {PerfTest::kWrite, "write", "blocking writes to the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
     {PerfTest::kPingPong, "pingpong", "writes to and fro, seen by polling memory", kLink, kToAndFro, true, 8, kLinkMost,
@@ -48,6 +48,8 @@ constexpr std::array<PerfTestFacts, 16> kTests{{
      false, kWord, kWord, 1, 200'000},
     {PerfTest::kMemcpy, "memcpy", "the machine's limit: memcpy of a block", kNothing, kCall, false, kKi* kKi, kLinkMost,
      1, 2'000},
+    {PerfTest::kWake, "wake", "the machine's limit: waking a thread that sleeps on an eventfd", kNothing, kToAndFro,
+     false, kWord, kWord, 1, 1'000},
 }};
 
 }  // namespace

@@ -24,6 +24,7 @@ enum class PerfTest : std::uint8_t {
   kLargeBw = 14,
   kLine = 15,
   kMemcpy = 16,
+  kWake = 17,
 };
 
 /// What the measured operations go over.

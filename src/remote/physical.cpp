@@ -252,8 +252,13 @@ Status PhysicalMap::start_transfer(ibv_wr_opcode opcode, LocalSpan local, std::u
   if (const Status checked = check(walk, right_of(opcode)); checked != Status::kOk) return checked;
   const bool is_read = opcode == IBV_WR_RDMA_READ;
   if (const Status room = link_.room_for(count(walk), is_read); room != Status::kOk) return room;
+  bool is_first = true;
   do {
-    if (!post_next(opcode, local, walk, Link::Signal::kWithDoorbell)) return link_.reason();
+    if (!post_next(opcode, local, walk, Link::Signal::kWithDoorbell)) {
+      if (is_first) return link_.reason();
+      break;  // It was started in part, and its completion says how that ended.
+    }
+    is_first = false;
   } while (walk.left != 0);
   link_.note_started(token, is_read, false);
   return Status::kOk;

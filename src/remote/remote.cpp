@@ -95,10 +95,7 @@ void Link::mute() noexcept {
 }
 
 engine::QueueOptions Link::queues_needed(const LinkOptions& options) noexcept {
-  return {.sends = sends_of(options),
-          .receives = options.receives,
-          .send_sge = 1,
-          .max_inline = options.max_inline};
+  return {.sends = sends_of(options), .receives = options.receives, .send_sge = 1, .max_inline = options.max_inline};
 }
 
 std::size_t Link::ring_entries(const LinkOptions& options) noexcept { return std::bit_ceil(options.max_operations); }
@@ -154,7 +151,13 @@ Result<void> Link::connect(const link::Endpoint& local, const link::Endpoint& re
   return {};
 }
 
+std::unexpected<Error> Link::gone(const char* call) const noexcept {
+  return verbena::fail(reason() != Status::kOk ? reason() : Status::kClosed, call, 0,
+                       "the link has failed, and its queue pair is destroyed: connect a new one");
+}
+
 Result<void> Link::import_window(const nic::Window& window, Deadline deadline) {
+  if (qp() == nullptr) return gone("remote::Link::import_window");
   VERBENA_TRY(nic().import_window(qp(), window, deadline));
   const Status added = windows_.add(window);
   if (added == Status::kOk) return {};
@@ -165,6 +168,7 @@ Result<void> Link::import_window(const nic::Window& window, Deadline deadline) {
 }
 
 Result<void> Link::release_window(const nic::Window& window) {
+  if (qp() == nullptr) return gone("remote::Link::release_window");
   if (windows_.remove(window) != Status::kOk)
     return verbena::fail(Status::kNotFound, "remote::Link::release_window", 0, "the window is not imported");
   return nic().release_window(qp(), window);
@@ -197,7 +201,10 @@ inline Status Link::transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::
     return reason();
   // No slot in flight: there is nothing of ours that it touches. It is over when its position is retired.
   const std::uint32_t mine = position();
-  loop().poll();
+  {
+    const engine::CompletionLoop::Blocked blocked(loop());
+    loop().poll();
+  }
   if (is_retired(mine) && reason() == Status::kOk) [[likely]]
     return Status::kOk;
   return wait_for_position(mine, is_inline ? Memory::kOurs : Memory::kCallers, deadline);
@@ -254,14 +261,15 @@ Status Link::wait_for_position(std::uint32_t position, Memory memory, Deadline d
 Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) noexcept {
   if (to.size() < from.length) return Status::kBadArgument;
   if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) return checked;
-  transfer_.opcode = IBV_WR_RDMA_READ;
-  transfer_.wr.rdma.rkey = from.rkey;
-  transfer_.send_flags = 0;
   for (std::uint64_t done = 0; done < from.length;) {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(from.length - done, options_.bounce_bytes));
     std::uint32_t slot = kNoSlot;
     if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
+    // After the last wait: a handler that was called meanwhile may have posted by the same request.
     sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = bytes, .lkey = memory_.lkey()};
+    transfer_.opcode = IBV_WR_RDMA_READ;
+    transfer_.send_flags = 0;
+    transfer_.wr.rdma.rkey = from.rkey;
     transfer_.wr.rdma.remote_addr = from.address + done;
     count().bytes += bytes;
     if (const Status status = run(transfer_, slot, deadline); status != Status::kOk) return status;
@@ -276,8 +284,6 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
   if (to.length < from.size()) return Status::kBadArgument;
   to.length = from.size();
   if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
-  transfer_.opcode = IBV_WR_RDMA_WRITE;
-  transfer_.wr.rdma.rkey = to.rkey;
   for (std::size_t done = 0; done < from.size();) {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(from.size() - done, options_.bounce_bytes));
     std::uint32_t slot = kNoSlot;
@@ -286,7 +292,9 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
     if (!is_inline) std::memcpy(bounce(slot), from.data() + done, bytes);
     const void* source = is_inline ? from.data() + done : bounce(slot);
     sge_ = {.addr = reinterpret_cast<std::uintptr_t>(source), .length = bytes, .lkey = memory_.lkey()};
+    transfer_.opcode = IBV_WR_RDMA_WRITE;
     transfer_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    transfer_.wr.rdma.rkey = to.rkey;
     transfer_.wr.rdma.remote_addr = to.address + done;
     count().inline_sends += is_inline ? 1 : 0;
     count().bytes += bytes;
@@ -297,17 +305,12 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
 }
 
 Status Link::fetch_add(RemoteWord word, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept {
-  atomic_.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-  atomic_.wr.atomic.compare_add = delta;
-  return atomic(atomic_, word, old, deadline);
+  return atomic({.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .compare_add = delta}, word, old, deadline);
 }
 
 Status Link::compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
                           Deadline deadline) noexcept {
-  atomic_.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-  atomic_.wr.atomic.compare_add = expected;
-  atomic_.wr.atomic.swap = desired;
-  return atomic(atomic_, word, old, deadline);
+  return atomic({.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, word, old, deadline);
 }
 
 Status Link::check_word(RemoteWord word) noexcept {
@@ -316,17 +319,25 @@ Status Link::check_word(RemoteWord word) noexcept {
   return check({.address = word.address, .length = sizeof(std::uint64_t), .rkey = word.rkey}, IBV_ACCESS_REMOTE_ATOMIC);
 }
 
-Status Link::atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
+// The one request that both kinds are posted by.
+ibv_send_wr& Link::prepare(const Change& change, RemoteWord word, std::byte* result) noexcept {
+  atomic_sge_ = {
+      .addr = reinterpret_cast<std::uintptr_t>(result), .length = sizeof(std::uint64_t), .lkey = memory_.lkey()};
+  atomic_.opcode = change.opcode;
+  atomic_.send_flags = 0;
+  atomic_.wr.atomic.remote_addr = word.address;
+  atomic_.wr.atomic.rkey = word.rkey;
+  atomic_.wr.atomic.compare_add = change.compare_add;
+  atomic_.wr.atomic.swap = change.swap;
+  count().bytes += sizeof(std::uint64_t);
+  return atomic_;
+}
+
+Status Link::atomic(const Change& change, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   std::uint32_t slot = kNoSlot;
   if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
-  atomic_sge_ = {
-      .addr = reinterpret_cast<std::uintptr_t>(bounce(slot)), .length = sizeof(std::uint64_t), .lkey = memory_.lkey()};
-  request.wr.atomic.remote_addr = word.address;
-  request.wr.atomic.rkey = word.rkey;
-  request.send_flags = 0;
-  count().bytes += sizeof(std::uint64_t);
-  const Status status = run(request, slot, deadline);
+  const Status status = run(prepare(change, word, bounce(slot)), slot, deadline);
   if (status == Status::kOk) std::memcpy(&old, bounce(slot), sizeof old);
   return status;
 }
@@ -387,8 +398,10 @@ Status Link::start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan re
     const bool is_inline = !is_read && bytes <= max_inline();
     request.send_flags = is_inline ? IBV_SEND_INLINE : 0;
     count().inline_sends += is_inline ? 1 : 0;
-    if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) [[unlikely]]
-      return reason();
+    if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) [[unlikely]] {
+      if (done == 0) return reason();
+      break;  // It was started in part, and its completion says how that ended.
+    }
     done += bytes;
   } while (done < remote.length);
   count().bytes += done;
@@ -397,30 +410,18 @@ Status Link::start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan re
 }
 
 Status Link::start_fetch_add(RemoteWord word, std::uint64_t delta, std::uint64_t token) noexcept {
-  atomic_.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-  atomic_.wr.atomic.compare_add = delta;
-  return start_atomic(atomic_, word, token);
+  return start_atomic({.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .compare_add = delta}, word, token);
 }
 
 Status Link::start_compare_swap(RemoteWord word, std::uint64_t expected, std::uint64_t desired,
                                 std::uint64_t token) noexcept {
-  atomic_.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-  atomic_.wr.atomic.compare_add = expected;
-  atomic_.wr.atomic.swap = desired;
-  return start_atomic(atomic_, word, token);
+  return start_atomic({.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, word, token);
 }
 
-Status Link::start_atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t token) noexcept {
+Status Link::start_atomic(const Change& change, RemoteWord word, std::uint64_t token) noexcept {
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   if (const Status room = room_for(1, true); room != Status::kOk) return room;
-  atomic_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(result_of(started_)),
-                 .length = sizeof(std::uint64_t),
-                 .lkey = memory_.lkey()};
-  request.wr.atomic.remote_addr = word.address;
-  request.wr.atomic.rkey = word.rkey;
-  request.send_flags = 0;
-  if (!post(request, engine::wr::kNoTag, Signal::kWithDoorbell)) return reason();
-  count().bytes += sizeof(std::uint64_t);
+  if (!post(prepare(change, word, result_of(started_)), engine::wr::kNoTag, Signal::kWithDoorbell)) return reason();
   note_started(token, true, true);
   return Status::kOk;
 }

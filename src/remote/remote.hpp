@@ -70,7 +70,8 @@ struct LinkOptions {
 /// key), kOutOfRange, kRemoteAccess (the window lacks the right; nothing was posted), kTimedOut, or why the link is
 /// dead.
 ///
-/// Past its deadline a call on the caller's own memory kills the link with kTimedOut, and drains it first, so that the
+/// Past its deadline a call on the caller's own memory (but for writes that went inline, which leave the link alive and
+/// may still happen) kills the link with kTimedOut, and drains it first, so that the
 /// memory is the caller's again when the call returns; that may take Connection::kDrainTimeout more. A call that goes
 /// through the link's own memory leaves the link alive: the memory is in quarantine until the NIC is done with it.
 ///
@@ -171,7 +172,15 @@ class Link final : private engine::Connection {
   [[nodiscard]] static std::size_t arena_bytes(const LinkOptions& options) noexcept;
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept;
   [[nodiscard]] Status transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept;
-  [[nodiscard]] Status atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;
+  /// What an atomic does.
+  struct Change {
+    ibv_wr_opcode opcode;
+    std::uint64_t compare_add = 0;
+    std::uint64_t swap = 0;
+  };
+  [[nodiscard]] Status atomic(const Change& change, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept;
+  [[nodiscard]] ibv_send_wr& prepare(const Change& change, RemoteWord word, std::byte* result) noexcept;
+  [[nodiscard]] std::unexpected<Error> gone(const char* call) const noexcept;
   /// What stands against starting one more operation of `pieces` work requests.
   [[nodiscard]] Status room_for(std::uint64_t pieces, bool is_read) const noexcept;
   [[gnu::always_inline]] Status transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey,
@@ -182,7 +191,7 @@ class Link final : private engine::Connection {
   [[nodiscard]] Status wait_for_position(std::uint32_t position, Memory memory, Deadline deadline) noexcept;
   [[nodiscard]] Status start_transfer(ibv_send_wr& request, LocalSpan local, RemoteSpan remote,
                                       std::uint64_t token) noexcept;
-  [[nodiscard]] Status start_atomic(ibv_send_wr& request, RemoteWord word, std::uint64_t token) noexcept;
+  [[nodiscard]] Status start_atomic(const Change& change, RemoteWord word, std::uint64_t token) noexcept;
   [[nodiscard]] Status check_word(RemoteWord word) noexcept;
   void note_started(std::uint64_t token, bool is_read, bool is_atomic) noexcept;
   [[nodiscard]] Started& started(std::uint32_t number) noexcept { return ring_[number & (ring_.size() - 1)]; }

@@ -2,6 +2,7 @@
 #include "host/topology.hpp"
 
 #include "child.hpp"
+#include "deny.hpp"
 #include "pattern.hpp"
 #include "process.hpp"
 #include "result.hpp"
@@ -12,10 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -400,24 +398,11 @@ TEST_F(ArenaTest, OpenFilesLimitIsNamed) {
   }));
 }
 
-/// Makes a system call fail with `error` when its third argument is `third`, in this process and for good.
-bool deny(unsigned call, unsigned third, unsigned error) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, third, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 constexpr unsigned kPopulateWrite = 23;  // MADV_POPULATE_WRITE.
 
 TEST_F(ArenaTest, ComesUpOnKernelsWithoutPopulate) {
   EXPECT_TRUE(test::in_child([]() -> std::string {
-    if (!deny(SYS_madvise, kPopulateWrite, EINVAL)) return "no seccomp";
+    if (!test::deny(SYS_madvise, kPopulateWrite, EINVAL)) return "no seccomp";
     auto arena = Arena::create({.size_bytes = 33 * kMebi, .prefault_threads = 2});
     if (!arena) return arena.error().text();
     std::vector<unsigned char> present(arena->size() / small_page());
@@ -431,10 +416,23 @@ TEST_F(ArenaTest, ComesUpOnKernelsWithoutPopulate) {
 TEST_F(ArenaTest, PopulateThatFailsIsNoMemoryAndLeavesNothing) {
   for (const unsigned error : {unsigned{ENOMEM}, unsigned{EFAULT}}) {
     EXPECT_TRUE(test::in_child([error]() -> std::string {
-      if (!deny(SYS_madvise, kPopulateWrite, error)) return "no seccomp";
+      if (!test::deny(SYS_madvise, kPopulateWrite, error)) return "no seccomp";
       return expect_failure({.size_bytes = 40 * kMebi, .share = Share::kReadWrite}, Status::kNoMemory, "MiB");
     }));
   }
+}
+
+TEST_F(ArenaTest, MemoryIsNotBoundWhereThatIsDenied) {
+  EXPECT_TRUE(test::in_child([]() -> std::string {
+    // Its third argument is the policy: the default one changes nothing.
+    if (!test::deny(SYS_mbind, 0, EPERM)) return "no seccomp";
+    if (memory_can_be_bound()) return "denied calls are believed to work";
+    const auto topology = Topology::read();
+    if (!topology) return topology.error().text();
+    if (topology->can_bind_memory()) return "the topology does not know";
+    const auto arena = Arena::create({.size_bytes = kMebi});
+    return arena ? "" : arena.error().text();
+  }));
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Cores claimed by real processes: this program once more, as peers that race, are killed, and let go.
+#include "child.hpp"
+#include "deny.hpp"
 #include "host/placement.hpp"
 #include "machines.hpp"
 #include "peer.hpp"
@@ -8,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -130,7 +133,7 @@ TEST(CoreClaim, MoreRanksThanCoresWaitForEvents) {
   ASSERT_OK(late);
   EXPECT_EQ(late->plan.pollers[0].wait, PollerWait::kEvent);
   EXPECT_TRUE(late->claims.empty());
-  EXPECT_NE(late->plan.words.back().find("no core of its own is left"), std::string::npos) << late->plan.words.back();
+  EXPECT_NE(late->plan.why_no_core.find("no core of its own is left"), std::string::npos) << late->plan.why_no_core;
 }
 
 TEST(CoreClaim, SeveralPollersOfSeveralRanksNeverMeet) {
@@ -163,6 +166,24 @@ TEST(CoreClaim, ClaimsAreThePlansCoresAndNoOthers) {
   EXPECT_EQ(claimed_cores(*topology, scope), (std::vector<unsigned>{2, 3, 4}));
   held->claims.clear();
   EXPECT_TRUE(claimed_cores(*topology, scope).empty());
+}
+
+TEST(CoreClaim, WhereItIsDeniedThePlanGoesWithoutAndKeepsItsReasons) {
+  EXPECT_TRUE(test::in_child([]() -> std::string {
+    // Its third argument is 0, the protocol.
+    if (!test::deny(SYS_socket, 0, EPERM)) return "no seccomp";
+    const auto topology = test::machine("core:2 pu:1", test::cpus(0, 1));
+    if (!topology) return topology.error().text();
+    const auto held = claim_placement(*topology, {.pollers = 2}, "denied");
+    if (!held) return held.error().text();
+    if (!held->claims.empty() || held->plan.cores() != 1) return "not the plan that was expected";
+    std::string words;
+    for (const std::string& sentence : held->plan.words) words += sentence + "\n";
+    if (words.find("is not claimed, so others may poll there too") == std::string::npos ||
+        words.find("run as the user") != std::string::npos)
+      return words;
+    return held->plan.why_no_core.starts_with("Poller 1 waits by the policy `event`: no core") ? "" : words;
+  }));
 }
 
 int place(const char* scope, int gate, unsigned cores, unsigned pollers) {

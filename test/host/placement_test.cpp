@@ -45,7 +45,7 @@ void check_rules(const Topology& topology, const PlacementRequest& request, cons
   }
   std::size_t free = 0;
   for (const Core& core : topology.cores()) free += std::ranges::count(request.claimed, core.id) == 0;
-  if (free >= 2) {
+  if (free >= 2 && request.leave_a_core) {
     EXPECT_LT(ids.size(), free) << "no core is left to the application";
   }
   for (const std::string& sentence : plan.words) EXPECT_TRUE(sentence.ends_with('.')) << sentence;
@@ -132,17 +132,44 @@ TEST(Placement, SiblingsOfTwoProcessesAreOneCore) {
   EXPECT_EQ(other.pollers[0].core->cpu, 10U) << "not 11, the sibling of 3";
 }
 
-TEST(Placement, OneCoreWaitsForEvents) {
-  for (const auto& mask : {Cpus{0}, Cpus{0, 1}}) {
-    const auto topology = machine("core:1 pu:2", mask);
+TEST(Placement, OneCpuWaitsForEvents) {
+  for (const Pin pin : {Pin::kYes, Pin::kNo}) {
+    const auto topology = machine("core:1 pu:2", {0});
     ASSERT_OK(topology);
     for (const PollerWait wait : {PollerWait::kSpin, PollerWait::kAdaptive, PollerWait::kEvent}) {
-      const Placement plan = planned(*topology, {.pollers = 3, .wait = wait});
+      const Placement plan = planned(*topology, {.pollers = 3, .wait = wait, .pin = pin});
       EXPECT_EQ(plan.cores(), 0U);
       for (const PlacedPoller& poller : plan.pollers) EXPECT_EQ(poller.wait, PollerWait::kEvent);
-      EXPECT_TRUE(says(plan, "Pollers 0 to 2 wait by the policy `event`: there is one core")) << words_of(plan);
+      EXPECT_TRUE(plan.why_no_core.starts_with("Pollers 0 to 2 wait by the policy `event`: there is one cpu"))
+          << words_of(plan);
     }
   }
+}
+
+TEST(Placement, OfOneCoreWithTwoHyperThreadsOnePolls) {
+  const auto topology = machine("core:1 pu:2", cpus(0, 1));
+  ASSERT_OK(topology);
+  const Placement plan = planned(*topology, {.pollers = 2});
+  EXPECT_EQ(cpus_of(plan), (Cpus{0}));
+  EXPECT_EQ(plan.pollers[0].wait, PollerWait::kAdaptive);
+  EXPECT_EQ(plan.pollers[1].wait, PollerWait::kEvent);
+  EXPECT_TRUE(plan.why_no_core.starts_with("Poller 1 waits by the policy `event`: no core of its own is left"))
+      << words_of(plan);
+  EXPECT_EQ(planned(*topology, {.wait = PollerWait::kAdaptive, .pin = Pin::kNo}).pollers[0].wait,
+            PollerWait::kAdaptive);
+}
+
+TEST(Placement, NoCoreIsLeftToPollersThatAreTheApplication) {
+  const auto topology = machine("core:4 pu:1", cpus(0, 3));
+  ASSERT_OK(topology);
+  const Placement all = planned(*topology, {.pollers = 4, .leave_a_core = false});
+  EXPECT_EQ(cpus_of(all), (Cpus{3, 2, 1, 0}));
+  EXPECT_EQ(all.why_no_core, "");
+  EXPECT_FALSE(says(all, "left to the application")) << words_of(all);
+  const Placement more = planned(*topology, {.pollers = 5, .leave_a_core = false});
+  EXPECT_EQ(more.cores(), 4U);
+  EXPECT_TRUE(more.why_no_core.starts_with("Poller 4 waits by the policy `event`: no core of its own is left"))
+      << words_of(more);
 }
 
 TEST(Placement, TooManyPollersWaitForEventsAndOneCoreIsLeft) {
@@ -237,6 +264,14 @@ TEST(Placement, ProcessorTimeOfACgroupBounds) {
   EXPECT_EQ(cores(200, 8), 1U);
   EXPECT_EQ(cores(199, 8), 0U) << "a poller would use up what the application needs";
   EXPECT_EQ(cores(1600, 4), 4U);
+  const auto topology = Topology::describe({.synthetic = "core:16 pu:1", .mask = mask, .quota_percent = 250});
+  ASSERT_OK(topology);
+  const Placement plan = planned(*topology, {.pollers = 2, .leave_a_core = false});
+  EXPECT_EQ(plan.cores(), 1U) << "the quota is the whole process's, whoever the application is";
+  EXPECT_EQ(plan.why_no_core,
+            "Poller 1 waits by the policy `event`: the cgroup grants the time of 2.50 cpus, of which one is for all "
+            "else.");
+  EXPECT_EQ(planned(*topology, {}).why_no_core, "");
 }
 
 TEST(Placement, WithoutPinningNothingIsTakenAndThePolicyStays) {
@@ -246,6 +281,14 @@ TEST(Placement, WithoutPinningNothingIsTakenAndThePolicyStays) {
   EXPECT_EQ(plan.cores(), 0U);
   EXPECT_EQ(plan.pollers[1].wait, PollerWait::kAdaptive);
   EXPECT_TRUE(says(plan, "pinning is off")) << words_of(plan);
+  // Nor is memory bound, on one cpu either.
+  for (const Cpus& mask : {cpus(0, 7), Cpus{6}}) {
+    const auto some = machine(test::kTwoPlainSockets, mask);
+    ASSERT_OK(some);
+    const Placement loose =
+        planned(*some, {.pollers = 2, .pin = Pin::kNo, .device = {.device = "mlx5_0", .nodes = {0}}});
+    for (const PlacedPoller& poller : loose.pollers) EXPECT_FALSE(poller.node) << words_of(loose);
+  }
   const Placement event = planned(*topology, {.wait = PollerWait::kEvent});
   EXPECT_EQ(event.cores(), 0U);
   EXPECT_TRUE(says(event, "as asked for")) << words_of(event);
@@ -259,6 +302,19 @@ TEST(Placement, NodesWithoutMemoryAreNotBoundTo) {
   const Placement plan = planned(*topology, {});
   EXPECT_FALSE(plan.pollers[0].node);
   EXPECT_TRUE(says(plan, "NUMA node 1 has no memory for this process")) << words_of(plan);
+}
+
+TEST(Placement, WhereMemoryCannotBeBoundNoNodeIsChosen) {
+  const Cpus mask = cpus(0, 7);
+  const auto topology =
+      Topology::describe({.synthetic = test::kTwoPlainSockets, .mask = mask, .can_bind_memory = false});
+  ASSERT_OK(topology);
+  const Placement plan =
+      planned(*topology, {.pollers = 20, .leave_a_core = false, .device = {.device = "mlx5_0", .nodes = {1}}});
+  EXPECT_EQ(cpus_of(plan), (Cpus{7, 6, 5, 4, 3, 2, 1, 0})) << "cores can still be had";
+  for (const PlacedPoller& poller : plan.pollers) EXPECT_FALSE(poller.node);
+  EXPECT_TRUE(says(plan, "Memory cannot be bound to a NUMA node")) << words_of(plan);
+  EXPECT_FALSE(says(plan, "Its arenas")) << words_of(plan);
 }
 
 /// The rules, over machines, masks and claims of every kind.
@@ -311,6 +367,7 @@ TEST(Placement, ArenasLandOnThePlannedNodes) {
   const auto topology = Topology::read();
   ASSERT_OK(topology);
   if (topology->node_count() < 2) GTEST_SKIP() << "this machine has one NUMA node";
+  if (!topology->can_bind_memory()) GTEST_SKIP() << "memory cannot be bound here";
   // As if a device were there: so both nodes are planned for, whatever the number of cores.
   for (const Node& node : topology->nodes()) {
     if (!node.has_memory()) continue;

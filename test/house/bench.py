@@ -35,6 +35,8 @@ with socket.create_server(('0.0.0.0', port)) as server:
 '''
 OURS = '''#!/bin/sh
 [ "$STAND_IN_OURS" = fails ] && exit 3
+# In the second round.
+if [ "$1$STAND_IN_OURS" = pingpongfailslate ]; then if rm moved 2>/dev/null; then exit 3; else touch moved; fi; fi
 one_way=false ns=50
 case $1 in line | pingpong | message) one_way=true ;; esac
 # Each second time the line is elsewhere.
@@ -127,8 +129,30 @@ def check_table(report, compare):
     report.check(list(figures.missing()) == ['ucp_put_lat:8'], f'missing are {figures.missing()}')
     report.check('`ucp_put_lat:8` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
                  'the table does not say what is missing')
+    report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_put_lat:8'] == [2],
+                 'a round that lacks its peer is counted')
+    idle = {**ours(500), 'idle': {'added_ns': 30000.0, 'process_percent': 0.5}}
+    wake = {**ours(500), 'idle': None, 'latency': {'one_way': True, 'median_ns': 20000.0}}
+    figures = compare.Figures({'idle:8': [idle], 'wake:8': [wake], 'connections-1:8': [ours(4e6)],
+                               'connections-64:8': [ours(3e6)]})
+    found = [(values['ours'], values['ratio'], values['met'])
+             for values, row in compare.rows(figures) if row.group in ('connections', 'idle')]
+    report.check([tuple(map(lambda v: v if v is None else round(v, 3), each)) for each in found] ==
+                 [(3, 0.75, True), (30, 1.5, False), (30, 1.5, None), (0.5, 0.5, True)], f'rows are {found}')
     names = [row.name for row in compare.ROWS]
     report.check(len(set(names)) == len(names), 'two rows have one name')
+    report.check(not any('%' in name for name in names), 'gnuplot takes % in the name of a row for a format')
+
+
+def check_cpus(report, compare):
+    with tempfile.TemporaryDirectory() as name:
+        for cpu, siblings in enumerate(('0-1', '0-1', '2-3', '2-3')):
+            topology = pathlib.Path(name) / f'cpu{cpu}/topology'
+            topology.mkdir(parents=True)
+            (topology / 'thread_siblings_list').write_text(siblings + '\n')
+        for allowed, expected in (({0, 1, 2, 3}, [0, 2]), ({1, 2}, [1, 2]), ({2, 3}, [2, 3, 'siblings']), ({3}, [3])):
+            found = compare.two_cpus(allowed, pathlib.Path(name))
+            report.check(found == expected, f'of the cpus {allowed}, {found} are chosen')
 
 
 def executable(path, text):
@@ -185,6 +209,10 @@ def check_script(report, root):
         done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
                      f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
+        done, rows = compare('--groups', 'write', '--rounds', '2', STAND_IN_OURS='failslate')
+        report.check(done.returncode == 1 and rows and [row['rounds'] for row in rows[:2]] == [1, 1] and
+                     'broken: in round 2, by a failure of ours' in done.stdout,
+                     f'a late failure of ours: ended with {done.returncode}:\n{done.stdout}')
         for wrong in (['--rounds', '0'], ['--rounds'], ['--groups', 'none'], ['--nothing', '1'], ['more']):
             done, _ = compare(*wrong)
             report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')
@@ -199,6 +227,7 @@ def main():
     report = Report('bench')
     check_peers(report, peers)
     check_table(report, compare_table)
+    check_cpus(report, compare_table)
     check_script(report, root)
     report.end()
 

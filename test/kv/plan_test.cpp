@@ -124,7 +124,7 @@ class Nobody final : public message::Handler, public WorkerHost {
 };
 
 TEST_F(Footprints, OfPollersAndTheirLoops) {
-  for (const std::uint32_t cqe : {1U, 1000U, 40'000U}) {
+  for (const std::uint32_t cqe : {300U, 1000U, 40'000U}) {
     heap_before_ = heap_bytes.load();
     const engine::PollerOptions options{.loop = {.max_connections = 100, .cqe = cqe}, .max_tasks = 1000};
     const auto poller = engine::Poller::create(*nic_, options);
@@ -232,13 +232,42 @@ TEST_F(Footprints, OfAServerAreAllItsWorkersAndClients) {
 
 TEST_F(Footprints, OfAServerMustFitTheMachine) {
   Footprint small, large;
-  small.add({.name = "a", .bytes_each = 4096});
-  large.add({.name = "a", .kind = PoolKind::kRegistered, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
-  EXPECT_OK(check_memory(small));
-  EXPECT_STATUS(check_memory(large), Status::kNoMemory);
+  const ServerOptions options;
+  const host::Headroom headroom{.bytes = std::size_t{1} << 40, .limit = "this test"};
+  small.add({.name = "a", .bytes_each = 4096, .when = "start"});
+  large.add({.name = "b", .bytes_each = 1 << 20, .when = "start"});
+  large.add({.name = "a",
+             .kind = PoolKind::kRegistered,
+             .count = 1 << 20,
+             .bytes_each = std::uint64_t{1} << 30,
+             .when = "start"});
+  EXPECT_OK(check_memory(options, small, headroom));
+  EXPECT_EQ(memory_warning(options, small, headroom), "");
+  const auto refused = check_memory(options, large, headroom);
+  EXPECT_STATUS(refused, Status::kNoMemory);
+  EXPECT_NE(std::string(refused.error().text()).find("most of it a (1073741824 MiB)"), std::string::npos)
+      << refused.error().text();
+  EXPECT_OK(check_memory(options, large, {})) << "nobody knows";
   large = {};
   large.add({.name = "a", .kind = PoolKind::kAsUsed, .count = 1 << 20, .bytes_each = std::uint64_t{1} << 30});
-  EXPECT_OK(check_memory(large)) << "not there before it is used";
+  EXPECT_OK(check_memory(options, large, headroom)) << "not there before it is used";
+  EXPECT_EQ(memory_warning(options, large, headroom), "");
+}
+
+TEST_F(Footprints, OfAServerMayHaveMoreClientsThanMemory) {
+  ServerOptions options;
+  options.max_clients = 1000;
+  host::Placement placement;
+  placement.pollers.resize(1);
+  const Footprint footprint = kv::footprint(options, placement, nic::Kind::kSoft, nic_->limits());
+  // 1 GiB of items, and its index; a thousand leases of 2 MiB beside them are too much.
+  const host::Headroom headroom{.bytes = std::size_t{1800} << 20, .limit = "this test"};
+  EXPECT_OK(check_memory(options, footprint, headroom));
+  const std::string warning = memory_warning(options, footprint, headroom);
+  EXPECT_TRUE(warning.starts_with("With all 1000 clients the pools take ")) << warning;
+  EXPECT_NE(warning.find("1800 MiB are left by this test"), std::string::npos) << warning;
+  EXPECT_STATUS(check_memory(options, footprint, host::Headroom{.bytes = std::size_t{1} << 30}), Status::kNoMemory)
+      << "items alone are that much";
 }
 
 TEST_F(Footprints, OfClients) {
@@ -332,21 +361,30 @@ struct Wrong {
 
 TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
   const Wrong wrong[] = {
-      {"workers is 0", [](ServerOptions& o) { o.workers = 0; }},
-      {"workers is 65", [](ServerOptions& o) { o.workers = 65; }},
-      {"max_clients is 0", [](ServerOptions& o) { o.max_clients = 0; }},
-      {"depth is 1025", [](ServerOptions& o) { o.depth = 1025; }},
-      {"memory_bytes is 0", [](ServerOptions& o) { o.memory_bytes = 0; }},
+      {"workers must be 1 to 64; got 0", [](ServerOptions& o) { o.workers = 0; }},
+      {"workers must be 1 to 64; got 65", [](ServerOptions& o) { o.workers = 65; }},
+      {"max_clients must be 1 to 1024; got 0", [](ServerOptions& o) { o.max_clients = 0; }},
+      {"depth must be 1 to 1024; got 1025", [](ServerOptions& o) { o.depth = 1025; }},
+      {"memory_bytes must be 1048576 to 1099511627776; got 0", [](ServerOptions& o) { o.memory_bytes = 0; }},
       {"half of a worker's share of the memory (67108864 bytes over 64 workers)",
        [](ServerOptions& o) {
          o.memory_bytes = std::size_t{64} << 20;
          o.workers = 64;
        }},
       {"max_value_bytes is 0", [](ServerOptions& o) { o.max_value_bytes = 0; }},
-      {"max_items is 1099511627776: with at least 64 bytes an item they take",
+      {"max_items is 1099511627776: with at least 64 bytes an item they take 67108864 MiB, and memory_bytes is 1024 "
+       "MiB",
        [](ServerOptions& o) { o.max_items = std::size_t{1} << 40; }},
-      {"grace (ms) is 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
-      {"spin (us) is -1", [](ServerOptions& o) { o.spin = std::chrono::microseconds{-1}; }},
+      {"max_items is 20000: with at least 64 bytes an item they take 2 MiB, and memory_bytes is 1 MiB",
+       [](ServerOptions& o) {
+         o.memory_bytes = std::size_t{1} << 20;
+         o.max_value_bytes = 1000;
+         o.max_items = 20'000;
+       }},
+      {"they take 1125899906842624 MiB", [](ServerOptions& o) { o.max_items = ~std::size_t{0}; }},
+      {"grace (ms) must be 1 to 60000; got 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
+      {"spin (us) must be 0 to 1000000; got 18446744073709551615",
+       [](ServerOptions& o) { o.spin = std::chrono::microseconds{-1}; }},
   };
   EXPECT_OK(check_options({}));
   for (const Wrong& one : wrong) {

@@ -563,7 +563,7 @@ TEST(InfoProgram, PlansAServer) {
   // One cpu: nobody polls, and it says why.
   const Ran one = run("taskset -c $(taskset -cp $$ | sed 's/.*[^0-9]//') " + plan);
   EXPECT_EQ(one.exit, 0);
-  EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one core")) << one.out;
+  EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one cpu")) << one.out;
 
   const Ran json = run(plan + " --json");
   EXPECT_EQ(json.exit, 0);
@@ -583,7 +583,10 @@ TEST(InfoProgram, PlansAServer) {
 TEST(InfoProgram, PlansSayWhatWouldBeRefused) {
   const Ran large = run(VERBENA_INFO " --plan -d soft -m 1048576");
   EXPECT_EQ(large.exit, 0);
-  EXPECT_TRUE(has(large.out, "Refused\n  all pools together take ")) << large.out;
+  EXPECT_TRUE(has(large.out, "Refused\n  the pools at the start and of one client take ")) << large.out;
+  EXPECT_TRUE(has(large.out, ", most of it worker 0: items (1048576 MiB), and ")) << large.out;
+  const Ran many = run(VERBENA_INFO " --plan -d soft -m 64 --depth 1 --max-clients 1024 --lease-kib 1048576");
+  EXPECT_TRUE(has(many.out, "With all 1024 clients the pools take ")) << many.out;
   const Ran deep = run(VERBENA_INFO " --plan -d soft --depth 1024 --max-clients 1024");
   EXPECT_TRUE(has(deep.out, " completion entries of one worker are needed")) << deep.out;
   const Ran wrong = run(VERBENA_INFO " --plan -d soft -m 1 --max-value-mib 4 2>&1");

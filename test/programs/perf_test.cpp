@@ -13,10 +13,12 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -43,6 +45,16 @@ const std::string& device() {
   }();
   return name;
 }
+/// Where it is set, this program is a server that does not end: the descriptor of which it writes when it does.
+constexpr const char* kStaysEnv = "VERBENA_TEST_STAYS";
+
+int stay(int report) {
+  const std::string lines = "verbena-perf: serving on here:1234\n" + std::string(1000, '\n');
+  if (::write(STDOUT_FILENO, lines.data(), lines.size()) < 0) return 1;
+  ::poll(nullptr, 0, 60'000);
+  return ::write(report, "e", 1) == 1 ? 0 : 1;
+}
+
 bool is_soft() { return device() == "soft"; }
 
 /// On the soft NIC so long that nothing but the peer's death can end a wait; a device has no other way for a side that
@@ -151,7 +163,8 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
       {{"pingpong", "--wait", "event"}, "--wait event: pingpong polls memory"},
       {{"read", "--idle-us", "1"}, "--idle-us"},
       {{"message", "--idle-us", "1000001"}, "--idle-us 1000001: takes 0 to 1000000"},
-      {{"message", "--idle-us", "1000000", "--timeout-ms", "2000"}, "raise --timeout-ms"},
+      {{"message", "--idle-us", "1000000", "--timeout-ms", "2000"}, "raise --timeout-ms above 2000"},
+      {{"message", "--idle-us", "10", "--timeout-ms", "1000"}, "raise --timeout-ms above 1000"},
       {{"message", "--idle-us", "10", "--threads", "2"}, "--idle-us: takes one thread"},
       {{"message", "--idle-us", "10", "--clock-every", "2"}, "--clock-every"},
       {{"read", "-n", "0"}, "--iterations 0: takes 1 to 1099511627776"},
@@ -166,6 +179,8 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
       {{"read", "--once"}, "--once"},
       {{"line", "--local"}, "--local"},
       {{"line", "--threads", "2"}, "--threads"},
+      {{"wake", "--local"}, "--local"},
+      {{"wake", "--idle-us", "0"}, "--idle-us 0: takes 1 to 1000000"},
       {{"memcpy", "-s", "0"}, "--size 0: takes 1 to 67108864"},
       {{"memcpy", "-d", "soft"}, "-d"},
       {{"server", "--local"}, "--local"},
@@ -328,9 +343,12 @@ TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
   EXPECT_TRUE(ended(test::run_kv({"memcpy", "--sweep", "3..5", "-n", "50"}), 0));
 
   const Ran line = test::run_kv({"line", "-n", "6400", "--warm-up", "64", "--json"});
+  const Ran wake = test::run_kv({"wake", "-n", "20", "--warm-up", "2", "--idle-us", "100", "--json"});
   if (allowed_cpus().size() < 2) {
-    EXPECT_TRUE(ended(line, 3));
-    EXPECT_TRUE(has(line.err, "needs two cpus")) << line.err;
+    for (const Ran& ran : {line, wake}) {
+      EXPECT_TRUE(ended(ran, 3));
+      EXPECT_TRUE(has(ran.err, "needs two cpus")) << ran.err;
+    }
     return;
   }
   ASSERT_TRUE(ended(line, 0));
@@ -340,6 +358,13 @@ TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
                             "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"one_way\"],"
                             "0 < data[\"operations\"] <= 6400"),
             "line 2 True True");
+  ASSERT_TRUE(ended(wake, 0));
+  EXPECT_EQ(test::from_json(wake.out, kSchema), "True True True True") << wake.out;
+  EXPECT_EQ(test::from_json(wake.out, kLatencySchema), "True True True True") << wake.out;
+  EXPECT_EQ(test::from_json(wake.out,
+                            "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"samples\"],"
+                            "data[\"operations\"]"),
+            "wake 2 20 20");
 }
 
 TEST(PerfRun, ASweepIsARowASize) {
@@ -424,12 +449,12 @@ TEST(PerfRun, AReceiverThatFellAsleepIsComparedWithOneThatSpins) {
   EXPECT_EQ(
       test::from_json(json.out, "sorted(data[\"idle\"])"),
       "['added_ns', 'added_p99_ns', 'idle_us', 'interval_ms', 'process_percent', 'reference_ns', 'round_trip_ns', "
-      "'thread_percent']");
+      "'sleeps', 'thread_percent']");
   EXPECT_EQ(test::from_json(json.out,
                             "data[\"idle\"][\"idle_us\"], data[\"idle\"][\"reference_ns\"] > 0,"
-                            "0 <= data[\"idle\"][\"thread_percent\"] <= 101,"
+                            "data[\"idle\"][\"interval_ms\"], data[\"idle\"][\"sleeps\"] > 0,"
                             "data[\"latency\"][\"samples\"]"),
-            "300 True True 20");
+            "300 True 500 True 20");
 }
 
 TEST(PerfRun, ServerEndsWithItsLastClient) {
@@ -442,6 +467,23 @@ TEST(PerfRun, ServerEndsWithItsLastClient) {
   EXPECT_TRUE(ended(server.run("read"), 0));
   EXPECT_TRUE(ended(server.run("message"), 0));
   EXPECT_TRUE(ended(server.process().finish(), 0));
+}
+
+/// `main` below is the program that is started: it says a port and more than one read takes, and stays.
+TEST(PerfRun, ALocalServerThatStaysIsForced) {
+  std::array<int, 2> fds{};
+  ASSERT_EQ(::pipe(fds.data()), 0);
+  ::setenv(kStaysEnv, std::to_string(fds[1]).c_str(), 1);
+  {
+    const auto server = PerfLocalServer::start({});
+    ASSERT_OK(server);
+    EXPECT_EQ(server->port(), 1234);
+  }
+  ::unsetenv(kStaysEnv);
+  ::close(fds[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(fds[0], &byte, 1), 0) << "its own end was awaited";
+  ::close(fds[0]);
 }
 
 // --- ends
@@ -574,6 +616,7 @@ struct Stranger final : message::Handler {
 };
 
 constexpr RunHello kRun{.test = PerfTest::kRead, .session = 7, .bytes = 64, .connections = 2};
+constexpr RunHello kOneChannel{.test = PerfTest::kMessage, .session = 7, .bytes = 64};
 constexpr LinkHello kLink{.session = 7, .address = 4096, .rkey = 1, .index = 1};
 constexpr ChannelHello kChannel{.session = 7, .index = 1};
 
@@ -625,6 +668,52 @@ TEST(PerfHostile, OnlyTheRunsOwnLinkIsLetIn) {
   EXPECT_STATUS(try_link(other), Status::kBusy);
   EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kRun)), Status::kBusy);
   EXPECT_OK(try_link(kLink));
+}
+
+/// Who breaks a run does not end a server that is to serve one whole.
+TEST(PerfHostile, ABrokenRunDoesNotCount) {
+  Server server({"--once"});
+  ASSERT_FALSE(server.port().empty());
+  {
+    Stranger stranger;
+    ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), kOneChannel));
+    ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = kOneChannel.session}));
+  }
+  EXPECT_TRUE(ended(server.run("read"), 0));
+  const Ran ran = server.process().finish();
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_TRUE(ran.err.starts_with("verbena-perf: ")) << ran.err;
+}
+
+/// A client's thread that is done, or waits for the others, says nothing meanwhile; when none says anything, the run
+/// is over.
+TEST(PerfEnds, OnlyTheSilenceOfAllThreadsEndsARun) {
+  constexpr std::chrono::milliseconds kTimeout{1000};
+  Server server({"--timeout-ms", std::to_string(kTimeout.count())});
+  ASSERT_FALSE(server.port().empty());
+  Stranger stranger;
+  RunHello run = kOneChannel;
+  run.threads = 2;
+  ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), run));
+  ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = run.session}));
+  const auto silent = std::move(stranger.measured);
+  ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = run.session, .index = 1}));
+  const std::array<std::byte, 64> wants_nothing{};
+  const auto send = [&] {
+    const Status status = stranger.measured->send(wants_nothing);
+    stranger.loop->poll();
+    return status;
+  };
+  Status status = Status::kOk;
+  for (const Deadline end = Deadline::after(3 * kTimeout); !end.passed();) {
+    status = send();
+    ASSERT_TRUE(status == Status::kOk || status == Status::kAgain) << to_string(status);
+  }
+  const Deadline patience = Stranger::patience();
+  while ((status = send()) == Status::kAgain && !patience.passed()) {}
+  EXPECT_EQ(status, Status::kOk);
+  // The stranger lives, and says nothing any more.
+  EXPECT_TRUE(ended(server.run("read"), 0));
 }
 
 /// A stranger in a run of one connection, that says something which no client of ours says.
@@ -738,8 +827,9 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(run_with([](RunHello& h) { ++h.version; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.kind = 2; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{17}; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{18}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLine; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kWake; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.wait = engine::WaitPolicy{3}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.session = 0; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 0; }));
@@ -798,3 +888,10 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
 
 }  // namespace
 }  // namespace verbena::programs
+
+int main(int argc, char** argv) {
+  using namespace verbena::programs;
+  if (const char* report = std::getenv(kStaysEnv); report != nullptr) return stay(std::atoi(report));
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,7 +1,9 @@
 // Operations that are started and completed later: order, limits, batches, handlers, immediates, failures.
 #include "fixture.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -224,6 +226,75 @@ TEST_F(Started, AHandlerMustNotWait) {
   EXPECT_EQ(read, Status::kBadArgument);
   EXPECT_EQ(added, Status::kBadArgument);
   EXPECT_TRUE(link->alive());
+}
+
+// Both post by the request that the link has built once.
+TEST_F(Started, AHandlersOperationsDoNotTouchTheBlockingCallAroundThem) {
+  open({.bounce_bytes = 4096, .max_operations = 8});
+  fill(target->bytes(), 1);
+  fill(local->bytes(), 2);
+  std::vector<std::byte> out(40'960);
+  int left = 0;
+  const auto go_on = [&](Link& same, const Completion& ended) {
+    if (ended.token != 1 || left-- <= 0) return;  // The later one of a pair starts the next.
+    ASSERT_EQ(same.start_write(local->local(60'000, 1024), target->remote(60'000, 1024), 0), Status::kOk);
+    ASSERT_EQ(same.start_compare_swap(word(50'000), 77, 78, 1), Status::kOk);
+  };
+  mine.when_complete = go_on;
+  for (const bool writes : {false, true}) {
+    left = 30;
+    go_on(*link, {.token = 1});
+    if (writes) {
+      fill(out, 3);
+      ASSERT_EQ(link->write(std::span<const std::byte>(out), target->remote(0, out.size()), patience()), Status::kOk);
+      EXPECT_TRUE(matches(target->bytes().first(out.size()), 3));
+    } else {
+      ASSERT_EQ(link->read(std::span(out), target->remote(0, out.size()), patience()), Status::kOk);
+      Region all(*a.nic, a.pd.get(), target->bytes().size());
+      fill(all.bytes(), 1);
+      EXPECT_TRUE(std::ranges::equal(out, all.bytes().first(out.size())));
+    }
+    ASSERT_TRUE(until([&] { return link->under_way() == 0; }));
+  }
+  std::memset(target->bytes().data() + 50'000, 0, 8);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    left = 2;
+    go_on(*link, {.token = 1});
+    std::uint64_t old = 99;
+    ASSERT_EQ(link->fetch_add(word(50'000), 1, old, patience()), Status::kOk);
+    ASSERT_EQ(old, i);
+    ASSERT_TRUE(until([&] { return link->under_way() == 0; }));
+  }
+}
+
+// Nothing completes when nothing is in flight: the drain itself wakes who waits for it.
+TEST_F(Started, TheEndOfADrainWakesWhoWaitsForIt) {
+  for (const engine::WaitPolicy wait : {engine::WaitPolicy::kSpin, engine::WaitPolicy::kEvent}) {
+    Node here({.wait = wait, .keepalive = std::chrono::nanoseconds{0}});
+    auto made = Link::create(*here.loop, here.pd.get(), {});
+    auto other = Link::create(*b.loop, b.pd.get(), {});
+    ASSERT_OK(made);
+    ASSERT_OK(other);
+    ASSERT_NO_FATAL_FAILURE(connect(**made, **other));
+    here.loop->poll();
+    (*made)->fail(Status::kClosed);
+    EXPECT_EQ(here.loop->wait_until([&] { return (*made)->drained(); }, Deadline::never()), Status::kOk);
+  }
+}
+
+TEST_F(Started, AHandlerDisposesOfTheLinkThatABlockingCallIsOn) {
+  open();
+  auto gone = std::make_unique<Region>(*b.nic, b.pd.get(), 4096);
+  ASSERT_OK(link->import_window(gone->window(), patience()));
+  const auto there = gone->remote(0, 8);
+  gone.reset();
+  mine.when_failure = [&](Link&) { a.loop->dispose(std::move(link)); };
+  Link& called = *link;
+  EXPECT_EQ(called.read(local->local(0, 8), there, patience()), Status::kRemoteAccess);
+  EXPECT_EQ(link, nullptr);
+  EXPECT_EQ(a.nic->objects().qps, 1u) << "the call was on it";
+  a.loop->poll();
+  EXPECT_EQ(a.nic->objects().qps, 0u);
 }
 
 TEST_F(Started, AHandlerDisposesOfItsLink) {

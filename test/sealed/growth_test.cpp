@@ -153,6 +153,7 @@ TEST_F(Growth, Servers) {
   expect_no_growth(device_under_test() == nullptr ? 60 : 5, [](std::uint64_t) {
     auto options = kv::testing_support::small_server();
     options.memory_bytes = std::size_t{1} << 20;
+    options.max_items = 0;
     options.max_value_bytes = 1000;
     const auto server = kv::testing_support::start(options);
     ASSERT_TRUE(server);

@@ -3,6 +3,7 @@
 #include "sealed.hpp"
 
 #include <array>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,19 @@ class SealedStore : public testing::Test {
     ASSERT_TRUE(server_);
     ClientOptions mine = client_options(*server_);
     mine.spin = std::chrono::seconds{20};
+    // On one cpu its worker waits by events, and whoever polls keeps it from the others.
+    const std::string described = server_->description();
+    if (const std::size_t at = described.find("by the policy `event`"); at != std::string::npos) {
+      test::why_calls_are_due = "its worker waits " + described.substr(at);
+      std::printf("system calls of the store are not judged: %s\n", test::why_calls_are_due.c_str());
+      mine.spin = std::chrono::microseconds{0};
+    }
     client_ = connect(mine);
     ASSERT_TRUE(client_);
     registered_ = client_->allocate(kLarge);
     ASSERT_EQ(registered_.size(), kLarge);
   }
+  void TearDown() override { test::why_calls_are_due.clear(); }
   [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const {
     return test::device_under_test() == nullptr ? count : count / 50 + 1;
   }

@@ -105,12 +105,22 @@ inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
   qp.own->rare.wake.store(flags, std::memory_order_release);
 }
 
+/// From a poll, or from a post, which the control plane does not keep out of: it may be making room in the list.
+inline void add_stalled(SoftCq& cq, SoftQp& qp) noexcept {
+  // Capacity was reserved when the QP joined the CQ.
+  if (cq.poll_word.load(std::memory_order_relaxed) % 2 != 0) {
+    cq.stalled.push_back(&qp);
+  } else {
+    const OwnerSection section(cq);
+    cq.stalled.push_back(&qp);
+  }
+}
+
 inline void list_stalled(SoftQp& qp) noexcept {
   if (qp.in_stalled) return;
   qp.in_stalled = true;
-  // Capacity was reserved when the QP joined the CQ.
-  qp.scq->stalled.push_back(&qp);
-  if (qp.rcq != qp.scq) qp.rcq->stalled.push_back(&qp);
+  add_stalled(*qp.scq, qp);
+  if (qp.rcq != qp.scq) add_stalled(*qp.rcq, qp);
 }
 
 inline void remove_from(std::vector<SoftQp*>& list, const SoftQp& qp) noexcept {

@@ -1072,6 +1072,8 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
         --cq->parked_count;
         qp.parked = false;
       }
+      // Nothing of it can be in the ring, and another thread, which owns the CQ, may be posting for other queue pairs.
+      if (qp.sq_posted == 0 && qp.rq_posted == 0) return;
       std::uint64_t keep = cq->head;
       for (std::uint64_t at = cq->head; at != cq->tail; ++at) {
         const Cqe& entry = cq->ring[at & cq->mask];
