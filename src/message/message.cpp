@@ -90,12 +90,12 @@ struct Layout {
   return layout;
 }
 
-/// A READ or large send from start to completion.
+/// A READ, WRITE or send with a token from start to completion.
 struct Work {
-  enum class Kind : std::uint8_t { kRead, kLarge };
+  enum class Kind : std::uint8_t { kRead, kWrite, kLarge, kEager };
   std::uint64_t token = 0;
   LocalSpan local;
-  RemoteSpan remote;         ///< Of a READ.
+  RemoteSpan remote;         ///< Of a READ or WRITE.
   std::uint64_t total = 0;   ///< Bytes, head and body.
   std::uint64_t posted = 0;  ///< Of these, in work requests posted.
   std::uint32_t head_bytes = 0;
@@ -144,8 +144,10 @@ class QpChannel final : public Channel, private engine::Connection {
 
   Status send(std::span<const std::byte> a, std::span<const std::byte> b,
               std::span<const std::byte> c) noexcept override;
+  Status start_send(std::span<const std::byte> a, std::span<const std::byte> b, std::uint64_t token) noexcept override;
   Status start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept override;
   Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
+  Status start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
 
   void hold() noexcept override { Connection::hold(); }
@@ -194,6 +196,10 @@ class QpChannel final : public Channel, private engine::Connection {
     return {wire::little(posted_receives_), wire::little(lease_consumed_)};
   }
   [[nodiscard]] std::byte* staging() const noexcept { return staging_ + next_send_slot() * staging_stride_; }
+  /// Whether `total` bytes can be sent now.
+  [[nodiscard]] Status check_eager(std::size_t total) const noexcept;
+  [[nodiscard]] Status post_eager(std::uint32_t tag, Signal signal, std::span<const std::byte> a,
+                                  std::span<const std::byte> b, std::span<const std::byte> c) noexcept;
   [[nodiscard]] int gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
                                   std::span<const std::byte> c) noexcept;
   [[nodiscard]] int gather_staged(std::span<const std::byte> a, std::span<const std::byte> b,
@@ -203,6 +209,9 @@ class QpChannel final : public Channel, private engine::Connection {
   void make_progress() noexcept;
   void post_large() noexcept;
   void post_reads() noexcept;
+  void post_writes() noexcept;
+  /// Posts the next piece of the READ or WRITE in `slot`, as much as the NIC takes at once.
+  [[nodiscard]] bool post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept;
   [[nodiscard]] bool post_fragment(std::uint32_t slot) noexcept;
   [[nodiscard]] int gather_fragment(const Work& work, std::uint32_t slot, std::uint32_t bytes) noexcept;
   [[nodiscard]] std::byte* head_of(std::uint32_t slot) const noexcept { return heads_ + slot * kMaxHeadBytes; }
@@ -225,6 +234,7 @@ class QpChannel final : public Channel, private engine::Connection {
   std::uint32_t peer_receives_ = 0;
   Queue larges_;
   Queue reads_;
+  Queue writes_;
   bool connected_ = false;
   bool lease_open_ = false;
 
@@ -255,7 +265,8 @@ class QpChannel final : public Channel, private engine::Connection {
   std::uint32_t max_reads_ = 0;
   std::uint32_t reads_out_ = 0;
   ibv_send_wr read_{};
-  ibv_sge read_sge_{};
+  ibv_send_wr write_{};
+  ibv_sge piece_sge_{};
 
   std::vector<ibv_recv_wr> receive_requests_;  ///< A ring, linked in order, so that any range of it is a list.
   std::vector<ibv_sge> receive_sge_;
@@ -320,8 +331,9 @@ void QpChannel::build_requests() noexcept {
   fragment_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   fragment_.sg_list = fragment_sge_.data();
   read_.opcode = IBV_WR_RDMA_READ;
-  read_.sg_list = &read_sge_;
-  read_.num_sge = 1;
+  write_.opcode = IBV_WR_RDMA_WRITE;
+  read_.sg_list = write_.sg_list = &piece_sge_;
+  read_.num_sge = write_.num_sge = 1;
 }
 
 Result<link::Endpoint> QpChannel::local_endpoint(std::span<const std::byte> user_data) {
@@ -520,20 +532,44 @@ void QpChannel::send_update() noexcept {
 
 // --- sending ------------------------------------------------------------------------------------------------------
 
-Status QpChannel::send(std::span<const std::byte> a, std::span<const std::byte> b,
-                       std::span<const std::byte> c) noexcept {
-  const std::size_t total = a.size() + b.size() + c.size();
+inline Status QpChannel::check_eager(std::size_t total) const noexcept {
   if (reason() != Status::kOk) [[unlikely]]
     return reason();
   if (total - 1 >= longest_send_) [[unlikely]]
     return total == 0 ? Status::kBadArgument : Status::kTooLong;
-  if (receive_credits() < 2 || send_room() == 0) return Status::kAgain;
+  // A WRITE that waits for room goes first.
+  if (receive_credits() < 2 || send_room() == 0 || writes_.first != kNoSlot) return Status::kAgain;
+  return Status::kOk;
+}
+
+inline Status QpChannel::post_eager(std::uint32_t tag, Signal signal, std::span<const std::byte> a,
+                                    std::span<const std::byte> b, std::span<const std::byte> c) noexcept {
+  const std::size_t total = a.size() + b.size() + c.size();
   eager_.num_sge = total + kCreditBytes <= max_inline() ? gather_inline(a, b, c) : gather_staged(a, b, c);
-  if (!post(eager_, kNoTag, Signal::kSometimes)) [[unlikely]]
+  if (!post(eager_, tag, signal)) [[unlikely]]
     return reason();
   ++sent_;
   count().bytes += total;
   return Status::kOk;
+}
+
+Status QpChannel::send(std::span<const std::byte> a, std::span<const std::byte> b,
+                       std::span<const std::byte> c) noexcept {
+  if (const Status status = check_eager(a.size() + b.size() + c.size()); status != Status::kOk) [[unlikely]]
+    return status;
+  return post_eager(kNoTag, Signal::kSometimes, a, b, c);
+}
+
+Status QpChannel::start_send(std::span<const std::byte> a, std::span<const std::byte> b, std::uint64_t token) noexcept {
+  const std::uint64_t total = a.size() + b.size();
+  if (const Status status = check_eager(total); status != Status::kOk) return status;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Work::Kind::kEager};
+  const Status status = post_eager(in_flight_.tag(slot), Signal::kAlways, a, b, {});
+  // The drain completes what was not posted as well: it must not be told of twice.
+  if (status != Status::kOk) in_flight_.end(slot);
+  return status;
 }
 
 int QpChannel::gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
@@ -601,10 +637,24 @@ Status QpChannel::start_read(LocalSpan local, RemoteSpan remote, std::uint64_t t
   return Status::kOk;
 }
 
+Status QpChannel::start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept {
+  if (reason() != Status::kOk) return reason();
+  if (local.length == 0 || remote.length < local.length) return Status::kBadArgument;
+  remote.length = local.length;
+  if (const Status inside = windows_.check(remote, IBV_ACCESS_REMOTE_WRITE); inside != Status::kOk) return inside;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {.token = token, .local = local, .remote = remote, .total = remote.length, .kind = Work::Kind::kWrite};
+  writes_.push(work_, slot);
+  post_writes();
+  return Status::kOk;
+}
+
 void QpChannel::make_progress() noexcept {
   if (consumed_ + buffer_count_ - posted_receives_ >= buffer_count_ / 4) refill();
   if (is_update_due()) [[unlikely]]
     send_update();
+  if (writes_.first != kNoSlot) post_writes();
   if (larges_.first != kNoSlot) post_large();
   if (reads_.first != kNoSlot) post_reads();
 }
@@ -612,7 +662,7 @@ void QpChannel::make_progress() noexcept {
 // A quarter of credits and send queue is left to eager messages, which a stream of fragments would starve otherwise.
 // No deadlock by that: at rest at most depth/2 of R receives are untold, and R - depth/2 > R/4 + 2 for each depth.
 void QpChannel::post_large() noexcept {
-  while (larges_.first != kNoSlot && reason() == Status::kOk) {
+  while (larges_.first != kNoSlot && writes_.first == kNoSlot && reason() == Status::kOk) {
     if (receive_credits() < 2 + peer_receives_ / 4 || send_room() < 1 + send_slots() / 4) return;
     const std::uint32_t slot = larges_.first;
     if (!post_fragment(slot)) return;
@@ -665,23 +715,36 @@ int QpChannel::gather_fragment(const Work& work, std::uint32_t slot, std::uint32
   return static_cast<int>(parts);
 }
 
+bool QpChannel::post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept {
+  Work& work = work_[slot];
+  const auto bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(work.total - work.posted, nic().limits().max_message));
+  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(work.local.data + work.posted),
+                .length = bytes,
+                .lkey = work.local.lkey};
+  request.wr.rdma.remote_addr = work.remote.address + work.posted;
+  request.wr.rdma.rkey = work.remote.rkey;
+  if (!post(request, in_flight_.tag(slot), Signal::kAlways)) return false;
+  work.posted += bytes;
+  ++work.outstanding;
+  count().bytes += bytes;
+  return true;
+}
+
 void QpChannel::post_reads() noexcept {
   while (reads_.first != kNoSlot && reads_out_ < max_reads_ && send_room() != 0 && reason() == Status::kOk) {
     const std::uint32_t slot = reads_.first;
-    Work& work = work_[slot];
-    const auto bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(work.total - work.posted, nic().limits().max_message));
-    read_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(work.local.data + work.posted),
-                 .length = bytes,
-                 .lkey = work.local.lkey};
-    read_.wr.rdma.remote_addr = work.remote.address + work.posted;
-    read_.wr.rdma.rkey = work.remote.rkey;
-    if (!post(read_, in_flight_.tag(slot), Signal::kAlways)) return;
-    work.posted += bytes;
-    ++work.outstanding;
+    if (!post_piece(read_, slot)) return;
     ++reads_out_;
-    count().bytes += bytes;
-    if (work.posted == work.total) reads_.pop(work_);
+    if (work_[slot].posted == work_[slot].total) reads_.pop(work_);
+  }
+}
+
+void QpChannel::post_writes() noexcept {
+  while (writes_.first != kNoSlot && send_room() != 0 && reason() == Status::kOk) {
+    const std::uint32_t slot = writes_.first;
+    if (!post_piece(write_, slot)) return;
+    if (work_[slot].posted == work_[slot].total) writes_.pop(work_);
   }
 }
 
@@ -701,7 +764,7 @@ void QpChannel::complete(std::uint32_t slot, Status status) noexcept {
 }
 
 void QpChannel::on_drained() noexcept {
-  larges_ = reads_ = {};
+  larges_ = reads_ = writes_ = {};
   for (std::uint32_t slot = 0; slot < in_flight_.capacity(); ++slot)
     if (in_flight_.live(slot)) complete(slot, reason());
   handler_->on_failure(*this, reason());

@@ -35,7 +35,7 @@ class Handler {
   virtual void on_message(Channel& channel, std::span<const std::byte> body) noexcept = 0;
   /// A piece of a large message; the bytes go back to the peer as lease credit when this returns.
   virtual void on_fragment(Channel& channel, const Fragment& fragment) noexcept = 0;
-  /// A READ, or a large send, that was started with `token` is complete: kOk, or why not. Its memory is the caller's
+  /// A READ, a WRITE or a send that was started with `token` is complete: kOk, or why not. Its memory is the caller's
   /// again.
   virtual void on_complete(Channel& channel, std::uint64_t token, Status status) noexcept = 0;
   /// The channel is dead, once; every operation in flight has been completed through on_complete before.
@@ -60,7 +60,7 @@ struct Options {
                                               ///< when that is less.
   std::uint32_t max_reads = 16;       ///< READs of this side in flight (the NIC's depth may lower it); more queue up to
                                       ///< max_operations and are posted as credits return.
-  std::uint32_t max_operations = 64;  ///< READs and large sends started and not complete. 1 to 4096.
+  std::uint32_t max_operations = 64;  ///< READs, WRITEs and sends started and not complete. 1 to 4096.
   Attach attach = Attach::kInConnect;
   std::optional<unsigned> node{};  ///< Of the buffers and the lease: the NUMA node of the loop's thread, best.
   std::uint32_t first_count = 0;   ///< Where this side's wrapping counters start; tests of wrap-around set it.
@@ -112,6 +112,10 @@ class Channel {
   /// death.
   [[nodiscard]] virtual Status send(std::span<const std::byte> a, std::span<const std::byte> b = {},
                                     std::span<const std::byte> c = {}) noexcept = 0;
+  /// The same with a completion: on_complete(token) once the peer's NIC has the message. A software NIC hands on what
+  /// did not fit into its ring only while this side polls. kAgain, too, when max_operations are in flight.
+  [[nodiscard]] virtual Status start_send(std::span<const std::byte> a, std::span<const std::byte> b,
+                                          std::uint64_t token) noexcept = 0;
   /// Starts a large message: `head` (at most 2 KiB, copied now), then `body` (registered memory of this side, which
   /// must stay as it is until on_complete(token)). Fragments go out as the peer's lease has room, during later polls.
   /// Large messages leave in the order they were started. kAgain when max_operations are in flight; kUnsupported when
@@ -122,7 +126,10 @@ class Channel {
   /// kAgain when max_operations are in flight; kBadArgument (nothing to read, or the local span is too short),
   /// kNotFound (no imported window has that key), kOutOfRange, kRemoteAccess: nothing was posted.
   [[nodiscard]] virtual Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept = 0;
-  /// Makes a window of the peer usable with start_read. \thread setup, or owner
+  /// Starts a WRITE of all of `local` to the front of `remote`; otherwise as start_read. It is there before whatever is
+  /// sent or started after it, but for READs: an eager message is kAgain until the WRITE is posted.
+  [[nodiscard]] virtual Status start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept = 0;
+  /// Makes a window of the peer usable with start_read and start_write. \thread setup, or owner
   [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
 
   /// Batches: what is sent and started from `hold` to as many calls of `release` goes out by one doorbell (see

@@ -37,10 +37,11 @@ class Recorder final : public Handler {
     }
     if (when_fragment) when_fragment(channel, fragment);
   }
-  void on_complete(Channel&, std::uint64_t token, Status status) noexcept override {
+  void on_complete(Channel& channel, std::uint64_t token, Status status) noexcept override {
     EXPECT_TRUE(failures.empty()) << "completed after on_failure";
     completion_count += status == Status::kOk ? 1 : 0;
     if (keep) completions.emplace_back(token, status);
+    if (when_complete) when_complete(channel);
   }
   void on_failure(Channel& channel, Status reason) noexcept override {
     EXPECT_TRUE(channel.drained());
@@ -59,6 +60,7 @@ class Recorder final : public Handler {
   std::vector<Status> failures;
   std::function<void(Channel&, std::span<const std::byte>)> when_message;
   std::function<void(Channel&, const Fragment&)> when_fragment;
+  std::function<void(Channel&)> when_complete;
 };
 
 struct Side : Node {

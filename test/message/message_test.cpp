@@ -284,6 +284,48 @@ TEST_F(ChannelPair, ReadsAreCheckedBeforeTheyArePosted) {
   EXPECT_TRUE(a.channel->alive());
 }
 
+TEST_F(ChannelPair, WritesAreCheckedBeforeTheyArePosted) {
+  open();
+  Region sink(*b.nic, b.pd.get(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+  Region readable(*b.nic, b.pd.get(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+  Region source(*a.nic, a.pd.get(), 8192);
+  EXPECT_EQ(a.channel->start_write(source.local(0, 8), sink.remote(0, 8), 1), Status::kNotFound);
+  ASSERT_OK(a.channel->import_window(sink.window(), patience()));
+  ASSERT_OK(a.channel->import_window(readable.window(), patience()));
+  EXPECT_EQ(a.channel->start_write(source.local(0, 8), sink.remote(0, 7), 1), Status::kBadArgument);
+  EXPECT_EQ(a.channel->start_write(source.local(0, 0), sink.remote(0, 8), 1), Status::kBadArgument);
+  EXPECT_EQ(a.channel->start_write(source.local(0, 8), sink.remote(4089, 8), 1), Status::kOutOfRange);
+  EXPECT_EQ(a.channel->start_write(source.local(0, 8), readable.remote(0, 8), 1), Status::kRemoteAccess);
+  EXPECT_EQ(a.channel->start_write(source.local(0, 8), sink.remote(4088, 8), 1), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == 1; }));
+  EXPECT_TRUE(a.channel->alive());
+}
+
+// More WRITEs than the send queue takes: what waits for room must not be overtaken by a message for which there is
+// room, as there is in the handler of the first completion.
+TEST_F(ChannelPair, AMessageArrivesBehindTheWritesBeforeIt) {
+  constexpr std::size_t kWrites = 64;
+  open({.depth = 4, .max_reads = 1, .max_operations = kWrites});
+  Region sink(*b.nic, b.pd.get(), kWrites * 1024);
+  Region source(*a.nic, a.pd.get(), kWrites * 1024);
+  fill(source.bytes(), 5);
+  ASSERT_OK(a.channel->import_window(sink.window(), patience()));
+  const Bytes body = pattern(8, 1);
+  bool is_sent = false;
+  a.recorder.when_complete = [&](Channel& channel) {
+    if (!is_sent) is_sent = channel.send(body) == Status::kOk;
+  };
+  bool is_whole = false;
+  b.recorder.when_message = [&](Channel&, std::span<const std::byte>) { is_whole = matches(sink.bytes(), 5); };
+  for (std::uint64_t i = 0; i < kWrites; ++i)
+    ASSERT_EQ(a.channel->start_write(source.local(i * 1024, 1024), sink.remote(i * 1024, 1024), i), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completions.size() == kWrites; }));
+  if (!is_sent) send(*a.channel, body);
+  ASSERT_TRUE(until([&] { return b.recorder.message_count == 1; }));
+  EXPECT_TRUE(is_whole);
+  for (std::uint64_t i = 0; i < kWrites; ++i) EXPECT_EQ(a.recorder.completions[i], std::pair(i, Status::kOk));
+}
+
 // One message is one work request, one doorbell, and almost always nothing else.
 TEST_F(ChannelPair, KeepsItsBudgets) {
   open();

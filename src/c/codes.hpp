@@ -1,0 +1,17 @@
+// Codes of the C API, the sentence of each, and the sentence of a thread's last failure.
+#pragma once
+
+#include <verbena/error.hpp>
+
+namespace verbena::c {
+
+/// 0 for kOk. \thread any  \alloc none
+[[nodiscard]] constexpr int code_of(Status status) noexcept {
+  return status == Status::kOk ? 0 : -1 - static_cast<int>(status);
+}
+/// Remembers `error` as this thread's last failure; its code. \thread any  \alloc none
+int note(const Error& error) noexcept;
+/// The same for a status without a sentence of its own.
+int note(Status status, const char* call) noexcept;
+
+}  // namespace verbena::c

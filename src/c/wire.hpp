@@ -1,0 +1,59 @@
+// What the C API says to its peer: each side's part of the handshake, and the head of each message of the channel.
+#pragma once
+
+#include "nic/nic.hpp"
+
+#include <verbena/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace verbena::c::wire {
+
+/// In the handshake, behind the message layer's part. Little-endian; of this length exactly: with the message layer's
+/// 10 bytes it fills what RDMA CM carries.
+///
+///   offset  bytes  field                        offset  bytes  field
+///        0      1  magic 'C'                         14      4  window: units of 64 bytes; 0: none
+///        1      1  version 1                         18      4  window: rkey
+///        2      4  inbox, in bytes                   22      8  window: memory id (soft NIC)
+///        6      8  window: address
+struct Hello {
+  std::uint32_t inbox_bytes = 0;
+  nic::Window window;  ///< The rights are not told: a peer may read and write.
+};
+inline constexpr std::size_t kHelloBytes = 30;
+inline constexpr std::uint32_t kMinInboxBytes = 64 * 1024;
+inline constexpr std::uint32_t kMaxInboxBytes = 1u << 30;
+inline constexpr std::uint64_t kWindowUnit = 64;
+inline constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{1} << 30;
+[[nodiscard]] std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
+/// kProtocol for anything that `encode` of this version cannot have made.
+[[nodiscard]] Result<Hello> decode(std::span<const std::byte> data);
+
+enum class Kind : std::uint8_t {
+  kData = 1,        ///< A piece of a message.
+  kWritten = 2,     ///< The peer's window was written to: `total` bytes from `offset`.
+  kConsumed = 3,    ///< Tells `consumed`, and nothing else.
+  kGoodbye = 4,     ///< Nothing follows. Answered.
+  kGoodbyeSeen = 5  ///< The answer.
+};
+inline constexpr std::uint8_t kHasImmediate = 1;
+
+/// At the front of each message of the channel, little-endian as the machine is (checked by the message layer's own
+/// magic and version).
+struct Head {
+  Kind kind = Kind::kData;
+  std::uint8_t flags = 0;
+  std::uint16_t zero = 0;
+  std::uint32_t immediate = 0;
+  std::uint64_t consumed = 0;  ///< Bytes of the peer's inbox records that this side has taken, in all.
+  std::uint64_t total = 0;     ///< Of the whole message.
+  std::uint64_t offset = 0;    ///< Of this piece in it. 0 starts a message, and drops one that was not finished.
+};
+static_assert(sizeof(Head) == 32);
+
+}  // namespace verbena::c::wire
