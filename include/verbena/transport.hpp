@@ -16,8 +16,9 @@ enum class Bootstrap : std::uint8_t {
   kSocket,  ///< A TCP exchange at any address of the host, over any network.
 };
 
+/// Choice of NIC and bootstrap. The default takes what is best here.
 struct Transport {
-  Bootstrap bootstrap = Bootstrap::kCm;
+  Bootstrap bootstrap = Bootstrap::kCm;  ///< Both ends the same.
   /// Empty: an RDMA device if there is a usable one, else the software NIC. "soft": the software NIC. Else a device as
   /// `ibv_devices` and `verbena-info` print it, with its port if it is not the first active one: "mlx5_0", "mlx5_0:2".
   std::string device;
