@@ -12,50 +12,65 @@ import re
 import sys
 
 ALIAS = re.compile(r'^#define (\w+) verbena_\1$')
-SECTION = re.compile(r'^/\* -{3} (.+?)\.? -{3,} \*/$')
+SECTION = re.compile(r'^/\* -{3} (.)(.+?)\.? -{3,}( \*/)?$')
 SCOPE = re.compile(r'^\s*(typedef )?(class|struct|enum|union|namespace|extern "C")\b[^;()]*\{$')
 ACCESS = re.compile(r'^\s*(public|protected|private):')
 LITERAL = re.compile(r"\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])'")
 LINE_DOC = re.compile(r'^\s*///(?!<)')
 
 
+def end_of(lines, at):
+    """Where a comment ends that begins at `at`, and the line below it."""
+    end = next(n for n in range(at, len(lines)) if '*/' in lines[n])
+    return end, lines[end + 1] if end + 1 < len(lines) else ''
+
+
 def as_doxygen(lines):
     """C comments as Doxygen's: `/**` before a declaration, `/**<` behind one, sections as groups."""
     out = []
     inside = False
-    close = ''
+    opens = closes = ''
     for at, line in enumerate(lines):
         text = line.strip()
         section = SECTION.match(text)
+        goes_on = '*/' not in line and (inside or '/*' in line)
         if inside or text.startswith('#'):
-            if close and text == '#ifdef __cplusplus':
-                out[-1] += close
-                close = ''
+            if closes and text == '#ifdef __cplusplus':
+                out[-1] += closes
+                closes = ''
         elif section:
-            line = f'{close}/** \\name {section[1][0].upper() + section[1][1:]} */ /** \\{{ */'
-            close = '/** \\} */ '
+            line = f'{closes}/** \\name {section[1].upper()}{section[2]}{section[3] or ""}'
+            opens, closes = ' /** \\{ */', '/** \\} */ '
+            if goes_on and end_of(lines, at)[1]:
+                # What is said under the heading is about the declarations below it, not about the section.
+                line += ' */'
+                lines[at + 1] = '/*'
+                goes_on = False
         elif text.startswith('/*'):
-            end = next(n for n in range(at, len(lines)) if '*/' in lines[n])
-            below = lines[end + 1] if end + 1 < len(lines) else ''
+            below = end_of(lines, at)[1]
             is_about = at == 0 or below and not below.startswith('#')
             line = re.sub(r'/\*+', '/**' if is_about else '/*', line, count=1)
         elif '/*' in line:
             line = re.sub(r'/\*+<?', '/**<', line, count=1)
-        inside = '*/' not in line and (inside or '/*' in line)
+        inside = goes_on
+        if opens and not inside:
+            line += opens
+            opens = ''
         out.append(line)
     return out
 
 
 def about_file(lines):
     """The first comment is the file's."""
-    if lines and lines[0].startswith('/**'):
-        lines[0] = lines[0].replace('/**', '/** \\file\n', 1)
-    elif lines and lines[0].startswith('// '):
-        lines[0] = '/// \\file\n' + lines[0].replace('// ', '/// ', 1)
-        for at in range(1, len(lines)):
-            if not lines[at].startswith('//'):
+    for at, line in enumerate(lines):
+        if lines[0].startswith('/**') and '*/' in line:
+            lines[at] = line.replace('*/', r'\file */', 1)
+            break
+        if lines[0].startswith('// '):
+            lines[at] = line.replace('//', '///', 1)
+            if not lines[at + 1].startswith('//'):
+                lines[at] += r' \file'
                 break
-            lines[at] = lines[at].replace('//', '///', 1)
     return lines
 
 
