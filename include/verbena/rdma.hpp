@@ -45,12 +45,13 @@ enum class Receive : std::uint8_t {
 
 /// What arrived.
 struct Message {
+  /// What kind of thing arrived.
   enum class Kind : std::uint8_t {
     kSent,     ///< By `send`.
     kWritten,  ///< The peer wrote into this side's window by `write_with_immediate`.
   };
-  Kind kind = Kind::kSent;
-  std::optional<std::uint32_t> immediate{};
+  Kind kind = Kind::kSent;                   ///< Sent, or written.
+  std::optional<std::uint32_t> immediate{};  ///< The number that the sender gave with it.
   /// kSent: the bytes, the handler's until it returns; in `receive` the caller's. kWritten: the place in the window.
   std::span<std::byte> data{};
 };
@@ -76,11 +77,11 @@ class Handler {
 
 /// Of a listener and its connections, or of one client.
 struct Options {
-  Transport transport;         ///< NIC and bootstrap; both ends the same.
-  std::string address;         ///< To listen on, or of the listener; an address or a name. Empty: this host.
-  std::uint16_t port = 7471;   ///< 0, of a listener: any free one, which Listener::port tells.
-  Handler* handler = nullptr;  ///< Of all connections. Without one a listener's are taken by Listener::accept.
-  Receive receive = Receive::kQueue;
+  Transport transport;                ///< NIC and bootstrap; both ends the same.
+  std::string address;                ///< To listen on, or of the listener; an address or a name. Empty: this host.
+  std::uint16_t port = 7471;          ///< 0, of a listener: any free one, which Listener::port tells.
+  Handler* handler = nullptr;         ///< Of all connections. Without one a listener's are taken by Listener::accept.
+  Receive receive = Receive::kQueue;  ///< Of all connections. A client cannot discard.
   std::chrono::milliseconds connect_timeout{5000};  ///< Of `connect`. 1 ms to 12 days, as the next.
   std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
   unsigned max_connections = 64;                    ///< Of a listener. 1 to 1024.
@@ -191,6 +192,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  /// The port it listens on, also when 0 was asked for.
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// Without a handler: the next client's connection. One whose client has left before is not among them. kTimedOut,
   /// kClosed (stopped), kUnsupported (there is a handler). \thread any
