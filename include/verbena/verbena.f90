@@ -15,7 +15,7 @@ module verbena
   implicit none
   private
 
-  ! --- what a call came to: enum RdmaError -----------------------------------------------------------------------------
+  ! --- what a call came to: enum RdmaError --------------------------------------------------------------------------
   integer(c_int), parameter, public :: &
     RDMA_OK = 0, RDMA_ERR = -1, &
     RDMA_ERR_AGAIN = -2, RDMA_ERR_TIMED_OUT = -3, &
@@ -31,8 +31,12 @@ module verbena
   integer(c_int), parameter, public :: RDMA_BOOTSTRAP_CM = 0, RDMA_BOOTSTRAP_SOCKET = 1
   integer(c_int), parameter, public :: RDMA_RECV_DISCARD = 0, RDMA_RECV_QUEUE = 1
   integer(c_int), parameter, public :: RDMA_MESSAGE = 0, RDMA_WRITTEN = 1
+  integer(c_int), parameter, public :: RDMA_WRITE = 0, RDMA_READ = 1
+  integer(c_int), parameter, public :: &
+    RDMA_ACCESS_LOCAL = 0, RDMA_ACCESS_REMOTE_READ = 1, RDMA_ACCESS_REMOTE_WRITE = 2, &
+    RDMA_ACCESS_REMOTE_ATOMIC = 4, RDMA_ACCESS_REMOTE_ALL = 7
 
-  ! --- types -----------------------------------------------------------------------------------------------------------
+  ! --- types --------------------------------------------------------------------------------------------------------
   ! A pointer of C's, passed as one.
   type, bind(C), public :: rdma_listener
     type(c_ptr) :: handle = c_null_ptr
@@ -49,6 +53,7 @@ module verbena
     integer(c_int) :: timeout_ms = 0
     integer(c_int) :: max_connections = 0
     integer(c_int) :: recv_mode = RDMA_RECV_DISCARD
+    type(c_ptr) :: window = c_null_ptr
     integer(c_size_t) :: window_bytes = 0
     integer(c_size_t) :: inbox_bytes = 0
     integer(c_size_t) :: max_message_bytes = 0
@@ -61,18 +66,45 @@ module verbena
     integer(c_int) :: timeout_ms
     integer(c_int) :: max_connections
     integer(c_int) :: recv_mode
+    type(c_ptr) :: window
     integer(c_size_t) :: window_bytes
     integer(c_size_t) :: inbox_bytes
     integer(c_size_t) :: max_message_bytes
   end type
 
-  ! RdmaMessage, whose name is the constant's here. In a callback, c_f_pointer(incoming%data, array, [...]) makes the bytes an array.
+  ! RdmaMessage, whose name is the constant's here. c_f_pointer(incoming%data, array, [...]) makes the bytes an array.
   type, bind(C), public :: rdma_incoming
     integer(c_int) :: kind
     integer(c_int) :: has_imm
     integer(c_int32_t) :: imm
     type(c_ptr) :: data
     integer(c_size_t) :: length
+  end type
+
+  ! RdmaMemory; rdmaConnRegMem and the like return a pointer, null where they fail.
+  type, bind(C), public :: rdma_memory
+    type(c_ptr) :: addr
+    integer(c_size_t) :: length
+    integer(c_int32_t) :: lkey
+    integer(c_int32_t) :: rkey
+    integer(c_int32_t) :: access
+    integer(c_int64_t) :: memory_id
+  end type
+
+  ! RdmaWindow
+  type, bind(C), public :: rdma_window
+    integer(c_int64_t) :: addr
+    integer(c_int64_t) :: length
+    integer(c_int32_t) :: rkey
+    integer(c_int32_t) :: access
+    integer(c_int64_t) :: memory_id
+  end type
+
+  ! RdmaCompletion
+  type, bind(C), public :: rdma_completion
+    integer(c_int64_t) :: cookie
+    integer(c_int) :: operation
+    integer(c_int) :: code
   end type
 
   abstract interface
@@ -87,6 +119,12 @@ module verbena
       type(rdma_incoming), intent(in) :: message
       type(c_ptr), value :: user
     end subroutine
+    subroutine rdma_completion_procedure(conn, completion, user) bind(C)
+      import :: c_ptr, rdma_conn, rdma_completion
+      type(rdma_conn), value :: conn
+      type(rdma_completion), intent(in) :: completion
+      type(c_ptr), value :: user
+    end subroutine
     subroutine rdma_disconnect_procedure(conn, code, user) bind(C)
       import :: c_int, c_ptr, rdma_conn
       type(rdma_conn), value :: conn
@@ -94,9 +132,9 @@ module verbena
       type(c_ptr), value :: user
     end subroutine
   end interface
-  public :: rdma_conn_procedure, rdma_message_procedure, rdma_disconnect_procedure
+  public :: rdma_conn_procedure, rdma_message_procedure, rdma_disconnect_procedure, rdma_completion_procedure
 
-  ! --- calls that are C's own ------------------------------------------------------------------------------------------
+  ! --- calls that are C's own ---------------------------------------------------------------------------------------
   interface
     function rdmaServerStart(listener) bind(C, name='verbena_rdmaServerStart')
       import
@@ -165,12 +203,191 @@ module verbena
       type(rdma_conn), value :: conn
       integer(c_size_t) :: rdmaConnPeerWindowBytes
     end function
+    function rdmaServerDeregMem(listener, memory) bind(C, name='verbena_rdmaServerDeregMem')
+      import
+      type(rdma_listener), value :: listener
+      type(rdma_memory), intent(in) :: memory
+      integer(c_int) :: rdmaServerDeregMem
+    end function
+    function rdmaConnPeerWindow(conn, window) bind(C, name='verbena_rdmaConnPeerWindow')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_window), intent(out) :: window
+      integer(c_int) :: rdmaConnPeerWindow
+    end function
+    function rdmaConnDeregMem(conn, memory) bind(C, name='verbena_rdmaConnDeregMem')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_memory), intent(in) :: memory
+      integer(c_int) :: rdmaConnDeregMem
+    end function
+    function rdmaConnImportWindow(conn, window) bind(C, name='verbena_rdmaConnImportWindow')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_window), intent(in) :: window
+      integer(c_int) :: rdmaConnImportWindow
+    end function
+    function rdmaConnReleaseWindow(conn, window) bind(C, name='verbena_rdmaConnReleaseWindow')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_window), intent(in) :: window
+      integer(c_int) :: rdmaConnReleaseWindow
+    end function
+    function rdmaSyncWriteSignaled(conn, local_addr, lkey, remote_addr, rkey, length) &
+        bind(C, name='verbena_rdmaSyncWriteSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaSyncWriteSignaled
+    end function
+    function rdmaSyncReadSignaled(conn, local_addr, lkey, remote_addr, rkey, length) &
+        bind(C, name='verbena_rdmaSyncReadSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaSyncReadSignaled
+    end function
+    function rdmaSyncFetchAdd(conn, remote_addr, rkey, add, old) bind(C, name='verbena_rdmaSyncFetchAdd')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int64_t), value :: add
+      integer(c_int64_t), intent(out) :: old
+      integer(c_int) :: rdmaSyncFetchAdd
+    end function
+    function rdmaSyncCompareSwap(conn, remote_addr, rkey, expected, desired, old) &
+        bind(C, name='verbena_rdmaSyncCompareSwap')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      integer(c_int64_t), intent(out) :: old
+      integer(c_int) :: rdmaSyncCompareSwap
+    end function
+    function rdmaStartWrite(conn, local_addr, lkey, remote_addr, rkey, length, cookie) &
+        bind(C, name='verbena_rdmaStartWrite')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int32_t), value :: length
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: rdmaStartWrite
+    end function
+    function rdmaStartRead(conn, local_addr, lkey, remote_addr, rkey, length, cookie) &
+        bind(C, name='verbena_rdmaStartRead')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int32_t), value :: length
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: rdmaStartRead
+    end function
+    function rdmaConnComplete(conn, completion, timeout_ms) bind(C, name='verbena_rdmaConnComplete')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_completion), intent(out) :: completion
+      integer(c_int), value :: timeout_ms
+      integer(c_int) :: rdmaConnComplete
+    end function
+    function rdmaPAExport(conn, memory, physical) bind(C, name='verbena_rdmaPAExport')
+      import
+      type(rdma_conn), value :: conn
+      type(rdma_memory), intent(in) :: memory
+      integer(c_int64_t), intent(out) :: physical
+      integer(c_int) :: rdmaPAExport
+    end function
+    function rdmaPAAddress(conn, local, physical) bind(C, name='verbena_rdmaPAAddress')
+      import
+      type(rdma_conn), value :: conn
+      type(c_ptr), value :: local
+      integer(c_int64_t), intent(out) :: physical
+      integer(c_int) :: rdmaPAAddress
+    end function
+    function rdmaPASyncWriteSignaled(conn, local_addr, lkey, remote_addr, length) &
+        bind(C, name='verbena_rdmaPASyncWriteSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaPASyncWriteSignaled
+    end function
+    function rdmaPASyncReadSignaled(conn, local_addr, lkey, remote_addr, length) &
+        bind(C, name='verbena_rdmaPASyncReadSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaPASyncReadSignaled
+    end function
+    function rdmaPASyncFetchAdd(conn, remote_addr, add, old) bind(C, name='verbena_rdmaPASyncFetchAdd')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int64_t), value :: add
+      integer(c_int64_t), intent(out) :: old
+      integer(c_int) :: rdmaPASyncFetchAdd
+    end function
+    function rdmaPASyncCompareSwap(conn, remote_addr, expected, desired, old) &
+        bind(C, name='verbena_rdmaPASyncCompareSwap')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      integer(c_int64_t), intent(out) :: old
+      integer(c_int) :: rdmaPASyncCompareSwap
+    end function
+    function rdmaPAWriteSignaled(conn, local_addr, lkey, remote_addr, length) &
+        bind(C, name='verbena_rdmaPAWriteSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaPAWriteSignaled
+    end function
+    function rdmaPAReadSignaled(conn, local_addr, lkey, remote_addr, length) &
+        bind(C, name='verbena_rdmaPAReadSignaled')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: local_addr
+      integer(c_int32_t), value :: lkey
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: length
+      integer(c_int) :: rdmaPAReadSignaled
+    end function
   end interface
+  public :: rdmaServerDeregMem, rdmaConnPeerWindow, rdmaConnDeregMem, rdmaConnImportWindow, &
+    rdmaConnReleaseWindow, rdmaSyncWriteSignaled, rdmaSyncReadSignaled, rdmaSyncFetchAdd, rdmaSyncCompareSwap, &
+    rdmaStartWrite, rdmaStartRead, rdmaConnComplete, rdmaPAExport, rdmaPAAddress, rdmaPASyncWriteSignaled, &
+    rdmaPASyncReadSignaled, rdmaPASyncFetchAdd, rdmaPASyncCompareSwap, rdmaPAWriteSignaled, rdmaPAReadSignaled
   public :: rdmaServerStart, rdmaServerPort, rdmaServerWait, rdmaServerStop, rdmaServerRelease, rdmaConn, &
     rdmaConnKeep, rdmaConnClose, rdmaRuntimeStop, rdmaConnSetTimeout, rdmaConnError, rdmaConnDiscarded, &
     rdmaConnWindow, rdmaConnPeerWindowBytes
 
-  ! --- what the procedures below call ----------------------------------------------------------------------------------
+  ! --- what the procedures below call -------------------------------------------------------------------------------
   interface
     subroutine c_rdmaOptionsInit(options) bind(C, name='verbena_rdmaOptionsInit')
       import
@@ -305,7 +522,8 @@ module verbena
       integer(c_size_t), value :: data_len
       integer(c_int) :: c_rdmaConnWriteWithImm
     end function
-    function c_rdmaConnWriteWithImmAt(conn, imm_data, offset, data, data_len) bind(C, name='verbena_rdmaConnWriteWithImmAt')
+    function c_rdmaConnWriteWithImmAt(conn, imm_data, offset, data, data_len) &
+        bind(C, name='verbena_rdmaConnWriteWithImmAt')
       import
       type(rdma_conn), value :: conn
       integer(c_int32_t), value :: imm_data
@@ -329,6 +547,75 @@ module verbena
       integer(c_size_t), value :: data_len
       integer(c_int) :: c_rdmaConnReadAt
     end function
+    function c_rdmaConnOnWrite(conn, func, user) bind(C, name='verbena_rdmaConnOnWrite')
+      import
+      type(rdma_conn), value :: conn
+      type(c_funptr), value :: func
+      type(c_ptr), value :: user
+      integer(c_int) :: c_rdmaConnOnWrite
+    end function
+    function c_rdmaConnOnRead(conn, func, user) bind(C, name='verbena_rdmaConnOnRead')
+      import
+      type(rdma_conn), value :: conn
+      type(c_funptr), value :: func
+      type(c_ptr), value :: user
+      integer(c_int) :: c_rdmaConnOnRead
+    end function
+    function c_rdmaServerPublish(listener, name, memory) bind(C, name='verbena_rdmaServerPublish')
+      import
+      type(rdma_listener), value :: listener
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in), optional :: memory
+      integer(c_int) :: c_rdmaServerPublish
+    end function
+    function c_rdmaConnPublish(conn, name, memory) bind(C, name='verbena_rdmaConnPublish')
+      import
+      type(rdma_conn), value :: conn
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in), optional :: memory
+      integer(c_int) :: c_rdmaConnPublish
+    end function
+    function c_rdmaConnLookup(conn, name, window, timeout_ms) bind(C, name='verbena_rdmaConnLookup')
+      import
+      type(rdma_conn), value :: conn
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_window), intent(out) :: window
+      integer(c_int), value :: timeout_ms
+      integer(c_int) :: c_rdmaConnLookup
+    end function
+    function c_rdmaConnWindowMemory(conn) bind(C, name='verbena_rdmaConnWindowMemory')
+      import
+      type(rdma_conn), value :: conn
+      type(c_ptr) :: c_rdmaConnWindowMemory
+    end function
+    function c_rdmaConnRegMem(conn, size) bind(C, name='verbena_rdmaConnRegMem')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_size_t), value :: size
+      type(c_ptr) :: c_rdmaConnRegMem
+    end function
+    function c_rdmaServerRegMem(listener, size) bind(C, name='verbena_rdmaServerRegMem')
+      import
+      type(rdma_listener), value :: listener
+      integer(c_size_t), value :: size
+      type(c_ptr) :: c_rdmaServerRegMem
+    end function
+    function c_rdmaConnRegister(conn, addr, length, access) bind(C, name='verbena_rdmaConnRegister')
+      import
+      type(rdma_conn), value :: conn
+      type(c_ptr), value :: addr
+      integer(c_size_t), value :: length
+      integer(c_int), value :: access
+      type(c_ptr) :: c_rdmaConnRegister
+    end function
+    function c_rdmaServerRegister(listener, addr, length, access) bind(C, name='verbena_rdmaServerRegister')
+      import
+      type(rdma_listener), value :: listener
+      type(c_ptr), value :: addr
+      integer(c_size_t), value :: length
+      integer(c_int), value :: access
+      type(c_ptr) :: c_rdmaServerRegister
+    end function
     function c_strlen(text) bind(C, name='strlen')
       import
       type(c_ptr), value :: text
@@ -340,10 +627,12 @@ module verbena
     rdmaConnOnConnect, rdmaConnOnMessage, rdmaConnOnDisconnect, rdmaConnect, rdmaConnSend, rdmaConnSendWithImm, &
     rdmaConnRecv, rdmaConnWrite, rdmaConnWriteAt, rdmaConnWriteWithImm, rdmaConnWriteWithImmAt, rdmaConnRead, &
     rdmaConnReadAt
+  public :: rdmaAddress, rdmaConnOnWrite, rdmaConnOnRead, rdmaServerPublish, rdmaConnPublish, rdmaConnLookup, &
+    rdmaConnWindowMemory, rdmaConnRegMem, rdmaServerRegMem, rdmaConnRegister, rdmaServerRegister
 
 contains
 
-  ! --- text ------------------------------------------------------------------------------------------------------------
+  ! --- text ---------------------------------------------------------------------------------------------------------
 
   function text_of(from) result(text)
     type(c_ptr), intent(in) :: from
@@ -369,14 +658,14 @@ contains
     text = text_of(c_rdmaErrorDetail())
   end function
 
-  ! --- options ---------------------------------------------------------------------------------------------------------
+  ! --- options ------------------------------------------------------------------------------------------------------
 
   subroutine rdmaOptionsInit(options)
     type(rdma_options), intent(out) :: options
     type(c_options) :: c
     call c_rdmaOptionsInit(c)
     options = rdma_options('', c%bootstrap, c%connect_timeout_ms, c%timeout_ms, c%max_connections, c%recv_mode, &
-                           c%window_bytes, c%inbox_bytes, c%max_message_bytes)
+                           c%window, c%window_bytes, c%inbox_bytes, c%max_message_bytes)
   end subroutine
 
   ! `device` is to live as long as the result.
@@ -385,8 +674,8 @@ contains
     character(kind=c_char, len=*), intent(in), target :: device
     type(c_options) :: c
     c = c_options(c_loc(device), options%bootstrap, options%connect_timeout_ms, options%timeout_ms, &
-                  options%max_connections, options%recv_mode, options%window_bytes, options%inbox_bytes, &
-                  options%max_message_bytes)
+                  options%max_connections, options%recv_mode, options%window, options%window_bytes, &
+                  options%inbox_bytes, options%max_message_bytes)
   end function
 
   function rdmaServerSetOptions(listener, options) result(code)
@@ -407,7 +696,7 @@ contains
     code = c_rdmaConnSetOptions(conn, c_options_of(options, device))
   end function
 
-  ! --- the rest: text and data as C takes them -------------------------------------------------------------------------
+  ! --- the rest: text and data as C takes them ----------------------------------------------------------------------
 
   function rdmaConnIsConnected(conn) result(is)
     type(rdma_conn), value :: conn
@@ -557,5 +846,100 @@ contains
     integer(c_size_t), value :: data_len
     integer(c_int) :: code
     code = c_rdmaConnReadAt(conn, offset, c_loc(data), data_len)
+  end function
+
+  function rdmaConnOnWrite(conn, func, user) result(code)
+    type(rdma_conn), value :: conn
+    procedure(rdma_completion_procedure) :: func
+    type(c_ptr), value :: user
+    integer(c_int) :: code
+    code = c_rdmaConnOnWrite(conn, c_funloc(func), user)
+  end function
+
+  function rdmaConnOnRead(conn, func, user) result(code)
+    type(rdma_conn), value :: conn
+    procedure(rdma_completion_procedure) :: func
+    type(c_ptr), value :: user
+    integer(c_int) :: code
+    code = c_rdmaConnOnRead(conn, c_funloc(func), user)
+  end function
+
+  function rdmaServerPublish(listener, name, memory) result(code)
+    type(rdma_listener), value :: listener
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in), optional :: memory
+    integer(c_int) :: code
+    code = c_rdmaServerPublish(listener, trim(name)//c_null_char, memory)
+  end function
+
+  function rdmaConnPublish(conn, name, memory) result(code)
+    type(rdma_conn), value :: conn
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in), optional :: memory
+    integer(c_int) :: code
+    code = c_rdmaConnPublish(conn, trim(name)//c_null_char, memory)
+  end function
+
+  function rdmaConnLookup(conn, name, window, timeout_ms) result(code)
+    type(rdma_conn), value :: conn
+    character(len=*), intent(in) :: name
+    type(rdma_window), intent(out) :: window
+    integer(c_int), value :: timeout_ms
+    integer(c_int) :: code
+    code = c_rdmaConnLookup(conn, trim(name)//c_null_char, window, timeout_ms)
+  end function
+
+  ! --- registered memory --------------------------------------------------------------------------------------------
+
+  ! The address of a variable as the calls below take it.
+  function rdmaAddress(variable) result(address)
+    type(*), dimension(..), intent(in), target :: variable
+    integer(c_int64_t) :: address
+    address = transfer(c_loc(variable), address)
+  end function
+
+  function memory_of(from) result(memory)
+    type(c_ptr), intent(in) :: from
+    type(rdma_memory), pointer :: memory
+    nullify (memory)
+    if (c_associated(from)) call c_f_pointer(from, memory)
+  end function
+
+  function rdmaConnWindowMemory(conn) result(memory)
+    type(rdma_conn), value :: conn
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaConnWindowMemory(conn))
+  end function
+
+  function rdmaConnRegMem(conn, size) result(memory)
+    type(rdma_conn), value :: conn
+    integer(c_size_t), value :: size
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaConnRegMem(conn, size))
+  end function
+
+  function rdmaServerRegMem(listener, size) result(memory)
+    type(rdma_listener), value :: listener
+    integer(c_size_t), value :: size
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaServerRegMem(listener, size))
+  end function
+
+  function rdmaConnRegister(conn, addr, length, access) result(memory)
+    type(rdma_conn), value :: conn
+    type(c_ptr), value :: addr
+    integer(c_size_t), value :: length
+    integer(c_int), value :: access
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaConnRegister(conn, addr, length, access))
+  end function
+
+  function rdmaServerRegister(listener, addr, length, access) result(memory)
+    type(rdma_listener), value :: listener
+    type(c_ptr), value :: addr
+    integer(c_size_t), value :: length
+    integer(c_int), value :: access
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaServerRegister(listener, addr, length, access))
   end function
 end module verbena
