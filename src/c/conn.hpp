@@ -83,6 +83,12 @@ class OperationQueue {
   Operation* last_ = nullptr;
 };
 
+/// What goes with a connection of another API's, and is destroyed with it.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+};
+
 /// \thread owner of the runtime's loop, except where said
 class Conn : private message::Handler {
  public:
@@ -92,6 +98,7 @@ class Conn : private message::Handler {
 
   Settings settings;    ///< Before it is connected, its maker's.
   Callbacks callbacks;  ///< The same, and the accept callback's.
+  std::unique_ptr<Companion> companion;
 
   // Setup, in the caller's thread.
   /// Of a client: finds the server and connects, all within `settings.connect_timeout`. What was opened is closed when
@@ -121,6 +128,10 @@ class Conn : private message::Handler {
   // The end. Of a client or a kept connection: `close`, then its destruction; of others `end_in_callback`.
   void keep() noexcept { is_kept_ = true; }
   [[nodiscard]] bool is_kept() const noexcept { return is_kept_; }
+  /// The runtime frees it, where `end_in_callback` follows.
+  void give_back() noexcept { is_kept_ = false; }
+  /// Nothing of it is the runtime's any more. In a callback.
+  [[nodiscard]] bool is_detached() const noexcept { return is_detached_; }
   /// Says goodbye, and waits until nothing of it is the runtime's. \thread any but the runtime's
   void close() noexcept;
   /// The runtime frees it after its callback. In a callback.

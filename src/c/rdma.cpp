@@ -280,6 +280,9 @@ void rdmaConnClose(RdmaConn* conn) {
     if (is_in_callback) clients().buried.push_back(conn);
   }
   if (is_in_callback) {
+    // One that was kept, and that the thread is done with.
+    if (!conn->is_client && conn->is_detached()) return static_cast<void>(delete conn);
+    if (!conn->is_client) conn->give_back();
     conn->end_in_callback();
     return;
   }
