@@ -1,6 +1,7 @@
 // The C API, as its users call it. VERBENA_NIC and VERBENA_BOOTSTRAP choose what it runs over.
 #include <verbena/rdma.h>
 
+#include <mailbox.hpp>
 #include <pattern.hpp>
 #include <transport.hpp>
 
@@ -12,10 +13,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -32,33 +30,6 @@ constexpr std::size_t kWindow = 1 << 20;
   fill(bytes, seed);
   return bytes;
 }
-
-/// Things that callbacks hand over to the test.
-template <class T>
-class Mailbox {
- public:
-  void put(T item) {
-    const std::lock_guard lock(mutex_);
-    items_.push_back(std::move(item));
-    arrived_.notify_all();
-  }
-  /// The next one; fails the test when none comes.
-  [[nodiscard]] T take() {
-    std::unique_lock lock(mutex_);
-    if (!arrived_.wait_for(lock, std::chrono::seconds{20}, [&] { return !items_.empty(); })) {
-      ADD_FAILURE() << "nothing came";
-      return {};
-    }
-    T item = std::move(items_.front());
-    items_.pop_front();
-    return item;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<T> items_;
-};
 
 struct Received {
   RdmaMessageKind kind = RDMA_MESSAGE;
