@@ -390,6 +390,24 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
   return Ran::kDone;
 }
 
+/// On a word that is mapped here. False: it is not, or the access would be refused; nothing has happened.
+inline bool change_word(SoftQp& qp, const RemoteQp& remote, ibv_wr_opcode opcode, std::uint64_t operand,
+                        std::uint64_t swap, std::uint64_t address, std::uint32_t rkey, std::uint64_t& old) noexcept {
+  const AccessGuard guard(qp);
+  std::byte* const at = remote_address(remote, address, rkey, sizeof old, IBV_ACCESS_REMOTE_ATOMIC);
+  if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % sizeof old != 0) [[unlikely]]
+    return false;
+  std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
+  if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    old = word.fetch_add(operand, std::memory_order_seq_cst);
+  } else {
+    std::uint64_t seen = operand;
+    word.compare_exchange_strong(seen, swap, std::memory_order_seq_cst);
+    old = seen;
+  }
+  return true;
+}
+
 Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   std::byte* result = nullptr;
   if (wr.num_sge == 1 && wr.sg_list[0].length == 8) result = local_address(qp, wr.sg_list[0], IBV_ACCESS_LOCAL_WRITE);
@@ -402,24 +420,9 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
     publish_error(qp, remote, SlotKind::kRemoteError);
     return refuse(qp, wr, sq_index, IBV_WC_REM_INV_REQ_ERR, Status::kRemoteInvalid);
   }
-  bool refused = false;
   std::uint64_t old = 0;
-  {
-    const AccessGuard guard(qp);
-    std::byte* at = remote_address(remote, address, wr.wr.atomic.rkey, 8, IBV_ACCESS_REMOTE_ATOMIC);
-    if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % 8 != 0) [[unlikely]] {
-      refused = true;
-    } else {
-      std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
-      if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-        old = word.fetch_add(wr.wr.atomic.compare_add, std::memory_order_seq_cst);
-      } else {
-        old = wr.wr.atomic.compare_add;
-        word.compare_exchange_strong(old, wr.wr.atomic.swap, std::memory_order_seq_cst);
-      }
-    }
-  }
-  if (refused) {
+  if (!change_word(qp, remote, wr.opcode, wr.wr.atomic.compare_add, wr.wr.atomic.swap, address, wr.wr.atomic.rkey,
+                   old)) {
     const auto ended = run_outside(qp, remote, wr, false, sq_index, &old);
     if (ended) return *ended;
   }
@@ -962,36 +965,85 @@ inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
   return remote;
 }
 
-/// A READ or WRITE of one segment between memory that is mapped on both sides: what `validate`, `run` and the rest come
-/// to then, with each look once. False: it is something else, or wrong; nothing has happened.
+/// What a READ or WRITE of one segment is about.
+struct Move {
+  std::byte* here;  ///< Null where its key does not hold.
+  std::uint32_t bytes;
+  bool is_read;
+  std::uint64_t remote;
+  std::uint32_t rkey;
+};
+
+/// A READ or WRITE between memory that is mapped on both sides: what `validate`, `run` and the rest come to then, with
+/// each look once. False: it is something else, or wrong; nothing has happened.
+[[gnu::always_inline]] inline bool move_now(SoftQp& qp, const RemoteQp& remote, const Move& move) noexcept {
+  if (move.here == nullptr || move.bytes - 1 >= kMaxMessage || (move.is_read && qp.qp_type == IBV_QPT_UC)) return false;
+  const AccessGuard guard(qp);
+  std::byte* const there = remote_address(remote, move.remote, move.rkey, move.bytes,
+                                          move.is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+  if (there == nullptr) [[unlikely]]
+    return false;
+  copy_whole(move.is_read ? move.here : there, move.is_read ? there : move.here, move.bytes);
+  return true;
+}
+
 inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
   const ibv_sge& sge = wr.sg_list[0];
   const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
-  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
   std::byte* here = nullptr;
-  if (is_inline) {
-    if (is_read || sge.length > qp.max_inline) return false;
-    here = reinterpret_cast<std::byte*>(sge.addr);
-  } else {
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
     here = local_address(qp, sge, is_read ? IBV_ACCESS_LOCAL_WRITE : 0);
+  } else if (!is_read && sge.length <= qp.max_inline) {
+    here = reinterpret_cast<std::byte*>(sge.addr);
   }
-  if (here == nullptr || sge.length == 0 || sge.length > kMaxMessage || (is_read && qp.qp_type == IBV_QPT_UC))
-    return false;
-  {
-    const AccessGuard guard(qp);
-    std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, sge.length,
-                                            is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
-    if (there == nullptr) [[unlikely]]
-      return false;
-    copy_whole(is_read ? here : there, is_read ? there : here, sge.length);
-  }
+  const Move move{here, sge.length, is_read, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey};
+  if (!move_now(qp, remote, move)) return false;
   complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, sge.length);
   return true;
+}
+
+/// Who may not see completions yet may not see their effects either.
+inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
+  return qp.scq->held == 0 ? ready_remote(qp) : nullptr;
+}
+
+enum class Keys : std::uint8_t { kChecked, kNone };
+
+template <bool kIsRead, Keys kKeys>
+bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+                   std::uint32_t rkey) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr) [[unlikely]]
+    return false;
+  if (kKeys == Keys::kChecked && (kIsRead || bytes > qp.max_inline)) {
+    const ibv_sge sge{.addr = reinterpret_cast<std::uint64_t>(local), .length = bytes, .lkey = lkey};
+    local = local_address(qp, sge, kIsRead ? IBV_ACCESS_LOCAL_WRITE : 0);
+  }
+  return move_now(qp, *peer, {local, bytes, kIsRead, remote, rkey});
+}
+
+bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap,
+                     std::uint64_t remote, std::uint32_t rkey, std::uint64_t& old) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr || qp.qp_type == IBV_QPT_UC || remote % sizeof old != 0) [[unlikely]]
+    return false;
+  return change_word(qp, *peer, opcode, operand, swap, remote, rkey, old);
 }
 
 }  // namespace
 
 PathCounters path_counters() noexcept { return thread_counters; }
+
+const Direct& direct_operations() noexcept {
+  static constexpr Direct kDirect{.read = move_directly<true, Keys::kChecked>,
+                                  .write = move_directly<false, Keys::kChecked>,
+                                  .read_plain = move_directly<true, Keys::kNone>,
+                                  .write_plain = move_directly<false, Keys::kNone>,
+                                  .atomic = change_directly};
+  return kDirect;
+}
 
 void wake_peer(const RemoteQp& remote) noexcept {
   if (remote.event_fd >= 0) {
