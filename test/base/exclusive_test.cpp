@@ -38,11 +38,12 @@ TEST(Exclusive, AnotherThreadEntersOnlyWhileNobodyIsInside) {
 // One enters all the time, and another now and then: what it meets is the first one's short way.
 TEST(Exclusive, ThreadsAreNeverInsideTogether) {
   Exclusive exclusive;
-  constexpr int kRounds = 100'000;
+  constexpr int kRounds = 1'000'000;
   // Plain: a race of two is lost counts, and ThreadSanitizer's to find.
   std::uint64_t inside = 0;
   std::uint64_t seldom = 0;
   std::uint64_t often = 0;
+  std::atomic<bool> is_running{false};
   std::atomic<bool> is_over{false};
   const auto use = [&](std::uint64_t& mine) {
     Exclusive::Mark* const mark = exclusive.enter();
@@ -52,8 +53,11 @@ TEST(Exclusive, ThreadsAreNeverInsideTogether) {
     Exclusive::leave(mark);
   };
   std::thread steady([&] {
+    is_running = true;
+    is_running.notify_one();
     while (!is_over.load(std::memory_order_relaxed)) use(often);
   });
+  is_running.wait(false);
   for (int i = 0; i < kRounds; ++i) {
     use(seldom);
     for (int spin = i % 64; spin != 0; --spin) asm volatile("");
