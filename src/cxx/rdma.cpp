@@ -172,11 +172,6 @@ Status Connection::failure() const noexcept {
   return conn_->is_connected() ? Status::kOk : c::status_of(conn_->last_code.load(std::memory_order_relaxed));
 }
 
-Deadline Connection::deadline() const noexcept {
-  if (conn_ == nullptr) return Deadline::now();
-  return Deadline::after(std::chrono::milliseconds{conn_->timeout_ms.load(std::memory_order_relaxed)});
-}
-
 void Connection::set_timeout(std::chrono::milliseconds timeout) noexcept {
   if (conn_ != nullptr) conn_->timeout_ms.store(std::max(whole_ms(timeout), 1u), std::memory_order_relaxed);
 }
@@ -186,18 +181,25 @@ std::uint64_t Connection::discarded() const noexcept { return conn_ != nullptr ?
 std::span<std::byte> Connection::window() const noexcept {
   return conn_ != nullptr ? conn_->window() : std::span<std::byte>{};
 }
-std::size_t Connection::peer_window_bytes() const noexcept { return conn_ != nullptr ? conn_->peer_window_bytes() : 0; }
+Window Connection::peer_window() const noexcept {
+  return {.length = conn_ != nullptr ? conn_->peer_window_bytes() : 0};
+}
 
 // --- data
 
 namespace {
 
-[[nodiscard]] Status run(RdmaConn* conn, Operation& operation, Deadline deadline) noexcept {
-  return conn != nullptr ? conn->carry_out(operation, deadline) : Status::kClosed;
+[[nodiscard]] Deadline deadline_of(const RdmaConn& conn, const std::optional<Deadline>& deadline) noexcept {
+  if (deadline) return *deadline;
+  return Deadline::after(std::chrono::milliseconds{conn.timeout_ms.load(std::memory_order_relaxed)});
 }
 
-[[nodiscard]] Status send(RdmaConn* conn, Operation& operation, std::span<const std::byte> data,
-                          Deadline deadline) noexcept {
+[[nodiscard]] Status run(RdmaConn* conn, Operation& operation, const std::optional<Deadline>& deadline) noexcept {
+  return conn != nullptr ? conn->carry_out(operation, deadline_of(*conn, deadline)) : Status::kClosed;
+}
+
+[[nodiscard]] Status run_send(RdmaConn* conn, Operation& operation, std::span<const std::byte> data,
+                              const std::optional<Deadline>& deadline) noexcept {
   if (data.empty()) return Status::kBadArgument;
   operation.from = data.data();
   operation.length = data.size();
@@ -205,9 +207,10 @@ namespace {
 }
 
 /// Of the peer's window. `operation` has what is local.
-[[nodiscard]] Status transfer(RdmaConn* conn, Operation& operation, std::size_t offset, Deadline deadline) noexcept {
-  const std::size_t window = conn != nullptr ? conn->peer_window_bytes() : 0;
+[[nodiscard]] Status run_in_window(RdmaConn* conn, Operation& operation, std::size_t offset,
+                                   const std::optional<Deadline>& deadline) noexcept {
   if (operation.length == 0 && !operation.tells_peer) return Status::kBadArgument;
+  const std::size_t window = conn != nullptr ? conn->peer_window_bytes() : 0;
   if (conn != nullptr && (offset > window || operation.length > window - offset)) return Status::kOutOfRange;
   operation.offset = offset;
   return run(conn, operation, deadline);
@@ -215,19 +218,21 @@ namespace {
 
 }  // namespace
 
-Status Connection::send(std::span<const std::byte> data, Deadline deadline) noexcept {
+Status Connection::send(std::span<const std::byte> data, std::optional<Deadline> deadline) noexcept {
   Operation operation;
-  return rdma::send(conn_, operation, data, deadline);
+  return run_send(conn_, operation, data, deadline);
 }
 
-Status Connection::send(std::span<const std::byte> data, std::uint32_t immediate, Deadline deadline) noexcept {
+Status Connection::send_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
+                                       std::optional<Deadline> deadline) noexcept {
   Operation operation;
   operation.has_immediate = true;
   operation.immediate = immediate;
-  return rdma::send(conn_, operation, data, deadline);
+  return run_send(conn_, operation, data, deadline);
 }
 
-std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer, Deadline deadline) noexcept {
+std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer,
+                                                   std::optional<Deadline> deadline) noexcept {
   if (conn_ == nullptr) return std::unexpected(Status::kClosed);
   if (!conn_->receives()) return std::unexpected(Status::kUnsupported);
   Operation operation;
@@ -240,31 +245,32 @@ std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer, 
   return std::unexpected(status);
 }
 
-Status Connection::write(std::span<const std::byte> from, std::size_t offset, Deadline deadline) noexcept {
+Status Connection::write(std::span<const std::byte> from, std::size_t offset,
+                         std::optional<Deadline> deadline) noexcept {
   Operation operation;
   operation.kind = Operation::Kind::kWrite;
   operation.from = from.data();
   operation.length = from.size();
-  return transfer(conn_, operation, offset, deadline);
+  return run_in_window(conn_, operation, offset, deadline);
 }
 
-Status Connection::read(std::span<std::byte> to, std::size_t offset, Deadline deadline) noexcept {
+Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
   Operation operation;
   operation.kind = Operation::Kind::kRead;
   operation.to = to.data();
   operation.length = to.size();
-  return transfer(conn_, operation, offset, deadline);
+  return run_in_window(conn_, operation, offset, deadline);
 }
 
 Status Connection::write_with_immediate(std::span<const std::byte> from, std::uint32_t immediate, std::size_t offset,
-                                        Deadline deadline) noexcept {
+                                        std::optional<Deadline> deadline) noexcept {
   Operation operation;
   operation.kind = Operation::Kind::kWrite;
   operation.tells_peer = true;
   operation.immediate = immediate;
   operation.from = from.data();
   operation.length = from.size();
-  return transfer(conn_, operation, offset, deadline);
+  return run_in_window(conn_, operation, offset, deadline);
 }
 
 // --- listeners ----------------------------------------------------------------------------------------------------
