@@ -28,8 +28,8 @@ using Key = std::span<const std::byte>;
 
 /// Limits and places of a server. `Server::start` refuses what does not fit together, with the sum.
 struct ServerOptions {
-  Transport transport;                              ///< NIC and bootstrap; clients need the same.
-  std::string address;                              ///< Address or name to listen on. Empty: this host, by the RDMA
+  Transport transport{};                            ///< NIC and bootstrap; clients need the same.
+  std::string address{};                            ///< Address or name to listen on. Empty: this host, by the RDMA
                                                     ///< device's own address, else by loopback.
   std::uint16_t port = 7470;                        ///< 0 takes any free port; `Server::port` tells which.
   std::size_t memory_bytes = std::size_t{1} << 30;  ///< Item memory. 1 MiB to 1 TiB.
@@ -43,7 +43,7 @@ struct ServerOptions {
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
   std::chrono::microseconds spin{50};    ///< A worker without work polls this long before it sleeps. 0 to 1 s.
   bool pin_workers = true;               ///< Workers take cores of their own while there are some. false: none does.
-  std::vector<uid_t> allowed_uids;       ///< Users besides the server's own whose processes may connect.
+  std::vector<uid_t> allowed_uids{};     ///< Users besides the server's own whose processes may connect.
 };
 
 /// Counts of a server since its start, or as they are now.
@@ -89,15 +89,15 @@ class Server {
 
 /// Where a client's server is, and what the client may have in flight.
 struct ClientOptions {
-  Transport transport;        ///< As the server's.
-  std::string address;        ///< Of the server, or its name. Empty: this host, as the server has it.
+  Transport transport{};      ///< As the server's.
+  std::string address{};      ///< Of the server, or its name. Empty: this host, as the server has it.
   std::uint16_t port = 7470;  ///< Of the server. 1 to 65535.
   std::chrono::milliseconds connect_timeout{5000};  ///< Deadline of `Client::connect`.
   std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
   unsigned depth = 32;  ///< Operations in flight. 1 to the server's depth (the smaller counts).
   std::size_t buffer_bytes = std::size_t{4} << 20;  ///< Registered memory for `allocate`. 0 to 1 TiB.
   std::chrono::microseconds spin{200};              ///< A blocked call polls this long before it sleeps.
-  std::vector<uid_t> allowed_uids;  ///< Users besides this process's own, and root, whose servers are trusted.
+  std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
 };
 
 /// What one operation came to. By status:

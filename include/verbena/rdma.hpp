@@ -217,8 +217,8 @@ class Handler {
 
 /// Of a listener and its connections, or of one client.
 struct Options {
-  Transport transport;                ///< NIC and bootstrap; both ends the same.
-  std::string address;                ///< To listen on, or of the listener; an address or a name. Empty: this host.
+  Transport transport{};              ///< NIC and bootstrap; both ends the same.
+  std::string address{};              ///< To listen on, or of the listener; an address or a name. Empty: this host.
   std::uint16_t port = 7471;          ///< 0, of a listener: any free one, which Listener::port tells.
   Handler* handler = nullptr;         ///< Of all connections. Without one a listener's are taken by Listener::accept.
   Receive receive = Receive::kQueue;  ///< Of all connections. A client cannot discard.
