@@ -170,6 +170,7 @@ class Memory {
  private:
   friend class Connection;
   friend class Listener;
+  friend struct Callbacks;
   struct Owner;
   Memory(std::shared_ptr<Owner> owner, const RdmaMemory& memory) noexcept;
   void swap(Memory& other) noexcept {
@@ -386,10 +387,12 @@ class Connection {
  private:
   friend class Listener;
   friend struct Callbacks;
-  Connection(verbena_RdmaConn* conn, Handler* handler) noexcept : conn_(conn), handler_(handler) {}
+  Connection(verbena_RdmaConn* conn, Handler* handler, std::shared_ptr<Memory::Owner> memory) noexcept
+      : conn_(conn), handler_(handler), memory_(std::move(memory)) {}
 
   verbena_RdmaConn* conn_;  ///< Null once closed.
   Handler* handler_;
+  std::shared_ptr<Memory::Owner> memory_;
   std::atomic<std::size_t> waiting_bytes_{0};
   bool is_ours_ = true;  ///< Else the listener's.
 };
