@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -275,7 +276,10 @@ def readme(report, root, work, environment):
 
 def guide(report, root, work, environment):
     """The programs of docs/guide.md, by the page's commands, print what the page says."""
-    text = (root / 'docs' / 'guide.md').read_text()
+    # The page's port may be somebody's.
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        text = (root / 'docs' / 'guide.md').read_text().replace('7471', str(probe.getsockname()[1]))
     programs = list(PROGRAM.finditer(text))
     fences = re.findall(r'^```(c|cpp|fortran)$', text, re.MULTILINE)
     report.check(len(programs) == len(fences) > 5, f'docs/guide.md: {len(fences)} programs, {len(programs)} named')
