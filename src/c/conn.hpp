@@ -1,6 +1,7 @@
 // One connection of the C API: calls of any thread as operations that its loop's owner carries out.
 #pragma once
 
+#include "base/exclusive.hpp"
 #include "c/inbox.hpp"
 #include "c/runtime.hpp"
 #include "c/wire.hpp"
@@ -188,6 +189,8 @@ class Conn : private message::Handler {
   [[nodiscard]] Result<void> release_window(const RdmaWindow& window, Deadline deadline);
   /// Memory for this connection's peer. \thread any
   [[nodiscard]] Result<const RdmaMemory*> allocate(std::size_t size);
+  /// Exports memory by physical address, and tells the peer: that of its first byte. \thread any
+  [[nodiscard]] Result<std::uint64_t> export_physical(const RdmaMemory* memory, Deadline deadline);
   /// Whether messages are kept for rdmaConnRecv. \thread any
   [[nodiscard]] bool receives() const noexcept { return !callbacks.message && !discards_; }
 
@@ -385,18 +388,23 @@ class Conn : private message::Handler {
   std::atomic<bool> is_detached_{false};  ///< Set by Runtime::tell, where there is a thread.
   std::atomic<bool> is_set_up_{false};
   std::atomic<bool> is_live_{false};
-  std::atomic<bool> is_used_{false};  ///< With Driver::kCaller: a call is under way.
+  Exclusive use_;  ///< With Driver::kCaller: a call is under way.
   std::atomic<std::uint64_t> discarded_{0};
 };
+
+/// The physical address of a byte of this process: that under which `conn`, unless null, exported it, or else what the
+/// kernel says. \thread any
+[[nodiscard]] Result<std::uint64_t> physical_address_of(Conn* conn, const void* local);
 
 template <class Task>
 Status Conn::run(Task&& task, Deadline deadline) noexcept {
   if (is_detached_.load(std::memory_order_acquire)) return reason_;
   if (!runtime_->is_driven_here()) return runtime_->poller().run(task, hand_over_by(deadline));
   const bool is_shared = runtime_->driver() == Driver::kCaller;
-  if (is_shared && is_used_.exchange(true, std::memory_order_acquire)) return Status::kBusy;
+  Exclusive::Mark* const used = is_shared ? use_.enter() : nullptr;
+  if (is_shared && used == nullptr) return Status::kBusy;
   task();
-  if (is_shared) is_used_.store(false, std::memory_order_release);
+  if (is_shared) Exclusive::leave(used);
   return Status::kOk;
 }
 

@@ -647,31 +647,17 @@ int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms)
 
 int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical) {
   if (conn == nullptr || memory == nullptr) return note(Status::kBadArgument, __func__);
-  std::vector<std::byte> table;
-  const int code = with_registry(conn, __func__, [&](verbena::c::Runtime& runtime) -> verbena::Result<void> {
-    VERBENA_ASSIGN(table, runtime.registry().export_physical(conn, memory, verbena::c::wire::kMaxTables));
-    if (physical != nullptr) *physical = runtime.registry().physical_of(conn, memory->addr).value_or(0);
+  return with_registry(conn, __func__, [&](verbena::c::Runtime&) -> verbena::Result<void> {
+    VERBENA_ASSIGN(const std::uint64_t first, conn->export_physical(memory, deadline_of(*conn)));
+    if (physical != nullptr) *physical = first;
     return {};
   });
-  if (code != RDMA_OK) return code;
-  Operation operation;
-  operation.wire_kind = verbena::c::wire::Kind::kTable;
-  operation.from = table.data();
-  operation.length = table.size();
-  return run(conn, operation, __func__);
 }
 
 int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical) {
   if (local == nullptr || physical == nullptr) return note(Status::kBadArgument, __func__);
-  if (verbena::c::Runtime* const runtime = runtime_of(conn)) {
-    if (const auto exported = runtime->registry().physical_of(conn, local)) {
-      *physical = *exported;
-      return RDMA_OK;
-    }
-  }
   return coded(__func__, [&]() -> verbena::Result<void> {
-    VERBENA_ASSIGN(const verbena::host::PageMap pages, verbena::host::PageMap::open());
-    VERBENA_ASSIGN(*physical, pages.address_of(local));
+    VERBENA_ASSIGN(*physical, physical_address_of(conn, local));
     return {};
   });
 }

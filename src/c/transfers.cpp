@@ -19,7 +19,8 @@ constexpr std::uint64_t kRegisteredBit = std::uint64_t{1} << 63;
 
 Status Conn::transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept {
   if (runtime_->driver() != Driver::kCaller) return Status::kAgain;
-  if (is_used_.exchange(true, std::memory_order_acquire)) [[unlikely]]
+  Exclusive::Mark* const used = use_.enter();
+  if (used == nullptr) [[unlikely]]
     return Status::kBusy;
   Status status = Status::kAgain;
   if (reason_ != Status::kOk) [[unlikely]] {
@@ -33,7 +34,7 @@ Status Conn::transfer_now(Request::Kind kind, message::LocalSpan local, message:
     status =
         kind == Request::Kind::kRead ? channel_->read(local, remote, timeout) : channel_->write(local, remote, timeout);
   }
-  is_used_.store(false, std::memory_order_release);
+  Exclusive::leave(used);
   return status;
 }
 

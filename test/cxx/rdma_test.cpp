@@ -179,7 +179,8 @@ TEST_F(RdmaCxx, OneClientMoreThanTheLimitIsRejected) {
 TEST_F(RdmaCxx, MessagesOfAnyLengthComeBackFromAHandler) {
   Calls calls;
   calls.arrived = [](Connection& connection, const Message& message) {
-    EXPECT_EQ(message.immediate ? connection.send(message.data, *message.immediate + 1) : connection.send(message.data),
+    EXPECT_EQ(message.immediate ? connection.send_with_immediate(message.data, *message.immediate + 1)
+                                : connection.send(message.data),
               Status::kOk);
   };
   options.receive = Receive::kHandler;
@@ -191,7 +192,7 @@ TEST_F(RdmaCxx, MessagesOfAnyLengthComeBackFromAHandler) {
     EXPECT_EQ(receive(*client, size), bytes);
   }
   Bytes byte(1);
-  ASSERT_EQ(client->send(byte, 41u), Status::kOk);
+  ASSERT_EQ(client->send_with_immediate(byte, 41), Status::kOk);
   const auto message = client->receive(byte);
   ASSERT_TRUE(message.has_value());
   EXPECT_EQ(message->immediate, 42u);
@@ -286,8 +287,8 @@ TEST_F(RdmaCxx, AWriteIsThereAndIsReadBackBothWays) {
   const std::array<std::pair<Connection*, Connection*>, 2> ways{
       {{client.get(), server_side.get()}, {server_side.get(), client.get()}}};
   for (const auto& [here, there] : ways) {
-    ASSERT_EQ(here->peer_window_bytes(), std::size_t{1} << 20);
-    ASSERT_EQ(there->window().size(), here->peer_window_bytes());
+    ASSERT_EQ(here->peer_window().length, std::size_t{1} << 20);
+    ASSERT_EQ(there->window().size(), here->peer_window().length);
     for (const std::size_t size : {std::size_t{1}, std::size_t{8}, std::size_t{65'537}, std::size_t{1'000'000}}) {
       const Bytes bytes = pattern(size, size);
       ASSERT_EQ(here->write(bytes, 17), Status::kOk);
@@ -302,7 +303,7 @@ TEST_F(RdmaCxx, AWriteIsThereAndIsReadBackBothWays) {
 TEST_F(RdmaCxx, OutsideTheWindowIsRefusedAndTheConnectionGoesOn) {
   start();
   const ConnectionPtr client = connect();
-  const std::size_t window = client->peer_window_bytes();
+  const std::uint64_t window = client->peer_window().length;
   Bytes bytes(window + 1);
   EXPECT_EQ(client->write(bytes), Status::kOutOfRange);
   EXPECT_EQ(client->write(std::span(bytes).first(1), window), Status::kOutOfRange);
@@ -321,7 +322,7 @@ TEST_F(RdmaCxx, NoWindowIsAnEmptyOne) {
   const ConnectionPtr client = connect();
   const ConnectionPtr peer = accept();
   EXPECT_TRUE(peer->window().empty());
-  EXPECT_EQ(client->peer_window_bytes(), 0u);
+  EXPECT_EQ(client->peer_window().length, 0u);
   EXPECT_EQ(client->write(pattern(1, 1)), Status::kOutOfRange);
 }
 
