@@ -251,6 +251,10 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
 Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
   if (is_shared && is_used_.exchange(true, std::memory_order_acquire)) return Status::kBusy;
+  if (is_done_directly(operation)) {
+    if (is_shared) is_used_.store(false, std::memory_order_release);
+    return Status::kOk;
+  }
   start(operation);
   const auto is_done = [&] {
     runtime_->progress();
