@@ -33,6 +33,9 @@ static int neighbour[SIDES];
 static RdmaConn* to[SIDES];           /* This rank writes through these. */
 static RdmaConn* _Atomic from[SIDES]; /* And the neighbours into the windows of these. */
 static Halo* halo[SIDES];
+static RdmaWindow window[SIDES];     /* The neighbours' halos. */
+static const RdmaMemory* own[SIDES]; /* The grids, and the step, as registered for each connection. */
+static uint64_t* own_step;
 static MPI_Win win; /* Of MPI_Put: two sides, two rows each. */
 static double* win_rows;
 
@@ -57,7 +60,7 @@ static void greeted(RdmaConn* conn, const RdmaMessage* message, void* user) {
   rdmaConnSend(conn, "", 1);
 }
 
-static RdmaListener* connect_ring(void) {
+static RdmaListener* connect_ring(void* memory, size_t bytes) {
   RdmaOptions options;
   rdmaOptionsInit(&options);
   options.device = getenv("VERBENA_NIC");
@@ -87,6 +90,9 @@ static RdmaListener* connect_ring(void) {
     /* To the neighbour below this rank is the one above. */
     if (rdmaConnSendWithImm(to[side], side == UP ? DOWN : UP, "", 1) == 0) check("greeting", rdmaConnError(to[side]));
     check("answer", rdmaConnRecv(to[side], &answer, 1, NULL, -1));
+    check("rdmaConnPeerWindow", rdmaConnPeerWindow(to[side], &window[side]));
+    own[side] = rdmaConnRegister(to[side], memory, bytes, RDMA_ACCESS_LOCAL);
+    if (own[side] == NULL) check("rdmaConnRegister", rdmaConnError(to[side]));
   }
   free(all);
   MPI_Barrier(MPI_COMM_WORLD); /* All have been answered: `from` is set everywhere. */
@@ -103,7 +109,11 @@ static double* halo_row(double* grid, int side) { return row_of(grid, side == UP
 static void wait_for(int side, uint64_t step) {
   double deadline = 0;
   for (unsigned polls = 1; atomic_load_explicit(&halo[side]->step[step % 2][0], memory_order_acquire) < step; ++polls) {
-    if (!has_core) sched_yield(); /* Whom this rank waits for may need the core. */
+    if (has_core) {
+      __builtin_ia32_pause();
+    } else {
+      sched_yield(); /* Whom this rank waits for may need the core. */
+    }
     if (polls % 4096 != 0) continue;
     if (deadline == 0) deadline = MPI_Wtime() + TIMEOUT_S;
     if (!rdmaConnIsConnected(from[side])) check("the neighbour", rdmaConnError(from[side]));
@@ -112,13 +122,15 @@ static void wait_for(int side, uint64_t step) {
 }
 
 static void write_to(int side, size_t offset, const void* data, size_t bytes) {
-  if (rdmaConnWriteAt(to[side], offset, data, bytes) != bytes) check("rdmaConnWriteAt", rdmaConnError(to[side]));
+  check("rdmaSyncWriteSignaled", rdmaSyncWriteSignaled(to[side], (uintptr_t)data, own[side]->lkey,
+                                                       window[side].addr + offset, window[side].rkey, (uint32_t)bytes));
 }
 
 static void by_writes(double* grid, uint64_t step) {
+  *own_step = step;
   for (int side = 0; side < SIDES; ++side) {
     write_to(side, sizeof(Halo) + step % 2 * row_bytes, outer_row(grid, side), row_bytes);
-    write_to(side, offsetof(Halo, step) + step % 2 * 64, &step, sizeof step); /* The row is there: a write blocks. */
+    write_to(side, offsetof(Halo, step) + step % 2 * 64, own_step, sizeof step); /* The row is there: a write blocks. */
   }
   for (int side = 0; side < SIDES; ++side) {
     wait_for(side, step);
@@ -157,11 +169,9 @@ static void relax(double* grid, double* next) {
   }
 }
 
-/* The grid after `steps`, from a start that differs in each point. */
-static double* run(Exchange exchange, uint64_t* step, int steps) {
-  size_t points = (size_t)(ROWS + 2) * (size_t)columns;
-  double *grid = calloc(points, sizeof *grid), *next = calloc(points, sizeof *next);
-  if (grid == NULL || next == NULL) die("calloc", "no memory");
+/* The grid after `steps`, from a start that differs in each point. `grids`: room for two. */
+static double* run(Exchange exchange, uint64_t* step, int steps, double* grids) {
+  double *grid = grids, *next = row_of(grids, ROWS + 2);
   for (int r = 1; r <= ROWS; ++r)
     for (int c = 0; c < columns; ++c) row_of(grid, r)[c] = (double)((rank * ROWS + r) * 7919 % 1000 + c * 104729 % 997);
   for (int i = 0; i < steps; ++i) {
@@ -171,7 +181,6 @@ static double* run(Exchange exchange, uint64_t* step, int steps) {
     grid = next;
     next = swap;
   }
-  free(next);
   return grid;
 }
 
@@ -200,13 +209,21 @@ int main(int argc, char** argv) {
   MPI_Comm_size(node, &on_node);
   has_core = on_node <= sysconf(_SC_NPROCESSORS_ONLN);
 
-  RdmaListener* listener = connect_ring();
+  /* Two grids for each way, and the step; the NIC reads those of the writes. */
+  size_t bytes = 64 + 2 * (ROWS + 2) * row_bytes;
+  char* memory[3];
+  for (int i = 0; i < 3; ++i)
+    if ((memory[i] = calloc(1, bytes)) == NULL) die("calloc", "no memory");
+  own_step = (uint64_t*)memory[0];
+  RdmaListener* listener = connect_ring(memory[0], bytes);
   MPI_Win_allocate((MPI_Aint)(2 * SIDES * row_bytes), sizeof(double), MPI_INFO_NULL, MPI_COMM_WORLD, &win_rows, &win);
   MPI_Win_fence(0, win);
 
   uint64_t writes = 0, puts = 0, pairs = 0; /* Steps so far. */
   size_t inner = ROWS * row_bytes;
-  double *grid = run(by_writes, &writes, 100), *put = run(by_put, &puts, 100), *sent = run(by_sendrecv, &pairs, 100);
+  double* grid = run(by_writes, &writes, 100, (double*)(memory[0] + 64));
+  double* put = run(by_put, &puts, 100, (double*)(memory[1] + 64));
+  double* sent = run(by_sendrecv, &pairs, 100, (double*)(memory[2] + 64));
   int same =
       memcmp(row_of(grid, 1), row_of(sent, 1), inner) == 0 && memcmp(row_of(put, 1), row_of(sent, 1), inner) == 0;
   if (!same) die("the grid", "is not what MPI_Sendrecv makes");
@@ -224,11 +241,11 @@ int main(int argc, char** argv) {
         "%d ranks, rows of %zu bytes: writes %.2f us, MPI_Put and fence %.2f us (%.2f times), MPI_Sendrecv %.2f us\n",
         ranks, row_bytes, best[0], best[1], best[1] / best[0], best[2]);
 
-  free(grid), free(put), free(sent);
   MPI_Win_free(&win);
   MPI_Comm_free(&node);
   MPI_Barrier(MPI_COMM_WORLD); /* Nobody writes any more. */
   for (int side = 0; side < SIDES; ++side) rdmaConnClose(to[side]), rdmaConnClose(from[side]);
   rdmaServerRelease(listener);
+  for (int i = 0; i < 3; ++i) free(memory[i]);
   MPI_Finalize();
 }

@@ -64,7 +64,7 @@ program hello
   numbers = [(sqrt(real(i, c_double)), i=1, size(numbers))]
   if (rdmaConnWrite(conn, numbers, c_sizeof(numbers)) == 0) call check('rdmaConnWrite', rdmaConnError(conn))
   call check('rdmaConnRead', rdmaConnRead(conn, copy, c_sizeof(copy)))
-  if (.not. all(copy == numbers)) error stop 'the numbers came back wrong'
+  if (any(copy /= numbers)) error stop 'the numbers came back wrong'
   print '(a, i0, a)', back//' and ', size(copy), ' numbers came back'
 
   call rdmaConnClose(conn)

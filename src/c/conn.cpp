@@ -252,6 +252,10 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
   Exclusive::Mark* const used = is_shared ? use_.enter() : nullptr;
   if (is_shared && used == nullptr) return Status::kBusy;
+  if (is_done_directly(operation)) {
+    if (is_shared) Exclusive::leave(used);
+    return Status::kOk;
+  }
   start(operation);
   const auto is_done = [&] {
     runtime_->progress();

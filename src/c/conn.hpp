@@ -277,6 +277,8 @@ class Conn : private message::Handler {
   void undo() noexcept;
 
   [[nodiscard]] Status carry_out_here(Operation& operation, Deadline deadline) noexcept;
+  /// Carries out a transfer that no other is ahead of, where the NIC can do so at once. False: start it.
+  [[nodiscard]] bool is_done_directly(const Operation& operation) noexcept;
   /// Calls `task` where nothing else of the connection runs. kBusy, or as Poller::run.
   template <class Task>
   [[nodiscard]] Status run(Task&& task, Deadline deadline) noexcept;

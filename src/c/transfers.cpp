@@ -105,6 +105,18 @@ void Conn::feed_takers() noexcept {
   }
 }
 
+// The bytes need no chunk of ours, and nobody but this call waits for them.
+bool Conn::is_done_directly(const Operation& operation) noexcept {
+  const bool is_transfer = operation.kind == Request::Kind::kRead || operation.kind == Request::Kind::kWrite;
+  if (!is_transfer || operation.local == Request::Local::kRegistered || operation.tells_peer ||
+      transfers_.first() != nullptr || reason_ != Status::kOk || is_detached_)
+    return false;
+  message::RemoteSpan remote;
+  if (remote_of(operation, remote) != Status::kOk || remote.length != operation.length) return false;
+  return operation.kind == Request::Kind::kRead ? channel_->read_directly({operation.to, operation.length}, remote)
+                                                : channel_->write_directly({operation.from, operation.length}, remote);
+}
+
 // --- carried out --------------------------------------------------------------------------------------------------
 
 void Conn::start_transfers() noexcept {

@@ -153,6 +153,8 @@ class QpChannel final : public Channel, private engine::Connection {
   Status start_atomic(const Change& change, LocalSpan result, RemoteSpan word, std::uint64_t token) noexcept override;
   Status read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
   Status write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
+  bool read_directly(std::span<std::byte> to, RemoteSpan from) noexcept override;
+  bool write_directly(std::span<const std::byte> from, RemoteSpan to) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
   bool is_usable(const nic::Window& window) noexcept override {
     return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
@@ -224,6 +226,14 @@ class QpChannel final : public Channel, private engine::Connection {
   /// Posts the next piece of the READ or WRITE in `slot`, as much as the NIC takes at once.
   [[nodiscard]] bool post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept;
   [[nodiscard]] bool post_atomic(std::uint32_t slot) noexcept;
+  /// The NIC's way past its queues, for a READ or WRITE that no other is ahead of; or null.
+  [[nodiscard]] const nic::Direct* direct() const noexcept {
+    const bool is_first = reads_.first == kNoSlot && writes_.first == kNoSlot;
+    return is_first && !loop().in_handler() ? Connection::direct() : nullptr;
+  }
+  /// `bytes` of memory that need not be registered.
+  [[nodiscard]] bool move_directly(ibv_wr_opcode opcode, std::byte* local, std::size_t bytes,
+                                   RemoteSpan remote) noexcept;
   /// A READ or WRITE that is one work request, and its completion.
   [[gnu::always_inline]] Status transfer(ibv_send_wr& request, const Queue& waiting, LocalSpan local, RemoteSpan remote,
                                          std::chrono::nanoseconds timeout) noexcept;
@@ -697,12 +707,18 @@ inline Status QpChannel::transfer(ibv_send_wr& request, const Queue& waiting, Lo
                                   std::chrono::nanoseconds timeout) noexcept {
   if (send_room() == 0 || waiting.first != kNoSlot || loop().in_handler()) [[unlikely]]
     return Status::kAgain;
-  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data),
-                .length = static_cast<std::uint32_t>(remote.length),
-                .lkey = local.lkey};
+  const auto bytes = static_cast<std::uint32_t>(remote.length);
+  if (const nic::Direct* const now = direct(); now != nullptr) {
+    const auto move = request.opcode == IBV_WR_RDMA_READ ? now->read : now->write;
+    if (move(qp(), local.data, local.lkey, bytes, remote.address, remote.rkey)) [[likely]] {
+      went_directly(bytes);
+      return Status::kOk;
+    }
+  }
+  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data), .length = bytes, .lkey = local.lkey};
   request.wr.rdma.remote_addr = remote.address;
   request.wr.rdma.rkey = remote.rkey;
-  count().bytes += remote.length;
+  count().bytes += bytes;
   if (!post(request, kNoTag, Signal::kAlways)) [[unlikely]]
     return reason();
   const std::uint32_t mine = position();
@@ -750,6 +766,26 @@ Status QpChannel::write(LocalSpan local, RemoteSpan remote, std::chrono::nanosec
   if (remote.length > nic().limits().max_message) [[unlikely]]
     return Status::kAgain;
   return transfer(write_, writes_, local, remote, timeout);
+}
+
+bool QpChannel::read_directly(std::span<std::byte> to, RemoteSpan from) noexcept {
+  return windows_.check(from, IBV_ACCESS_REMOTE_READ) == Status::kOk && to.size() == from.length &&
+         move_directly(IBV_WR_RDMA_READ, to.data(), to.size(), from);
+}
+
+bool QpChannel::write_directly(std::span<const std::byte> from, RemoteSpan to) noexcept {
+  // It is only read.
+  return windows_.check(to, IBV_ACCESS_REMOTE_WRITE) == Status::kOk && from.size() == to.length &&
+         move_directly(IBV_WR_RDMA_WRITE, const_cast<std::byte*>(from.data()), from.size(), to);
+}
+
+bool QpChannel::move_directly(ibv_wr_opcode opcode, std::byte* local, std::size_t bytes, RemoteSpan remote) noexcept {
+  const nic::Direct* const now = direct();
+  if (now == nullptr || bytes > nic().limits().max_message) return false;
+  const auto move = opcode == IBV_WR_RDMA_READ ? now->read_plain : now->write_plain;
+  if (!move(qp(), local, 0, static_cast<std::uint32_t>(bytes), remote.address, remote.rkey)) return false;
+  went_directly(bytes);
+  return true;
 }
 
 void QpChannel::make_progress() noexcept {
