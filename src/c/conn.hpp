@@ -1,6 +1,7 @@
 // One connection of the C API: calls of any thread as operations that its loop's owner carries out.
 #pragma once
 
+#include "base/exclusive.hpp"
 #include "c/inbox.hpp"
 #include "c/runtime.hpp"
 #include "c/wire.hpp"
@@ -168,6 +169,10 @@ class Conn : private message::Handler {
   /// A transfer between registered memory and a window of the peer, by the thread that drives the connection and has
   /// nothing else to wait for. kAgain: that is not so, and `carry_out` is the way. \thread any
   [[nodiscard]] Status transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept;
+  /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
+  [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept;
+  [[nodiscard]] Status write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept;
+  [[nodiscard]] Status change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept;
   /// Starts a transfer between registered memory. kAgain: as many as Completions::kMost are under way or not taken.
   /// \thread any
   [[nodiscard]] Status start_transfer(const Request& request, std::uint64_t cookie, Deadline deadline) noexcept;
@@ -263,6 +268,9 @@ class Conn : private message::Handler {
   void undo() noexcept;
 
   [[nodiscard]] Status carry_out_here(Operation& operation, Deadline deadline) noexcept;
+  /// Calls `task`, which returns a Status, if nobody else drives the connection and nothing waits.
+  template <class Task>
+  [[nodiscard]] Status now(Task&& task) noexcept;
   /// Calls `task` where nothing else of the connection runs. kBusy, or as Poller::run.
   template <class Task>
   [[nodiscard]] Status run(Task&& task, Deadline deadline) noexcept;
@@ -374,7 +382,7 @@ class Conn : private message::Handler {
   std::atomic<bool> is_detached_{false};  ///< Set by Runtime::tell, where there is a thread.
   std::atomic<bool> is_set_up_{false};
   std::atomic<bool> is_live_{false};
-  std::atomic<bool> is_used_{false};  ///< With Driver::kCaller: a call is under way.
+  Exclusive used_;  ///< With Driver::kCaller: by the call that is under way.
   std::atomic<std::uint64_t> discarded_{0};
 };
 
@@ -383,9 +391,10 @@ Status Conn::run(Task&& task, Deadline deadline) noexcept {
   if (is_detached_.load(std::memory_order_acquire)) return reason_;
   if (!runtime_->is_driven_here()) return runtime_->poller().run(task, hand_over_by(deadline));
   const bool is_shared = runtime_->driver() == Driver::kCaller;
-  if (is_shared && is_used_.exchange(true, std::memory_order_acquire)) return Status::kBusy;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
   task();
-  if (is_shared) is_used_.store(false, std::memory_order_release);
+  if (mark != nullptr) Exclusive::leave(mark);
   return Status::kOk;
 }
 
