@@ -252,6 +252,10 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
   Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
   if (is_shared && mark == nullptr) return Status::kBusy;
+  if (is_done_directly(operation)) {
+    if (mark != nullptr) Exclusive::leave(mark);
+    return Status::kOk;
+  }
   start(operation);
   const auto is_done = [&] {
     runtime_->progress();

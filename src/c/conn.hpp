@@ -271,6 +271,8 @@ class Conn : private message::Handler {
   /// Calls `task`, which returns a Status, if nobody else drives the connection and nothing waits.
   template <class Task>
   [[nodiscard]] Status now(Task&& task) noexcept;
+  /// Carries out a transfer that no other is ahead of, where the NIC can do so at once. False: start it.
+  [[nodiscard]] bool is_done_directly(const Operation& operation) noexcept;
   /// Calls `task` where nothing else of the connection runs. kBusy, or as Poller::run.
   template <class Task>
   [[nodiscard]] Status run(Task&& task, Deadline deadline) noexcept;

@@ -120,6 +120,20 @@ void Conn::feed_takers() noexcept {
   }
 }
 
+// The bytes need no chunk of ours, and nobody but this call waits for them.
+bool Conn::is_done_directly(const Operation& operation) noexcept {
+  const bool is_transfer = operation.kind == Request::Kind::kRead || operation.kind == Request::Kind::kWrite;
+  if (!is_transfer || operation.local == Request::Local::kRegistered || operation.tells_peer ||
+      transfers_.first() != nullptr || reason_ != Status::kOk || is_detached_)
+    return false;
+  message::RemoteSpan remote;
+  if (remote_of(operation, remote) != Status::kOk || remote.length != operation.length) return false;
+  const Status status = operation.kind == Request::Kind::kRead
+                            ? channel_->read_now({operation.to, operation.length}, remote)
+                            : channel_->write_now({operation.from, operation.length}, remote);
+  return status == Status::kOk;
+}
+
 // --- carried out --------------------------------------------------------------------------------------------------
 
 void Conn::start_transfers() noexcept {
