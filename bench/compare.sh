@@ -107,7 +107,7 @@ measure() {
   next_port
   case $kind in
     pingpong | message | read | write) ours "$1" "$kind" "${amount[@]}" ;;
-    read-many) ours "$1" read "${amount[@]}" --clock-every 100 ;;
+    read-many | pingpong-many) ours "$1" "${kind%-many}" "${amount[@]}" --clock-every 100 ;;
     memcpy)
       perf memcpy "${amount[@]}" --cpu "$client_cpu"
       note "$1" "$(<"$work/one")" ;;

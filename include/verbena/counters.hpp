@@ -10,7 +10,9 @@ namespace verbena {
 /// What a polling thread did, for all its connections, since it was made. `Number` is a plain number in a snapshot.
 template <class Number>
 struct BasicCounters {
-  Number work_requests{};  ///< Send-queue work requests posted, or held for the next doorbell.
+  Number work_requests{};  ///< Send-queue work requests posted, or held for the next doorbell; and `direct` ones.
+  Number direct{};         ///< Of these, those of blocking calls that a NIC made of software carried out at once, in
+                           ///< the calling thread: without queue, doorbell and completion.
   Number doorbells{};      ///< ibv_post_send calls.
   Number completions{};    ///< Completions polled, receives included.
   Number inline_sends{};
@@ -25,6 +27,7 @@ struct BasicCounters {
   template <class Other>
   BasicCounters& operator+=(const BasicCounters<Other>& more) noexcept {
     work_requests += more.work_requests;
+    direct += more.direct;
     doorbells += more.doorbells;
     completions += more.completions;
     inline_sends += more.inline_sends;

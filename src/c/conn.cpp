@@ -250,8 +250,12 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
 
 Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
-  Exclusive::Mark* const used = is_shared ? use_.enter() : nullptr;
-  if (is_shared && used == nullptr) return Status::kBusy;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
+  if (is_done_directly(operation)) {
+    if (mark != nullptr) Exclusive::leave(mark);
+    return Status::kOk;
+  }
   start(operation);
   const auto is_done = [&] {
     runtime_->progress();
@@ -265,7 +269,7 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   if (!operation.is_done.load(std::memory_order_relaxed)) cancel(operation);
   // Bounded by the drain.
   if (!operation.is_done.load(std::memory_order_relaxed)) (void)runtime_->loop().wait_until(is_done, Deadline::never());
-  if (is_shared) Exclusive::leave(used);
+  if (mark != nullptr) Exclusive::leave(mark);
   return operation.status;
 }
 
