@@ -14,15 +14,6 @@
 
 namespace verbena::host {
 
-const char* to_string(PollerWait wait) noexcept {
-  switch (wait) {
-    case PollerWait::kSpin: return "spin";
-    case PollerWait::kAdaptive: return "adaptive";
-    case PollerWait::kEvent: return "event";
-  }
-  return "unknown";
-}
-
 unsigned Placement::cores() const noexcept {
   return static_cast<unsigned>(
       std::ranges::count_if(pollers, [](const auto& poller) { return poller.core.has_value(); }));
@@ -122,7 +113,7 @@ class Planner {
   }
 
   [[nodiscard]] bool is_pinning() const noexcept {
-    return request_.pin == Pin::kYes && request_.wait != PollerWait::kEvent && !is_one_cpu();
+    return request_.pin == Pin::kYes && request_.wait != WaitPolicy::kEvent && !is_one_cpu();
   }
 
   /// Of one core with two hyper-threads, one may poll and leave the other to everybody else.
@@ -165,7 +156,7 @@ class Planner {
   }
 
   void place_nowhere() {
-    PollerWait wait = PollerWait::kEvent;
+    WaitPolicy wait = WaitPolicy::kEvent;
     // Nobody asked for cores of one's own: the scheduler shares them out, unless there is but one.
     if (request_.pin == Pin::kNo && !is_one_cpu()) wait = request_.wait;
     std::optional<unsigned> node;
@@ -193,7 +184,7 @@ class Planner {
     } else if (request_.pin == Pin::kNo) {
       say("{} {} by the policy `{}`, and the scheduler chooses the cores: pinning is off.", who, verb,
           to_string(poller.wait));
-    } else if (request_.wait == PollerWait::kEvent) {
+    } else if (request_.wait == WaitPolicy::kEvent) {
       say("{} {} by the policy `event`, as asked for, which needs no core of its own.", who, verb);
     } else if (is_short_of_time_) {
       say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, of which one is for all else.",

@@ -539,6 +539,48 @@ TEST(KvServer, RefusesOptionsThatCannotWork) {
   EXPECT_TRUE(refused([](ServerOptions& o) { o.grace = 0ms; }));
 }
 
+/// Both ends of a store wait by `wait`, whatever `spin` says, and the client asks `requests` times.
+void ask_by(WaitPolicy wait, std::chrono::microseconds spin, unsigned requests, Counters& server_did,
+            Counters& client_did) {
+  ServerOptions options = small_server();
+  options.wait = wait;
+  options.spin = spin;
+  const auto server = start(options);
+  ASSERT_TRUE(server);
+  const std::string_view described = server->description();
+  if (wait == WaitPolicy::kSpin && described.find("there is one cpu") != std::string_view::npos)
+    GTEST_SKIP() << "with one cpu no worker spins: " << described;
+  ClientOptions mine = client_options(*server);
+  mine.wait = wait;
+  mine.spin = spin;
+  const auto client = connect(mine);
+  ASSERT_TRUE(client);
+  for (unsigned i = 0; i < requests; ++i) ASSERT_EQ(client->put(key_of("key"), bytes_of("value")).status, Status::kOk);
+  // The worker is idle now, and waits.
+  EXPECT_TRUE(eventually([&] {
+    return wait == WaitPolicy::kEvent ? server->counters().sleeps > requests / 2
+                                      : server->counters().empty_polls > 10'000;
+  }));
+  server_did = server->counters();
+  client_did = client->counters();
+}
+
+TEST(KvWait, SpinNeverSleeps) {
+  Counters server, client;
+  ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kSpin, 0us, 200, server, client));
+  EXPECT_EQ(server.sleeps, 0u);
+  EXPECT_EQ(client.sleeps, 0u);
+}
+
+TEST(KvWait, EventHardlyPolls) {
+  constexpr unsigned kRequests = 200;
+  Counters server, client;
+  ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kEvent, 1s, kRequests, server, client));
+  // A wait polls, arms and polls again, and what wakes it may be no completion; so may the waits of set-up.
+  EXPECT_LT(server.empty_polls, 8 * kRequests);
+  EXPECT_LT(client.empty_polls, 8 * kRequests);
+}
+
 TEST(KvServer, TellsAnAddressInUse) {
   const auto first = start(small_server());
   ASSERT_TRUE(first);
@@ -547,6 +589,14 @@ TEST(KvServer, TellsAnAddressInUse) {
   const auto second = Server::start(options);
   ASSERT_FALSE(second);
   EXPECT_NE(std::string(second.error().text()), "");
+}
+
+TEST(KvClient, RefusesAPolicyThatIsNone) {
+  ClientOptions options = client_options(1);
+  options.wait = WaitPolicy{3};
+  const auto client = Client::connect(options);
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().status(), Status::kBadArgument);
 }
 
 TEST(KvClient, NobodyThere) {
