@@ -112,6 +112,7 @@ std::string complete(CommandLine& line, const CLI::App& command, const PerfTestF
 
 void add_test(CLI::App& app, CommandLine& line, const PerfTestFacts& facts) {
   CLI::App& command = *app.add_subcommand(facts.name, facts.what);
+  if (facts.also != nullptr) command.alias(facts.also);
   PerfArguments& perf = line.perf;
   if (facts.has_size()) add_size(command, line, facts);
   add_counts(command, perf, facts);
