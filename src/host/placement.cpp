@@ -70,6 +70,8 @@ class Planner {
         plural(topology_.node_count()));
     if (std::ranges::any_of(topology_.cores(), [](const Core& core) { return core.threads_there > 1; }))
       say("Cores have hyper-threads: one thread of a core polls, the others stay free of pollers.");
+    const auto [slowest, fastest] = std::ranges::minmax(topology_.cores(), {}, &Core::speed);
+    if (slowest.speed != fastest.speed) say("Cores are of several kinds: pollers take the fastest first.");
     if (const auto quota = topology_.quota_percent())
       say("The cgroup grants the time of {}.{:02} cpus.", *quota / 100, *quota % 100);
     if (topology_.node_count() > 1 && !topology_.can_bind_memory() && request_.pin == Pin::kYes)
@@ -107,7 +109,8 @@ class Planner {
       say("Core{} of cpu{} {} {} claimed already.", plural(taken.size()), plural(taken.size()), list(taken),
           taken.size() == 1 ? "is" : "are");
     std::ranges::sort(free, [&](const Core& a, const Core& b) {
-      return std::tuple(distance(a), b.node, b.package, b.cpu) < std::tuple(distance(b), a.node, a.package, a.cpu);
+      return std::tuple(b.speed, distance(a), b.node, b.package, b.cpu) <
+             std::tuple(a.speed, distance(b), a.node, a.package, a.cpu);
     });
     return free;
   }

@@ -41,11 +41,12 @@ struct Placement {
   [[nodiscard]] unsigned cores() const noexcept;
 };
 
-/// Pollers get cores of their own: near the device first, then on its socket, then elsewhere; from the last core down,
-/// because the first ones usually take the interrupts; one hardware thread of a core. There are never more of them than
-/// free cores or than the cgroup's processor time feeds with one cpu's time to spare, and where two cores or more are
-/// free one is left to the application that wants it. A poller without a core waits for events, as all do where there
-/// is one cpu (hardware thread). Arenas are on the node of their poller. Errors: kBadArgument (pollers). \thread any
+/// Pollers get cores of their own: the fastest kind first where there are several, and of a kind near the device first,
+/// then on its socket, then elsewhere; from the last core down, because the first ones usually take the interrupts; one
+/// hardware thread of a core. There are never more of them than free cores or than the cgroup's processor time feeds
+/// with one cpu's time to spare, and where two cores or more are free one is left to the application that wants it. A
+/// poller without a core waits for events, as all do where there is one cpu (hardware thread). Arenas are on the node
+/// of their poller. Errors: kBadArgument (pollers). \thread any
 /// \alloc setup
 [[nodiscard]] Result<Placement> plan_placement(const Topology& topology, const PlacementRequest& request);
 

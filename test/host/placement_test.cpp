@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -67,6 +68,23 @@ std::vector<unsigned> cpus_of(const Placement& plan) {
 }
 
 using Cpus = std::vector<unsigned>;
+
+TEST(Placement, FastCoresOfAHybridProcessorComeFirst) {
+  const auto topology = Topology::describe({.xml = test::hybrid_machine(), .mask = cpus(0, 7)});
+  ASSERT_OK(topology);
+  ASSERT_EQ(topology->cores().size(), 6U);
+  // One thread of each fast core, then the others from the last one down; one is the application's.
+  const Placement plan = planned(*topology, {.pollers = 6});
+  EXPECT_EQ(cpus_of(plan), (Cpus{2, 0, 7, 6, 5}));
+  EXPECT_TRUE(says(plan, "Cores are of several kinds: pollers take the fastest first.")) << words_of(plan);
+  // Those are claimed, or outside the mask.
+  EXPECT_EQ(cpus_of(planned(*topology, {.pollers = 1, .claimed = std::array{0U, 2U}})), Cpus{7});
+  const auto frugal = Topology::describe({.xml = test::hybrid_machine(), .mask = cpus(4, 7)});
+  ASSERT_OK(frugal);
+  const Placement alike = planned(*frugal, {.pollers = 2});
+  EXPECT_EQ(cpus_of(alike), (Cpus{7, 6}));
+  EXPECT_FALSE(says(alike, "kinds")) << words_of(alike);
+}
 
 TEST(Placement, TwoSocketsFillTheDevicesNodeFirst) {
   const auto topology = machine(test::kTwoPlainSockets, cpus(0, 7));
