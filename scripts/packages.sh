@@ -1,8 +1,8 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
-# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric and
-# gnuplot: what bench/compare.sh can do without.
+# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric
+# and gnuplot: what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 

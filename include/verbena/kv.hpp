@@ -5,6 +5,7 @@
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
 #include <verbena/transport.hpp>
+#include <verbena/wait_policy.hpp>
 
 #include <sys/types.h>
 
@@ -41,9 +42,12 @@ struct ServerOptions {
   std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
   std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 256 bytes.
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
-  std::chrono::microseconds spin{50};    ///< A worker without work polls this long before it sleeps. 0 to 1 s.
-  bool pin_workers = true;               ///< Workers take cores of their own while there are some. false: none does.
-  std::vector<uid_t> allowed_uids{};     ///< Users besides the server's own whose processes may connect.
+  /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
+  /// kEvent no worker takes one.
+  WaitPolicy wait = WaitPolicy::kAdaptive;
+  std::chrono::microseconds spin{50};  ///< By kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
+  bool pin_workers = true;             ///< Workers take cores of their own while there are some. false: none does.
+  std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
 };
 
 /// Counts of a server since its start, or as they are now.
@@ -96,7 +100,8 @@ struct ClientOptions {
   std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
   unsigned depth = 32;  ///< Operations in flight. 1 to the server's depth (the smaller counts).
   std::size_t buffer_bytes = std::size_t{4} << 20;  ///< Registered memory for `allocate`. 0 to 1 TiB.
-  std::chrono::microseconds spin{200};              ///< A blocked call polls this long before it sleeps.
+  WaitPolicy wait = WaitPolicy::kAdaptive;          ///< Of a blocked call.
+  std::chrono::microseconds spin{200};              ///< By kAdaptive a blocked call polls this long before it sleeps.
   std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
 };
 

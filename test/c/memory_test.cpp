@@ -1,8 +1,6 @@
 // Registered memory, windows, atomics and physical addresses of the C API.
 #include "fixture.hpp"
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -171,29 +169,6 @@ TEST_F(RdmaMemoryApi, WhatIsWrongIsRefusedAndTheConnectionGoesOn) {
   EXPECT_EQ(rdmaConnDeregMem(conn, mine), RDMA_OK);
   EXPECT_EQ(rdmaSyncReadSignaled(conn, local, mine->lkey, remote, theirs->rkey, 8), RDMA_ERR_LOCAL_ACCESS);
   EXPECT_EQ(rdmaConnIsConnected(conn), 1);
-}
-
-TEST_F(RdmaMemoryApi, ATransferMayBeLongerThanTwoGigabytes) {
-  if (!is_soft_under_test()) GTEST_SKIP() << "pins and copies gigabytes on an emulated cpu";
-  constexpr std::size_t kLength = (std::size_t{2} << 30) + 4096;
-  // Untouched pages on both sides but for the ends: the same page of zeros.
-  void* const from = mmap(nullptr, kLength, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  ASSERT_NE(from, MAP_FAILED);
-  const RdmaMemory* const theirs = rdmaConnRegister(peer, from, kLength, RDMA_ACCESS_REMOTE_READ);
-  ASSERT_NE(theirs, nullptr) << rdmaErrorDetail();
-  static_cast<std::byte*>(from)[kLength - 1] = std::byte{7};
-  const RdmaMemory* const mine = make(conn, 64, 1);
-  EXPECT_EQ(
-      rdmaSyncReadSignaled(conn, address_of(mine->addr), mine->lkey, address_of(from) + kLength - 64, theirs->rkey, 64),
-      RDMA_OK)
-      << rdmaErrorDetail();
-  EXPECT_EQ(bytes_of(mine)[63], std::byte{7});
-  // More than the window has, and more than what is registered here.
-  EXPECT_EQ(rdmaSyncReadSignaled(conn, address_of(mine->addr), mine->lkey, address_of(from), theirs->rkey,
-                                 static_cast<std::uint32_t>(kLength)),
-            RDMA_ERR_LOCAL_ACCESS);
-  EXPECT_EQ(rdmaConnDeregMem(peer, theirs), RDMA_OK);
-  munmap(from, kLength);
 }
 
 TEST_F(RdmaMemoryApi, AtomicsChangeWordsOfThePeer) {
