@@ -109,7 +109,7 @@ measure() {
   case $kind in
     plain-*) ours "$1" "${kind#plain-}" "${amount[@]}" ;;
     pingpong | message | read | write | pa-read | pa-write) ours "$1" "$kind" "${amount[@]}" ;;
-    read-many) ours "$1" read "${amount[@]}" --clock-every 100 ;;
+    read-many | pingpong-many) ours "$1" "${kind%-many}" "${amount[@]}" --clock-every 100 ;;
     memcpy)
       perf memcpy "${amount[@]}" --cpu "$client_cpu"
       note "$1" "$(<"$work/one")" ;;

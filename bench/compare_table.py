@@ -41,7 +41,7 @@ class Row:
 
 
 ROWS = (
-    Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong:8', 'line', 'ns', 1.15),
+    Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong-many:8', 'line', 'ns', 1.15),
     Row('write', 'write 8 B seen by a polling peer, one way, to UCX ucp_put_lat', 'pingpong:8', 'ucp_put_lat:8', 'ns',
         1.0),
     Row('message', 'message 8 B, one way, to UCX ucp_am_lat', 'message:8', 'ucp_am_lat:8', 'ns', 0.7),

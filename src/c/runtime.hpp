@@ -1,6 +1,7 @@
 // What connections run on: a NIC, its protection domain, and a loop, with a thread of its own or driven by callers.
 #pragma once
 
+#include "c/registry.hpp"
 #include "engine/poller.hpp"
 #include "host/placement.hpp"
 #include "link/fabric.hpp"
@@ -12,6 +13,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace verbena::c {
@@ -40,6 +42,8 @@ class Runtime final : private engine::Duty {
 
   [[nodiscard]] link::Fabric& fabric() noexcept { return *fabric_; }
   [[nodiscard]] ibv_pd* pd() noexcept { return pd_.get(); }
+  /// \thread any
+  [[nodiscard]] Registry& registry() noexcept { return *registry_; }
   [[nodiscard]] engine::Poller& poller() noexcept { return *poller_; }
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
   [[nodiscard]] Driver driver() const noexcept { return driver_; }
@@ -69,6 +73,9 @@ class Runtime final : private engine::Duty {
   [[nodiscard]] bool wait_for(IsSet&& is_set, Deadline deadline) noexcept {
     constexpr std::chrono::hours kLongest{24 * 365};
     std::unique_lock lock(mutex_);
+    // Asking only: a wait that is over before it begins would still go to the kernel, with the timer's slack.
+    if (is_set()) return true;
+    if (deadline.passed()) return false;
     if (!deadline.is_never())
       return told_.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.left(), kLongest), is_set);
     told_.wait(lock, is_set);
@@ -88,6 +95,7 @@ class Runtime final : private engine::Duty {
   const Driver driver_;
   std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
+  std::optional<Registry> registry_;
   host::HeldPlacement placement_;  ///< The thread's core is this runtime's while it lives.
   std::unique_ptr<engine::Poller> poller_;
   // Owner's, each with a capacity of max_connections.

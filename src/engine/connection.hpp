@@ -197,7 +197,8 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
  protected:
-  explicit Connection(CompletionLoop& loop) noexcept : loop_(loop), counters_(loop.counters_) {}
+  explicit Connection(CompletionLoop& loop) noexcept
+      : loop_(loop), counters_(loop.counters_), direct_(loop.nic_.direct()) {}
   virtual ~Connection();
 
   /// Batches: from `hold` to as many calls of `release`, work requests wait for one doorbell. It rings at `flush`, at
@@ -234,6 +235,21 @@ class Connection {
   [[nodiscard]] ibv_qp* qp() const noexcept { return qp_.get(); }
   [[nodiscard]] BasicCounters<Count>& count() const noexcept { return counters_; }
   [[nodiscard]] std::uint32_t max_inline() const noexcept { return max_inline_; }
+  /// The NIC's way past its queues, for a blocking call that nothing waiting for its doorbell is ahead of; or null. Not
+  /// after a failure, which may have destroyed the QP.
+  [[nodiscard]] const nic::Direct* direct() const noexcept {
+    return held_count_ == 0 && reason_ == Status::kOk ? direct_ : nullptr;
+  }
+  /// Counts an operation that went that way. Every so many the loop is polled: who calls nothing else has its peers'
+  /// messages taken and its failures noticed all the same.
+  void went_directly(std::uint64_t bytes) noexcept {
+    ++counters_.work_requests;
+    counters_.bytes += bytes;
+    if (++counters_.direct % kDirectPerPoll == 0) [[unlikely]] {
+      const CompletionLoop::Blocked blocked(loop_);
+      loop_.poll();
+    }
+  }
 
   /// Work requests that can be posted, the reserve excluded.
   [[nodiscard]] std::uint32_t send_room() const noexcept {
@@ -308,6 +324,7 @@ class Connection {
  private:
   friend class CompletionLoop;
   enum class Place : std::uint8_t { kOutside, kMailbox, kTable };
+  static constexpr std::uint64_t kDirectPerPoll = 16;
 
   /// One call of ibv_post_send.
   bool ring(ibv_send_wr& first) noexcept {
@@ -335,6 +352,7 @@ class Connection {
 
   CompletionLoop& loop_;
   BasicCounters<Count>& counters_;
+  const nic::Direct* direct_;
   nic::Qp qp_;
   link::Lifeline lifeline_;    ///< Ends before the QP does.
   std::uint32_t posted_ = 0;   ///< Work requests posted, cumulative; wraps.

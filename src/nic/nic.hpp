@@ -98,6 +98,23 @@ struct Grant {
   ibv_gid gid{};
 };
 
+/// One-sided operations that a NIC made of software carries out in the calling thread, past its queues: what posting
+/// and polling would come to when nothing is ahead of them. True: it is done. False: it is something else, or wrong,
+/// and nothing has happened; post it, and the completion will tell. What was posted before is executed, but perhaps not
+/// polled yet. \thread owner of the QP  \alloc none
+struct Direct {
+  using Move = bool (*)(ibv_qp* qp, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+                        std::uint32_t rkey) noexcept;
+  Move read = nullptr;
+  Move write = nullptr;  ///< Up to the QP's max_inline without a look at the lkey, as a request with IBV_SEND_INLINE.
+  /// Of local memory that need not be registered; without a look at the lkey.
+  Move read_plain = nullptr;
+  Move write_plain = nullptr;
+  /// `opcode` is IBV_WR_ATOMIC_FETCH_AND_ADD (of `operand`) or IBV_WR_ATOMIC_CMP_AND_SWP (`operand` to `swap`).
+  bool (*atomic)(ibv_qp* qp, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap, std::uint64_t remote,
+                 std::uint32_t rkey, std::uint64_t& old) noexcept = nullptr;
+};
+
 class Nic {
  public:
   virtual ~Nic() = default;
@@ -111,6 +128,8 @@ class Nic {
   /// The GID that peers are told.
   [[nodiscard]] virtual const ibv_gid& gid() const noexcept = 0;
   [[nodiscard]] virtual ibv_context* context() noexcept = 0;
+  /// All of it, or null for a NIC that has queues only.
+  [[nodiscard]] virtual const Direct* direct() const noexcept { return nullptr; }
 
   // Control plane. Every call: \thread any  \alloc setup. Errors besides those named: kLimit, kNoMemory, kDevice.
 

@@ -108,7 +108,14 @@ Status PerfLane::probe() noexcept {
 
 // The last byte of a write lands last, and no two rounds that follow each other have the same.
 Status PerfLane::write_mark(std::uint64_t round, Deadline deadline) noexcept {
-  own_.data()[run_.bytes - 1] = static_cast<std::byte>(round);
+  std::byte* const end = own_.data() + run_.bytes;
+  if (run_.bytes >= sizeof round) {
+    // A whole word: a load of eight bytes, of which one was just stored, waits until the store is in the cache.
+    const std::uint64_t word = round << 56;
+    std::memcpy(end - sizeof word, &word, sizeof word);
+  } else {
+    end[-1] = static_cast<std::byte>(round);
+  }
   return write(deadline);
 }
 

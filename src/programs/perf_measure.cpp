@@ -19,10 +19,10 @@ namespace {
 
 engine::Counters combine(const engine::Counters& a, const engine::Counters& b, auto&& operation) noexcept {
   using engine::Counters;
-  constexpr std::array kMembers{&Counters::work_requests, &Counters::doorbells,       &Counters::completions,
-                                &Counters::inline_sends,  &Counters::receive_refills, &Counters::empty_polls,
-                                &Counters::sleeps,        &Counters::quarantined,     &Counters::bytes,
-                                &Counters::strays,        &Counters::keepalives};
+  constexpr std::array kMembers{&Counters::work_requests, &Counters::direct,       &Counters::doorbells,
+                                &Counters::completions,   &Counters::inline_sends, &Counters::receive_refills,
+                                &Counters::empty_polls,   &Counters::sleeps,       &Counters::quarantined,
+                                &Counters::bytes,         &Counters::strays,       &Counters::keepalives};
   Counters combined;
   for (const auto member : kMembers) combined.*member = operation(a.*member, b.*member);
   return combined;
@@ -113,22 +113,39 @@ class LaneRun {
     }
   }
 
-  /// One reading of the clock a group of rounds, which ends one and begins the next.
+  /// One reading of the clock a group of rounds, which ends one and begins the next. What it came to is noted, and
+  /// recorded some groups later, outside of what is timed: a store to a bucket that is not in the cache would delay the
+  /// next round's stores, which other cores see in order.
   template <class Round, class Record>
   Status measure_rounds(std::uint64_t count, Round&& round, Record&& record) noexcept {
+    std::array<std::uint64_t, 64> noted;
+    std::size_t notes = 0;
+    std::uint64_t group = arguments_.clock_every;
+    const auto record_noted = [&]() noexcept {
+      for (std::size_t i = 0; i < notes; ++i) record(noted[i] * kPerfTick / group);
+      notes = 0;
+    };
     std::uint64_t start = ticks_now();
-    for (std::uint64_t left = count; left != 0;) {
-      const std::uint64_t group = std::min(left, arguments_.clock_every);
+    for (std::uint64_t left = count; left != 0; left -= group) {
+      if (left < group) {  // The last.
+        record_noted();
+        group = left;
+        start = ticks_now();
+      }
       const Deadline deadline = lane_.patience().from(start);
       for (std::uint64_t i = 0; i < group; ++i) {
         if (const Status status = round(done_ + 1, deadline); status != Status::kOk) return status;
         ++done_;
       }
       const std::uint64_t now = ticks_now();
-      record((now - start) * kPerfTick / group);
+      noted[notes++] = now - start;
       start = now;
-      left -= group;
+      if (notes == noted.size()) {
+        record_noted();
+        start = ticks_now();
+      }
     }
+    record_noted();
     return Status::kOk;
   }
 

@@ -30,10 +30,10 @@ std::string work_text(const PerfResult& result) {
     return static_cast<double>(count) / static_cast<double>(result.operations);
   };
   return fmt::format(
-      "{:.2f} work requests ({:.2f} inline), {:.2f} doorbells, {:.2f} completions, {:.2f} empty polls, "
+      "{:.2f} work requests ({:.2f} inline, {:.2f} direct), {:.2f} doorbells, {:.2f} completions, {:.2f} empty polls, "
       "{} sleeps",
-      each(w.work_requests), each(w.inline_sends), each(w.doorbells), each(w.completions), each(w.empty_polls),
-      w.sleeps);
+      each(w.work_requests), each(w.inline_sends), each(w.direct), each(w.doorbells), each(w.completions),
+      each(w.empty_polls), w.sleeps);
 }
 
 std::string latency_text(const PerfResult& result) {
@@ -199,9 +199,10 @@ std::string perf_json(const PerfResult& result) {
                       latency_json(result), idle_json(result), result.clock_ns, result.seconds, result.operations);
   text += fmt::format(R"("operations_per_s":{:.1f},"bytes_per_s":{:.0f},"memory_bytes_per_s":{:.0f},)",
                       result.operations_per_s(), result.bytes_per_s(), result.memory_bytes_per_s);
-  text += fmt::format(
-      R"("work":{{"requests":{},"doorbells":{},"inline":{},"completions":{},"empty_polls":{},"sleeps":{}}},)",
-      w.work_requests, w.doorbells, w.inline_sends, w.completions, w.empty_polls, w.sleeps);
+  text +=
+      fmt::format(R"("work":{{"requests":{},"direct":{},"doorbells":{},"inline":{},"completions":{},"empty_polls":{},)"
+                  R"("sleeps":{}}},)",
+                  w.work_requests, w.direct, w.doorbells, w.inline_sends, w.completions, w.empty_polls, w.sleeps);
   return text + fmt::format("\"environment\":{{{}}}}}\n", environment_members(result.environment));
 }
 

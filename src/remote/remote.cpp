@@ -176,10 +176,16 @@ Status Link::check(const RemoteSpan& span, std::uint32_t access) noexcept {
   return windows_.check(span, access);
 }
 
-// Everything of one work request in one function: a blocking read of eight bytes is two hundred instructions, and each
-// call of a function between them would be ten more.
+// Everything of one work request in one function: each call of a function more would be ten instructions.
 inline Status Link::transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey, std::uint32_t bytes,
                                    std::uint64_t remote, std::uint32_t rkey, Deadline deadline) noexcept {
+  if (const nic::Direct* const now = direct(); now != nullptr) {
+    const auto move = opcode == IBV_WR_RDMA_READ ? now->read : now->write;
+    if (move(qp(), local, lkey, bytes, remote, rkey)) [[likely]] {
+      went_directly(bytes);
+      return Status::kOk;
+    }
+  }
   if (send_room() == 0 || loop().in_handler()) [[unlikely]]
     if (const Status room = wait_for_room(deadline); room != Status::kOk) return room;
   sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local), .length = bytes, .lkey = lkey};
@@ -257,6 +263,13 @@ Status Link::read(std::span<std::byte> to, RemoteSpan from, Deadline deadline) n
   if (const Status checked = check(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) return checked;
   for (std::uint64_t done = 0; done < from.length;) {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(from.length - done, options_.bounce_bytes));
+    if (const nic::Direct* const now = direct(); now != nullptr) {
+      if (now->read_plain(qp(), to.data() + done, 0, bytes, from.address + done, from.rkey)) [[likely]] {
+        went_directly(bytes);
+        done += bytes;
+        continue;
+      }
+    }
     std::uint32_t slot = kNoSlot;
     if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
     // After the last wait: a handler that was called meanwhile may have posted by the same request.
@@ -280,6 +293,14 @@ Status Link::write(std::span<const std::byte> from, RemoteSpan to, Deadline dead
   if (const Status checked = check(to, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) return checked;
   for (std::size_t done = 0; done < from.size();) {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(from.size() - done, options_.bounce_bytes));
+    if (const nic::Direct* const now = direct(); now != nullptr) {
+      auto* const local = const_cast<std::byte*>(from.data() + done);  // Is only read.
+      if (now->write_plain(qp(), local, 0, bytes, to.address + done, to.rkey)) [[likely]] {
+        went_directly(bytes);
+        done += bytes;
+        continue;
+      }
+    }
     std::uint32_t slot = kNoSlot;
     if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
     const bool is_inline = bytes <= max_inline();
@@ -329,6 +350,12 @@ ibv_send_wr& Link::prepare(const Change& change, RemoteWord word, std::byte* res
 
 Status Link::atomic(const Change& change, RemoteWord word, std::uint64_t& old, Deadline deadline) noexcept {
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  if (const nic::Direct* const now = direct(); now != nullptr) {
+    if (now->atomic(qp(), change.opcode, change.compare_add, change.swap, word.address, word.rkey, old)) [[likely]] {
+      went_directly(sizeof old);
+      return Status::kOk;
+    }
+  }
   std::uint32_t slot = kNoSlot;
   if (const Status taken = take_slot(slot, deadline); taken != Status::kOk) return taken;
   const Status status = run(prepare(change, word, bounce(slot)), slot, deadline);

@@ -183,6 +183,10 @@ class Link final : private engine::Connection {
   [[nodiscard]] std::unexpected<Error> gone(const char* call) const noexcept;
   /// What stands against starting one more operation of `pieces` work requests.
   [[nodiscard]] Status room_for(std::uint64_t pieces, bool is_read) const noexcept;
+  /// The NIC's way past its queues, for a blocking call that no started operation is ahead of; or null.
+  [[nodiscard]] const nic::Direct* direct() const noexcept {
+    return started_ == completed_ && !loop().in_handler() ? Connection::direct() : nullptr;
+  }
   [[gnu::always_inline]] Status transfer_piece(ibv_wr_opcode opcode, std::byte* local, std::uint32_t lkey,
                                                std::uint32_t bytes, std::uint64_t remote, std::uint32_t rkey,
                                                Deadline deadline) noexcept;

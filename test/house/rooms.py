@@ -7,7 +7,7 @@ import sys
 
 from report import Report
 
-ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'remote', 'message', 'kv', 'c', 'programs']
+ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'remote', 'message', 'kv', 'c', 'cxx', 'programs']
 
 # A public header belongs to the lowest room that may include it: the one that implements it.
 PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'base', 'transport': 'link', 'kv': 'kv',

@@ -343,7 +343,7 @@ constexpr const char* kSchema =
     " \"cpu\", \"cpus\", \"endpoint\", \"environment\", \"idle\", \"in_flight\", \"iterations\", \"latency\","
     " \"memory_bytes_per_s\", \"nic\", \"operations\", \"operations_per_s\", \"path\", \"seconds\", \"test\","
     " \"threads\", \"wait\", \"warm_up\", \"work\"],"
-    "sorted(data[\"work\"]) == [\"completions\", \"doorbells\", \"empty_polls\", \"inline\", \"requests\","
+    "sorted(data[\"work\"]) == [\"completions\", \"direct\", \"doorbells\", \"empty_polls\", \"inline\", \"requests\","
     " \"sleeps\"],"
     "data[\"bytes_per_s\"] > 0 and data[\"operations_per_s\"] > 0 and data[\"seconds\"] > 0,"
     "data[\"environment\"][\"cores\"] > 0";
@@ -449,7 +449,9 @@ TEST(PerfRun, ABlockingCallIsOneRequestAndOneCompletion) {
   for (const char* const test : tests) {
     const Ran ran = test::run_kv({test, "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--json"});
     ASSERT_TRUE(ended(ran, 0)) << test;
-    EXPECT_EQ(test::from_json(ran.out, "[data[\"work\"][k] for k in (\"requests\", \"doorbells\", \"completions\")]"),
+    EXPECT_EQ(test::from_json(ran.out,
+                              "[data[\"work\"][\"requests\"]] + [data[\"work\"][k] + data[\"work\"][\"direct\"]"
+                              " for k in (\"doorbells\", \"completions\")]"),
               "[100, 100, 100]")
         << test;
   }

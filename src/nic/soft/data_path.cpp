@@ -390,6 +390,24 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
   return Ran::kDone;
 }
 
+/// On a word that is mapped here. False: it is not, or the access would be refused; nothing has happened.
+inline bool change_word(SoftQp& qp, const RemoteQp& remote, ibv_wr_opcode opcode, std::uint64_t operand,
+                        std::uint64_t swap, std::uint64_t address, std::uint32_t rkey, std::uint64_t& old) noexcept {
+  const AccessGuard guard(qp);
+  std::byte* const at = remote_address(remote, address, rkey, sizeof old, IBV_ACCESS_REMOTE_ATOMIC);
+  if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % sizeof old != 0) [[unlikely]]
+    return false;
+  std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
+  if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    old = word.fetch_add(operand, std::memory_order_seq_cst);
+  } else {
+    std::uint64_t seen = operand;
+    word.compare_exchange_strong(seen, swap, std::memory_order_seq_cst);
+    old = seen;
+  }
+  return true;
+}
+
 Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   std::byte* result = nullptr;
   if (wr.num_sge == 1 && wr.sg_list[0].length == 8) result = local_address(qp, wr.sg_list[0], IBV_ACCESS_LOCAL_WRITE);
@@ -402,24 +420,9 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
     publish_error(qp, remote, SlotKind::kRemoteError);
     return refuse(qp, wr, sq_index, IBV_WC_REM_INV_REQ_ERR, Status::kRemoteInvalid);
   }
-  bool refused = false;
   std::uint64_t old = 0;
-  {
-    const AccessGuard guard(qp);
-    std::byte* at = remote_address(remote, address, wr.wr.atomic.rkey, 8, IBV_ACCESS_REMOTE_ATOMIC);
-    if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % 8 != 0) [[unlikely]] {
-      refused = true;
-    } else {
-      std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
-      if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-        old = word.fetch_add(wr.wr.atomic.compare_add, std::memory_order_seq_cst);
-      } else {
-        old = wr.wr.atomic.compare_add;
-        word.compare_exchange_strong(old, wr.wr.atomic.swap, std::memory_order_seq_cst);
-      }
-    }
-  }
-  if (refused) {
+  if (!change_word(qp, remote, wr.opcode, wr.wr.atomic.compare_add, wr.wr.atomic.swap, address, wr.wr.atomic.rkey,
+                   old)) {
     const auto ended = run_outside(qp, remote, wr, false, sq_index, &old);
     if (ended) return *ended;
   }
@@ -753,6 +756,22 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
+/// A whole SEND in its slot, for a receive of one segment. False: it is something else, or wrong; nothing has happened.
+inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
+  const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
+  if (!is_whole || qp.rx_open || qp.rq_done == qp.rq_posted || view.length > kSlotPayload) return false;
+  const std::size_t slot = qp.rq_done & qp.receive_mask;
+  const ReceiveWqe& receive = qp.receives[slot];
+  const ibv_sge& sge = qp.receive_sges[slot * qp.max_recv_sge];
+  if (receive.sge_count != 1 || view.length > receive.capacity) return false;
+  std::byte* const to = local_address(*qp.nic, qp.receive_pd, sge, IBV_ACCESS_LOCAL_WRITE);
+  if (to == nullptr) return false;
+  std::memcpy(to, qp.rx.payload(view), view.length);
+  push(*qp.rcq, qp, {.wr_id = receive.wr_id, .opcode = IBV_WC_RECV, .bytes = view.length});
+  end_receive(qp);
+  return true;
+}
+
 /// A QP whose peer rings the bell has received. The event of an armed CQ comes from messages after the arming only, and
 /// only the first: if the bell has rung, the CQ has had its event (which waits on the channel) and is not armed any
 /// more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state only.
@@ -776,7 +795,7 @@ inline bool receive(SoftQp& qp) noexcept {
     return false;  // They are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
-    if (!receive_one(qp, view)) return true;
+    if (!receive_small(qp, view) && !receive_one(qp, view)) return true;
     qp.rx.advance();
   }
   qp.rx.publish_progress(qp.own->consumer.consumed);
@@ -962,36 +981,120 @@ inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
   return remote;
 }
 
-/// A READ or WRITE of one segment between memory that is mapped on both sides: what `validate`, `run` and the rest come
-/// to then, with each look once. False: it is something else, or wrong; nothing has happened.
+/// What a READ or WRITE of one segment is about.
+struct Move {
+  std::byte* here;  ///< Null where its key does not hold.
+  std::uint32_t bytes;
+  bool is_read;
+  std::uint64_t remote;
+  std::uint32_t rkey;
+};
+
+/// A READ or WRITE between memory that is mapped on both sides: what `validate`, `run` and the rest come to then, with
+/// each look once. False: it is something else, or wrong; nothing has happened.
+[[gnu::always_inline]] inline bool move_now(SoftQp& qp, const RemoteQp& remote, const Move& move) noexcept {
+  if (move.here == nullptr || move.bytes - 1 >= kMaxMessage || (move.is_read && qp.qp_type == IBV_QPT_UC)) return false;
+  const AccessGuard guard(qp);
+  std::byte* const there = remote_address(remote, move.remote, move.rkey, move.bytes,
+                                          move.is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+  if (there == nullptr) [[unlikely]]
+    return false;
+  copy_whole(move.is_read ? move.here : there, move.is_read ? there : move.here, move.bytes);
+  return true;
+}
+
 inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
   const ibv_sge& sge = wr.sg_list[0];
   const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
-  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
   std::byte* here = nullptr;
-  if (is_inline) {
-    if (is_read || sge.length > qp.max_inline) return false;
-    here = reinterpret_cast<std::byte*>(sge.addr);
-  } else {
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
     here = local_address(qp, sge, is_read ? IBV_ACCESS_LOCAL_WRITE : 0);
+  } else if (!is_read && sge.length <= qp.max_inline) {
+    here = reinterpret_cast<std::byte*>(sge.addr);
   }
-  if (here == nullptr || sge.length == 0 || sge.length > kMaxMessage || (is_read && qp.qp_type == IBV_QPT_UC))
-    return false;
-  {
-    const AccessGuard guard(qp);
-    std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, sge.length,
-                                            is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
-    if (there == nullptr) [[unlikely]]
-      return false;
-    copy_whole(is_read ? here : there, is_read ? there : here, sge.length);
-  }
+  const Move move{here, sge.length, is_read, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey};
+  if (!move_now(qp, remote, move)) return false;
   complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, sge.length);
   return true;
+}
+
+/// Most of what is sent in a slot are words.
+inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if (bytes == sizeof(std::uint64_t)) [[likely]] {
+    std::memcpy(to, from, sizeof(std::uint64_t));
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+/// A SEND of inline data that a slot takes: what `validate`, `run` and the rest come to when nothing is in its way,
+/// with each look once. False: something is, or it is wrong; nothing has happened.
+inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return false;
+  const std::uint64_t bytes = total_length(wr);
+  if (bytes > kSlotPayload || bytes > qp.max_inline || !has_receive(qp, remote) ||
+      bytes > remote.control->rare.min_receive.load(std::memory_order_relaxed) ||
+      !qp.tx.has_room(0, &remote.control->consumer.consumed))
+    return false;
+  std::byte* to = qp.tx.slot_payload();
+  for (int i = 0; i < wr.num_sge; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    copy_few(to, reinterpret_cast<const std::byte*>(sge.addr), sge.length);
+    to += sge.length;
+  }
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  const auto flags =
+      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
+  qp.tx.publish({SlotKind::kSend, flags, 0, static_cast<std::uint32_t>(bytes)}, 0);
+  qp.notify = true;
+  qp.notify_solicited |= solicited;
+  ++qp.sent;
+  complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, bytes);
+  return true;
+}
+
+/// Who may not see completions yet may not see their effects either.
+inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
+  return qp.scq->held == 0 ? ready_remote(qp) : nullptr;
+}
+
+enum class Keys : std::uint8_t { kChecked, kNone };
+
+template <bool kIsRead, Keys kKeys>
+bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+                   std::uint32_t rkey) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr) [[unlikely]]
+    return false;
+  if (kKeys == Keys::kChecked && (kIsRead || bytes > qp.max_inline)) {
+    const ibv_sge sge{.addr = reinterpret_cast<std::uint64_t>(local), .length = bytes, .lkey = lkey};
+    local = local_address(qp, sge, kIsRead ? IBV_ACCESS_LOCAL_WRITE : 0);
+  }
+  return move_now(qp, *peer, {local, bytes, kIsRead, remote, rkey});
+}
+
+bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap,
+                     std::uint64_t remote, std::uint32_t rkey, std::uint64_t& old) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr || qp.qp_type == IBV_QPT_UC || remote % sizeof old != 0) [[unlikely]]
+    return false;
+  return change_word(qp, *peer, opcode, operand, swap, remote, rkey, old);
 }
 
 }  // namespace
 
 PathCounters path_counters() noexcept { return thread_counters; }
+
+const Direct& direct_operations() noexcept {
+  static constexpr Direct kDirect{.read = move_directly<true, Keys::kChecked>,
+                                  .write = move_directly<false, Keys::kChecked>,
+                                  .read_plain = move_directly<true, Keys::kNone>,
+                                  .write_plain = move_directly<false, Keys::kNone>,
+                                  .atomic = change_directly};
+  return kDirect;
+}
 
 void wake_peer(const RemoteQp& remote) noexcept {
   if (remote.event_fd >= 0) {
@@ -1008,9 +1111,10 @@ void wake_peer(const RemoteQp& remote) noexcept {
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   for (; wr != nullptr; wr = wr->next) {
-    if ((wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) && wr->num_sge == 1) {
+    const bool is_send = wr->opcode == IBV_WR_SEND;
+    if (is_send || ((wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) && wr->num_sge == 1)) {
       const RemoteQp* const remote = ready_remote(qp);
-      if (remote != nullptr && transfer_now(qp, *remote, *wr)) [[likely]]
+      if (remote != nullptr && (is_send ? send_now(qp, *remote, *wr) : transfer_now(qp, *remote, *wr))) [[likely]]
         continue;
     }
     const ibv_qp_state state = qp.state_now();

@@ -48,6 +48,7 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept;
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept;
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
+[[nodiscard]] const Direct& direct_operations() noexcept;
 /// Earliest point at which a stalled send of `cq` gives up; never without.
 [[nodiscard]] Deadline stall_deadline(SoftCq& cq) noexcept;
 /// Asks the peers of stalled sends to signal credit; true when one could go on already.
@@ -64,6 +65,7 @@ class SoftNic final : public Nic {
   const Limits& limits() const noexcept override { return limits_; }
   const ibv_gid& gid() const noexcept override { return gid_; }
   ibv_context* context() noexcept override { return &verbs_.context; }
+  const Direct* direct() const noexcept override { return &direct_operations(); }
 
   Result<ibv_pd*> alloc_pd() override;
   Result<void> dealloc_pd(ibv_pd* pd) override;
