@@ -71,6 +71,12 @@ struct Node {
     EXPECT_OK(made_loop);
     loop = std::move(*made_loop);
   }
+  /// Peers stay known for a while.
+  [[nodiscard]] nic::Nic::Objects objects_but_peers() const {
+    nic::Nic::Objects objects = nic->objects();
+    objects.peers = 0;
+    return objects;
+  }
   [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const { return test::rounds(*nic, count); }
 
   std::unique_ptr<nic::Nic> nic;

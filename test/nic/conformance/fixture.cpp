@@ -82,6 +82,17 @@ void Side::poll() {
   poll_into(recv_cq.get(), received);
 }
 
+void Side::sleep_until_sent() {
+  const Deadline deadline = soon();
+  while (sent.empty()) {
+    ASSERT_EQ(ibv_req_notify_cq(send_cq.get(), 0), 0);
+    poll();
+    if (!sent.empty()) return;
+    ASSERT_OK(nic->wait(channel.get(), deadline));
+    poll();
+  }
+}
+
 int Side::post_recv(std::uint64_t wr_id, std::initializer_list<ibv_sge> sges) const {
   std::vector<ibv_sge> list(sges);
   std::erase_if(list, [](const ibv_sge& one) { return one.length == 0; });

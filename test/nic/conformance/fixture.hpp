@@ -109,6 +109,8 @@ struct Side {
 
   /// Moves completions that are there to `sent` and `received`.
   void poll();
+  /// As the engine waits, until something of the send queue is complete: arms, polls once more, sleeps, polls.
+  void sleep_until_sent();
   /// Posts one receive, without its empty segments; 0 or the errno of ibv_post_recv.
   int post_recv(std::uint64_t wr_id, std::initializer_list<ibv_sge> sges) const;
   int post_recv(std::uint64_t wr_id, const ibv_sge& sge) const { return post_recv(wr_id, {sge}); }

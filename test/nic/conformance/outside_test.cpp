@@ -229,14 +229,7 @@ TEST_P(SoftOutside, SleepersAreWoken) {
                   .atomic(far_.address(), far_.region->rkey, 1)
                   .post(a),
               0);
-    const Deadline deadline = soon();
-    while (a.sent.empty()) {
-      ASSERT_EQ(ibv_req_notify_cq(a.send_cq.get(), 0), 0);
-      a.poll();
-      if (!a.sent.empty()) break;
-      ASSERT_OK(a.nic->wait(a.channel.get(), deadline));
-      a.poll();
-    }
+    ASSERT_NO_FATAL_FAILURE(a.sleep_until_sent());
     EXPECT_TRUE(succeeded(sent(a), i, IBV_WC_FETCH_ADD));
   }
 }

@@ -196,15 +196,7 @@ TEST_P(Chaos, SleepersAreWokenAllTheSame) {
   for (std::uint64_t i = 0; i < 50; ++i) {
     ASSERT_EQ(b.post_recv(i, b.sge(0, 4096)), 0);
     ASSERT_EQ(Request(IBV_WR_SEND, i).gather(a.sge(0, 1000)).post(a), 0);
-    // As the engine does: arm, poll once more, wait, poll.
-    const Deadline deadline = conformance::soon();
-    while (a.sent.empty()) {
-      ASSERT_EQ(ibv_req_notify_cq(a.send_cq.get(), 0), 0);
-      a.poll();
-      if (!a.sent.empty()) break;
-      ASSERT_OK(a.nic->wait(a.channel.get(), deadline));
-      a.poll();
-    }
+    ASSERT_NO_FATAL_FAILURE(a.sleep_until_sent());
     EXPECT_TRUE(succeeded(a.sent.front(), i, IBV_WC_SEND));
     a.sent.clear();
     EXPECT_TRUE(succeeded(received(b), i, IBV_WC_RECV));
