@@ -263,8 +263,7 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
     return operation.is_done.load(std::memory_order_relaxed);
   };
   if (is_detached_) {
-    feed_receives();
-    feed_takers();
+    progress();
   } else {
     (void)runtime_->loop().wait_until(is_done, deadline);
   }
@@ -363,9 +362,10 @@ bool Conn::has_said_goodbye() const noexcept {
 bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0; }
 
 void Conn::progress() noexcept {
-  if (channel_ == nullptr) return;
   feed_receives();
   feed_takers();
+  // Handed over by a thread that did not see it detached.
+  if (channel_ == nullptr) return;
   send_what_is_due();
   if (reason_ != Status::kOk) {
     // The user's memory is the NIC's until then.
