@@ -3,10 +3,14 @@
 #include "fixture.hpp"
 
 #include <capability.hpp>
-#include <chaos.hpp>
+#include <deny.hpp>
+#include <device.hpp>
 #include <peer.hpp>
 
+#include <sys/syscall.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -111,8 +115,16 @@ void greet(RdmaConn* conn) {
   (void)rdmaConnSend(conn, &physical, sizeof physical);
 }
 
-[[nodiscard]] RdmaListener* start_server(const Transport& transport) {
-  const RdmaOptions options = options_under_test(transport);
+/// What the window of a server is.
+enum class WindowOf : std::uint8_t { kArena, kUser };
+
+[[nodiscard]] RdmaListener* start_server(const Transport& transport, WindowOf window = WindowOf::kArena) {
+  RdmaOptions options = options_under_test(transport);
+  alignas(64) static std::byte own[kBytes];
+  if (window == WindowOf::kUser) {
+    options.window = own;
+    options.window_bytes = sizeof own;
+  }
   RdmaListener* server = nullptr;
   if (rdmaServer(&server, is_soft_under_test() ? "127.0.0.1" : nullptr, 0) != RDMA_OK ||
       rdmaServerSetOptions(server, &options) != RDMA_OK || rdmaServerSetAcceptCallback(server, greet) != RDMA_OK ||
@@ -236,12 +248,72 @@ TEST(RdmaPrivilege, WithoutItTheErrorNamesItAndTheRestGoesOn) {
   EXPECT_EQ(peer.read_number(), 0);
 }
 
-int be_server() {
-  RdmaListener* const server = start_server(transport_under_test());
+// Where the kernel refuses copies between processes, the peer's own thread makes them, and that can be stopped.
+TEST(RdmaDeadline, TheUsersMemoryIsTheUsersAgainWhenACallTimesOut) {
+  VERBENA_SKIP_ON_A_DEVICE("a device goes on when its process is stopped");
+  Peer peer({"timing out"});
+  EXPECT_EQ(peer.read_number(), 0);
+}
+
+int be_server(WindowOf window) {
+  RdmaListener* const server = start_server(transport_under_test(), window);
   if (server == nullptr) return 1;
   std::printf("%d\n", rdmaServerPort(server));
   std::fflush(stdout);
   return rdmaServerWait(server);
+}
+
+/// What is not as it should be, on standard error; their number on standard output, for the test.
+class Report {
+ public:
+  void expect(bool is_right, const char* what) {
+    if (is_right) return;
+    std::fprintf(stderr, "%s: %s\n", what, rdmaErrorDetail());
+    ++failed_;
+  }
+  int end() const {
+    std::printf("%d\n", failed_);
+    std::fflush(stdout);
+    return failed_;
+  }
+
+ private:
+  int failed_ = 0;
+};
+
+int be_timing_out() {
+  Report report;
+  Peer server({"server of own window"});
+  Client client;
+  connect(client, transport_under_test(), server.read_number());
+  report.expect(!testing::Test::HasFailure(), "connect");
+  report.expect(deny(SYS_process_vm_readv, 1, EPERM) && deny(SYS_process_vm_writev, 1, EPERM), "seccomp");
+  const auto read = [&] {
+    return rdmaSyncReadSignaled(client.conn, client.local(), client.memory->lkey, client.window.addr,
+                                client.window.rkey, kBytes);
+  };
+  report.expect(read() == RDMA_OK, "a read by the peer's thread");
+  auto* const bytes = static_cast<std::byte*>(client.memory->addr);
+  std::memset(bytes, 1, kBytes);
+  server.pause();
+  report.expect(rdmaConnSetTimeout(client.conn, 50) == RDMA_OK, "timeout");
+  // Through chunks of the library's own: the connection goes on.
+  std::byte any[64]{};
+  report.expect(rdmaConnRead(client.conn, any, sizeof any) == RDMA_ERR_TIMED_OUT, "a read of any memory");
+  report.expect(rdmaConnIsConnected(client.conn) == 1, "it goes on");
+  report.expect(rdmaSyncFetchAdd(client.conn, client.window.addr, client.window.rkey, 1, nullptr) == RDMA_ERR_TIMED_OUT,
+                "an atomic");
+  report.expect(rdmaConnIsConnected(client.conn) == 1, "it goes on after an atomic");
+  // In the user's own memory: it is dead before the call returns, and nothing comes late.
+  report.expect(read() == RDMA_ERR_TIMED_OUT, "a read of registered memory");
+  report.expect(rdmaConnIsConnected(client.conn) == 0, "it is dead");
+  report.expect(rdmaConnError(client.conn) == RDMA_ERR_TIMED_OUT, "the reason");
+  server.resume();
+  report.expect(read() == RDMA_ERR_TIMED_OUT, "the reason again");
+  report.expect(rdmaConnSend(client.conn, any, sizeof any) == 0, "a message");
+  for (std::uint32_t i = 0; i < kBytes; ++i) report.expect(bytes[i] == std::byte{1}, "a byte came late");
+  rdmaConnClose(client.conn);
+  return report.end();
 }
 
 int be_unprivileged() {
@@ -251,34 +323,33 @@ int be_unprivileged() {
   if (server == nullptr) return 1;
   Client client;
   connect(client, transport, rdmaServerPort(server));
-  int failed = testing::Test::HasFailure() ? 1 : 0;
-  const auto expect = [&](bool is_right, const char* what) {
-    if (is_right) return;
-    std::fprintf(stderr, "%s: %s\n", what, rdmaErrorDetail());
-    failed = 1;
-  };
+  Report report;
+  report.expect(!testing::Test::HasFailure(), "connect");
   std::uint64_t physical = 0;
-  expect(client.physical == 0, "the server exports");
-  expect(rdmaPAExport(client.conn, client.memory, &physical) == RDMA_ERR_PERMISSION, "export");
-  expect(std::string_view(rdmaErrorDetail()).find("CAP_SYS_ADMIN") != std::string_view::npos, "the capability's name");
-  expect(rdmaConnError(client.conn) == RDMA_ERR_PERMISSION, "the connection's code");
-  expect(rdmaPAAddress(nullptr, client.memory->addr, &physical) == RDMA_ERR_PERMISSION, "address");
+  report.expect(client.physical == 0, "the server exports");
+  report.expect(rdmaPAExport(client.conn, client.memory, &physical) == RDMA_ERR_PERMISSION, "export");
+  report.expect(std::string_view(rdmaErrorDetail()).find("CAP_SYS_ADMIN") != std::string_view::npos,
+                "the capability's name");
+  report.expect(rdmaConnError(client.conn) == RDMA_ERR_PERMISSION, "the connection's code");
+  report.expect(rdmaPAAddress(nullptr, client.memory->addr, &physical) == RDMA_ERR_PERMISSION, "address");
   for (const Call& call : kCalls) {
     if (call.needs_physical || std::strcmp(call.name, "rdmaConnRecv") == 0 ||
         std::strcmp(call.name, "rdmaConnLookup") == 0)
       continue;
-    expect(call.call(client) == RDMA_OK, call.name);
+    report.expect(call.call(client) == RDMA_OK, call.name);
   }
   rdmaConnClose(client.conn);
   rdmaServerRelease(server);
-  std::printf("%d\n", failed);
-  std::fflush(stdout);
-  return failed;
+  return report.end();
 }
 
 }  // namespace
 
-int peer_main(std::string_view what) { return what == "server" ? be_server() : be_unprivileged(); }
+int peer_main(std::string_view what) {
+  if (what == "server") return be_server(WindowOf::kArena);
+  if (what == "server of own window") return be_server(WindowOf::kUser);
+  return what == "unprivileged" ? be_unprivileged() : be_timing_out();
+}
 
 }  // namespace verbena::test
 
