@@ -19,7 +19,7 @@
 #include <utility>
 
 // The C API's; opaque here.
-struct verbena_RdmaConn;
+struct verbena_RdmaConn;  // NOLINT(readability-identifier-naming)
 struct RdmaMemory;
 
 /// Who drives a connection:

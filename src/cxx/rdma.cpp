@@ -116,7 +116,7 @@ struct Memory::Owner {
 };
 
 struct Listener::Impl {
-  Impl(const Options& wanted)
+  explicit Impl(const Options& wanted)
       : handler(wanted.handler),
         receive(wanted.receive),
         complete(wanted.complete),
