@@ -250,10 +250,10 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
 
 Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
-  Exclusive::Mark* const used = is_shared ? use_.enter() : nullptr;
-  if (is_shared && used == nullptr) return Status::kBusy;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
   if (is_done_directly(operation)) {
-    if (is_shared) Exclusive::leave(used);
+    if (mark != nullptr) Exclusive::leave(mark);
     return Status::kOk;
   }
   start(operation);
@@ -262,15 +262,14 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
     return operation.is_done.load(std::memory_order_relaxed);
   };
   if (is_detached_) {
-    feed_receives();
-    feed_takers();
+    progress();
   } else {
     (void)runtime_->loop().wait_until(is_done, deadline);
   }
   if (!operation.is_done.load(std::memory_order_relaxed)) cancel(operation);
   // Bounded by the drain.
   if (!operation.is_done.load(std::memory_order_relaxed)) (void)runtime_->loop().wait_until(is_done, Deadline::never());
-  if (is_shared) Exclusive::leave(used);
+  if (mark != nullptr) Exclusive::leave(mark);
   return operation.status;
 }
 
@@ -362,8 +361,12 @@ bool Conn::has_said_goodbye() const noexcept {
 bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0; }
 
 void Conn::progress() noexcept {
-  if (channel_ == nullptr) return;
   feed_receives();
+  if (channel_ == nullptr) {
+    // Handed over by a thread that did not see it detached.
+    feed_takers();
+    return;
+  }
   send_what_is_due();
   if (reason_ != Status::kOk) {
     // The user's memory is the NIC's until then.

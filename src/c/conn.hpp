@@ -176,6 +176,16 @@ class Conn : private message::Handler {
   /// A transfer between registered memory and a window of the peer, by the thread that drives the connection and has
   /// nothing else to wait for. kAgain: that is not so, and `carry_out` is the way. \thread any
   [[nodiscard]] Status transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept;
+  /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
+  /// Whether that is worth an attempt: of short transfers the rest of a call is a large part.
+  [[nodiscard]] bool may_go_now(std::size_t offset, std::size_t length) const noexcept {
+    constexpr std::size_t kMost = 1u << 20;
+    const std::size_t window = peer_window_bytes();
+    return length - 1 < kMost && offset <= window && length <= window - offset;
+  }
+  [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept;
+  [[nodiscard]] Status write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept;
+  [[nodiscard]] Status change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept;
   /// Starts a transfer between registered memory. kAgain: as many as Completions::kMost are under way or not taken.
   /// \thread any
   [[nodiscard]] Status start_transfer(const Request& request, std::uint64_t cookie, Deadline deadline) noexcept;
@@ -277,6 +287,9 @@ class Conn : private message::Handler {
   void undo() noexcept;
 
   [[nodiscard]] Status carry_out_here(Operation& operation, Deadline deadline) noexcept;
+  /// Calls `task`, which returns a Status, if nobody else drives the connection and nothing waits.
+  template <class Task>
+  [[nodiscard]] Status now(Task&& task) noexcept;
   /// Carries out a transfer that no other is ahead of, where the NIC can do so at once. False: start it.
   [[nodiscard]] bool is_done_directly(const Operation& operation) noexcept;
   /// Calls `task` where nothing else of the connection runs. kBusy, or as Poller::run.
@@ -390,7 +403,7 @@ class Conn : private message::Handler {
   std::atomic<bool> is_detached_{false};  ///< Set by Runtime::tell, where there is a thread.
   std::atomic<bool> is_set_up_{false};
   std::atomic<bool> is_live_{false};
-  Exclusive use_;  ///< With Driver::kCaller: a call is under way.
+  Exclusive used_;  ///< With Driver::kCaller: by the call that is under way.
   std::atomic<std::uint64_t> discarded_{0};
 };
 
@@ -403,10 +416,10 @@ Status Conn::run(Task&& task, Deadline deadline) noexcept {
   if (is_detached_.load(std::memory_order_acquire)) return reason_;
   if (!runtime_->is_driven_here()) return runtime_->poller().run(task, hand_over_by(deadline));
   const bool is_shared = runtime_->driver() == Driver::kCaller;
-  Exclusive::Mark* const used = is_shared ? use_.enter() : nullptr;
-  if (is_shared && used == nullptr) return Status::kBusy;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
   task();
-  if (is_shared) Exclusive::leave(used);
+  if (mark != nullptr) Exclusive::leave(mark);
   return Status::kOk;
 }
 

@@ -123,6 +123,10 @@ int run(RdmaConn* conn, Operation& operation, const char* call, int timeout_ms =
   return note_on(*conn, conn->carry_out(operation, deadline_of(*conn, timeout_ms)), call);
 }
 
+bool may_go_now(const RdmaConn* conn, size_t offset, const void* data, size_t length) noexcept {
+  return conn != nullptr && data != nullptr && conn->runtime() != nullptr && conn->may_go_now(offset, length);
+}
+
 /// A transfer between registered memory.
 Request transfer(Request::Kind kind, Request::Remote space, uint64_t local, uint32_t lkey, uint64_t remote,
                  uint32_t rkey, uint32_t length) noexcept {
@@ -202,6 +206,11 @@ int atomic(RdmaConn* conn, Request::Remote space, uint64_t remote, uint32_t rkey
   request.remote = remote;
   request.rkey = rkey;
   request.change = change;
+  if (space == Request::Remote::kAddress && conn != nullptr && conn->runtime() != nullptr && request.length != 0 &&
+      conn->change_now(change, {remote, sizeof found, rkey}, found) == Status::kOk) {
+    if (old != nullptr) *old = found;
+    return RDMA_OK;
+  }
   const int code = wait_for(conn, request, call);
   if (code == RDMA_OK && old != nullptr) *old = found;
   return code;
@@ -491,6 +500,9 @@ int rdmaConnRecv(RdmaConn* conn, void* buffer, size_t buffer_len, RdmaMessage* m
 }
 
 size_t rdmaConnWriteAt(RdmaConn* conn, size_t offset, const void* data, size_t data_len) {
+  if (may_go_now(conn, offset, data, data_len) &&
+      conn->write_now({static_cast<const std::byte*>(data), data_len}, offset) == Status::kOk) [[likely]]
+    return data_len;
   Operation operation;
   operation.kind = Operation::Kind::kWrite;
   operation.remote = offset;
@@ -501,6 +513,9 @@ size_t rdmaConnWrite(RdmaConn* conn, const void* data, size_t data_len) {
 }
 
 int rdmaConnReadAt(RdmaConn* conn, size_t offset, void* data_buf, size_t buf_len) {
+  if (may_go_now(conn, offset, data_buf, buf_len) &&
+      conn->read_now({static_cast<std::byte*>(data_buf), buf_len}, offset) == Status::kOk) [[likely]]
+    return RDMA_OK;
   if (conn != nullptr && buf_len == 0) return note_on(*conn, Status::kBadArgument, __func__);
   Operation operation;
   operation.kind = Operation::Kind::kRead;

@@ -17,25 +17,40 @@ constexpr std::uint64_t kRegisteredBit = std::uint64_t{1} << 63;
 
 // --- calls --------------------------------------------------------------------------------------------------------
 
-Status Conn::transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept {
+template <class Task>
+Status Conn::now(Task&& task) noexcept {
   if (runtime_->driver() != Driver::kCaller) return Status::kAgain;
-  Exclusive::Mark* const used = use_.enter();
-  if (used == nullptr) [[unlikely]]
+  Exclusive::Mark* const mark = used_.enter();
+  if (mark == nullptr) [[unlikely]]
     return Status::kBusy;
-  Status status = Status::kAgain;
-  if (reason_ != Status::kOk) [[unlikely]] {
-    status = reason_;
-  } else if (transfers_.first() != nullptr) [[unlikely]] {
-    // Its turn comes.
-  } else if (!knows_local(local)) [[unlikely]] {
-    status = Status::kLocalAccess;
-  } else {
-    const std::chrono::milliseconds timeout{timeout_ms.load(std::memory_order_relaxed)};
-    status =
-        kind == Request::Kind::kRead ? channel_->read(local, remote, timeout) : channel_->write(local, remote, timeout);
-  }
-  Exclusive::leave(used);
+  Status status = reason_;
+  if (status == Status::kOk) [[likely]]
+    status = transfers_.first() == nullptr ? task() : Status::kAgain;
+  Exclusive::leave(mark);
   return status;
+}
+
+Status Conn::transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept {
+  return now([&] {
+    if (!knows_local(local)) [[unlikely]]
+      return Status::kLocalAccess;
+    const std::chrono::milliseconds timeout{timeout_ms.load(std::memory_order_relaxed)};
+    return kind == Request::Kind::kRead ? channel_->read(local, remote, timeout)
+                                        : channel_->write(local, remote, timeout);
+  });
+}
+
+Status Conn::read_now(std::span<std::byte> to, std::uint64_t offset) noexcept {
+  return now([&] { return channel_->read_now(to, {peer_.window.address + offset, to.size(), peer_.window.rkey}); });
+}
+
+Status Conn::write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept {
+  return now(
+      [&] { return channel_->write_now(from, {peer_.window.address + offset, from.size(), peer_.window.rkey}); });
+}
+
+Status Conn::change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept {
+  return now([&] { return channel_->change_now(change, word, old); });
 }
 
 bool Conn::knows_local(const message::LocalSpan& local) noexcept {
@@ -113,8 +128,10 @@ bool Conn::is_done_directly(const Operation& operation) noexcept {
     return false;
   message::RemoteSpan remote;
   if (remote_of(operation, remote) != Status::kOk || remote.length != operation.length) return false;
-  return operation.kind == Request::Kind::kRead ? channel_->read_directly({operation.to, operation.length}, remote)
-                                                : channel_->write_directly({operation.from, operation.length}, remote);
+  const Status status = operation.kind == Request::Kind::kRead
+                            ? channel_->read_now({operation.to, operation.length}, remote)
+                            : channel_->write_now({operation.from, operation.length}, remote);
+  return status == Status::kOk;
 }
 
 // --- carried out --------------------------------------------------------------------------------------------------

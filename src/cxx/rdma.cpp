@@ -422,6 +422,9 @@ std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer,
 
 Status Connection::write(std::span<const std::byte> from, std::size_t offset,
                          std::optional<Deadline> deadline) noexcept {
+  if (!deadline && conn_ != nullptr && conn_->may_go_now(offset, from.size()) &&
+      conn_->write_now(from, offset) == Status::kOk) [[likely]]
+    return Status::kOk;
   Operation operation;
   operation.kind = Operation::Kind::kWrite;
   operation.from = from.data();
@@ -430,6 +433,9 @@ Status Connection::write(std::span<const std::byte> from, std::size_t offset,
 }
 
 Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
+  if (!deadline && conn_ != nullptr && conn_->may_go_now(offset, to.size()) &&
+      conn_->read_now(to, offset) == Status::kOk) [[likely]]
+    return Status::kOk;
   Operation operation;
   operation.kind = Operation::Kind::kRead;
   operation.to = to.data();
@@ -508,6 +514,9 @@ template <class Attempt>
                                                           const std::optional<Deadline>& deadline) noexcept {
   std::uint64_t old = 0;
   if (bytes != sizeof old || word.at % sizeof old != 0) return std::unexpected(Status::kBadArgument);
+  if (!deadline && conn != nullptr && word.space == Space::kAddress &&
+      conn->change_now(change, {word.at, sizeof old, word.rkey}, old) == Status::kOk) [[likely]]
+    return old;
   c::Request request = request_of(Kind::kAtomic, reinterpret_cast<std::byte*>(&old), sizeof old, word);
   request.change = change;
   const Status status = carry_out(conn, request, deadline);

@@ -132,7 +132,11 @@ Nobody nobody;
 class QpChannel final : public Channel, private engine::Connection {
  public:
   QpChannel(engine::CompletionLoop& loop, const Options& options, Handler& handler)
-      : Connection(loop), options_(options), handler_(&handler), in_flight_(options.max_operations) {}
+      : Connection(loop),
+        options_(options),
+        handler_(&handler),
+        in_flight_(options.max_operations),
+        max_message_(loop.nic().limits().max_message) {}
   ~QpChannel() override { shut(); }
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
@@ -153,8 +157,9 @@ class QpChannel final : public Channel, private engine::Connection {
   Status start_atomic(const Change& change, LocalSpan result, RemoteSpan word, std::uint64_t token) noexcept override;
   Status read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
   Status write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
-  bool read_directly(std::span<std::byte> to, RemoteSpan from) noexcept override;
-  bool write_directly(std::span<const std::byte> from, RemoteSpan to) noexcept override;
+  Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept override;
+  Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept override;
+  Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
   bool is_usable(const nic::Window& window) noexcept override {
     return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
@@ -226,14 +231,33 @@ class QpChannel final : public Channel, private engine::Connection {
   /// Posts the next piece of the READ or WRITE in `slot`, as much as the NIC takes at once.
   [[nodiscard]] bool post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept;
   [[nodiscard]] bool post_atomic(std::uint32_t slot) noexcept;
-  /// The NIC's way past its queues, for a READ or WRITE that no other is ahead of; or null.
+  /// The NIC's way past its queues, for what nothing is ahead of that is not posted; or null.
   [[nodiscard]] const nic::Direct* direct() const noexcept {
-    const bool is_first = reads_.first == kNoSlot && writes_.first == kNoSlot;
-    return is_first && !loop().in_handler() ? Connection::direct() : nullptr;
+    const bool is_next = reads_.first == kNoSlot && writes_.first == kNoSlot && !loop().in_handler();
+    return is_next ? Connection::direct() : nullptr;
   }
-  /// `bytes` of memory that need not be registered.
-  [[nodiscard]] bool move_directly(ibv_wr_opcode opcode, std::byte* local, std::size_t bytes,
-                                   RemoteSpan remote) noexcept;
+  /// Carries a READ or WRITE of `bytes` out that way. kAgain: it is not there.
+  [[nodiscard]] Status move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
+                                RemoteSpan remote) noexcept {
+    const nic::Direct* const now = direct();
+    if (now == nullptr) return Status::kAgain;
+    const auto bytes = static_cast<std::uint32_t>(remote.length);
+    if (!(now->*move)(qp(), local, lkey, bytes, remote.address, remote.rkey)) [[unlikely]]
+      return Status::kAgain;
+    went_directly(bytes);
+    return Status::kOk;
+  }
+  /// What stands against a READ, WRITE or atomic of `remote`, which is one work request.
+  [[nodiscard]] Status check_piece(const RemoteSpan& remote, std::uint32_t access) noexcept {
+    if (reason() != Status::kOk) [[unlikely]]
+      return reason();
+    if (remote.length == 0) [[unlikely]]
+      return Status::kBadArgument;
+    if (const Status inside = windows_.check(remote, access); inside != Status::kOk) [[unlikely]]
+      return inside;
+    return remote.length > max_message_ ? Status::kAgain : Status::kOk;
+  }
+  [[nodiscard]] Status check_word(const RemoteSpan& word) noexcept;
   /// A READ or WRITE that is one work request, and its completion.
   [[gnu::always_inline]] Status transfer(ibv_send_wr& request, const Queue& waiting, LocalSpan local, RemoteSpan remote,
                                          std::chrono::nanoseconds timeout) noexcept;
@@ -295,6 +319,7 @@ class QpChannel final : public Channel, private engine::Connection {
   ibv_send_wr atomic_{};
   ibv_sge piece_sge_{};
   bool has_atomics_ = true;
+  const std::uint32_t max_message_;
 
   std::vector<ibv_recv_wr> receive_requests_;  ///< A ring, linked in order, so that any range of it is a list.
   std::vector<ibv_sge> receive_sge_;
@@ -687,12 +712,16 @@ Status QpChannel::start_write(LocalSpan local, RemoteSpan remote, std::uint64_t 
   return Status::kOk;
 }
 
+Status QpChannel::check_word(const RemoteSpan& word) noexcept {
+  if (word.address % sizeof(std::uint64_t) != 0 || word.length != sizeof(std::uint64_t)) return Status::kBadArgument;
+  if (max_reads_ == 0 || !has_atomics_) return Status::kUnsupported;
+  return check_piece(word, IBV_ACCESS_REMOTE_ATOMIC);
+}
+
 Status QpChannel::start_atomic(const Change& change, LocalSpan result, RemoteSpan word, std::uint64_t token) noexcept {
   constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
-  if (reason() != Status::kOk) return reason();
-  if (word.address % kBytes != 0 || word.length != kBytes || result.length < kBytes) return Status::kBadArgument;
-  if (max_reads_ == 0 || !has_atomics_) return Status::kUnsupported;
-  if (const Status inside = windows_.check(word, IBV_ACCESS_REMOTE_ATOMIC); inside != Status::kOk) return inside;
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  if (result.length < kBytes) return Status::kBadArgument;
   const std::uint32_t slot = in_flight_.begin();
   if (slot == kNoSlot) return Status::kAgain;
   work_[slot] = {
@@ -707,18 +736,12 @@ inline Status QpChannel::transfer(ibv_send_wr& request, const Queue& waiting, Lo
                                   std::chrono::nanoseconds timeout) noexcept {
   if (send_room() == 0 || waiting.first != kNoSlot || loop().in_handler()) [[unlikely]]
     return Status::kAgain;
-  const auto bytes = static_cast<std::uint32_t>(remote.length);
-  if (const nic::Direct* const now = direct(); now != nullptr) {
-    const auto move = request.opcode == IBV_WR_RDMA_READ ? now->read : now->write;
-    if (move(qp(), local.data, local.lkey, bytes, remote.address, remote.rkey)) [[likely]] {
-      went_directly(bytes);
-      return Status::kOk;
-    }
-  }
-  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data), .length = bytes, .lkey = local.lkey};
+  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data),
+                .length = static_cast<std::uint32_t>(remote.length),
+                .lkey = local.lkey};
   request.wr.rdma.remote_addr = remote.address;
   request.wr.rdma.rkey = remote.rkey;
-  count().bytes += bytes;
+  count().bytes += remote.length;
   if (!post(request, kNoTag, Signal::kAlways)) [[unlikely]]
     return reason();
   const std::uint32_t mine = position();
@@ -742,50 +765,45 @@ Status QpChannel::wait_for_position(std::uint32_t position, std::chrono::nanosec
 }
 
 Status QpChannel::read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept {
-  if (reason() != Status::kOk) [[unlikely]]
-    return reason();
-  if (remote.length == 0 || local.length < remote.length) [[unlikely]]
+  if (local.length < remote.length) [[unlikely]]
     return Status::kBadArgument;
-  if (max_reads_ == 0) [[unlikely]]
-    return Status::kUnsupported;
-  if (const Status inside = windows_.check(remote, IBV_ACCESS_REMOTE_READ); inside != Status::kOk) [[unlikely]]
-    return inside;
-  if (remote.length > nic().limits().max_message) [[unlikely]]
-    return Status::kAgain;
-  return transfer(read_, reads_, local, remote, timeout);
+  if (const Status checked = check_piece(remote, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (move_now(&nic::Direct::read, local.data, local.lkey, remote) == Status::kOk) return Status::kOk;
+  return max_reads_ != 0 ? transfer(read_, reads_, local, remote, timeout) : Status::kUnsupported;
 }
 
 Status QpChannel::write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept {
-  if (reason() != Status::kOk) [[unlikely]]
-    return reason();
-  if (local.length == 0 || remote.length < local.length) [[unlikely]]
+  if (remote.length < local.length) [[unlikely]]
     return Status::kBadArgument;
   remote.length = local.length;
-  if (const Status inside = windows_.check(remote, IBV_ACCESS_REMOTE_WRITE); inside != Status::kOk) [[unlikely]]
-    return inside;
-  if (remote.length > nic().limits().max_message) [[unlikely]]
-    return Status::kAgain;
+  if (const Status checked = check_piece(remote, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (move_now(&nic::Direct::write, local.data, local.lkey, remote) == Status::kOk) return Status::kOk;
   return transfer(write_, writes_, local, remote, timeout);
 }
 
-bool QpChannel::read_directly(std::span<std::byte> to, RemoteSpan from) noexcept {
-  return windows_.check(from, IBV_ACCESS_REMOTE_READ) == Status::kOk && to.size() == from.length &&
-         move_directly(IBV_WR_RDMA_READ, to.data(), to.size(), from);
+Status QpChannel::read_now(std::span<std::byte> to, RemoteSpan from) noexcept {
+  from.length = to.size();
+  const Status checked = check_piece(from, IBV_ACCESS_REMOTE_READ);
+  return checked == Status::kOk ? move_now(&nic::Direct::read_plain, to.data(), 0, from) : checked;
 }
 
-bool QpChannel::write_directly(std::span<const std::byte> from, RemoteSpan to) noexcept {
-  // It is only read.
-  return windows_.check(to, IBV_ACCESS_REMOTE_WRITE) == Status::kOk && from.size() == to.length &&
-         move_directly(IBV_WR_RDMA_WRITE, const_cast<std::byte*>(from.data()), from.size(), to);
+Status QpChannel::write_now(std::span<const std::byte> from, RemoteSpan to) noexcept {
+  to.length = from.size();
+  const Status checked = check_piece(to, IBV_ACCESS_REMOTE_WRITE);
+  auto* const local = const_cast<std::byte*>(from.data());  // Is only read.
+  return checked == Status::kOk ? move_now(&nic::Direct::write_plain, local, 0, to) : checked;
 }
 
-bool QpChannel::move_directly(ibv_wr_opcode opcode, std::byte* local, std::size_t bytes, RemoteSpan remote) noexcept {
+Status QpChannel::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   const nic::Direct* const now = direct();
-  if (now == nullptr || bytes > nic().limits().max_message) return false;
-  const auto move = opcode == IBV_WR_RDMA_READ ? now->read_plain : now->write_plain;
-  if (!move(qp(), local, 0, static_cast<std::uint32_t>(bytes), remote.address, remote.rkey)) return false;
-  went_directly(bytes);
-  return true;
+  if (now == nullptr ||
+      !now->atomic(qp(), change.opcode, change.compare_add, change.swap, word.address, word.rkey, old))
+    return Status::kAgain;
+  went_directly(sizeof old);
+  return Status::kOk;
 }
 
 void QpChannel::make_progress() noexcept {

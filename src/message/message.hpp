@@ -147,10 +147,11 @@ class Channel {
   /// Not from a handler, where it is kAgain.
   [[nodiscard]] virtual Status read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept = 0;
   [[nodiscard]] virtual Status write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept = 0;
-  /// A transfer of memory that need not be registered, carried out at once where the NIC has a way past its queues and
-  /// nothing is ahead. False: nothing has happened, whatever the reason.
-  [[nodiscard]] virtual bool read_directly(std::span<std::byte> to, RemoteSpan from) noexcept = 0;
-  [[nodiscard]] virtual bool write_directly(std::span<const std::byte> from, RemoteSpan to) noexcept = 0;
+  /// The same, and an atomic, on memory that need not be registered, where the NIC is made of software and can carry it
+  /// out at once, in the calling thread. kAgain, and nothing has happened: it is not so.
+  [[nodiscard]] virtual Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept = 0;
+  [[nodiscard]] virtual Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept = 0;
+  [[nodiscard]] virtual Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept = 0;
   /// Makes a window of the peer usable with what starts READs, WRITEs and atomics. At most 64. \thread setup, or owner
   [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
   /// Whether a window is imported already.
