@@ -18,7 +18,7 @@ verbena_packages_apt() {
     test) echo "$core libcli11-dev libedit-dev libgtest-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
-      echo "$core libgtest-dev libbenchmark-dev python3"
+      echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
     ucx) echo ucx-utils ;;
@@ -39,7 +39,7 @@ verbena_packages_dnf() {
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel" ;;
     test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
-    lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt" ;;
+    lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;
     libfabric) echo libfabric ;;

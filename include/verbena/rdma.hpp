@@ -55,21 +55,24 @@ enum class Complete : std::uint8_t {
 
 /// What arrived.
 struct Message {
+  /// What kind of thing arrived.
   enum class Kind : std::uint8_t {
     kSent,     ///< By `send`.
     kWritten,  ///< The peer wrote into this side's window by `write_with_immediate`.
   };
-  Kind kind = Kind::kSent;
-  std::optional<std::uint32_t> immediate{};
+  Kind kind = Kind::kSent;                   ///< Sent, or written.
+  std::optional<std::uint32_t> immediate{};  ///< The number that the sender gave with it.
   /// kSent: the bytes, the handler's until it returns; in `receive` the caller's. kWritten: the place in the window.
   std::span<std::byte> data{};
 };
 
 /// What a peer may do with memory; this side may always read and write it.
 enum class Access : std::uint8_t { kLocal = 0, kRead = 1, kWrite = 2, kAtomic = 4, kAll = 7 };
+/// Both rights.
 [[nodiscard]] constexpr Access operator|(Access a, Access b) noexcept {
   return static_cast<Access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
+/// Whether `rights` has all that is `wanted`.
 [[nodiscard]] constexpr bool includes(Access rights, Access wanted) noexcept {
   return (static_cast<unsigned>(rights) & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }
@@ -79,18 +82,18 @@ inline constexpr std::size_t kRest = std::numeric_limits<std::size_t>::max();
 
 /// A part of the peer's memory.
 struct Remote {
-  std::uint64_t address = 0;
-  std::uint64_t length = 0;  ///< Bytes.
-  std::uint32_t rkey = 0;
+  std::uint64_t address = 0;  ///< Of its first byte, in the peer's process.
+  std::uint64_t length = 0;   ///< Bytes.
+  std::uint32_t rkey = 0;     ///< Of the window that it is in.
 };
 
 /// Memory that its owner has registered, as others reach it. Plain numbers: they may travel in a message.
 struct Window {
-  std::uint64_t address = 0;
-  std::uint64_t length = 0;  ///< Bytes.
-  std::uint64_t memory_id = 0;
-  std::uint32_t rkey = 0;
-  Access access = Access::kLocal;
+  std::uint64_t address = 0;       ///< Of its first byte, in the owner's process.
+  std::uint64_t length = 0;        ///< Bytes.
+  std::uint64_t memory_id = 0;     ///< The software NIC's.
+  std::uint32_t rkey = 0;          ///< What the peer names it by.
+  Access access = Access::kLocal;  ///< What the peer may do with it.
 
   /// `length` bytes from `offset` on; an empty part, which every call refuses, where they are not inside.
   [[nodiscard]] constexpr Remote at(std::uint64_t offset = 0, std::uint64_t bytes = kRest) const noexcept {
@@ -103,14 +106,17 @@ static_assert(sizeof(Window) == 32);
 
 /// Where the peer's memory is by its physical address: what it has exported, never more.
 struct Physical {
-  std::uint64_t address = 0;
+  std::uint64_t address = 0;  ///< Of its first byte.
 };
 
 /// A part of this side's registered memory. Good while the registration is.
 class Local {
  public:
+  /// No bytes, which every call refuses.
   Local() noexcept = default;
+  /// The memory itself.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  /// Bytes.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }
   /// For the raw queue pair, or the C API.
   [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
@@ -136,15 +142,20 @@ class Local {
 /// are gone, if they were allocated, and it is an empty shell. \thread any, one at a time
 class Memory {
  public:
+  /// An empty shell.
   Memory() noexcept = default;
+  /// Leaves an empty shell behind.
   Memory(Memory&& other) noexcept { swap(other); }
+  /// Takes back what was registered here before.
   Memory& operator=(Memory&& other) noexcept {
     Memory(std::move(other)).swap(*this);
     return *this;
   }
   ~Memory();
 
+  /// Whether it is more than an empty shell.
   [[nodiscard]] explicit operator bool() const noexcept { return registered_ != nullptr; }
+  /// The memory itself.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return local_.bytes(); }
   /// As Local::at.
   [[nodiscard]] Local at(std::size_t offset = 0, std::size_t length = kRest) const noexcept {
@@ -177,10 +188,11 @@ class Memory {
 
 /// How an operation ended that was started without waiting.
 struct Completion {
+  /// What was started.
   enum class Operation : std::uint8_t { kWrite, kRead };
-  std::uint64_t cookie = 0;  ///< As it was started with.
-  Operation operation = Operation::kWrite;
-  Status status = Status::kOk;  ///< Its memory is the caller's again.
+  std::uint64_t cookie = 0;                 ///< As it was started with.
+  Operation operation = Operation::kWrite;  ///< Which it was.
+  Status status = Status::kOk;              ///< Its memory is the caller's again.
 };
 
 /// What the thread of a listener or of a client calls. Handlers outlive what they handle. They may call everything but
@@ -206,12 +218,12 @@ class Handler {
 
 /// Of a listener and its connections, or of one client.
 struct Options {
-  Transport transport;         ///< NIC and bootstrap; both ends the same.
-  std::string address;         ///< To listen on, or of the listener; an address or a name. Empty: this host.
-  std::uint16_t port = 7471;   ///< 0, of a listener: any free one, which Listener::port tells.
-  Handler* handler = nullptr;  ///< Of all connections. Without one a listener's are taken by Listener::accept.
-  Receive receive = Receive::kQueue;
-  Complete complete = Complete::kQueue;
+  Transport transport{};              ///< NIC and bootstrap; both ends the same.
+  std::string address{};              ///< To listen on, or of the listener; an address or a name. Empty: this host.
+  std::uint16_t port = 7471;          ///< 0, of a listener: any free one, which Listener::port tells.
+  Handler* handler = nullptr;         ///< Of all connections. Without one a listener's are taken by Listener::accept.
+  Receive receive = Receive::kQueue;  ///< Of all connections. A client cannot discard.
+  Complete complete = Complete::kQueue;             ///< Of what was started without waiting.
   std::chrono::milliseconds connect_timeout{5000};  ///< Of `connect`. 1 ms to 12 days, as the next.
   std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
   unsigned max_connections = 64;                    ///< Of a listener. 1 to 1024.
@@ -396,6 +408,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  /// The port it listens on, also when 0 was asked for.
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// Without a handler: the next client's connection. One whose client has left before is not among them. kTimedOut,
   /// kClosed (stopped), kUnsupported (there is a handler). \thread any

@@ -1,5 +1,5 @@
-/* What SnowRDMA's README and example show, against verbena/rdma.h as it is: its control and data functions in its words,
- * server and client in one process. Those by physical address only where the kernel tells any. */
+/* What SnowRDMA's README and example show, against verbena/rdma.h as it is: its control and data functions in its
+ * words, server and client in one process. Those by physical address only where the kernel tells any. */
 #include <verbena/rdma.h>
 
 #include <stdatomic.h>

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ DEADLINE_S = 100
 SECTION = re.compile(r'^## (?P<title>.+)$', re.MULTILINE)
 PROGRAM = re.compile(r'^`(?P<file>[\w.]+)`:\n\n```\w+\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r'^```sh\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+SAID = re.compile(r'^```sh\n(?P<text>.*?)^```\n[^`]*```text\n(?P<said>.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 class Section:
@@ -274,7 +276,32 @@ def readme(report, root, work, environment):
             report.check(code == 0, f'the C program of README.md ended with {code}:\n{output}')
 
 
-TESTS = {'languages': languages, 'fortran': fortran, 'readme': readme}
+def guide(report, root, work, environment):
+    """The programs of docs/guide.md, by the page's commands, print what the page says."""
+    # The page's port may be somebody's.
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        text = (root / 'docs' / 'guide.md').read_text().replace('7471', str(probe.getsockname()[1]))
+    programs = list(PROGRAM.finditer(text))
+    fences = re.findall(r'^```(c|cpp|fortran)$', text, re.MULTILINE)
+    report.check(len(programs) == len(fences) > 5, f'docs/guide.md: {len(fences)} programs, {len(programs)} named')
+    for program in programs:
+        (work / program['file']).write_text(program['text'])
+    blocks = list(SAID.finditer(text))
+    report.check(len(blocks) == text.count('```sh\n'), 'docs/guide.md: commands without what they print')
+    for block in blocks:
+        commands = block['text'].splitlines()
+        need(report.name, commands, environment)
+        code, output = shell(commands, work, environment)
+        print(output)
+        report.check(code == 0 and 'warning:' not in output, f'docs/guide.md: {commands} ended with {code}:\n{output}')
+        missing = set(block['said'].splitlines()) - set(output.splitlines())
+        report.check(not missing, f'docs/guide.md: {commands} do not print {missing}')
+    compiled = {word for block in blocks for word in block['text'].split()}
+    report.check(all(program['file'] in compiled for program in programs), 'docs/guide.md: a program is not compiled')
+
+
+TESTS = {'languages': languages, 'fortran': fortran, 'readme': readme, 'guide': guide}
 
 
 def built(report, build):
