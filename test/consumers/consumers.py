@@ -248,6 +248,8 @@ def fortran(report, root, work, environment):
         report.check(head.startswith('function' if kind else 'subroutine'), f'{name} is a {head}')
         # rdmaErrorString is rdmaErrorText there.
         report.check(name == 'rdmaErrorString' or re.search(rf'\b{name}\b', public), f'{name} is not public')
+    if report.failures:
+        return
     need(report.name, ['gfortran'], environment)
     program = compile_in(work, environment, 'gfortran', HERE / 'calls.f90', 'calls', FORTRAN_FLAGS)
     if report.check(program, 'calls.f90 does not compile'):
