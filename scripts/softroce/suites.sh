@@ -155,6 +155,9 @@ gtest link 120 test/link/test_link
 gtest remote 120 test/remote/test_remote
 gtest physical 120 test/remote/test_physical
 gtest message 180 test/message/test_message
+# The C API, and what ends under its calls.
+gtest c 240 test/c/test_c
+gtest c_faults 120 test/c/test_c_faults
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
 gtest sealed 240 test/sealed/test_sealed
 gtest growth 240 test/sealed/test_growth

@@ -172,6 +172,7 @@ Result<void> Conn::connect_over(const std::string& address, std::uint16_t port, 
   channel_->keep(std::move(lifeline));
   if (peer_.window.length != 0) VERBENA_TRY(channel_->import_window(peer_.window, deadline));
   longest_piece_ = channel_->peer_eager_bytes() - sizeof(wire::Head);
+  is_callers_ = driver == Driver::kCaller;
   wants_receipts_ = driver == Driver::kCaller && runtime->fabric().nic().kind() == nic::Kind::kSoft;
   if (driver == Driver::kThread) VERBENA_TRY(runtime->start());
   is_kept_ = true;
@@ -362,11 +363,9 @@ bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0
 
 void Conn::progress() noexcept {
   feed_receives();
-  if (channel_ == nullptr) {
-    // Handed over by a thread that did not see it detached.
-    feed_takers();
-    return;
-  }
+  feed_takers();
+  // What was handed over by a thread that did not see it detached is done by that.
+  if (channel_ == nullptr) return;
   send_what_is_due();
   if (reason_ != Status::kOk) {
     // The user's memory is the NIC's until then.
@@ -375,7 +374,6 @@ void Conn::progress() noexcept {
   }
   start_transfers();
   send_messages();
-  feed_takers();
 }
 
 // --- sending ------------------------------------------------------------------------------------------------------

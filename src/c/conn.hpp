@@ -175,7 +175,16 @@ class Conn : private message::Handler {
   [[nodiscard]] Status carry_out(Operation& operation, Deadline deadline) noexcept;
   /// A transfer between registered memory and a window of the peer, by the thread that drives the connection and has
   /// nothing else to wait for. kAgain: that is not so, and `carry_out` is the way. \thread any
-  [[nodiscard]] Status transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept;
+  [[nodiscard]] Status transfer_now(Request::Kind kind, const message::LocalSpan& local,
+                                    const message::RemoteSpan& remote) noexcept {
+    return now([&] {
+      if (!knows_local(local)) [[unlikely]]
+        return Status::kLocalAccess;
+      const std::chrono::milliseconds timeout{timeout_ms.load(std::memory_order_relaxed)};
+      return kind == Request::Kind::kRead ? channel_->read(local, remote, timeout)
+                                          : channel_->write(local, remote, timeout);
+    });
+  }
   /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
   /// Whether that is worth an attempt: of short transfers the rest of a call is a large part.
   [[nodiscard]] bool may_go_now(std::size_t offset, std::size_t length) const noexcept {
@@ -183,9 +192,17 @@ class Conn : private message::Handler {
     const std::size_t window = peer_window_bytes();
     return length - 1 < kMost && offset <= window && length <= window - offset;
   }
-  [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept;
-  [[nodiscard]] Status write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept;
-  [[nodiscard]] Status change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept;
+  [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept {
+    return now([&] { return channel_->read_now(to, {peer_.window.address + offset, to.size(), peer_.window.rkey}); });
+  }
+  [[nodiscard]] Status write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept {
+    return now(
+        [&] { return channel_->write_now(from, {peer_.window.address + offset, from.size(), peer_.window.rkey}); });
+  }
+  [[nodiscard]] Status change_now(const message::Change& change, const message::RemoteSpan& word,
+                                  std::uint64_t& old) noexcept {
+    return now([&] { return channel_->change_now(change, word, old); });
+  }
   /// Starts a transfer between registered memory. kAgain: as many as Completions::kMost are under way or not taken.
   /// \thread any
   [[nodiscard]] Status start_transfer(const Request& request, std::uint64_t cookie, Deadline deadline) noexcept;
@@ -326,7 +343,14 @@ class Conn : private message::Handler {
   void cut(Operation& operation, Status status) noexcept;
   void on_piece(Operation& operation, Status status) noexcept;
   /// The local key's cache, of who drives the connection.
-  [[nodiscard]] bool knows_local(const message::LocalSpan& local) noexcept;
+  [[nodiscard]] bool knows_local(const message::LocalSpan& local) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(local.data);
+    if (local_generation_ == runtime_->registry().generation() && local_key_.covers(address, local.length, local.lkey))
+        [[likely]]
+      return true;
+    return find_local(local);
+  }
+  [[nodiscard]] bool find_local(const message::LocalSpan& local) noexcept;
   [[nodiscard]] Status start_here(const Request& request, std::uint64_t cookie) noexcept;
   void keep_completion(Operation& operation) noexcept;
   void feed_takers() noexcept;
@@ -382,6 +406,7 @@ class Conn : private message::Handler {
 
   /// Nobody polls between calls, and the NIC hands on only while somebody does.
   bool wants_receipts_ = false;
+  bool is_callers_ = false;  ///< Driver::kCaller, and connected.
   std::uint64_t last_receipt_ = 0;
   std::uint64_t sent_ = 0;           ///< Bytes of records, in all.
   std::uint64_t peer_consumed_ = 0;  ///< Of these, as the peer claims.
@@ -410,6 +435,23 @@ class Conn : private message::Handler {
 /// The physical address of a byte of this process: that under which `conn`, unless null, exported it, or else what the
 /// kernel says. \thread any
 [[nodiscard]] Result<std::uint64_t> physical_address_of(Conn* conn, const void* local);
+
+// In the header, with what it calls: each call of a function between a user's call and the NIC would be ten
+// instructions of a few hundred.
+template <class Task>
+inline Status Conn::now(Task&& task) noexcept {
+  if (!is_callers_) return Status::kAgain;
+  Exclusive::Mark* const mark = used_.enter();
+  if (mark == nullptr) [[unlikely]]
+    return Status::kBusy;
+  Status status = reason_;
+  if (status == Status::kOk) [[likely]]
+    status = transfers_.first() == nullptr ? task() : Status::kAgain;
+  if (status != Status::kOk && !channel_->alive()) [[unlikely]]
+    end(status);
+  Exclusive::leave(mark);
+  return status;
+}
 
 template <class Task>
 Status Conn::run(Task&& task, Deadline deadline) noexcept {

@@ -183,8 +183,8 @@ int start(RdmaConn* conn, const Request& request, uint64_t cookie, const char* c
                      [&](Deadline deadline) { return conn->start_transfer(request, cookie, deadline); });
 }
 
-int transfer_now(RdmaConn* conn, Request::Kind kind, uint64_t local, uint32_t lkey, uint64_t remote, uint32_t rkey,
-                 uint32_t length, const char* call) noexcept {
+inline int transfer_now(RdmaConn* conn, Request::Kind kind, uint64_t local, uint32_t lkey, uint64_t remote,
+                        uint32_t rkey, uint32_t length, const char* call) noexcept {
   if (conn == nullptr || length == 0 || local == 0 || conn->runtime() == nullptr) [[unlikely]]
     return wait_for(conn, transfer(kind, Request::Remote::kAddress, local, lkey, remote, rkey, length), call);
   auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(local));

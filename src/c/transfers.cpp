@@ -17,53 +17,13 @@ constexpr std::uint64_t kRegisteredBit = std::uint64_t{1} << 63;
 
 // --- calls --------------------------------------------------------------------------------------------------------
 
-template <class Task>
-Status Conn::now(Task&& task) noexcept {
-  if (runtime_->driver() != Driver::kCaller) return Status::kAgain;
-  Exclusive::Mark* const mark = used_.enter();
-  if (mark == nullptr) [[unlikely]]
-    return Status::kBusy;
-  Status status = reason_;
-  if (status == Status::kOk) [[likely]]
-    status = transfers_.first() == nullptr ? task() : Status::kAgain;
-  Exclusive::leave(mark);
-  return status;
-}
-
-Status Conn::transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept {
-  return now([&] {
-    if (!knows_local(local)) [[unlikely]]
-      return Status::kLocalAccess;
-    const std::chrono::milliseconds timeout{timeout_ms.load(std::memory_order_relaxed)};
-    return kind == Request::Kind::kRead ? channel_->read(local, remote, timeout)
-                                        : channel_->write(local, remote, timeout);
-  });
-}
-
-Status Conn::read_now(std::span<std::byte> to, std::uint64_t offset) noexcept {
-  return now([&] { return channel_->read_now(to, {peer_.window.address + offset, to.size(), peer_.window.rkey}); });
-}
-
-Status Conn::write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept {
-  return now(
-      [&] { return channel_->write_now(from, {peer_.window.address + offset, from.size(), peer_.window.rkey}); });
-}
-
-Status Conn::change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept {
-  return now([&] { return channel_->change_now(change, word, old); });
-}
-
-bool Conn::knows_local(const message::LocalSpan& local) noexcept {
-  const auto address = reinterpret_cast<std::uintptr_t>(local.data);
-  Registry& registry = runtime_->registry();
-  const std::uint64_t generation = registry.generation();
-  if (local_generation_ == generation && local_key_.covers(address, local.length, local.lkey)) [[likely]]
-    return true;
-  const std::optional<LocalKey> found = registry.find_local(this, local.lkey);
+bool Conn::find_local(const message::LocalSpan& local) noexcept {
+  const std::uint64_t generation = runtime_->registry().generation();
+  const std::optional<LocalKey> found = runtime_->registry().find_local(this, local.lkey);
   if (!found) return false;
   local_key_ = *found;
   local_generation_ = generation;
-  return found->covers(address, local.length, local.lkey);
+  return found->covers(reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
 }
 
 bool Conn::is_registered(std::uint64_t address, std::uint64_t bytes, std::uint32_t lkey) noexcept {
@@ -144,6 +104,8 @@ void Conn::start_transfers() noexcept {
     Status status = Status::kOk;
     while (status == Status::kOk && operation->started < operation->length) status = start_piece(*operation);
     if (status == Status::kAgain) return;
+    // The drain is under way; nobody waits for it who has nothing with the NIC.
+    if (!channel_->alive()) return end(channel_->failure());
     if (status != Status::kOk) {
       cut(*operation, status);
     } else if (operation->tells_peer) {

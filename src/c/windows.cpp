@@ -207,8 +207,12 @@ Status Conn::find_physical(std::uint64_t address, std::uint64_t length, message:
       ibv_qp* const qp = channel_->queue_pair();
       if (qp == nullptr) return Status::kClosed;
       nic::Nic& nic = runtime_->fabric().nic();
-      if (const auto imported = nic.import_window(qp, window, Deadline::after(kImportTimeout)); !imported)
-        return imported.error().status();
+      if (const auto imported = nic.import_window(qp, window, Deadline::after(kImportTimeout)); !imported) {
+        const Status status = imported.error().status();
+        // Seen here before the NIC tells of it.
+        if (status == Status::kPeerLost) channel_->fail(status);
+        return status;
+      }
       of.is_imported[of.last] = true;
     }
     channel_->lend_window(window);
