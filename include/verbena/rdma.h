@@ -36,14 +36,22 @@
 #define rdmaServerWait verbena_rdmaServerWait
 #define rdmaServerStop verbena_rdmaServerStop
 #define rdmaServerRelease verbena_rdmaServerRelease
+#define rdmaServerRegMem verbena_rdmaServerRegMem
+#define rdmaServerRegister verbena_rdmaServerRegister
+#define rdmaServerDeregMem verbena_rdmaServerDeregMem
+#define rdmaServerPublish verbena_rdmaServerPublish
 #define rdmaConn verbena_rdmaConn
 #define rdmaConnSetOptions verbena_rdmaConnSetOptions
 #define rdmaConnSetRecvCallback verbena_rdmaConnSetRecvCallback
 #define rdmaConnSetConnectedCallback verbena_rdmaConnSetConnectedCallback
 #define rdmaConnSetDisconnectCallback verbena_rdmaConnSetDisconnectCallback
+#define rdmaConnSetWriteCallback verbena_rdmaConnSetWriteCallback
+#define rdmaConnSetReadCallback verbena_rdmaConnSetReadCallback
 #define rdmaConnOnConnect verbena_rdmaConnOnConnect
 #define rdmaConnOnMessage verbena_rdmaConnOnMessage
 #define rdmaConnOnDisconnect verbena_rdmaConnOnDisconnect
+#define rdmaConnOnWrite verbena_rdmaConnOnWrite
+#define rdmaConnOnRead verbena_rdmaConnOnRead
 #define rdmaConnect verbena_rdmaConnect
 #define rdmaConnKeep verbena_rdmaConnKeep
 #define rdmaConnClose verbena_rdmaConnClose
@@ -63,6 +71,30 @@
 #define rdmaConnReadAt verbena_rdmaConnReadAt
 #define rdmaConnWindow verbena_rdmaConnWindow
 #define rdmaConnPeerWindowBytes verbena_rdmaConnPeerWindowBytes
+#define rdmaConnPeerWindow verbena_rdmaConnPeerWindow
+#define rdmaConnWindowMemory verbena_rdmaConnWindowMemory
+#define rdmaConnRegMem verbena_rdmaConnRegMem
+#define rdmaConnRegister verbena_rdmaConnRegister
+#define rdmaConnDeregMem verbena_rdmaConnDeregMem
+#define rdmaConnPublish verbena_rdmaConnPublish
+#define rdmaConnLookup verbena_rdmaConnLookup
+#define rdmaConnImportWindow verbena_rdmaConnImportWindow
+#define rdmaConnReleaseWindow verbena_rdmaConnReleaseWindow
+#define rdmaSyncWriteSignaled verbena_rdmaSyncWriteSignaled
+#define rdmaSyncReadSignaled verbena_rdmaSyncReadSignaled
+#define rdmaSyncFetchAdd verbena_rdmaSyncFetchAdd
+#define rdmaSyncCompareSwap verbena_rdmaSyncCompareSwap
+#define rdmaStartWrite verbena_rdmaStartWrite
+#define rdmaStartRead verbena_rdmaStartRead
+#define rdmaConnComplete verbena_rdmaConnComplete
+#define rdmaPAExport verbena_rdmaPAExport
+#define rdmaPAAddress verbena_rdmaPAAddress
+#define rdmaPAWriteSignaled verbena_rdmaPAWriteSignaled
+#define rdmaPAReadSignaled verbena_rdmaPAReadSignaled
+#define rdmaPASyncWriteSignaled verbena_rdmaPASyncWriteSignaled
+#define rdmaPASyncReadSignaled verbena_rdmaPASyncReadSignaled
+#define rdmaPASyncFetchAdd verbena_rdmaPASyncFetchAdd
+#define rdmaPASyncCompareSwap verbena_rdmaPASyncCompareSwap
 #define rdmaOptionsInit verbena_rdmaOptionsInit
 #define rdmaErrorString verbena_rdmaErrorString
 #define rdmaErrorDetail verbena_rdmaErrorDetail
@@ -138,12 +170,15 @@ typedef struct RdmaOptions {
   unsigned timeout_ms;         /* Default deadline of each call. Default 5000. */
   unsigned max_connections;    /* Of a listener. 1 to 1024, default 64. */
   RdmaRecvMode recv_mode;      /* Of a listener's connections. Default RDMA_RECV_DISCARD; a client's always queue. */
-  size_t window_bytes;         /* Memory of this side that the peer of a connection reads and writes, its default
-                                  window, one for each connection. 0: none. At most 1 GiB, default 1 MiB. */
-  size_t inbox_bytes;          /* Messages that arrived and were not taken; what is beyond waits at the sender. 64 KiB
-                                  to 1 GiB, default 1 MiB. */
-  size_t max_message_bytes;    /* Of a message to a receive callback. Default 64 MiB. A longer one ends the connection
-                                  with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
+  void *window;                /* Memory of the caller's own as default window, for all connections of a listener the
+                                  same; window_bytes of it, a multiple of 64; it stays until they are closed. Null, the
+                                  default: allocated, one for each connection. */
+  size_t window_bytes;      /* Memory of this side that the peer of a connection reads, writes and changes by atomics:
+                               its default window. 0: none. At most 64 GiB, default 1 MiB. */
+  size_t inbox_bytes;       /* Messages that arrived and were not taken; what is beyond waits at the sender. 64 KiB
+                               to 1 GiB, default 1 MiB. */
+  size_t max_message_bytes; /* Of a message to a receive callback. Default 64 MiB. A longer one ends the connection
+                               with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
 } RdmaOptions;
 void rdmaOptionsInit(RdmaOptions *options);
 
@@ -161,14 +196,53 @@ typedef struct RdmaMessage {
   size_t length; /* Bytes, at `data`. */
 } RdmaMessage;
 
+/* Rights to memory: what the peer may do with it. This side may always read and write. */
+typedef enum RdmaAccess {
+  RDMA_ACCESS_LOCAL = 0,
+  RDMA_ACCESS_REMOTE_READ = 1,
+  RDMA_ACCESS_REMOTE_WRITE = 2,
+  RDMA_ACCESS_REMOTE_ATOMIC = 4,
+  RDMA_ACCESS_REMOTE_ALL = 7
+} RdmaAccess;
+
+/* Registered memory of this side. */
+typedef struct RdmaMemory {
+  void *addr;
+  size_t length;      /* Bytes. */
+  uint32_t lkey;      /* For calls of this side. */
+  uint32_t rkey;      /* For calls of the peer. */
+  uint32_t access;    /* RdmaAccess */
+  uint64_t memory_id; /* The software NIC's. */
+} RdmaMemory;
+
+/* Memory of the other side. Plain numbers of the sending process: they may travel in a message. */
+typedef struct RdmaWindow {
+  uint64_t addr;
+  uint64_t length; /* Bytes. */
+  uint32_t rkey;
+  uint32_t access; /* RdmaAccess */
+  uint64_t memory_id;
+} RdmaWindow;
+
+/* How an operation ended that was started without waiting. */
+typedef enum RdmaOperation { RDMA_WRITE = 0, RDMA_READ = 1 } RdmaOperation;
+typedef struct RdmaCompletion {
+  uint64_t cookie; /* As it was started with. */
+  RdmaOperation operation;
+  int code; /* RDMA_OK, or why not. Its memory is the caller's again. */
+} RdmaCompletion;
+
 typedef void (*RdmaAcceptCallbackFunc)(RdmaConn *conn);
 typedef void (*RdmaRecvCallbackFunc)(RdmaConn *conn, void *data, size_t data_len);
 typedef void (*RdmaConnectedCallbackFunc)(RdmaConn *conn);
 typedef void (*RdmaDisconnectCallbackFunc)(RdmaConn *conn);
+typedef void (*RdmaWriteCallbackFunc)(RdmaConn *conn);
+typedef void (*RdmaReadCallbackFunc)(RdmaConn *conn);
 /* The same with a pointer of the user's own, as it was given with the function. */
 typedef void (*RdmaConnFunc)(RdmaConn *conn, void *user);
 typedef void (*RdmaMessageFunc)(RdmaConn *conn, const RdmaMessage *message, void *user);
 typedef void (*RdmaDisconnectFunc)(RdmaConn *conn, int code, void *user); /* `code`: why. */
+typedef void (*RdmaCompletionFunc)(RdmaConn *conn, const RdmaCompletion *completion, void *user);
 
 /* --- servers. Any thread, one at a time for one listener. -------------------------------------------------------- */
 
@@ -206,9 +280,14 @@ int rdmaConnSetOptions(RdmaConn *conn, const RdmaOptions *options);
 int rdmaConnSetRecvCallback(RdmaConn *conn, RdmaRecvCallbackFunc func);
 int rdmaConnSetConnectedCallback(RdmaConn *conn, RdmaConnectedCallbackFunc func);
 int rdmaConnSetDisconnectCallback(RdmaConn *conn, RdmaDisconnectCallbackFunc func);
+/* Called for each write, each read, that was started without waiting (rdmaStart..., rdmaPA...Signaled). */
+int rdmaConnSetWriteCallback(RdmaConn *conn, RdmaWriteCallbackFunc func);
+int rdmaConnSetReadCallback(RdmaConn *conn, RdmaReadCallbackFunc func);
 int rdmaConnOnConnect(RdmaConn *conn, RdmaConnFunc func, void *user);
 int rdmaConnOnMessage(RdmaConn *conn, RdmaMessageFunc func, void *user);
 int rdmaConnOnDisconnect(RdmaConn *conn, RdmaDisconnectFunc func, void *user);
+int rdmaConnOnWrite(RdmaConn *conn, RdmaCompletionFunc func, void *user);
+int rdmaConnOnRead(RdmaConn *conn, RdmaCompletionFunc func, void *user);
 /* Connects within connect_timeout_ms. Once it has failed it may be tried again; once it has succeeded, not. Errors:
  * RDMA_ERR_NOT_FOUND (the name), RDMA_ERR_CONNECTION_REFUSED, RDMA_ERR_REJECTED and others with the server's text in
  * rdmaErrorDetail, RDMA_ERR_TIMED_OUT (a port that does not answer), RDMA_ERR_BUSY (connected before). */
@@ -263,6 +342,101 @@ int rdmaConnWriteWithImmAt(RdmaConn *conn, uint32_t imm_data, size_t offset, con
  * at first. The peer may change it at any time. Valid while the connection is. */
 void *rdmaConnWindow(RdmaConn *conn, size_t *length);
 size_t rdmaConnPeerWindowBytes(const RdmaConn *conn);
+/* The peer's default window as a window like others, for rdmaSync... and rdmaStart... RDMA_ERR_NOT_FOUND: it has none.
+ */
+int rdmaConnPeerWindow(const RdmaConn *conn, RdmaWindow *window);
+/* This side's default window as registered memory; null when there is none. Not to be deregistered. */
+const RdmaMemory *rdmaConnWindowMemory(RdmaConn *conn);
+
+/* --- registered memory --------------------------------------------------------------------------------------------
+ *
+ * Memory that the NIC reads and writes itself, without a copy through the library's own. Any thread. What a connection
+ * registers is for its peer, and ends with rdmaConnClose; what a listener registers, while it runs, is for all of its
+ * connections, and ends with rdmaServerStop. Registering waits for the system and, on a device, pins: not for data
+ * paths. These return null on failure, with the code in rdmaConnError and the sentence in rdmaErrorDetail. */
+
+/* Allocates `size` bytes (1 to 2^40), zeroed, and registers them with all rights. On the software NIC this memory, and
+ * no other, is accessed by peers directly; all else costs a system call each time. */
+const RdmaMemory *rdmaConnRegMem(RdmaConn *conn, size_t size);
+const RdmaMemory *rdmaServerRegMem(RdmaListener *listener, size_t size);
+/* Registers memory of the caller's own, which stays mapped until it is deregistered. `access`: of RdmaAccess. */
+const RdmaMemory *rdmaConnRegister(RdmaConn *conn, void *addr, size_t length, unsigned access);
+const RdmaMemory *rdmaServerRegister(RdmaListener *listener, void *addr, size_t length, unsigned access);
+/* Takes the registration back, and the names and physical addresses that it has; frees what rdma...RegMem allocated.
+ * Nobody reads or writes it afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer sat in it for
+ * longer than the default deadline; then allocated memory is not used again. RDMA_ERR_BAD_ARGUMENT: it is not
+ * registered there. */
+int rdmaConnDeregMem(RdmaConn *conn, const RdmaMemory *memory);
+int rdmaServerDeregMem(RdmaListener *listener, const RdmaMemory *memory);
+
+/* Publishes memory registered there under a name of 1 to 64 bytes, which a listener's clients or this connection's peer
+ * look up. memory null takes the name back. RDMA_ERR_BUSY: the name is taken. */
+int rdmaServerPublish(RdmaListener *listener, const char *name, const RdmaMemory *memory);
+int rdmaConnPublish(RdmaConn *conn, const char *name, const RdmaMemory *memory);
+/* Finds the window that the peer has published under `name`, and makes it usable; waits until it is published.
+ * timeout_ms as in rdmaConnRecv. RDMA_ERR_NOT_FOUND: not by then; RDMA_ERR_TIMED_OUT: the peer did not answer (a client
+ * without callbacks answers only during its calls); RDMA_ERR_LIMIT: a connection uses at most 63 windows. */
+int rdmaConnLookup(RdmaConn *conn, const char *name, RdmaWindow *window, int timeout_ms);
+/* Makes a window usable of which the peer has told in some other way, and takes that back. A key that is used without
+ * is asked for, once, at its first use. */
+int rdmaConnImportWindow(RdmaConn *conn, const RdmaWindow *window);
+int rdmaConnReleaseWindow(RdmaConn *conn, const RdmaWindow *window);
+
+/* --- one-sided access between registered memory -------------------------------------------------------------------
+ *
+ * `length` bytes, at least 1, between `local_addr`, in memory registered here under `lkey`, and `remote_addr`, in a
+ * window of the peer under `rkey`. Refused before anything is done, and the connection goes on: RDMA_ERR_LOCAL_ACCESS
+ * (no memory here has this lkey, or it ends before), RDMA_ERR_NOT_FOUND (no window of the peer has this rkey),
+ * RDMA_ERR_OUT_OF_RANGE, RDMA_ERR_REMOTE_ACCESS (the window lacks the right: here the connection is not dead),
+ * RDMA_ERR_BAD_ARGUMENT.
+ *
+ * The memory is the caller's own. Past the deadline the call cannot leave it to the NIC: the connection is drained, and
+ * dead with RDMA_ERR_TIMED_OUT, before the call returns; that may take one second more. */
+int rdmaSyncWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+                          uint32_t length);
+int rdmaSyncReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+                         uint32_t length);
+/* Atomics on eight bytes of the peer, aligned to 8 (else RDMA_ERR_BAD_ARGUMENT), which nobody changes but by atomics of
+ * NICs. `old`, unless null: what was there. Past the deadline the connection goes on, and the change may have happened.
+ * RDMA_ERR_UNSUPPORTED: the device has none. */
+int rdmaSyncFetchAdd(RdmaConn *conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t *old);
+int rdmaSyncCompareSwap(RdmaConn *conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
+                        uint64_t *old);
+/* The same transfers without waiting: the memory is the NIC's until the completion with this cookie comes, to the write
+ * or the read callback, or to rdmaConnComplete where there is none. They have no deadline; the end of the connection
+ * completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not taken. */
+int rdmaStartWrite(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+                   uint32_t length, uint64_t cookie);
+int rdmaStartRead(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+                  uint32_t length, uint64_t cookie);
+/* Takes the completion that has been there longest, of the kinds that have no callback. timeout_ms as in rdmaConnRecv.
+ * RDMA_ERR_TIMED_OUT: none came; RDMA_ERR_NOT_FOUND: none is under way. The result of the operation is in
+ * completion->code. */
+int rdmaConnComplete(RdmaConn *conn, RdmaCompletion *completion, int timeout_ms);
+
+/* --- physical addresses -------------------------------------------------------------------------------------------
+ *
+ * The peer's memory by its physical address: what it exported, never more. Exporting needs CAP_SYS_ADMIN; without it
+ * the call is RDMA_ERR_PERMISSION, whose detail names it, and everything else goes on working. Using what a peer
+ * exported needs nothing. On the software NIC a physical address is a name that was fixed at export.
+ * See docs/physical-addressing.md. */
+
+/* Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer, by
+ * physical address; `physical`, unless null, becomes that of its first byte. The peer knows of it before any message
+ * that is sent after it. At most 16 a connection: RDMA_ERR_LIMIT. */
+int rdmaPAExport(RdmaConn *conn, const RdmaMemory *memory, uint64_t *physical);
+/* The physical address of a byte of this process: that under which this connection exported it, or else what the kernel
+ * says, with the privilege. conn may be null. RDMA_ERR_NOT_FOUND: nothing is there yet; write to it first. */
+int rdmaPAAddress(RdmaConn *conn, const void *local, uint64_t *physical);
+/* As rdmaSync..., with the same errors. RDMA_ERR_OUT_OF_RANGE: the peer did not export all of it. What crosses from one
+ * run of memory into the next is several operations, and may have happened in part when it fails. */
+int rdmaPASyncWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPASyncReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPASyncFetchAdd(RdmaConn *conn, uint64_t remote_addr, uint64_t add, uint64_t *old);
+int rdmaPASyncCompareSwap(RdmaConn *conn, uint64_t remote_addr, uint64_t expected, uint64_t desired, uint64_t *old);
+/* As rdmaStart...; the cookie is local_addr. */
+int rdmaPAWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPAReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
 
 #ifdef __cplusplus
 }

@@ -13,13 +13,10 @@ namespace {
 
 /// Of a connection that says goodbye: for the peer's answer.
 constexpr std::chrono::milliseconds kLinger{200};
-/// A call of another thread is handed over within this, also when its own deadline is nearer.
-constexpr std::chrono::milliseconds kHandOver{100};
 /// Of one step of a server's handshake.
 constexpr std::chrono::milliseconds kStepTimeout{1000};
 /// In flight: one for the call under way, and some for calls that did not wait for theirs.
 constexpr std::uint32_t kReceipts = 8;
-constexpr int kWindowAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
 template <class Plain, class Full, class... Args>
 void call(const Callback<Plain, Full>& callback, RdmaConn& conn, Args... args) noexcept {
@@ -44,6 +41,9 @@ Result<Settings> settings_of(const RdmaOptions& options) {
   VERBENA_TRY(check("inbox_bytes", options.inbox_bytes, wire::kMinInboxBytes, wire::kMaxInboxBytes));
   VERBENA_TRY(check("window_bytes", options.window_bytes, 0, wire::kMaxWindowBytes));
   VERBENA_TRY(check("max_message_bytes", options.max_message_bytes, 1, std::uint64_t{1} << 40));
+  if (options.window != nullptr && (options.window_bytes == 0 || options.window_bytes % wire::kWindowUnit != 0))
+    return fail(Status::kBadArgument, "RdmaOptions", 0, "window_bytes of a window of your own must be a multiple of {}",
+                wire::kWindowUnit);
   if (options.bootstrap != RDMA_BOOTSTRAP_CM && options.bootstrap != RDMA_BOOTSTRAP_SOCKET)
     return fail(Status::kBadArgument, "RdmaOptions", 0, "bootstrap is none of RdmaBootstrap");
   if (options.recv_mode != RDMA_RECV_DISCARD && options.recv_mode != RDMA_RECV_QUEUE)
@@ -56,6 +56,7 @@ Result<Settings> settings_of(const RdmaOptions& options) {
   settings.max_connections = options.max_connections;
   settings.recv_mode = options.recv_mode;
   settings.window_bytes = (options.window_bytes + wire::kWindowUnit - 1) / wire::kWindowUnit * wire::kWindowUnit;
+  settings.window = options.window;
   settings.inbox_bytes = options.inbox_bytes;
   settings.max_message_bytes = options.max_message_bytes;
   return settings;
@@ -83,7 +84,7 @@ message::Options Conn::channel_options() noexcept {
   message::Options options;
   options.depth = 32;
   options.eager_bytes = 16 * 1024;
-  options.max_operations = kChunks + kReceipts;
+  options.max_operations = kChunks + kPieces + kReceipts;
   options.attach = message::Attach::kByCaller;
   return options;
 }
@@ -91,38 +92,56 @@ message::Options Conn::channel_options() noexcept {
 RdmaConn& Conn::handle() noexcept { return static_cast<RdmaConn&>(*this); }
 
 std::span<std::byte> Conn::window() const noexcept {
-  if (!memory_ || !memory_->window) return {};
-  return {memory_->window.data(), settings.window_bytes};
+  if (window_ == nullptr) return {};
+  return {static_cast<std::byte*>(window_->addr), window_->length};
 }
 
 Result<void> Conn::create(const std::shared_ptr<Runtime>& runtime) {
   runtime_ = runtime;
   timeout_ms = static_cast<unsigned>(settings.timeout.count());
-  nic::Nic& nic = runtime->fabric().nic();
   inbox_ = std::make_unique<Inbox>(settings.inbox_bytes);
-  memory_ = std::make_unique<Memory>();
-  VERBENA_TRY(memory_->bounce.open(nic, runtime->pd(), {.size_bytes = kChunks * kChunkBytes, .name = "bounce"}, {},
-                                   IBV_ACCESS_LOCAL_WRITE));
-  if (settings.window_bytes != 0)
-    VERBENA_TRY(memory_->window.open(
-        nic, runtime->pd(), {.size_bytes = settings.window_bytes, .share = host::Share::kReadWrite, .name = "window"},
-        {}, kWindowAccess));
+  started_ = std::make_unique<Operation[]>(Completions::kMost);
+  questions_.reserve(kQuestions);
+  VERBENA_TRY(open_memory());
   VERBENA_ASSIGN(channel_, message::Channel::create(runtime->loop(), runtime->pd(), channel_options(), *this));
   return {};
 }
 
+Result<void> Conn::open_memory() {
+  bounce_ = std::make_unique<nic::RegisteredArena>();
+  VERBENA_TRY(bounce_->open(runtime_->fabric().nic(), runtime_->pd(),
+                            {.size_bytes = kChunks * kChunkBytes, .name = "bounce"}, {}, IBV_ACCESS_LOCAL_WRITE));
+  if (settings.window != nullptr) {
+    VERBENA_ASSIGN(window_,
+                   runtime_->registry().add(this, settings.window, settings.window_bytes, RDMA_ACCESS_REMOTE_ALL));
+  } else if (settings.window_bytes != 0) {
+    VERBENA_ASSIGN(window_, runtime_->registry().allocate(this, settings.window_bytes, {}));
+  }
+  return {};
+}
+
+void Conn::forget_memory() noexcept {
+  window_ = nullptr;
+  if (runtime_) runtime_->registry().remove_all(this);
+}
+
 Result<link::Endpoint> Conn::describe() {
-  const auto hello = wire::encode({.inbox_bytes = static_cast<std::uint32_t>(settings.inbox_bytes),
-                                   .window = memory_->window ? memory_->window.window() : nic::Window{}});
-  return channel_->local_endpoint(hello);
+  wire::Hello hello{.inbox_bytes = static_cast<std::uint32_t>(settings.inbox_bytes), .window = {}};
+  if (window_ != nullptr)
+    hello.window = {.address = reinterpret_cast<std::uintptr_t>(window_->addr),
+                    .length = window_->length,
+                    .rkey = window_->rkey,
+                    .access = 0,
+                    .memory_id = window_->memory_id};
+  return channel_->local_endpoint(wire::encode(hello));
 }
 
 Result<void> Conn::meet(const link::Endpoint& remote) {
   VERBENA_ASSIGN(const auto data, message::Channel::user_data_of(remote));
   VERBENA_ASSIGN(peer_, wire::decode(data));
-  if (!memory_->window) return {};
-  return runtime_->fabric().nic().grant(memory_->window.memory_id(),
-                                        {.to = nic::Grant::To::kOneGid, .gid = remote.qp.gid});
+  peer_gid_ = remote.qp.gid;
+  if (window_ == nullptr || settings.window != nullptr) return {};
+  return runtime_->fabric().nic().grant(window_->memory_id, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
 }
 
 Result<void> Conn::connect(const std::string& address, std::uint16_t port) {
@@ -135,8 +154,7 @@ Result<void> Conn::connect(const std::string& address, std::uint16_t port) {
 Result<void> Conn::connect_over(const std::string& address, std::uint16_t port, Deadline deadline) {
   // Whoever runs as root could read this process anyway.
   constexpr std::array<uid_t, 1> kTrusted{0};
-  const Driver driver =
-      callbacks.message || callbacks.connected || callbacks.disconnected ? Driver::kThread : Driver::kCaller;
+  const Driver driver = callbacks.any() ? Driver::kThread : Driver::kCaller;
   VERBENA_ASSIGN(auto runtime, Runtime::open({.fabric = {.transport = settings.transport,
                                                          .role = link::Role::kClient,
                                                          .address = address,
@@ -169,7 +187,9 @@ Result<void> Conn::connect_over(const std::string& address, std::uint16_t port, 
 
 void Conn::undo() noexcept {
   channel_.reset();
-  memory_.reset();
+  forget_memory();
+  bounce_.reset();
+  started_.reset();
   inbox_.reset();
   runtime_.reset();
 }
@@ -207,8 +227,7 @@ void Conn::count_discarded(const wire::Head& head, std::size_t piece) noexcept {
 
 Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
   // Nobody else drives it then, and nothing is waited for.
-  if (runtime_->wait_for([this] { return is_detached_; }, Deadline::now()))
-    return carry_out_here(operation, Deadline::now());
+  if (is_detached_.load(std::memory_order_acquire)) return carry_out_here(operation, Deadline::now());
   if (!runtime_->is_driven_here()) {
     operation.is_awaited = true;
     const Status handed = runtime_->poller().run(
@@ -216,14 +235,14 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
           start(operation);
           progress();
         },
-        deadline.is_never() ? deadline
-                            : Deadline::after(std::max<std::chrono::nanoseconds>(deadline.left(), kHandOver)));
+        hand_over_by(deadline));
     if (handed != Status::kOk) return handed;
     const auto is_done = [&] { return operation.is_done.load(std::memory_order_relaxed); };
     if (runtime_->wait_for(is_done, deadline)) return operation.status;
-    // Where the thread ends instead, it ends the operation too, before it is gone.
-    if (runtime_->poller().run([&] { cancel(operation); }, Deadline::never()) != Status::kOk)
-      (void)runtime_->wait_for(is_done, Deadline::never());
+    // Where the thread ends instead, it ends the operation too, before it is gone. What is with the NIC in the caller's
+    // memory takes the time of a drain.
+    (void)runtime_->poller().run([&] { cancel(operation); }, Deadline::never());
+    (void)runtime_->wait_for(is_done, Deadline::never());
     return operation.status;
   }
   return carry_out_here(operation, deadline);
@@ -231,19 +250,27 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
 
 Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
   const bool is_shared = runtime_->driver() == Driver::kCaller || is_detached_;
-  if (is_shared && is_used_.exchange(true, std::memory_order_acquire)) return Status::kBusy;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
+  if (is_done_directly(operation)) {
+    if (mark != nullptr) Exclusive::leave(mark);
+    return Status::kOk;
+  }
   start(operation);
+  const auto is_done = [&] {
+    runtime_->progress();
+    return operation.is_done.load(std::memory_order_relaxed);
+  };
   if (is_detached_) {
     feed_receives();
+    feed_takers();
   } else {
-    const auto is_done = [&] {
-      runtime_->progress();
-      return operation.is_done.load(std::memory_order_relaxed);
-    };
     (void)runtime_->loop().wait_until(is_done, deadline);
   }
   if (!operation.is_done.load(std::memory_order_relaxed)) cancel(operation);
-  if (is_shared) is_used_.store(false, std::memory_order_release);
+  // Bounded by the drain.
+  if (!operation.is_done.load(std::memory_order_relaxed)) (void)runtime_->loop().wait_until(is_done, Deadline::never());
+  if (mark != nullptr) Exclusive::leave(mark);
   return operation.status;
 }
 
@@ -251,29 +278,35 @@ OperationQueue& Conn::queue_of(const Operation& operation) noexcept {
   switch (operation.kind) {
     case Operation::Kind::kSend: return sends_;
     case Operation::Kind::kReceive: return receives_;
+    case Operation::Kind::kAsk: return asks_;
+    case Operation::Kind::kTake: return takers_;
     case Operation::Kind::kWrite:
-    case Operation::Kind::kRead: break;
+    case Operation::Kind::kRead:
+    case Operation::Kind::kAtomic: break;
   }
   return transfers_;
 }
 
 void Conn::start(Operation& operation) noexcept {
   queue_of(operation).push(operation);
-  if (reason_ != Status::kOk && operation.kind != Operation::Kind::kReceive) finish(operation, reason_);
+  const bool is_of_the_past = operation.kind == Operation::Kind::kReceive || operation.kind == Operation::Kind::kTake;
+  if (reason_ != Status::kOk && !is_of_the_past) finish(operation, reason_);
 }
 
 void Conn::finish(Operation& operation, Status status) noexcept {
   queue_of(operation).remove(operation);
   for (Chunk& chunk : chunks_)
     if (chunk.operation == &operation) chunk.operation = nullptr;
-  operation.status = status;
+  operation.status = operation.is_given_up ? Status::kTimedOut : status;
+  if (operation.is_started) return keep_completion(operation);
   const auto set = [&] { operation.is_done.store(true, std::memory_order_relaxed); };
   // After this a waiting thread may have taken the operation away.
   operation.is_awaited ? runtime_->tell(set) : set();
 }
 
-// The caller's memory is not looked at any more afterwards: what is in flight goes through chunks of ours, which stay
-// busy until the NIC is done with them.
+// The caller's memory is not looked at any more once the operation is done: what is in flight goes through chunks of
+// ours, which stay busy until the NIC is done with them; or else the connection dies, and the operation is done when
+// its pieces have come back.
 void Conn::cancel(Operation& operation) noexcept {
   if (operation.is_done.load(std::memory_order_relaxed)) return;
   // All of it is with the NIC.
@@ -287,7 +320,16 @@ void Conn::cancel(Operation& operation) noexcept {
       return;
     }
   }
-  finish(operation, Status::kTimedOut);
+  if (operation.pieces != 0) {
+    operation.is_given_up = true;
+    return kill(Status::kTimedOut);
+  }
+  finish(operation, operation.is_absent ? Status::kNotFound : Status::kTimedOut);
+}
+
+void Conn::kill(Status reason) noexcept {
+  channel_->fail(reason);
+  end(reason);
 }
 
 void Conn::end(Status reason) noexcept {
@@ -296,8 +338,14 @@ void Conn::end(Status reason) noexcept {
   is_live_.store(false, std::memory_order_release);
   last_code.store(code_of(reason), std::memory_order_relaxed);
   while (sends_.first() != nullptr) finish(*sends_.first(), reason);
-  while (transfers_.first() != nullptr) finish(*transfers_.first(), reason);
+  while (asks_.first() != nullptr) finish(*asks_.first(), reason);
+  for (Operation* operation = transfers_.first(); operation != nullptr;) {
+    Operation* const next = operation->next;
+    cut(*operation, reason);
+    operation = next;
+  }
   feed_receives();
+  feed_takers();
 }
 
 void Conn::say_goodbye(Status reason) noexcept {
@@ -311,13 +359,20 @@ bool Conn::has_said_goodbye() const noexcept {
   return !is_answer_awaited_ || is_goodbye_seen_ || !channel_->alive() || linger_.passed();
 }
 
+bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0; }
+
 void Conn::progress() noexcept {
   if (channel_ == nullptr) return;
   feed_receives();
   send_what_is_due();
-  if (reason_ != Status::kOk) return;
+  if (reason_ != Status::kOk) {
+    // The user's memory is the NIC's until then.
+    if (pieces_ != 0 && has_said_goodbye()) channel_->fail(reason_);
+    return;
+  }
   start_transfers();
   send_messages();
+  feed_takers();
 }
 
 // --- sending ------------------------------------------------------------------------------------------------------
@@ -357,15 +412,18 @@ void Conn::on_receipt(std::uint64_t receipt, Status status) noexcept {
 void Conn::send_messages() noexcept {
   while (Operation* const operation = sends_.first()) {
     const std::size_t bytes = std::min(operation->length - operation->started, longest_piece_);
-    if (bytes == 0 || !has_room(bytes)) return;  // Its receipt is to come, or room.
-    const wire::Head head{.flags = operation->has_immediate ? wire::kHasImmediate : std::uint8_t{0},
+    // The peer takes what is not a user's message at once: that needs no room.
+    const bool is_message = operation->wire_kind == wire::Kind::kData;
+    if (bytes == 0 || (is_message && !has_room(bytes))) return;  // Its receipt is to come, or room.
+    const wire::Head head{.kind = operation->wire_kind,
+                          .flags = operation->has_immediate ? wire::kHasImmediate : std::uint8_t{0},
                           .immediate = operation->immediate,
                           .total = operation->length,
                           .offset = operation->started};
     const std::span<const std::byte> piece(operation->from + operation->started, bytes);
     const bool is_last = operation->started + bytes == operation->length;
     if (!(is_last ? send_last(*operation, head, piece) : send(head, piece))) return;
-    sent_ += Inbox::bytes_of(bytes);
+    if (is_message) sent_ += Inbox::bytes_of(bytes);
     operation->started += bytes;
     if (is_last && operation->receipt == 0) finish(*operation, Status::kOk);
   }
@@ -375,73 +433,9 @@ void Conn::send_what_is_due() noexcept {
   if (!channel_->alive()) return;
   if (is_goodbye_due_) is_goodbye_due_ = !send({.kind = wire::Kind::kGoodbye}, {});
   if (is_telling_due()) (void)send({.kind = wire::Kind::kConsumed}, {});
-}
-
-// --- transfers ----------------------------------------------------------------------------------------------------
-
-void Conn::start_transfers() noexcept {
-  for (Operation* operation = transfers_.first(); operation != nullptr;) {
-    Operation* const next = operation->next;
-    // The message leaves with the last piece of what it is about, by one doorbell.
-    const engine::Batch<message::Channel> batch(*channel_);
-    while (operation->started < operation->length)
-      if (!start_chunk(*operation)) return;
-    if (operation->tells_peer) {
-      if (!tell_of_write(*operation)) return;
-      // Its bytes may be in place already.
-      if (operation->finished == operation->length && operation->receipt == 0) finish(*operation, Status::kOk);
-    }
-    operation = next;
-  }
-}
-
-bool Conn::start_chunk(Operation& operation) noexcept {
-  const auto free = std::ranges::find(chunks_, false, &Chunk::is_busy);
-  if (free == chunks_.end()) return false;
-  const auto number = static_cast<std::size_t>(free - chunks_.begin());
-  const std::size_t bytes = std::min(operation.length - operation.started, kChunkBytes);
-  const message::LocalSpan local{memory_of(number), bytes, memory_->bounce.lkey()};
-  const message::RemoteSpan remote{peer_.window.address + operation.offset + operation.started, bytes,
-                                   peer_.window.rkey};
-  const bool is_read = operation.kind == Operation::Kind::kRead;
-  if (!is_read) std::memcpy(local.data, operation.from + operation.started, bytes);
-  const Status status =
-      is_read ? channel_->start_read(local, remote, number) : channel_->start_write(local, remote, number);
-  // Dead: on_failure ends it.
-  if (status != Status::kOk) return false;
-  *free = {.operation = &operation, .at = operation.started, .length = bytes, .is_busy = true};
-  operation.started += bytes;
-  return true;
-}
-
-bool Conn::tell_of_write(Operation& operation) noexcept {
-  // Not between the pieces of a message, which it would drop at the receiver.
-  const Operation* const sending = sends_.first();
-  const bool is_between = sending != nullptr && sending->started != 0 && sending->started != sending->length;
-  if (is_between || !has_room(0)) return false;
-  const wire::Head head{.kind = wire::Kind::kWritten,
-                        .flags = wire::kHasImmediate,
-                        .immediate = operation.immediate,
-                        .total = operation.length,
-                        .offset = operation.offset};
-  if (!send_last(operation, head, {})) return false;
-  sent_ += Inbox::bytes_of(0);
-  operation.tells_peer = false;
-  return true;
-}
-
-void Conn::on_complete(message::Channel& /*channel*/, std::uint64_t token, Status status) noexcept {
-  if (token >= kChunks) return on_receipt(token - kChunks, status);
-  Chunk& chunk = chunks_[token];
-  Operation* const operation = chunk.operation;
-  chunk.is_busy = false;
-  chunk.operation = nullptr;
-  if (operation == nullptr) return;
-  if (status != Status::kOk) return finish(*operation, status);
-  if (operation->kind == Operation::Kind::kRead) std::memcpy(operation->to + chunk.at, memory_of(token), chunk.length);
-  operation->finished += chunk.length;
-  const bool is_told = !operation->tells_peer && operation->receipt == 0;
-  if (operation->finished == operation->length && is_told) finish(*operation, Status::kOk);
+  if (reason_ != Status::kOk) return;
+  if (!questions_.empty()) answer_questions();
+  if (asks_.first() != nullptr) send_asks();
 }
 
 // --- receiving ----------------------------------------------------------------------------------------------------
@@ -459,6 +453,9 @@ void Conn::on_message(message::Channel& channel, std::span<const std::byte> body
     case wire::Kind::kData:
     case wire::Kind::kWritten: is_right = accept_piece(head, piece); break;
     case wire::Kind::kConsumed: break;
+    case wire::Kind::kTable: is_right = on_table(head, piece); break;
+    case wire::Kind::kAsk: is_right = on_question(head, piece); break;
+    case wire::Kind::kAnswer: is_right = on_answer(head, piece); break;
     case wire::Kind::kGoodbye:
       // Not sent when there is no credit: then the peer waits for its linger.
       (void)send({.kind = wire::Kind::kGoodbyeSeen}, {});
@@ -472,7 +469,7 @@ void Conn::on_message(message::Channel& channel, std::span<const std::byte> body
 
 bool Conn::accept_piece(const wire::Head& head, std::span<const std::byte> piece) noexcept {
   if (head.kind == wire::Kind::kWritten) {
-    const std::uint64_t window = memory_->window ? settings.window_bytes : 0;
+    const std::uint64_t window = window_ != nullptr ? window_->length : 0;
     if (!piece.empty() || head.offset > window || head.total > window - head.offset) return false;
     in_total_ = 0;  // A message that was not finished is dropped.
   } else {
@@ -596,7 +593,17 @@ void Conn::call_back() noexcept {
     }
     progress();
   }
-  if (reason_ == Status::kOk || has_told_end_) return;
+  while (!to_call_.empty() && !is_leaving_) {
+    const RdmaCompletion completion = to_call_.pop();
+    --untaken_;
+    const bool is_read = completion.operation == RDMA_READ;
+    const auto call_it = [&](const auto& callback) {
+      callback.full != nullptr ? callback.full(&handle(), &completion, callback.user) : callback.plain(&handle());
+    };
+    is_read ? call_it(callbacks.read) : call_it(callbacks.written);
+    progress();
+  }
+  if (reason_ == Status::kOk || has_told_end_ || (pieces_ != 0 && !is_leaving_)) return;
   has_told_end_ = true;
   if (!is_leaving_) call(callbacks.disconnected, handle(), code_of(reason_));
 }
@@ -613,9 +620,7 @@ void Conn::end_with_runtime() noexcept {
   progress();
 }
 
-bool Conn::is_over() const noexcept {
-  return reason_ != Status::kOk && (is_leaving_ || has_told_end_) && has_said_goodbye();
-}
+bool Conn::is_over() const noexcept { return reason_ != Status::kOk && (is_leaving_ || has_told_end_) && is_quiet(); }
 
 void Conn::detach() noexcept {
   channel_.reset();
@@ -625,7 +630,7 @@ void Conn::detach() noexcept {
 void Conn::close() noexcept {
   if (!runtime_) return;
   if (runtime_->driver() == Driver::kThread) {
-    const auto is_detached = [this] { return is_detached_; };
+    const auto is_detached = [this] { return is_detached_.load(std::memory_order_relaxed); };
     (void)runtime_->poller().run(
         [&] {
           if (!is_detached_) end_in_callback();
@@ -641,7 +646,7 @@ void Conn::close() noexcept {
     progress();
     return is_over();
   };
-  (void)runtime_->loop().wait_until(is_gone, Deadline::after(kLinger));
+  (void)runtime_->loop().wait_until(is_gone, Deadline::after(kLinger + engine::Connection::kDrainTimeout));
   runtime_->release_here();
   detach();
 }

@@ -27,6 +27,8 @@ class Listener {
   [[nodiscard]] bool is_running() const noexcept { return is_running_.load(std::memory_order_acquire); }
   /// Whether the calling thread is the one that calls back. \thread any
   [[nodiscard]] bool is_in_callback() const noexcept { return is_running() && runtime_->poller().is_this_thread(); }
+  /// Null unless it runs.
+  [[nodiscard]] Runtime* runtime() const noexcept { return is_running() ? runtime_.get() : nullptr; }
   /// 0 unless it runs.
   [[nodiscard]] std::uint16_t port() const noexcept { return link_ ? link_->port() : std::uint16_t{0}; }
   /// Until some thread has stopped it. \thread any

@@ -15,6 +15,7 @@ Result<std::shared_ptr<Runtime>> Runtime::open(const RuntimeOptions& options, Dr
   nic::Nic& nic = runtime->fabric_->nic();
   VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
   runtime->pd_ = nic::Pd(nic, pd);
+  runtime->registry_.emplace(nic, pd);
   const std::uint64_t entries =
       std::uint64_t{message::completions_needed(Conn::channel_options())} * options.max_connections;
   if (entries > nic.limits().max_cqe)
@@ -106,7 +107,7 @@ void Runtime::before_end() noexcept {
   // Bounded by their linger.
   const auto is_over = [this] {
     progress();
-    return std::ranges::all_of(conns_, [](const RdmaConn* conn) { return conn->has_said_goodbye(); });
+    return std::ranges::all_of(conns_, [](const RdmaConn* conn) { return conn->is_quiet(); });
   };
   while (!is_over()) (void)loop().wait(before_wait());
   // Callbacks find their connections dead: nothing waits.

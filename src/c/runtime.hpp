@@ -1,6 +1,7 @@
 // What connections run on: a NIC, its protection domain, and a loop, with a thread of its own or driven by callers.
 #pragma once
 
+#include "c/registry.hpp"
 #include "engine/poller.hpp"
 #include "host/placement.hpp"
 #include "link/fabric.hpp"
@@ -12,6 +13,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace verbena::c {
@@ -40,6 +42,8 @@ class Runtime final : private engine::Duty {
 
   [[nodiscard]] link::Fabric& fabric() noexcept { return *fabric_; }
   [[nodiscard]] ibv_pd* pd() noexcept { return pd_.get(); }
+  /// \thread any
+  [[nodiscard]] Registry& registry() noexcept { return *registry_; }
   [[nodiscard]] engine::Poller& poller() noexcept { return *poller_; }
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
   [[nodiscard]] Driver driver() const noexcept { return driver_; }
@@ -88,6 +92,7 @@ class Runtime final : private engine::Duty {
   const Driver driver_;
   std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
+  std::optional<Registry> registry_;
   host::HeldPlacement placement_;  ///< The thread's core is this runtime's while it lives.
   std::unique_ptr<engine::Poller> poller_;
   // Owner's, each with a capacity of max_connections.

@@ -3,12 +3,14 @@
 #include "base/error.hpp"
 #include "message/wire.hpp"
 
+#include <verbena/rdma.h>
+
 namespace verbena::c::wire {
 namespace {
 
 constexpr std::byte kMagic{'C'};
 constexpr std::byte kVersion{1};
-constexpr int kWindowRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+constexpr std::uint32_t kWindowRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
 template <class T>
 void put(std::byte* at, T value) noexcept {
@@ -53,6 +55,15 @@ Result<Hello> decode(std::span<const std::byte> data) {
     return fail(Status::kProtocol, "rdmaConnect", 0, "the peer's window of {} bytes at {:#x} cannot be",
                 hello.window.length, hello.window.address);
   return hello;
+}
+
+std::optional<Found> decode_found(std::span<const std::byte> data) noexcept {
+  if (data.size() != sizeof(Found)) return std::nullopt;
+  Found found;
+  std::memcpy(&found, data.data(), sizeof found);
+  const bool wraps = found.address + found.length < found.address;
+  if (wraps || found.length == 0 || (found.access & ~std::uint32_t{RDMA_ACCESS_REMOTE_ALL}) != 0) return std::nullopt;
+  return found;
 }
 
 }  // namespace verbena::c::wire

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 namespace verbena::c::wire {
@@ -23,24 +24,30 @@ namespace verbena::c::wire {
 ///        6      8  window: address
 struct Hello {
   std::uint32_t inbox_bytes = 0;
-  nic::Window window;  ///< The rights are not told: a peer may read and write.
+  nic::Window window;  ///< The rights are not told: a peer may read, write and change by atomics.
 };
 inline constexpr std::size_t kHelloBytes = 30;
 inline constexpr std::uint32_t kMinInboxBytes = 64 * 1024;
 inline constexpr std::uint32_t kMaxInboxBytes = 1u << 30;
 inline constexpr std::uint64_t kWindowUnit = 64;
-inline constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{1} << 30;
+inline constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{1} << 36;
 [[nodiscard]] std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
 /// kProtocol for anything that `encode` of this version cannot have made.
 [[nodiscard]] Result<Hello> decode(std::span<const std::byte> data);
 
 enum class Kind : std::uint8_t {
-  kData = 1,        ///< A piece of a message.
-  kWritten = 2,     ///< The peer's window was written to: `total` bytes from `offset`.
-  kConsumed = 3,    ///< Tells `consumed`, and nothing else.
-  kGoodbye = 4,     ///< Nothing follows. Answered.
-  kGoodbyeSeen = 5  ///< The answer.
+  kData = 1,         ///< A piece of a message.
+  kWritten = 2,      ///< The peer's window was written to: `total` bytes from `offset`.
+  kConsumed = 3,     ///< Tells `consumed`, and nothing else.
+  kGoodbye = 4,      ///< Nothing follows. Answered.
+  kGoodbyeSeen = 5,  ///< The answer.
+  kTable = 6,        ///< A piece of a remote::PhysicalTable's bytes: `total` and `offset` as in kData.
+  kAsk = 7,          ///< For a window: by the name that follows, or else by `immediate`, its key. Answered.
+  kAnswer = 8        ///< A Found follows, or nothing: there is none. Of a name, more answers may come.
 };
+/// Tables that one side may send.
+inline constexpr std::size_t kMaxTables = 16;
+inline constexpr std::size_t kMaxNameBytes = 64;
 inline constexpr std::uint8_t kHasImmediate = 1;
 
 /// At the front of each message of the channel, little-endian as the machine is (checked by the message layer's own
@@ -52,8 +59,21 @@ struct Head {
   std::uint32_t immediate = 0;
   std::uint64_t consumed = 0;  ///< Bytes of the peer's inbox records that this side has taken, in all.
   std::uint64_t total = 0;     ///< Of the whole message.
-  std::uint64_t offset = 0;    ///< Of this piece in it. 0 starts a message, and drops one that was not finished.
+  std::uint64_t offset = 0;    ///< Of this piece in it. 0 starts a message, and drops one that was not finished. Of
+                               ///< kAsk: its number, which kAnswer repeats.
 };
 static_assert(sizeof(Head) == 32);
+
+/// A window that was asked for.
+struct Found {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t access = 0;  ///< RdmaAccess
+  std::uint64_t memory_id = 0;
+};
+static_assert(sizeof(Found) == 32);
+/// Out of what follows a kAnswer. None for anything that cannot be a window.
+[[nodiscard]] std::optional<Found> decode_found(std::span<const std::byte> data) noexcept;
 
 }  // namespace verbena::c::wire

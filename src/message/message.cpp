@@ -6,6 +6,7 @@
 #include "engine/connection.hpp"
 #include "message/wire.hpp"
 #include "nic/registered_arena.hpp"
+#include "nic/verbs.hpp"
 
 #include <arpa/inet.h>
 
@@ -92,10 +93,11 @@ struct Layout {
 
 /// A READ, WRITE or send with a token from start to completion.
 struct Work {
-  enum class Kind : std::uint8_t { kRead, kWrite, kLarge, kEager };
+  enum class Kind : std::uint8_t { kRead, kAtomic, kWrite, kLarge, kEager };
   std::uint64_t token = 0;
   LocalSpan local;
-  RemoteSpan remote;         ///< Of a READ or WRITE.
+  RemoteSpan remote;         ///< Of a READ, WRITE or atomic.
+  Change change;             ///< Of an atomic.
   std::uint64_t total = 0;   ///< Bytes, head and body.
   std::uint64_t posted = 0;  ///< Of these, in work requests posted.
   std::uint32_t head_bytes = 0;
@@ -103,7 +105,7 @@ struct Work {
   std::uint32_t next = kNoSlot;   ///< In its queue of what is not posted to the end.
   Kind kind = Kind::kRead;
 };
-static_assert(sizeof(Work) == 88);
+static_assert(sizeof(Work) == 112);
 
 /// Slots in the order they were started, linked through Work::next.
 struct Queue {
@@ -130,7 +132,11 @@ Nobody nobody;
 class QpChannel final : public Channel, private engine::Connection {
  public:
   QpChannel(engine::CompletionLoop& loop, const Options& options, Handler& handler)
-      : Connection(loop), options_(options), handler_(&handler), in_flight_(options.max_operations) {}
+      : Connection(loop),
+        options_(options),
+        handler_(&handler),
+        in_flight_(options.max_operations),
+        max_message_(loop.nic().limits().max_message) {}
   ~QpChannel() override { shut(); }
 
   [[nodiscard]] Result<void> create(ibv_pd* pd);
@@ -148,7 +154,19 @@ class QpChannel final : public Channel, private engine::Connection {
   Status start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept override;
   Status start_read(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
   Status start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept override;
+  Status start_atomic(const Change& change, LocalSpan result, RemoteSpan word, std::uint64_t token) noexcept override;
+  Status read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
+  Status write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept override;
+  Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept override;
+  Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept override;
+  Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
+  bool is_usable(const nic::Window& window) noexcept override {
+    return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
+  }
+  Result<void> release_window(const nic::Window& window) override;
+  void lend_window(const nic::Window& window) noexcept override { windows_.lend(window); }
+  ibv_qp* queue_pair() const noexcept override { return qp(); }
 
   void hold() noexcept override { Connection::hold(); }
   void release() noexcept override { Connection::release(); }
@@ -212,6 +230,38 @@ class QpChannel final : public Channel, private engine::Connection {
   void post_writes() noexcept;
   /// Posts the next piece of the READ or WRITE in `slot`, as much as the NIC takes at once.
   [[nodiscard]] bool post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept;
+  [[nodiscard]] bool post_atomic(std::uint32_t slot) noexcept;
+  /// The NIC's way past its queues, for what nothing is ahead of that is not posted; or null.
+  [[nodiscard]] const nic::Direct* direct() const noexcept {
+    const bool is_next = reads_.first == kNoSlot && writes_.first == kNoSlot && !loop().in_handler();
+    return is_next ? Connection::direct() : nullptr;
+  }
+  /// Carries a READ or WRITE of `bytes` out that way. kAgain: it is not there.
+  [[nodiscard]] Status move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
+                                RemoteSpan remote) noexcept {
+    const nic::Direct* const now = direct();
+    if (now == nullptr) return Status::kAgain;
+    const auto bytes = static_cast<std::uint32_t>(remote.length);
+    if (!(now->*move)(qp(), local, lkey, bytes, remote.address, remote.rkey)) [[unlikely]]
+      return Status::kAgain;
+    went_directly(bytes);
+    return Status::kOk;
+  }
+  /// What stands against a READ, WRITE or atomic of `remote`, which is one work request.
+  [[nodiscard]] Status check_piece(const RemoteSpan& remote, std::uint32_t access) noexcept {
+    if (reason() != Status::kOk) [[unlikely]]
+      return reason();
+    if (remote.length == 0) [[unlikely]]
+      return Status::kBadArgument;
+    if (const Status inside = windows_.check(remote, access); inside != Status::kOk) [[unlikely]]
+      return inside;
+    return remote.length > max_message_ ? Status::kAgain : Status::kOk;
+  }
+  [[nodiscard]] Status check_word(const RemoteSpan& word) noexcept;
+  /// A READ or WRITE that is one work request, and its completion.
+  [[gnu::always_inline]] Status transfer(ibv_send_wr& request, const Queue& waiting, LocalSpan local, RemoteSpan remote,
+                                         std::chrono::nanoseconds timeout) noexcept;
+  [[nodiscard]] Status wait_for_position(std::uint32_t position, std::chrono::nanoseconds timeout) noexcept;
   [[nodiscard]] bool post_fragment(std::uint32_t slot) noexcept;
   [[nodiscard]] int gather_fragment(const Work& work, std::uint32_t slot, std::uint32_t bytes) noexcept;
   [[nodiscard]] std::byte* head_of(std::uint32_t slot) const noexcept { return heads_ + slot * kMaxHeadBytes; }
@@ -266,7 +316,10 @@ class QpChannel final : public Channel, private engine::Connection {
   std::uint32_t reads_out_ = 0;
   ibv_send_wr read_{};
   ibv_send_wr write_{};
+  ibv_send_wr atomic_{};
   ibv_sge piece_sge_{};
+  bool has_atomics_ = true;
+  const std::uint32_t max_message_;
 
   std::vector<ibv_recv_wr> receive_requests_;  ///< A ring, linked in order, so that any range of it is a list.
   std::vector<ibv_sge> receive_sge_;
@@ -295,6 +348,8 @@ Result<void> QpChannel::create(ibv_pd* pd) {
     lease_units_ = wire::units_of(bytes);
   }
   work_.resize(options_.max_operations);
+  const nic::DeviceFacts* facts = nic::facts_of(nic());
+  has_atomics_ = facts == nullptr || facts->atomics != IBV_ATOMIC_NONE;
   posted_receives_ = told_posted_ = options_.first_count + buffer_count_;
   consumed_ = lease_consumed_ = told_lease_ = options_.first_count;
   out_number_ = options_.first_count & wire::kNumberMask;
@@ -332,8 +387,8 @@ void QpChannel::build_requests() noexcept {
   fragment_.sg_list = fragment_sge_.data();
   read_.opcode = IBV_WR_RDMA_READ;
   write_.opcode = IBV_WR_RDMA_WRITE;
-  read_.sg_list = write_.sg_list = &piece_sge_;
-  read_.num_sge = write_.num_sge = 1;
+  read_.sg_list = write_.sg_list = atomic_.sg_list = &piece_sge_;
+  read_.num_sge = write_.num_sge = atomic_.num_sge = 1;
 }
 
 Result<link::Endpoint> QpChannel::local_endpoint(std::span<const std::byte> user_data) {
@@ -406,6 +461,13 @@ Result<void> QpChannel::import_window(const nic::Window& window, Deadline deadli
   return verbena::fail(
       added, "message::Channel::import_window", 0, "{}",
       added == Status::kLimit ? "a channel imports at most 64 windows" : "the window wraps around the address space");
+}
+
+Result<void> QpChannel::release_window(const nic::Window& window) {
+  if (windows_.remove(window) != Status::kOk)
+    return verbena::fail(Status::kNotFound, "message::Channel::release_window", 0, "the window is not imported");
+  // Without its queue pair the NIC has released it.
+  return qp() != nullptr ? nic().release_window(qp(), window) : Result<void>{};
 }
 
 // --- receiving ----------------------------------------------------------------------------------------------------
@@ -650,6 +712,100 @@ Status QpChannel::start_write(LocalSpan local, RemoteSpan remote, std::uint64_t 
   return Status::kOk;
 }
 
+Status QpChannel::check_word(const RemoteSpan& word) noexcept {
+  if (word.address % sizeof(std::uint64_t) != 0 || word.length != sizeof(std::uint64_t)) return Status::kBadArgument;
+  if (max_reads_ == 0 || !has_atomics_) return Status::kUnsupported;
+  return check_piece(word, IBV_ACCESS_REMOTE_ATOMIC);
+}
+
+Status QpChannel::start_atomic(const Change& change, LocalSpan result, RemoteSpan word, std::uint64_t token) noexcept {
+  constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  if (result.length < kBytes) return Status::kBadArgument;
+  const std::uint32_t slot = in_flight_.begin();
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {
+      .token = token, .local = result, .remote = word, .change = change, .total = kBytes, .kind = Work::Kind::kAtomic};
+  reads_.push(work_, slot);
+  post_reads();
+  return Status::kOk;
+}
+
+// As remote::Link does it: everything of one work request in one function, and no slot in flight.
+inline Status QpChannel::transfer(ibv_send_wr& request, const Queue& waiting, LocalSpan local, RemoteSpan remote,
+                                  std::chrono::nanoseconds timeout) noexcept {
+  if (send_room() == 0 || waiting.first != kNoSlot || loop().in_handler()) [[unlikely]]
+    return Status::kAgain;
+  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(local.data),
+                .length = static_cast<std::uint32_t>(remote.length),
+                .lkey = local.lkey};
+  request.wr.rdma.remote_addr = remote.address;
+  request.wr.rdma.rkey = remote.rkey;
+  count().bytes += remote.length;
+  if (!post(request, kNoTag, Signal::kAlways)) [[unlikely]]
+    return reason();
+  const std::uint32_t mine = position();
+  {
+    const engine::CompletionLoop::Blocked blocked(loop());
+    loop().poll();
+  }
+  if (is_retired(mine) && reason() == Status::kOk) [[likely]]
+    return Status::kOk;
+  return wait_for_position(mine, timeout);
+}
+
+Status QpChannel::wait_for_position(std::uint32_t position, std::chrono::nanoseconds timeout) noexcept {
+  const auto is_over = [this, position] { return is_retired(position) || reason() != Status::kOk; };
+  const Status waited = loop().wait_until(is_over, Deadline::after(timeout));
+  if (waited == Status::kOk && reason() == Status::kOk) return Status::kOk;
+  begin_failure(Status::kTimedOut);
+  // Bounded by the drain's own time.
+  (void)loop().wait_until([this] { return is_drained(); }, Deadline::never());
+  return waited == Status::kTimedOut ? waited : reason();
+}
+
+Status QpChannel::read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept {
+  if (local.length < remote.length) [[unlikely]]
+    return Status::kBadArgument;
+  if (const Status checked = check_piece(remote, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (move_now(&nic::Direct::read, local.data, local.lkey, remote) == Status::kOk) return Status::kOk;
+  return max_reads_ != 0 ? transfer(read_, reads_, local, remote, timeout) : Status::kUnsupported;
+}
+
+Status QpChannel::write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept {
+  if (remote.length < local.length) [[unlikely]]
+    return Status::kBadArgument;
+  remote.length = local.length;
+  if (const Status checked = check_piece(remote, IBV_ACCESS_REMOTE_WRITE); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (move_now(&nic::Direct::write, local.data, local.lkey, remote) == Status::kOk) return Status::kOk;
+  return transfer(write_, writes_, local, remote, timeout);
+}
+
+Status QpChannel::read_now(std::span<std::byte> to, RemoteSpan from) noexcept {
+  from.length = to.size();
+  const Status checked = check_piece(from, IBV_ACCESS_REMOTE_READ);
+  return checked == Status::kOk ? move_now(&nic::Direct::read_plain, to.data(), 0, from) : checked;
+}
+
+Status QpChannel::write_now(std::span<const std::byte> from, RemoteSpan to) noexcept {
+  to.length = from.size();
+  const Status checked = check_piece(to, IBV_ACCESS_REMOTE_WRITE);
+  auto* const local = const_cast<std::byte*>(from.data());  // Is only read.
+  return checked == Status::kOk ? move_now(&nic::Direct::write_plain, local, 0, to) : checked;
+}
+
+Status QpChannel::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  const nic::Direct* const now = direct();
+  if (now == nullptr ||
+      !now->atomic(qp(), change.opcode, change.compare_add, change.swap, word.address, word.rkey, old))
+    return Status::kAgain;
+  went_directly(sizeof old);
+  return Status::kOk;
+}
+
 void QpChannel::make_progress() noexcept {
   if (consumed_ + buffer_count_ - posted_receives_ >= buffer_count_ / 4) refill();
   if (is_update_due()) [[unlikely]]
@@ -731,10 +887,27 @@ bool QpChannel::post_piece(ibv_send_wr& request, std::uint32_t slot) noexcept {
   return true;
 }
 
+bool QpChannel::post_atomic(std::uint32_t slot) noexcept {
+  Work& work = work_[slot];
+  piece_sge_ = {.addr = reinterpret_cast<std::uintptr_t>(work.local.data),
+                .length = static_cast<std::uint32_t>(work.total),
+                .lkey = work.local.lkey};
+  atomic_.opcode = work.change.opcode;
+  atomic_.wr.atomic.remote_addr = work.remote.address;
+  atomic_.wr.atomic.rkey = work.remote.rkey;
+  atomic_.wr.atomic.compare_add = work.change.compare_add;
+  atomic_.wr.atomic.swap = work.change.swap;
+  if (!post(atomic_, in_flight_.tag(slot), Signal::kAlways)) return false;
+  work.posted = work.total;
+  ++work.outstanding;
+  count().bytes += work.total;
+  return true;
+}
+
 void QpChannel::post_reads() noexcept {
   while (reads_.first != kNoSlot && reads_out_ < max_reads_ && send_room() != 0 && reason() == Status::kOk) {
     const std::uint32_t slot = reads_.first;
-    if (!post_piece(read_, slot)) return;
+    if (!(work_[slot].kind == Work::Kind::kAtomic ? post_atomic(slot) : post_piece(read_, slot))) return;
     ++reads_out_;
     if (work_[slot].posted == work_[slot].total) reads_.pop(work_);
   }
@@ -753,7 +926,7 @@ void QpChannel::on_sent(const ibv_wc& completion) noexcept {
   const std::uint32_t slot = in_flight_.find(completion.wr_id);
   if (slot == kNoSlot) return;
   Work& work = work_[slot];
-  if (work.kind == Work::Kind::kRead) --reads_out_;
+  if (work.kind == Work::Kind::kRead || work.kind == Work::Kind::kAtomic) --reads_out_;
   if (--work.outstanding == 0 && work.posted == work.total) complete(slot, Status::kOk);
 }
 

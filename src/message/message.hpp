@@ -6,6 +6,7 @@
 #include "link/link.hpp"
 #include "nic/nic.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,13 @@ struct Options {
 using engine::LocalSpan;
 using engine::RemoteSpan;
 
+/// What an atomic does to eight bytes of the peer.
+struct Change {
+  ibv_wr_opcode opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;  ///< Or IBV_WR_ATOMIC_CMP_AND_SWP.
+  std::uint64_t compare_add = 0;
+  std::uint64_t swap = 0;
+};
+
 /// What Channel::create allocates. \thread any  \alloc setup
 [[nodiscard]] host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Options& options);
 
@@ -129,8 +137,30 @@ class Channel {
   /// Starts a WRITE of all of `local` to the front of `remote`; otherwise as start_read. It is there before whatever is
   /// sent or started after it, but for READs: an eager message is kAgain until the WRITE is posted.
   [[nodiscard]] virtual Status start_write(LocalSpan local, RemoteSpan remote, std::uint64_t token) noexcept = 0;
-  /// Makes a window of the peer usable with start_read and start_write. \thread setup, or owner
+  /// Starts an atomic on a word of the peer, aligned to 8 (else kBadArgument); what was there comes to `result`, as
+  /// many bytes of registered memory. Otherwise as start_read. kUnsupported, too: this side's device has no atomics.
+  [[nodiscard]] virtual Status start_atomic(const Change& change, LocalSpan result, RemoteSpan word,
+                                            std::uint64_t token) noexcept = 0;
+  /// The same as start_read and start_write, and waits; with their errors, and kAgain (nothing was posted: there is no
+  /// room, or others wait for it). The memory is the caller's own: past the deadline the channel fails with kTimedOut,
+  /// and is drained before this returns. `timeout` is counted from the first empty poll: the clock is not read before.
+  /// Not from a handler, where it is kAgain.
+  [[nodiscard]] virtual Status read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept = 0;
+  [[nodiscard]] virtual Status write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept = 0;
+  /// The same, and an atomic, on memory that need not be registered, where the NIC is made of software and can carry it
+  /// out at once, in the calling thread. kAgain, and nothing has happened: it is not so.
+  [[nodiscard]] virtual Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept = 0;
+  [[nodiscard]] virtual Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept = 0;
+  [[nodiscard]] virtual Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept = 0;
+  /// Makes a window of the peer usable with what starts READs, WRITEs and atomics. At most 64. \thread setup, or owner
   [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
+  /// Whether a window is imported already.
+  [[nodiscard]] virtual bool is_usable(const nic::Window& window) noexcept = 0;
+  [[nodiscard]] virtual Result<void> release_window(const nic::Window& window) = 0;
+  /// Makes a window usable that the caller has imported on `queue_pair` itself, in place of the one lent before.
+  virtual void lend_window(const nic::Window& window) noexcept = 0;
+  /// The raw queue pair; null once a drain had to destroy it.
+  [[nodiscard]] virtual ibv_qp* queue_pair() const noexcept = 0;
 
   /// Batches: what is sent and started from `hold` to as many calls of `release` goes out by one doorbell (see
   /// engine::Batch); or at `flush`, or at the next poll of the loop. Calls of the handler are in a batch already when a

@@ -1,164 +1,16 @@
 // The C API, as its users call it. VERBENA_NIC and VERBENA_BOOTSTRAP choose what it runs over.
-#include <verbena/rdma.h>
-
-#include <pattern.hpp>
-#include <transport.hpp>
-
-#include <gtest/gtest.h>
+#include "fixture.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 namespace verbena::test {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-constexpr std::size_t kWindow = 1 << 20;
-
-[[nodiscard]] Bytes pattern(std::size_t length, std::uint64_t seed) {
-  Bytes bytes(length);
-  fill(bytes, seed);
-  return bytes;
-}
-
-/// Things that callbacks hand over to the test.
-template <class T>
-class Mailbox {
- public:
-  void put(T item) {
-    const std::lock_guard lock(mutex_);
-    items_.push_back(std::move(item));
-    arrived_.notify_all();
-  }
-  /// The next one; fails the test when none comes.
-  [[nodiscard]] T take() {
-    std::unique_lock lock(mutex_);
-    if (!arrived_.wait_for(lock, std::chrono::seconds{20}, [&] { return !items_.empty(); })) {
-      ADD_FAILURE() << "nothing came";
-      return {};
-    }
-    T item = std::move(items_.front());
-    items_.pop_front();
-    return item;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<T> items_;
-};
-
-struct Received {
-  RdmaMessageKind kind = RDMA_MESSAGE;
-  int has_imm = 0;
-  std::uint32_t imm = 0;
-  Bytes bytes;
-};
-
-class RdmaApi : public testing::Test {
- protected:
-  RdmaApi() {
-    rdmaOptionsInit(&options);
-    transport_ = transport_under_test();
-    options.device = transport_.device.c_str();
-    options.bootstrap = transport_.bootstrap == Bootstrap::kCm ? RDMA_BOOTSTRAP_CM : RDMA_BOOTSTRAP_SOCKET;
-    options.timeout_ms = 20'000;
-    options.connect_timeout_ms = 20'000;
-  }
-  ~RdmaApi() override {
-    for (RdmaConn* conn : clients_) rdmaConnClose(conn);
-    rdmaServerRelease(server);
-  }
-
-  /// With what was set in `options` and the functions below.
-  void start() {
-    ASSERT_EQ(rdmaServer(&server, address(), 0), RDMA_OK);
-    ASSERT_EQ(rdmaServerSetOptions(server, &options), RDMA_OK) << rdmaErrorDetail();
-    ASSERT_EQ(rdmaServerOnAccept(
-                  server, [](RdmaConn* conn, void* user) { static_cast<RdmaApi*>(user)->accepted(conn); }, this),
-              RDMA_OK);
-    ASSERT_EQ(rdmaServerOnDisconnect(
-                  server, [](RdmaConn*, int code, void* user) { static_cast<RdmaApi*>(user)->ended.put(code); }, this),
-              RDMA_OK);
-    if (when_message) {
-      ASSERT_EQ(rdmaServerOnMessage(
-                    server,
-                    [](RdmaConn* conn, const RdmaMessage* message, void* user) {
-                      static_cast<RdmaApi*>(user)->when_message(conn, *message);
-                    },
-                    this),
-                RDMA_OK);
-    }
-    ASSERT_EQ(rdmaServerStart(server), RDMA_OK) << rdmaErrorDetail();
-    port = rdmaServerPort(server);
-    ASSERT_GT(port, 0);
-  }
-  [[nodiscard]] RdmaConn* make_client() {
-    RdmaConn* const conn = rdmaConn();
-    EXPECT_NE(conn, nullptr);
-    EXPECT_EQ(rdmaConnSetOptions(conn, &options), RDMA_OK);
-    clients_.insert(conn);
-    return conn;
-  }
-  [[nodiscard]] RdmaConn* connect() {
-    RdmaConn* const conn = make_client();
-    EXPECT_EQ(rdmaConnect(conn, address(), port), RDMA_OK) << rdmaErrorDetail();
-    return conn;
-  }
-  void close(RdmaConn* conn) {
-    clients_.erase(conn);
-    rdmaConnClose(conn);
-  }
-  [[nodiscard]] static const char* address() { return is_soft_under_test() ? "127.0.0.1" : nullptr; }
-  /// Keeps the connection for the test's thread.
-  void keep_accepted() {
-    when_accepted = [this](RdmaConn* conn) {
-      EXPECT_EQ(rdmaConnKeep(conn), RDMA_OK);
-      conns.put(conn);
-    };
-  }
-  static void send(RdmaConn* conn, const Bytes& bytes) {
-    ASSERT_EQ(rdmaConnSend(conn, bytes.data(), bytes.size()), bytes.size()) << rdmaErrorDetail();
-  }
-  [[nodiscard]] static Received receive(RdmaConn* conn, std::size_t most, int timeout_ms = -1) {
-    Received received{.bytes = Bytes(most)};
-    RdmaMessage message;
-    EXPECT_EQ(rdmaConnRecv(conn, received.bytes.data(), most, &message, timeout_ms), RDMA_OK) << rdmaErrorDetail();
-    received.kind = message.kind;
-    received.has_imm = message.has_imm;
-    received.imm = message.imm;
-    received.bytes.resize(message.kind == RDMA_MESSAGE ? message.length : 0);
-    return received;
-  }
-
-  RdmaOptions options;
-  RdmaListener* server = nullptr;
-  int port = 0;
-  std::function<void(RdmaConn*)> when_accepted;
-  std::function<void(RdmaConn*, const RdmaMessage&)> when_message;
-  Mailbox<RdmaConn*> conns;
-  Mailbox<int> ended;
-  Mailbox<Received> messages;
-
- private:
-  void accepted(RdmaConn* conn) {
-    if (when_accepted) when_accepted(conn);
-  }
-  Transport transport_;
-  std::set<RdmaConn*> clients_;
-};
 
 const std::vector<std::size_t> kSizes = {1, 7, 64, 4096, 16'351, 16'352, 16'353, 65'536, 1'000'000, 5'000'001};
 
@@ -377,18 +229,21 @@ TEST_F(RdmaApi, AReceiveThatTimesOutInTheMiddleLosesNothing) {
   RdmaConn* const conn = connect();
   RdmaConn* const peer = conns.take();
   const Bytes bytes = pattern(8'000'000, 1);
-  std::thread sender([&] { send(conn, bytes); });
-  Bytes buffer(bytes.size());
-  int code = RDMA_ERR_TIMED_OUT;
   int timeouts = 0;
-  for (; code == RDMA_ERR_TIMED_OUT && timeouts < 100'000; ++timeouts) {
-    std::ranges::fill(buffer, std::byte{0});
-    code = rdmaConnRecv(peer, buffer.data(), buffer.size(), nullptr, 0);
+  // One before the message says nothing, and a fast sender may get it through during one call.
+  for (int round = 0; round < 50 && timeouts < 2; ++round) {
+    std::thread sender([&] { send(conn, bytes); });
+    Bytes buffer(bytes.size());
+    int code = RDMA_ERR_TIMED_OUT;
+    for (timeouts = 0; code == RDMA_ERR_TIMED_OUT && timeouts < 1'000'000; ++timeouts) {
+      std::ranges::fill(std::span(buffer).first(100'000), std::byte{0});
+      code = rdmaConnRecv(peer, buffer.data(), buffer.size(), nullptr, 0);
+    }
+    EXPECT_EQ(code, RDMA_OK);
+    EXPECT_EQ(buffer, bytes);
+    sender.join();
   }
-  EXPECT_EQ(code, RDMA_OK);
   EXPECT_GT(timeouts, 1);
-  EXPECT_EQ(buffer, bytes);
-  sender.join();
   rdmaConnClose(peer);
 }
 
@@ -536,7 +391,9 @@ TEST_F(RdmaApi, ASecondThreadOnAClientsConnectionIsRefused) {
   std::atomic<bool> is_over{false};
   std::thread waiter([&] {
     std::byte byte{};
-    EXPECT_EQ(rdmaConnRecv(conn, &byte, 1, nullptr, 2000), RDMA_ERR_TIMED_OUT);
+    int received = RDMA_ERR_BUSY;  // As often as it is the second itself.
+    while (received == RDMA_ERR_BUSY) received = rdmaConnRecv(conn, &byte, 1, nullptr, 2000);
+    EXPECT_EQ(received, RDMA_ERR_TIMED_OUT);
     is_over = true;
   });
   std::byte byte{};

@@ -756,6 +756,22 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
+/// A whole SEND in its slot, for a receive of one segment. False: it is something else, or wrong; nothing has happened.
+inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
+  const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
+  if (!is_whole || qp.rx_open || qp.rq_done == qp.rq_posted || view.length > kSlotPayload) return false;
+  const std::size_t slot = qp.rq_done & qp.receive_mask;
+  const ReceiveWqe& receive = qp.receives[slot];
+  const ibv_sge& sge = qp.receive_sges[slot * qp.max_recv_sge];
+  if (receive.sge_count != 1 || view.length > receive.capacity) return false;
+  std::byte* const to = local_address(*qp.nic, qp.receive_pd, sge, IBV_ACCESS_LOCAL_WRITE);
+  if (to == nullptr) return false;
+  std::memcpy(to, qp.rx.payload(view), view.length);
+  push(*qp.rcq, qp, {.wr_id = receive.wr_id, .opcode = IBV_WC_RECV, .bytes = view.length});
+  end_receive(qp);
+  return true;
+}
+
 /// A QP whose peer rings the bell has received. The event of an armed CQ comes from messages after the arming only, and
 /// only the first: if the bell has rung, the CQ has had its event (which waits on the channel) and is not armed any
 /// more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state only.
@@ -779,7 +795,7 @@ inline bool receive(SoftQp& qp) noexcept {
     return false;  // They are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
-    if (!receive_one(qp, view)) return true;
+    if (!receive_small(qp, view) && !receive_one(qp, view)) return true;
     qp.rx.advance();
   }
   qp.rx.publish_progress(qp.own->consumer.consumed);
@@ -1002,6 +1018,41 @@ inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& 
   return true;
 }
 
+/// Most of what is sent in a slot are words.
+inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if (bytes == sizeof(std::uint64_t)) [[likely]] {
+    std::memcpy(to, from, sizeof(std::uint64_t));
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+/// A SEND of inline data that a slot takes: what `validate`, `run` and the rest come to when nothing is in its way,
+/// with each look once. False: something is, or it is wrong; nothing has happened.
+inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return false;
+  const std::uint64_t bytes = total_length(wr);
+  if (bytes > kSlotPayload || bytes > qp.max_inline || !has_receive(qp, remote) ||
+      bytes > remote.control->rare.min_receive.load(std::memory_order_relaxed) ||
+      !qp.tx.has_room(0, &remote.control->consumer.consumed))
+    return false;
+  std::byte* to = qp.tx.slot_payload();
+  for (int i = 0; i < wr.num_sge; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    copy_few(to, reinterpret_cast<const std::byte*>(sge.addr), sge.length);
+    to += sge.length;
+  }
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  const auto flags =
+      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
+  qp.tx.publish({SlotKind::kSend, flags, 0, static_cast<std::uint32_t>(bytes)}, 0);
+  qp.notify = true;
+  qp.notify_solicited |= solicited;
+  ++qp.sent;
+  complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, bytes);
+  return true;
+}
+
 /// Who may not see completions yet may not see their effects either.
 inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
   return qp.scq->held == 0 ? ready_remote(qp) : nullptr;
@@ -1060,9 +1111,10 @@ void wake_peer(const RemoteQp& remote) noexcept {
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   for (; wr != nullptr; wr = wr->next) {
-    if ((wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) && wr->num_sge == 1) {
+    const bool is_send = wr->opcode == IBV_WR_SEND;
+    if (is_send || ((wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) && wr->num_sge == 1)) {
       const RemoteQp* const remote = ready_remote(qp);
-      if (remote != nullptr && transfer_now(qp, *remote, *wr)) [[likely]]
+      if (remote != nullptr && (is_send ? send_now(qp, *remote, *wr) : transfer_now(qp, *remote, *wr))) [[likely]]
         continue;
     }
     const ibv_qp_state state = qp.state_now();
