@@ -112,11 +112,18 @@ const char* kv_error_detail(void);
 typedef struct kv_client kv_client_t;
 typedef struct kv_server kv_server_t;
 
+/* C++ lets an enum without a type hold its enumerators only; a C program may pass any number, and have it refused. */
+#ifdef __cplusplus
+#define VERBENA_ANY_NUMBER : unsigned
+#else
+#define VERBENA_ANY_NUMBER
+#endif
 /* How the two ends find each other. Both ends choose the same. */
-typedef enum {
+typedef enum VERBENA_ANY_NUMBER {
   CONN_MODE_CM,    /* RDMA CM; over TCP on the software NIC. */
   CONN_MODE_SOCKET /* A TCP exchange. */
 } conn_mode_t;
+#undef VERBENA_ANY_NUMBER
 
 /* --- clients ----------------------------------------------------------------------------------------------------- */
 

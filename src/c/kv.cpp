@@ -48,6 +48,7 @@ const char* sentence_of(int code) noexcept {
     case KV_ERR_BAD_ARGUMENT:
       return "an argument can never work, such as a null pointer, a port beyond 65535 or a limit that is none: see the "
              "detail";
+    case KV_ERR_OUT_OF_RANGE: return "an access was outside of its memory: report it, the store never asks for one";
     case KV_ERR_UNSUPPORTED: return "this device or release does not have it: use another device";
     case KV_ERR_BUSY:
       return "another thread uses this client, or it is too late for this call: a client for each thread, options "
@@ -116,7 +117,7 @@ Result<std::uint16_t> kv_port(const char* call, int port) noexcept {
 
 Result<Transport> kv_transport(const char* call, conn_mode_t mode, const char* device, int gid_index) {
   // A caller may pass any number for the mode.
-  const auto number = static_cast<int>(mode);
+  const auto number = static_cast<unsigned>(mode);
   if (number != CONN_MODE_CM && number != CONN_MODE_SOCKET)
     return fail(Status::kBadArgument, call, 0, "{}: the mode must be CONN_MODE_CM or CONN_MODE_SOCKET; got {}", call,
                 number);

@@ -60,7 +60,7 @@ std::string pattern(std::size_t length, std::uint64_t seed) {
 class KvApi : public testing::Test {
  protected:
   ~KvApi() override {
-    for (kv_client_t* client : clients_) kv_client_destroy(client);
+    for (kv_client_t* made : clients_) kv_client_destroy(made);
     kv_server_destroy(server);
   }
   void start(const kv_server_options_t& options = small_server()) {
@@ -71,16 +71,16 @@ class KvApi : public testing::Test {
     ASSERT_GT(port, 0);
   }
   [[nodiscard]] kv_client_t* make(const kv_client_options_t& options = client_options()) {
-    kv_client_t* const client = kv_client_create(mode());
-    EXPECT_NE(client, nullptr);
-    EXPECT_EQ(kv_client_set_options(client, &options), KV_OK) << kv_error_detail();
-    clients_.push_back(client);
-    return client;
+    kv_client_t* const made = kv_client_create(mode());
+    EXPECT_NE(made, nullptr);
+    EXPECT_EQ(kv_client_set_options(made, &options), KV_OK) << kv_error_detail();
+    clients_.push_back(made);
+    return made;
   }
   [[nodiscard]] kv_client_t* connect(const kv_client_options_t& options = client_options()) {
-    kv_client_t* const client = make(options);
-    EXPECT_EQ(kv_client_connect(client, address(), port), KV_OK) << kv_error_detail();
-    return client;
+    kv_client_t* const made = make(options);
+    EXPECT_EQ(kv_client_connect(made, address(), port), KV_OK) << kv_error_detail();
+    return made;
   }
   void begin() {
     start();
@@ -313,7 +313,9 @@ TEST_F(KvApi, TheModeIsTheClients) {
   options.mode = CONN_MODE_SOCKET;
   start(options);
   kv_client_t* const by_socket = kv_client_create(CONN_MODE_SOCKET);
-  EXPECT_EQ(kv_client_connect_socket(by_socket, address(), port, "no_such_device"), KV_ERR_NOT_FOUND);
+  const int nowhere = kv_client_connect_socket(by_socket, address(), port, "no_such_device");
+  // Which of them depends on whether the machine has any RDMA device.
+  EXPECT_TRUE(nowhere == KV_ERR_NOT_FOUND || nowhere == KV_ERR_DEVICE) << nowhere;
   ASSERT_EQ(kv_client_connect_socket(by_socket, address(), port, device()), KV_OK) << kv_error_detail();
   EXPECT_EQ(kv_client_put(by_socket, "k", 1, "v", 1), KV_OK);
   kv_client_destroy(by_socket);
@@ -352,7 +354,7 @@ TEST_F(KvApi, StoppedServerIsTold) {
   ASSERT_EQ(put("k", "v"), KV_OK);
   ASSERT_EQ(kv_server_stop(server), KV_OK);
   EXPECT_EQ(put("k", "v"), KV_ERR_PEER_LOST);
-  EXPECT_NE(std::string_view(kv_error_detail()).find("stop"), std::string_view::npos) << kv_error_detail();
+  EXPECT_NE(std::string_view(kv_error_detail()).find("the server"), std::string_view::npos) << kv_error_detail();
 }
 
 int serve() {
