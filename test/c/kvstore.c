@@ -120,7 +120,7 @@ static void client(int port, char letter) {
   const Packet found = *packet_of(ctx);
   CHECK(found.size == LARGE + 1);
   CHECK(send_RDMA_read(ctx, back, found.size, found.remote_addr, found.remote_key) == 0);
-  CHECK(strcmp(large, back) == 0);
+  CHECK(send_fin(ctx) == 0 && strcmp(large, back) == 0);
 
   /* What cannot be is refused, and the connection goes on. */
   CHECK(send_RDMA_read(ctx, back, LARGE + 2, found.remote_addr, found.remote_key) == RDMA_ERR_OUT_OF_RANGE);
@@ -133,7 +133,7 @@ static void client(int port, char letter) {
   ctx->currBuffer = KVSTORE_BUFFERS;
   CHECK(send_packet(ctx) == RDMA_ERR_BAD_ARGUMENT);
   ctx->currBuffer = 0;
-  CHECK(send_fin(ctx) == 0);
+  CHECK(send_fin(ctx) == 0); /* Where a packet is expected. */
   ask(ctx, CLOSE);
   CHECK(send_packet(ctx) == 0);
   CHECK(RDMA_disconnect(ctx) == 0);
