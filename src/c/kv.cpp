@@ -13,7 +13,7 @@
 namespace verbena::c {
 namespace {
 
-static_assert(kv::kMaxKeyBytes == KV_MAX_KEY_BYTES && kv::ServerOptions{}.port == KV_DEFAULT_PORT);
+static_assert(kv::kMaxKeyBytes == KV_MAX_KEY_BYTES);
 static_assert(code_of(Status::kOk) == KV_OK && code_of(Status::kAgain) == KV_ERR_AGAIN);
 static_assert(code_of(Status::kTimedOut) == KV_ERR_TIMED_OUT && code_of(Status::kNotFound) == KV_ERR_NOT_FOUND);
 static_assert(code_of(Status::kVersionMismatch) == KV_ERR_VERSION_MISMATCH);

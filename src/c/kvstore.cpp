@@ -251,9 +251,9 @@ int RDMA_deregister(PingpongContext* ctx, void* addr) {
 int send_packet(PingpongContext* ctx) {
   Context* const context = checked(ctx, "send_packet");
   if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  const std::string_view packet(context->buf[context->currBuffer], KVSTORE_PACKET_BYTES);
-  const std::size_t last = packet.find_last_not_of('\0');
-  return send(*context, kPacket, packet.data(), last != std::string_view::npos ? last + 1 : 1);
+  const char* const packet = context->buf[context->currBuffer];
+  const std::size_t last = std::string_view(packet, KVSTORE_PACKET_BYTES).find_last_not_of('\0');
+  return send(*context, kPacket, packet, last != std::string_view::npos ? last + 1 : 1);
 }
 
 int receive_packet_async(PingpongContext* ctx) {

@@ -629,6 +629,13 @@ TEST_F(KvApi, ServersByName) {
   }
 }
 
+TEST(KvCodes, DefaultsAgree) {
+  kv_server_options_t options;
+  ASSERT_EQ(kv_server_options_init(&options), KV_OK);
+  EXPECT_EQ(options.port, KV_DEFAULT_PORT) << "where kv_open looks";
+  EXPECT_EQ(options.mode, CONN_MODE_CM);
+}
+
 TEST(KvCodes, EachHasASentenceOfItsOwn) {
   std::vector<std::string> seen;
   for (int code = KV_ERR_SYSTEM; code <= KV_OK; ++code) {
