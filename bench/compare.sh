@@ -7,8 +7,9 @@
 #   --build DIR     release build to use and to make where there is none (default build-bench)
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
-#   --groups NAMES  only these of write, message, rate, read, bulk, connections, idle and 32-bytes to 1048576-bytes, by
-#                   commas
+#   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle and 32-bytes to
+#                   1048576-bytes, by commas
+# Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
 # failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
 # was measured before.
@@ -98,7 +99,7 @@ measure() {
   local -a server client tool
   # A tenth of a second or so, at most 8 GiB; less for the curves, which no target hangs on.
   case $kind in
-    read* | write | *_get | *_bw | *-bw*) operations=4000000 ;;
+    *read* | *write | *_get | *_bw | *-bw*) operations=4000000 ;;
     *) operations=400000 ;;
   esac
   [[ $group != *-bytes ]] || operations=$((operations / 4)) most=$((1 << 30))
@@ -106,7 +107,8 @@ measure() {
   local -a amount=(-s "$bytes" -n "$operations" --warm-up "$((operations / 10))")
   next_port
   case $kind in
-    pingpong | message | read | write) ours "$1" "$kind" "${amount[@]}" ;;
+    plain-*) ours "$1" "${kind#plain-}" "${amount[@]}" ;;
+    pingpong | message | read | write | pa-read | pa-write) ours "$1" "$kind" "${amount[@]}" ;;
     read-many | pingpong-many) ours "$1" "${kind%-many}" "${amount[@]}" --clock-every 100 ;;
     memcpy)
       perf memcpy "${amount[@]}" --cpu "$client_cpu"
@@ -176,13 +178,19 @@ measure_group() {
 
 declare -A steady=()
 plan=$(python3 bench/compare_table.py --plan ${groups:+--groups "$groups"}) || bad_usage
+if grep -q '^physical ' <<<"$plan" &&
+  ! timeout -k 5 120 "$build/src/programs/verbena-perf" pa-read --local -n 1 >/dev/null 2>"$work/error"; then
+  grep -q CAP_SYS_ADMIN "$work/error" || die "verbena-perf pa-read failed: $(<"$work/error")"
+  echo "skipped \"physical: $(tail -n 1 "$work/error" | tr -d '"\\')\"" >>"$work/figures"
+  plan=$(sed '/^physical /d' <<<"$plan")
+fi
 for ((round = 1; round <= rounds; ++round)); do
   echo "bench: round $round of $rounds" >&2
-  while read -ra words <&3; do measure_group "${words[@]}"; done 3<<<"$plan"
+  while read -ra words <&3 && ((${#words[@]})); do measure_group "${words[@]}"; done 3<<<"$plan"
 done
 
 figures=$work/figures round=$rounds
-while read -ra words <&3; do
+while read -ra words <&3 && ((${#words[@]})); do
   [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'the line moved in every attempt'
 done 3<<<"$plan"
 status=0

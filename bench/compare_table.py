@@ -53,6 +53,9 @@ ROWS = (
     Row('read', 'blocking read 8 B, to UCX ucp_get', 'read:8', 'ucp_get:8', 'ns', 0.75),
     Row('read', 'blocking read 8 B without the clock, to UCX ucp_get less it', 'read-many:8', 'ucp_get:8', 'ns', None,
         clock=False),
+    Row('physical', 'blocking read 8 B by physical address, to a plain one', 'pa-read:8', 'plain-read:8', 'ns', None),
+    Row('physical', 'blocking write 8 B by physical address, to a plain one', 'pa-write:8', 'plain-write:8', 'ns',
+        None),
     Row('bulk', 'read 1 MiB, to memcpy', f'read:{MIB}', f'memcpy:{MIB}', 'GB/s', 0.95, True),
     Row('bulk', 'write 1 MiB, to memcpy', f'write:{MIB}', f'memcpy:{MIB}', 'GB/s', 0.95, True),
     Row('bulk', 'read 1 MiB, to UCX ucp_get', f'read:{MIB}', f'ucp_get:{MIB}', 'GB/s', None, True),
@@ -235,6 +238,8 @@ def markdown(table, figures, drawn):
         text += ['', '## Missing', '']
         text += [f'- `{name}` in {len(reasons)} of {len(figures.noted[name])} rounds: {reasons[0]}'
                  for name, reasons in missing.items()]
+    if 'skipped' in figures.noted:
+        text += ['', '## Left out', ''] + [f'- group {skipped}' for skipped in figures.noted['skipped']]
     if drawn:
         text += ['', '## Plots', '', 'Medians of the rounds, with their ranges.', '']
         text += [f'![{title}]({name})\n' for name, title in drawn]

@@ -1,10 +1,14 @@
 // Stores a value and reads it back. Start a server first: verbena-kv serve
+// usage: kv_hello [PORT]
 #include <verbena/kv.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 
-int main() {
-  auto client = verbena::kv::Client::connect({});  // 127.0.0.1, port 7470
+int main(int argc, char** argv) {
+  verbena::kv::ClientOptions where;  // A server of this host, port 7470.
+  if (argc > 1) where.port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+  auto client = verbena::kv::Client::connect(where);
   if (!client) return std::fprintf(stderr, "%s\n", client.error().text()), 1;
   const char key[] = "greeting", value[] = "hello";
   std::byte out[64];

@@ -1,7 +1,8 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
-# what scripts/softroce.sh needs beside a build; ucx, libfabric and gnuplot: what bench/compare.sh can do without.
+# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric
+# and gnuplot: what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -17,12 +18,14 @@ verbena_packages_apt() {
     test) echo "$core libcli11-dev libedit-dev libgtest-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
-      echo "$core libgtest-dev libbenchmark-dev python3"
+      echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
     ucx) echo ucx-utils ;;
     libfabric) echo libfabric-bin ;;
     gnuplot) echo gnuplot-nox ;;
+    # mpirun looks for ssh even where it needs none.
+    mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
     softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
       xz-utils zstd' ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
@@ -36,11 +39,12 @@ verbena_packages_dnf() {
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel" ;;
     test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
-    lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt" ;;
+    lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;
     libfabric) echo libfabric ;;
     gnuplot) echo gnuplot-minimal ;;
+    mpi) echo openmpi openmpi-devel openssh-clients gcc-gfortran ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }

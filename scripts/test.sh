@@ -2,7 +2,7 @@
 # Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
 # (docs/softroce.md), under ASan and UBSan, under TSan; then the fuzzers, for a minute in all; then the style.
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--fuzz-seconds N] [--jobs N]
-#   --quick           the plain build only, and real verbs only where qemu is there already
+#   --quick           the plain build only; real verbs, Fortran and MPI only where they are there already
 #   --filter TEXT     only tests whose name contains TEXT, in the plain build
 #   --seeds N         seeds for the randomized suites (VERBENA_SEEDS), and runs under chaos (VERBENA_CHAOS_SEED 1 to N)
 #   --fuzz-seconds N  seconds for each fuzzing target (default: 50 in all)
@@ -22,7 +22,7 @@ source "$here/packages.sh"
 sets=(test)
 case " $* " in
   *' --quick '* | *' --filter '*) ;;
-  *) sets+=(lint) ;;
+  *) sets+=(lint mpi) ;;
 esac
 install_packages "${sets[@]}" || exit $?
 exec python3 "$here/run_tests.py" "$@"

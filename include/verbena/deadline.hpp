@@ -37,13 +37,17 @@ class Deadline {
   /// At an absolute tick count, as `ticks_now` counts.
   [[nodiscard]] static constexpr Deadline at_ticks(std::uint64_t ticks) noexcept { return Deadline{ticks}; }
 
+  /// Whether waiting is over. Reads the clock. \thread any  \alloc none
   [[nodiscard]] bool passed() const noexcept { return ticks_ == 0 || (!is_never() && ticks_now() >= ticks_); }
+  /// Whether it is `never()`.
   [[nodiscard]] constexpr bool is_never() const noexcept { return ticks_ == std::numeric_limits<std::uint64_t>::max(); }
   /// Time left, 0 when passed; nanoseconds::max() for never.
   [[nodiscard]] std::chrono::nanoseconds left() const noexcept;
   /// Time left in whole milliseconds, rounded up, as poll(2) takes it: -1 for never.
   [[nodiscard]] int left_ms() const noexcept;
+  /// The tick count at which it passes, as `ticks_now` counts; 0 when it has passed from the start.
   [[nodiscard]] constexpr std::uint64_t ticks() const noexcept { return ticks_; }
+  /// The one that passes first.
   [[nodiscard]] friend constexpr Deadline earlier(Deadline a, Deadline b) noexcept {
     return a.ticks_ < b.ticks_ ? a : b;
   }

@@ -5,6 +5,7 @@
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
 #include <verbena/transport.hpp>
+#include <verbena/wait_policy.hpp>
 
 #include <sys/types.h>
 
@@ -18,36 +19,53 @@
 
 namespace verbena::kv {
 
+/// Keys are of 1 B to this.
 inline constexpr std::size_t kMaxKeyBytes = 1024;
 /// Values below this travel inside a message in either direction.
 inline constexpr std::size_t kEagerBytes = 4096;
 
+/// Any bytes, null included; copied by the call that takes it.
 using Key = std::span<const std::byte>;
 
+/// Limits and places of a server. `Server::start` refuses what does not fit together, with the sum.
 struct ServerOptions {
-  Transport transport;                              ///< NIC and bootstrap; clients need the same.
-  std::string address;                              ///< Address or name to listen on. Empty: this host, by the RDMA
+  Transport transport{};                            ///< NIC and bootstrap; clients need the same.
+  std::string address{};                            ///< Address or name to listen on. Empty: this host, by the RDMA
                                                     ///< device's own address, else by loopback.
   std::uint16_t port = 7470;                        ///< 0 takes any free port; `Server::port` tells which.
   std::size_t memory_bytes = std::size_t{1} << 30;  ///< Item memory. 1 MiB to 1 TiB.
-  bool require_hugepages = false;
-  unsigned workers = 1;       ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
-  unsigned max_clients = 64;  ///< 1 to 1024.
-  unsigned depth = 32;        ///< Requests that one client may have in flight at one worker. 1 to 1024.
+  bool require_hugepages = false;  ///< Fails with kNoMemory where there are none, instead of taking small pages.
+  unsigned workers = 1;            ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
+  unsigned max_clients = 64;       ///< 1 to 1024.
+  unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
   std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B to memory_bytes / workers / 2.
   std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
   std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 256 bytes.
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
-  std::chrono::microseconds spin{50};    ///< A worker without work polls this long before it sleeps. 0 to 1 s.
-  bool pin_workers = true;
-  std::vector<uid_t> allowed_uids;  ///< Users besides the server's own whose processes may connect.
+  /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
+  /// kEvent no worker takes one.
+  WaitPolicy wait = WaitPolicy::kAdaptive;
+  std::chrono::microseconds spin{50};  ///< By kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
+  bool pin_workers = true;             ///< Workers take cores of their own while there are some. false: none does.
+  std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
 };
 
+/// Counts of a server since its start, or as they are now.
 struct ServerStatistics {
-  std::uint64_t items = 0, used_bytes = 0, capacity_bytes = 0, resting_bytes = 0;
-  std::uint64_t clients = 0, clients_lost = 0, clients_refused = 0;
-  std::uint64_t puts = 0, gets = 0, hits = 0, erases = 0, compare_and_swaps = 0, failures = 0;
-  std::uint64_t last_version = 0;
+  std::uint64_t items = 0;              ///< Keys there are.
+  std::uint64_t used_bytes = 0;         ///< Item memory taken by live items, and by those still being written.
+  std::uint64_t capacity_bytes = 0;     ///< Item memory in all.
+  std::uint64_t resting_bytes = 0;      ///< Item memory of replaced and erased items that readers may still look at.
+  std::uint64_t clients = 0;            ///< Connected now.
+  std::uint64_t clients_lost = 0;       ///< Gone without closing.
+  std::uint64_t clients_refused = 0;    ///< Turned away: the server was full, the user not allowed, and the like.
+  std::uint64_t puts = 0;               ///< Requests to put, those that failed included.
+  std::uint64_t gets = 0;               ///< Requests to get.
+  std::uint64_t hits = 0;               ///< Of the gets, those that found their key.
+  std::uint64_t erases = 0;             ///< Requests to erase.
+  std::uint64_t compare_and_swaps = 0;  ///< Requests to compare and swap.
+  std::uint64_t failures = 0;           ///< Of all requests; a missing key or another version is none.
+  std::uint64_t last_version = 0;       ///< Given to an item last; 0 before the first.
 };
 
 /// A running server. \thread any, one at a time, except where said
@@ -58,6 +76,7 @@ class Server {
   [[nodiscard]] static Result<std::unique_ptr<Server>> start(const ServerOptions& options);
   virtual ~Server() = default;  ///< Stops it.
 
+  /// The port it listens on, also when 0 was asked for.
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
   /// Where it listens. Lives as long as the server.
   [[nodiscard]] virtual const char* address() const noexcept = 0;
@@ -72,16 +91,18 @@ class Server {
   virtual void stop() noexcept = 0;
 };
 
+/// Where a client's server is, and what the client may have in flight.
 struct ClientOptions {
-  Transport transport;  ///< As the server's.
-  std::string address;  ///< Of the server, or its name. Empty: this host, as the server has it.
-  std::uint16_t port = 7470;
-  std::chrono::milliseconds connect_timeout{5000};
-  std::chrono::milliseconds timeout{5000};  ///< Default deadline of each call.
-  unsigned depth = 32;                      ///< Operations in flight. 1 to the server's depth (the smaller counts).
+  Transport transport{};      ///< As the server's.
+  std::string address{};      ///< Of the server, or its name. Empty: this host, as the server has it.
+  std::uint16_t port = 7470;  ///< Of the server. 1 to 65535.
+  std::chrono::milliseconds connect_timeout{5000};  ///< Deadline of `Client::connect`.
+  std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
+  unsigned depth = 32;  ///< Operations in flight. 1 to the server's depth (the smaller counts).
   std::size_t buffer_bytes = std::size_t{4} << 20;  ///< Registered memory for `allocate`. 0 to 1 TiB.
-  std::chrono::microseconds spin{200};              ///< A blocked call polls this long before it sleeps.
-  std::vector<uid_t> allowed_uids;  ///< Users besides this process's own, and root, whose servers are trusted.
+  WaitPolicy wait = WaitPolicy::kAdaptive;          ///< Of a blocked call.
+  std::chrono::microseconds spin{200};              ///< By kAdaptive a blocked call polls this long before it sleeps.
+  std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
 };
 
 /// What one operation came to. By status:
@@ -89,15 +110,15 @@ struct ClientOptions {
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
 /// kTooLong, kStoreFull, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
-  Status status = Status::kOk;
-  std::uint64_t version = 0;
-  std::size_t length = 0;
+  Status status = Status::kOk;  ///< What it came to.
+  std::uint64_t version = 0;    ///< Of the item, by status as above. Never 0 for one that is there.
+  std::size_t length = 0;       ///< Bytes of the value, by status as above.
 };
 
 /// A pipelined operation that is complete.
 struct Completion {
   std::uint64_t cookie = 0;  ///< As given to start_*.
-  Outcome outcome;
+  Outcome outcome;           ///< As the blocking call would have returned it.
 };
 
 /// A connection to one server. \thread owner  Calls do not allocate once connected.
@@ -132,15 +153,16 @@ class Client {
   /// never work. Key and value are copied or must stay until the completion if they lie in memory from `allocate`;
   /// other values of kEagerBytes and more are refused with kBadArgument here (use the blocking call). `out` must stay
   /// until the completion.
-  [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
-  [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
   /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace): start it again. The
   /// blocking calls do that by themselves until their deadline.
+  [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
+  [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
   /// Completions that are there, up to completions.size(), without waiting. Operations older than the default deadline
   /// complete with kTimedOut and end the connection.
   [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) noexcept = 0;
   /// The same, but waits until one is there, nothing is in flight, or the deadline.
   [[nodiscard]] virtual std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept = 0;
+  /// Operations started and not yet returned by `poll` or `wait`.
   [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
 
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
@@ -148,6 +170,7 @@ class Client {
 
   /// Server statistics by message.
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
+  /// The server's limit.
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
   /// What this client posted and polled. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
@@ -157,6 +180,7 @@ class Client {
   [[nodiscard]] virtual const char* description() const noexcept = 0;
 
  protected:
+  /// The default deadline of a call that begins now.
   [[nodiscard]] virtual Deadline deadline() const noexcept = 0;
 };
 

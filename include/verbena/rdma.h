@@ -106,40 +106,40 @@ extern "C" {
 
 /* What a call came to. rdmaErrorString has cause and fix of each. */
 typedef enum RdmaError {
-  RDMA_OK = 0,
+  RDMA_OK = 0,   /* Done. */
   RDMA_ERR = -1, /* Never returned: for programs that have a code of their own. */
   /* Nothing is damaged. */
-  RDMA_ERR_AGAIN = -2,
-  RDMA_ERR_TIMED_OUT = -3,
+  RDMA_ERR_AGAIN = -2,     /* A queue is full: complete something, then try again. */
+  RDMA_ERR_TIMED_OUT = -3, /* The deadline passed. */
   /* The call failed; the connection goes on. */
-  RDMA_ERR_NOT_FOUND = -4,
-  RDMA_ERR_TOO_LONG = -7,
-  RDMA_ERR_BUFFER_TOO_SMALL = -8,
-  RDMA_ERR_BAD_ARGUMENT = -10,
-  RDMA_ERR_OUT_OF_RANGE = -11,
-  RDMA_ERR_LOCAL_ACCESS = -12,
-  RDMA_ERR_UNSUPPORTED = -13,
-  RDMA_ERR_BUSY = -14,
+  RDMA_ERR_NOT_FOUND = -4,        /* No such name, window or address. */
+  RDMA_ERR_TOO_LONG = -7,         /* A message is longer than max_message_bytes. */
+  RDMA_ERR_BUFFER_TOO_SMALL = -8, /* The message waits on; its length is told beside this. */
+  RDMA_ERR_BAD_ARGUMENT = -10,    /* Something that can never work. */
+  RDMA_ERR_OUT_OF_RANGE = -11,    /* Not inside the window or the memory. */
+  RDMA_ERR_LOCAL_ACCESS = -12,    /* The local key does not cover the buffer. */
+  RDMA_ERR_UNSUPPORTED = -13,     /* This connection or device does not have it. */
+  RDMA_ERR_BUSY = -14,            /* In use by another call or thread, or too late. */
   /* The connection is dead, or was not made. */
-  RDMA_ERR_PEER_LOST = -15,
-  RDMA_ERR_CONNECTION_REFUSED = -16,
-  RDMA_ERR_REJECTED = -17,
-  RDMA_ERR_PROTOCOL = -18,
-  RDMA_ERR_REMOTE_ACCESS = -19,
-  RDMA_ERR_REMOTE_INVALID = -20,
-  RDMA_ERR_RETRY_EXCEEDED = -21,
-  RDMA_ERR_RNR_EXCEEDED = -22,
-  RDMA_ERR_FLUSHED = -23,
-  RDMA_ERR_CLOSED = -24,
-  RDMA_ERR_NOT_ALLOWED = -25,
-  RDMA_ERR_OTHER_NAMESPACE = -26,
-  RDMA_ERR_OTHER_HOST = -27,
+  RDMA_ERR_PEER_LOST = -15,          /* The peer's process, host or link is gone. */
+  RDMA_ERR_CONNECTION_REFUSED = -16, /* Nothing listens there. */
+  RDMA_ERR_REJECTED = -17,           /* The server said no; the detail has its reason. */
+  RDMA_ERR_PROTOCOL = -18,           /* The peer broke the protocol, or has another version. */
+  RDMA_ERR_REMOTE_ACCESS = -19,      /* The peer's NIC refused a key, range or right. */
+  RDMA_ERR_REMOTE_INVALID = -20,     /* The peer's NIC refused the form of a request. */
+  RDMA_ERR_RETRY_EXCEEDED = -21,     /* The peer's NIC never answered: addresses, firewall. */
+  RDMA_ERR_RNR_EXCEEDED = -22,       /* The peer took no messages in time. */
+  RDMA_ERR_FLUSHED = -23,            /* The connection failed before this was done. */
+  RDMA_ERR_CLOSED = -24,             /* Closed, by this side or by the other. */
+  RDMA_ERR_NOT_ALLOWED = -25,        /* The peer runs as another user. */
+  RDMA_ERR_OTHER_NAMESPACE = -26,    /* Same host, another network or PID namespace. */
+  RDMA_ERR_OTHER_HOST = -27,         /* The software NIC reaches this host only. */
   /* The device, the process or the machine lacks something. */
-  RDMA_ERR_NO_MEMORY = -28,
-  RDMA_ERR_LIMIT = -29,
-  RDMA_ERR_PERMISSION = -30,
-  RDMA_ERR_DEVICE = -31,
-  RDMA_ERR_SYSTEM = -32
+  RDMA_ERR_NO_MEMORY = -28,  /* Memory could not be had. */
+  RDMA_ERR_LIMIT = -29,      /* A limit, of options or system; the detail names it. */
+  RDMA_ERR_PERMISSION = -30, /* The detail names the capability or setting. */
+  RDMA_ERR_DEVICE = -31,     /* The NIC failed or is gone. */
+  RDMA_ERR_SYSTEM = -32      /* A system call failed; the detail has its errno. */
 } RdmaError;
 
 /* Cause and fix of a code, in static storage. */
@@ -148,14 +148,18 @@ const char *rdmaErrorString(int code);
  * until the next call that fails in this thread. */
 const char *rdmaErrorDetail(void);
 
+/* A server. Made by rdmaServer, freed by rdmaServerRelease. */
 typedef struct verbena_RdmaListener RdmaListener;
+/* One end of a connection. Made by rdmaConn, freed by rdmaConnClose; or an accepted one: see rdmaConnKeep. */
 typedef struct verbena_RdmaConn RdmaConn;
 
+/* How the two ends find each other. */
 typedef enum RdmaBootstrap {
   RDMA_BOOTSTRAP_CM = 0,    /* RDMA CM; over TCP on the software NIC. */
   RDMA_BOOTSTRAP_SOCKET = 1 /* A TCP exchange. */
 } RdmaBootstrap;
 
+/* What becomes of messages for which there is no receive callback. */
 typedef enum RdmaRecvMode {
   RDMA_RECV_DISCARD = 0, /* Messages are counted and dropped, where there is no callback for them. */
   RDMA_RECV_QUEUE = 1    /* Messages wait for rdmaConnRecv. */
@@ -180,17 +184,19 @@ typedef struct RdmaOptions {
   size_t max_message_bytes; /* Of a message to a receive callback. Default 64 MiB. A longer one ends the connection
                                with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
 } RdmaOptions;
+/* Sets all of `options` to the defaults. Call it first: fields may be added. */
 void rdmaOptionsInit(RdmaOptions *options);
 
-/* What arrived. */
+/* What kind of thing arrived. */
 typedef enum RdmaMessageKind {
   RDMA_MESSAGE = 0, /* Sent by rdmaConnSend or rdmaConnSendWithImm. */
   RDMA_WRITTEN = 1  /* The peer wrote into this side's default window by rdmaConnWriteWithImm(At). */
 } RdmaMessageKind;
+/* What arrived. */
 typedef struct RdmaMessage {
-  RdmaMessageKind kind;
-  int has_imm;
-  uint32_t imm;
+  RdmaMessageKind kind; /* Sent, or written. */
+  int has_imm;          /* 1 when the sender gave a number with it; else 0. */
+  uint32_t imm;         /* That number, or 0. */
   void *data;    /* RDMA_MESSAGE: the bytes, the callback's until it returns; in rdmaConnRecv the caller's buffer.
                     RDMA_WRITTEN: the place in the default window. */
   size_t length; /* Bytes, at `data`. */
@@ -198,16 +204,16 @@ typedef struct RdmaMessage {
 
 /* Rights to memory: what the peer may do with it. This side may always read and write. */
 typedef enum RdmaAccess {
-  RDMA_ACCESS_LOCAL = 0,
-  RDMA_ACCESS_REMOTE_READ = 1,
-  RDMA_ACCESS_REMOTE_WRITE = 2,
-  RDMA_ACCESS_REMOTE_ATOMIC = 4,
-  RDMA_ACCESS_REMOTE_ALL = 7
+  RDMA_ACCESS_LOCAL = 0,         /* None. */
+  RDMA_ACCESS_REMOTE_READ = 1,   /* It may read. */
+  RDMA_ACCESS_REMOTE_WRITE = 2,  /* It may write. */
+  RDMA_ACCESS_REMOTE_ATOMIC = 4, /* It may use atomics. */
+  RDMA_ACCESS_REMOTE_ALL = 7     /* All of these. */
 } RdmaAccess;
 
-/* Registered memory of this side. */
+/* Registered memory of this side. The library's: valid until it is deregistered, or its owner ends. */
 typedef struct RdmaMemory {
-  void *addr;
+  void *addr;         /* Of its first byte. */
   size_t length;      /* Bytes. */
   uint32_t lkey;      /* For calls of this side. */
   uint32_t rkey;      /* For calls of the peer. */
@@ -217,21 +223,24 @@ typedef struct RdmaMemory {
 
 /* Memory of the other side. Plain numbers of the sending process: they may travel in a message. */
 typedef struct RdmaWindow {
-  uint64_t addr;
-  uint64_t length; /* Bytes. */
-  uint32_t rkey;
-  uint32_t access; /* RdmaAccess */
-  uint64_t memory_id;
+  uint64_t addr;      /* Of its first byte, in the other process. */
+  uint64_t length;    /* Bytes. */
+  uint32_t rkey;      /* What calls name it by. */
+  uint32_t access;    /* RdmaAccess */
+  uint64_t memory_id; /* The software NIC's. */
 } RdmaWindow;
 
-/* How an operation ended that was started without waiting. */
+/* What was started without waiting. */
 typedef enum RdmaOperation { RDMA_WRITE = 0, RDMA_READ = 1 } RdmaOperation;
+/* How an operation ended that was started without waiting. */
 typedef struct RdmaCompletion {
-  uint64_t cookie; /* As it was started with. */
-  RdmaOperation operation;
-  int code; /* RDMA_OK, or why not. Its memory is the caller's again. */
+  uint64_t cookie;         /* As it was started with. */
+  RdmaOperation operation; /* Which it was. */
+  int code;                /* RDMA_OK, or why not. Its memory is the caller's again. */
 } RdmaCompletion;
 
+/* Callbacks, called by the thread that drives the connection (see above). `data`: data_len bytes, the callback's until
+ * it returns. */
 typedef void (*RdmaAcceptCallbackFunc)(RdmaConn *conn);
 typedef void (*RdmaRecvCallbackFunc)(RdmaConn *conn, void *data, size_t data_len);
 typedef void (*RdmaConnectedCallbackFunc)(RdmaConn *conn);
@@ -307,7 +316,7 @@ void rdmaRuntimeStop(void);
 int rdmaConnSetTimeout(RdmaConn *conn, unsigned timeout_ms);
 /* Code of the last call on this connection that failed, or why it is dead. */
 int rdmaConnError(const RdmaConn *conn);
-/* 1 or 0. */
+/* 1 while calls can work, 0 before rdmaConnect and once it is dead. */
 int rdmaConnIsConnected(const RdmaConn *conn);
 /* Messages that nobody wanted (RDMA_RECV_DISCARD without a callback). */
 uint64_t rdmaConnDiscarded(const RdmaConn *conn);

@@ -16,14 +16,15 @@ enum class Bootstrap : std::uint8_t {
   kSocket,  ///< A TCP exchange at any address of the host, over any network.
 };
 
+/// Choice of NIC and bootstrap. The default takes what is best here.
 struct Transport {
-  Bootstrap bootstrap = Bootstrap::kCm;
+  Bootstrap bootstrap = Bootstrap::kCm;  ///< Both ends the same.
   /// Empty: an RDMA device if there is a usable one, else the software NIC. "soft": the software NIC. Else a device as
   /// `ibv_devices` and `verbena-info` print it, with its port if it is not the first active one: "mlx5_0", "mlx5_0:2".
-  std::string device;
+  std::string device{};
   /// Row of the port's GID table, 0 to 255; empty: the best one, as `verbena-info` explains. In socket mode both ends
   /// need GIDs of one kind; RDMA CM chooses by the addresses, and this does not decide there.
-  std::optional<std::uint32_t> gid_index;
+  std::optional<std::uint32_t> gid_index{};
 };
 
 }  // namespace verbena

@@ -92,6 +92,9 @@ demo() {
     --device "$VERBENA_NIC" ${VERBENA_DEMO_OPTIONS:-}
 }
 
+# The examples as they were built outside of the tree: they take the device by themselves.
+examples() { python3 "$here/../../test/consumers/consumers.py" built "$build"; }
+
 ran=0 failed=0
 # suite NAME SECONDS COMMAND...
 suite() {
@@ -167,6 +170,7 @@ for mode in cm socket; do
 done
 check demo_cm 240 demo
 VERBENA_DEMO_OPTIONS=--socket check demo_socket 240 demo
+check examples 300 examples
 
 ((failed)) && exit 1
 ((ran)) || exit 77

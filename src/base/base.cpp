@@ -2,6 +2,7 @@
 #include "base/error.hpp"
 
 #include <verbena/deadline.hpp>
+#include <verbena/wait_policy.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +11,15 @@
 #include <ctime>
 
 namespace verbena {
+
+const char* to_string(WaitPolicy policy) noexcept {
+  switch (policy) {
+    case WaitPolicy::kSpin: return "spin";
+    case WaitPolicy::kAdaptive: return "adaptive";
+    case WaitPolicy::kEvent: return "event";
+  }
+  return "?";
+}
 
 const char* to_string(Status status) noexcept {
   switch (status) {

@@ -9,6 +9,10 @@ namespace verbena::c {
 [[nodiscard]] constexpr int code_of(Status status) noexcept {
   return status == Status::kOk ? 0 : -1 - static_cast<int>(status);
 }
+/// Of one of our codes. \thread any  \alloc none
+[[nodiscard]] constexpr Status status_of(int code) noexcept {
+  return code == 0 ? Status::kOk : static_cast<Status>(-1 - code);
+}
 /// Remembers `error` as this thread's last failure; its code. \thread any  \alloc none
 int note(const Error& error) noexcept;
 /// The same for a status without a sentence of its own.

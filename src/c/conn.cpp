@@ -262,8 +262,7 @@ Status Conn::carry_out_here(Operation& operation, Deadline deadline) noexcept {
     return operation.is_done.load(std::memory_order_relaxed);
   };
   if (is_detached_) {
-    feed_receives();
-    feed_takers();
+    progress();
   } else {
     (void)runtime_->loop().wait_until(is_done, deadline);
   }
@@ -362,8 +361,12 @@ bool Conn::has_said_goodbye() const noexcept {
 bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0; }
 
 void Conn::progress() noexcept {
-  if (channel_ == nullptr) return;
   feed_receives();
+  if (channel_ == nullptr) {
+    // Handed over by a thread that did not see it detached.
+    feed_takers();
+    return;
+  }
   send_what_is_due();
   if (reason_ != Status::kOk) {
     // The user's memory is the NIC's until then.

@@ -115,6 +115,12 @@ class OperationQueue {
   Operation* last_ = nullptr;
 };
 
+/// What goes with a connection of another API's, and is destroyed with it.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+};
+
 /// Completions of what was started, until they are taken. \thread owner
 class Completions {
  public:
@@ -141,6 +147,7 @@ class Conn : private message::Handler {
 
   Settings settings;    ///< Before it is connected, its maker's.
   Callbacks callbacks;  ///< The same, and the accept callback's.
+  std::unique_ptr<Companion> companion;
 
   // Setup, in the caller's thread.
   /// Of a client: finds the server and connects, all within `settings.connect_timeout`. What was opened is closed when
@@ -170,6 +177,12 @@ class Conn : private message::Handler {
   /// nothing else to wait for. kAgain: that is not so, and `carry_out` is the way. \thread any
   [[nodiscard]] Status transfer_now(Request::Kind kind, message::LocalSpan local, message::RemoteSpan remote) noexcept;
   /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
+  /// Whether that is worth an attempt: of short transfers the rest of a call is a large part.
+  [[nodiscard]] bool may_go_now(std::size_t offset, std::size_t length) const noexcept {
+    constexpr std::size_t kMost = 1u << 20;
+    const std::size_t window = peer_window_bytes();
+    return length - 1 < kMost && offset <= window && length <= window - offset;
+  }
   [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept;
   [[nodiscard]] Status write_now(std::span<const std::byte> from, std::uint64_t offset) noexcept;
   [[nodiscard]] Status change_now(const message::Change& change, message::RemoteSpan word, std::uint64_t& old) noexcept;
@@ -186,12 +199,18 @@ class Conn : private message::Handler {
   [[nodiscard]] Result<void> release_window(const RdmaWindow& window, Deadline deadline);
   /// Memory for this connection's peer. \thread any
   [[nodiscard]] Result<const RdmaMemory*> allocate(std::size_t size);
+  /// Exports memory by physical address, and tells the peer: that of its first byte. \thread any
+  [[nodiscard]] Result<std::uint64_t> export_physical(const RdmaMemory* memory, Deadline deadline);
   /// Whether messages are kept for rdmaConnRecv. \thread any
   [[nodiscard]] bool receives() const noexcept { return !callbacks.message && !discards_; }
 
   // The end. Of a client or a kept connection: `close`, then its destruction; of others `end_in_callback`.
   void keep() noexcept { is_kept_ = true; }
   [[nodiscard]] bool is_kept() const noexcept { return is_kept_; }
+  /// The runtime frees it, where `end_in_callback` follows.
+  void give_back() noexcept { is_kept_ = false; }
+  /// Nothing of it is the runtime's any more. In a callback.
+  [[nodiscard]] bool is_detached() const noexcept { return is_detached_; }
   /// Says goodbye, and waits until nothing of it is the runtime's. \thread any but the runtime's
   void close() noexcept;
   /// The runtime frees it after its callback. In a callback.
@@ -387,6 +406,10 @@ class Conn : private message::Handler {
   Exclusive used_;  ///< With Driver::kCaller: by the call that is under way.
   std::atomic<std::uint64_t> discarded_{0};
 };
+
+/// The physical address of a byte of this process: that under which `conn`, unless null, exported it, or else what the
+/// kernel says. \thread any
+[[nodiscard]] Result<std::uint64_t> physical_address_of(Conn* conn, const void* local);
 
 template <class Task>
 Status Conn::run(Task&& task, Deadline deadline) noexcept {

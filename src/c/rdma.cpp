@@ -123,13 +123,8 @@ int run(RdmaConn* conn, Operation& operation, const char* call, int timeout_ms =
   return note_on(*conn, conn->carry_out(operation, deadline_of(*conn, timeout_ms)), call);
 }
 
-/// Whether what asks for a part of the peer's default window is worth an attempt without an Operation: that is for
-/// short transfers, of which the rest of a call is a large part.
 bool may_go_now(const RdmaConn* conn, size_t offset, const void* data, size_t length) noexcept {
-  constexpr size_t kMost = 1u << 20;
-  if (conn == nullptr || data == nullptr || length - 1 >= kMost || conn->runtime() == nullptr) return false;
-  const size_t window = conn->peer_window_bytes();
-  return offset <= window && length <= window - offset;
+  return conn != nullptr && data != nullptr && conn->runtime() != nullptr && conn->may_go_now(offset, length);
 }
 
 /// A transfer between registered memory.
@@ -447,6 +442,9 @@ void rdmaConnClose(RdmaConn* conn) {
     if (is_in_callback) clients().buried.push_back(conn);
   }
   if (is_in_callback) {
+    // One that was kept, and that the thread is done with.
+    if (!conn->is_client && conn->is_detached()) return static_cast<void>(delete conn);
+    if (!conn->is_client) conn->give_back();
     conn->end_in_callback();
     return;
   }
@@ -664,31 +662,17 @@ int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms)
 
 int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical) {
   if (conn == nullptr || memory == nullptr) return note(Status::kBadArgument, __func__);
-  std::vector<std::byte> table;
-  const int code = with_registry(conn, __func__, [&](verbena::c::Runtime& runtime) -> verbena::Result<void> {
-    VERBENA_ASSIGN(table, runtime.registry().export_physical(conn, memory, verbena::c::wire::kMaxTables));
-    if (physical != nullptr) *physical = runtime.registry().physical_of(conn, memory->addr).value_or(0);
+  return with_registry(conn, __func__, [&](verbena::c::Runtime&) -> verbena::Result<void> {
+    VERBENA_ASSIGN(const std::uint64_t first, conn->export_physical(memory, deadline_of(*conn)));
+    if (physical != nullptr) *physical = first;
     return {};
   });
-  if (code != RDMA_OK) return code;
-  Operation operation;
-  operation.wire_kind = verbena::c::wire::Kind::kTable;
-  operation.from = table.data();
-  operation.length = table.size();
-  return run(conn, operation, __func__);
 }
 
 int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical) {
   if (local == nullptr || physical == nullptr) return note(Status::kBadArgument, __func__);
-  if (verbena::c::Runtime* const runtime = runtime_of(conn)) {
-    if (const auto exported = runtime->registry().physical_of(conn, local)) {
-      *physical = *exported;
-      return RDMA_OK;
-    }
-  }
   return coded(__func__, [&]() -> verbena::Result<void> {
-    VERBENA_ASSIGN(const verbena::host::PageMap pages, verbena::host::PageMap::open());
-    VERBENA_ASSIGN(*physical, pages.address_of(local));
+    VERBENA_ASSIGN(*physical, physical_address_of(conn, local));
     return {};
   });
 }

@@ -3,7 +3,6 @@
 #include "base/error.hpp"
 #include "c/conn.hpp"
 #include "host/topology.hpp"
-#include "kv/plan.hpp"
 
 #include <utility>
 
@@ -31,7 +30,7 @@ Result<std::shared_ptr<Runtime>> Runtime::open(const RuntimeOptions& options, Dr
     VERBENA_ASSIGN(runtime->placement_, host::claim_placement(topology, {.pollers = 1, .device = device}));
     const host::PlacedPoller& place = runtime->placement_.plan.pollers.front();
     if (place.core) poller.cpu = place.core->cpu;
-    poller.loop.wait = kv::wait_policy(place.wait);
+    poller.loop.wait = place.wait;
   }
   VERBENA_ASSIGN(runtime->poller_, engine::Poller::create(nic, std::move(poller), runtime.get()));
   runtime->conns_.reserve(options.max_connections);

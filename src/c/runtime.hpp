@@ -73,6 +73,9 @@ class Runtime final : private engine::Duty {
   [[nodiscard]] bool wait_for(IsSet&& is_set, Deadline deadline) noexcept {
     constexpr std::chrono::hours kLongest{24 * 365};
     std::unique_lock lock(mutex_);
+    // Asking only: a wait that is over before it begins would still go to the kernel, with the timer's slack.
+    if (is_set()) return true;
+    if (deadline.passed()) return false;
     if (!deadline.is_never())
       return told_.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.left(), kLongest), is_set);
     told_.wait(lock, is_set);

@@ -162,6 +162,25 @@ void Conn::answer_questions() noexcept {
 
 // --- physical addresses -------------------------------------------------------------------------------------------
 
+Result<std::uint64_t> Conn::export_physical(const RdmaMemory* memory, Deadline deadline) {
+  Registry& registry = runtime_->registry();
+  VERBENA_ASSIGN(const std::vector<std::byte> table, registry.export_physical(this, memory, wire::kMaxTables));
+  Operation operation;
+  operation.wire_kind = wire::Kind::kTable;
+  operation.from = table.data();
+  operation.length = table.size();
+  if (const Status told = carry_out(operation, deadline); told != Status::kOk)
+    return fail(told, "rdmaPAExport", 0, "the peer was not told of it");
+  return registry.physical_of(this, memory->addr).value_or(0);
+}
+
+Result<std::uint64_t> physical_address_of(Conn* conn, const void* local) {
+  if (conn != nullptr && conn->runtime() != nullptr)
+    if (const auto exported = conn->runtime()->registry().physical_of(conn, local)) return *exported;
+  VERBENA_ASSIGN(const host::PageMap pages, host::PageMap::open());
+  return pages.address_of(local);
+}
+
 bool Conn::on_table(const wire::Head& head, std::span<const std::byte> piece) noexcept {
   if (head.offset == 0) table_bytes_.clear();
   const bool is_next = head.offset == table_bytes_.size() && !piece.empty() && head.offset + piece.size() <= head.total;

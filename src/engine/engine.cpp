@@ -13,15 +13,6 @@
 
 namespace verbena::engine {
 
-const char* to_string(WaitPolicy policy) noexcept {
-  switch (policy) {
-    case WaitPolicy::kSpin: return "spin";
-    case WaitPolicy::kAdaptive: return "adaptive";
-    case WaitPolicy::kEvent: return "event";
-  }
-  return "?";
-}
-
 Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, const LoopOptions& options) {
   if (options.max_connections == 0 || options.max_connections > (1u << 20) || options.cqe == 0)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,

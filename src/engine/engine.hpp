@@ -7,6 +7,7 @@
 
 #include <verbena/counters.hpp>
 #include <verbena/deadline.hpp>
+#include <verbena/wait_policy.hpp>
 
 #include <array>
 #include <atomic>
@@ -52,14 +53,7 @@ class [[nodiscard]] Batch {
 
 using verbena::BasicCounters;
 using verbena::Counters;
-
-/// What a wait does while nothing is there.
-enum class WaitPolicy : std::uint8_t {
-  kSpin,      ///< Polls until the deadline. Needs a core of its own.
-  kAdaptive,  ///< Polls for LoopOptions::spin, then sleeps on the completion channel.
-  kEvent,     ///< Sleeps at once: for more threads than cores.
-};
-[[nodiscard]] const char* to_string(WaitPolicy policy) noexcept;
+using verbena::WaitPolicy;
 
 /// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
 enum class KeepaliveOn : std::uint8_t { kDevices, kEveryNic };

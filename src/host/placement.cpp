@@ -14,15 +14,6 @@
 
 namespace verbena::host {
 
-const char* to_string(PollerWait wait) noexcept {
-  switch (wait) {
-    case PollerWait::kSpin: return "spin";
-    case PollerWait::kAdaptive: return "adaptive";
-    case PollerWait::kEvent: return "event";
-  }
-  return "unknown";
-}
-
 unsigned Placement::cores() const noexcept {
   return static_cast<unsigned>(
       std::ranges::count_if(pollers, [](const auto& poller) { return poller.core.has_value(); }));
@@ -79,6 +70,8 @@ class Planner {
         plural(topology_.node_count()));
     if (std::ranges::any_of(topology_.cores(), [](const Core& core) { return core.threads_there > 1; }))
       say("Cores have hyper-threads: one thread of a core polls, the others stay free of pollers.");
+    const auto [slowest, fastest] = std::ranges::minmax(topology_.cores(), {}, &Core::speed);
+    if (slowest.speed != fastest.speed) say("Cores are of several kinds: pollers take the fastest first.");
     if (const auto quota = topology_.quota_percent())
       say("The cgroup grants the time of {}.{:02} cpus.", *quota / 100, *quota % 100);
     if (topology_.node_count() > 1 && !topology_.can_bind_memory() && request_.pin == Pin::kYes)
@@ -116,13 +109,14 @@ class Planner {
       say("Core{} of cpu{} {} {} claimed already.", plural(taken.size()), plural(taken.size()), list(taken),
           taken.size() == 1 ? "is" : "are");
     std::ranges::sort(free, [&](const Core& a, const Core& b) {
-      return std::tuple(distance(a), b.node, b.package, b.cpu) < std::tuple(distance(b), a.node, a.package, a.cpu);
+      return std::tuple(b.speed, distance(a), b.node, b.package, b.cpu) <
+             std::tuple(a.speed, distance(b), a.node, a.package, a.cpu);
     });
     return free;
   }
 
   [[nodiscard]] bool is_pinning() const noexcept {
-    return request_.pin == Pin::kYes && request_.wait != PollerWait::kEvent && !is_one_cpu();
+    return request_.pin == Pin::kYes && request_.wait != WaitPolicy::kEvent && !is_one_cpu();
   }
 
   /// Of one core with two hyper-threads, one may poll and leave the other to everybody else.
@@ -165,7 +159,7 @@ class Planner {
   }
 
   void place_nowhere() {
-    PollerWait wait = PollerWait::kEvent;
+    WaitPolicy wait = WaitPolicy::kEvent;
     // Nobody asked for cores of one's own: the scheduler shares them out, unless there is but one.
     if (request_.pin == Pin::kNo && !is_one_cpu()) wait = request_.wait;
     std::optional<unsigned> node;
@@ -193,7 +187,7 @@ class Planner {
     } else if (request_.pin == Pin::kNo) {
       say("{} {} by the policy `{}`, and the scheduler chooses the cores: pinning is off.", who, verb,
           to_string(poller.wait));
-    } else if (request_.wait == PollerWait::kEvent) {
+    } else if (request_.wait == WaitPolicy::kEvent) {
       say("{} {} by the policy `event`, as asked for, which needs no core of its own.", who, verb);
     } else if (is_short_of_time_) {
       say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, of which one is for all else.",

@@ -5,6 +5,7 @@
 #include "host/topology.hpp"
 
 #include <verbena/error.hpp>
+#include <verbena/wait_policy.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -15,19 +16,11 @@
 
 namespace verbena::host {
 
-/// How a polling thread waits while there is nothing to do. The engine's wait policy, as far as this room knows it.
-enum class PollerWait : std::uint8_t {
-  kSpin,      ///< Polls for ever. Needs a core of its own.
-  kAdaptive,  ///< Polls for a while, then sleeps until an event.
-  kEvent,     ///< Sleeps at once.
-};
-[[nodiscard]] const char* to_string(PollerWait wait) noexcept;
-
 enum class Pin : std::uint8_t { kNo, kYes };
 
 struct PlacementRequest {
   unsigned pollers = 1;                     ///< 1 to 1024.
-  PollerWait wait = PollerWait::kAdaptive;  ///< Of a poller that has a core of its own.
+  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< Of a poller that has a core of its own.
   Pin pin = Pin::kYes;                      ///< Otherwise they have no cores and claim none, and no memory is bound.
   bool leave_a_core = true;  ///< To the application, where two or more are free. Off where the pollers are all of it.
   Locality device{};
@@ -37,7 +30,7 @@ struct PlacementRequest {
 struct PlacedPoller {
   std::optional<Core> core;      ///< Pinned there.
   std::optional<unsigned> node;  ///< Its arenas come from there; empty: wherever the kernel takes them from.
-  PollerWait wait = PollerWait::kEvent;
+  WaitPolicy wait = WaitPolicy::kEvent;
 };
 
 /// A value: nothing is held, pinned or allocated by it.
@@ -48,11 +41,12 @@ struct Placement {
   [[nodiscard]] unsigned cores() const noexcept;
 };
 
-/// Pollers get cores of their own: near the device first, then on its socket, then elsewhere; from the last core down,
-/// because the first ones usually take the interrupts; one hardware thread of a core. There are never more of them than
-/// free cores or than the cgroup's processor time feeds with one cpu's time to spare, and where two cores or more are
-/// free one is left to the application that wants it. A poller without a core waits for events, as all do where there
-/// is one cpu (hardware thread). Arenas are on the node of their poller. Errors: kBadArgument (pollers). \thread any
+/// Pollers get cores of their own: the fastest kind first where there are several, and of a kind near the device first,
+/// then on its socket, then elsewhere; from the last core down, because the first ones usually take the interrupts; one
+/// hardware thread of a core. There are never more of them than free cores or than the cgroup's processor time feeds
+/// with one cpu's time to spare, and where two cores or more are free one is left to the application that wants it. A
+/// poller without a core waits for events, as all do where there is one cpu (hardware thread). Arenas are on the node
+/// of their poller. Errors: kBadArgument (pollers). \thread any
 /// \alloc setup
 [[nodiscard]] Result<Placement> plan_placement(const Topology& topology, const PlacementRequest& request);
 

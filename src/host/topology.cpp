@@ -117,6 +117,18 @@ unsigned package_of(hwloc_topology* machine, hwloc_obj* core) noexcept {
   return package == nullptr || package->os_index == HWLOC_UNKNOWN_INDEX ? 0 : package->os_index;
 }
 
+/// How fast the kind of `core` is among those of a hybrid machine: hwloc ranks them. 0 for all where it cannot.
+unsigned speed_of([[maybe_unused]] hwloc_topology* machine, [[maybe_unused]] const hwloc_obj* core) noexcept {
+#if HWLOC_API_VERSION >= 0x00020400
+  const int kind = hwloc_cpukinds_get_by_cpuset(machine, core->cpuset, 0);
+  int rank = 0;
+  if (kind >= 0 &&
+      hwloc_cpukinds_get_info(machine, static_cast<unsigned>(kind), nullptr, &rank, nullptr, nullptr, 0) == 0)
+    return static_cast<unsigned>(std::max(rank, 0));
+#endif
+  return 0;
+}
+
 bool contains(std::span<const unsigned> sorted, unsigned value) noexcept {
   return std::ranges::binary_search(sorted, value);
 }
@@ -141,8 +153,11 @@ std::vector<unsigned> parse_list(std::string_view text) {
 
 std::string line_of(const char* path) {
   const File file = open_text(path);
-  char line[1024];
-  return file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr ? line : "";
+  std::string line;
+  // The list of a large machine's cpus is longer than any buffer that looks large enough.
+  char part[256];
+  while (file != nullptr && !line.ends_with('\n') && std::fgets(part, sizeof part, file.get()) != nullptr) line += part;
+  return line;
 }
 
 /// "200000 100000", or "max 100000", or two files of version 1, where -1 is none.
@@ -232,6 +247,7 @@ struct Topology::Reader {
     for (hwloc_obj* at = nullptr; (at = hwloc_get_next_obj_by_type(machine, type, at)) != nullptr;) {
       Core core{.node = node_of(at), .package = package_of(machine, at), .threads = 0};
       core.threads_there = weight(at->cpuset);
+      core.speed = speed_of(machine, at);
       core.id = static_cast<unsigned>(std::max(hwloc_bitmap_first(at->complete_cpuset), 0));
       for (const unsigned cpu : members(at->cpuset)) {
         if (hwloc_bitmap_isset(allowed, cpu) == 0 || !contains(mask, cpu)) continue;

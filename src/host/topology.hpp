@@ -24,6 +24,7 @@ struct Core {
   unsigned id = 0;             ///< Lowest OS index of its hardware threads: the same core for every process.
   unsigned threads = 1;        ///< Hardware threads that this process may use,
   unsigned threads_there = 1;  ///< and that are online.
+  unsigned speed = 0;          ///< Rank of its kind in a hybrid machine, where more is faster; 0 where all are alike.
 };
 
 struct Node {

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "base/ticks.hpp"
 #include "kv/item.hpp"
 #include "link/link.hpp"
@@ -53,6 +54,7 @@ message::Options channel_options(const ClientOptions& options) noexcept {
 engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits& limits) noexcept {
   return {.max_connections = kMaxWorkers,
           .cqe = std::min(message::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
+          .wait = options.wait,
           .spin = options.spin};
 }
 
@@ -88,6 +90,8 @@ Result<void> PollingClient::connect() {
   if (options_.buffer_bytes > std::size_t{1} << 40)
     return fail(Status::kBadArgument, "Client::connect", 0, "buffer_bytes is {}: it must be at most 1 TiB",
                 options_.buffer_bytes);
+  VERBENA_TRY(check_limit("Client::connect", "wait (a policy)", std::to_underlying(options_.wait), 0,
+                          std::to_underlying(WaitPolicy::kEvent)));
   const Deadline deadline = Deadline::after(options_.connect_timeout);
   // Whoever runs as root could read this process anyway.
   std::vector<uid_t> trusted = options_.allowed_uids;

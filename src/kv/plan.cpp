@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <string_view>
+#include <utility>
 
 namespace verbena::kv {
 namespace {
@@ -80,6 +81,8 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
   VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
   VERBENA_TRY(check_limit(kCall, "grace (ms)", count_of(options.grace), 1, 60'000));
+  VERBENA_TRY(check_limit(kCall, "wait (a policy)", std::to_underlying(options.wait), 0,
+                          std::to_underlying(WaitPolicy::kEvent)));
   VERBENA_TRY(check_limit(kCall, "spin (us)", count_of(options.spin), 0, 1'000'000));
   const std::size_t share = options.memory_bytes / options.workers;
   if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
@@ -130,18 +133,10 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   return {};
 }
 
-engine::WaitPolicy wait_policy(host::PollerWait wait) noexcept {
-  switch (wait) {
-    case host::PollerWait::kSpin: return engine::WaitPolicy::kSpin;
-    case host::PollerWait::kAdaptive: return engine::WaitPolicy::kAdaptive;
-    case host::PollerWait::kEvent: break;
-  }
-  return engine::WaitPolicy::kEvent;
-}
-
 host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
                                          const nic::Nic& nic) {
   return {.pollers = options.workers,
+          .wait = options.wait,
           .pin = options.pin_workers ? host::Pin::kYes : host::Pin::kNo,
           .leave_a_core = false,  // The workers are the application.
           .device = nic.kind() == nic::Kind::kSoft ? host::Locality{} : topology.locality_of(nic.name())};
@@ -155,7 +150,7 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .max_items = items_of(options),
                        .max_value_bytes = options.max_value_bytes,
                        .grace = options.grace,
-                       .wait = wait_policy(place.wait),
+                       .wait = place.wait,
                        .spin = options.spin,
                        .max_sessions = sessions_of(options),
                        .depth = options.depth,

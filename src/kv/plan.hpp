@@ -24,8 +24,6 @@ inline constexpr unsigned kHandshakers = 4;
 /// \alloc none
 [[nodiscard]] Result<void> check_device(const ServerOptions& options, const nic::Limits& limits);
 
-[[nodiscard]] engine::WaitPolicy wait_policy(host::PollerWait wait) noexcept;
-
 /// What to ask a placement for: workers near the device, where there is one. \alloc setup
 [[nodiscard]] host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
                                                        const nic::Nic& nic);

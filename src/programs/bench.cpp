@@ -81,6 +81,7 @@ class Bench {
         pipeline_(client, arguments.depth, std::max<std::size_t>(arguments.value_bytes, 1),
                   std::chrono::milliseconds{where.timeout_ms} + kExtraPatience) {
     result_.arguments = arguments;
+    result_.wait = where.wait;
     result_.endpoint = endpoint(where.address, where.port);
     result_.server = client.description();
     result_.environment = read_environment();

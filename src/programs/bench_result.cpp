@@ -108,9 +108,9 @@ BenchSummary summarize(const BenchResult& result) {
 std::string bench_text(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
   const BenchSummary summary = summarize(result);
-  std::string text =
-      fmt::format("bench of {}: {} keys of {} B, values of {} B, {} % reads, depth {}, {} rounds\n", result.endpoint,
-                  a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, result.rounds.size());
+  std::string text = fmt::format(
+      "bench of {}: {} keys of {} B, values of {} B, {} % reads, depth {}, wait {}, {} rounds\n", result.endpoint,
+      a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, to_string(result.wait), result.rounds.size());
   text += fmt::format("  all  {} operations in {}, {:.0f} ops/s, {}/s\n", result.operations(),
                       human_time(result.seconds * 1e9), summary.operations_per_s, human_bytes(summary.bytes_per_s));
   if (result.gets.count() != 0) text += latency_text("get", result.gets, summary.get_lines);
@@ -124,10 +124,11 @@ std::string bench_json(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
   const BenchSummary s = summarize(result);
   std::string text = fmt::format(
-      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"rounds":{},)"
+      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"wait":{},"rounds":{},)"
       R"("seconds":{:.6f},"operations":{},"ops_per_s":{:.1f},"bytes_per_s":{:.0f},"failures":{{{}}},)",
-      json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, result.rounds.size(),
-      result.seconds, result.operations(), s.operations_per_s, s.bytes_per_s, failures_json(result));
+      json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth,
+      json_string(to_string(result.wait)), result.rounds.size(), result.seconds, result.operations(),
+      s.operations_per_s, s.bytes_per_s, failures_json(result));
   text += fmt::format(R"("get":{},"put":{},)", latency_json(result.gets, s.get_lines, s.get_bytes_per_s),
                       latency_json(result.puts, s.put_lines, s.put_bytes_per_s));
   text += result.line ? fmt::format(R"("line":{{"one_way_ns":{:.2f},"cpus":[{},{}]}},)", s.line_ns,

@@ -23,7 +23,8 @@ struct BenchRound {
 };
 
 struct BenchResult {
-  BenchArguments arguments;  ///< With the defaults filled in.
+  BenchArguments arguments;                 ///< With the defaults filled in.
+  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< The client's.
   std::string endpoint, server;
   Environment environment;
   std::optional<Line> line;

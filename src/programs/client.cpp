@@ -59,6 +59,7 @@ kv::ClientOptions client_options(const ConnectArguments& arguments) {
   options.port = arguments.port;
   options.connect_timeout = std::chrono::milliseconds{arguments.timeout_ms};
   options.timeout = options.connect_timeout;
+  options.wait = arguments.wait;
   options.allowed_uids = arguments.allowed_uids;
   return options;
 }

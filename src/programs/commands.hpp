@@ -24,6 +24,7 @@ struct ConnectArguments {
   std::string address;  ///< Empty: this host.
   std::uint16_t port = 7470;
   std::uint32_t timeout_ms = 5000;
+  WaitPolicy wait = WaitPolicy::kAdaptive;
   bool is_verbose = false;          ///< Says on stderr what it is connected to, by which NIC, and why.
   std::vector<uid_t> allowed_uids;  ///< Whose servers are trusted, besides one's own and root's.
 };

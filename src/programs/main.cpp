@@ -3,6 +3,7 @@
 #include "programs/commands.hpp"
 #include "programs/serve_options.hpp"
 #include "programs/transport_options.hpp"
+#include "programs/wait_option.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -40,6 +41,7 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
   add_transport_options(command, line.where.transport);
+  add_wait_option(command, line.where.wait, "calls");
   command.add_flag("-v,--verbose", line.where.is_verbose, "say which NIC was taken, and why");
   // One number an option: positional arguments follow it.
   command.add_option("--allow-uid", line.where.allowed_uids, "trust a server of this user too, by number")

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace verbena::programs {
 
@@ -26,39 +28,33 @@ std::string PerfDevice::path() const {
   return fmt::format("{}, MTU {}, inline {} B", fabric->reason(), 128U << facts->mtu, nic().limits().max_inline);
 }
 
+namespace {
+
+/// Where `bytes` lie one behind the other in the peer's physical memory, from the beginning of a page on.
+Result<std::uint64_t> place_in(const remote::PhysicalTable& table, std::uint64_t bytes) {
+  for (std::size_t run = 0; run < table.size(); ++run) {
+    std::size_t index = run;
+    const std::uint64_t address = table.run(run).address;
+    if (table.find(address, bytes, index) == Status::kOk) return address;
+  }
+  return fail(Status::kLimit, "verbena-perf", 0,
+              "the server's memory lies in {} pieces of physical memory, none of which has {} B: transparent hugepages "
+              "for shared memory make longer ones (docs/physical-addressing.md)",
+              table.size(), bytes);
+}
+
+}  // namespace
+
 // --- setup
-
-message::Options PerfConnection::channel_options() const noexcept {
-  if (run_.test != PerfTest::kLargeBw)
-    return {.depth = perf_wire::channel_depth(run_),
-            .eager_bytes = static_cast<std::uint32_t>(perf_wire::up_to_lines(run_.bytes))};
-  message::Options options{.eager_bytes = 64};
-  // A header goes in front; a fragment is at most a quarter of the lease.
-  options.fragment_bytes = std::max<std::uint64_t>(perf_wire::up_to_lines(std::uint64_t{run_.bytes} + 64), 1024);
-  options.max_operations = run_.depth;
-  if (role_ == PerfRole::kServer) options.lease_bytes = perf_wire::lease_bytes(run_);
-  return options;
-}
-
-remote::LinkOptions PerfConnection::link_options() noexcept {
-  const bool has_immediates = run_.test == PerfTest::kWriteImm || run_.test == PerfTest::kWriteImmBw;
-  return {.bounce_bytes = 64,
-          .max_operations = run_.depth,
-          .max_reads = run_.depth,
-          .receives = has_immediates ? std::max<std::uint32_t>(run_.depth, 4) : 0,
-          .handler = this};
-}
-
-std::uint32_t PerfConnection::completions_needed() noexcept {
-  return facts_of(run_.test).by == PerfBy::kChannel ? message::completions_needed(channel_options())
-                                                    : remote::completions_needed(link_options());
-}
 
 Result<void> PerfConnection::create(PerfDevice& device, engine::CompletionLoop& loop) {
   if (facts_of(run_.test).by == PerfBy::kChannel) {
-    VERBENA_ASSIGN(channel_, message::Channel::create(loop, device.pd.get(), channel_options(), *this));
+    VERBENA_ASSIGN(channel_,
+                   message::Channel::create(loop, device.pd.get(), perf_wire::channel_options(run_, role_), *this));
   } else {
-    VERBENA_ASSIGN(link_, remote::Link::create(loop, device.pd.get(), link_options()));
+    remote::LinkOptions options = perf_wire::link_options(run_);
+    options.handler = this;
+    VERBENA_ASSIGN(link_, remote::Link::create(loop, device.pd.get(), options));
   }
   return {};
 }
@@ -92,7 +88,29 @@ Result<void> PerfConnection::open(const link::Endpoint& remote, link::Lifeline l
   const auto hello = perf_wire::decode_link(remote.user_data(), run_);
   if (!hello) return fail(Status::kProtocol, "verbena-perf", 0, "the peer's hello has no window of this run");
   peer_ = perf_wire::window_of(*hello, run_);
-  return link_->import_window(peer_, deadline);
+  VERBENA_TRY(link_->import_window(peer_, deadline));
+  const bool is_physical = facts_of(run_.test).by == PerfBy::kPhysical && role_ == PerfRole::kClient;
+  return is_physical ? open_physical(deadline) : Result<void>();
+}
+
+Result<void> PerfConnection::open_physical(Deadline deadline) {
+  const auto read = [&](std::span<std::byte> to, std::uint64_t offset) -> Result<void> {
+    const Status status =
+        link_->read(to, {.address = peer_.address + offset, .length = to.size(), .rkey = peer_.rkey}, deadline);
+    if (status == Status::kOk) return {};
+    return fail(status, "verbena-perf", 0, "the server's table of physical addresses could not be read");
+  };
+  const std::uint64_t offset = perf_wire::table_offset(run_);
+  std::uint64_t length = 0;
+  VERBENA_TRY(read(std::as_writable_bytes(std::span(&length, 1)), offset));
+  if (length > peer_.length - offset - sizeof length)
+    return fail(Status::kProtocol, "verbena-perf", 0, "the server's table of physical addresses has {} B", length);
+  std::vector<std::byte> bytes(length);
+  VERBENA_TRY(read(bytes, offset + sizeof length));
+  VERBENA_ASSIGN(remote::PhysicalTable table, remote::PhysicalTable::decode(bytes));
+  VERBENA_ASSIGN(place_, place_in(table, run_.bytes));
+  VERBENA_ASSIGN(physical_, remote::PhysicalMap::create(*link_, std::move(table), deadline));
+  return {};
 }
 
 std::expected<std::uint16_t, Status> PerfConnection::index_in(const perf_wire::RunHello& run,
@@ -101,7 +119,7 @@ std::expected<std::uint16_t, Status> PerfConnection::index_in(const perf_wire::R
     if (!hello) return std::unexpected(hello.error());
     return hello->index;
   };
-  if (facts_of(run.test).by == PerfBy::kLink) return index_of(perf_wire::decode_link(remote.user_data(), run));
+  if (facts_of(run.test).one_sided()) return index_of(perf_wire::decode_link(remote.user_data(), run));
   const auto data = message::Channel::user_data_of(remote);
   if (!data) return std::unexpected(Status::kProtocol);
   return index_of(perf_wire::decode_channel(*data, run));

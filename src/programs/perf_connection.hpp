@@ -7,6 +7,7 @@
 #include "nic/registered_arena.hpp"
 #include "programs/histogram.hpp"
 #include "programs/perf_wire.hpp"
+#include "remote/physical.hpp"
 #include "remote/remote.hpp"
 
 #include <cstdint>
@@ -28,8 +29,6 @@ struct PerfDevice {
   [[nodiscard]] std::string path() const;
 };
 
-enum class PerfRole : std::uint8_t { kClient, kServer };
-
 /// Of all connections of a lane.
 struct PerfCounts {
   std::uint64_t completed = 0;  ///< Operations of this end that were started.
@@ -46,8 +45,6 @@ class PerfConnection final : private message::Handler, private remote::Handler {
  public:
   PerfConnection(const perf_wire::RunHello& run, PerfRole role, engine::LocalSpan own, PerfCounts& counts) noexcept
       : run_(run), role_(role), own_(own), counts_(counts) {}
-  /// Of its loop's LoopOptions::cqe.
-  [[nodiscard]] std::uint32_t completions_needed() noexcept;
   /// Which connection of the run a peer's endpoint says it is: below connections_of(run), or kProtocol.
   [[nodiscard]] static std::expected<std::uint16_t, Status> index_in(const perf_wire::RunHello& run,
                                                                      const link::Endpoint& remote) noexcept;
@@ -66,6 +63,9 @@ class PerfConnection final : private message::Handler, private remote::Handler {
   [[nodiscard]] engine::RemoteSpan peer() const noexcept {
     return {.address = peer_.address, .length = run_.bytes, .rkey = peer_.rkey};
   }
+  /// Of a client, and where in the peer's physical memory its operations happen.
+  [[nodiscard]] remote::PhysicalMap& physical() const noexcept { return *physical_; }
+  [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] remote::RemoteWord word() const noexcept { return {.address = peer_.address, .rkey = peer_.rkey}; }
 
   /// Sends what the peer answers, or does not: a message or an immediate. kAgain: poll.
@@ -92,8 +92,8 @@ class PerfConnection final : private message::Handler, private remote::Handler {
   void on_immediate(remote::Link& link, std::uint32_t immediate, std::uint32_t bytes) noexcept override;
   void on_failure(remote::Link& /*link*/, Status reason) noexcept override { counts_.failure = reason; }
 
-  [[nodiscard]] message::Options channel_options() const noexcept;
-  [[nodiscard]] remote::LinkOptions link_options() noexcept;
+  /// Of a client: the peer's memory by physical address, by the table that lies in its window.
+  [[nodiscard]] Result<void> open_physical(Deadline deadline);
   void complete(std::uint64_t token, Status status) noexcept;
   /// False: it wants more answers than a peer of ours ever does.
   [[nodiscard]] bool note_arrival(Wants wants) noexcept;
@@ -105,6 +105,8 @@ class PerfConnection final : private message::Handler, private remote::Handler {
   std::unique_ptr<message::Channel> channel_;
   std::unique_ptr<remote::Link> link_;
   nic::Window peer_;
+  std::unique_ptr<remote::PhysicalMap> physical_;  ///< Before its link goes.
+  std::uint64_t place_ = 0;
   std::uint32_t in_flight_ = 0;
   bool owes_ = false;
   bool connected_ = false;

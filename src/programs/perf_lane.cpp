@@ -1,5 +1,6 @@
 #include "programs/perf_lane.hpp"
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/relax.hpp"
 #include "base/ticks.hpp"
@@ -34,28 +35,43 @@ Result<std::unique_ptr<PerfLane>> PerfLane::create(PerfDevice& device, const per
   return lane;
 }
 
-engine::LoopOptions PerfLane::loop_options() noexcept {
-  // A server whose memory is used sleeps meanwhile.
-  const bool is_busy = role_ == PerfRole::kClient || facts_of(run_.test).keeps_server_busy;
-  return {.max_connections = run_.connections,
-          .cqe = std::max<std::uint32_t>(4096, connections_.front()->completions_needed() * run_.connections),
-          .wait = is_busy ? run_.wait : engine::WaitPolicy::kEvent};
-}
-
 Result<void> PerfLane::create(PerfDevice& device) {
   nic_ = &device.nic();
   VERBENA_TRY(own_.open(*nic_, device.pd.get(), {.size_bytes = run_.bytes, .prefault_threads = 1, .name = "perf-own"},
                         {}, IBV_ACCESS_LOCAL_WRITE));
-  if (facts_of(run_.test).by == PerfBy::kLink)
-    VERBENA_TRY(shared_.open(
-        *nic_, device.pd.get(),
-        {.size_bytes = run_.bytes, .share = host::Share::kReadWrite, .prefault_threads = 1, .name = "perf-shared"}, {},
-        IBV_ACCESS_LOCAL_WRITE | perf_wire::window_access(run_)));
+  const PerfTestFacts& facts = facts_of(run_.test);
+  if (facts.one_sided()) VERBENA_TRY(create_shared(device));
   const engine::LocalSpan own{own_.data(), run_.bytes, own_.lkey()};
   for (unsigned i = 0; i < run_.connections; ++i)
     connections_.push_back(std::make_unique<PerfConnection>(run_, role_, own, counts_));
-  VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(*nic_, loop_options()));
+  // A server whose memory is used sleeps meanwhile.
+  const bool is_busy = role_ == PerfRole::kClient || facts.keeps_server_busy;
+  const engine::WaitPolicy wait = is_busy ? run_.wait : engine::WaitPolicy::kEvent;
+  VERBENA_ASSIGN(loop_, engine::CompletionLoop::create(*nic_, perf_wire::loop_options(run_, wait)));
   for (const auto& connection : connections_) VERBENA_TRY(connection->create(device, *loop_));
+  return {};
+}
+
+Result<void> PerfLane::create_shared(PerfDevice& device) {
+  VERBENA_TRY(shared_.open(*nic_, device.pd.get(),
+                           {.size_bytes = perf_wire::shared_bytes(run_),
+                            .share = host::Share::kReadWrite,
+                            .prefault_threads = 1,
+                            .name = "perf-shared"},
+                           {}, IBV_ACCESS_LOCAL_WRITE | perf_wire::window_access(run_)));
+  const bool is_physical = facts_of(run_.test).by == PerfBy::kPhysical && role_ == PerfRole::kServer;
+  return is_physical ? export_shared() : Result<void>();
+}
+
+Result<void> PerfLane::export_shared() {
+  VERBENA_ASSIGN(const host::PageMap pages, host::PageMap::open());
+  constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  VERBENA_ASSIGN(export_, remote::PhysicalExport::create(*nic_, shared_.mr(), kRights, pages));
+  const std::vector<std::byte> table = export_->table().encode();
+  const std::uint64_t length = table.size(), offset = perf_wire::table_offset(run_);
+  VERBENA_CHECK(offset + sizeof length + length <= perf_wire::shared_bytes(run_));
+  std::memcpy(shared_.data() + offset, &length, sizeof length);
+  std::ranges::copy(table, shared_.data() + offset + sizeof length);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace verbena::programs {
@@ -54,6 +55,12 @@ class PerfLane {
   [[nodiscard]] Status write(Deadline deadline) noexcept {
     return first().link().write(first().own(), first().peer(), deadline);
   }
+  [[nodiscard]] Status pa_read(Deadline deadline) noexcept {
+    return first().physical().read(first().own(), first().place(), deadline);
+  }
+  [[nodiscard]] Status pa_write(Deadline deadline) noexcept {
+    return first().physical().write(first().own(), first().place(), deadline);
+  }
   [[nodiscard]] Status fetch_add(Deadline deadline) noexcept {
     return first().link().fetch_add(first().word(), 1, old_, deadline);
   }
@@ -92,7 +99,9 @@ class PerfLane {
   PerfLane(const perf_wire::RunHello& run, PerfRole role, PerfPatience patience) noexcept
       : run_(run), role_(role), patience_(patience) {}
   [[nodiscard]] Result<void> create(PerfDevice& device);
-  [[nodiscard]] engine::LoopOptions loop_options() noexcept;
+  [[nodiscard]] Result<void> create_shared(PerfDevice& device);
+  /// Of a server: by physical address as well, with the table of that behind it.
+  [[nodiscard]] Result<void> export_shared();
   [[nodiscard]] PerfConnection& first() noexcept { return *connections_.front(); }
 
   [[nodiscard]] Status write_mark(std::uint64_t round, Deadline deadline) noexcept;
@@ -129,8 +138,9 @@ class PerfLane {
   const PerfPatience patience_;
   nic::Nic* nic_ = nullptr;
   std::unique_ptr<engine::CompletionLoop> loop_;
-  nic::RegisteredArena own_;     ///< What this side's operations are from, or to.
-  nic::RegisteredArena shared_;  ///< Where the peer's happen.
+  nic::RegisteredArena own_;                      ///< What this side's operations are from, or to.
+  nic::RegisteredArena shared_;                   ///< Where the peer's happen.
+  std::optional<remote::PhysicalExport> export_;  ///< Before the memory goes.
   bool granted_ = false;
   PerfCounts counts_;
   Deadline deadline_ = Deadline::now();  ///< Of `advance`, and the progress when it was set.

@@ -1,12 +1,11 @@
 // verbena-perf: latency, bandwidth and rate of the library's own calls between two processes.
 #include "programs/perf.hpp"
 #include "programs/transport_options.hpp"
+#include "programs/wait_option.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <array>
 #include <functional>
 #include <string>
 
@@ -18,7 +17,7 @@ constexpr std::uint64_t kDefaultWakeIdleUs = 1000;
 struct CommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
-  std::string size, sweep, wait;  ///< As they were said.
+  std::string size, sweep;  ///< As they were said.
   /// What to run once parsed; set by the subcommand's callback. A cold path: once a process.
   std::function<Exit()> run;
 };
@@ -76,7 +75,7 @@ void add_peer(CLI::App& command, CommandLine& line, const PerfTestFacts& facts) 
   }
   command.add_option("--threads", perf.threads, "at each end, each with connections and a cpu of its own")
       ->capture_default_str();
-  command.add_option("--wait", line.wait, "while nothing is there: spin, adaptive or event (default spin)");
+  add_wait_option(command, perf.wait, "both ends");
   if (facts.test == PerfTest::kMessage)
     command.add_option("--idle-us", perf.idle_us, "silence before each message, in which the server falls asleep");
   command.add_flag("--local", perf.local, "start the server too, each on a cpu of its own");
@@ -89,18 +88,6 @@ void add_format(CLI::App& command, PerfArguments& perf) {
       .add_flag_callback(
           "--csv", [&perf] { perf.format = PerfFormat::kCsv; }, "a line a size of comma-separated values, below a head")
       ->excludes(json);
-}
-
-/// Empty, or what is wrong.
-std::string take_wait(const CommandLine& line, PerfArguments& perf) {
-  using engine::WaitPolicy;
-  if (line.wait.empty()) return {};
-  constexpr std::array kPolicies{WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent};
-  const auto* const policy =
-      std::ranges::find_if(kPolicies, [&](WaitPolicy each) { return line.wait == to_string(each); });
-  if (policy == kPolicies.end()) return fmt::format("--wait {}: takes spin, adaptive or event", line.wait);
-  perf.wait = *policy;
-  return {};
 }
 
 /// What the test's own numbers are where none was said, and the sizes. Empty, or what is wrong.
@@ -120,12 +107,12 @@ std::string complete(CommandLine& line, const CLI::App& command, const PerfTestF
   } else {
     perf.sizes = {facts.bytes};
   }
-  const std::string wrong = take_wait(line, perf);
-  return wrong.empty() ? check_perf_arguments(perf) : wrong;
+  return check_perf_arguments(perf);
 }
 
 void add_test(CLI::App& app, CommandLine& line, const PerfTestFacts& facts) {
   CLI::App& command = *app.add_subcommand(facts.name, facts.what);
+  if (facts.also != nullptr) command.alias(facts.also);
   PerfArguments& perf = line.perf;
   if (facts.has_size()) add_size(command, line, facts);
   add_counts(command, perf, facts);

@@ -96,6 +96,10 @@ class LaneRun {
         return rounds([this](std::uint64_t, Deadline deadline) noexcept { return lane_.read(deadline); });
       case PerfTest::kWrite:
         return rounds([this](std::uint64_t, Deadline deadline) noexcept { return lane_.write(deadline); });
+      case PerfTest::kPaRead:
+        return rounds([this](std::uint64_t, Deadline deadline) noexcept { return lane_.pa_read(deadline); });
+      case PerfTest::kPaWrite:
+        return rounds([this](std::uint64_t, Deadline deadline) noexcept { return lane_.pa_write(deadline); });
       case PerfTest::kFetchAdd:
         return rounds([this](std::uint64_t, Deadline deadline) noexcept { return lane_.fetch_add(deadline); });
       case PerfTest::kCompareSwap:

@@ -14,22 +14,28 @@ constexpr std::uint32_t kMessageMost = 16 * kKi;  // The channel's limit of an e
 constexpr std::uint32_t kLargeMost = kKi * kKi;   // The lease holds many.
 constexpr std::uint32_t kWord = 8;
 
-constexpr PerfBy kNothing = PerfBy::kNothing, kLink = PerfBy::kLink, kChannel = PerfBy::kChannel;
+constexpr PerfBy kNothing = PerfBy::kNothing, kLink = PerfBy::kLink, kPhysical = PerfBy::kPhysical,
+                 kChannel = PerfBy::kChannel;
 constexpr PerfPace kCall = PerfPace::kCall, kToAndFro = PerfPace::kPingPong, kPipelined = PerfPace::kPipelined;
 
 // In the order of the help.
-constexpr std::array<PerfTestFacts, 17> kTests{{
+constexpr std::array<PerfTestFacts, 19> kTests{{
     {PerfTest::kRead, "read", "blocking reads of the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
     {PerfTest::kWrite, "write", "blocking writes to the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
     {PerfTest::kPingPong, "pingpong", "writes to and fro, seen by polling memory", kLink, kToAndFro, true, 8, kLinkMost,
      1, 10'000},
-    {PerfTest::kMessage, "message", "messages to and fro", kChannel, kToAndFro, true, 8, kMessageMost, 1, 10'000},
+    {PerfTest::kMessage, "message", "messages to and fro", kChannel, kToAndFro, true, 8, kMessageMost, 1, 10'000,
+     "send"},
     {PerfTest::kWriteImm, "write-imm", "writes with an immediate to and fro", kLink, kToAndFro, true, 8, kLinkMost, 1,
      10'000},
     {PerfTest::kFetchAdd, "fetch-add", "blocking fetch-and-add on a word of the server's", kLink, kCall, false, kWord,
      kWord, 1, 10'000},
     {PerfTest::kCompareSwap, "compare-swap", "blocking compare-and-swap on a word of the server's", kLink, kCall, false,
      kWord, kWord, 1, 10'000},
+    {PerfTest::kPaRead, "pa-read", "blocking reads of the server's memory by physical address", kPhysical, kCall, false,
+     8, kLinkMost, 1, 10'000},
+    {PerfTest::kPaWrite, "pa-write", "blocking writes to the server's memory by physical address", kPhysical, kCall,
+     false, 8, kLinkMost, 1, 10'000},
     {PerfTest::kReadBw, "read-bw", "reads, several in flight", kLink, kPipelined, false, 64 * kKi, kLinkMost, 16,
      10'000},
     {PerfTest::kWriteBw, "write-bw", "writes, several in flight", kLink, kPipelined, false, 64 * kKi, kLinkMost, 32,
@@ -41,7 +47,7 @@ constexpr std::array<PerfTestFacts, 17> kTests{{
     {PerfTest::kCompareSwapBw, "compare-swap-bw", "compare-and-swap, several in flight", kLink, kPipelined, false,
      kWord, kWord, 16, 100'000},
     {PerfTest::kMessageBw, "message-bw", "messages in a stream, as fast as the server takes them", kChannel, kPipelined,
-     true, 8, kMessageMost, 64, 1'000'000},
+     true, 8, kMessageMost, 64, 1'000'000, "send-bw"},
     {PerfTest::kLargeBw, "large-bw", "large messages into the server's lease, several in flight", kChannel, kPipelined,
      true, 64 * kKi, kLargeMost, 32, 10'000},
     {PerfTest::kLine, "line", "the machine's limit: a cache line to and fro between two cpus", kNothing, kToAndFro,

@@ -25,13 +25,19 @@ enum class PerfTest : std::uint8_t {
   kLine = 15,
   kMemcpy = 16,
   kWake = 17,
+  kPaRead = 18,
+  kPaWrite = 19,
 };
+
+/// The two ends of a run.
+enum class PerfRole : std::uint8_t { kClient, kServer };
 
 /// What the measured operations go over.
 enum class PerfBy : std::uint8_t {
-  kNothing,  ///< No peer and no NIC: a limit of the machine.
-  kLink,     ///< remote::Link.
-  kChannel,  ///< message::Channel.
+  kNothing,   ///< No peer and no NIC: a limit of the machine.
+  kLink,      ///< remote::Link.
+  kPhysical,  ///< The same with remote::PhysicalMap on it: the server's memory by physical address.
+  kChannel,   ///< message::Channel.
 };
 
 enum class PerfPace : std::uint8_t {
@@ -46,11 +52,14 @@ struct PerfTestFacts {
   const char* what;  ///< One line of help.
   PerfBy by;
   PerfPace pace;
-  bool keeps_server_busy;    ///< Instead of having its memory used only.
-  std::uint32_t bytes;       ///< Of an operation, unless the user says.
-  std::uint32_t most_bytes;  ///< As many as `bytes`: nothing else.
-  std::uint32_t depth;       ///< The same of operations in flight; 1 where there is no choice.
-  std::uint64_t iterations;  ///< And of operations.
+  bool keeps_server_busy;      ///< Instead of having its memory used only.
+  std::uint32_t bytes;         ///< Of an operation, unless the user says.
+  std::uint32_t most_bytes;    ///< As many as `bytes`: nothing else.
+  std::uint32_t depth;         ///< The same of operations in flight; 1 where there is no choice.
+  std::uint64_t iterations;    ///< And of operations.
+  const char* also = nullptr;  ///< What other tools call it: another name of the subcommand.
+  /// Whether the peer's memory is used, through a link.
+  [[nodiscard]] constexpr bool one_sided() const noexcept { return by == PerfBy::kLink || by == PerfBy::kPhysical; }
   [[nodiscard]] constexpr bool pipelined() const noexcept { return pace == PerfPace::kPipelined; }
   [[nodiscard]] constexpr bool ping_pong() const noexcept { return pace == PerfPace::kPingPong; }
   [[nodiscard]] constexpr bool has_size() const noexcept { return bytes != most_bytes; }

@@ -5,9 +5,10 @@
 // memory that is used through them, or channels.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "message/message.hpp"
 #include "nic/nic.hpp"
 #include "programs/perf_tests.hpp"
+#include "remote/remote.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -51,18 +52,25 @@ static_assert(sizeof(RunHello) == 20);
 [[nodiscard]] constexpr std::uint32_t connections_of(const RunHello& run) noexcept {
   return std::uint32_t{run.threads} * run.connections;
 }
-/// Messages that a channel has room for: more than are in flight, where they go to and fro, so that telling the peer of
-/// the room is not a part of each.
-[[nodiscard]] std::uint32_t channel_depth(const RunHello& run) noexcept;
-/// A message's bytes in whole lines, as the channel has them.
-[[nodiscard]] constexpr std::uint64_t up_to_lines(std::uint64_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
-/// What a server's lease of one channel holds of large messages: a header goes in front of each, and there is room for
-/// twice what is in flight, so that it comes back in time.
-[[nodiscard]] std::uint64_t lease_bytes(const RunHello& run) noexcept;
-/// That one end sets aside.
-[[nodiscard]] std::uint64_t memory_needed(const RunHello& run) noexcept;
+/// One connection of a run over channels, or over links (whose handler is not set).
+[[nodiscard]] message::Options channel_options(const RunHello& run, PerfRole role) noexcept;
+[[nodiscard]] remote::LinkOptions link_options(const RunHello& run) noexcept;
+/// The loop of one thread's connections, which waits by `wait`.
+[[nodiscard]] engine::LoopOptions loop_options(const RunHello& run, engine::WaitPolicy wait) noexcept;
 
-/// Each to the other, on a link: the window of `bytes` bytes in which the sender has the peer's operations happen.
+/// Where a server that exports its memory by physical address puts the table of it, behind the bytes that are used: its
+/// length in 8 bytes, then the table. The client reads it there.
+[[nodiscard]] constexpr std::uint64_t table_offset(const RunHello& run) noexcept {
+  return (std::uint64_t{run.bytes} + 7) / 8 * 8;
+}
+/// An end's memory that its peer uses, in one thread.
+[[nodiscard]] std::uint64_t shared_bytes(const RunHello& run) noexcept;
+/// That one end sets aside at most, its queue pairs included, as the soft NIC has them: a device's are its driver's.
+/// \alloc setup
+[[nodiscard]] std::uint64_t memory_needed(const RunHello& run);
+
+/// Each to the other, on a link: the window of `shared_bytes` bytes in which the sender has the peer's operations
+/// happen.
 struct LinkHello {
   std::uint16_t magic = kMagic;
   std::uint8_t version = kVersion;
@@ -92,7 +100,7 @@ static_assert(sizeof(ChannelHello) == 12);
 [[nodiscard]] nic::Window window_of(const LinkHello& hello, const RunHello& run) noexcept;
 
 /// kProtocol for anything that is not a hello of this version with every field in its range.
-[[nodiscard]] std::expected<RunHello, Status> decode_run(std::span<const std::byte> data) noexcept;
+[[nodiscard]] std::expected<RunHello, Status> decode_run(std::span<const std::byte> data);
 /// The same, and kProtocol for one that does not belong to `run`.
 [[nodiscard]] std::expected<LinkHello, Status> decode_link(std::span<const std::byte> data,
                                                            const RunHello& run) noexcept;

@@ -1,5 +1,7 @@
 #include "programs/serve_options.hpp"
 
+#include "programs/wait_option.hpp"
+
 #include <algorithm>
 #include <chrono>
 
@@ -17,6 +19,7 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
   command.add_option("-w,--workers", server.workers, "pinned polling threads")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  add_wait_option(command, server.wait, "workers that have cores of their own");
   command.add_option("--max-clients", server.max_clients, "clients at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -16,7 +16,7 @@ struct ServeUnits {
   std::uint32_t grace_ms = 500;
 };
 
-/// -m, -H, -w, --max-clients, --max-value-mib, --lease-kib, --grace-ms and --depth. Both outlive the parsing.
+/// -m, -H, -w, --wait, --max-clients, --max-value-mib, --lease-kib, --grace-ms and --depth. Both outlive the parsing.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits& units);
 
 /// After the parsing: the units' values into the options.

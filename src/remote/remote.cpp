@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "nic/verbs.hpp"
 
 #include <arpa/inet.h>
@@ -38,23 +39,16 @@ std::uint32_t completions_needed(const LinkOptions& options) noexcept {
 }
 
 Result<std::unique_ptr<Link>> Link::create(engine::CompletionLoop& loop, ibv_pd* pd, const LinkOptions& options) {
+  constexpr const char* kCall = "remote::Link::create";
   if (options.bounce_bytes < 64 || options.bounce_bytes > (16u << 20) || options.bounce_bytes % 64 != 0)
-    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
+    return verbena::fail(Status::kBadArgument, kCall, 0,
                          "bounce_bytes must be a multiple of 64, 64 to 16777216; got {}", options.bounce_bytes);
-  if (options.bounce_buffers == 0 || options.bounce_buffers > 1024)
-    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "bounce_buffers must be 1 to 1024; got {}",
-                         options.bounce_buffers);
-  const auto check = [](const char* what, std::uint64_t value, std::uint64_t least,
-                        std::uint64_t most) -> Result<void> {
-    if (value >= least && value <= most) return {};
-    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0, "{} must be {} to {}; got {}", what, least,
-                         most, value);
-  };
-  VERBENA_TRY(check("max_operations", options.max_operations, 1, 8192));
-  VERBENA_TRY(check("max_reads", options.max_reads, 1, 8192));
-  VERBENA_TRY(check("receives", options.receives, 0, 4096));
+  VERBENA_TRY(check_limit(kCall, "bounce_buffers", options.bounce_buffers, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "max_operations", options.max_operations, 1, 8192));
+  VERBENA_TRY(check_limit(kCall, "max_reads", options.max_reads, 1, 8192));
+  VERBENA_TRY(check_limit(kCall, "receives", options.receives, 0, 4096));
   if (options.receives != 0 && options.handler == nullptr)
-    return verbena::fail(Status::kBadArgument, "remote::Link::create", 0,
+    return verbena::fail(Status::kBadArgument, kCall, 0,
                          "receives are for immediates, and there is no handler to be told of them");
   LinkOptions fitting = options;
   fitting.bounce_bytes = fitting_bounce_bytes(options, loop.nic().limits());

@@ -3,16 +3,14 @@
 
 #include <verbena/rdma.h>
 
+#include <mailbox.hpp>
 #include <pattern.hpp>
 #include <transport.hpp>
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -26,33 +24,6 @@ inline constexpr std::size_t kWindow = 1 << 20;
   fill(bytes, seed);
   return bytes;
 }
-
-/// Things that callbacks hand over to the test.
-template <class T>
-class Mailbox {
- public:
-  void put(T item) {
-    const std::lock_guard lock(mutex_);
-    items_.push_back(std::move(item));
-    arrived_.notify_all();
-  }
-  /// The next one; fails the test when none comes.
-  [[nodiscard]] T take() {
-    std::unique_lock lock(mutex_);
-    if (!arrived_.wait_for(lock, std::chrono::seconds{20}, [&] { return !items_.empty(); })) {
-      ADD_FAILURE() << "nothing came";
-      return {};
-    }
-    T item = std::move(items_.front());
-    items_.pop_front();
-    return item;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<T> items_;
-};
 
 struct Received {
   RdmaMessageKind kind = RDMA_MESSAGE;

@@ -571,7 +571,7 @@ TEST_F(KvApi, ThreadsWithAClientEach) {
   start();
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
-    threads.emplace_back([this, mine = connect(), t] {
+    threads.emplace_back([mine = connect(), t] {
       for (int i = 0; i < 300; ++i) {
         const std::string key = std::to_string(t);
         ASSERT_EQ(kv_client_put(mine, key.data(), key.size(), &i, sizeof i), KV_OK);

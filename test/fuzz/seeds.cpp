@@ -1,6 +1,7 @@
 // Writes the seeds of each corpus, from frames that are well-formed today; --check tells of those that are not written
 // as they would be now.
 // usage: fuzz_seeds [--check] CORPUS_DIRECTORY
+#include "c/wire.hpp"
 #include "input.hpp"
 #include "kv/wire.hpp"
 #include "link/cm/private_data.hpp"
@@ -113,6 +114,26 @@ void add_message_wire(Seeds& out) {
   out.push_back({"message_wire/fields", Seed(1).bytes(with_lease.bytes().subspan(2))});
   out.push_back({"message_wire/reserved", Seed(1).bytes(plain.bytes().subspan(2)).text("!")});
   out.push_back({"message_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
+}
+
+void add_c_wire(Seeds& out) {
+  namespace wire = c::wire;
+  const auto plain = wire::encode({.inbox_bytes = wire::kMinInboxBytes, .window = {}});
+  const auto with_window = wire::encode(
+      {.inbox_bytes = wire::kMaxInboxBytes,
+       .window = {.address = 4096, .length = wire::kMaxWindowBytes, .rkey = 0x80000001, .access = 0, .memory_id = 7}});
+  out.push_back({"c_wire/plain", Seed(0).bytes(plain)});
+  out.push_back({"c_wire/with_window", Seed(0).bytes(with_window)});
+  out.push_back({"c_wire/fields", Seed(1).bytes(std::span(with_window).subspan(2))});
+  out.push_back(
+      {"c_wire/found", Seed(2).put(wire::Found{.address = 1, .length = 2, .rkey = 3, .access = 7, .memory_id = 4})});
+  out.push_back({"c_wire/inbox", Seed(3)
+                                     .put(std::uint16_t{500})
+                                     .put(std::uint16_t{401})
+                                     .put(std::uint16_t{400})
+                                     .put(std::uint16_t{3})
+                                     .put(std::uint16_t{601})
+                                     .put(std::uint16_t{0})});
 }
 
 void add_perf_wire(Seeds& out) {
@@ -401,6 +422,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds;
   add_kv_wire(seeds);
+  add_c_wire(seeds);
   add_link_frames(seeds);
   add_message_channel(seeds);
   add_link_cm_private_data(seeds);

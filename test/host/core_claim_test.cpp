@@ -131,7 +131,7 @@ TEST(CoreClaim, MoreRanksThanCoresWaitForEvents) {
   ASSERT_OK(topology);
   const auto late = claim_placement(*topology, {}, scope);
   ASSERT_OK(late);
-  EXPECT_EQ(late->plan.pollers[0].wait, PollerWait::kEvent);
+  EXPECT_EQ(late->plan.pollers[0].wait, WaitPolicy::kEvent);
   EXPECT_TRUE(late->claims.empty());
   EXPECT_NE(late->plan.why_no_core.find("no core of its own is left"), std::string::npos) << late->plan.why_no_core;
 }

@@ -3,6 +3,8 @@
 
 #include "host/topology.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -63,6 +65,29 @@ inline constexpr std::string_view kSubNuma = "package:2 group:2 node:1 core:2 pu
          core(3, "0x00000008", "0x00000002") + core(4, "0x00000010", "0x00000002") +
          core(5, "0x00000020", "0x00000002") + device("mlx5_7", "0000:81:00.0") + "</object>" +
          device("mlx5_0", "0000:01:00.0") + "</object>\n</topology>\n";
+}
+
+/// A hybrid processor on one node: cpus 0 to 3 are the threads of two fast cores, 4 to 7 frugal cores.
+[[nodiscard]] inline std::string hybrid_machine() {
+  const auto object = [](const char* type, unsigned index, unsigned cpus, const std::string& inside) {
+    const std::string sets = fmt::format(
+        R"( os_index="{}" cpuset="{:#010x}" complete_cpuset="{:#010x}" nodeset="0x1" complete_nodeset="0x1")", index,
+        cpus, cpus);
+    return fmt::format(R"(<object type="{}"{}{}>{}</object>)", type, sets,
+                       std::string_view(type) == "Machine" ? R"( allowed_cpuset="0xff" allowed_nodeset="0x1")" : "",
+                       inside);
+  };
+  std::string inside = object("NUMANode", 0, 0xff, "");
+  inside.replace(inside.find('>'), 1, R"( local_memory="1073741824">)");
+  for (unsigned core = 0; core < 2; ++core)
+    inside += object("Core", core, 3U << 2 * core,
+                     object("PU", 2 * core, 1U << 2 * core, "") + object("PU", 2 * core + 1, 2U << 2 * core, ""));
+  for (unsigned cpu = 4; cpu < 8; ++cpu) inside += object("Core", cpu - 2, 1U << cpu, object("PU", cpu, 1U << cpu, ""));
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology "
+         "version=\"2.0\">\n" +
+         object("Machine", 0, 0xff, inside) +
+         R"(<cpukind cpuset="0x0000000f" forced_efficiency="1"/><cpukind cpuset="0x000000f0" forced_efficiency="0"/>)"
+         "\n</topology>\n";
 }
 
 }  // namespace verbena::test

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -33,7 +34,7 @@ void check_rules(const Topology& topology, const PlacementRequest& request, cons
   std::set<unsigned> ids;
   for (const PlacedPoller& poller : plan.pollers) {
     if (!poller.core) {
-      EXPECT_NE(poller.wait, PollerWait::kSpin) << "without a core";
+      EXPECT_NE(poller.wait, WaitPolicy::kSpin) << "without a core";
       continue;
     }
     EXPECT_TRUE(ids.insert(poller.core->id).second) << "two pollers on core " << poller.core->id;
@@ -67,6 +68,23 @@ std::vector<unsigned> cpus_of(const Placement& plan) {
 }
 
 using Cpus = std::vector<unsigned>;
+
+TEST(Placement, FastCoresOfAHybridProcessorComeFirst) {
+  const auto topology = Topology::describe({.xml = test::hybrid_machine(), .mask = cpus(0, 7)});
+  ASSERT_OK(topology);
+  ASSERT_EQ(topology->cores().size(), 6U);
+  // One thread of each fast core, then the others from the last one down; one is the application's.
+  const Placement plan = planned(*topology, {.pollers = 6});
+  EXPECT_EQ(cpus_of(plan), (Cpus{2, 0, 7, 6, 5}));
+  EXPECT_TRUE(says(plan, "Cores are of several kinds: pollers take the fastest first.")) << words_of(plan);
+  // Those are claimed, or outside the mask.
+  EXPECT_EQ(cpus_of(planned(*topology, {.pollers = 1, .claimed = std::array{0U, 2U}})), Cpus{7});
+  const auto frugal = Topology::describe({.xml = test::hybrid_machine(), .mask = cpus(4, 7)});
+  ASSERT_OK(frugal);
+  const Placement alike = planned(*frugal, {.pollers = 2});
+  EXPECT_EQ(cpus_of(alike), (Cpus{7, 6}));
+  EXPECT_FALSE(says(alike, "kinds")) << words_of(alike);
+}
 
 TEST(Placement, TwoSocketsFillTheDevicesNodeFirst) {
   const auto topology = machine(test::kTwoPlainSockets, cpus(0, 7));
@@ -136,10 +154,10 @@ TEST(Placement, OneCpuWaitsForEvents) {
   for (const Pin pin : {Pin::kYes, Pin::kNo}) {
     const auto topology = machine("core:1 pu:2", {0});
     ASSERT_OK(topology);
-    for (const PollerWait wait : {PollerWait::kSpin, PollerWait::kAdaptive, PollerWait::kEvent}) {
+    for (const WaitPolicy wait : {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent}) {
       const Placement plan = planned(*topology, {.pollers = 3, .wait = wait, .pin = pin});
       EXPECT_EQ(plan.cores(), 0U);
-      for (const PlacedPoller& poller : plan.pollers) EXPECT_EQ(poller.wait, PollerWait::kEvent);
+      for (const PlacedPoller& poller : plan.pollers) EXPECT_EQ(poller.wait, WaitPolicy::kEvent);
       EXPECT_TRUE(plan.why_no_core.starts_with("Pollers 0 to 2 wait by the policy `event`: there is one cpu"))
           << words_of(plan);
     }
@@ -151,12 +169,12 @@ TEST(Placement, OfOneCoreWithTwoHyperThreadsOnePolls) {
   ASSERT_OK(topology);
   const Placement plan = planned(*topology, {.pollers = 2});
   EXPECT_EQ(cpus_of(plan), (Cpus{0}));
-  EXPECT_EQ(plan.pollers[0].wait, PollerWait::kAdaptive);
-  EXPECT_EQ(plan.pollers[1].wait, PollerWait::kEvent);
+  EXPECT_EQ(plan.pollers[0].wait, WaitPolicy::kAdaptive);
+  EXPECT_EQ(plan.pollers[1].wait, WaitPolicy::kEvent);
   EXPECT_TRUE(plan.why_no_core.starts_with("Poller 1 waits by the policy `event`: no core of its own is left"))
       << words_of(plan);
-  EXPECT_EQ(planned(*topology, {.wait = PollerWait::kAdaptive, .pin = Pin::kNo}).pollers[0].wait,
-            PollerWait::kAdaptive);
+  EXPECT_EQ(planned(*topology, {.wait = WaitPolicy::kAdaptive, .pin = Pin::kNo}).pollers[0].wait,
+            WaitPolicy::kAdaptive);
 }
 
 TEST(Placement, NoCoreIsLeftToPollersThatAreTheApplication) {
@@ -175,9 +193,9 @@ TEST(Placement, NoCoreIsLeftToPollersThatAreTheApplication) {
 TEST(Placement, TooManyPollersWaitForEventsAndOneCoreIsLeft) {
   const auto topology = machine("core:4 pu:1", cpus(0, 3));
   ASSERT_OK(topology);
-  const Placement plan = planned(*topology, {.pollers = 9, .wait = PollerWait::kSpin});
+  const Placement plan = planned(*topology, {.pollers = 9, .wait = WaitPolicy::kSpin});
   EXPECT_EQ(cpus_of(plan), (Cpus{3, 2, 1}));
-  EXPECT_EQ(plan.pollers[3].wait, PollerWait::kEvent);
+  EXPECT_EQ(plan.pollers[3].wait, WaitPolicy::kEvent);
   EXPECT_TRUE(says(plan, "One core is left to the application.")) << words_of(plan);
   EXPECT_TRUE(says(plan, "Pollers 3 to 8 wait by the policy `event`: no core of its own is left"));
 }
@@ -191,7 +209,7 @@ TEST(Placement, TheLastFreeCoreIsTakenWhenOthersHaveTheRest) {
   EXPECT_TRUE(says(last, "Cores of cpus 1 and 2 are claimed already.")) << words_of(last);
   const Cpus all{0, 1, 2};
   const Placement none = planned(*topology, {.claimed = all});
-  EXPECT_EQ(none.pollers[0].wait, PollerWait::kEvent);
+  EXPECT_EQ(none.pollers[0].wait, WaitPolicy::kEvent);
   EXPECT_TRUE(says(none, "Poller 0 waits by the policy `event`: no core of its own is left")) << words_of(none);
 }
 
@@ -279,7 +297,7 @@ TEST(Placement, WithoutPinningNothingIsTakenAndThePolicyStays) {
   ASSERT_OK(topology);
   const Placement plan = planned(*topology, {.pollers = 2, .pin = Pin::kNo});
   EXPECT_EQ(plan.cores(), 0U);
-  EXPECT_EQ(plan.pollers[1].wait, PollerWait::kAdaptive);
+  EXPECT_EQ(plan.pollers[1].wait, WaitPolicy::kAdaptive);
   EXPECT_TRUE(says(plan, "pinning is off")) << words_of(plan);
   // Nor is memory bound, on one cpu either.
   for (const Cpus& mask : {cpus(0, 7), Cpus{6}}) {
@@ -289,7 +307,7 @@ TEST(Placement, WithoutPinningNothingIsTakenAndThePolicyStays) {
         planned(*some, {.pollers = 2, .pin = Pin::kNo, .device = {.device = "mlx5_0", .nodes = {0}}});
     for (const PlacedPoller& poller : loose.pollers) EXPECT_FALSE(poller.node) << words_of(loose);
   }
-  const Placement event = planned(*topology, {.wait = PollerWait::kEvent});
+  const Placement event = planned(*topology, {.wait = WaitPolicy::kEvent});
   EXPECT_EQ(event.cores(), 0U);
   EXPECT_TRUE(says(event, "as asked for")) << words_of(event);
 }

@@ -127,6 +127,8 @@ TEST_F(TopologyFiles, TightestProcessorQuotaCounts) {
   EXPECT_FALSE(read().quota_percent());
   put("cgroup/a/b/cpu.max", "450000 100000");
   EXPECT_EQ(read().quota_percent(), 450U);
+  put("cgroup/a/b/cpu.max", "450000" + std::string(5000, ' ') + "100000");
+  EXPECT_EQ(read().quota_percent(), 450U) << "the end of a long line is cut off";
   put("cgroup/a/cpu.max", "50000 200000");
   EXPECT_EQ(read().quota_percent(), 25U);
 }

@@ -39,6 +39,7 @@ OURS = '''#!/bin/sh
 if [ "$1$STAND_IN_OURS" = pingpongfailslate ] && [ "${*#*--clock-every}" = "$*" ]; then
   if rm moved 2>/dev/null; then exit 3; else touch moved; fi
 fi
+if [ "$1$STAND_IN_OURS" = pa-readunprivileged ]; then echo 'rejected: no "CAP_SYS_ADMIN"' >&2; exit 3; fi
 one_way=false ns=50
 case $1 in line | pingpong | message) one_way=true ;; esac
 # Each second time the line is elsewhere.
@@ -216,6 +217,17 @@ def check_script(report, root):
         report.check(done.returncode == 1 and rows and [row['rounds'] for row in rows[:2]] == [1, 1] and
                      'broken: in round 2, by a failure of ours' in done.stdout,
                      f'a late failure of ours: ended with {done.returncode}:\n{done.stdout}')
+        done, rows = compare('--groups', 'physical')
+        report.check(done.returncode in (0, 4) and rows is not None and
+                     [row['ratio'] for row in rows if 'physical' in row['name']] == [1, 1],
+                     f'physical addresses: ended with {done.returncode}:\n{done.stdout}')
+        for groups in ('physical', 'physical,write'):
+            done, rows = compare('--groups', groups, STAND_IN_OURS='unprivileged')
+            report.check(done.returncode in (0, 4) and rows is not None and
+                         [row['ratio'] for row in rows if 'physical' in row['name']] == [None, None] and
+                         (rows[0]['ratio'] is not None) == ('write' in groups) and
+                         '- group physical: rejected: no CAP_SYS_ADMIN' in done.stdout,
+                         f'without the privilege: ended with {done.returncode}:\n{done.stdout}')
         for wrong in (['--rounds', '0'], ['--rounds'], ['--groups', 'none'], ['--nothing', '1'], ['more']):
             done, _ = compare(*wrong)
             report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')

@@ -1,10 +1,13 @@
 // Server and clients in one process.
+#include "chaos.hpp"
+#include "device.hpp"
 #include "engine/engine.hpp"
 #include "kv/wire.hpp"
 #include "link/link.hpp"
 #include "message/message.hpp"
 #include "model.hpp"
 #include "nic/nic.hpp"
+#include "pattern.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -463,6 +466,69 @@ TEST_F(KvTest, TimedOutCallKeepsTheConnection) {
   EXPECT_EQ(client_->connection_error().status(), Status::kOk);
 }
 
+/// A value that says which one it is in its first 8 bytes.
+void fill_value(std::span<std::byte> value, std::uint64_t number) {
+  std::memcpy(value.data(), &number, sizeof number);
+  test::fill(value.subspan(sizeof number), number);
+}
+testing::AssertionResult is_whole_value(std::span<const std::byte> value, std::uint64_t least, std::uint64_t most) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, value.data(), sizeof number);
+  if (number < least || number > most) return testing::AssertionFailure() << "a value of number " << number;
+  return test::matches(value.subspan(sizeof number), number);
+}
+
+// The caller's memory is its own when a call has timed out: what is late neither lands in it nor is read from it. Under
+// chaos that executes late, delivers in pieces and holds completions back, with deadlines that pass everywhere.
+TEST(KvLateData, NeverMeetsMemoryThatIsTheCallersAgain) {
+  if (test::device_under_test() != nullptr) GTEST_SKIP() << "on an RDMA device: chaos is the soft NIC's";
+  constexpr std::size_t kLarge = 1'400'000;  // More than the staging memory for one direction.
+  constexpr std::uint64_t kFirst = 1000;
+  const auto server = start(small_server());
+  ASSERT_TRUE(server);
+  const auto witness = connect(client_options(*server));
+  ASSERT_TRUE(witness);
+  const Key key = key_of("key");
+  std::vector<std::byte> plain(kLarge), seen(kLarge);
+  fill_value(plain, kFirst);
+  ASSERT_EQ(witness->put(key, plain).status, Status::kOk);
+  std::unique_ptr<Client> client;
+  std::span<std::byte> registered;
+  std::array<std::uint64_t, 4> timeouts{};  // Of gets and puts, of memory that is registered and that is not.
+  constexpr std::uint64_t kCalls = 120;
+  for (std::uint64_t i = 0; i < kCalls; ++i) {
+    SCOPED_TRACE(i);
+    if (!client || client->connection_error().status() != Status::kOk) {
+      const test::LateNics late(i);
+      client = connect(client_options(*server));
+      ASSERT_TRUE(client);
+      registered = client->allocate(kLarge);
+      ASSERT_EQ(registered.size(), kLarge);
+    }
+    const bool is_put = i % 4 >= 2;
+    const std::span<std::byte> mine = i % 2 == 0 ? std::span(plain) : registered;
+    if (is_put) fill_value(mine, kFirst + i);
+    const Deadline deadline = Deadline::after(std::chrono::microseconds(i / 4 % 6 * 60));
+    const Outcome outcome = is_put ? client->put(key, mine, deadline) : client->get(key, mine, deadline);
+    // What was replaced rests, and takes memory meanwhile.
+    if (outcome.status == Status::kTimedOut || (is_put && outcome.status == Status::kStoreFull)) {
+      timeouts[i % 4] += outcome.status == Status::kTimedOut ? 1 : 0;
+      std::ranges::fill(mine, std::byte{0xEE});
+      std::array<Completion, 4> none;
+      for (int poll = 0; poll < 300; ++poll) ASSERT_EQ(client->poll(none), 0u);
+      ASSERT_TRUE(test::all_are(mine, std::byte{0xEE}));
+    } else {
+      ASSERT_EQ(outcome.status, Status::kOk);
+      ASSERT_TRUE(is_put || is_whole_value(mine, kFirst, kFirst + i));
+    }
+    if (!is_put) continue;
+    ASSERT_EQ(witness->get(key, seen).status, Status::kOk);
+    ASSERT_TRUE(is_whole_value(seen, kFirst, kFirst + i));
+  }
+  // One deadline of six has passed before the call.
+  for (const std::uint64_t count : timeouts) EXPECT_GE(count, kCalls / 4 / 6);
+}
+
 /// A plain socket to the server's port.
 class Stranger {
  public:
@@ -559,6 +625,48 @@ TEST(KvServer, RefusesOptionsThatCannotWork) {
   EXPECT_TRUE(refused([](ServerOptions& o) { o.grace = 0ms; }));
 }
 
+/// Both ends of a store wait by `wait`, whatever `spin` says, and the client asks `requests` times.
+void ask_by(WaitPolicy wait, std::chrono::microseconds spin, unsigned requests, Counters& server_did,
+            Counters& client_did) {
+  ServerOptions options = small_server();
+  options.wait = wait;
+  options.spin = spin;
+  const auto server = start(options);
+  ASSERT_TRUE(server);
+  const std::string_view described = server->description();
+  if (wait == WaitPolicy::kSpin && described.find("there is one cpu") != std::string_view::npos)
+    GTEST_SKIP() << "with one cpu no worker spins: " << described;
+  ClientOptions mine = client_options(*server);
+  mine.wait = wait;
+  mine.spin = spin;
+  const auto client = connect(mine);
+  ASSERT_TRUE(client);
+  for (unsigned i = 0; i < requests; ++i) ASSERT_EQ(client->put(key_of("key"), bytes_of("value")).status, Status::kOk);
+  // The worker is idle now, and waits.
+  EXPECT_TRUE(eventually([&] {
+    return wait == WaitPolicy::kEvent ? server->counters().sleeps > requests / 2
+                                      : server->counters().empty_polls > 10'000;
+  }));
+  server_did = server->counters();
+  client_did = client->counters();
+}
+
+TEST(KvWait, SpinNeverSleeps) {
+  Counters server, client;
+  ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kSpin, 0us, 200, server, client));
+  EXPECT_EQ(server.sleeps, 0u);
+  EXPECT_EQ(client.sleeps, 0u);
+}
+
+TEST(KvWait, EventHardlyPolls) {
+  constexpr unsigned kRequests = 200;
+  Counters server, client;
+  ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kEvent, 1s, kRequests, server, client));
+  // A wait polls, arms and polls again, and what wakes it may be no completion; so may the waits of set-up.
+  EXPECT_LT(server.empty_polls, 8 * kRequests);
+  EXPECT_LT(client.empty_polls, 8 * kRequests);
+}
+
 TEST(KvServer, TellsAnAddressInUse) {
   const auto first = start(small_server());
   ASSERT_TRUE(first);
@@ -567,6 +675,14 @@ TEST(KvServer, TellsAnAddressInUse) {
   const auto second = Server::start(options);
   ASSERT_FALSE(second);
   EXPECT_NE(std::string(second.error().text()), "");
+}
+
+TEST(KvClient, RefusesAPolicyThatIsNone) {
+  ClientOptions options = client_options(1);
+  options.wait = WaitPolicy{3};
+  const auto client = Client::connect(options);
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().status(), Status::kBadArgument);
 }
 
 TEST(KvClient, NobodyThere) {

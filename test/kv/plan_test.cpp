@@ -340,19 +340,29 @@ TEST(ServerPlacement, CoresAreClaimedAndNeverShared) {
   EXPECT_LE(cores.size(), topology->cores().size());
 }
 
-TEST(ServerPlacement, PolicyIsTheEngines) {
-  EXPECT_EQ(wait_policy(host::PollerWait::kSpin), engine::WaitPolicy::kSpin);
-  EXPECT_EQ(wait_policy(host::PollerWait::kAdaptive), engine::WaitPolicy::kAdaptive);
-  EXPECT_EQ(wait_policy(host::PollerWait::kEvent), engine::WaitPolicy::kEvent);
+TEST(ServerPlacement, PolicyIsTheCallersWhereThereIsACore) {
   ServerOptions options;
-  const host::PlacedPoller place{
-      .core = host::Core{.cpu = 7, .node = 1}, .node = 1, .wait = host::PollerWait::kAdaptive};
+  options.wait = WaitPolicy::kSpin;
+  options.spin = std::chrono::microseconds{7};
+  const auto topology = host::Topology::read();
+  ASSERT_OK(topology);
+  const auto nic = nic::open_soft({});
+  ASSERT_OK(nic);
+  EXPECT_EQ(placement_request(options, *topology, **nic).wait, WaitPolicy::kSpin);
+  const host::PlacedPoller spinning{.core = host::Core{.cpu = 7}, .wait = WaitPolicy::kSpin};
+  EXPECT_EQ(worker_options(options, 0, spinning).wait, WaitPolicy::kSpin);
+  EXPECT_EQ(worker_options(options, 0, spinning).spin, options.spin);
+  EXPECT_EQ(worker_options(options, 0, {}).wait, WaitPolicy::kEvent);
+}
+
+TEST(ServerPlacement, WorkersAreWhereThePlanHasThem) {
+  ServerOptions options;
+  const host::PlacedPoller place{.core = host::Core{.cpu = 7, .node = 1}, .node = 1, .wait = WaitPolicy::kAdaptive};
   const WorkerOptions worker = worker_options(options, 0, place);
   EXPECT_EQ(worker.cpu, 7U);
   EXPECT_EQ(worker.node, 1U);
   EXPECT_EQ(worker.channel.node, 1U);
-  EXPECT_EQ(worker.wait, engine::WaitPolicy::kAdaptive);
-  EXPECT_EQ(worker_options(options, 0, {}).wait, engine::WaitPolicy::kEvent);
+  EXPECT_EQ(worker.wait, WaitPolicy::kAdaptive);
 }
 
 // --- limits
@@ -393,6 +403,7 @@ TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
        }},
       {"they take 1125899906842624 MiB", [](ServerOptions& o) { o.max_items = ~std::size_t{0}; }},
       {"grace (ms) must be 1 to 60000; got 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
+      {"wait (a policy) must be 0 to 2; got 3", [](ServerOptions& o) { o.wait = WaitPolicy{3}; }},
       {"spin (us) must be 0 to 1000000; got 18446744073709551615",
        [](ServerOptions& o) { o.spin = std::chrono::microseconds{-1}; }},
   };

@@ -73,6 +73,84 @@ TEST_F(ChannelPair, ReadRefusedByThePeersNicIsTyped) {
   EXPECT_EQ(a.recorder.failures, std::vector{Status::kRemoteAccess});
 }
 
+/// What a sender may write to the moment that it is its own again: the parts of a message when the call returns, a body
+/// and a destination when their completion came. Each is overwritten at once, under chaos that executes late, delivers
+/// in pieces and holds completions back; what arrives must be what was sent.
+TEST(LateData, NeverMeetsMemoryThatIsTheSendersAgain) {
+  if (device_under_test() != nullptr) GTEST_SKIP() << "on an RDMA device: chaos is the soft NIC's";
+  // More than goes inline, so that messages are staged.
+  constexpr std::size_t kEager = 12'000, kHead = 500, kBody = 20'000, kPage = 4096, kSlots = 8;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(seed);
+    const LateNics late(seed);
+    Side a, b;
+    ASSERT_NO_FATAL_FAILURE(
+        connect(a, b, {.depth = 8, .eager_bytes = 16384, .fragment_bytes = 4096, .max_operations = kSlots},
+                {.depth = 8, .eager_bytes = 16384, .lease_bytes = 64 * 1024}));
+    a.loop->poll();
+    b.loop->poll();
+    Region bodies(*a.nic, a.pd.get(), kSlots * kBody);
+    Region pages(*a.nic, a.pd.get(), kSlots * kPage);
+    Region source(*b.nic, b.pd.get(), kPage);
+    fill(source.bytes(), 7);
+    ASSERT_OK(a.channel->import_window(source.window(), patience()));
+    // Token 2 * slot is a large message, the next one a read. Free are those that are not in flight.
+    std::array<bool, 2 * kSlots> flying{};
+    const auto page_of = [&](std::size_t slot) { return pages.bytes().subspan(slot * kPage, kPage); };
+    constexpr std::byte kScribble{0xEE};
+    a.recorder.when_complete = [&](Channel&) {
+      const auto [token, status] = a.recorder.completions.back();
+      EXPECT_EQ(status, Status::kOk);
+      flying[token] = false;
+      const std::size_t slot = token / 2;
+      if (token % 2 != 0) {
+        EXPECT_TRUE(matches(page_of(slot), 7));
+      }
+      std::ranges::fill(token % 2 != 0 ? page_of(slot) : bodies.bytes().subspan(slot * kBody, kBody), kScribble);
+    };
+    const auto step = [&](std::uint64_t i) {
+      const std::size_t slot = i % kSlots;
+      if (flying[2 * slot] || flying[2 * slot + 1]) return Status::kAgain;
+      Status status = Status::kOk;
+      if (i % 3 == 0) {
+        Bytes parts = pattern(kEager, i);
+        status = a.channel->send(parts);
+        std::ranges::fill(parts, kScribble);
+      } else if (i % 3 == 1) {
+        Bytes head = pattern(kHead, i);
+        fill(bodies.bytes().subspan(slot * kBody, kBody), i + 1);
+        flying[2 * slot] = true;
+        status = a.channel->start_large(head, bodies.local(slot * kBody, kBody), 2 * slot);
+        if (status != Status::kOk) flying[2 * slot] = false;
+        std::ranges::fill(head, kScribble);
+      } else {
+        EXPECT_TRUE(i < 3 * kSlots || all_are(page_of(slot), kScribble)) << "late into page " << slot;
+        flying[2 * slot + 1] = true;
+        status = a.channel->start_read(pages.local(slot * kPage, kPage), source.remote(0, kPage), 2 * slot + 1);
+        if (status != Status::kOk) flying[2 * slot + 1] = false;
+      }
+      return status;
+    };
+    constexpr std::uint64_t kSteps = 600;
+    for (std::uint64_t i = 0; i < kSteps; ++i) {
+      Status status = Status::kAgain;
+      ASSERT_TRUE(poll_until({a.loop.get(), b.loop.get()}, [&] { return (status = step(i)) != Status::kAgain; }));
+      ASSERT_EQ(status, Status::kOk);
+    }
+    ASSERT_TRUE(poll_until({a.loop.get(), b.loop.get()}, [&] {
+      return b.recorder.message_count == kSteps / 3 && b.recorder.large_count == kSteps / 3 &&
+             a.recorder.completions.size() == kSteps / 3 * 2;
+    }));
+    for (std::size_t i = 0; i < kSteps / 3; ++i) {
+      ASSERT_TRUE(matches(b.recorder.messages[i], 3 * i)) << "message " << i;
+      const std::span<const std::byte> large = b.recorder.larges[i];
+      ASSERT_EQ(large.size(), kHead + kBody);
+      ASSERT_TRUE(matches(large.first(kHead), 3 * i + 1)) << "head of " << i;
+      ASSERT_TRUE(matches(large.subspan(kHead), 3 * i + 2)) << "body of " << i;
+    }
+  }
+}
+
 /// A peer that speaks the handshake and then posts what it likes.
 class Liar : public testing::Test {
  protected:

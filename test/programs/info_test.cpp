@@ -565,6 +565,12 @@ TEST(InfoProgram, PlansAServer) {
   EXPECT_EQ(one.exit, 0);
   EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one cpu")) << one.out;
 
+  // As asked for, where nothing is in its way.
+  const Ran event = run(plan + " --wait event");
+  EXPECT_TRUE(has(event.out, "Pollers 0 to 2 wait by the policy `event`") &&
+              (has(event.out, "as asked for") || has(event.out, "there is one cpu")))
+      << event.out;
+
   const Ran json = run(plan + " --json");
   EXPECT_EQ(json.exit, 0);
   if (!have_python()) GTEST_SKIP() << "python3 is not there: JSON is not looked at";

@@ -79,6 +79,8 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"serve", "-m", "0"},
       {"serve", "-w", "65"},
       {"serve", "--grace-ms", "-1"},
+      {"serve", "--wait", "hard"},
+      {"get", "key", "--wait", "2"},
       {"bench", "--depth", "0"},
       {"bench", "--read-percent", "101"},
       {"bench", "--value-size", "many"},
@@ -367,10 +369,12 @@ TEST_F(Kv, BenchPrintsFiguresConfigurationAndEnvironment) {
 }
 
 TEST_F(Kv, BenchOfLargeValuesHasMemcpyBesideIt) {
-  const Ran ran = run({"bench", "--count", "40", "--keys", "4", "--rounds", "1", "--value-size", "64K", "--json"});
+  const Ran ran = run(
+      {"bench", "--count", "40", "--keys", "4", "--rounds", "1", "--value-size", "64K", "--wait", "event", "--json"});
   EXPECT_TRUE(ended(ran, 0));
   EXPECT_EQ(std::ranges::count(ran.out, '\n'), 1);
   EXPECT_TRUE(contains(ran.out, "\"operations\":40,"));
+  EXPECT_TRUE(contains(ran.out, "\"wait\":\"event\","));
   EXPECT_TRUE(contains(ran.out, "\"memcpy\":{"));
   EXPECT_TRUE(ran.out.starts_with("{\"endpoint\""));
 }
@@ -535,6 +539,16 @@ TEST(KvServe, PortInUse) {
 TEST(KvServe, LimitsThatDoNotFitAreNamed) {
   const Ran ran = run_kv({"serve", "-p", "0", "-m", "16", "--max-value-mib", "16"});
   EXPECT_TRUE(ended(ran, 3));
+}
+
+TEST(KvServe, WaitsAsItIsTold) {
+  KvServer server({"-m", "16", "--wait", "event"});
+  ASSERT_NE(server.port(), 0);
+  EXPECT_TRUE(ended(server.run({"put", "key", "value", "--wait", "spin"}), 0));
+  EXPECT_TRUE(ended(server.run({"get", "key", "--wait", "event"}), 0));
+  server.process().send(SIGTERM);
+  const Ran ran = server.process().finish();
+  EXPECT_TRUE(contains(ran.out, "by the policy `event`"));
 }
 
 TEST(KvServe, SeveralWorkersServeOneTree) {

@@ -1,7 +1,9 @@
 // verbena-perf: the real program between two processes, what ends a run, and clients that are none. On the soft NIC,
 // and where VERBENA_NIC names an RDMA device the runs are on that.
 #include "programs/perf.hpp"
+#include "../host/child.hpp"
 #include "base/error.hpp"
+#include "capability.hpp"
 #include "device.hpp"
 #include "kv_process.hpp"
 #include "programs/line.hpp"
@@ -15,6 +17,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,6 +30,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -68,6 +72,18 @@ const std::vector<PerfTestFacts>& peer_tests() {
     std::vector<PerfTestFacts> found;
     std::ranges::copy_if(perf_tests(), std::back_inserter(found),
                          [](const PerfTestFacts& facts) { return facts.by != PerfBy::kNothing; });
+    return found;
+  }();
+  return tests;
+}
+
+/// Of these, what this process may run.
+const std::vector<PerfTestFacts>& tests_to_run() {
+  static const std::vector<PerfTestFacts> tests = [] {
+    std::vector<PerfTestFacts> found;
+    std::ranges::copy_if(peer_tests(), std::back_inserter(found), [](const PerfTestFacts& facts) {
+      return facts.by != PerfBy::kPhysical || test::may_see_frames();
+    });
     return found;
   }();
   return tests;
@@ -238,9 +254,11 @@ TEST(PerfUsage, NobodyThereAndNoSuchDeviceHaveTheirReasons) {
 TEST(PerfRun, EveryTestAndSize) {
   Server server;
   ASSERT_FALSE(server.port().empty());
-  for (const PerfTestFacts& facts : peer_tests()) {
+  for (const PerfTestFacts& facts : tests_to_run()) {
+    // Longer than a page may not lie in one piece of physical memory.
+    const char* const large = facts.by == PerfBy::kPhysical ? "4K" : "16K";
     const std::vector<Arguments> sizes = facts.has_size()
-                                             ? std::vector<Arguments>{{"-s", "1"}, {"-s", "65"}, {"-s", "16K"}}
+                                             ? std::vector<Arguments>{{"-s", "1"}, {"-s", "65"}, {"-s", large}}
                                              : std::vector<Arguments>{{}};
     for (const Arguments& size : sizes) {
       const Ran ran = server.run(facts.name, size);
@@ -249,6 +267,31 @@ TEST(PerfRun, EveryTestAndSize) {
       EXPECT_EQ(has(ran.out, "one way"), facts.ping_pong()) << ran.out;
       EXPECT_EQ(has(ran.out, "bandwidth"), !facts.ping_pong()) << ran.out;
     }
+  }
+}
+
+TEST(PerfRun, WithoutThePrivilegeOnlyPhysicalAddressesAreRefused) {
+  EXPECT_TRUE(test::in_child([]() -> std::string {
+    // What a program of root's would get back when it is started.
+    if (prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN) != 0 && test::may_see_frames()) return "CAP_SYS_ADMIN stays";
+    const auto run = [](const char* test) {
+      return test::run_kv({test, "--local", "-d", device(), "-n", "10", "--warm-up", "0", "--timeout-ms", "20000"});
+    };
+    const Ran refused = run("pa-read");
+    if (refused.exit != 3 || !has(refused.err, "CAP_SYS_ADMIN"))
+      return fmt::format("exit {}: {}{}", refused.exit, refused.out, refused.err);
+    const Ran read = run("read");
+    return read.exit == 0 ? "" : "a plain read: " + read.err;
+  }));
+}
+
+TEST(PerfRun, OtherToolsNamesOfATestAreTaken) {
+  Server server;
+  ASSERT_FALSE(server.port().empty());
+  for (const auto& [name, own] : {std::pair("send", "message"), std::pair("send-bw", "message-bw")}) {
+    const Ran ran = server.run(name, {"--csv"});
+    EXPECT_TRUE(ended(ran, 0)) << name;
+    EXPECT_TRUE(has(ran.out, fmt::format("\n{},", own))) << ran.out;
   }
 }
 
@@ -401,7 +444,9 @@ TEST(PerfRun, CsvOfARateHasNoLatency) {
 
 TEST(PerfRun, ABlockingCallIsOneRequestAndOneCompletion) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  for (const char* test : {"read", "write", "pingpong", "fetch-add", "compare-swap"}) {
+  std::vector<const char*> tests{"read", "write", "pingpong", "fetch-add", "compare-swap"};
+  if (test::may_see_frames()) tests.insert(tests.end(), {"pa-read", "pa-write"});
+  for (const char* const test : tests) {
     const Ran ran = test::run_kv({test, "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--json"});
     ASSERT_TRUE(ended(ran, 0)) << test;
     EXPECT_EQ(test::from_json(ran.out,
@@ -492,7 +537,7 @@ TEST(PerfRun, ALocalServerThatStaysIsForced) {
 // --- ends
 
 TEST(PerfEnds, ServersDeathEndsEveryTest) {
-  for (const PerfTestFacts& facts : peer_tests()) {
+  for (const PerfTestFacts& facts : tests_to_run()) {
     const std::string test = facts.name;
     Server server;
     ASSERT_FALSE(server.port().empty());
@@ -510,7 +555,7 @@ TEST(PerfEnds, ServersDeathEndsEveryTest) {
 TEST(PerfEnds, ClientsDeathLeavesTheServerToTheNext) {
   Server server({"--timeout-ms", death_timeout()});
   ASSERT_FALSE(server.port().empty());
-  for (const PerfTestFacts& facts : peer_tests()) {
+  for (const PerfTestFacts& facts : tests_to_run()) {
     const std::string test = facts.name;
     {
       KvProcess client(server.endless(test, "5000"));
@@ -831,7 +876,7 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   EXPECT_FALSE(run_with([](RunHello& h) { ++h.version; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.kind = 2; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{18}; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{20}; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLine; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kWake; }));
   EXPECT_FALSE(run_with([](RunHello& h) { h.wait = engine::WaitPolicy{3}; }));
@@ -850,8 +895,14 @@ TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   }
   // Each in its range, and too much together.
   EXPECT_FALSE(run_with([](RunHello& h) { h.depth = 1024, h.connections = 17; }));
-  EXPECT_TRUE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 8; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 9; }));
+  EXPECT_TRUE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 7; }));
+  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 8; }));
+  // Little to send, and many queue pairs.
+  const auto sends_with = [&](std::uint8_t threads) {
+    return run_with([&](RunHello& h) { h.test = PerfTest::kMessageBw, h.connections = 256, h.threads = threads; });
+  };
+  EXPECT_TRUE(sends_with(4));
+  EXPECT_FALSE(sends_with(16));
   EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLargeBw, h.bytes = 1 << 20, h.depth = 1024; }));
   EXPECT_FALSE(run_with([](RunHello& h) {
     h.test = PerfTest::kMessageBw, h.bytes = 16 << 10, h.depth = 64, h.connections = 256, h.threads = 64;

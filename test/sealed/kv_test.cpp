@@ -20,17 +20,17 @@ class SealedStore : public testing::Test {
     VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
     ServerOptions options = small_server();
     // Neither side sleeps: that would cost system calls by right.
-    options.spin = std::chrono::seconds{1};
+    options.wait = WaitPolicy::kSpin;
     server_ = start(options);
     ASSERT_TRUE(server_);
     ClientOptions mine = client_options(*server_);
-    mine.spin = std::chrono::seconds{20};
+    mine.wait = WaitPolicy::kSpin;
     // On one cpu its worker waits by events, and whoever polls keeps it from the others.
     const std::string described = server_->description();
     if (const std::size_t at = described.find("by the policy `event`"); at != std::string::npos) {
       test::why_calls_are_due = "its worker waits " + described.substr(at);
       std::printf("system calls of the store are not judged: %s\n", test::why_calls_are_due.c_str());
-      mine.spin = std::chrono::microseconds{0};
+      mine.wait = WaitPolicy::kEvent;
     }
     client_ = connect(mine);
     ASSERT_TRUE(client_);

@@ -1,5 +1,6 @@
 // One-sided access, sealed.
 #include "../remote/fixture.hpp"
+#include "remote/physical.hpp"
 #include "sealed.hpp"
 
 #include <array>
@@ -54,6 +55,26 @@ TEST_F(SealedLink, Atomics) {
                 [&] { return link->fetch_add(word(0), 1, old, patience()) == Status::kOk; });
   expect_sealed("compare_swap", a.rounds(1000),
                 [&] { return link->compare_swap(word(0), old, old + 1, old, patience()) == Status::kOk; });
+}
+
+TEST_F(SealedLink, PhysicalAddresses) {
+  // Two halves of the region, as if the border of two runs were between them.
+  const nic::Window window = target->window();
+  const std::uint64_t at = window.address;
+  auto table = PhysicalTable::make({{at, 1000, window.rkey}, {at + 1000, kBytes - 1000, window.rkey}},
+                                   PhysicalTable::kRights, window.memory_id);
+  ASSERT_OK(table);
+  const auto map = PhysicalMap::create(*link, std::move(*table), patience());
+  ASSERT_OK(map);
+  std::uint64_t old = 0;
+  std::array<std::byte, 64> mine{};
+  expect_sealed("within a run and across", a.rounds(200), [&] {
+    return (*map)->read(local->local(0, 8), at, patience()) == Status::kOk &&
+           (*map)->write(local->local(0, 4096), at + 500, patience()) == Status::kOk &&
+           (*map)->read(std::span(mine), at + 990, patience()) == Status::kOk &&
+           (*map)->write(std::span<const std::byte>(mine), at + 1000, patience()) == Status::kOk &&
+           (*map)->fetch_add(at, 1, old, patience()) == Status::kOk;
+  });
 }
 
 TEST_F(SealedLink, RefusalsToo) {

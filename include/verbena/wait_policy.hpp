@@ -1,0 +1,20 @@
+// What a thread does while there is nothing to do.
+#pragma once
+
+#include <verbena/status.hpp>
+
+#include <cstdint>
+
+namespace verbena {
+
+/// How whoever waits for completions waits.
+enum class WaitPolicy : std::uint8_t {
+  kSpin,      ///< Polls until the deadline. Needs a core of its own.
+  kAdaptive,  ///< Polls for the time that the options call `spin`, then sleeps until an event.
+  kEvent,     ///< Sleeps at once: for more threads than cores.
+};
+
+/// "spin", "adaptive" or "event". Static storage. \thread any  \alloc none
+[[nodiscard]] const char* to_string(WaitPolicy policy) noexcept;
+
+}  // namespace verbena

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Programs that are built outside of the tree against an installed Verbena, with compilers and pkg-config alone.
+
+    consumers.py example SECTION ROOT BUILD MESON   the section of examples/README.md: its program and its commands
+    consumers.py TEST ROOT BUILD MESON              one of TESTS below
+    consumers.py built BUILD                        runs again what `example` has built in BUILD, without compilers
+    consumers.py write ROOT                         puts the programs of examples/ into examples/README.md
+
+Programs are left in BUILD/test/consumers, for the emulated machine of scripts/softroce.sh."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'house'))
+from report import Report, run, skip  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Callbacks need not look at all that they are given; numbers that were carried are the same to the last bit.
+FORTRAN_FLAGS = ['-std=f2018', '-Wno-unused-dummy-argument', '-Wno-compare-reals']
+COMPILERS = ['cc', 'c++', 'gfortran', 'mpicc']
+# Of a section's commands: less than the timeout of the test.
+DEADLINE_S = 100
+SECTION = re.compile(r'^## (?P<title>.+)$', re.MULTILINE)
+PROGRAM = re.compile(r'^`(?P<file>[\w.]+)`:\n\n```\w+\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r'^```sh\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+SAID = re.compile(r'^```sh\n(?P<text>.*?)^```\n[^`]*```text\n(?P<said>.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+class Section:
+    def __init__(self, text):
+        self.file = self.program = self.commands = None
+        program, commands = PROGRAM.search(text), COMMANDS.search(text)
+        if program:
+            self.file, self.program = program['file'], program['text']
+        if commands:
+            self.commands = commands['text'].splitlines()
+
+    def compilations(self):
+        return [line for line in self.commands if line.split()[0] in COMPILERS]
+
+    def runs(self):
+        return [line for line in self.commands if line.split()[0] not in COMPILERS]
+
+
+def sections(root):
+    """Sections of examples/README.md that hold a program, by its file's name."""
+    text = (root / 'examples' / 'README.md').read_text()
+    starts = [match.start() for match in SECTION.finditer(text)]
+    found = [Section(text[begin:end]) for begin, end in zip(starts, [*starts[1:], len(text)])]
+    return {section.file: section for section in found if section.file}
+
+
+def write(root):
+    readme = root / 'examples' / 'README.md'
+
+    def fresh(match):
+        begin, end = (match.start('text') - match.start(), match.end('text') - match.start())
+        return match[0][:begin] + (root / 'examples' / match['file']).read_text() + match[0][end:]
+
+    readme.write_text(PROGRAM.sub(fresh, readme.read_text()))
+
+
+def stage(report, build, meson, work):
+    """Installs into `work` as `meson install` would with a prefix there. Returns what pkg-config needs, or None."""
+    installed = run([meson, 'install', '--no-rebuild', '--tags', 'devel', '-C', build],
+                    env={**os.environ, 'DESTDIR': str(work)})
+    pcs = list(work.rglob('verbena.pc'))
+    if not report.check(installed.returncode == 0 and len(pcs) == 1, f'meson install failed:\n{installed.stdout}'):
+        return None
+    text = pcs[0].read_text()
+    prefix = re.search('^prefix=(.*)$', text, re.MULTILINE)[1]
+    pcs[0].write_text(text.replace(f'prefix={prefix}', f'prefix={work}{prefix}', 1))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith('PKG_CONFIG')}
+    path = f'{build}/src/programs:{os.environ["PATH"]}'
+    # Open MPI asks for these of root, as who runs in a container is.
+    return {**environment, 'PKG_CONFIG_PATH': str(pcs[0].parent), 'PATH': path, 'OMPI_ALLOW_RUN_AS_ROOT': '1',
+            'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+
+
+def shell(lines, directory, environment):
+    """Runs lines of a shell, up to the first that fails, and ends what they left. Returns exit code and output."""
+    process = subprocess.Popen(['bash', '-euo', 'pipefail', '-c', '\n'.join(lines)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory, env=environment,
+                               text=True, errors='replace', start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        code = f'nothing after {DEADLINE_S} s'
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    return code, output
+
+
+def need(name, lines, environment):
+    """Skips the test where the machine lacks a command of `lines`."""
+    packages = {'gfortran': 'gfortran', 'mpicc': 'libopenmpi-dev', 'mpirun': 'openmpi-bin', 'cc': 'gcc', 'c++': 'g++'}
+    for line in lines:
+        tool = line.split()[0]
+        if (tool in packages or tool == 'verbena-kv') and not shutil.which(tool, path=environment['PATH']):
+            skip(name, f'{tool} is not there ({packages.get(tool, "-Dprograms=enabled makes it")})')
+
+
+def example(report, file, root, build, meson):
+    """A section's program, as the file has it, and its commands, as a reader would paste them."""
+    section = sections(root).get(file)
+    if not report.check(section is not None, f'examples/README.md has no program {file}'):
+        return
+    report.check((root / 'examples' / file).read_text() == section.program,
+                 f'examples/README.md has another {file} than examples/: {HERE}/consumers.py write {root}')
+    if not report.check(section.commands and section.compilations() and section.runs(), f'{file}: no commands'):
+        return
+    with tempfile.TemporaryDirectory(prefix='verbena-consumer-') as directory:
+        environment = stage(report, build, meson, pathlib.Path(directory))
+        if environment is None:
+            return
+        need(report.name, section.commands, environment)
+        work = build / 'test' / 'consumers' / file
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / file).write_text(section.program)
+        code, output = shell(section.commands, work, environment)
+        print(output)
+        report.check(code == 0, f'{file}: ended with {code}')
+        report.check(output.strip(), f'{file}: printed nothing')
+        # For `built`.
+        (work / 'commands').write_text('\n'.join(section.runs()) + '\n')
+
+
+def compile_in(work, environment, compiler, source, program, flags=()):
+    """Compiles as users do who want warnings to be errors. Returns the program, or None."""
+    fortran = '$(pkg-config --variable=fortran verbena)' if compiler == 'gfortran' else ''
+    code, output = shell([f'{compiler} -Wall -Wextra -Werror {shlex.join(flags)} {fortran} {source} '
+                          f'$(pkg-config --cflags --libs verbena) -o {program}'], work, environment)
+    if code != 0:
+        print(output)
+        return None
+    return work / program
+
+
+def languages(report, root, work, environment):
+    """A server in each language serves clients in each: what is installed is one library."""
+    need(report.name, ['cc', 'c++', 'gfortran'], environment)
+    examples = root / 'examples'
+    c = compile_in(work, environment, 'cc', examples / 'pingpong.c', 'pingpong_c', ['-std=gnu11'])
+    cxx = compile_in(work, environment, 'c++', examples / 'pingpong.cpp', 'pingpong_cxx', ['-std=c++23'])
+    fortran = compile_in(work, environment, 'gfortran', examples / 'hello.f90', 'hello_f', FORTRAN_FLAGS)
+    if not report.check(c and cxx and fortran, 'an example does not compile'):
+        return
+    for server in (c, cxx):
+        for client in (c, cxx, fortran):
+            code, output = shell([f'{server} serve | (read port; {client} $port)'], work, environment)
+            print(output, end='')
+            report.check(code == 0, f'{client.name} with {server.name} ended with {code}:\n{output}')
+
+
+# What C's types are in the interfaces of verbena.f90.
+FORTRAN = {
+    'int': 'integer(c_int)', 'unsigned': 'integer(c_int)', 'size_t': 'integer(c_size_t)',
+    'uint32_t': 'integer(c_int32_t)', 'uint64_t': 'integer(c_int64_t)', 'RdmaConn *': 'type(rdma_conn)',
+    'RdmaListener *': 'type(rdma_listener)', 'void *': 'type(c_ptr)', 'char *': 'type(c_ptr)',
+    'RdmaMemory *': 'type(c_ptr)', 'RdmaMessageKind': 'integer(c_int)', 'RdmaBootstrap': 'integer(c_int)',
+    'RdmaRecvMode': 'integer(c_int)', 'RdmaOperation': 'integer(c_int)', 'void': None,
+}
+STRUCTS = {'RdmaOptions': 'c_options', 'RdmaMessage': 'rdma_incoming', 'RdmaMemory': 'rdma_memory',
+           'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion'}
+VARIABLE = re.compile(r'^(?:const )?(\w+ ?\**)\s*?(\w+)$')
+
+
+def variable(text):
+    """Type, whether it is const, and name of a C declaration."""
+    kind, name = VARIABLE.match(' '.join(text.split())).groups()
+    return kind.strip(), text.strip().startswith('const '), name
+
+
+def argument(kind, is_const):
+    """How an interface of verbena.f90 declares an argument of C's."""
+    if kind == 'char *':
+        return 'character(kind=c_char), intent(in) ::'
+    if kind.endswith('Func'):
+        return 'type(c_funptr), value ::'
+    if kind == 'RdmaListener **':
+        return 'type(rdma_listener), intent(out) ::'
+    if kind.endswith(' *') and kind[:-2] in STRUCTS:
+        return f'type({STRUCTS[kind[:-2]]}), intent({"in" if is_const else "out"})'
+    if kind in ('uint64_t *', 'size_t *'):
+        return f'{FORTRAN[kind[:-2]]}, intent(out) ::'
+    return f'{FORTRAN[kind]}, value ::'
+
+
+def fields(header, module, struct):
+    """Fields of a struct in C and of its type in Fortran, each as (Fortran's type, name)."""
+    c = re.search(rf'^typedef struct {struct} {{\n(.*?)^}} {struct};', header, re.MULTILINE | re.DOTALL)[1]
+    of_c = [variable(line) for line in c.replace('\n', ' ').split(';') if line.strip()]
+    f = re.search(rf'^ *type, bind\(C\)(?:, public)? :: {STRUCTS[struct]}\n(.*?)^ *end type', module,
+                  re.MULTILINE | re.DOTALL)[1]
+    return ([(FORTRAN[kind], name) for kind, _, name in of_c],
+            [tuple(line.strip().split(' :: ')) for line in f.splitlines()])
+
+
+def fortran(report, root, work, environment):
+    """The module says what the header says: names, values, layouts, arguments. And its calls do what they should."""
+    header = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / 'rdma.h').read_text(), flags=re.DOTALL)
+    module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
+    values = dict(re.findall(r'\b(RDMA_\w+) = (-?\d+)', header))
+    report.check(len(values) > 35, f'only {len(values)} values are found in rdma.h')
+    for name, value in values.items():
+        report.check(re.search(rf'\b{name} = {value}\b', module), f'verbena.f90 lacks {name} = {value}')
+    for struct in STRUCTS:
+        c, f = fields(header, module, struct)
+        report.check(c == f, f'{struct} is {c}, and in verbena.f90 {f}')
+    public = ' '.join(re.findall(r'^ *public ::((?:&\n|[^\n])*)', module, re.MULTILINE))
+    interfaces = {name: (head, body) for head, name, body in re.findall(
+        r"^ *((?:function|subroutine) [^\n]*?(?:&\n[^\n]*?)?)bind\(C, name='verbena_(\w+)'\)\n(.*?)^ *end ", module,
+        re.MULTILINE | re.DOTALL)}
+    prototypes = re.findall(r'^(?!typedef)([\w *]+?)(rdma\w+)\(([^;{]*)\);', header, re.MULTILINE)
+    report.check(len(prototypes) > 40, f'only {len(prototypes)} calls are found in rdma.h')
+    for result, name, arguments in prototypes:
+        # These are the same calls without a pointer of the user's own.
+        if re.match(r'rdma(Server|Conn)Set\w*Callback$', name):
+            continue
+        if not report.check(name in interfaces, f'verbena.f90 lacks {name}'):
+            continue
+        head, body = interfaces[name]
+        lines = [line.strip() for line in body.splitlines() if line.strip() != 'import']
+        wanted = [] if arguments == 'void' else [variable(text) for text in arguments.split(',')]
+        names = re.search(r'\((.*)\)', head)[1].split(', ') if wanted else []
+        report.check(len(names) == len(wanted), f'{name} takes {names} in verbena.f90, and {arguments} in C')
+        for (kind, is_const, _), fortran_name in zip(wanted, names):
+            line = next((line for line in lines if re.search(rf':: {fortran_name}\b', line)), '')
+            report.check(line.startswith(argument(kind, is_const)),
+                         f'{name}: {line} in verbena.f90 is not {argument(kind, is_const)} {fortran_name}')
+        kind = FORTRAN[result.replace('const ', '').strip()]
+        if kind:
+            report.check(any(line.startswith(f'{kind} ::') for line in lines), f'{name} is not {kind} in verbena.f90')
+        report.check(head.startswith('function' if kind else 'subroutine'), f'{name} is a {head}')
+        # rdmaErrorString is rdmaErrorText there.
+        report.check(name == 'rdmaErrorString' or re.search(rf'\b{name}\b', public), f'{name} is not public')
+    need(report.name, ['gfortran'], environment)
+    program = compile_in(work, environment, 'gfortran', HERE / 'calls.f90', 'calls', FORTRAN_FLAGS)
+    if report.check(program, 'calls.f90 does not compile'):
+        code, output = shell([str(program)], work, environment)
+        report.check(code == 0, f'calls.f90 ended with {code}:\n{output}')
+
+
+def readme(report, root, work, environment):
+    """The programs of the project's README, which need not be examples, compile with what it says; C's runs, too."""
+    text = (root / 'README.md').read_text()
+    tools = {'c': ('cc', []), 'cpp': ('c++', ['-std=c++23']), 'fortran': ('gfortran', [])}
+    blocks = re.findall(r'^```(c|cpp|fortran)\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
+    report.check(blocks, 'README.md holds no program')
+    for number, (language, program) in enumerate(blocks):
+        compiler, flags = tools[language]
+        if not shutil.which(compiler):
+            print(f'{report.name}: no {compiler}')
+            continue
+        source = work / f'readme_{number}.{"f90" if language == "fortran" else language}'
+        source.write_text(program)
+        built = compile_in(work, environment, compiler, source, f'readme_{number}', flags)
+        if report.check(built, f'a {language} program of README.md does not compile:\n{program}') and language == 'c':
+            code, output = shell([str(built)], work, environment)
+            report.check(code == 0, f'the C program of README.md ended with {code}:\n{output}')
+
+
+def guide(report, root, work, environment):
+    """The programs of docs/guide.md, by the page's commands, print what the page says."""
+    # The page's port may be somebody's.
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        text = (root / 'docs' / 'guide.md').read_text().replace('7471', str(probe.getsockname()[1]))
+    programs = list(PROGRAM.finditer(text))
+    fences = re.findall(r'^```(c|cpp|fortran)$', text, re.MULTILINE)
+    report.check(len(programs) == len(fences) > 5, f'docs/guide.md: {len(fences)} programs, {len(programs)} named')
+    for program in programs:
+        (work / program['file']).write_text(program['text'])
+    blocks = list(SAID.finditer(text))
+    report.check(len(blocks) == text.count('```sh\n'), 'docs/guide.md: commands without what they print')
+    for block in blocks:
+        commands = block['text'].splitlines()
+        need(report.name, commands, environment)
+        code, output = shell(commands, work, environment)
+        print(output)
+        report.check(code == 0 and 'warning:' not in output, f'docs/guide.md: {commands} ended with {code}:\n{output}')
+        missing = set(block['said'].splitlines()) - set(output.splitlines())
+        report.check(not missing, f'docs/guide.md: {commands} do not print {missing}')
+    compiled = {word for block in blocks for word in block['text'].split()}
+    report.check(all(program['file'] in compiled for program in programs), 'docs/guide.md: a program is not compiled')
+
+
+TESTS = {'languages': languages, 'fortran': fortran, 'readme': readme, 'guide': guide}
+
+
+def built(report, build):
+    """On another machine that sees this one's files, where compilers would take long."""
+    directories = sorted(path.parent for path in (build / 'test' / 'consumers').glob('*/commands'))
+    if not directories:
+        skip('consumers', f'nothing is built in {build}: meson test -C {build} --suite consumers')
+    environment = {**os.environ, 'PATH': f'{build}/src/programs:{os.environ["PATH"]}', 'OMPI_ALLOW_RUN_AS_ROOT': '1',
+                   'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+    for directory in directories:
+        with tempfile.TemporaryDirectory() as scratch:
+            for path in directory.iterdir():
+                shutil.copy(path, scratch)
+            code, output = shell((directory / 'commands').read_text().splitlines(), scratch, environment)
+        print(f'{directory.name}:\n{output}', flush=True)
+        report.check(code == 0 and output.strip(), f'{directory.name}: ended with {code}')
+
+
+def main():
+    what, *rest = sys.argv[1:]
+    if what == 'write':
+        write(pathlib.Path(rest[0]))
+        return
+    if what == 'built':
+        report = Report('consumers')
+        built(report, pathlib.Path(rest[0]).resolve())
+        report.end()
+    if what == 'example':
+        file, *rest = rest
+        report = Report(file)
+        example(report, file, *(pathlib.Path(a) for a in rest))
+        report.end()
+    root, build, meson = (pathlib.Path(a) for a in rest)
+    report = Report(f'consumers {what}')
+    with tempfile.TemporaryDirectory(prefix='verbena-consumer-') as directory:
+        work = pathlib.Path(directory)
+        environment = stage(report, build, meson, work)
+        if environment is not None:
+            TESTS[what](report, root, work, environment)
+    report.end()
+
+
+main()
