@@ -22,8 +22,6 @@
 #include <sys/types.h>
 
 /* In the archive these are named so that nothing clashes in a static link. */
-#define kv_client verbena_kv_client
-#define kv_server verbena_kv_server
 #define kv_error_string verbena_kv_error_string
 #define kv_error_detail verbena_kv_error_detail
 #define kv_client_options_init verbena_kv_client_options_init
@@ -109,21 +107,20 @@ const char* kv_error_string(int code);
  * did. Good until the next call that fails in this thread. */
 const char* kv_error_detail(void);
 
-typedef struct kv_client kv_client_t;
-typedef struct kv_server kv_server_t;
+/* A client, connected or not. */
+typedef struct verbena_kv_client kv_client_t;
+/* A server, running or not. */
+typedef struct verbena_kv_server kv_server_t;
 
-/* C++ lets an enum without a type hold its enumerators only; a C program may pass any number, and have it refused. */
+/* How the two ends find each other. Both ends choose the same. In C++ it has a type, so that any number, which a C
+ * program may pass and have refused, is a value of it. */
+typedef enum
 #ifdef __cplusplus
-#define VERBENA_ANY_NUMBER : unsigned
-#else
-#define VERBENA_ANY_NUMBER
+    : unsigned
 #endif
-/* How the two ends find each other. Both ends choose the same. */
-typedef enum VERBENA_ANY_NUMBER {
-  CONN_MODE_CM,    /* RDMA CM; over TCP on the software NIC. */
+{ CONN_MODE_CM,    /* RDMA CM; over TCP on the software NIC. */
   CONN_MODE_SOCKET /* A TCP exchange. */
 } conn_mode_t;
-#undef VERBENA_ANY_NUMBER
 
 /* --- clients ----------------------------------------------------------------------------------------------------- */
 
@@ -139,8 +136,9 @@ typedef struct kv_client_options {
   size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
-  size_t allowed_uid_count;
+  size_t allowed_uid_count;    /* Of allowed_uids. */
 } kv_client_options_t;
+/* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_client_options_init(kv_client_options_t* options);
 
 /* A client, not connected. null without memory or for a bad mode; kv_error_detail says which. */
@@ -178,33 +176,34 @@ int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
  * and are pipelined by the batches. null when buffer_bytes are used up. Freed by kv_client_disconnect. */
 void* kv_client_allocate(kv_client_t* client, size_t bytes);
 
-/* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
- * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
- * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
- * all the same. Past a deadline the connection is dead with KV_ERR_TIMED_OUT. */
+/* One get of a batch. */
 typedef struct kv_get_item {
-  const void* key;
-  size_t klen;
-  void* buf;
+  const void* key;  /* 1 to KV_MAX_KEY_BYTES bytes. */
+  size_t klen;      /* Of the key, bytes. */
+  void* buf;        /* Where the value goes. */
   size_t len;       /* As *len of kv_client_get. */
   uint64_t version; /* Out, with KV_OK. */
   int code;         /* Out: as kv_client_get returns. */
 } kv_get_item_t;
+/* One put of a batch. */
 typedef struct kv_put_item {
-  const void* key;
-  size_t klen;
-  const void* value;
-  size_t vlen;
-  uint64_t version; /* Out, with KV_OK: the new one. */
-  int code;         /* Out: as kv_client_put returns. */
+  const void* key;   /* 1 to KV_MAX_KEY_BYTES bytes. */
+  size_t klen;       /* Of the key, bytes. */
+  const void* value; /* Copied, or read from where it is, until the batch is through. */
+  size_t vlen;       /* Of the value, bytes. */
+  uint64_t version;  /* Out, with KV_OK: the new one. */
+  int code;          /* Out: as kv_client_put returns. */
 } kv_put_item_t;
+/* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
+ * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
+ * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
+ * all the same. Past a deadline the connection is dead with KV_ERR_TIMED_OUT. */
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
+/* The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
 
-/* The length of a value that was not there, or could not be had. */
-#define KV_NO_VALUE SIZE_MAX
 /* The same with an array for each part. vlens[i]: capacity in; out the length, the length needed when that is more than
- * the capacity, or KV_NO_VALUE. */
+ * the capacity, or SIZE_MAX for what was not there or could not be had. */
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count);
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
@@ -231,8 +230,9 @@ typedef struct kv_server_options {
   unsigned spin_us;          /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
   int pin_workers;           /* Default 1. */
   const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
-  size_t allowed_uid_count;
+  size_t allowed_uid_count;  /* Of allowed_uids. */
 } kv_server_options_t;
+/* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);
 
 /* A server that does not run. options null: the defaults. null without memory, or for an option that is none;

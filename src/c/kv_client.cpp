@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -374,7 +375,7 @@ int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size
     const int code = on_items(client, items.data(), many, "kv_client_batch_get", get_items);
     for (std::size_t i = 0; i < many; ++i) {
       const bool has_length = items[i].code == KV_OK || items[i].code == KV_ERR_BUFFER_TOO_SMALL;
-      vlens[from + i] = has_length ? items[i].len : KV_NO_VALUE;
+      vlens[from + i] = has_length ? items[i].len : SIZE_MAX;
     }
     return code;
   });

@@ -79,7 +79,7 @@ int main(void) {
   kv_server_destroy(server);
 
   server = serve(CONN_MODE_SOCKET);
-  struct kv_client* other = kv_client_create(CONN_MODE_SOCKET);
+  kv_client_t* other = kv_client_create(CONN_MODE_SOCKET);
   CHECK(kv_client_connect_socket(other, "127.0.0.1", kv_server_port(server), "soft") == 0);
   use(other);
   kv_client_destroy(other);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -492,7 +493,7 @@ TEST_F(KvApi, BatchesOfArrays) {
   EXPECT_EQ(kv_client_batch_get(client, keys.data(), klens.data(), into.data(), vlens.data(), kCount),
             KV_ERR_BUFFER_TOO_SMALL);
   EXPECT_EQ(vlens[1], 6u);
-  EXPECT_EQ(vlens[140], KV_NO_VALUE);
+  EXPECT_EQ(vlens[140], SIZE_MAX);
   for (std::size_t i = 0; i < kCount; ++i) {
     if (i != 1 && i != 140) {
       ASSERT_EQ(outs[i].substr(0, vlens[i]), names[i]);

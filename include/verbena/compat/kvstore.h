@@ -43,8 +43,8 @@ enum {
 /* A connection. The program fills buf[currBuffer] and sends it, or has it filled; it may set currBuffer at any time. */
 typedef struct verbena_PingpongContext {
   char* buf[KVSTORE_BUFFERS]; /* KVSTORE_PACKET_BYTES each, 64-byte aligned, zeroed at first. */
-  int currBuffer;
-  RdmaConn* conn; /* For calls of verbena/rdma.h. */
+  int currBuffer;             /* 0 to KVSTORE_BUFFERS - 1. */
+  RdmaConn* conn;             /* For calls of verbena/rdma.h. */
 } PingpongContext;
 
 /* Connects to "host" or "host:port"; with null, listens on KVSTORE_PORT and waits, for ever if need be, for the next
