@@ -160,7 +160,9 @@ class Client {
   /// Completions that are there, up to completions.size(), without waiting. Operations older than the default deadline
   /// complete with kTimedOut and end the connection.
   [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) noexcept = 0;
-  /// Operations started and not yet returned by `poll`.
+  /// The same, but waits until one is there, nothing is in flight, or the deadline.
+  [[nodiscard]] virtual std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept = 0;
+  /// Operations started and not yet returned by `poll` or `wait`.
   [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
 
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.

@@ -424,6 +424,17 @@ std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {
   return count;
 }
 
+std::size_t PollingClient::wait(std::span<Completion> completions, Deadline deadline) noexcept {
+  const auto is_over = [&] {
+    return done_count_ != 0 || pipelined_ == 0 || completions.empty() || error_.status() != Status::kOk;
+  };
+  while (!is_over() && loop_->wait_until(is_over, earlier(deadline, pipeline_deadline())) != Status::kOk) {
+    expire();
+    if (deadline.passed()) break;
+  }
+  return poll(completions);
+}
+
 void PollingClient::work() noexcept {
   if (loop_->poll() != 0) {
     empty_polls_ = 0;
@@ -435,14 +446,19 @@ void PollingClient::work() noexcept {
     drain();
 }
 
-void PollingClient::expire() noexcept {
-  const std::uint64_t now = ticks_now();
-  const std::uint64_t limit = ticks_in(options_.timeout);
+// The default deadline of the oldest pipelined operation.
+Deadline PollingClient::pipeline_deadline() const noexcept {
+  std::uint64_t oldest = ticks_now();
   for (const Operation& operation : operations_) {
     const bool is_running = operation.stage != Stage::kFree && operation.stage != Stage::kDone;
-    if (!is_running || !operation.is_pipelined || now - operation.started_ticks <= limit) continue;
-    return die(Status::kTimedOut, "a pipelined operation had no answer in time; connect again, with a longer timeout");
+    if (is_running && operation.is_pipelined) oldest = std::min(oldest, operation.started_ticks);
   }
+  return Deadline::at_ticks(oldest + ticks_in(options_.timeout));
+}
+
+void PollingClient::expire() noexcept {
+  if (pipelined_ == done_count_ || !pipeline_deadline().passed()) return;
+  die(Status::kTimedOut, "a pipelined operation had no answer in time; connect again, with a longer timeout");
 }
 
 // --- replies

@@ -83,6 +83,7 @@ class PollingClient final : public Client, private message::Handler {
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
+  std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept override;
   std::size_t in_flight() const noexcept override { return pipelined_; }
   std::span<std::byte> allocate(std::size_t bytes) noexcept override;
   Result<ServerStatistics> server_statistics(Deadline deadline) noexcept override;
@@ -153,6 +154,7 @@ class PollingClient final : public Client, private message::Handler {
   void die(Status reason, const char* what) noexcept;
   void drain() noexcept;
   void work() noexcept;
+  [[nodiscard]] Deadline pipeline_deadline() const noexcept;
   void expire() noexcept;
 
   ClientOptions options_;

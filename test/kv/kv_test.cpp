@@ -113,6 +113,25 @@ TEST_F(KvTest, BadInputHasItsOwnStatus) {
   }
 }
 
+TEST_F(KvTest, WaitsForCompletions) {
+  begin();
+  std::array<Completion, 4> ended;
+  const auto soon = [] { return Deadline::after(10ms); };
+  EXPECT_EQ(client_->wait(ended, Deadline::never()), 0u) << "nothing is in flight";
+  for (std::uint64_t i = 0; i < 8; ++i)
+    ASSERT_EQ(client_->start_put(key_of(std::to_string(i)), bytes_of("v"), i), Status::kOk);
+  EXPECT_EQ(client_->wait({}, Deadline::never()), 0u) << "no room";
+  std::size_t count = 0;
+  while (client_->in_flight() != 0) {
+    const std::size_t some = client_->wait(ended, Deadline::never());
+    ASSERT_GT(some, 0u);
+    for (std::size_t i = 0; i < some; ++i) EXPECT_EQ(ended[i].outcome.status, Status::kOk);
+    count += some;
+  }
+  EXPECT_EQ(count, 8u);
+  EXPECT_EQ(client_->wait(ended, soon()), 0u);
+}
+
 TEST_F(KvTest, ComparesAndSwapsSmallAndLarge) {
   begin();
   for (const std::size_t length : {10u, 50'000u}) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <array>
 #include <charconv>
 #include <utility>
 #include <vector>
@@ -182,6 +183,27 @@ TEST(KvProcess, StoppedServerTimesCallsOut) {
     const auto now = client->server_statistics(Deadline::after(std::chrono::seconds{10}));
     return now && now->used_bytes == 0 && now->clients == 1;
   })) << "the half of a value came back, and its client is gone";
+}
+
+// What waits for completions gives up at its own deadline, and at the default one of the oldest operation, whichever is
+// first; the latter ends the connection.
+TEST(KvProcess, StoppedServerTimesWaitsOut) {
+  Peer server({"serve"});
+  ClientOptions options = client_options(static_cast<std::uint16_t>(server.read_number()));
+  options.timeout = std::chrono::milliseconds{300};
+  const auto client = connect(options);
+  ASSERT_TRUE(client);
+  server.pause();
+  ASSERT_EQ(client->start_put(key_of("k"), bytes_of("v"), 7), Status::kOk);
+  std::array<Completion, 2> ended;
+  EXPECT_EQ(client->wait(ended, Deadline::after(std::chrono::milliseconds{1})), 0u);
+  EXPECT_EQ(client->in_flight(), 1u);
+  EXPECT_EQ(client->connection_error().status(), Status::kOk);
+  ASSERT_EQ(client->wait(ended, Deadline::never()), 1u);
+  EXPECT_EQ(ended[0].cookie, 7u);
+  EXPECT_EQ(ended[0].outcome.status, Status::kTimedOut);
+  EXPECT_EQ(client->connection_error().status(), Status::kTimedOut);
+  server.resume();
 }
 
 int peer_main(int argc, char** argv) {

@@ -55,6 +55,7 @@ class FakeClient final : public kv::Client {
     pending_.pop_front();
     return 1;
   }
+  std::size_t wait(std::span<kv::Completion> completions, Deadline) noexcept override { return poll(completions); }
   std::size_t in_flight() const noexcept override { return pending_.size(); }
   std::span<std::byte> allocate(std::size_t bytes) noexcept override {
     if (!has_memory) return {};

@@ -1,0 +1,273 @@
+/* The key-value store in C: a client whose calls block, batches of calls, and a server within the process.
+ *
+ * Functions that return int return 0 (KV_OK) or a negative code of kv_error_t; kv_error_string has cause and fix of
+ * each, kv_error_detail the sentence of the last one that failed in this thread. The codes are those of verbena/rdma.h,
+ * with three more. Every call that waits has a deadline: the client's timeout (kv_client_options_t::timeout_ms).
+ * Nothing here ends the process, prints, or has options that are global.
+ *
+ * Threads: a client is one thread's at a time; a second thread that calls meanwhile gets KV_ERR_BUSY and nothing is
+ * done. Make a client for each thread. A server has threads of its own, and its functions are for one thread at a time.
+ *
+ * Keys have 1 to KV_MAX_KEY_BYTES bytes, values 0 to the server's max_value_bytes; both hold any bytes. What is passed
+ * in is the caller's again when the call returns.
+ *
+ * Failures from KV_ERR_PEER_LOST on are the end of the connection: later calls return the same code at once.
+ * kv_client_disconnect, then connect again. Smaller ones leave everything as it was. After fork the child must not use
+ * what the parent made. */
+#ifndef VERBENA_KV_H
+#define VERBENA_KV_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* In the archive these are named so that nothing clashes in a static link. */
+#define kv_error_string verbena_kv_error_string
+#define kv_error_detail verbena_kv_error_detail
+#define kv_client_options_init verbena_kv_client_options_init
+#define kv_client_create verbena_kv_client_create
+#define kv_client_set_options verbena_kv_client_set_options
+#define kv_client_connect verbena_kv_client_connect
+#define kv_client_connect_socket verbena_kv_client_connect_socket
+#define kv_client_disconnect verbena_kv_client_disconnect
+#define kv_client_destroy verbena_kv_client_destroy
+#define kv_client_put verbena_kv_client_put
+#define kv_client_get verbena_kv_client_get
+#define kv_client_get_version verbena_kv_client_get_version
+#define kv_client_cas verbena_kv_client_cas
+#define kv_client_delete verbena_kv_client_delete
+#define kv_client_allocate verbena_kv_client_allocate
+#define kv_client_get_items verbena_kv_client_get_items
+#define kv_client_put_items verbena_kv_client_put_items
+#define kv_client_batch_get verbena_kv_client_batch_get
+#define kv_client_batch_put verbena_kv_client_batch_put
+#define kv_server_options_init verbena_kv_server_options_init
+#define kv_server_create verbena_kv_server_create
+#define kv_server_start verbena_kv_server_start
+#define kv_server_port verbena_kv_server_port
+#define kv_server_stop verbena_kv_server_stop
+#define kv_server_destroy verbena_kv_server_destroy
+#define kv_open verbena_kv_open
+#define kv_open_with verbena_kv_open_with
+#define kv_set verbena_kv_set
+#define kv_get verbena_kv_get
+#define kv_release verbena_kv_release
+#define kv_close verbena_kv_close
+
+/* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KV_MAX_KEY_BYTES = 1024, KV_DEFAULT_PORT = 7470 };
+
+/* What a call came to. kv_error_string has cause and fix of each. */
+typedef enum kv_error {
+  KV_OK = 0,
+  /* Nothing is damaged. */
+  KV_ERR_AGAIN = -2,
+  KV_ERR_TIMED_OUT = -3, /* Whether the change happened is not known. A large value's ends the connection. */
+  /* The call failed; the connection goes on. */
+  KV_ERR_NOT_FOUND = -4,
+  KV_ERR_VERSION_MISMATCH = -5,
+  KV_ERR_BAD_KEY = -6,
+  KV_ERR_TOO_LONG = -7,
+  KV_ERR_BUFFER_TOO_SMALL = -8,
+  KV_ERR_STORE_FULL = -9,
+  KV_ERR_BAD_ARGUMENT = -10,
+  KV_ERR_OUT_OF_RANGE = -11,
+  KV_ERR_LOCAL_ACCESS = -12,
+  KV_ERR_UNSUPPORTED = -13,
+  KV_ERR_BUSY = -14,
+  /* The connection is dead, or was not made. */
+  KV_ERR_PEER_LOST = -15,
+  KV_ERR_CONNECTION_REFUSED = -16,
+  KV_ERR_REJECTED = -17,
+  KV_ERR_PROTOCOL = -18,
+  KV_ERR_REMOTE_ACCESS = -19,
+  KV_ERR_REMOTE_INVALID = -20,
+  KV_ERR_RETRY_EXCEEDED = -21,
+  KV_ERR_RNR_EXCEEDED = -22,
+  KV_ERR_FLUSHED = -23,
+  KV_ERR_CLOSED = -24,
+  KV_ERR_NOT_ALLOWED = -25,
+  KV_ERR_OTHER_NAMESPACE = -26,
+  KV_ERR_OTHER_HOST = -27,
+  /* The device, the process or the machine lacks something. */
+  KV_ERR_NO_MEMORY = -28,
+  KV_ERR_LIMIT = -29,
+  KV_ERR_PERMISSION = -30,
+  KV_ERR_DEVICE = -31,
+  KV_ERR_SYSTEM = -32
+} kv_error_t;
+
+/* Cause and fix of a code, in static storage. */
+const char* kv_error_string(int code);
+/* The sentence of the last call of this header that failed in this thread, which names what it failed on; "" before any
+ * did. Good until the next call that fails in this thread. */
+const char* kv_error_detail(void);
+
+/* A client, connected or not. */
+typedef struct verbena_kv_client kv_client_t;
+/* A server, running or not. */
+typedef struct verbena_kv_server kv_server_t;
+
+/* How the two ends find each other. Both ends choose the same. In C++ it has a type, so that any number, which a C
+ * program may pass and have refused, is a value of it. */
+typedef enum
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ CONN_MODE_CM,    /* RDMA CM; over TCP on the software NIC. */
+  CONN_MODE_SOCKET /* A TCP exchange. */
+} conn_mode_t;
+
+/* --- clients ----------------------------------------------------------------------------------------------------- */
+
+/* kv_client_options_init sets the defaults. */
+typedef struct kv_client_options {
+  const char* device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
+                                  software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
+  int gid_index;               /* Row of the port's GID table, 0 to 255; -1, the default: the best one. */
+  unsigned connect_timeout_ms; /* Of connecting. At least 1, default 5000. */
+  unsigned timeout_ms;         /* Deadline of each call, of a batch each item. At least 1, default 5000. */
+  unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may have
+                                  less. */
+  size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
+  unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
+  const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
+  size_t allowed_uid_count;    /* Of allowed_uids. */
+} kv_client_options_t;
+/* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
+int kv_client_options_init(kv_client_options_t* options);
+
+/* A client, not connected. null without memory or for a bad mode; kv_error_detail says which. */
+kv_client_t* kv_client_create(conn_mode_t mode);
+/* Before connecting: KV_ERR_BUSY while connected. */
+int kv_client_set_options(kv_client_t* client, const kv_client_options_t* options);
+/* Connects, in the client's mode, within connect_timeout_ms. `ip`: address or name; null or "": this host. Once it has
+ * failed it may be tried again. KV_ERR_BUSY (connected, if only to a server that is gone: kv_client_disconnect first),
+ * KV_ERR_NOT_FOUND (the name, or no such device), KV_ERR_CONNECTION_REFUSED, KV_ERR_REJECTED (server full, of another
+ * version, or on another NIC), KV_ERR_NOT_ALLOWED, KV_ERR_TIMED_OUT, KV_ERR_PROTOCOL, and what the device lacks. */
+int kv_client_connect(kv_client_t* client, const char* ip, int port);
+/* The same on `device` (null: as in the options), for a client of CONN_MODE_SOCKET; KV_ERR_BAD_ARGUMENT for another. */
+int kv_client_connect_socket(kv_client_t* client, const char* ip, int port, const char* device);
+/* Tells the server. KV_OK also when it is not connected. */
+int kv_client_disconnect(kv_client_t* client);
+/* Disconnects and frees. No call of the client may be under way. null is fine. */
+void kv_client_destroy(kv_client_t* client);
+
+/* Stores a value. KV_ERR_BAD_KEY, KV_ERR_TOO_LONG, KV_ERR_STORE_FULL (the old value stays readable). */
+int kv_client_put(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen);
+/* Copies the value into `buf`. `*len`: its capacity in, the value's length out. KV_ERR_NOT_FOUND;
+ * KV_ERR_BUFFER_TOO_SMALL: `*len` is the length needed, and what `buf` holds is unspecified. Else `*len` stays. */
+int kv_client_get(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len);
+/* The same; `*version`, unless null, is the version of this very value, for kv_client_cas. */
+int kv_client_get_version(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len, uint64_t* version);
+/* Stores the value if the key's version is `expected`; 0 means that there must be no such key. `*version`, unless null:
+ * the new version, or with KV_ERR_VERSION_MISMATCH the current one; 0 with KV_ERR_NOT_FOUND. Versions are never used
+ * twice, and every change has one of its own, kv_client_put's too. */
+int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value, size_t vlen,
+                  uint64_t* version);
+/* KV_ERR_NOT_FOUND: there was none. */
+int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
+
+/* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more that lie in it save a copy,
+ * and are pipelined by the batches. null when buffer_bytes are used up. Freed by kv_client_disconnect. */
+void* kv_client_allocate(kv_client_t* client, size_t bytes);
+
+/* One get of a batch. */
+typedef struct kv_get_item {
+  const void* key;  /* 1 to KV_MAX_KEY_BYTES bytes. */
+  size_t klen;      /* Of the key, bytes. */
+  void* buf;        /* Where the value goes. */
+  size_t len;       /* As *len of kv_client_get. */
+  uint64_t version; /* Out, with KV_OK. */
+  int code;         /* Out: as kv_client_get returns. */
+} kv_get_item_t;
+/* One put of a batch. */
+typedef struct kv_put_item {
+  const void* key;   /* 1 to KV_MAX_KEY_BYTES bytes. */
+  size_t klen;       /* Of the key, bytes. */
+  const void* value; /* Copied, or read from where it is, until the batch is through. */
+  size_t vlen;       /* Of the value, bytes. */
+  uint64_t version;  /* Out, with KV_OK: the new one. */
+  int code;          /* Out: as kv_client_put returns. */
+} kv_put_item_t;
+/* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
+ * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
+ * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
+ * all the same. Past a deadline the connection is dead with KV_ERR_TIMED_OUT. */
+int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
+/* The same for puts. */
+int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
+
+/* The same with an array for each part. vlens[i]: capacity in; out the length, the length needed when that is more than
+ * the capacity, or SIZE_MAX for what was not there or could not be had. */
+int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
+                        size_t* vlens, size_t count);
+int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
+                        const size_t* vlens, size_t count);
+
+/* --- servers ----------------------------------------------------------------------------------------------------- */
+
+/* kv_server_options_init sets the defaults. */
+typedef struct kv_server_options {
+  conn_mode_t mode;          /* Default CONN_MODE_CM. */
+  const char* device;        /* As the client's. */
+  int gid_index;             /* As the client's. */
+  const char* address;       /* Address or name to listen on; null or "", the default: this host. Copied. */
+  int port;                  /* Default KV_DEFAULT_PORT. 0 takes any free one, which kv_server_port tells. */
+  size_t memory_bytes;       /* Item memory. 1 MiB to 1 TiB, default 1 GiB. */
+  int require_hugepages;     /* Default 0. */
+  unsigned workers;          /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
+  unsigned max_clients;      /* 1 to 1024, default 64. */
+  unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
+  size_t max_value_bytes;    /* 1 to memory_bytes / workers / 2, default 64 MiB. */
+  size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
+  size_t max_items;          /* 0, the default: one for every 256 bytes of memory_bytes. */
+  unsigned grace_ms;         /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
+  unsigned spin_us;          /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
+  int pin_workers;           /* Default 1. */
+  const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
+  size_t allowed_uid_count;  /* Of allowed_uids. */
+} kv_server_options_t;
+/* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
+int kv_server_options_init(kv_server_options_t* options);
+
+/* A server that does not run. options null: the defaults. null without memory, or for an option that is none;
+ * kv_error_detail says which. */
+kv_server_t* kv_server_create(const kv_server_options_t* options);
+/* Returns once clients can connect. KV_ERR_BUSY (it runs), KV_ERR_BAD_ARGUMENT (the limit, and the sum that does not
+ * fit), KV_ERR_NO_MEMORY, KV_ERR_LIMIT, KV_ERR_SYSTEM (address in use). */
+int kv_server_start(kv_server_t* server);
+/* The port, or a negative code while it does not run. */
+int kv_server_port(const kv_server_t* server);
+/* Tells clients, finishes requests at hand, ends all threads; what was stored is gone. KV_OK also when it does not run.
+ * It can be started again. */
+int kv_server_stop(kv_server_t* server);
+/* Stops it, and frees it. null is fine. */
+void kv_server_destroy(kv_server_t* server);
+
+/* --- C strings --------------------------------------------------------------------------------------------------- */
+
+/* Connects to "host", "host:port", "[address]:port" or, with null or "", this host, and gives a handle: a connected
+ * kv_client_t *, which the functions above take, too. `*handle` is null on failure. */
+int kv_open(const char* server, void** handle);
+/* The same in another mode, or with other options; options null: the defaults. */
+int kv_open_with(const char* server, conn_mode_t mode, const kv_client_options_t* options, void** handle);
+/* Stores the characters of `value`, without the terminating zero. */
+int kv_set(void* handle, const char* key, const char* value);
+/* Gives a copy of the value with a zero behind it, to be freed by kv_release. KV_ERR_NOT_FOUND: there is none, which is
+ * not the same as an empty value. `*value` is null on failure. */
+int kv_get(void* handle, const char* key, char** value);
+/* null is fine. */
+void kv_release(char* value);
+/* Disconnects and frees the handle. null is fine. */
+int kv_close(void* handle);
+
+#ifdef __cplusplus
+}
+#endif
+/* NOLINTEND(readability-identifier-naming) */
+#endif

@@ -1,0 +1,237 @@
+// Codes, options and servers of verbena/kv.h.
+#include "c/kv.hpp"
+
+#include "base/error.hpp"
+#include "c/codes.hpp"
+
+#include <verbena/rdma.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace verbena::c {
+namespace {
+
+static_assert(kv::kMaxKeyBytes == KV_MAX_KEY_BYTES);
+static_assert(code_of(Status::kOk) == KV_OK && code_of(Status::kAgain) == KV_ERR_AGAIN);
+static_assert(code_of(Status::kTimedOut) == KV_ERR_TIMED_OUT && code_of(Status::kNotFound) == KV_ERR_NOT_FOUND);
+static_assert(code_of(Status::kVersionMismatch) == KV_ERR_VERSION_MISMATCH);
+static_assert(code_of(Status::kBadKey) == KV_ERR_BAD_KEY && code_of(Status::kTooLong) == KV_ERR_TOO_LONG);
+static_assert(code_of(Status::kBufferTooSmall) == KV_ERR_BUFFER_TOO_SMALL);
+static_assert(code_of(Status::kStoreFull) == KV_ERR_STORE_FULL);
+static_assert(code_of(Status::kBadArgument) == KV_ERR_BAD_ARGUMENT);
+static_assert(code_of(Status::kOutOfRange) == KV_ERR_OUT_OF_RANGE);
+static_assert(code_of(Status::kLocalAccess) == KV_ERR_LOCAL_ACCESS);
+static_assert(code_of(Status::kUnsupported) == KV_ERR_UNSUPPORTED && code_of(Status::kBusy) == KV_ERR_BUSY);
+// From here on the codes follow each other as those of rdma.h do, which codes.cpp checks one by one.
+static_assert(int{KV_ERR_PEER_LOST} == int{RDMA_ERR_PEER_LOST} && int{KV_ERR_CLOSED} == int{RDMA_ERR_CLOSED});
+static_assert(int{KV_ERR_OTHER_HOST} == int{RDMA_ERR_OTHER_HOST} && int{KV_ERR_SYSTEM} == int{RDMA_ERR_SYSTEM});
+
+/// The sentences that are the store's own; the rest are those of rdma.h.
+const char* sentence_of(int code) noexcept {
+  switch (code) {
+    case KV_ERR_AGAIN: return "everything is in flight already: wait for something, then try again";
+    case KV_ERR_TIMED_OUT:
+      return "the deadline passed, and whether the change happened is not known: the server is slow, stopped or not "
+             "there; raise timeout_ms, or look at the server";
+    case KV_ERR_NOT_FOUND: return "no such key: nobody has put it, or it was deleted";
+    case KV_ERR_VERSION_MISMATCH:
+      return "the key has another version, which is returned: read it anew, and compare with that one";
+    case KV_ERR_BAD_KEY: return "the key is empty or longer than 1024 bytes: hash long names into a key";
+    case KV_ERR_TOO_LONG:
+      return "the value is longer than the server's limit: raise its max_value_bytes, or split the value";
+    case KV_ERR_BUFFER_TOO_SMALL: return "the buffer cannot hold the value: call again with the length returned";
+    case KV_ERR_STORE_FULL:
+      return "no memory of the store is free for this value: delete some, or raise the server's memory_bytes or "
+             "max_items";
+    case KV_ERR_BAD_ARGUMENT:
+      return "an argument can never work, such as a null pointer, a port beyond 65535 or a limit that is none: see the "
+             "detail";
+    case KV_ERR_OUT_OF_RANGE: return "an access was outside of its memory: report it, the store never asks for one";
+    case KV_ERR_UNSUPPORTED: return "this device or release does not have it: use another device";
+    case KV_ERR_BUSY:
+      return "another thread uses this client, or it is too late for this call: a client for each thread, options "
+             "before connecting, disconnect before connecting again";
+    case KV_ERR_FLUSHED: return "the connection failed before this was done: disconnect, then connect again";
+    case KV_ERR_CLOSED: return "there is no connection, or no server runs: connect or start first";
+    case KV_ERR_NO_MEMORY: return "memory could not be had: free some, lower the options, or raise ulimit -l";
+    default: return rdmaErrorString(code);
+  }
+}
+
+/// What failed last in this thread, as long as nobody has asked for its sentence.
+struct Failure {
+  Status status = Status::kOk;
+  const char* call = "";
+};
+Failure& last_failure() noexcept {
+  thread_local Failure failure;
+  return failure;
+}
+
+/// How many users, and where.
+Result<std::vector<uid_t>> users_of(const char* call, const uid_t* users, std::size_t count) {
+  if (users == nullptr && count != 0)
+    return fail(Status::kBadArgument, call, 0, "{}: allowed_uid_count is {}, and allowed_uids is null", call, count);
+  return std::vector<uid_t>(users, users + count);
+}
+
+Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_options_t& options) {
+  kv::ServerOptions out;
+  VERBENA_ASSIGN(out.transport, kv_transport(call, options.mode, options.device, options.gid_index));
+  out.address = or_empty(options.address);
+  VERBENA_ASSIGN(out.port, kv_port(call, options.port));
+  out.memory_bytes = options.memory_bytes;
+  out.require_hugepages = options.require_hugepages != 0;
+  out.workers = options.workers;
+  out.max_clients = options.max_clients;
+  out.depth = options.depth;
+  out.max_value_bytes = options.max_value_bytes;
+  out.lease_bytes = options.lease_bytes;
+  out.max_items = options.max_items;
+  out.grace = std::chrono::milliseconds{options.grace_ms};
+  out.spin = std::chrono::microseconds{options.spin_us};
+  out.pin_workers = options.pin_workers != 0;
+  VERBENA_ASSIGN(out.allowed_uids, users_of(call, options.allowed_uids, options.allowed_uid_count));
+  return out;
+}
+
+}  // namespace
+
+int tell(Status status, const char* call) noexcept {
+  if (status != Status::kOk) last_failure() = {status, call};
+  return code_of(status);
+}
+
+int tell(const Error& error) noexcept {
+  last_failure() = {};
+  return note(error);
+}
+
+Result<std::uint16_t> kv_port(const char* call, int port) noexcept {
+  if (port < 0 || port > 65535)
+    return fail(Status::kBadArgument, call, 0, "{}: port must be 0 to 65535; got {}", call, port);
+  return static_cast<std::uint16_t>(port);
+}
+
+Result<Transport> kv_transport(const char* call, conn_mode_t mode, const char* device, int gid_index) {
+  // A caller may pass any number for the mode.
+  const auto number = static_cast<unsigned>(mode);
+  if (number != CONN_MODE_CM && number != CONN_MODE_SOCKET)
+    return fail(Status::kBadArgument, call, 0, "{}: the mode must be CONN_MODE_CM or CONN_MODE_SOCKET; got {}", call,
+                number);
+  if (gid_index < -1 || gid_index > 255)
+    return fail(Status::kBadArgument, call, 0, "{}: gid_index must be 0 to 255, or -1 for the best; got {}", call,
+                gid_index);
+  Transport transport{.bootstrap = number == CONN_MODE_CM ? Bootstrap::kCm : Bootstrap::kSocket,
+                      .device = or_empty(device),
+                      .gid_index = {}};
+  if (gid_index >= 0) transport.gid_index = static_cast<std::uint32_t>(gid_index);
+  return transport;
+}
+
+Result<kv::ClientOptions> kv_client_options_of(const char* call, conn_mode_t mode, const kv_client_options_t& options) {
+  if (options.connect_timeout_ms == 0 || options.timeout_ms == 0)
+    return fail(Status::kBadArgument, call, 0,
+                "{}: connect_timeout_ms and timeout_ms must be at least 1: begin with kv_client_options_init", call);
+  kv::ClientOptions out;
+  VERBENA_ASSIGN(out.transport, kv_transport(call, mode, options.device, options.gid_index));
+  out.connect_timeout = std::chrono::milliseconds{options.connect_timeout_ms};
+  out.timeout = std::chrono::milliseconds{options.timeout_ms};
+  out.depth = options.depth;
+  out.buffer_bytes = options.buffer_bytes;
+  out.spin = std::chrono::microseconds{options.spin_us};
+  VERBENA_ASSIGN(out.allowed_uids, users_of(call, options.allowed_uids, options.allowed_uid_count));
+  return out;
+}
+
+}  // namespace verbena::c
+
+using namespace verbena::c;
+using verbena::Result;
+using verbena::Status;
+
+const char* kv_error_string(int code) { return sentence_of(code); }
+
+const char* kv_error_detail(void) {
+  const Failure failure = std::exchange(last_failure(), {});
+  if (failure.status != Status::kOk)
+    note(verbena::format_error(failure.status, failure.call, 0, "{}: {}", failure.call,
+                               sentence_of(code_of(failure.status))));
+  return rdmaErrorDetail();
+}
+
+int kv_client_options_init(kv_client_options_t* options) {
+  if (options == nullptr) return tell(Status::kBadArgument, "kv_client_options_init");
+  const verbena::kv::ClientOptions defaults;
+  *options = {.device = nullptr,
+              .gid_index = -1,
+              .connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count()),
+              .timeout_ms = static_cast<unsigned>(defaults.timeout.count()),
+              .depth = defaults.depth,
+              .buffer_bytes = defaults.buffer_bytes,
+              .spin_us = static_cast<unsigned>(defaults.spin.count()),
+              .allowed_uids = nullptr,
+              .allowed_uid_count = 0};
+  return KV_OK;
+}
+
+int kv_server_options_init(kv_server_options_t* options) {
+  if (options == nullptr) return tell(Status::kBadArgument, "kv_server_options_init");
+  const verbena::kv::ServerOptions defaults;
+  *options = {.mode = CONN_MODE_CM,
+              .device = nullptr,
+              .gid_index = -1,
+              .address = nullptr,
+              .port = defaults.port,
+              .memory_bytes = defaults.memory_bytes,
+              .require_hugepages = defaults.require_hugepages ? 1 : 0,
+              .workers = defaults.workers,
+              .max_clients = defaults.max_clients,
+              .depth = defaults.depth,
+              .max_value_bytes = defaults.max_value_bytes,
+              .lease_bytes = defaults.lease_bytes,
+              .max_items = defaults.max_items,
+              .grace_ms = static_cast<unsigned>(defaults.grace.count()),
+              .spin_us = static_cast<unsigned>(defaults.spin.count()),
+              .pin_workers = defaults.pin_workers ? 1 : 0,
+              .allowed_uids = nullptr,
+              .allowed_uid_count = 0};
+  return KV_OK;
+}
+
+kv_server_t* kv_server_create(const kv_server_options_t* options) {
+  kv_server_t* made = nullptr;
+  (void)told("kv_server_create", [&]() -> Result<void> {
+    auto server = std::make_unique<verbena_kv_server>();
+    if (options != nullptr) {
+      VERBENA_ASSIGN(server->options, server_options_of("kv_server_create", *options));
+    }
+    made = server.release();
+    return {};
+  });
+  return made;
+}
+
+int kv_server_start(kv_server_t* server) {
+  if (server == nullptr) return tell(Status::kBadArgument, "kv_server_start");
+  if (server->server) return tell(Status::kBusy, "kv_server_start");
+  return told("kv_server_start", [&]() -> Result<void> {
+    VERBENA_ASSIGN(server->server, verbena::kv::Server::start(server->options));
+    return {};
+  });
+}
+
+int kv_server_port(const kv_server_t* server) {
+  if (server == nullptr) return tell(Status::kBadArgument, "kv_server_port");
+  return server->server ? server->server->port() : tell(Status::kClosed, "kv_server_port");
+}
+
+int kv_server_stop(kv_server_t* server) {
+  if (server == nullptr) return tell(Status::kBadArgument, "kv_server_stop");
+  server->server.reset();
+  return KV_OK;
+}
+
+void kv_server_destroy(kv_server_t* server) { delete server; }

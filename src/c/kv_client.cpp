@@ -1,0 +1,441 @@
+// Clients of verbena/kv.h: calls, batches, and those on C strings.
+#include "c/kv.hpp"
+
+#include "base/error.hpp"
+#include "c/codes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace verbena::c {
+namespace {
+
+/// The one thread that uses a client.
+class Use {
+ public:
+  explicit Use(verbena_kv_client& client) noexcept
+      : client_(client), is_ours_(!client.is_busy.exchange(true, std::memory_order_acquire)) {}
+  ~Use() {
+    if (is_ours_) client_.is_busy.store(false, std::memory_order_release);
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  [[nodiscard]] explicit operator bool() const noexcept { return is_ours_; }
+
+ private:
+  verbena_kv_client& client_;
+  const bool is_ours_;
+};
+
+/// A status of an operation: of a connection that is dead, with the sentence that says why.
+int tell_of(const kv::Client& client, Status status, const char* call) noexcept {
+  if (damage_of(status) != Damage::kConnection && status != Status::kTimedOut) return tell(status, call);
+  const Error error = client.connection_error();
+  return error.status() == status ? tell(error) : tell(status, call);
+}
+
+/// What `body` makes of the client itself, as a code.
+template <class Body>
+int on_handle(kv_client_t* client, const char* call, Body&& body) noexcept {
+  if (client == nullptr) return tell(Status::kBadArgument, call);
+  const Use use(*client);
+  return use ? body(*client) : tell(Status::kBusy, call);
+}
+
+/// What `body` makes of the connection, as a code.
+template <class Body>
+int on_connection(kv_client_t* client, const char* call, Body&& body) noexcept {
+  return on_handle(client, call, [&](kv_client_t& of) {
+    if (!of.client) return tell(Status::kClosed, call);
+    return body(*of.client);
+  });
+}
+
+[[nodiscard]] bool is_null(const void* data, std::size_t length) noexcept { return data == nullptr && length != 0; }
+
+/// Carries out `count` operations, as many at the same time as go. `start(i)` starts one that `take(i, outcome)` gets
+/// the end of; `block(i)` is the same one as a blocking call, for those that cannot be started.
+template <class Start, class Block, class Take>
+void pipeline(kv::Client& client, std::size_t count, Start&& start, Block&& block, Take&& take) noexcept {
+  std::array<kv::Completion, 32> ended;
+  const auto collect = [&] {
+    // Bounded: what is older than the client's deadline completes.
+    const std::size_t got = client.wait(ended, Deadline::never());
+    for (const kv::Completion& end : std::span(ended).first(got))
+      take(static_cast<std::size_t>(end.cookie), end.outcome);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    Status status = start(i);
+    while (status == Status::kAgain && client.in_flight() != 0) {
+      collect();
+      status = start(i);
+    }
+    if (status == Status::kOk) continue;
+    while (client.in_flight() != 0) collect();  // Else the blocking call might find no place.
+    take(i, status == Status::kAgain || status == Status::kBadArgument ? block(i) : kv::Outcome{.status = status});
+  }
+  while (client.in_flight() != 0) collect();
+}
+
+/// The first code of a batch that is not KV_OK, remembered as the failure.
+template <class Item>
+int verdict(const kv::Client& client, std::span<const Item> items, const char* call) noexcept {
+  const auto first = std::ranges::find_if(items, [](const Item& item) { return item.code != KV_OK; });
+  if (first == items.end()) return KV_OK;
+  const int code = first->code;
+  const Error error = client.connection_error();
+  if (code_of(error.status()) == code) return tell(error);
+  return tell(format_error(static_cast<Status>(-1 - code), call, 0, "{}: item {}: {}", call, first - items.begin(),
+                           kv_error_string(code)));
+}
+
+int get_items(kv::Client& client, std::span<kv_get_item_t> items, const char* call) noexcept {
+  const auto out_of = [](const kv_get_item_t& item) { return std::span(static_cast<std::byte*>(item.buf), item.len); };
+  pipeline(
+      client, items.size(),
+      [&](std::size_t i) {
+        const kv_get_item_t& item = items[i];
+        return client.start_get(bytes_at(item.key, item.klen), out_of(item), i);
+      },
+      [&](std::size_t i) { return client.get(bytes_at(items[i].key, items[i].klen), out_of(items[i])); },
+      [&](std::size_t i, const kv::Outcome& outcome) {
+        kv_get_item_t& item = items[i];
+        item.code = code_of(outcome.status);
+        if (outcome.status == Status::kOk) item.version = outcome.version;
+        if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) item.len = outcome.length;
+      });
+  return verdict<kv_get_item_t>(client, items, call);
+}
+
+int put_items(kv::Client& client, std::span<kv_put_item_t> items, const char* call) noexcept {
+  const auto put = [&](std::size_t i) {
+    return client.put(bytes_at(items[i].key, items[i].klen), bytes_at(items[i].value, items[i].vlen));
+  };
+  const auto take = [&](std::size_t i, const kv::Outcome& outcome) {
+    items[i].code = code_of(outcome.status);
+    if (outcome.status == Status::kOk) items[i].version = outcome.version;
+  };
+  pipeline(
+      client, items.size(),
+      [&](std::size_t i) {
+        const kv_put_item_t& item = items[i];
+        return client.start_put(bytes_at(item.key, item.klen), bytes_at(item.value, item.vlen), i);
+      },
+      put, take);
+  // These found memory that still rests, which the blocking call waits for.
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (items[i].code == KV_ERR_AGAIN) take(i, put(i));
+  return verdict<kv_put_item_t>(client, items, call);
+}
+
+[[nodiscard]] bool is_null(const kv_get_item_t& item) noexcept {
+  return is_null(item.key, item.klen) || is_null(item.buf, item.len);
+}
+[[nodiscard]] bool is_null(const kv_put_item_t& item) noexcept {
+  return is_null(item.key, item.klen) || is_null(item.value, item.vlen);
+}
+
+/// A batch whose pointers have been looked at, so that it is all or nothing as far as these go.
+template <class Item, class Body>
+int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call, Body&& body) noexcept {
+  if (is_null(items, count)) return tell(Status::kBadArgument, call);
+  const std::span all(items, count);
+  const auto bad = std::ranges::find_if(all, [](const Item& item) { return is_null(item); });
+  if (bad != all.end())
+    return tell(format_error(Status::kBadArgument, call, 0, "{}: item {} has a null pointer with a length", call,
+                             bad - all.begin()));
+  return on_connection(client, call, [&](kv::Client& of) { return body(of, all, call); });
+}
+
+/// As many items of the array forms as one batch takes.
+constexpr std::size_t kItemsAtOnce = 64;
+
+/// Runs `body` over the indices below `count`, some at a time; the first code that is not KV_OK.
+template <class Body>
+int in_batches(std::size_t count, Body&& body) noexcept {
+  int first = KV_OK;
+  for (std::size_t done = 0; done < count; done += kItemsAtOnce) {
+    const int code = body(done, std::min(kItemsAtOnce, count - done));
+    if (first == KV_OK) first = code;
+  }
+  return first;
+}
+
+/// "host", "host:port", "[address]:port" or "address" with colons of its own.
+Result<std::pair<std::string, std::uint16_t>> split_server(std::string_view server) {
+  std::string_view host = server;
+  std::string_view port;
+  const std::size_t colon = server.rfind(':');
+  if (server.starts_with('[')) {
+    const std::size_t end = server.find(']');
+    const bool is_whole = end != std::string_view::npos;
+    host = is_whole ? server.substr(1, end - 1) : server;
+    if (is_whole && end + 1 < server.size() && server[end + 1] == ':') port = server.substr(end + 2);
+    if (!is_whole || (port.empty() && end + 1 != server.size()))
+      return fail(Status::kBadArgument, "kv_open", 0, "kv_open: \"{}\" is no [address] or [address]:port", server);
+  } else if (colon != std::string_view::npos && server.find(':') == colon) {
+    host = server.substr(0, colon);
+    port = server.substr(colon + 1);
+    if (port.empty()) return fail(Status::kBadArgument, "kv_open", 0, "kv_open: \"{}\" lacks its port", server);
+  }
+  std::uint16_t number = KV_DEFAULT_PORT;
+  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (!port.empty() && (parsed.ec != std::errc{} || parsed.ptr != port.data() + port.size()))
+    return fail(Status::kBadArgument, "kv_open", 0, "kv_open: the port of \"{}\" must be 0 to 65535", server);
+  return std::pair{std::string(host), number};
+}
+
+/// A value that grows each time it is looked at is given up after so many.
+constexpr int kMaxGrowths = 16;
+
+/// The value with a zero behind it, from malloc.
+kv::Outcome get_string(kv::Client& client, kv::Key key, char*& value) noexcept {
+  std::array<std::byte, kv::kEagerBytes> small;
+  kv::Outcome outcome = client.get(key, small);
+  char* text = nullptr;
+  for (int i = 0; outcome.status == Status::kBufferTooSmall && i < kMaxGrowths; ++i) {
+    std::free(text);
+    text = static_cast<char*>(std::malloc(outcome.length + 1));
+    if (text == nullptr) return {.status = Status::kNoMemory};
+    outcome = client.get(key, std::as_writable_bytes(std::span(text, outcome.length)));
+  }
+  if (outcome.status != Status::kOk) {
+    std::free(text);
+    return outcome;
+  }
+  if (text == nullptr) {
+    text = static_cast<char*>(std::malloc(outcome.length + 1));
+    if (text == nullptr) return {.status = Status::kNoMemory};
+    std::copy_n(reinterpret_cast<const char*>(small.data()), outcome.length, text);
+  }
+  text[outcome.length] = '\0';
+  value = text;
+  return outcome;
+}
+
+std::span<const std::byte> bytes_of(const char* text) noexcept { return bytes_at(text, std::string_view(text).size()); }
+
+}  // namespace
+
+Result<void> connect_kv(verbena_kv_client& client, const char* call, const char* address, int port) {
+  if (client.client)
+    return std::unexpected(
+        format_error(Status::kBusy, call, 0, "{}: connected already: kv_client_disconnect first", call));
+  client.options.address = or_empty(address);
+  VERBENA_ASSIGN(client.options.port, kv_port(call, port));
+  VERBENA_ASSIGN(client.client, kv::Client::connect(client.options));
+  return {};
+}
+
+}  // namespace verbena::c
+
+using namespace verbena::c;
+using verbena::Result;
+using verbena::Status;
+using verbena::kv::Client;
+using verbena::kv::Outcome;
+
+kv_client_t* kv_client_create(conn_mode_t mode) {
+  kv_client_t* made = nullptr;
+  (void)told("kv_client_create", [&]() -> Result<void> {
+    VERBENA_ASSIGN(const verbena::Transport transport, kv_transport("kv_client_create", mode, nullptr, -1));
+    made = new verbena_kv_client(transport.bootstrap);
+    return {};
+  });
+  return made;
+}
+
+int kv_client_set_options(kv_client_t* client, const kv_client_options_t* options) {
+  constexpr const char* kCall = "kv_client_set_options";
+  if (options == nullptr) return tell(Status::kBadArgument, kCall);
+  return on_handle(client, kCall, [&](kv_client_t& of) {
+    if (of.client) return tell(Status::kBusy, kCall);
+    const bool is_cm = of.options.transport.bootstrap == verbena::Bootstrap::kCm;
+    return told(kCall, [&]() -> Result<void> {
+      VERBENA_ASSIGN(of.options, kv_client_options_of(kCall, is_cm ? CONN_MODE_CM : CONN_MODE_SOCKET, *options));
+      return {};
+    });
+  });
+}
+
+int kv_client_connect(kv_client_t* client, const char* ip, int port) {
+  constexpr const char* kCall = "kv_client_connect";
+  return on_handle(client, kCall,
+                   [&](kv_client_t& of) { return told(kCall, [&] { return connect_kv(of, kCall, ip, port); }); });
+}
+
+int kv_client_connect_socket(kv_client_t* client, const char* ip, int port, const char* device) {
+  constexpr const char* kCall = "kv_client_connect_socket";
+  return on_handle(client, kCall, [&](kv_client_t& of) {
+    return told(kCall, [&]() -> Result<void> {
+      if (of.options.transport.bootstrap != verbena::Bootstrap::kSocket)
+        return verbena::fail(Status::kBadArgument, kCall, 0, "{}: the client was created with CONN_MODE_CM", kCall);
+      const std::string before = of.options.transport.device;
+      if (device != nullptr) of.options.transport.device = device;
+      Result<void> connected = connect_kv(of, kCall, ip, port);
+      of.options.transport.device = before;
+      return connected;
+    });
+  });
+}
+
+int kv_client_disconnect(kv_client_t* client) {
+  return on_handle(client, "kv_client_disconnect", [](kv_client_t& of) {
+    of.client.reset();
+    return KV_OK;
+  });
+}
+
+void kv_client_destroy(kv_client_t* client) { delete client; }
+
+int kv_client_put(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen) {
+  constexpr const char* kCall = "kv_client_put";
+  if (is_null(key, klen) || is_null(value, vlen)) return tell(Status::kBadArgument, kCall);
+  return on_connection(client, kCall, [&](Client& of) {
+    return tell_of(of, of.put(bytes_at(key, klen), bytes_at(value, vlen)).status, kCall);
+  });
+}
+
+int kv_client_get_version(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len,
+                          uint64_t* version) {
+  constexpr const char* kCall = "kv_client_get";
+  if (is_null(key, klen) || len == nullptr || is_null(buf, *len)) return tell(Status::kBadArgument, kCall);
+  return on_connection(client, kCall, [&](Client& of) {
+    const Outcome outcome = of.get(bytes_at(key, klen), std::span(static_cast<std::byte*>(buf), *len));
+    const bool is_here = outcome.status == Status::kOk;
+    if (is_here || outcome.status == Status::kBufferTooSmall) *len = outcome.length;
+    if (is_here && version != nullptr) *version = outcome.version;
+    return tell_of(of, outcome.status, kCall);
+  });
+}
+
+int kv_client_get(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len) {
+  return kv_client_get_version(client, key, klen, buf, len, nullptr);
+}
+
+int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value, size_t vlen,
+                  uint64_t* version) {
+  constexpr const char* kCall = "kv_client_cas";
+  if (is_null(key, klen) || is_null(value, vlen)) return tell(Status::kBadArgument, kCall);
+  return on_connection(client, kCall, [&](Client& of) {
+    const Outcome outcome = of.cas(bytes_at(key, klen), expected, bytes_at(value, vlen));
+    const bool is_known = outcome.status == Status::kOk || outcome.status == Status::kVersionMismatch ||
+                          outcome.status == Status::kNotFound;
+    if (is_known && version != nullptr) *version = outcome.version;
+    return tell_of(of, outcome.status, kCall);
+  });
+}
+
+int kv_client_delete(kv_client_t* client, const void* key, size_t klen) {
+  constexpr const char* kCall = "kv_client_delete";
+  if (is_null(key, klen)) return tell(Status::kBadArgument, kCall);
+  return on_connection(client, kCall,
+                       [&](Client& of) { return tell_of(of, of.erase(bytes_at(key, klen)).status, kCall); });
+}
+
+void* kv_client_allocate(kv_client_t* client, size_t bytes) {
+  constexpr const char* kCall = "kv_client_allocate";
+  void* memory = nullptr;
+  (void)on_connection(client, kCall, [&](Client& of) {
+    memory = of.allocate(bytes).data();
+    return memory != nullptr ? KV_OK : tell(bytes == 0 ? Status::kBadArgument : Status::kLimit, kCall);
+  });
+  return memory;
+}
+
+// --- batches
+
+int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count) {
+  return on_items(client, items, count, "kv_client_get_items", get_items);
+}
+
+int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count) {
+  return on_items(client, items, count, "kv_client_put_items", put_items);
+}
+
+int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
+                        size_t* vlens, size_t count) {
+  const bool is_missing = keys == nullptr || klens == nullptr || values == nullptr || vlens == nullptr;
+  if (is_missing && count != 0) return tell(Status::kBadArgument, "kv_client_batch_get");
+  return in_batches(count, [&](std::size_t from, std::size_t many) {
+    std::array<kv_get_item_t, kItemsAtOnce> items;
+    for (std::size_t i = 0; i < many; ++i)
+      items[i] = {.key = keys[from + i],
+                  .klen = klens[from + i],
+                  .buf = values[from + i],
+                  .len = vlens[from + i],
+                  .version = 0,
+                  .code = KV_ERR_BAD_ARGUMENT};
+    const int code = on_items(client, items.data(), many, "kv_client_batch_get", get_items);
+    for (std::size_t i = 0; i < many; ++i) {
+      const bool has_length = items[i].code == KV_OK || items[i].code == KV_ERR_BUFFER_TOO_SMALL;
+      vlens[from + i] = has_length ? items[i].len : SIZE_MAX;
+    }
+    return code;
+  });
+}
+
+int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
+                        const size_t* vlens, size_t count) {
+  const bool is_missing = keys == nullptr || klens == nullptr || values == nullptr || vlens == nullptr;
+  if (is_missing && count != 0) return tell(Status::kBadArgument, "kv_client_batch_put");
+  return in_batches(count, [&](std::size_t from, std::size_t many) {
+    std::array<kv_put_item_t, kItemsAtOnce> items;
+    for (std::size_t i = 0; i < many; ++i)
+      items[i] = {.key = keys[from + i],
+                  .klen = klens[from + i],
+                  .value = values[from + i],
+                  .vlen = vlens[from + i],
+                  .version = 0,
+                  .code = KV_ERR_BAD_ARGUMENT};
+    return on_items(client, items.data(), many, "kv_client_batch_put", put_items);
+  });
+}
+
+// --- C strings
+
+int kv_open_with(const char* server, conn_mode_t mode, const kv_client_options_t* options, void** handle) {
+  constexpr const char* kCall = "kv_open";
+  if (handle == nullptr) return tell(Status::kBadArgument, kCall);
+  *handle = nullptr;
+  return told(kCall, [&]() -> Result<void> {
+    VERBENA_ASSIGN(const auto target, split_server(or_empty(server)));
+    kv_client_options_t defaults;
+    (void)kv_client_options_init(&defaults);
+    auto client = std::make_unique<verbena_kv_client>(verbena::Bootstrap::kCm);
+    VERBENA_ASSIGN(client->options, kv_client_options_of(kCall, mode, options != nullptr ? *options : defaults));
+    VERBENA_TRY(connect_kv(*client, kCall, target.first.c_str(), target.second));
+    *handle = client.release();
+    return {};
+  });
+}
+
+int kv_open(const char* server, void** handle) { return kv_open_with(server, CONN_MODE_CM, nullptr, handle); }
+
+int kv_set(void* handle, const char* key, const char* value) {
+  constexpr const char* kCall = "kv_set";
+  if (key == nullptr || value == nullptr) return tell(Status::kBadArgument, kCall);
+  return on_connection(static_cast<kv_client_t*>(handle), kCall,
+                       [&](Client& of) { return tell_of(of, of.put(bytes_of(key), bytes_of(value)).status, kCall); });
+}
+
+int kv_get(void* handle, const char* key, char** value) {
+  constexpr const char* kCall = "kv_get";
+  if (value != nullptr) *value = nullptr;
+  if (key == nullptr || value == nullptr) return tell(Status::kBadArgument, kCall);
+  return on_connection(static_cast<kv_client_t*>(handle), kCall,
+                       [&](Client& of) { return tell_of(of, get_string(of, bytes_of(key), *value).status, kCall); });
+}
+
+void kv_release(char* value) { std::free(value); }
+
+int kv_close(void* handle) {
+  kv_client_destroy(static_cast<kv_client_t*>(handle));
+  return KV_OK;
+}
