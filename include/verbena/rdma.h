@@ -143,10 +143,10 @@ typedef enum RdmaError {
 } RdmaError;
 
 /* Cause and fix of a code, in static storage. */
-const char *rdmaErrorString(int code);
+const char* rdmaErrorString(int code);
 /* The sentence of the last call that failed in this thread, which names what it failed on; "" before any did. Good
  * until the next call that fails in this thread. */
-const char *rdmaErrorDetail(void);
+const char* rdmaErrorDetail(void);
 
 /* A server. Made by rdmaServer, freed by rdmaServerRelease. */
 typedef struct verbena_RdmaListener RdmaListener;
@@ -167,14 +167,14 @@ typedef enum RdmaRecvMode {
 
 /* Options of a listener and its connections, or of one client connection. rdmaOptionsInit sets the defaults. */
 typedef struct RdmaOptions {
-  const char *device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
+  const char* device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   RdmaBootstrap bootstrap;     /* Both ends the same. Default RDMA_BOOTSTRAP_CM. */
   unsigned connect_timeout_ms; /* Of rdmaConnect. Default 5000. */
   unsigned timeout_ms;         /* Default deadline of each call. Default 5000. */
   unsigned max_connections;    /* Of a listener. 1 to 1024, default 64. */
   RdmaRecvMode recv_mode;      /* Of a listener's connections. Default RDMA_RECV_DISCARD; a client's always queue. */
-  void *window;                /* Memory of the caller's own as default window, for all connections of a listener the
+  void* window;                /* Memory of the caller's own as default window, for all connections of a listener the
                                   same; window_bytes of it, a multiple of 64; it stays until they are closed. Null, the
                                   default: allocated, one for each connection. */
   size_t window_bytes;      /* Memory of this side that the peer of a connection reads, writes and changes by atomics:
@@ -185,7 +185,7 @@ typedef struct RdmaOptions {
                                with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
 } RdmaOptions;
 /* Sets all of `options` to the defaults. Call it first: fields may be added. */
-void rdmaOptionsInit(RdmaOptions *options);
+void rdmaOptionsInit(RdmaOptions* options);
 
 /* What kind of thing arrived. */
 typedef enum RdmaMessageKind {
@@ -197,7 +197,7 @@ typedef struct RdmaMessage {
   RdmaMessageKind kind; /* Sent, or written. */
   int has_imm;          /* 1 when the sender gave a number with it; else 0. */
   uint32_t imm;         /* That number, or 0. */
-  void *data;    /* RDMA_MESSAGE: the bytes, the callback's until it returns; in rdmaConnRecv the caller's buffer.
+  void* data;    /* RDMA_MESSAGE: the bytes, the callback's until it returns; in rdmaConnRecv the caller's buffer.
                     RDMA_WRITTEN: the place in the default window. */
   size_t length; /* Bytes, at `data`. */
 } RdmaMessage;
@@ -213,7 +213,7 @@ typedef enum RdmaAccess {
 
 /* Registered memory of this side. The library's: valid until it is deregistered, or its owner ends. */
 typedef struct RdmaMemory {
-  void *addr;         /* Of its first byte. */
+  void* addr;         /* Of its first byte. */
   size_t length;      /* Bytes. */
   uint32_t lkey;      /* For calls of this side. */
   uint32_t rkey;      /* For calls of the peer. */
@@ -241,98 +241,98 @@ typedef struct RdmaCompletion {
 
 /* Callbacks, called by the thread that drives the connection (see above). `data`: data_len bytes, the callback's until
  * it returns. */
-typedef void (*RdmaAcceptCallbackFunc)(RdmaConn *conn);
-typedef void (*RdmaRecvCallbackFunc)(RdmaConn *conn, void *data, size_t data_len);
-typedef void (*RdmaConnectedCallbackFunc)(RdmaConn *conn);
-typedef void (*RdmaDisconnectCallbackFunc)(RdmaConn *conn);
-typedef void (*RdmaWriteCallbackFunc)(RdmaConn *conn);
-typedef void (*RdmaReadCallbackFunc)(RdmaConn *conn);
+typedef void (*RdmaAcceptCallbackFunc)(RdmaConn* conn);
+typedef void (*RdmaRecvCallbackFunc)(RdmaConn* conn, void* data, size_t data_len);
+typedef void (*RdmaConnectedCallbackFunc)(RdmaConn* conn);
+typedef void (*RdmaDisconnectCallbackFunc)(RdmaConn* conn);
+typedef void (*RdmaWriteCallbackFunc)(RdmaConn* conn);
+typedef void (*RdmaReadCallbackFunc)(RdmaConn* conn);
 /* The same with a pointer of the user's own, as it was given with the function. */
-typedef void (*RdmaConnFunc)(RdmaConn *conn, void *user);
-typedef void (*RdmaMessageFunc)(RdmaConn *conn, const RdmaMessage *message, void *user);
-typedef void (*RdmaDisconnectFunc)(RdmaConn *conn, int code, void *user); /* `code`: why. */
-typedef void (*RdmaCompletionFunc)(RdmaConn *conn, const RdmaCompletion *completion, void *user);
+typedef void (*RdmaConnFunc)(RdmaConn* conn, void* user);
+typedef void (*RdmaMessageFunc)(RdmaConn* conn, const RdmaMessage* message, void* user);
+typedef void (*RdmaDisconnectFunc)(RdmaConn* conn, int code, void* user); /* `code`: why. */
+typedef void (*RdmaCompletionFunc)(RdmaConn* conn, const RdmaCompletion* completion, void* user);
 
 /* --- servers. Any thread, one at a time for one listener. -------------------------------------------------------- */
 
 /* Makes a listener; nothing is opened yet. `ip`: address or name to listen on; null or "": this host. Port 0 takes any
  * free one, which rdmaServerPort tells once started. RDMA_ERR_BAD_ARGUMENT, RDMA_ERR_NO_MEMORY. */
-int rdmaServer(RdmaListener **listener, const char *ip, int port);
+int rdmaServer(RdmaListener** listener, const char* ip, int port);
 /* Before start, as the callbacks: RDMA_ERR_BUSY afterwards. */
-int rdmaServerSetOptions(RdmaListener *listener, const RdmaOptions *options);
+int rdmaServerSetOptions(RdmaListener* listener, const RdmaOptions* options);
 /* Called for each new connection, before anything of it is received: the place to set callbacks on it. */
-int rdmaServerSetAcceptCallback(RdmaListener *listener, RdmaAcceptCallbackFunc func);
-int rdmaServerOnAccept(RdmaListener *listener, RdmaConnFunc func, void *user);
+int rdmaServerSetAcceptCallback(RdmaListener* listener, RdmaAcceptCallbackFunc func);
+int rdmaServerOnAccept(RdmaListener* listener, RdmaConnFunc func, void* user);
 /* What every new connection starts with. */
-int rdmaServerOnMessage(RdmaListener *listener, RdmaMessageFunc func, void *user);
-int rdmaServerOnDisconnect(RdmaListener *listener, RdmaDisconnectFunc func, void *user);
+int rdmaServerOnMessage(RdmaListener* listener, RdmaMessageFunc func, void* user);
+int rdmaServerOnDisconnect(RdmaListener* listener, RdmaDisconnectFunc func, void* user);
 /* Returns once clients can connect. Errors: those of the NIC and the address, RDMA_ERR_BUSY (it runs). */
-int rdmaServerStart(RdmaListener *listener);
+int rdmaServerStart(RdmaListener* listener);
 /* The port, or a negative code before start. */
-int rdmaServerPort(const RdmaListener *listener);
+int rdmaServerPort(const RdmaListener* listener);
 /* Waits, for ever if need be, until some other thread has stopped the listener. */
-int rdmaServerWait(RdmaListener *listener);
+int rdmaServerWait(RdmaListener* listener);
 /* Ends all connections and the thread; calls under way in other threads return RDMA_ERR_CLOSED. RDMA_OK also when it
  * does not run; RDMA_ERR_BUSY from one of its callbacks. It can be started again. */
-int rdmaServerStop(RdmaListener *listener);
+int rdmaServerStop(RdmaListener* listener);
 /* Stops it, and frees it. null is fine. Not from its callbacks. */
-void rdmaServerRelease(RdmaListener *listener);
+void rdmaServerRelease(RdmaListener* listener);
 
 /* --- connections ------------------------------------------------------------------------------------------------- */
 
 /* A client's connection, not connected. null without memory. */
-RdmaConn *rdmaConn(void);
+RdmaConn* rdmaConn(void);
 /* Before rdmaConnect: RDMA_ERR_BUSY afterwards. */
-int rdmaConnSetOptions(RdmaConn *conn, const RdmaOptions *options);
+int rdmaConnSetOptions(RdmaConn* conn, const RdmaOptions* options);
 /* Callbacks: before rdmaConnect, or in an accept callback; RDMA_ERR_BUSY elsewhere. func null takes it away. The two
  * forms of one callback replace each other. With a receive callback nothing is left for rdmaConnRecv. */
-int rdmaConnSetRecvCallback(RdmaConn *conn, RdmaRecvCallbackFunc func);
-int rdmaConnSetConnectedCallback(RdmaConn *conn, RdmaConnectedCallbackFunc func);
-int rdmaConnSetDisconnectCallback(RdmaConn *conn, RdmaDisconnectCallbackFunc func);
+int rdmaConnSetRecvCallback(RdmaConn* conn, RdmaRecvCallbackFunc func);
+int rdmaConnSetConnectedCallback(RdmaConn* conn, RdmaConnectedCallbackFunc func);
+int rdmaConnSetDisconnectCallback(RdmaConn* conn, RdmaDisconnectCallbackFunc func);
 /* Called for each write, each read, that was started without waiting (rdmaStart..., rdmaPA...Signaled). */
-int rdmaConnSetWriteCallback(RdmaConn *conn, RdmaWriteCallbackFunc func);
-int rdmaConnSetReadCallback(RdmaConn *conn, RdmaReadCallbackFunc func);
-int rdmaConnOnConnect(RdmaConn *conn, RdmaConnFunc func, void *user);
-int rdmaConnOnMessage(RdmaConn *conn, RdmaMessageFunc func, void *user);
-int rdmaConnOnDisconnect(RdmaConn *conn, RdmaDisconnectFunc func, void *user);
-int rdmaConnOnWrite(RdmaConn *conn, RdmaCompletionFunc func, void *user);
-int rdmaConnOnRead(RdmaConn *conn, RdmaCompletionFunc func, void *user);
+int rdmaConnSetWriteCallback(RdmaConn* conn, RdmaWriteCallbackFunc func);
+int rdmaConnSetReadCallback(RdmaConn* conn, RdmaReadCallbackFunc func);
+int rdmaConnOnConnect(RdmaConn* conn, RdmaConnFunc func, void* user);
+int rdmaConnOnMessage(RdmaConn* conn, RdmaMessageFunc func, void* user);
+int rdmaConnOnDisconnect(RdmaConn* conn, RdmaDisconnectFunc func, void* user);
+int rdmaConnOnWrite(RdmaConn* conn, RdmaCompletionFunc func, void* user);
+int rdmaConnOnRead(RdmaConn* conn, RdmaCompletionFunc func, void* user);
 /* Connects within connect_timeout_ms. Once it has failed it may be tried again; once it has succeeded, not. Errors:
  * RDMA_ERR_NOT_FOUND (the name), RDMA_ERR_CONNECTION_REFUSED, RDMA_ERR_REJECTED and others with the server's text in
  * rdmaErrorDetail, RDMA_ERR_TIMED_OUT (a port that does not answer), RDMA_ERR_BUSY (connected before). */
-int rdmaConnect(RdmaConn *conn, const char *ip, int port);
+int rdmaConnect(RdmaConn* conn, const char* ip, int port);
 /* An accepted connection is the listener's, and freed when its disconnect callback has returned; use it in callbacks
  * only. After this call, in the accept callback, it is the caller's: valid until rdmaConnClose, whatever happens. */
-int rdmaConnKeep(RdmaConn *conn);
+int rdmaConnKeep(RdmaConn* conn);
 /* Tells the peer, ends what is under way, and frees the connection. What was accepted by rdmaConnSend has arrived when
  * the peer answers, for which this waits 200 ms at most. In a callback it returns at once, and the connection goes when
  * the callback has returned. No other call of the connection may be under way or follow. null is fine. */
-void rdmaConnClose(RdmaConn *conn);
+void rdmaConnClose(RdmaConn* conn);
 /* Ends the threads of all client connections of this process, and those connections with RDMA_ERR_CLOSED; their handles
  * are still to be closed. No call of a client's connection may be under way. */
 void rdmaRuntimeStop(void);
 
 /* Default deadline of the calls that follow. */
-int rdmaConnSetTimeout(RdmaConn *conn, unsigned timeout_ms);
+int rdmaConnSetTimeout(RdmaConn* conn, unsigned timeout_ms);
 /* Code of the last call on this connection that failed, or why it is dead. */
-int rdmaConnError(const RdmaConn *conn);
+int rdmaConnError(const RdmaConn* conn);
 /* 1 while calls can work, 0 before rdmaConnect and once it is dead. */
-int rdmaConnIsConnected(const RdmaConn *conn);
+int rdmaConnIsConnected(const RdmaConn* conn);
 /* Messages that nobody wanted (RDMA_RECV_DISCARD without a callback). */
-uint64_t rdmaConnDiscarded(const RdmaConn *conn);
+uint64_t rdmaConnDiscarded(const RdmaConn* conn);
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
 
 /* Sends a message of 1 byte to any length, in order with all that this connection sends. Any memory; free when it
  * returns. Returns data_len once the NIC has or will get all of it within the peer's room; 0 on failure. Past the
  * deadline the message will not arrive, and the connection goes on. */
-size_t rdmaConnSend(RdmaConn *conn, const void *data, size_t data_len);
-size_t rdmaConnSendWithImm(RdmaConn *conn, uint32_t imm_data, const void *data, size_t data_len);
+size_t rdmaConnSend(RdmaConn* conn, const void* data, size_t data_len);
+size_t rdmaConnSendWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, size_t data_len);
 /* Takes the next message into `buffer`. `message`, unless null, is filled in. timeout_ms below 0: the connection's
  * default; 0: what is there already. RDMA_ERR_TIMED_OUT (nothing is lost), RDMA_ERR_BUFFER_TOO_SMALL (the message waits
  * on, and message->length tells what it needs), RDMA_ERR_UNSUPPORTED (a receive callback takes the messages, or the
  * listener discards them); once the connection is dead, what arrived before is still returned, then the code. */
-int rdmaConnRecv(RdmaConn *conn, void *buffer, size_t buffer_len, RdmaMessage *message, int timeout_ms);
+int rdmaConnRecv(RdmaConn* conn, void* buffer, size_t buffer_len, RdmaMessage* message, int timeout_ms);
 
 /* --- the peer's default window ----------------------------------------------------------------------------------- */
 
@@ -340,22 +340,22 @@ int rdmaConnRecv(RdmaConn *conn, void *buffer, size_t buffer_len, RdmaMessage *m
  * returns, without its CPU. Any memory. Past the deadline the local memory is the caller's again, the connection goes
  * on, and a write may have happened in part. A write is there before anything that is sent after it.
  * RDMA_ERR_OUT_OF_RANGE: not inside the window; nothing was done. */
-size_t rdmaConnWrite(RdmaConn *conn, const void *data, size_t data_len);
-size_t rdmaConnWriteAt(RdmaConn *conn, size_t offset, const void *data, size_t data_len);
-int rdmaConnRead(RdmaConn *conn, void *data_buf, size_t buf_len);
-int rdmaConnReadAt(RdmaConn *conn, size_t offset, void *data_buf, size_t buf_len);
+size_t rdmaConnWrite(RdmaConn* conn, const void* data, size_t data_len);
+size_t rdmaConnWriteAt(RdmaConn* conn, size_t offset, const void* data, size_t data_len);
+int rdmaConnRead(RdmaConn* conn, void* data_buf, size_t buf_len);
+int rdmaConnReadAt(RdmaConn* conn, size_t offset, void* data_buf, size_t buf_len);
 /* The peer gets an RDMA_WRITTEN message after the bytes. data_len 0 is only that message. */
-int rdmaConnWriteWithImm(RdmaConn *conn, uint32_t imm_data, const void *data, size_t data_len);
-int rdmaConnWriteWithImmAt(RdmaConn *conn, uint32_t imm_data, size_t offset, const void *data, size_t data_len);
+int rdmaConnWriteWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, size_t data_len);
+int rdmaConnWriteWithImmAt(RdmaConn* conn, uint32_t imm_data, size_t offset, const void* data, size_t data_len);
 /* This side's default window and its length; null and 0 when there is none, or before the connection is made. Zeroed
  * at first. The peer may change it at any time. Valid while the connection is. */
-void *rdmaConnWindow(RdmaConn *conn, size_t *length);
-size_t rdmaConnPeerWindowBytes(const RdmaConn *conn);
+void* rdmaConnWindow(RdmaConn* conn, size_t* length);
+size_t rdmaConnPeerWindowBytes(const RdmaConn* conn);
 /* The peer's default window as a window like others, for rdmaSync... and rdmaStart... RDMA_ERR_NOT_FOUND: it has none.
  */
-int rdmaConnPeerWindow(const RdmaConn *conn, RdmaWindow *window);
+int rdmaConnPeerWindow(const RdmaConn* conn, RdmaWindow* window);
 /* This side's default window as registered memory; null when there is none. Not to be deregistered. */
-const RdmaMemory *rdmaConnWindowMemory(RdmaConn *conn);
+const RdmaMemory* rdmaConnWindowMemory(RdmaConn* conn);
 
 /* --- registered memory --------------------------------------------------------------------------------------------
  *
@@ -366,30 +366,30 @@ const RdmaMemory *rdmaConnWindowMemory(RdmaConn *conn);
 
 /* Allocates `size` bytes (1 to 2^40), zeroed, and registers them with all rights. On the software NIC this memory, and
  * no other, is accessed by peers directly; all else costs a system call each time. */
-const RdmaMemory *rdmaConnRegMem(RdmaConn *conn, size_t size);
-const RdmaMemory *rdmaServerRegMem(RdmaListener *listener, size_t size);
+const RdmaMemory* rdmaConnRegMem(RdmaConn* conn, size_t size);
+const RdmaMemory* rdmaServerRegMem(RdmaListener* listener, size_t size);
 /* Registers memory of the caller's own, which stays mapped until it is deregistered. `access`: of RdmaAccess. */
-const RdmaMemory *rdmaConnRegister(RdmaConn *conn, void *addr, size_t length, unsigned access);
-const RdmaMemory *rdmaServerRegister(RdmaListener *listener, void *addr, size_t length, unsigned access);
+const RdmaMemory* rdmaConnRegister(RdmaConn* conn, void* addr, size_t length, unsigned access);
+const RdmaMemory* rdmaServerRegister(RdmaListener* listener, void* addr, size_t length, unsigned access);
 /* Takes the registration back, and the names and physical addresses that it has; frees what rdma...RegMem allocated.
  * Nobody reads or writes it afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer sat in it for
  * longer than the default deadline; then allocated memory is not used again. RDMA_ERR_BAD_ARGUMENT: it is not
  * registered there. */
-int rdmaConnDeregMem(RdmaConn *conn, const RdmaMemory *memory);
-int rdmaServerDeregMem(RdmaListener *listener, const RdmaMemory *memory);
+int rdmaConnDeregMem(RdmaConn* conn, const RdmaMemory* memory);
+int rdmaServerDeregMem(RdmaListener* listener, const RdmaMemory* memory);
 
 /* Publishes memory registered there under a name of 1 to 64 bytes, which a listener's clients or this connection's peer
  * look up. memory null takes the name back. RDMA_ERR_BUSY: the name is taken. */
-int rdmaServerPublish(RdmaListener *listener, const char *name, const RdmaMemory *memory);
-int rdmaConnPublish(RdmaConn *conn, const char *name, const RdmaMemory *memory);
+int rdmaServerPublish(RdmaListener* listener, const char* name, const RdmaMemory* memory);
+int rdmaConnPublish(RdmaConn* conn, const char* name, const RdmaMemory* memory);
 /* Finds the window that the peer has published under `name`, and makes it usable; waits until it is published.
  * timeout_ms as in rdmaConnRecv. RDMA_ERR_NOT_FOUND: not by then; RDMA_ERR_TIMED_OUT: the peer did not answer (a client
  * without callbacks answers only during its calls); RDMA_ERR_LIMIT: a connection uses at most 63 windows. */
-int rdmaConnLookup(RdmaConn *conn, const char *name, RdmaWindow *window, int timeout_ms);
+int rdmaConnLookup(RdmaConn* conn, const char* name, RdmaWindow* window, int timeout_ms);
 /* Makes a window usable of which the peer has told in some other way, and takes that back. A key that is used without
  * is asked for, once, at its first use. */
-int rdmaConnImportWindow(RdmaConn *conn, const RdmaWindow *window);
-int rdmaConnReleaseWindow(RdmaConn *conn, const RdmaWindow *window);
+int rdmaConnImportWindow(RdmaConn* conn, const RdmaWindow* window);
+int rdmaConnReleaseWindow(RdmaConn* conn, const RdmaWindow* window);
 
 /* --- one-sided access between registered memory -------------------------------------------------------------------
  *
@@ -401,27 +401,27 @@ int rdmaConnReleaseWindow(RdmaConn *conn, const RdmaWindow *window);
  *
  * The memory is the caller's own. Past the deadline the call cannot leave it to the NIC: the connection is drained, and
  * dead with RDMA_ERR_TIMED_OUT, before the call returns; that may take one second more. */
-int rdmaSyncWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+int rdmaSyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                           uint32_t length);
-int rdmaSyncReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+int rdmaSyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                          uint32_t length);
 /* Atomics on eight bytes of the peer, aligned to 8 (else RDMA_ERR_BAD_ARGUMENT), which nobody changes but by atomics of
  * NICs. `old`, unless null: what was there. Past the deadline the connection goes on, and the change may have happened.
  * RDMA_ERR_UNSUPPORTED: the device has none. */
-int rdmaSyncFetchAdd(RdmaConn *conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t *old);
-int rdmaSyncCompareSwap(RdmaConn *conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
-                        uint64_t *old);
+int rdmaSyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t* old);
+int rdmaSyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
+                        uint64_t* old);
 /* The same transfers without waiting: the memory is the NIC's until the completion with this cookie comes, to the write
  * or the read callback, or to rdmaConnComplete where there is none. They have no deadline; the end of the connection
  * completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not taken. */
-int rdmaStartWrite(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+int rdmaStartWrite(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                    uint32_t length, uint64_t cookie);
-int rdmaStartRead(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
+int rdmaStartRead(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                   uint32_t length, uint64_t cookie);
 /* Takes the completion that has been there longest, of the kinds that have no callback. timeout_ms as in rdmaConnRecv.
  * RDMA_ERR_TIMED_OUT: none came; RDMA_ERR_NOT_FOUND: none is under way. The result of the operation is in
  * completion->code. */
-int rdmaConnComplete(RdmaConn *conn, RdmaCompletion *completion, int timeout_ms);
+int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms);
 
 /* --- physical addresses -------------------------------------------------------------------------------------------
  *
@@ -433,19 +433,19 @@ int rdmaConnComplete(RdmaConn *conn, RdmaCompletion *completion, int timeout_ms)
 /* Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer, by
  * physical address; `physical`, unless null, becomes that of its first byte. The peer knows of it before any message
  * that is sent after it. At most 16 a connection: RDMA_ERR_LIMIT. */
-int rdmaPAExport(RdmaConn *conn, const RdmaMemory *memory, uint64_t *physical);
+int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical);
 /* The physical address of a byte of this process: that under which this connection exported it, or else what the kernel
  * says, with the privilege. conn may be null. RDMA_ERR_NOT_FOUND: nothing is there yet; write to it first. */
-int rdmaPAAddress(RdmaConn *conn, const void *local, uint64_t *physical);
+int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical);
 /* As rdmaSync..., with the same errors. RDMA_ERR_OUT_OF_RANGE: the peer did not export all of it. What crosses from one
  * run of memory into the next is several operations, and may have happened in part when it fails. */
-int rdmaPASyncWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
-int rdmaPASyncReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
-int rdmaPASyncFetchAdd(RdmaConn *conn, uint64_t remote_addr, uint64_t add, uint64_t *old);
-int rdmaPASyncCompareSwap(RdmaConn *conn, uint64_t remote_addr, uint64_t expected, uint64_t desired, uint64_t *old);
+int rdmaPASyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPASyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPASyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint64_t add, uint64_t* old);
+int rdmaPASyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint64_t expected, uint64_t desired, uint64_t* old);
 /* As rdmaStart...; the cookie is local_addr. */
-int rdmaPAWriteSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
-int rdmaPAReadSignaled(RdmaConn *conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPAWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
+int rdmaPAReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
 
 #ifdef __cplusplus
 }

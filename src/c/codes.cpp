@@ -4,6 +4,8 @@
 
 #include <verbena/rdma.h>
 
+#include <string_view>
+
 namespace verbena::c {
 namespace {
 
@@ -89,6 +91,9 @@ int note(const Error& error) noexcept {
 }
 
 int note(Status status, const char* call) noexcept {
+  // As users write it, and not as it is linked.
+  constexpr std::string_view kPrefix = "verbena_";
+  if (std::string_view(call).starts_with(kPrefix)) call += kPrefix.size();
   const int code = code_of(status);
   if (status != Status::kOk) last_error() = format_error(status, call, 0, "{}: {}", call, sentence_of(code));
   return code;

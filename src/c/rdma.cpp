@@ -464,6 +464,7 @@ void rdmaRuntimeStop(void) {
 int rdmaConnSetTimeout(RdmaConn* conn, unsigned timeout_ms) {
   if (conn == nullptr || timeout_ms == 0) return note(Status::kBadArgument, __func__);
   conn->timeout_ms.store(timeout_ms, std::memory_order_relaxed);
+  if (conn->runtime() == nullptr) conn->settings.timeout = std::chrono::milliseconds{timeout_ms};
   return RDMA_OK;
 }
 

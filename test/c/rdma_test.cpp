@@ -404,6 +404,19 @@ TEST_F(RdmaApi, ASecondThreadOnAClientsConnectionIsRefused) {
   EXPECT_EQ(rdmaConnRead(conn, &byte, 1), RDMA_OK);
 }
 
+TEST_F(RdmaApi, ATimeoutThatWasSetBeforeConnectingHolds) {
+  start();
+  options.timeout_ms = 60'000;
+  RdmaConn* const conn = make_client();
+  ASSERT_EQ(rdmaConnSetTimeout(conn, 50), RDMA_OK);
+  ASSERT_EQ(rdmaConnect(conn, address(), port), RDMA_OK) << rdmaErrorDetail();
+  const auto begin = std::chrono::steady_clock::now();
+  std::byte byte{};
+  EXPECT_EQ(rdmaConnRecv(conn, &byte, 1, nullptr, -1), RDMA_ERR_TIMED_OUT);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{30}) << "that of the options is a minute";
+  EXPECT_EQ(std::string_view(rdmaErrorDetail()).substr(0, 13), "rdmaConnRecv:") << "by the name that users call";
+}
+
 // --- the end
 
 TEST_F(RdmaApi, WhatWasSentBeforeTheCloseArrives) {

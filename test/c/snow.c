@@ -7,36 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                            \
-  do {                                                                                              \
-    if (!(condition)) {                                                                             \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, rdmaErrorDetail());        \
-      exit(1);                                                                                      \
-    }                                                                                               \
+#define CHECK(condition)                                                                     \
+  do {                                                                                       \
+    if (!(condition)) {                                                                      \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, rdmaErrorDetail()); \
+      exit(1);                                                                               \
+    }                                                                                        \
   } while (0)
 
 static atomic_int accepted, connected, disconnected, client_received, client_written, client_read;
-static _Atomic(const RdmaMemory *) server_mr;
+static _Atomic(const RdmaMemory*) server_mr;
 static _Atomic uint64_t server_pa;
 
-static void connRecvSuccess(RdmaConn *conn, void *data, size_t data_len) {
+static void connRecvSuccess(RdmaConn* conn, void* data, size_t data_len) {
   CHECK(rdmaConnSend(conn, data, data_len) == data_len);
 }
-static void connConnectSuccess(RdmaConn *conn) {
+static void connConnectSuccess(RdmaConn* conn) {
   (void)conn;
   atomic_fetch_add(&connected, 1);
 }
-static void connDisconnectSuccess(RdmaConn *conn) {
+static void connDisconnectSuccess(RdmaConn* conn) {
   (void)conn;
   atomic_fetch_add(&disconnected, 1);
 }
-static void serverAcceptSuccess(RdmaConn *conn) {
+static void serverAcceptSuccess(RdmaConn* conn) {
   atomic_fetch_add(&accepted, 1);
   rdmaConnSetRecvCallback(conn, connRecvSuccess);
   rdmaConnSetConnectedCallback(conn, connConnectSuccess);
   rdmaConnSetDisconnectCallback(conn, connDisconnectSuccess);
   /* Memory that the client reaches by its key, and by its physical address. */
-  const RdmaMemory *mr = rdmaConnRegMem(conn, 4096);
+  const RdmaMemory* mr = rdmaConnRegMem(conn, 4096);
   CHECK(mr);
   uint64_t pa = 0;
   int code = rdmaPAExport(conn, mr, &pa);
@@ -44,30 +44,30 @@ static void serverAcceptSuccess(RdmaConn *conn) {
   atomic_store(&server_pa, pa);
   atomic_store(&server_mr, mr);
 }
-static void clientWrite(RdmaConn *conn) {
+static void clientWrite(RdmaConn* conn) {
   (void)conn;
   atomic_fetch_add(&client_written, 1);
 }
-static void clientRead(RdmaConn *conn) {
+static void clientRead(RdmaConn* conn) {
   (void)conn;
   atomic_fetch_add(&client_read, 1);
 }
-static void clientRecv(RdmaConn *conn, void *data, size_t data_len) {
+static void clientRecv(RdmaConn* conn, void* data, size_t data_len) {
   (void)conn;
   CHECK(data_len == 6 && memcmp(data, "hello", 6) == 0);
   atomic_fetch_add(&client_received, 1);
 }
 
 int main(void) {
-  RdmaListener *server;
-  char *ip = "127.0.0.1";
+  RdmaListener* server;
+  char* ip = "127.0.0.1";
   CHECK(rdmaServer(&server, ip, 0) == RDMA_OK);
   rdmaServerSetAcceptCallback(server, serverAcceptSuccess);
   CHECK(rdmaServerStart(server) == RDMA_OK);
   int port = rdmaServerPort(server);
 
   /* A client that blocks. */
-  RdmaConn *conn = rdmaConn();
+  RdmaConn* conn = rdmaConn();
   CHECK(conn && rdmaConnect(conn, ip, port) == RDMA_OK);
   char hello[6] = "hello", echo[6], there[6] = "there", back[6];
   CHECK(rdmaConnSend(conn, hello, sizeof hello) == sizeof hello);
@@ -83,7 +83,7 @@ int main(void) {
   /* Memory of both sides, by keys. An echo came: the server's callback has registered its own. */
   const RdmaMemory *data_mr = rdmaConnRegMem(conn, 64), *remote_mr = atomic_load(&server_mr);
   CHECK(data_mr);
-  char *local_msg_buf = (char *)data_mr->addr;
+  char* local_msg_buf = (char*)data_mr->addr;
   uint64_t local_addr = (uintptr_t)local_msg_buf, remote_addr = (uintptr_t)remote_mr->addr;
   memcpy(local_msg_buf, hello, sizeof hello);
   CHECK(rdmaSyncWriteSignaled(conn, local_addr, data_mr->lkey, remote_addr, remote_mr->rkey, 6) == RDMA_OK);
@@ -101,7 +101,7 @@ int main(void) {
   }
 
   /* One that is called back, with other bytes in between. */
-  RdmaConn *other = rdmaConn();
+  RdmaConn* other = rdmaConn();
   CHECK(rdmaConnSetRecvCallback(other, clientRecv) == RDMA_OK);
   CHECK(rdmaConnSetWriteCallback(other, clientWrite) == RDMA_OK);
   CHECK(rdmaConnSetReadCallback(other, clientRead) == RDMA_OK);
