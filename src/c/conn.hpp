@@ -185,13 +185,13 @@ class Conn : private message::Handler {
                                           : channel_->write(local, remote, timeout);
     });
   }
-  /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
-  /// Whether that is worth an attempt: of short transfers the rest of a call is a large part.
+  /// Whether the next two are worth an attempt: of short transfers the rest of a call is a large part.
   [[nodiscard]] bool may_go_now(std::size_t offset, std::size_t length) const noexcept {
     constexpr std::size_t kMost = 1u << 20;
     const std::size_t window = peer_window_bytes();
     return length - 1 < kMost && offset <= window && length <= window - offset;
   }
+  /// The same between any memory and the peer's default window, and an atomic. kAgain, too: on a device.
   [[nodiscard]] Status read_now(std::span<std::byte> to, std::uint64_t offset) noexcept {
     return now([&] { return channel_->read_now(to, {peer_.window.address + offset, to.size(), peer_.window.rkey}); });
   }

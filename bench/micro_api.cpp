@@ -1,0 +1,98 @@
+// Micro-benchmarks of the blocking reads of 8 bytes that users call, from C and from C++, on the soft NIC: a listener
+// of this process, whose thread sleeps, and a client that this thread drives.
+#include <verbena/rdma.h>
+#include <verbena/rdma.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace {
+
+using namespace verbena;
+
+rdma::Options soft(std::uint16_t port) {
+  return {.transport = {.device = "soft"}, .address = "127.0.0.1", .port = port, .window_bytes = 4096};
+}
+
+void cxx_read(benchmark::State& state) {
+  const auto listener = rdma::Listener::start(soft(0));
+  if (!listener) return state.SkipWithError(listener.error().text());
+  const auto conn = rdma::Connection::connect(soft((*listener)->port()));
+  if (!conn) return state.SkipWithError(conn.error().text());
+  std::array<std::byte, 8> bytes{};
+  while (state.KeepRunning())
+    if ((*conn)->read(std::span(bytes)) != Status::kOk) return state.SkipWithError("read");
+}
+BENCHMARK(cxx_read);
+
+void cxx_registered_read(benchmark::State& state) {
+  const auto listener = rdma::Listener::start(soft(0));
+  if (!listener) return state.SkipWithError(listener.error().text());
+  const auto conn = rdma::Connection::connect(soft((*listener)->port()));
+  if (!conn) return state.SkipWithError(conn.error().text());
+  const auto memory = (*conn)->allocate(4096);
+  if (!memory) return state.SkipWithError(memory.error().text());
+  const rdma::Local local = memory->at(0, 8);
+  const rdma::Remote remote = (*conn)->peer_window().at(0, 8);
+  while (state.KeepRunning())
+    if ((*conn)->read(local, remote) != Status::kOk) return state.SkipWithError("read");
+}
+BENCHMARK(cxx_registered_read);
+
+/// A C listener and its client; null when that failed, with the reason in rdmaErrorDetail.
+class Both {
+ public:
+  Both() {
+    RdmaOptions options;
+    rdmaOptionsInit(&options);
+    options.device = "soft";
+    options.window_bytes = 4096;
+    conn_.reset(rdmaConn());
+    RdmaListener* listener = nullptr;
+    int code = rdmaServer(&listener, "127.0.0.1", 0);
+    listener_.reset(listener);
+    if (code == RDMA_OK) code = rdmaServerSetOptions(listener, &options);
+    if (code == RDMA_OK) code = rdmaServerStart(listener);
+    if (code == RDMA_OK) code = rdmaConnSetOptions(conn_.get(), &options);
+    if (code == RDMA_OK) code = rdmaConnect(conn_.get(), "127.0.0.1", rdmaServerPort(listener));
+    if (code != RDMA_OK) conn_.reset();
+  }
+  [[nodiscard]] RdmaConn* conn() const noexcept { return conn_.get(); }
+
+ private:
+  struct End {
+    void operator()(RdmaListener* listener) const noexcept { rdmaServerRelease(listener); }
+    void operator()(RdmaConn* conn) const noexcept { rdmaConnClose(conn); }
+  };
+  std::unique_ptr<RdmaListener, End> listener_;
+  std::unique_ptr<RdmaConn, End> conn_;
+};
+
+void c_read(benchmark::State& state) {
+  const Both both;
+  if (both.conn() == nullptr) return state.SkipWithError(rdmaErrorDetail());
+  std::array<std::byte, 8> bytes{};
+  while (state.KeepRunning())
+    if (rdmaConnReadAt(both.conn(), 0, bytes.data(), bytes.size()) != RDMA_OK) return state.SkipWithError("read");
+}
+BENCHMARK(c_read);
+
+void c_registered_read(benchmark::State& state) {
+  const Both both;
+  if (both.conn() == nullptr) return state.SkipWithError(rdmaErrorDetail());
+  const RdmaMemory* const memory = rdmaConnRegMem(both.conn(), 4096);
+  RdmaWindow window;
+  if (memory == nullptr || rdmaConnPeerWindow(both.conn(), &window) != RDMA_OK)
+    return state.SkipWithError(rdmaErrorDetail());
+  const auto local = reinterpret_cast<std::uintptr_t>(memory->addr);
+  while (state.KeepRunning())
+    if (rdmaSyncReadSignaled(both.conn(), local, memory->lkey, window.addr, window.rkey, 8) != RDMA_OK)
+      return state.SkipWithError("read");
+}
+BENCHMARK(c_registered_read);
+
+}  // namespace
