@@ -20,8 +20,8 @@ BUILD_ROOT = pathlib.Path(os.environ.get('VERBENA_BUILD_ROOT', ROOT / 'build-tes
 START = time.monotonic()
 
 # The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
-# suites, the runs under chaos, those of the other bootstrap, and the checks of the source tree, which a sanitizer cannot
-# change.
+# suites, the runs under chaos, those of the other bootstrap, and the checks of the source tree, which a sanitizer
+# cannot change.
 WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos', '--no-suite', 'socket']
 TESTS = ['-Dtests=enabled', '-Dprograms=enabled']
 DEBUG = ['--buildtype=debug', '-Dcpp_args=-g1', '-Db_lundef=false']
