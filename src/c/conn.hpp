@@ -447,7 +447,8 @@ inline Status Conn::now(Task&& task) noexcept {
   Status status = reason_;
   if (status == Status::kOk) [[likely]]
     status = transfers_.first() == nullptr ? task() : Status::kAgain;
-  if (status != Status::kOk && !channel_->alive()) [[unlikely]]
+  // Without a channel it has ended, and its handle is still to be closed.
+  if (status != Status::kOk && channel_ != nullptr && !channel_->alive()) [[unlikely]]
     end(status);
   Exclusive::leave(mark);
   return status;

@@ -521,6 +521,9 @@ TEST_F(RdmaApi, RuntimeStopEndsEveryClientsConnection) {
     EXPECT_EQ(rdmaConnSend(conn, "x", 1), 0u);
     EXPECT_EQ(rdmaConnError(conn), RDMA_ERR_CLOSED);
     EXPECT_EQ(ended.take(), RDMA_ERR_CLOSED);
+    std::byte byte{};
+    EXPECT_EQ(rdmaConnReadAt(conn, 0, &byte, 1), RDMA_ERR_CLOSED);
+    EXPECT_EQ(rdmaConnWriteAt(conn, 0, &byte, 1), 0u);
   }
 }
 
