@@ -162,6 +162,7 @@ class Conn : private message::Handler {
   [[nodiscard]] bool was_connected() const noexcept { return channel_ != nullptr || is_detached_; }
   [[nodiscard]] bool is_connected() const noexcept { return is_live_.load(std::memory_order_acquire); }
   [[nodiscard]] Runtime* runtime() const noexcept { return runtime_.get(); }
+  [[nodiscard]] std::shared_ptr<Runtime> shared_runtime() const noexcept { return runtime_; }
   [[nodiscard]] std::span<std::byte> window() const noexcept;
   [[nodiscard]] const RdmaMemory* window_memory() const noexcept { return window_; }
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }

@@ -527,5 +527,15 @@ TEST_F(RdmaApi, RuntimeStopEndsEveryClientsConnection) {
   }
 }
 
+TEST_F(RdmaApi, ACallbackClosesItsConnectionWhileRuntimeStopEndsIt) {
+  start();
+  RdmaConn* const conn = rdmaConn();
+  ASSERT_EQ(rdmaConnSetOptions(conn, &options), RDMA_OK);
+  ASSERT_EQ(rdmaConnSetDisconnectCallback(conn, [](RdmaConn* own) { rdmaConnClose(own); }), RDMA_OK);
+  ASSERT_EQ(rdmaConnect(conn, address(), port), RDMA_OK) << rdmaErrorDetail();
+  rdmaRuntimeStop();
+  EXPECT_EQ(ended.take(), RDMA_ERR_CLOSED);
+}
+
 }  // namespace
 }  // namespace verbena::test
