@@ -465,7 +465,9 @@ void Conn::on_message(message::Channel& channel, std::span<const std::byte> body
     case wire::Kind::kGoodbyeSeen: is_goodbye_seen_ = true; break;
     default: is_right = false;
   }
-  if (!is_right) channel.fail(Status::kProtocol);
+  if (!is_right) return channel.fail(Status::kProtocol);
+  // Of calls that go the short way this is all that looks at what the peer waits for.
+  if (is_callers_) send_what_is_due();
 }
 
 bool Conn::accept_piece(const wire::Head& head, std::span<const std::byte> piece) noexcept {
