@@ -231,13 +231,18 @@ Status Conn::carry_out(Operation& operation, Deadline deadline) noexcept {
   if (is_detached_.load(std::memory_order_acquire)) return carry_out_here(operation, Deadline::now());
   if (!runtime_->is_driven_here()) {
     operation.is_awaited = true;
+    bool is_late = false;
     const Status handed = runtime_->poller().run(
         [&] {
+          // Detached since this thread looked: another one may be at it already.
+          is_late = is_detached_;
+          if (is_late) return;
           start(operation);
           progress();
         },
         hand_over_by(deadline));
     if (handed != Status::kOk) return handed;
+    if (is_late) return carry_out_here(operation, Deadline::now());
     const auto is_done = [&] { return operation.is_done.load(std::memory_order_relaxed); };
     if (runtime_->wait_for(is_done, deadline)) return operation.status;
     // Where the thread ends instead, it ends the operation too, before it is gone. What is with the NIC in the caller's
@@ -364,8 +369,7 @@ bool Conn::is_quiet() const noexcept { return has_said_goodbye() && pieces_ == 0
 void Conn::progress() noexcept {
   feed_receives();
   feed_takers();
-  // Handed over by a thread that did not see it detached.
-  if (channel_ == nullptr) return;
+  if (channel_ == nullptr) return;  // Detached: what has arrived can still be taken.
   send_what_is_due();
   if (reason_ != Status::kOk) {
     // The user's memory is the NIC's until then.
@@ -465,7 +469,9 @@ void Conn::on_message(message::Channel& channel, std::span<const std::byte> body
     case wire::Kind::kGoodbyeSeen: is_goodbye_seen_ = true; break;
     default: is_right = false;
   }
-  if (!is_right) channel.fail(Status::kProtocol);
+  if (!is_right) return channel.fail(Status::kProtocol);
+  // Of calls that go the short way this is all that looks at what the peer waits for.
+  if (is_callers_) send_what_is_due();
 }
 
 bool Conn::accept_piece(const wire::Head& head, std::span<const std::byte> piece) noexcept {

@@ -162,6 +162,7 @@ class Conn : private message::Handler {
   [[nodiscard]] bool was_connected() const noexcept { return channel_ != nullptr || is_detached_; }
   [[nodiscard]] bool is_connected() const noexcept { return is_live_.load(std::memory_order_acquire); }
   [[nodiscard]] Runtime* runtime() const noexcept { return runtime_.get(); }
+  [[nodiscard]] std::shared_ptr<Runtime> shared_runtime() const noexcept { return runtime_; }
   [[nodiscard]] std::span<std::byte> window() const noexcept;
   [[nodiscard]] const RdmaMemory* window_memory() const noexcept { return window_; }
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
@@ -447,7 +448,8 @@ inline Status Conn::now(Task&& task) noexcept {
   Status status = reason_;
   if (status == Status::kOk) [[likely]]
     status = transfers_.first() == nullptr ? task() : Status::kAgain;
-  if (status != Status::kOk && !channel_->alive()) [[unlikely]]
+  // Without a channel it has ended, and its handle is still to be closed.
+  if (status != Status::kOk && channel_ != nullptr && !channel_->alive()) [[unlikely]]
     end(status);
   Exclusive::leave(mark);
   return status;

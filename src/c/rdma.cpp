@@ -279,11 +279,19 @@ int write_with_immediate(RdmaConn* conn, uint32_t immediate, size_t offset, cons
   return run(conn, operation, call);
 }
 
-/// Ends a client's connection; its handle stays.
-void end_client(RdmaConn& conn) noexcept {
-  if (conn.runtime() == nullptr) return;
-  if (conn.runtime()->driver() == Driver::kCaller) return conn.close();
-  if (!conn.runtime()->is_driven_here()) conn.runtime()->stop();
+/// Ends the clients' connections that have no thread; their handles stay. One that has a thread which runs: null when
+/// there is none.
+std::shared_ptr<Runtime> end_clients() noexcept {
+  const std::lock_guard lock(clients().mutex);
+  for (RdmaConn* conn : clients().open) {
+    if (conn->runtime() == nullptr || conn->runtime()->is_stopped()) continue;
+    if (conn->runtime()->driver() == Driver::kCaller) {
+      conn->close();
+    } else if (!conn->runtime()->is_driven_here()) {
+      return conn->shared_runtime();
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -454,10 +462,10 @@ void rdmaConnClose(RdmaConn* conn) {
 }
 
 void rdmaRuntimeStop(void) {
-  {
-    const std::lock_guard lock(clients().mutex);
-    for (RdmaConn* conn : clients().open) end_client(*conn);
-  }
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  // A thread calls back before it ends, and a callback may close connections: the list is not locked meanwhile.
+  while (const auto runtime = end_clients()) runtime->stop();
   sweep();
 }
 

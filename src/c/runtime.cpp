@@ -41,6 +41,7 @@ Result<std::shared_ptr<Runtime>> Runtime::open(const RuntimeOptions& options, Dr
 
 void Runtime::stop() noexcept {
   if (poller_) poller_->stop();
+  is_stopped_ = true;
 }
 
 void Runtime::adopt(RdmaConn& conn) {

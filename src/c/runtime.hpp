@@ -39,6 +39,7 @@ class Runtime final : private engine::Duty {
   [[nodiscard]] Result<void> start() { return poller_->start(); }
   /// Ends the thread: its connections are dead with kClosed, and freed unless somebody else keeps them. Idempotent.
   void stop() noexcept;
+  [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
 
   [[nodiscard]] link::Fabric& fabric() noexcept { return *fabric_; }
   [[nodiscard]] ibv_pd* pd() noexcept { return pd_.get(); }
@@ -93,6 +94,7 @@ class Runtime final : private engine::Duty {
   void remove_ended() noexcept;
 
   const Driver driver_;
+  bool is_stopped_ = false;
   std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
   std::optional<Registry> registry_;

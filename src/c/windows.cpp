@@ -68,7 +68,11 @@ Result<void> Conn::import_window(const RdmaWindow& window, Deadline deadline) {
   const nic::Window of = nic_window_of(window);
   const Status handed = run(
       [&] {
-        // Of one that is there already, nothing is to be done.
+        // Handed over by a thread that did not see it detached; of one that is there already, nothing is to be done.
+        if (channel_ == nullptr) {
+          imported = fail(reason_, "rdmaConnImportWindow", 0, "the connection is dead");
+          return;
+        }
         if (channel_->is_usable(of)) return;
         imported = channel_->import_window(of, Deadline::after(kImportTimeout));
       },
@@ -78,7 +82,13 @@ Result<void> Conn::import_window(const RdmaWindow& window, Deadline deadline) {
 
 Result<void> Conn::release_window(const RdmaWindow& window, Deadline deadline) {
   Result<void> released;
-  const Status handed = run([&] { released = channel_->release_window(nic_window_of(window)); }, deadline);
+  const Status handed = run(
+      [&] {
+        // As above: its windows have gone with the channel.
+        released = channel_ != nullptr ? channel_->release_window(nic_window_of(window))
+                                       : fail(reason_, "rdmaConnReleaseWindow", 0, "the connection is dead");
+      },
+      deadline);
   return handed == Status::kOk ? released
                                : fail(handed, "rdmaConnReleaseWindow", 0, "the connection is dead or in use");
 }

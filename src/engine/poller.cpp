@@ -108,8 +108,11 @@ Status Poller::carry_out(Order& order, Deadline deadline) noexcept {
     return Status::kOk;
   }
   std::unique_lock lock(mutex_);
+  const auto is_full = [&] { return accepts_ && orders_.size() == options_.max_tasks; };
+  if (is_full() && !deadline.is_never()) return Status::kAgain;
+  // What has no deadline is not to be refused either: orders are taken as fast as the poller polls.
+  ended_.wait(lock, [&] { return !is_full(); });
   if (!accepts_) return Status::kClosed;
-  if (orders_.size() == options_.max_tasks) return Status::kAgain;
   orders_.push_back(&order);
   has_orders_.store(true, std::memory_order_relaxed);
   // Unlocked meanwhile: an order may be carried out before this thread looks again.

@@ -62,8 +62,9 @@ class Poller {
   [[nodiscard]] const PollerOptions& options() const noexcept { return options_; }
 
   /// Calls `task` in the poller's thread, between polls, and waits for its end; in the poller's thread, at once. kOk,
-  /// or it was not called and will not be: kTimedOut, kClosed (no thread), kAgain (max_tasks, or in a handler). Locks
-  /// and wakes: not for data paths. The task must be short, must not throw and must not wait. \thread any  \alloc none
+  /// or it was not called and will not be: kTimedOut, kClosed (no thread), kAgain (in a handler; or max_tasks, for
+  /// which one without a deadline waits). Locks and wakes: not for data paths. The task must be short, must not throw
+  /// and must not wait. \thread any  \alloc none
   template <class Task>
   [[nodiscard]] Status run(Task&& task, Deadline deadline) noexcept {
     Order order;

@@ -235,6 +235,8 @@ Status Link::write(LocalSpan from, RemoteSpan to, Deadline deadline) noexcept {
 
 Status Link::transfer(ibv_wr_opcode opcode, LocalSpan local, RemoteSpan remote, Deadline deadline) noexcept {
   for (std::uint64_t done = 0; done < remote.length;) {
+    // The poll behind a piece that went directly may have seen the end.
+    if (reason() != Status::kOk) return reason();
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, max_message_));
     const Status status =
         transfer_piece(opcode, local.data + done, local.lkey, bytes, remote.address + done, remote.rkey, deadline);
@@ -480,6 +482,9 @@ std::size_t Link::take(std::span<Completion> into) noexcept {
 Status Link::take_slot(std::uint32_t& slot, Deadline deadline) noexcept {
   if (loop().in_handler()) [[unlikely]]
     return Status::kBadArgument;
+  // The poll behind a piece that went directly may have seen the end.
+  if (reason() != Status::kOk) [[unlikely]]
+    return reason();
   slot = in_flight_.begin();
   if (slot != kNoSlot) [[likely]]
     return Status::kOk;

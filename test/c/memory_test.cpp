@@ -382,6 +382,15 @@ TEST_F(RdmaMemoryApi, AWindowIsFoundByItsName) {
     const Serving serving(conn);
     ASSERT_EQ(rdmaConnLookup(peer, "of the client", &window, -1), RDMA_OK) << rdmaErrorDetail();
   }
+  // Also during those that are over at once.
+  ASSERT_EQ(rdmaConnPublish(conn, "once more", mine), RDMA_OK);
+  std::atomic<bool> is_found = false;
+  std::thread looker([&] {
+    EXPECT_EQ(rdmaConnLookup(peer, "once more", &window, 5000), RDMA_OK) << rdmaErrorDetail();
+    is_found = true;
+  });
+  for (std::uint64_t word = 0; !is_found;) EXPECT_EQ(rdmaConnRead(conn, &word, sizeof word), RDMA_OK);
+  looker.join();
   EXPECT_EQ(rdmaConnLookup(peer, "of nobody", &window, 20), RDMA_ERR_TIMED_OUT);
   // Taken back.
   ASSERT_EQ(rdmaServerPublish(server, "all", nullptr), RDMA_OK);

@@ -521,7 +521,20 @@ TEST_F(RdmaApi, RuntimeStopEndsEveryClientsConnection) {
     EXPECT_EQ(rdmaConnSend(conn, "x", 1), 0u);
     EXPECT_EQ(rdmaConnError(conn), RDMA_ERR_CLOSED);
     EXPECT_EQ(ended.take(), RDMA_ERR_CLOSED);
+    std::byte byte{};
+    EXPECT_EQ(rdmaConnReadAt(conn, 0, &byte, 1), RDMA_ERR_CLOSED);
+    EXPECT_EQ(rdmaConnWriteAt(conn, 0, &byte, 1), 0u);
   }
+}
+
+TEST_F(RdmaApi, ACallbackClosesItsConnectionWhileRuntimeStopEndsIt) {
+  start();
+  RdmaConn* const conn = rdmaConn();
+  ASSERT_EQ(rdmaConnSetOptions(conn, &options), RDMA_OK);
+  ASSERT_EQ(rdmaConnSetDisconnectCallback(conn, [](RdmaConn* own) { rdmaConnClose(own); }), RDMA_OK);
+  ASSERT_EQ(rdmaConnect(conn, address(), port), RDMA_OK) << rdmaErrorDetail();
+  rdmaRuntimeStop();
+  EXPECT_EQ(ended.take(), RDMA_ERR_CLOSED);
 }
 
 }  // namespace

@@ -155,7 +155,12 @@ TEST_F(PollerTest, TasksThatDoNotBeginInTimeAreTakenBack) {
       std::this_thread::yield();
     }
     EXPECT_EQ(second, Status::kAgain) << "one task at a time";
-    may_end = true;
+    std::thread ender([&] {
+      std::this_thread::sleep_for(5ms);
+      may_end = true;
+    });
+    EXPECT_EQ(poller->run([] {}, Deadline::never()), Status::kOk) << "it waits for its place";
+    ender.join();
     waiting.join();
   }
   may_end = true;
