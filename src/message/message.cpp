@@ -769,8 +769,10 @@ Status QpChannel::read(LocalSpan local, RemoteSpan remote, std::chrono::nanoseco
     return Status::kBadArgument;
   if (const Status checked = check_piece(remote, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
     return checked;
+  if (max_reads_ == 0) [[unlikely]]
+    return Status::kUnsupported;
   if (move_now(&nic::Direct::read, local.data, local.lkey, remote) == Status::kOk) return Status::kOk;
-  return max_reads_ != 0 ? transfer(read_, reads_, local, remote, timeout) : Status::kUnsupported;
+  return transfer(read_, reads_, local, remote, timeout);
 }
 
 Status QpChannel::write(LocalSpan local, RemoteSpan remote, std::chrono::nanoseconds timeout) noexcept {
@@ -784,6 +786,8 @@ Status QpChannel::write(LocalSpan local, RemoteSpan remote, std::chrono::nanosec
 }
 
 Status QpChannel::read_now(std::span<std::byte> to, RemoteSpan from) noexcept {
+  if (max_reads_ == 0) [[unlikely]]
+    return Status::kUnsupported;
   from.length = to.size();
   const Status checked = check_piece(from, IBV_ACCESS_REMOTE_READ);
   return checked == Status::kOk ? move_now(&nic::Direct::read_plain, to.data(), 0, from) : checked;
@@ -797,6 +801,8 @@ Status QpChannel::write_now(std::span<const std::byte> from, RemoteSpan to) noex
 }
 
 Status QpChannel::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
+  if (max_reads_ == 0) [[unlikely]]
+    return Status::kUnsupported;
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   const nic::Direct* const now = direct();
   if (now == nullptr ||
