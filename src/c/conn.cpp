@@ -624,6 +624,7 @@ void Conn::end_with_runtime() noexcept {
 bool Conn::is_over() const noexcept { return reason_ != Status::kOk && (is_leaving_ || has_told_end_) && is_quiet(); }
 
 void Conn::detach() noexcept {
+  is_callers_ = false;  // The handle may stay (rdmaRuntimeStop), and the short way needs the channel.
   channel_.reset();
   runtime_->tell([this] { is_detached_ = true; });
 }
