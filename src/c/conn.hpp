@@ -470,6 +470,7 @@ Status Conn::run(Task&& task, Deadline deadline) noexcept {
 /// What users hold.
 struct verbena_RdmaConn final : verbena::c::Conn {
   using Conn::Conn;
-  ~verbena_RdmaConn() = default;
+  // While the connection is whole: with its companion ends what others hold of it.
+  ~verbena_RdmaConn() { companion.reset(); }
   bool is_client = false;
 };

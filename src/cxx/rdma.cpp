@@ -232,6 +232,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
 }
 
 Connection::~Connection() {
+  memory_->end();  // Of one that is the listener's, too: its memory may outlive it.
   if (is_ours_) close();
 }
 

@@ -122,6 +122,21 @@ TEST_F(RdmaCxxMemory, MemoryOutlivesItsConnectionAsAShell) {
   EXPECT_STATUS(server->allocate(64), Status::kClosed);
 }
 
+TEST_F(RdmaCxx, MemoryOutlivesAConnectionOfTheListenersAsAShell) {
+  Calls calls;
+  Memory memory;
+  calls.accepted = [&](Connection& connection) {
+    auto made = connection.allocate(4096);
+    ASSERT_OK(made);
+    memory = std::move(*made);
+  };
+  start(&calls);
+  connect().reset();
+  EXPECT_EQ(calls.ended.take(), Status::kClosed);
+  server->stop();
+  EXPECT_OK(memory.deregister());
+}
+
 // --- windows
 
 TEST_F(RdmaCxxMemory, NamedWindowsAreFoundFromBothSides) {
