@@ -35,7 +35,7 @@ namespace {
                                  .timeout_ms = whole_ms(options.timeout),
                                  .max_connections = options.max_connections,
                                  .recv_mode = options.receive == Receive::kQueue ? RDMA_RECV_QUEUE : RDMA_RECV_DISCARD,
-                                 .window = options.window.data(),
+                                 .window = options.window.empty() ? nullptr : options.window.data(),
                                  .window_bytes = options.window.empty() ? options.window_bytes : options.window.size(),
                                  .inbox_bytes = options.inbox_bytes,
                                  .max_message_bytes = options.max_message_bytes}));

@@ -185,6 +185,16 @@ TEST_F(RdmaCxxMemory, TheWindowIsRegisteredMemoryToo) {
   EXPECT_TRUE(std::ranges::equal(mine.at(0, 100).bytes(), peer->window().subspan(200, 100)));
 }
 
+TEST_F(RdmaCxx, AnEmptyWindowOfTheUsersOwnIsNone) {
+  start();
+  alignas(64) static std::array<std::byte, 64> own{};
+  options.window = std::span(own).first(0);
+  options.window_bytes = own.size();
+  const ConnectionPtr client = connect();
+  EXPECT_EQ(client->window().size(), own.size());
+  EXPECT_NE(client->window().data(), own.data());
+}
+
 TEST_F(RdmaCxx, AWindowOfTheUsersOwn) {
   alignas(64) static std::array<std::byte, 4096> own{};
   options.window = own;
