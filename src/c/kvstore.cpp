@@ -158,7 +158,11 @@ int send(Context& context, std::uint32_t what, const char* bytes, std::size_t le
 int receive(Context& context, std::uint32_t what, char* into, std::size_t room, const char* call) noexcept {
   RdmaMessage message;
   int code = RDMA_ERR_TIMED_OUT;
-  while (code == RDMA_ERR_TIMED_OUT) code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
+  // A connection that a deadline has ended has the same code, for ever.
+  for (bool is_live = true; code == RDMA_ERR_TIMED_OUT && is_live;) {
+    is_live = rdmaConnIsConnected(context.conn) != 0;
+    code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
+  }
   if (code != RDMA_OK) return code;
   if (message.kind != RDMA_MESSAGE || message.has_imm == 0 || message.imm != what)
     return note(
