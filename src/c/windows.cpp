@@ -12,6 +12,7 @@ namespace {
 
 /// Of one step of making a window usable.
 constexpr std::chrono::milliseconds kImportTimeout{1000};
+constexpr const char* kUnusable = "the connection is dead or in use";
 
 [[nodiscard]] nic::Window nic_window_of(const RdmaWindow& window) noexcept {
   return {.address = window.addr,
@@ -68,19 +69,26 @@ Result<void> Conn::import_window(const RdmaWindow& window, Deadline deadline) {
   const nic::Window of = nic_window_of(window);
   const Status handed = run(
       [&] {
-        // Of one that is there already, nothing is to be done.
-        if (channel_->is_usable(of)) return;
-        imported = channel_->import_window(of, Deadline::after(kImportTimeout));
+        // Handed over by a thread that did not see it detached.
+        if (channel_ == nullptr) {
+          imported = fail(reason_, "rdmaConnImportWindow", 0, kUnusable);
+        } else if (!channel_->is_usable(of)) {  // Of one that is there already, nothing is to be done.
+          imported = channel_->import_window(of, Deadline::after(kImportTimeout));
+        }
       },
       deadline);
-  return handed == Status::kOk ? imported : fail(handed, "rdmaConnImportWindow", 0, "the connection is dead or in use");
+  return handed == Status::kOk ? imported : fail(handed, "rdmaConnImportWindow", 0, kUnusable);
 }
 
 Result<void> Conn::release_window(const RdmaWindow& window, Deadline deadline) {
   Result<void> released;
-  const Status handed = run([&] { released = channel_->release_window(nic_window_of(window)); }, deadline);
-  return handed == Status::kOk ? released
-                               : fail(handed, "rdmaConnReleaseWindow", 0, "the connection is dead or in use");
+  const Status handed = run(
+      [&] {
+        released = channel_ != nullptr ? channel_->release_window(nic_window_of(window))
+                                       : fail(reason_, "rdmaConnReleaseWindow", 0, kUnusable);
+      },
+      deadline);
+  return handed == Status::kOk ? released : fail(handed, "rdmaConnReleaseWindow", 0, kUnusable);
 }
 
 void Conn::send_asks() noexcept {
