@@ -146,7 +146,13 @@ Result<void> Conn::meet(const link::Endpoint& remote) {
 
 Result<void> Conn::connect(const std::string& address, std::uint16_t port) {
   const Deadline deadline = Deadline::after(settings.connect_timeout);
-  auto connected = connect_over(address, port, deadline);
+  const auto connected = [&]() -> Result<void> {
+    try {
+      return connect_over(address, port, deadline);
+    } catch (const std::bad_alloc&) {
+      return fail(Status::kNoMemory, "rdmaConnect", 0, "no memory for a connection");
+    }
+  }();
   if (!connected) undo();
   return connected;
 }
