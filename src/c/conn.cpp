@@ -341,8 +341,8 @@ void Conn::kill(Status reason) noexcept {
 void Conn::end(Status reason) noexcept {
   if (reason_ != Status::kOk) return;
   reason_ = reason;
-  is_live_.store(false, std::memory_order_release);
   last_code.store(code_of(reason), std::memory_order_relaxed);
+  is_live_.store(false, std::memory_order_release);  // Who sees this sees why.
   while (sends_.first() != nullptr) finish(*sends_.first(), reason);
   while (asks_.first() != nullptr) finish(*asks_.first(), reason);
   for (Operation* operation = transfers_.first(); operation != nullptr;) {
