@@ -494,6 +494,9 @@ TEST_F(KvApi, BatchesOfArrays) {
             KV_ERR_BUFFER_TOO_SMALL);
   EXPECT_EQ(vlens[1], 6u);
   EXPECT_EQ(vlens[140], SIZE_MAX);
+  // What came back is no capacity.
+  EXPECT_EQ(kv_client_batch_get(client, &keys[139], &klens[139], &into[139], &vlens[139], 2), KV_ERR_BAD_ARGUMENT);
+  vlens[139] = names[139].size();
   for (std::size_t i = 0; i < kCount; ++i) {
     if (i != 1 && i != 140) {
       ASSERT_EQ(outs[i].substr(0, vlens[i]), names[i]);
