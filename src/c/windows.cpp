@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <ranges>
 #include <utility>
 
 namespace verbena::c {
@@ -172,11 +173,21 @@ void Conn::answer_questions() noexcept {
 
 Result<std::uint64_t> Conn::export_physical(const RdmaMemory* memory, Deadline deadline) {
   Registry& registry = runtime_->registry();
-  VERBENA_ASSIGN(const std::vector<std::byte> table, registry.export_physical(this, memory, wire::kMaxTables));
+  // The peer keeps what it was told, for it does not hear of what is taken back.
+  if (exports_.fetch_add(1, std::memory_order_relaxed) >= wire::kMaxTables) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return fail(Status::kLimit, "rdmaPAExport", 0, "a connection exports {} times in its life: export more at once",
+                wire::kMaxTables);
+  }
+  const Result<std::vector<std::byte>> table = registry.export_physical(this, memory);
+  if (!table) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return std::unexpected(table.error());
+  }
   Operation operation;
   operation.wire_kind = wire::Kind::kTable;
-  operation.from = table.data();
-  operation.length = table.size();
+  operation.from = table->data();
+  operation.length = table->size();
   if (const Status told = carry_out(operation, deadline); told != Status::kOk)
     return fail(told, "rdmaPAExport", 0, "the peer was not told of it");
   return registry.physical_of(this, memory->addr).value_or(0);
@@ -208,7 +219,8 @@ bool Conn::on_table(const wire::Head& head, std::span<const std::byte> piece) no
 }
 
 Status Conn::find_physical(std::uint64_t address, std::uint64_t length, message::RemoteSpan& remote) noexcept {
-  for (PeerTable& of : tables_) {
+  // The last one first: an address that was exported anew is under its new key.
+  for (PeerTable& of : std::views::reverse(tables_)) {
     if (of.table.find(address, length, of.last) != Status::kOk) continue;
     const nic::Window window = of.table.window(of.last);
     if (!of.is_imported[of.last]) {
