@@ -117,7 +117,7 @@ void Registry::remove_all(const Conn* owner) noexcept {
   std::erase_if(names_, [&](const Name& name) { return name.owner == owner; });
   for (const auto& region : regions_)
     std::erase_if(region->exports, [&](const Export& each) { return each.by == owner; });
-  const auto theirs = std::ranges::stable_partition(regions_, [&](const auto& of) { return of->owner != owner; });
+  const auto theirs = std::ranges::partition(regions_, [&](const auto& of) { return of->owner != owner; });
   gone.assign(std::move_iterator(theirs.begin()), std::move_iterator(theirs.end()));
   regions_.erase(theirs.begin(), theirs.end());
   generation_.fetch_add(1, std::memory_order_release);

@@ -431,27 +431,34 @@ std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer,
   return std::unexpected(status);
 }
 
+namespace {
+
+/// Out of the way of what goes at once, which needs little of the stack.
+[[gnu::noinline]] Status start_in_window(verbena_RdmaConn* conn, Operation::Kind kind, std::span<const std::byte> bytes,
+                                         std::size_t offset, const std::optional<Deadline>& deadline) noexcept {
+  Operation operation;
+  operation.kind = kind;
+  operation.from = bytes.data();
+  operation.to = const_cast<std::byte*>(bytes.data());  // A read's is not const at its caller.
+  operation.length = bytes.size();
+  return run_in_window(conn, operation, offset, deadline);
+}
+
+}  // namespace
+
+// What is carried out at once waits for nothing, whatever the deadline.
 Status Connection::write(std::span<const std::byte> from, std::size_t offset,
                          std::optional<Deadline> deadline) noexcept {
-  if (!deadline && conn_ != nullptr && conn_->may_go_now(offset, from.size()) &&
-      conn_->write_now(from, offset) == Status::kOk) [[likely]]
+  if (conn_ != nullptr && conn_->may_go_now(offset, from.size()) && conn_->write_now(from, offset) == Status::kOk)
+      [[likely]]
     return Status::kOk;
-  Operation operation;
-  operation.kind = Operation::Kind::kWrite;
-  operation.from = from.data();
-  operation.length = from.size();
-  return run_in_window(conn_, operation, offset, deadline);
+  return start_in_window(conn_, Operation::Kind::kWrite, from, offset, deadline);
 }
 
 Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
-  if (!deadline && conn_ != nullptr && conn_->may_go_now(offset, to.size()) &&
-      conn_->read_now(to, offset) == Status::kOk) [[likely]]
+  if (conn_ != nullptr && conn_->may_go_now(offset, to.size()) && conn_->read_now(to, offset) == Status::kOk) [[likely]]
     return Status::kOk;
-  Operation operation;
-  operation.kind = Operation::Kind::kRead;
-  operation.to = to.data();
-  operation.length = to.size();
-  return run_in_window(conn_, operation, offset, deadline);
+  return start_in_window(conn_, Operation::Kind::kRead, to, offset, deadline);
 }
 
 namespace {

@@ -213,6 +213,7 @@ def fields(header, module, struct):
 def fortran(report, root, work, environment):
     """The module says what the header says: names, values, layouts, arguments. And its calls do what they should."""
     header = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / 'rdma.h').read_text(), flags=re.DOTALL)
+    header = re.sub(r'(\w)(\*+) ', r'\1 \2', header)  # As C has it, whatever the formatter does.
     module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
     values = dict(re.findall(r'\b(RDMA_\w+) = (-?\d+)', header))
     report.check(len(values) > 35, f'only {len(values)} values are found in rdma.h')

@@ -77,7 +77,7 @@ def main():
         pcs = [p for p in files if p.name == 'verbena.pc']
         if not report.check(len(pcs) == 1, f'not one verbena.pc among {files}'):
             report.end()
-        public = {p.name for p in (root / 'include' / 'verbena').iterdir()}
+        public = {p.name for p in (root / 'include' / 'verbena').rglob('*') if p.is_file()}
         expected = public | {'libverbena.a', 'verbena.pc'}
         report.check({p.name for p in files} == expected,
                      f'installs {sorted(p.name for p in files)}, not {sorted(expected)}')
