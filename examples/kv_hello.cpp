@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   const char key[] = "greeting", value[] = "hello";
   std::byte out[64];
   const auto put = (*client)->put(std::as_bytes(std::span(key)), std::as_bytes(std::span(value)));
+  if (put.status != verbena::Status::kOk) return std::fprintf(stderr, "%s\n", to_string(put.status)), 1;
   const auto got = (*client)->get(std::as_bytes(std::span(key)), out);
   if (got.status != verbena::Status::kOk) return std::fprintf(stderr, "%s\n", to_string(got.status)), 1;
   std::printf("%s, version %lu\n", reinterpret_cast<const char*>(out), static_cast<unsigned long>(put.version));

@@ -203,7 +203,8 @@ int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count)
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
 
 /* The same with an array for each part. vlens[i]: capacity in; out the length, the length needed when that is more than
- * the capacity, or SIZE_MAX for what was not there or could not be had. */
+ * the capacity, or SIZE_MAX for what was not there or could not be had. Set them anew for each call: SIZE_MAX is no
+ * capacity, and KV_ERR_BAD_ARGUMENT. */
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count);
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,

@@ -432,7 +432,7 @@ int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms)
 
 /* Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer, by
  * physical address; `physical`, unless null, becomes that of its first byte. The peer knows of it before any message
- * that is sent after it. At most 16 a connection: RDMA_ERR_LIMIT. */
+ * that is sent after it. RDMA_ERR_LIMIT: 16 in the life of a connection, those of deregistered memory among them. */
 int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical);
 /* The physical address of a byte of this process: that under which this connection exported it, or else what the kernel
  * says, with the privilege. conn may be null. RDMA_ERR_NOT_FOUND: nothing is there yet; write to it first. */

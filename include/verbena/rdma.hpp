@@ -375,7 +375,8 @@ class Connection {
 
   /// Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer,
   /// by physical address: that of its first byte. The peer knows of it before any message that is sent after it. Needs
-  /// CAP_SYS_ADMIN (kPermission, and the text names it); what a peer exported is used without. kLimit: 16 a connection.
+  /// CAP_SYS_ADMIN (kPermission, and the text names it); what a peer exported is used without. kLimit: 16 in
+  /// the life of a connection, those of deregistered memory among them.
   [[nodiscard]] Result<std::uint64_t> export_physical(const Memory& memory);
   /// The physical address of a byte of this process: that under which this connection exported it, or else what the
   /// kernel says, with the privilege. kNotFound: nothing is there yet; write to it first.

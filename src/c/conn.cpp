@@ -146,7 +146,13 @@ Result<void> Conn::meet(const link::Endpoint& remote) {
 
 Result<void> Conn::connect(const std::string& address, std::uint16_t port) {
   const Deadline deadline = Deadline::after(settings.connect_timeout);
-  auto connected = connect_over(address, port, deadline);
+  const auto connected = [&]() -> Result<void> {
+    try {
+      return connect_over(address, port, deadline);
+    } catch (const std::bad_alloc&) {
+      return fail(Status::kNoMemory, "rdmaConnect", 0, "no memory for a connection");
+    }
+  }();
   if (!connected) undo();
   return connected;
 }
@@ -340,8 +346,8 @@ void Conn::kill(Status reason) noexcept {
 void Conn::end(Status reason) noexcept {
   if (reason_ != Status::kOk) return;
   reason_ = reason;
-  is_live_.store(false, std::memory_order_release);
   last_code.store(code_of(reason), std::memory_order_relaxed);
+  is_live_.store(false, std::memory_order_release);  // Who sees this sees why.
   while (sends_.first() != nullptr) finish(*sends_.first(), reason);
   while (asks_.first() != nullptr) finish(*asks_.first(), reason);
   for (Operation* operation = transfers_.first(); operation != nullptr;) {
@@ -630,6 +636,7 @@ void Conn::end_with_runtime() noexcept {
 bool Conn::is_over() const noexcept { return reason_ != Status::kOk && (is_leaving_ || has_told_end_) && is_quiet(); }
 
 void Conn::detach() noexcept {
+  is_callers_ = false;  // The handle may stay (rdmaRuntimeStop), and the short way needs the channel.
   channel_.reset();
   runtime_->tell([this] { is_detached_ = true; });
 }

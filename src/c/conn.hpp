@@ -431,6 +431,7 @@ class Conn : private message::Handler {
   std::atomic<bool> is_live_{false};
   Exclusive used_;  ///< With Driver::kCaller: by the call that is under way.
   std::atomic<std::uint64_t> discarded_{0};
+  std::atomic<std::size_t> exports_{0};  ///< By physical address, in its life.
 };
 
 /// The physical address of a byte of this process: that under which `conn`, unless null, exported it, or else what the
@@ -472,6 +473,7 @@ Status Conn::run(Task&& task, Deadline deadline) noexcept {
 /// What users hold.
 struct verbena_RdmaConn final : verbena::c::Conn {
   using Conn::Conn;
-  ~verbena_RdmaConn() = default;
+  // While the connection is whole: with its companion ends what others hold of it.
+  ~verbena_RdmaConn() { companion.reset(); }
   bool is_client = false;
 };

@@ -134,10 +134,11 @@ int put_items(kv::Client& client, std::span<kv_put_item_t> items, const char* ca
   return verdict<kv_put_item_t>(client, items, call);
 }
 
-[[nodiscard]] bool is_null(const kv_get_item_t& item) noexcept {
-  return is_null(item.key, item.klen) || is_null(item.buf, item.len);
+// A batch that is repeated with the lengths it gave back would else have SIZE_MAX as capacity.
+[[nodiscard]] bool is_impossible(const kv_get_item_t& item) noexcept {
+  return is_null(item.key, item.klen) || is_null(item.buf, item.len) || item.len > PTRDIFF_MAX;
 }
-[[nodiscard]] bool is_null(const kv_put_item_t& item) noexcept {
+[[nodiscard]] bool is_impossible(const kv_put_item_t& item) noexcept {
   return is_null(item.key, item.klen) || is_null(item.value, item.vlen);
 }
 
@@ -146,9 +147,10 @@ template <class Item, class Body>
 int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call, Body&& body) noexcept {
   if (is_null(items, count)) return tell(Status::kBadArgument, call);
   const std::span all(items, count);
-  const auto bad = std::ranges::find_if(all, [](const Item& item) { return is_null(item); });
+  const auto bad = std::ranges::find_if(all, [](const Item& item) { return is_impossible(item); });
   if (bad != all.end())
-    return tell(format_error(Status::kBadArgument, call, 0, "{}: item {} has a null pointer with a length", call,
+    return tell(format_error(Status::kBadArgument, call, 0,
+                             "{}: item {} has a null pointer with a length, or a capacity of SIZE_MAX", call,
                              bad - all.begin()));
   return on_connection(client, call, [&](kv::Client& of) { return body(of, all, call); });
 }

@@ -38,8 +38,8 @@ struct Packet {
 class Entrance {
  public:
   ~Entrance() {
+    rdmaServerRelease(listener_);  // First: until then its thread may add one.
     for (RdmaConn* conn : waiting_) rdmaConnClose(conn);
-    rdmaServerRelease(listener_);
   }
   [[nodiscard]] int open(int port, const RdmaOptions& options) noexcept {
     if (const int code = rdmaServer(&listener_, nullptr, port); code != RDMA_OK) return code;
@@ -58,10 +58,14 @@ class Entrance {
   }
 
  private:
-  void add(RdmaConn* conn) {
+  void add(RdmaConn* conn) noexcept {
     const std::lock_guard lock(mutex_);
-    if (rdmaConnKeep(conn) != RDMA_OK) return;
-    waiting_.push_back(conn);
+    try {
+      waiting_.push_back(conn);
+    } catch (const std::bad_alloc&) {
+      return rdmaConnClose(conn);
+    }
+    (void)rdmaConnKeep(conn);  // Which an accept callback may.
     arrived_.notify_one();
   }
   RdmaListener* listener_ = nullptr;
@@ -118,7 +122,7 @@ int dial(std::string_view server, int port, const RdmaOptions& options, Context&
     host.resize(colon);
     port = 0;
     for (const char digit : server.substr(colon + 1))
-      port = digit < '0' || digit > '9' ? 65'536 : port * 10 + digit - '0';
+      port = digit < '0' || digit > '9' ? 65'536 : std::min(port * 10 + digit - '0', 65'536);
   }
   context.conn = rdmaConn();
   if (context.conn == nullptr) return note(Status::kNoMemory, "RDMA_connect");
@@ -158,7 +162,11 @@ int send(Context& context, std::uint32_t what, const char* bytes, std::size_t le
 int receive(Context& context, std::uint32_t what, char* into, std::size_t room, const char* call) noexcept {
   RdmaMessage message;
   int code = RDMA_ERR_TIMED_OUT;
-  while (code == RDMA_ERR_TIMED_OUT) code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
+  // A connection that a deadline has ended has the same code, for ever.
+  for (bool is_live = true; code == RDMA_ERR_TIMED_OUT && is_live;) {
+    is_live = rdmaConnIsConnected(context.conn) != 0;
+    code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
+  }
   if (code != RDMA_OK) return code;
   if (message.kind != RDMA_MESSAGE || message.has_imm == 0 || message.imm != what)
     return note(

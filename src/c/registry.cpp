@@ -176,17 +176,12 @@ std::optional<RdmaWindow> Registry::find_key(const Conn* asker, std::uint32_t rk
   return std::nullopt;
 }
 
-Result<std::vector<std::byte>> Registry::export_physical(const Conn* asker, const RdmaMemory* memory,
-                                                         std::size_t most) {
+Result<std::vector<std::byte>> Registry::export_physical(const Conn* asker, const RdmaMemory* memory) {
   VERBENA_ASSIGN(const host::PageMap pages, host::PageMap::open());
   const std::lock_guard lock(mutex_);
   Region* region = find(asker, memory);
   if (region == nullptr) region = find(nullptr, memory);
   if (region == nullptr) return not_registered("rdmaPAExport");
-  std::size_t made_before = 0;
-  for (const auto& each : regions_)
-    made_before += static_cast<std::size_t>(std::ranges::count(each->exports, asker, &Export::by));
-  if (made_before >= most) return fail(Status::kLimit, "rdmaPAExport", 0, "a connection exports {} times", most);
   const ibv_mr* const mr = region->own ? region->own.get() : region->arena.mr();
   VERBENA_ASSIGN(remote::PhysicalExport made,
                  remote::PhysicalExport::create(nic_, mr, verbs_access_of(region->told.access), pages));

@@ -69,9 +69,8 @@ class Registry {
   [[nodiscard]] std::optional<RdmaWindow> find_key(const Conn* asker, std::uint32_t rkey) noexcept;
 
   /// Exports memory by physical address to the asker's peer: the table to tell it. Errors: those of PageMap and
-  /// remote::PhysicalExport, kBadArgument (not memory that the asker sees), kLimit (`most` exports of the asker).
-  [[nodiscard]] Result<std::vector<std::byte>> export_physical(const Conn* asker, const RdmaMemory* memory,
-                                                               std::size_t most);
+  /// remote::PhysicalExport, kBadArgument (not memory that the asker sees).
+  [[nodiscard]] Result<std::vector<std::byte>> export_physical(const Conn* asker, const RdmaMemory* memory);
   /// Under which `asker` exported a byte.
   [[nodiscard]] std::optional<std::uint64_t> physical_of(const Conn* asker, const void* at) noexcept;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <ranges>
 #include <utility>
 
 namespace verbena::c {
@@ -12,6 +13,7 @@ namespace {
 
 /// Of one step of making a window usable.
 constexpr std::chrono::milliseconds kImportTimeout{1000};
+constexpr const char* kUnusable = "the connection is dead or in use";
 
 [[nodiscard]] nic::Window nic_window_of(const RdmaWindow& window) noexcept {
   return {.address = window.addr,
@@ -68,29 +70,26 @@ Result<void> Conn::import_window(const RdmaWindow& window, Deadline deadline) {
   const nic::Window of = nic_window_of(window);
   const Status handed = run(
       [&] {
-        // Handed over by a thread that did not see it detached; of one that is there already, nothing is to be done.
+        // Handed over by a thread that did not see it detached.
         if (channel_ == nullptr) {
-          imported = fail(reason_, "rdmaConnImportWindow", 0, "the connection is dead");
-          return;
+          imported = fail(reason_, "rdmaConnImportWindow", 0, kUnusable);
+        } else if (!channel_->is_usable(of)) {  // Of one that is there already, nothing is to be done.
+          imported = channel_->import_window(of, Deadline::after(kImportTimeout));
         }
-        if (channel_->is_usable(of)) return;
-        imported = channel_->import_window(of, Deadline::after(kImportTimeout));
       },
       deadline);
-  return handed == Status::kOk ? imported : fail(handed, "rdmaConnImportWindow", 0, "the connection is dead or in use");
+  return handed == Status::kOk ? imported : fail(handed, "rdmaConnImportWindow", 0, kUnusable);
 }
 
 Result<void> Conn::release_window(const RdmaWindow& window, Deadline deadline) {
   Result<void> released;
   const Status handed = run(
       [&] {
-        // As above: its windows have gone with the channel.
         released = channel_ != nullptr ? channel_->release_window(nic_window_of(window))
-                                       : fail(reason_, "rdmaConnReleaseWindow", 0, "the connection is dead");
+                                       : fail(reason_, "rdmaConnReleaseWindow", 0, kUnusable);
       },
       deadline);
-  return handed == Status::kOk ? released
-                               : fail(handed, "rdmaConnReleaseWindow", 0, "the connection is dead or in use");
+  return handed == Status::kOk ? released : fail(handed, "rdmaConnReleaseWindow", 0, kUnusable);
 }
 
 void Conn::send_asks() noexcept {
@@ -174,11 +173,21 @@ void Conn::answer_questions() noexcept {
 
 Result<std::uint64_t> Conn::export_physical(const RdmaMemory* memory, Deadline deadline) {
   Registry& registry = runtime_->registry();
-  VERBENA_ASSIGN(const std::vector<std::byte> table, registry.export_physical(this, memory, wire::kMaxTables));
+  // The peer keeps what it was told, for it does not hear of what is taken back.
+  if (exports_.fetch_add(1, std::memory_order_relaxed) >= wire::kMaxTables) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return fail(Status::kLimit, "rdmaPAExport", 0, "a connection exports {} times in its life: export more at once",
+                wire::kMaxTables);
+  }
+  const Result<std::vector<std::byte>> table = registry.export_physical(this, memory);
+  if (!table) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return std::unexpected(table.error());
+  }
   Operation operation;
   operation.wire_kind = wire::Kind::kTable;
-  operation.from = table.data();
-  operation.length = table.size();
+  operation.from = table->data();
+  operation.length = table->size();
   if (const Status told = carry_out(operation, deadline); told != Status::kOk)
     return fail(told, "rdmaPAExport", 0, "the peer was not told of it");
   return registry.physical_of(this, memory->addr).value_or(0);
@@ -210,7 +219,8 @@ bool Conn::on_table(const wire::Head& head, std::span<const std::byte> piece) no
 }
 
 Status Conn::find_physical(std::uint64_t address, std::uint64_t length, message::RemoteSpan& remote) noexcept {
-  for (PeerTable& of : tables_) {
+  // The last one first: an address that was exported anew is under its new key.
+  for (PeerTable& of : std::views::reverse(tables_)) {
     if (of.table.find(address, length, of.last) != Status::kOk) continue;
     const nic::Window window = of.table.window(of.last);
     if (!of.is_imported[of.last]) {

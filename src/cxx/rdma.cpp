@@ -35,7 +35,7 @@ namespace {
                                  .timeout_ms = whole_ms(options.timeout),
                                  .max_connections = options.max_connections,
                                  .recv_mode = options.receive == Receive::kQueue ? RDMA_RECV_QUEUE : RDMA_RECV_DISCARD,
-                                 .window = options.window.data(),
+                                 .window = options.window.empty() ? nullptr : options.window.data(),
                                  .window_bytes = options.window.empty() ? options.window_bytes : options.window.size(),
                                  .inbox_bytes = options.inbox_bytes,
                                  .max_message_bytes = options.max_message_bytes}));
@@ -77,6 +77,16 @@ static_assert(access_of(RDMA_ACCESS_REMOTE_ALL) == Access::kAll);
   return made;
 }
 
+/// What `body` returns as a Result; without memory, that: no exception leaves the library.
+template <class Body>
+[[nodiscard]] std::invoke_result_t<Body> guarded(const char* call, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, call, 0, "no memory");
+  }
+}
+
 /// The object of a connection that is its listener's.
 struct Owned final : c::Companion {
   explicit Owned(std::unique_ptr<Connection> owned) noexcept : connection(std::move(owned)) {}
@@ -93,11 +103,7 @@ struct Memory::Owner {
     const std::lock_guard lock(mutex);
     c::Runtime* const runtime = conn != nullptr ? conn->runtime() : listener != nullptr ? listener->runtime() : nullptr;
     if (runtime == nullptr) return fail(Status::kClosed, call, 0, "what it belongs to is closed");
-    try {
-      return body(*runtime, conn);
-    } catch (const std::bad_alloc&) {
-      return fail(Status::kNoMemory, call, 0, "no memory");
-    }
+    return guarded(call, [&] { return body(*runtime, conn); });
   }
   void end() noexcept {
     const std::lock_guard lock(mutex);
@@ -210,7 +216,7 @@ struct Callbacks {
 
 Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) {
   constexpr const char* kCall = "rdma::Connection::connect";
-  VERBENA_ASSIGN(c::Settings settings, settings_of(options));
+  VERBENA_ASSIGN(c::Settings settings, guarded(kCall, [&] { return settings_of(options); }));
   if (options.receive == Receive::kDiscard)
     return fail(Status::kBadArgument, kCall, 0, "messages are discarded by listeners only");
   RdmaConn* const conn = rdmaConn();
@@ -232,6 +238,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
 }
 
 Connection::~Connection() {
+  memory_->end();  // Of one that is the listener's, too: its memory may outlive it.
   if (is_ours_) close();
 }
 
@@ -352,17 +359,21 @@ Result<void> Connection::unpublish(std::string_view name) {
 }
 
 Result<Window> Connection::find(std::string_view name, std::optional<Deadline> deadline) {
-  if (conn_ == nullptr) return closed("rdma::Connection::find");
-  VERBENA_ASSIGN(const RdmaWindow window, conn_->look_up(name, deadline_of(*conn_, deadline)));
+  constexpr const char* kCall = "rdma::Connection::find";
+  if (conn_ == nullptr) return closed(kCall);
+  VERBENA_ASSIGN(const RdmaWindow window,
+                 guarded(kCall, [&] { return conn_->look_up(name, deadline_of(*conn_, deadline)); }));
   return window_of(window);
 }
 Result<void> Connection::import(const Window& window, std::optional<Deadline> deadline) {
-  if (conn_ == nullptr) return closed("rdma::Connection::import");
-  return conn_->import_window(window_of(window), deadline_of(*conn_, deadline));
+  constexpr const char* kCall = "rdma::Connection::import";
+  if (conn_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return conn_->import_window(window_of(window), deadline_of(*conn_, deadline)); });
 }
 Result<void> Connection::release(const Window& window, std::optional<Deadline> deadline) {
-  if (conn_ == nullptr) return closed("rdma::Connection::release");
-  return conn_->release_window(window_of(window), deadline_of(*conn_, deadline));
+  constexpr const char* kCall = "rdma::Connection::release";
+  if (conn_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return conn_->release_window(window_of(window), deadline_of(*conn_, deadline)); });
 }
 
 // --- data
@@ -649,10 +660,11 @@ std::size_t Connection::poll(std::span<Completion> into) noexcept {
 // --- physical addresses
 
 Result<std::uint64_t> Connection::export_physical(const Memory& memory) {
+  constexpr const char* kCall = "rdma::Connection::export_physical";
   if (!memory || conn_ == nullptr)
-    return fail(memory ? Status::kClosed : Status::kBadArgument, "rdma::Connection::export_physical", 0,
+    return fail(memory ? Status::kClosed : Status::kBadArgument, kCall, 0,
                 "the memory is not registered, or the connection is closed");
-  return conn_->export_physical(memory.registered_, deadline_of(*conn_, {}));
+  return guarded(kCall, [&] { return conn_->export_physical(memory.registered_, deadline_of(*conn_, {})); });
 }
 
 Result<std::uint64_t> Connection::physical_address_of(const void* local) const {
@@ -676,8 +688,9 @@ Status Connection::write_with_immediate(std::span<const std::byte> from, std::ui
 Listener::Listener(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Listener>> Listener::start(const Options& options) {
-  VERBENA_ASSIGN(c::Settings settings, settings_of(options));
-  try {
+  constexpr const char* kCall = "rdma::Listener::start";
+  VERBENA_ASSIGN(c::Settings settings, guarded(kCall, [&] { return settings_of(options); }));
+  return guarded(kCall, [&]() -> Result<std::unique_ptr<Listener>> {
     auto impl = std::make_unique<Impl>(options);
     impl->listener.settings = std::move(settings);
     impl->listener.callbacks.accepted = {
@@ -688,9 +701,7 @@ Result<std::unique_ptr<Listener>> Listener::start(const Options& options) {
     VERBENA_TRY(made->impl_->listener.start());
     made->impl_->memory->listener = &made->impl_->listener;
     return made;
-  } catch (const std::bad_alloc&) {
-    return fail(Status::kNoMemory, "rdma::Listener::start", 0, "no memory for a listener");
-  }
+  });
 }
 
 Listener::~Listener() { stop(); }

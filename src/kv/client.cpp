@@ -21,8 +21,10 @@ constexpr std::chrono::milliseconds kGoodbyeTimeout{50};
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
 /// Polls without a completion between two looks at the age of pipelined operations.
 constexpr unsigned kPollsPerExpiry = 64;
-/// Large sends and READs beyond one for each operation: the pieces of staged ones.
+/// Large sends and READs beyond one for each operation.
 constexpr std::uint32_t kSparePieces = 16;
+/// Of these, for READs ahead into registered memory: staged gets and puts have three each at most.
+constexpr std::uint32_t kMostAhead = 8;
 constexpr unsigned kMaxWorkers = 64;
 
 /// What a channel's completion is for: kind, staging chunk, operation.
@@ -610,6 +612,8 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
   const std::uint64_t length = operation.location.length;
   while (operation.pieces < operation.burst && operation.posted < length) {
+    const bool is_ahead = !operation.is_staged && operation.pieces != 0;
+    if (is_ahead && ahead_ == kMostAhead) return;  // It goes on when its own are here.
     const auto bytes =
         static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.posted));
     std::byte* const to = operation.is_staged ? in_chunk(operation.posted) : operation.out.data() + operation.posted;
@@ -620,6 +624,7 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
     if (status != Status::kOk) return die(Status::kProtocol, "the server names a location outside its window");
     operation.posted += bytes;
     ++operation.pieces;
+    if (is_ahead) ++ahead_;
   }
 }
 
@@ -675,7 +680,9 @@ void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status s
   if (piece == Piece::kBodyChunk) out_busy_ &= ~(1u << chunk);
   const std::uint32_t slot = slot_of(static_cast<std::uint32_t>(token));
   if (slot == kNoSlot) return;
-  --operations_[slot].pieces;
+  Operation& operation = operations_[slot];
+  --operation.pieces;
+  if (piece == Piece::kRead && !operation.is_staged && operation.pieces != 0) --ahead_;
   if (status != Status::kOk) return;  // The channel is failing; the operation ends with the connection.
   switch (piece) {
     case Piece::kBody:

@@ -188,6 +188,7 @@ class PollingClient final : public Client, private message::Handler {
     return out_chunk(kChunks + static_cast<unsigned>(offset / kChunkBytes % kChunks));
   }
   std::uint32_t out_busy_ = 0;  ///< A bit for each chunk that the channel reads.
+  std::uint32_t ahead_ = 0;     ///< READs in flight beyond the first of each get into registered memory.
 
   std::size_t allocated_ = 0;
   wire::StatisticsWords statistics_{};

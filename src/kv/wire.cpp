@@ -49,7 +49,8 @@ std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte
 std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte> data) noexcept {
   const auto hello = decode_hello<ServerHello>(data);
   if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
-                hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 || hello->grace_ns == 0 ||
+                hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
+                hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 ||
                 hello->window_address > ~hello->window_length))
     return std::unexpected(Status::kProtocol);
   return hello;

@@ -87,6 +87,8 @@ static_assert(sizeof(LargeHead) == 16);
 [[nodiscard]] constexpr std::uint32_t channel_depth(std::uint32_t depth) noexcept { return 2 * (depth + 2); }
 
 inline constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
+/// Of any server's max_value_bytes: none has more memory.
+inline constexpr std::uint64_t kMostValueBytes = std::uint64_t{1} << 40;
 inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + sizeof(LargeHead) + kMaxKeyBytes;
 /// The longest request and reply that travel in one message: CAS, and GET.
 inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBytes + kEagerBytes - 1;

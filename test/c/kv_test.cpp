@@ -494,6 +494,9 @@ TEST_F(KvApi, BatchesOfArrays) {
             KV_ERR_BUFFER_TOO_SMALL);
   EXPECT_EQ(vlens[1], 6u);
   EXPECT_EQ(vlens[140], SIZE_MAX);
+  // What came back is no capacity.
+  EXPECT_EQ(kv_client_batch_get(client, &keys[139], &klens[139], &into[139], &vlens[139], 2), KV_ERR_BAD_ARGUMENT);
+  vlens[139] = names[139].size();
   for (std::size_t i = 0; i < kCount; ++i) {
     if (i != 1 && i != 140) {
       ASSERT_EQ(outs[i].substr(0, vlens[i]), names[i]);
@@ -521,6 +524,24 @@ TEST_F(KvApi, AllocatedMemoryIsForLargeValues) {
   ASSERT_EQ(kv_client_put_items(client, puts.data(), 4), KV_OK) << kv_error_detail();
   ASSERT_EQ(kv_client_get_items(client, gets.data(), 4), KV_OK) << kv_error_detail();
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(matches(std::span(memory + (4 + i) * kLength, kLength), i));
+}
+
+// More READs than the channel has places for.
+TEST_F(KvApi, ABatchOfGetsOfLargeValuesIntoAllocatedMemory) {
+  constexpr std::size_t kLength = std::size_t{4} << 20;
+  start();
+  kv_client_options_t options = client_options();
+  options.buffer_bytes = 2 * kLength;
+  client = connect(options);
+  auto* const memory = static_cast<std::byte*>(kv_client_allocate(client, 2 * kLength));
+  ASSERT_NE(memory, nullptr);
+  fill(std::span(memory, kLength), 1);
+  ASSERT_EQ(kv_client_put(client, "k", 1, memory, kLength), KV_OK) << kv_error_detail();
+  // All to the same place, where all write the same.
+  std::vector<kv_get_item_t> gets(32, {"k", 1, memory + kLength, kLength, 0, 0});
+  for (int round = 0; round < 3; ++round)
+    ASSERT_EQ(kv_client_get_items(client, gets.data(), gets.size()), KV_OK) << kv_error_detail();
+  EXPECT_TRUE(matches(std::span(memory + kLength, kLength), 1));
 }
 
 // Puts of a batch that meet memory at rest are carried out once it is free.

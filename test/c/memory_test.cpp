@@ -523,5 +523,30 @@ TEST_F(RdmaPhysicalApi, WhatIsExportedGoesWithItsMemory) {
   EXPECT_EQ(rdmaPASyncReadSignaled(conn, local, mine->lkey, physical, 8), RDMA_ERR_REMOTE_ACCESS);
 }
 
+TEST_F(RdmaPhysicalApi, WhatIsExportedAnewIsReachedUntilTheLimit) {
+  alignas(4096) static std::array<std::byte, 4096> own{};
+  const RdmaMemory* const mine = make(conn, 4096, 1);
+  const std::uint64_t local = address_of(mine->addr);
+  const auto export_own = [&](std::uint64_t& physical) {
+    const RdmaMemory* const theirs = rdmaConnRegister(peer, own.data(), own.size(), RDMA_ACCESS_REMOTE_ALL);
+    return std::pair{theirs, rdmaPAExport(peer, theirs, &physical)};
+  };
+  std::uint64_t physical = 0;
+  for (int i = 0; i < 16; ++i) {
+    own.fill(static_cast<std::byte>(i + 1));
+    const auto [theirs, code] = export_own(physical);
+    ASSERT_EQ(code, RDMA_OK) << rdmaErrorDetail();
+    ASSERT_EQ(rdmaConnSend(peer, "x", 1), 1u);
+    (void)receive(conn, 1);
+    ASSERT_EQ(rdmaPASyncReadSignaled(conn, local, mine->lkey, physical, 8), RDMA_OK) << i << rdmaErrorDetail();
+    EXPECT_EQ(*static_cast<const std::byte*>(mine->addr), own.front());
+    ASSERT_EQ(rdmaConnDeregMem(peer, theirs), RDMA_OK);
+  }
+  EXPECT_EQ(export_own(physical).second, RDMA_ERR_LIMIT);
+  ASSERT_EQ(rdmaConnSend(peer, "x", 1), 1u);
+  (void)receive(conn, 1);
+  EXPECT_EQ(rdmaConnIsConnected(conn), 1);
+}
+
 }  // namespace
 }  // namespace verbena::test

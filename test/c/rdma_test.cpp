@@ -518,8 +518,11 @@ TEST_F(RdmaApi, RuntimeStopEndsEveryClientsConnection) {
   ASSERT_EQ(rdmaConnect(called, address(), port), RDMA_OK) << rdmaErrorDetail();
   rdmaRuntimeStop();
   for (RdmaConn* conn : {blocking, called}) {
+    std::byte byte{};
     EXPECT_EQ(rdmaConnSend(conn, "x", 1), 0u);
     EXPECT_EQ(rdmaConnError(conn), RDMA_ERR_CLOSED);
+    EXPECT_EQ(rdmaConnWrite(conn, &byte, 1), 0u);
+    EXPECT_EQ(rdmaConnRead(conn, &byte, 1), RDMA_ERR_CLOSED);
     EXPECT_EQ(ended.take(), RDMA_ERR_CLOSED);
     std::byte byte{};
     EXPECT_EQ(rdmaConnReadAt(conn, 0, &byte, 1), RDMA_ERR_CLOSED);

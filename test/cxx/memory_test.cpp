@@ -122,6 +122,21 @@ TEST_F(RdmaCxxMemory, MemoryOutlivesItsConnectionAsAShell) {
   EXPECT_STATUS(server->allocate(64), Status::kClosed);
 }
 
+TEST_F(RdmaCxx, MemoryOutlivesAConnectionOfTheListenersAsAShell) {
+  Calls calls;
+  Memory memory;
+  calls.accepted = [&](Connection& connection) {
+    auto made = connection.allocate(4096);
+    ASSERT_OK(made);
+    memory = std::move(*made);
+  };
+  start(&calls);
+  connect().reset();
+  EXPECT_EQ(calls.ended.take(), Status::kClosed);
+  server->stop();
+  EXPECT_OK(memory.deregister());
+}
+
 // --- windows
 
 TEST_F(RdmaCxxMemory, NamedWindowsAreFoundFromBothSides) {
@@ -168,6 +183,16 @@ TEST_F(RdmaCxxMemory, TheWindowIsRegisteredMemoryToo) {
   fill(mine.at(0, 100).bytes(), 3);
   ASSERT_EQ(client->write(mine.at(0, 100), theirs.at(200, 100)), Status::kOk);
   EXPECT_TRUE(std::ranges::equal(mine.at(0, 100).bytes(), peer->window().subspan(200, 100)));
+}
+
+TEST_F(RdmaCxx, AnEmptyWindowOfTheUsersOwnIsNone) {
+  start();
+  alignas(64) static std::array<std::byte, 64> own{};
+  options.window = std::span(own).first(0);
+  options.window_bytes = own.size();
+  const ConnectionPtr client = connect();
+  EXPECT_EQ(client->window().size(), own.size());
+  EXPECT_NE(client->window().data(), own.data());
 }
 
 TEST_F(RdmaCxx, AWindowOfTheUsersOwn) {

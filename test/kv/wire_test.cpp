@@ -173,10 +173,11 @@ TEST(Wire, HellosAreChecked) {
 
   const ServerHello good{.workers = 2, .depth = 32, .max_key_bytes = kMaxKeyBytes, .max_value_bytes = 1, .grace_ns = 1};
   EXPECT_TRUE(decode_server_hello(bytes_of(good)));
-  for (auto spoil : {+[](ServerHello& h) { h.workers = 0; }, +[](ServerHello& h) { h.workers = 65; },
-                     +[](ServerHello& h) { h.depth = 0; }, +[](ServerHello& h) { h.magic = 0; },
-                     +[](ServerHello& h) { h.grace_ns = 0; },
-                     +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; }}) {
+  for (auto spoil :
+       {+[](ServerHello& h) { h.workers = 0; }, +[](ServerHello& h) { h.workers = 65; },
+        +[](ServerHello& h) { h.depth = 0; }, +[](ServerHello& h) { h.magic = 0; },
+        +[](ServerHello& h) { h.grace_ns = 0; }, +[](ServerHello& h) { h.max_value_bytes = ~std::uint64_t{0}; },
+        +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; }}) {
     ServerHello bad = good;
     spoil(bad);
     EXPECT_FALSE(decode_server_hello(bytes_of(bad)));
