@@ -139,7 +139,7 @@ class Local {
 /// Registered memory, which the NIC reads and writes itself, without a copy through the library's own. Move-only; its
 /// destruction takes the registration back, and frees what was allocated: no call of this side may be using it then,
 /// and nobody at the other side does afterwards. It ends with its connection or listener at the latest: then its bytes
-/// are gone, if they were allocated, and it is an empty shell. \thread any, one at a time
+/// are gone, if they were allocated, and all that may be done with it is to destroy it. \thread any, one at a time
 class Memory {
  public:
   /// An empty shell.
