@@ -166,8 +166,9 @@ TEST_F(RdmaMemoryApi, WhatIsWrongIsRefusedAndTheConnectionGoesOn) {
   EXPECT_EQ(rdmaConnDeregMem(conn, theirs), RDMA_ERR_BAD_ARGUMENT);
   EXPECT_EQ(rdmaConnDeregMem(conn, rdmaConnWindowMemory(conn)), RDMA_ERR_BAD_ARGUMENT);
   EXPECT_EQ(rdmaConnDeregMem(conn, nullptr), RDMA_ERR_BAD_ARGUMENT);
+  const std::uint32_t old_lkey = mine->lkey;
   EXPECT_EQ(rdmaConnDeregMem(conn, mine), RDMA_OK);
-  EXPECT_EQ(rdmaSyncReadSignaled(conn, local, mine->lkey, remote, theirs->rkey, 8), RDMA_ERR_LOCAL_ACCESS);
+  EXPECT_EQ(rdmaSyncReadSignaled(conn, local, old_lkey, remote, theirs->rkey, 8), RDMA_ERR_LOCAL_ACCESS);
   EXPECT_EQ(rdmaConnIsConnected(conn), 1);
 }
 

@@ -261,7 +261,9 @@ TEST_F(Physical, TheNicRefusesWhatIsPostedAnyway) {
                 .lkey = other.local->local(0, 8).lkey};
     ibv_send_wr request{};
     // As if it were the last one that the link has posted: that keeps its accounts.
-    request.wr_id = other.posted() << 32 | engine::wr::kNoTag;
+    // The link takes its completion for that of the last request it has queued itself.
+    const engine::Counters counters = other.a.loop->counters();
+    request.wr_id = (counters.work_requests - counters.direct) << 32 | engine::wr::kNoTag;
     request.sg_list = &sge;
     request.num_sge = 1;
     request.opcode = bad.opcode;
