@@ -219,10 +219,11 @@ void Conn::begin() noexcept {
   channel_->attach();
   if (is_set_up_.load(std::memory_order_relaxed)) return;
   call(callbacks.accepted, handle());
-  discards_ = !callbacks.message && settings.recv_mode == RDMA_RECV_DISCARD;
+  const bool discards = !callbacks.message && settings.recv_mode == RDMA_RECV_DISCARD;
+  discards_.store(discards, std::memory_order_relaxed);
   is_set_up_.store(true, std::memory_order_relaxed);
   // What came while the callback waited.
-  for (; discards_ && !inbox_->empty(); inbox_->pop()) count_discarded(inbox_->head(), inbox_->length());
+  for (; discards && !inbox_->empty(); inbox_->pop()) count_discarded(inbox_->head(), inbox_->length());
 }
 
 void Conn::count_discarded(const wire::Head& head, std::size_t piece) noexcept {

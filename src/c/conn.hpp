@@ -220,7 +220,9 @@ class Conn : private message::Handler {
   /// Exports memory by physical address, and tells the peer: that of its first byte. \thread any
   [[nodiscard]] Result<std::uint64_t> export_physical(const RdmaMemory* memory, Deadline deadline);
   /// Whether messages are kept for rdmaConnRecv. \thread any
-  [[nodiscard]] bool receives() const noexcept { return !callbacks.message && !discards_; }
+  [[nodiscard]] bool receives() const noexcept {
+    return !callbacks.message && !discards_.load(std::memory_order_relaxed);
+  }
 
   // The end. Of a client or a kept connection: `close`, then its destruction; of others `end_in_callback`.
   void keep() noexcept { is_kept_ = true; }
@@ -417,7 +419,7 @@ class Conn : private message::Handler {
   std::vector<std::byte> partial_;   ///< Of a message that was not taken whole.
 
   Status reason_ = Status::kOk;  ///< Why it is dead.
-  bool discards_ = false;
+  std::atomic<bool> discards_{false};
   bool is_kept_ = false;
   bool has_announced_ = false;
   bool has_told_end_ = false;
