@@ -29,7 +29,10 @@ Result<void> Listener::start() {
                                              Driver::kThread));
   VERBENA_ASSIGN(auto link, runtime->fabric().listen({.port = port_}));
   VERBENA_TRY(runtime->start());
-  runtime_ = std::move(runtime);
+  {
+    const std::lock_guard lock(mutex_);
+    runtime_ = std::move(runtime);
+  }
   link_ = std::move(link);
   auto started = host::start_thread("verbena-accept", [this] { accept_clients(); });
   if (!started) {
@@ -47,7 +50,12 @@ void Listener::stop() noexcept {
   if (runtime_) runtime_->stop();
   link_.reset();
   // Connections that somebody keeps keep it.
-  runtime_.reset();
+  std::shared_ptr<Runtime> stopped;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped = std::move(runtime_);
+  }
+  stopped.reset();
   is_running_.store(false, std::memory_order_release);
   is_running_.notify_all();
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -26,7 +27,14 @@ class Listener {
   /// \thread any
   [[nodiscard]] bool is_running() const noexcept { return is_running_.load(std::memory_order_acquire); }
   /// Whether the calling thread is the one that calls back. \thread any
-  [[nodiscard]] bool is_in_callback() const noexcept { return is_running() && runtime_->poller().is_this_thread(); }
+  [[nodiscard]] bool is_in_callback() const noexcept {
+    // Another thread may be stopping it.
+    const std::shared_ptr<Runtime> runtime = [this] {
+      const std::lock_guard lock(mutex_);
+      return runtime_;
+    }();
+    return runtime != nullptr && runtime->poller().is_this_thread();
+  }
   /// Null unless it runs.
   [[nodiscard]] Runtime* runtime() const noexcept { return is_running() ? runtime_.get() : nullptr; }
   /// 0 unless it runs.
@@ -44,7 +52,8 @@ class Listener {
 
   const std::string address_;
   const std::uint16_t port_;
-  std::shared_ptr<Runtime> runtime_;
+  mutable std::mutex mutex_;          ///< Of runtime_, which changes in start and stop only.
+  std::shared_ptr<Runtime> runtime_;  ///< Null unless it runs.
   std::unique_ptr<link::Listener> link_;
   std::thread thread_;
   std::atomic<bool> is_running_{false};
