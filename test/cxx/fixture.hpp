@@ -3,6 +3,7 @@
 
 #include <verbena/rdma.hpp>
 
+#include <chaos.hpp>
 #include <mailbox.hpp>
 #include <pattern.hpp>
 #include <result.hpp>

@@ -96,6 +96,8 @@ TEST_F(RdmaCxx, WhatAClientSentBeforeItLeftCanBeReceivedAfterwards) {
 }
 
 TEST_F(RdmaCxx, OfTooManyClientsThatLeftTheLatestAreThere) {
+  if (test::in_chaos()) GTEST_SKIP() << "70 goodbyes that are held back take a second each";
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "70 connections take a minute where verbs are emulated";
   constexpr unsigned kClients = 70;
   constexpr unsigned kKept = 64;
   start();
