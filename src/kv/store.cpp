@@ -274,7 +274,7 @@ Store::Change Store::publish(std::uint64_t item, std::uint64_t expected) noexcep
   // cannot take the old value after an acknowledged change.
   if (!is_new) retire(item_of(*entry));
   store_word(*entry, word);
-  items_ += is_new ? 1 : 0;
+  items_ += is_new ? 1u : 0u;
   return {Status::kOk, version, word};
 }
 
