@@ -395,6 +395,8 @@ TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
          o.max_value_bytes = 1000;
          o.max_items = 20'000;
        }},
+      {"a worker's items and its index take 1095 GiB, and one can have 1024",
+       [](ServerOptions& o) { o.memory_bytes = std::size_t{1} << 40; }},
       {"they take 1125899906842624 MiB", [](ServerOptions& o) { o.max_items = ~std::size_t{0}; }},
       {"grace (ms) must be 1 to 60000; got 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
       {"wait (a policy) must be 0 to 2; got 3", [](ServerOptions& o) { o.wait = WaitPolicy{3}; }},
