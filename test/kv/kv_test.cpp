@@ -35,10 +35,12 @@ using namespace testing_support;
 
 class KvTest : public testing::Test {
  protected:
-  void begin(const ServerOptions& options = small_server()) {
+  void begin(const ServerOptions& options = small_server(), Lookup lookup = Lookup::kAuto) {
     server_ = start(options);
     ASSERT_TRUE(server_);
-    client_ = connect(client_options(*server_));
+    ClientOptions mine = client_options(*server_);
+    mine.lookup = lookup;
+    client_ = connect(mine);
     ASSERT_TRUE(client_);
   }
   Outcome put(std::string_view key, std::string_view value) { return client_->put(key_of(key), bytes_of(value)); }
@@ -180,7 +182,7 @@ TEST_F(KvTest, OverwritesWhatWasReadAsSlowlyAsItRests) {
   options.memory_bytes = 8 << 20;
   options.max_value_bytes = 2 << 20;
   options.grace = 100ms;
-  begin(options);
+  begin(options, Lookup::kMessage);  // What is read by READs does not rest for them.
   for (char round = 0; round < 24; ++round) {
     const std::string value(1 << 20, static_cast<char>('A' + round));
     ASSERT_EQ(put("key", value).status, Status::kOk) << static_cast<int>(round);
@@ -248,7 +250,7 @@ TEST_F(KvTest, PipelinesUpToItsDepth) {
 }
 
 TEST_F(KvTest, CountsWhatItDoes) {
-  begin();
+  begin(small_server(), Lookup::kMessage);
   (void)put("a", "1");
   (void)put("b", std::string(10'000, 'b'));
   (void)client_->cas(key_of("a"), 0, bytes_of("x"));
@@ -398,12 +400,13 @@ TEST_F(KvTest, ReadersFindWholeValuesWithLittleGrace) {
 TEST_F(KvTest, LargeValuesOutlastTheGracePeriod) {
   ServerOptions options = small_server();
   options.grace = little(3ms);
-  begin(options);
+  begin(options, Lookup::kMessage);
   std::string value(4 << 20, '\0');
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 + i / 4096);
   ASSERT_EQ(put("k", value).status, Status::kOk);
   ClientOptions big = client_options(*server_);
   big.buffer_bytes = std::size_t{8} << 20;
+  big.lookup = Lookup::kMessage;
   client_ = connect(big);
   ASSERT_TRUE(client_);
   const auto registered = client_->allocate(4 << 20);
@@ -503,11 +506,13 @@ TEST(KvLateData, NeverMeetsMemoryThatIsTheCallersAgain) {
   std::span<std::byte> registered;
   std::array<std::uint64_t, 4> timeouts{};  // Of gets and puts, of memory that is registered and that is not.
   constexpr std::uint64_t kCalls = 120;
+  ClientOptions options = client_options(*server);
   for (std::uint64_t i = 0; i < kCalls; ++i) {
     SCOPED_TRACE(i);
     if (!client || client->connection_error().status() != Status::kOk) {
       const test::LateNics late(i);
-      client = connect(client_options(*server));
+      options.lookup = options.lookup == Lookup::kMessage ? Lookup::kOneSided : Lookup::kMessage;
+      client = connect(options);
       ASSERT_TRUE(client);
       registered = client->allocate(kLarge);
       ASSERT_EQ(registered.size(), kLarge);
