@@ -205,7 +205,8 @@ TEST_F(KvReads, AnEntryThatNoServerMakesIsNotFollowed) {
     clear();
     server_.first(key_of("k"))[0] = entry.pack();
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
-    server_.tell(entry.pack());  // As a location.
+    if (entry.lines == 0) continue;  // As a location that is no reply at all.
+    server_.tell(entry.pack());
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
     server_.tell(0);
