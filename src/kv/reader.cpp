@@ -1,6 +1,7 @@
 #include "kv/reader.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace verbena::kv {
@@ -67,9 +68,10 @@ Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
     Bucket bucket;
     const std::span bytes = std::as_writable_bytes(std::span(bucket));
     if (part.channel->read_now(bytes, part.bucket(number)) != Status::kOk) return Read::kNoWay;
-    for (unsigned at = next_match(bucket, tag, 0); at < kBucketEntries; at = next_match(bucket, tag, at + 1)) {
-      const Read read = read_item(part, bucket[at], call);
-      if (read == Read::kDone) locations_.note(call.hash, bucket[at]);
+    for (unsigned left = matches(bucket, tag); left != 0; left &= left - 1) {
+      const std::uint64_t entry = bucket[static_cast<unsigned>(std::countr_zero(left))];
+      const Read read = read_item(part, entry, call);
+      if (read == Read::kDone) locations_.note(call.hash, entry);
       if (read != Read::kOtherKey) return read;
     }
   }
@@ -195,8 +197,8 @@ bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which whic
   for (std::size_t i = 0; i < count; ++i) {
     Bucket bucket;
     std::memcpy(&bucket, reads[i].to, sizeof bucket);
-    const unsigned at = next_match(bucket, tag_of(of[i]->hash), 0);
-    if (at < kBucketEntries) of[i]->entry = bucket[at];
+    const unsigned found = matches(bucket, tag_of(of[i]->hash));
+    if (found != 0) of[i]->entry = bucket[static_cast<unsigned>(std::countr_zero(found))];
   }
   return true;
 }

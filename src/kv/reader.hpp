@@ -79,10 +79,12 @@ struct Part {
   static constexpr std::size_t kMostItemBytes = (kMaxItemBytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 };
 
-/// The entry at or after `from` (an entry's number in the bucket) that may be the key's; kBucketEntries: none.
-[[nodiscard]] constexpr unsigned next_match(const Bucket& bucket, std::uint32_t tag, unsigned from) noexcept {
-  while (from < kBucketEntries && (bucket[from] == 0 || tag_of_entry(bucket[from]) != tag)) ++from;
-  return from;
+/// A bit for each entry of the bucket that may be the key's. Without branches: which it is cannot be predicted.
+[[nodiscard]] constexpr unsigned matches(const Bucket& bucket, std::uint32_t tag) noexcept {
+  unsigned found = 0;
+  for (unsigned i = 0; i < kBucketEntries; ++i)
+    found |= static_cast<unsigned>(bucket[i] != 0 && tag_of_entry(bucket[i]) == tag) << i;
+  return found;
 }
 
 /// Values that are READ in place are so in pieces of this size, and deadlines are looked at in between.
