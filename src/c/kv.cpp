@@ -90,6 +90,7 @@ Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_op
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
   out.max_items = options.max_items;
+  out.max_cells = options.max_cells;
   out.grace = std::chrono::milliseconds{options.grace_ms};
   out.spin = std::chrono::microseconds{options.spin_us};
   out.pin_workers = options.pin_workers != 0;
@@ -197,7 +198,8 @@ int kv_server_options_init(kv_server_options_t* options) {
               .spin_us = static_cast<unsigned>(defaults.spin.count()),
               .pin_workers = defaults.pin_workers ? 1 : 0,
               .allowed_uids = nullptr,
-              .allowed_uid_count = 0};
+              .allowed_uid_count = 0,
+              .max_cells = defaults.max_cells};
   return KV_OK;
 }
 

@@ -28,7 +28,7 @@ constexpr std::uint32_t kMostAhead = 8;
 constexpr unsigned kMaxWorkers = 64;
 
 /// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kWord = 4 };
 
 constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
@@ -67,9 +67,7 @@ engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits
 host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limits, const ClientOptions& options,
                                          unsigned workers) {
   host::Footprint pools;
-  pools.add({.name = "staging and buffers",
-             .kind = host::PoolKind::kRegistered,
-             .bytes_each = kStagingBytes + options.buffer_bytes});
+  pools.add({.name = "staging and buffers", .kind = host::PoolKind::kRegistered, .bytes_each = region_bytes(options)});
   pools.add({.name = "client", .bytes_each = sizeof(PollingClient)});
   // The operation, and its places in free_, done_ and staged_.
   pools.add(
@@ -107,7 +105,7 @@ Result<void> PollingClient::connect() {
   nic::Nic& nic = fabric_->nic();
   VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
   pd_ = nic::Pd(nic, pd);
-  VERBENA_TRY(region_.open(nic, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"}, {},
+  VERBENA_TRY(region_.open(nic, pd_.get(), {.size_bytes = region_bytes(options_), .name = "client"}, {},
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = kStagingBytes;
   const auto first = connect_to(0, deadline);
@@ -180,6 +178,7 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
   for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
   done_.resize(depth);
   staged_.resize(depth);
+  cell_windows_.resize(hello.workers);
 }
 
 // So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
@@ -234,7 +233,7 @@ std::uint32_t PollingClient::slot_of(std::uint32_t id) const noexcept {
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (error_.status() != Status::kOk) [[unlikely]]
     return error_.status();
-  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (ask.op == wire::Op::kStatistics || ask.word != nullptr) return Status::kOk;
   if (ask.key.empty() || ask.key.size() > kMaxKeyBytes) return Status::kBadKey;
   if (ask.op == wire::Op::kCas && ask.expected == wire::kAnyVersion) return Status::kBadArgument;
   return ask.value.size() > max_value_bytes_ ? Status::kTooLong : Status::kOk;
@@ -257,6 +256,11 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (ask.op == wire::Op::kGet) {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
+  }
+  if (ask.word != nullptr) {
+    const Status posted = start_on_word(slot, *ask.word, token_of(Piece::kWord, 0, id_of(slot)));
+    if (posted != Status::kOk) free_slot(slot);
+    return posted;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -501,6 +505,7 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
     statistics_ = reply.statistics;
     return finish(slot, {});
   }
+  if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) return take_cell(slot, reply);
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
@@ -688,6 +693,7 @@ void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status s
     case Piece::kBody:
     case Piece::kBodyChunk: return settle(slot);
     case Piece::kRead: return on_piece_read(slot);
+    case Piece::kWord: return take_word(slot);
   }
 }
 

@@ -17,6 +17,13 @@
 
 namespace verbena::kv {
 
+/// What is wanted of a cell's word: a READ, or an atomic.
+struct WordAsk {
+  Cell cell;
+  bool is_read = false;
+  message::Change change;
+};
+
 /// What a client call wants, before it has a slot.
 struct Ask {
   wire::Op op = wire::Op::kGet;
@@ -24,6 +31,7 @@ struct Ask {
   Key key;
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
+  const WordAsk* word = nullptr;     ///< Of a cell's word, with op kCell; in place of all but that.
 };
 
 /// Values that go through staging memory do so in chunks of this size, values READ in place in pieces of that.
@@ -80,6 +88,11 @@ class PollingClient final : public Client, private message::Handler {
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
   Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override;
   Outcome erase(Key key, Deadline deadline) noexcept override;
+  Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept override;
+  Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept override;
+  Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
+                      Deadline deadline) noexcept override;
+  Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
@@ -150,6 +163,19 @@ class PollingClient final : public Client, private message::Handler {
   void take_piece(Operation& operation) noexcept;
   void end_read(std::uint32_t slot) noexcept;
 
+  // Cells: client_cells.cpp.
+  void take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  [[nodiscard]] Result<void> use_cells(Deadline deadline) noexcept;
+  [[nodiscard]] Status on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept;
+  [[nodiscard]] message::RemoteSpan span_of(const Cell& cell) const noexcept;
+  [[nodiscard]] Status start_on_word(std::uint32_t slot, const WordAsk& ask, std::uint64_t token) noexcept;
+  void take_word(std::uint32_t slot) noexcept;
+  /// In the registered memory, behind the buffers: a word for each slot, where a NIC puts what an operation on a cell
+  /// found. A timed-out one has its slot until it is complete, so nothing else is given its word before.
+  [[nodiscard]] static std::size_t words_offset(const ClientOptions& options) noexcept;
+  [[nodiscard]] static std::size_t region_bytes(const ClientOptions& options) noexcept;
+  [[nodiscard]] std::uint64_t* word_of(std::uint32_t slot) const noexcept;
+
   // The connection.
   void die(Status reason, const char* what) noexcept;
   void drain() noexcept;
@@ -192,6 +218,9 @@ class PollingClient final : public Client, private message::Handler {
 
   std::size_t allocated_ = 0;
   wire::StatisticsWords statistics_{};
+  std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
+  wire::CellPlace cell_place_;             ///< Of the last one opened.
+  std::uint32_t cell_worker_ = 0;
   bool heard_goodbye_ = false;
   bool has_stopped_ = false;  ///< The server said so.
   Error error_;
