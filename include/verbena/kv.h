@@ -78,31 +78,33 @@ typedef enum kv_error {
   KV_ERR_TOO_LONG = -7,
   KV_ERR_BUFFER_TOO_SMALL = -8,
   KV_ERR_STORE_FULL = -9,
-  KV_ERR_BAD_ARGUMENT = -10,
-  KV_ERR_OUT_OF_RANGE = -11,
-  KV_ERR_LOCAL_ACCESS = -12,
-  KV_ERR_UNSUPPORTED = -13,
-  KV_ERR_BUSY = -14,
+  KV_ERR_INDEX_FULL = -10,
+  KV_ERR_WRONG_KIND = -11,
+  KV_ERR_BAD_ARGUMENT = -12,
+  KV_ERR_OUT_OF_RANGE = -13,
+  KV_ERR_LOCAL_ACCESS = -14,
+  KV_ERR_UNSUPPORTED = -15,
+  KV_ERR_BUSY = -16,
   /* The connection is dead, or was not made. */
-  KV_ERR_PEER_LOST = -15,
-  KV_ERR_CONNECTION_REFUSED = -16,
-  KV_ERR_REJECTED = -17,
-  KV_ERR_PROTOCOL = -18,
-  KV_ERR_REMOTE_ACCESS = -19,
-  KV_ERR_REMOTE_INVALID = -20,
-  KV_ERR_RETRY_EXCEEDED = -21,
-  KV_ERR_RNR_EXCEEDED = -22,
-  KV_ERR_FLUSHED = -23,
-  KV_ERR_CLOSED = -24,
-  KV_ERR_NOT_ALLOWED = -25,
-  KV_ERR_OTHER_NAMESPACE = -26,
-  KV_ERR_OTHER_HOST = -27,
+  KV_ERR_PEER_LOST = -17,
+  KV_ERR_CONNECTION_REFUSED = -18,
+  KV_ERR_REJECTED = -19,
+  KV_ERR_PROTOCOL = -20,
+  KV_ERR_REMOTE_ACCESS = -21,
+  KV_ERR_REMOTE_INVALID = -22,
+  KV_ERR_RETRY_EXCEEDED = -23,
+  KV_ERR_RNR_EXCEEDED = -24,
+  KV_ERR_FLUSHED = -25,
+  KV_ERR_CLOSED = -26,
+  KV_ERR_NOT_ALLOWED = -27,
+  KV_ERR_OTHER_NAMESPACE = -28,
+  KV_ERR_OTHER_HOST = -29,
   /* The device, the process or the machine lacks something. */
-  KV_ERR_NO_MEMORY = -28,
-  KV_ERR_LIMIT = -29,
-  KV_ERR_PERMISSION = -30,
-  KV_ERR_DEVICE = -31,
-  KV_ERR_SYSTEM = -32
+  KV_ERR_NO_MEMORY = -30,
+  KV_ERR_LIMIT = -31,
+  KV_ERR_PERMISSION = -32,
+  KV_ERR_DEVICE = -33,
+  KV_ERR_SYSTEM = -34
 } kv_error_t;
 
 /* Cause and fix of a code, in static storage. */
@@ -176,19 +178,20 @@ int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t ex
 /* KV_ERR_NOT_FOUND: there was none. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
 
-/* Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in it.
- * A cell is made once and stays until the server ends. The calls above are KV_ERR_WRONG_KIND for its key. Servers have
- * cells where kv_server_options_t::max_cells says so. */
+/* Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in
+ * it. A cell is made once and stays until the server ends. The calls above are KV_ERR_WRONG_KIND for its key. Servers
+ * have cells where kv_server_options_t::max_cells says so. */
 
-/* Where a cell is: for the client that opened it, until it disconnects. Copy it freely; its fields are the library's. */
+/* Where a cell is: for the client that opened it, until it disconnects. Copy it freely; its fields are the library's.
+ */
 typedef struct kv_cell {
   uint64_t address; /* In the server. */
   uint32_t worker;  /* Of the server. */
   uint32_t is_new;  /* 1: the call that filled this in has made the cell; else 0. */
 } kv_cell_t;
-/* Opens the cell under a key; where there is no such key, makes one that holds `initial`. KV_ERR_WRONG_KIND: the key has
- * a value; KV_ERR_LIMIT: max_cells are made; KV_ERR_UNSUPPORTED: the server has none; KV_ERR_TIMED_OUT: it may be made,
- * open it again. `*cell` is set with KV_OK only. */
+/* Opens the cell under a key; where there is no such key, makes one that holds `initial`. KV_ERR_WRONG_KIND: the key
+ * has a value; KV_ERR_LIMIT: max_cells are made; KV_ERR_UNSUPPORTED: the server has none; KV_ERR_TIMED_OUT: it may be
+ * made, open it again. `*cell` is set with KV_OK only. */
 int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell);
 /* Adds `delta`, modulo 2^64. `*old`, unless null: what was there; set with KV_OK only. KV_ERR_TIMED_OUT, and what ends
  * the connection: whether it happened is not known, and after KV_ERR_TIMED_OUT it may still happen.
@@ -262,7 +265,7 @@ typedef struct kv_server_options {
   int pin_workers;           /* Default 1. */
   const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
   size_t allowed_uid_count;  /* Of allowed_uids. */
-  size_t max_cells;          /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
+  size_t max_cells; /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);

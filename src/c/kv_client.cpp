@@ -384,9 +384,9 @@ int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_
 
 int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint64_t expected, uint64_t desired,
                                 uint64_t* old) {
-  return on_cell(
-      client, cell, old, "kv_client_cell_compare_swap",
-      [=](Client& of, const Cell& at, uint64_t& there) { return of.compare_swap(at, expected, desired, there); });
+  return on_cell(client, cell, old, "kv_client_cell_compare_swap", [=](Client& of, const Cell& at, uint64_t& there) {
+    return of.compare_swap(at, expected, desired, there);
+  });
 }
 
 int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value) {

@@ -25,19 +25,11 @@ Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::
   // No right to WRITE. Where a mapping is what gives access, on the soft NIC, it gives more than the right: see
   // docs/kv.md.
   VERBENA_TRY(region_.open(
-      nic, pd,
-      {.size_bytes = max_cells * kBytesEach, .node = node, .share = host::Share::kReadWrite, .name = "cells"},
+      nic, pd, {.size_bytes = max_cells * kBytesEach, .node = node, .share = host::Share::kReadWrite, .name = "cells"},
       {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
   window_ = region_.window();
   max_cells_ = max_cells;
   return {};
-}
-
-host::Footprint Cells::footprint(std::size_t max_cells) {
-  host::Footprint pools;
-  if (max_cells != 0)
-    pools.add({.name = "cells", .kind = host::PoolKind::kRegistered, .bytes_each = max_cells * kBytesEach});
-  return pools;
 }
 
 Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) noexcept {
@@ -59,7 +51,7 @@ Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial) noexcept 
   // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
   std::atomic_ref(*reinterpret_cast<Word*>(region_.data() + offset)).store(initial, std::memory_order_release);
   const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);
-  const Store::Change change = store.put(key, value, 0, kCell);
+  const Store::Change change = store.put_cell(key, value);
   if (change.status != Status::kOk) return {.status = change.status};
   ++made_;
   Found made{.version = change.version, .place = place_of(offset)};

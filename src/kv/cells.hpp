@@ -11,10 +11,10 @@
 
 namespace verbena::kv {
 
-/// On most NICs an atomic and a store of the CPU to the same word are not atomic against each other. So a word is stored
-/// here once, before anyone has been told of it, and never looked at again: what clients make of it, a hostile one
-/// included, means nothing to the server. The item of a cell's key says where the word is; it lies with the others and
-/// is as they are but for its flag. Words are never free again: a client may change one as long as it is connected.
+/// On most NICs an atomic and a store of the CPU to the same word are not atomic against each other. So a word is
+/// stored here once, before anyone has been told of it, and never looked at again: what clients make of it, a hostile
+/// one included, means nothing to the server. The item of a cell's key says where the word is; it lies with the others
+/// and is as they are but for its flag. Words are never free again: a client may change one as long as it is connected.
 /// Immovable. \thread owner of the store  \alloc setup (open); none afterwards
 class Cells {
  public:
@@ -24,8 +24,6 @@ class Cells {
   /// Once, for a worker that has cells (1 and up). Errors: kUnsupported (the device has no atomics), and those of
   /// arenas and their registration. \thread setup
   [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node);
-  /// What `open` allocates. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(std::size_t max_cells);
 
   struct Found {
     Status status = Status::kOk;

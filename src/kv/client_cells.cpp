@@ -22,8 +22,9 @@ std::unexpected<Error> refused(Status status) noexcept {
     case Status::kUnsupported:
       return fail(status, kCall, 0, "the server has no cells: start it with max_cells of 1 and more");
     case Status::kLimit:
-      return fail(status, kCall, 0,
-                  "the server's cells, of the worker that the key belongs to, are all made: start it with more max_cells");
+      return fail(
+          status, kCall, 0,
+          "the server's cells, of the worker that the key belongs to, are all made: start it with more max_cells");
     case Status::kWrongKind: return fail(status, kCall, 0, "the key has a value and no cell: use another key");
     default: return fail(status, kCall, 0, "the cell could not be opened: {}", to_string(status));
   }

@@ -1,5 +1,9 @@
 #include "kv/wire.hpp"
 
+#include "kv/index.hpp"
+#include "link/link.hpp"
+#include "message/wire.hpp"
+
 #include <infiniband/verbs.h>
 
 #include <cstring>
@@ -7,6 +11,9 @@
 
 namespace verbena::kv::wire {
 namespace {
+
+static_assert(message::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
+              "a hello that RDMA CM cannot carry");
 
 // Copies a frame off the front of `data`, which must be that long.
 template <class Frame>
@@ -36,6 +43,12 @@ Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
 }
 
+// The window begins with the index.
+bool is_index_sound(const ServerHello& hello) noexcept {
+  return hello.index_buckets != 0 && hello.index_buckets % 2 == 0 && hello.index_buckets <= buckets_for(kMaxItems) &&
+         hello.window_length <= kMaxWindowBytes && index_bytes(hello.index_buckets) <= hello.window_length;
+}
+
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
 }
@@ -44,10 +57,9 @@ bool is_location_sound(const Location& location) noexcept {
 bool is_cell_sound(const CellPlace& cell) noexcept {
   constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
-  return cell.window_address % kBytes == 0 && cell.offset % kBytes == 0 &&
-         cell.window_address <= ~cell.window_length && cell.window_length >= kBytes &&
-         cell.offset <= cell.window_length - kBytes && (cell.window_access & kRights) == kRights && cell.is_new <= 1 &&
-         cell.reserved == 0;
+  return cell.window_address % kBytes == 0 && cell.offset % kBytes == 0 && cell.window_address <= ~cell.window_length &&
+         cell.window_length >= kBytes && cell.offset <= cell.window_length - kBytes &&
+         (cell.window_access & kRights) == kRights && cell.is_new <= 1 && cell.reserved == 0;
 }
 
 }  // namespace
@@ -64,7 +76,8 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
   if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
                 hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
                 hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 ||
-                hello->window_address > ~hello->window_length))
+                hello->window_address > ~hello->window_length || (hello->flags & ~kHelloFlags) != 0 ||
+                hello->reserved != 0 || !is_index_sound(*hello)))
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -117,6 +130,7 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
   reply.head = take<ReplyHead>(body);
   if (reply.head.reserved != 0 || reply.head.status > Status::kSystem) return Status::kProtocol;
   const bool is_ok = reply.head.status == Status::kOk;
+  if (reply.head.entry != 0 && (!is_ok || Entry::unpack(reply.head.entry).lines == 0)) return Status::kProtocol;
   switch (reply.head.kind) {
     case ReplyKind::kPlain:
     case ReplyKind::kGoodbye: return body.empty() ? Status::kOk : Status::kProtocol;
@@ -142,7 +156,7 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
 StatisticsWords words_of(const ServerStatistics& s) noexcept {
   return {s.items,        s.used_bytes,        s.capacity_bytes, s.resting_bytes, s.clients,
           s.clients_lost, s.clients_refused,   s.puts,           s.gets,          s.hits,
-          s.erases,       s.compare_and_swaps, s.failures,       s.last_version};
+          s.erases,       s.compare_and_swaps, s.failures,       s.last_version,  s.cells};
 }
 
 ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
@@ -159,7 +173,8 @@ ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
           .erases = words[10],
           .compare_and_swaps = words[11],
           .failures = words[12],
-          .last_version = words[13]};
+          .last_version = words[13],
+          .cells = words[14]};
 }
 
 }  // namespace verbena::kv::wire

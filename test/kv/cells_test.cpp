@@ -329,7 +329,7 @@ TEST(CellsLate, NoLateResultMeetsAnotherOperation) {
     const std::size_t c = i % 2;
     std::uint64_t old = 7;
     const Deadline deadline = i % 3 == 0 ? Deadline::after(20s) : Deadline::after(std::chrono::microseconds(i % 7));
-    const Status status = i % 5 == 0 ? client->read(cells[c], old, deadline)
+    const Status status = i % 5 == 0   ? client->read(cells[c], old, deadline)
                           : i % 5 == 1 ? client->compare_swap(cells[c], ~std::uint64_t{0}, 0, old, deadline)
                                        : client->fetch_add(cells[c], 1, old, deadline);
     const bool adds = i % 5 > 1;
@@ -359,23 +359,22 @@ TEST(CellsLate, NoLateResultMeetsAnotherOperation) {
 TEST_F(Cells, EndWithTheServer) {
   begin();
   using Call = std::function<Status(Client&, const Cell&)>;
-  const std::array<Call, 4> calls{
-      [](Client& of, const Cell& cell) {
-        std::uint64_t old = 0;
-        return of.fetch_add(cell, 1, old);
-      },
-      [](Client& of, const Cell& cell) {
-        std::uint64_t old = 0;
-        return of.compare_swap(cell, 1, 1, old);
-      },
-      [](Client& of, const Cell& cell) {
-        std::uint64_t old = 0;
-        return of.read(cell, old);
-      },
-      [](Client& of, const Cell&) {
-        const auto opened = of.open_cell(key_of("cell"), 1);
-        return opened ? Status::kOk : opened.error().status();
-      }};
+  const std::array<Call, 4> calls{[](Client& of, const Cell& cell) {
+                                    std::uint64_t old = 0;
+                                    return of.fetch_add(cell, 1, old);
+                                  },
+                                  [](Client& of, const Cell& cell) {
+                                    std::uint64_t old = 0;
+                                    return of.compare_swap(cell, 1, 1, old);
+                                  },
+                                  [](Client& of, const Cell& cell) {
+                                    std::uint64_t old = 0;
+                                    return of.read(cell, old);
+                                  },
+                                  [](Client& of, const Cell&) {
+                                    const auto opened = of.open_cell(key_of("cell"), 1);
+                                    return opened ? Status::kOk : opened.error().status();
+                                  }};
   std::atomic<unsigned> running{0};
   std::jthread stopping([&] {
     if (eventually([&] { return running == calls.size(); })) server_->stop();

@@ -198,7 +198,8 @@ TEST(Wire, StatisticsComeBack) {
                             .erases = 11,
                             .compare_and_swaps = 12,
                             .failures = 13,
-                            .last_version = 14};
+                            .last_version = 14,
+                            .cells = 15};
   EXPECT_EQ(words_of(statistics_of(words_of(in))), words_of(in));
   for (std::size_t i = 0; i < kStatisticsWords; ++i) EXPECT_EQ(words_of(in)[i], i + 1);
 }
