@@ -122,30 +122,18 @@ message::RemoteSpan PollingClient::span_of(const Cell& cell) const noexcept {
   return {.address = cell.address, .length = kWordBytes, .rkey = cell_windows_[cell.worker].rkey};
 }
 
-Status PollingClient::start_on_word(std::uint32_t slot, const WordAsk& ask, std::uint64_t token) noexcept {
+Status PollingClient::start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept {
   Operation& operation = operations_[slot];
-  operation.stage = Stage::kReading;
-  operation.is_staged = true;  // What arrives late, after a time-out, arrives in memory of ours.
+  operation.stage = Stage::kFetching;
   operation.worker = static_cast<std::uint16_t>(ask.cell.worker);
   operation.pieces = 1;
   message::Channel& channel = *channels_[operation.worker];
-  const message::LocalSpan result = local(std::as_bytes(std::span(word_of(slot), 1)));
+  const std::uint64_t token = token_of(Piece::kWord, 0, id_of(slot));
+  const message::LocalSpan result = local(std::as_bytes(std::span(word_at(slot), 1)));
   return ask.is_read ? channel.start_read(result, span_of(ask.cell), token)
                      : channel.start_atomic(ask.change, result, span_of(ask.cell), token);
 }
 
-void PollingClient::take_word(std::uint32_t slot) noexcept { finish(slot, {Status::kOk, *word_of(slot), 0}); }
-
-std::size_t PollingClient::words_offset(const ClientOptions& options) noexcept {
-  return kStagingBytes + (options.buffer_bytes + kWordBytes - 1) / kWordBytes * kWordBytes;
-}
-
-std::size_t PollingClient::region_bytes(const ClientOptions& options) noexcept {
-  return words_offset(options) + options.depth * kWordBytes;
-}
-
-std::uint64_t* PollingClient::word_of(std::uint32_t slot) const noexcept {
-  return reinterpret_cast<std::uint64_t*>(region_.data() + words_offset(options_)) + slot;
-}
+void PollingClient::take_word(std::uint32_t slot) noexcept { finish(slot, {Status::kOk, *word_at(slot), 0}); }
 
 }  // namespace verbena::kv
