@@ -128,6 +128,16 @@ typedef enum
   CONN_MODE_SOCKET /* A TCP exchange. */
 } conn_mode_t;
 
+/* How a client's gets find their values. In C++ with a type, as above. */
+typedef enum
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ KV_LOOKUP_AUTO,     /* By RDMA READs where that is quicker, which needs no CPU of the server; else by message. */
+  KV_LOOKUP_MESSAGE,  /* Always by message, so that the server sees every get. */
+  KV_LOOKUP_ONE_SIDED /* By READs; what these do not settle goes by message, keys that are not there always. */
+} kv_lookup_t;
+
 /* --- clients ----------------------------------------------------------------------------------------------------- */
 
 /* kv_client_options_init sets the defaults. */
@@ -143,6 +153,9 @@ typedef struct kv_client_options {
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
   size_t allowed_uid_count;    /* Of allowed_uids. */
+  kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
+  size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
+                             or a power of two of 4 to 2^24; default 4096. */
 } kv_client_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_client_options_init(kv_client_options_t* options);

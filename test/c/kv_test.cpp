@@ -183,6 +183,34 @@ TEST_F(KvApi, ComparesAndSwaps) {
   EXPECT_EQ(version, 5u);
 }
 
+TEST_F(KvApi, EveryLookupFindsTheSame) {
+  start();
+  for (const kv_lookup_t lookup : {KV_LOOKUP_AUTO, KV_LOOKUP_MESSAGE, KV_LOOKUP_ONE_SIDED}) {
+    for (const std::size_t known : {0u, 16u}) {
+      kv_client_options_t options = client_options();
+      options.lookup = lookup;
+      options.known_locations = known;
+      client = connect(options);
+      for (const std::size_t length : {5u, 100'000u}) {
+        ASSERT_EQ(put("k", pattern(length, lookup)), KV_OK) << kv_error_detail();
+        for (int i = 0; i < 3; ++i) ASSERT_TRUE(get("k") == pattern(length, lookup));
+      }
+      EXPECT_EQ(remove("k"), KV_OK);
+      EXPECT_EQ(get("k"), "code -4");
+    }
+  }
+  kv_client_options_t options = client_options();
+  options.lookup = static_cast<kv_lookup_t>(3);
+  kv_client_t* const one = make();
+  EXPECT_EQ(kv_client_set_options(one, &options), KV_ERR_BAD_ARGUMENT);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("got 3"), std::string_view::npos) << kv_error_detail();
+  options = client_options();
+  options.known_locations = 3;
+  EXPECT_EQ(kv_client_set_options(one, &options), KV_OK);
+  EXPECT_EQ(kv_client_connect(one, address(), port), KV_ERR_BAD_ARGUMENT);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("known_locations"), std::string_view::npos) << kv_error_detail();
+}
+
 TEST_F(KvApi, InsertsOnlyWhatIsAbsent) {
   begin();
   std::uint64_t first = 0, there = 0;

@@ -35,7 +35,7 @@ std::uint64_t rounds(std::uint64_t count) {
   return test::in_chaos() ? count / 10 : count;
 }
 
-class Cells : public testing::Test {
+class KvCells : public testing::Test {
  protected:
   void begin(const ServerOptions& options = server_of_cells(100)) {
     server_ = start(options);
@@ -66,7 +66,7 @@ class Cells : public testing::Test {
   std::unique_ptr<Client> client_;
 };
 
-TEST_F(Cells, OpenOnceAndHoldAWord) {
+TEST_F(KvCells, OpenOnceAndHoldAWord) {
   begin();
   const auto cell = open("cell", 5);
   ASSERT_OK(cell);
@@ -100,8 +100,14 @@ TEST_F(Cells, OpenOnceAndHoldAWord) {
   EXPECT_EQ(server_->statistics().failures, 0u);
 }
 
-TEST_F(Cells, AndValuesAreTwoKinds) {
+class KvCellsByLookup : public KvCells, public testing::WithParamInterface<Lookup> {};
+
+TEST_P(KvCellsByLookup, AndValuesAreTwoKinds) {
   begin();
+  ClientOptions options = client_options(*server_);
+  options.lookup = GetParam();
+  client_ = connect(options);
+  ASSERT_TRUE(client_);
   ASSERT_EQ(client_->put(key_of("value"), bytes_of("v")).status, Status::kOk);
   const auto refused = open("value");
   EXPECT_STATUS(refused, Status::kWrongKind);
@@ -119,6 +125,13 @@ TEST_F(Cells, AndValuesAreTwoKinds) {
     }
     EXPECT_EQ(client_->erase(key_of("cell")).status, Status::kWrongKind);
   }
+  std::array<GetRequest, 2> gets{{{.key = key_of("cell"), .out = into}, {.key = key_of("value"), .out = into}}};
+  client_->get(gets);
+  EXPECT_EQ(gets[0].outcome.status, Status::kWrongKind);
+  EXPECT_EQ(gets[1].outcome.status, Status::kOk);
+  std::array<PutRequest, 1> puts{{{.key = key_of("cell"), .value = bytes_of("v")}}};
+  client_->put(puts);
+  EXPECT_EQ(puts[0].outcome.status, Status::kWrongKind);
   Completion ended;
   ASSERT_EQ(client_->start_get(key_of("cell"), into, 1), Status::kOk);
   ASSERT_EQ(client_->wait({&ended, 1}, Deadline::never()), 1u);
@@ -133,7 +146,9 @@ TEST_F(Cells, AndValuesAreTwoKinds) {
   EXPECT_TRUE(open("value", 1)->is_new) << "the key is free";
 }
 
-TEST_F(Cells, HaveTheirLimit) {
+INSTANTIATE_TEST_SUITE_P(, KvCellsByLookup, testing::Values(Lookup::kAuto, Lookup::kMessage, Lookup::kOneSided));
+
+TEST_F(KvCells, HaveTheirLimit) {
   begin(server_of_cells(3));
   std::vector<Cell> made;
   for (const char* key : {"a", "b", "c"}) {
@@ -150,7 +165,7 @@ TEST_F(Cells, HaveTheirLimit) {
   EXPECT_EQ(server_->statistics().cells, 3u);
 }
 
-TEST_F(Cells, AreItemsToo) {
+TEST_F(KvCells, AreItemsToo) {
   ServerOptions options = server_of_cells(4);
   options.max_items = 4;
   begin(options);
@@ -169,7 +184,7 @@ TEST_F(Cells, AreItemsToo) {
   EXPECT_NE(std::string(refused.error().text()).find("max_cells"), std::string::npos) << refused.error().text();
 }
 
-TEST_F(Cells, AreNotWhereNoneAreAskedFor) {
+TEST_F(KvCells, AreNotWhereNoneAreAskedFor) {
   begin(small_server());
   const auto cell = open("cell");
   EXPECT_STATUS(cell, Status::kUnsupported);
@@ -177,7 +192,7 @@ TEST_F(Cells, AreNotWhereNoneAreAskedFor) {
   EXPECT_EQ(client_->connection_error().status(), Status::kOk);
 }
 
-TEST_F(Cells, BadInputHasItsOwnStatus) {
+TEST_F(KvCells, BadInputHasItsOwnStatus) {
   begin();
   EXPECT_STATUS(open(""), Status::kBadKey);
   EXPECT_STATUS(open(std::string(kMaxKeyBytes + 1, 'k')), Status::kBadKey);
@@ -206,7 +221,7 @@ TEST_F(Cells, BadInputHasItsOwnStatus) {
 }
 
 // Each value that fetch-add returns is returned once: no two of them met.
-TEST_F(Cells, SumsOfSeveralClientsAddUp) {
+TEST_F(KvCells, SumsOfSeveralClientsAddUp) {
   ServerOptions options = server_of_cells(100);
   options.workers = 2;
   begin(options);
@@ -242,7 +257,7 @@ TEST_F(Cells, SumsOfSeveralClientsAddUp) {
 }
 
 // A number and its complement in one word: whatever a reader sees was put there by one swap.
-TEST_F(Cells, SwapsLoseNothingAndReadersSeeWholeWords) {
+TEST_F(KvCells, SwapsLoseNothingAndReadersSeeWholeWords) {
   begin();
   constexpr unsigned kClients = 2;
   const std::uint64_t each = rounds(1000);
@@ -280,7 +295,7 @@ TEST_F(Cells, SwapsLoseNothingAndReadersSeeWholeWords) {
   EXPECT_EQ(value(*cell), word(kClients * each));
 }
 
-TEST_F(Cells, CostTheServerNothing) {
+TEST_F(KvCells, CostTheServerNothing) {
   begin();
   const auto cell = open("cell");
   ASSERT_OK(cell);
@@ -305,7 +320,7 @@ TEST_F(Cells, CostTheServerNothing) {
 // Deadlines pass everywhere in operations that are executed late and whose completions are held back. What times out
 // may have happened or not; what does not has the right result: the words of the two cells are far apart, so a result
 // that came late into the place of another operation's would show.
-TEST(CellsLate, NoLateResultMeetsAnotherOperation) {
+TEST(KvCellsLate, NoLateResultMeetsAnotherOperation) {
   VERBENA_SKIP_ON_A_DEVICE("chaos is the soft NIC's");
   const auto server = start(server_of_cells(2));
   ASSERT_TRUE(server);
@@ -356,7 +371,7 @@ TEST(CellsLate, NoLateResultMeetsAnotherOperation) {
   }
 }
 
-TEST_F(Cells, EndWithTheServer) {
+TEST_F(KvCells, EndWithTheServer) {
   begin();
   using Call = std::function<Status(Client&, const Cell&)>;
   const std::array<Call, 4> calls{[](Client& of, const Cell& cell) {
