@@ -366,7 +366,21 @@ std::uint64_t Store::allocate(std::size_t bytes) noexcept {
 
 StoreStatistics Store::statistics() const noexcept {
   const host::SlabStatistics pool = pool_.statistics();
-  return {items_, pool.used_bytes - resting_bytes_, resting_bytes_, pool.capacity_bytes};
+  return {.items = items_,
+          .used_bytes = pool.used_bytes - resting_bytes_,
+          .resting_bytes = resting_bytes_,
+          .capacity_bytes = pool.capacity_bytes,
+          .max_items = max_items_,
+          .index_entries = index_.size()};
+}
+
+void Store::add_memory(ServerStatistics& sum) const noexcept {
+  const std::size_t classes = std::min<std::size_t>(pool_.classes(), kMemoryClasses);
+  for (unsigned i = 0; i < classes; ++i) {
+    const host::SlabClass blocks = pool_.class_of(i);
+    sum.memory[i].used += blocks.used;
+    sum.memory[i].free += blocks.free;
+  }
 }
 
 }  // namespace verbena::kv

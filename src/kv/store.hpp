@@ -7,6 +7,7 @@
 #include "kv/item.hpp"
 
 #include <verbena/error.hpp>
+#include <verbena/kv_statistics.hpp>
 
 #include <array>
 #include <atomic>
@@ -32,6 +33,8 @@ struct StoreStatistics {
   std::uint64_t used_bytes = 0;     ///< Blocks of live and half-built items.
   std::uint64_t resting_bytes = 0;  ///< Blocks of superseded items that are not free yet.
   std::uint64_t capacity_bytes = 0;
+  std::uint64_t max_items = 0;
+  std::uint64_t index_entries = 0;
 };
 
 /// \thread owner  \alloc setup (create); none afterwards
@@ -94,6 +97,8 @@ class Store {
   void reclaim(unsigned blocks) noexcept;
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;
+  /// Adds the blocks of each class. \thread any
+  void add_memory(ServerStatistics& sum) const noexcept;
   /// The item's block, for tests and checks.
   [[nodiscard]] std::span<std::byte> block_of(const Found& found) const noexcept;
 
