@@ -27,6 +27,7 @@ THIRD_PARTY = {
     'CLI/': ['programs'],
     'histedit': ['programs'],
     'editline/': ['programs'],
+    'microhttpd': ['programs'],
     'readline/': [],
     'boost/': [],
     'gtest/': [],
