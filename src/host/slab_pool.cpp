@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <new>
 #include <utility>
@@ -52,6 +53,18 @@ std::size_t words_of_sets(std::uint64_t units) noexcept {
   return sum;
 }
 
+/// A count with one writer and any number of readers.
+class Tally {
+ public:
+  void add() noexcept { set(get() + 1); }
+  void remove() noexcept { set(get() - 1); }
+  [[nodiscard]] std::uint64_t get() const noexcept { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  void set(std::uint64_t now) noexcept { count_.store(now, std::memory_order_relaxed); }
+  std::atomic<std::uint64_t> count_{0};
+};
+
 std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << (index & 63); }
 
 }  // namespace
@@ -67,6 +80,8 @@ struct SlabPool::State {
   // be freed, so a double free, an interior or a foreign offset cannot do harm.
   std::unique_ptr<std::uint8_t[]> live;
   SlabStatistics statistics;
+  std::array<Tally, kMaxOrders> used_blocks;
+  std::array<Tally, kMaxOrders> free_blocks;  // The one freed last included.
   // The block freed last, not yet in its set: a caller that frees and allocates the same size in turn would otherwise
   // merge and split through every order of an idle pool (100 ns).
   static constexpr unsigned kNone = kMaxOrders;
@@ -79,6 +94,7 @@ struct SlabPool::State {
 
   void insert(unsigned order, std::uint64_t block) noexcept {
     const FreeSet& set = free[order];
+    free_blocks[order].add();
     for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
       std::uint64_t& word = set.levels[level][block >> 6];
       const std::uint64_t before = word;
@@ -90,6 +106,7 @@ struct SlabPool::State {
 
   void erase(unsigned order, std::uint64_t block) noexcept {
     const FreeSet& set = free[order];
+    free_blocks[order].remove();
     for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
       std::uint64_t& word = set.levels[level][block >> 6];
       word &= ~bit(block);
@@ -135,6 +152,7 @@ struct SlabPool::State {
     if (last_order == kNone) return;
     unsigned order = std::exchange(last_order, kNone);
     std::uint64_t block = last_block;
+    free_blocks[order].remove();
     while (order + 1 < orders && is_free(order, block ^ 1)) {
       erase(order, block ^ 1);
       block >>= 1;
@@ -147,6 +165,7 @@ struct SlabPool::State {
   [[nodiscard]] std::uint64_t take(unsigned order) noexcept {
     if (order == last_order) {
       last_order = kNone;
+      free_blocks[order].remove();
       return last_block;
     }
     settle();
@@ -217,6 +236,7 @@ std::uint64_t SlabPool::allocate(std::size_t bytes) noexcept {
   const std::uint64_t unit = block << order;
   state.live[static_cast<std::size_t>(unit)] = static_cast<std::uint8_t>(order + 1);
   ++state.statistics.allocations;
+  state.used_blocks[order].add();
   state.statistics.used_bytes += kMinBlockBytes << order;
   return unit * kUnit;
 }
@@ -232,6 +252,8 @@ Status SlabPool::free(std::uint64_t offset) noexcept {
   state.settle();
   state.last_order = order;
   state.last_block = (offset / kUnit) >> order;
+  state.used_blocks[order].remove();
+  state.free_blocks[order].add();
   return Status::kOk;
 }
 
@@ -251,5 +273,12 @@ std::uint64_t SlabPool::offset_of(const void* address) const noexcept {
 }
 
 SlabStatistics SlabPool::statistics() const noexcept { return state_->statistics; }
+
+unsigned SlabPool::classes() const noexcept { return state_->orders; }
+
+SlabClass SlabPool::class_of(unsigned index) const noexcept {
+  VERBENA_DCHECK(index < state_->orders);
+  return {kMinBlockBytes << index, state_->used_blocks[index].get(), state_->free_blocks[index].get()};
+}
 
 }  // namespace verbena::host

@@ -3,6 +3,7 @@
 
 #include "engine/engine.hpp"
 #include "kv/reader.hpp"
+#include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
 #include "message/message.hpp"
@@ -290,7 +291,8 @@ class PollingClient final : public Client, private message::Handler {
   bool reads_now_ = false;  ///< The NIC may carry READs out in this thread.
 
   std::size_t allocated_ = 0;
-  wire::StatisticsWords statistics_{};
+  StatisticsPart wanted_part_{};           ///< The part of the statistics that is asked for,
+  ServerStatistics* wanted_ = nullptr;     ///< and where it goes.
   std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
   wire::CellPlace cell_place_;             ///< Of the last one opened.
   std::uint32_t cell_worker_ = 0;

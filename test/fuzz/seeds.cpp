@@ -219,7 +219,7 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/cas", front(2, Op::kCas, 3).put(std::uint64_t{42}).text("key").text("value")});
   out.push_back({"kv_wire/cell", front(2, Op::kCell, 3).put(std::uint64_t{42}).text("key")});
   out.push_back({"kv_wire/erase", front(2, Op::kErase, 3).text("key")});
-  out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0)});
+  out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0).put(std::uint64_t{2})});
   out.push_back({"kv_wire/goodbye", front(2, Op::kGoodbye, 0)});
   const LargeHead large{.expected = kAnyVersion, .value_length = 100'000};
   out.push_back({"kv_wire/put_large", front(3, Op::kPutLarge, 3).put(large).text("key").text("value")});
@@ -232,7 +232,7 @@ void add_kv_wire(Seeds& out) {
                                                .put(ReplyHead{.kind = ReplyKind::kLocation, .version = 3})
                                                .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
   out.push_back({"kv_wire/reply_statistics",
-                 Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(StatisticsWords{1, 2, 3})});
+                 Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(std::array<std::uint64_t, 3>{1, 2, 3})});
   out.push_back(
       {"kv_wire/reply_cell", Seed(4)
                                  .put(ReplyHead{.kind = ReplyKind::kCell, .version = 3})
