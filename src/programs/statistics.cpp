@@ -18,8 +18,8 @@ double share(std::uint64_t part, std::uint64_t whole) {
 }
 
 std::string store_text(const kv::ServerStatistics& s) {
-  std::string text = fmt::format("items {}, of {} at most, {} of them cells, index {:.1f} % full, last version {}\n",
-                                 s.items, s.max_items, s.cells, 100 * share(s.items, s.index_entries), s.last_version);
+  std::string text = fmt::format("items {}, of {} at most, index {:.1f} % full, last version {}\n", s.items,
+                                 s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
   text += fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", bytes(s.used_bytes),
                       bytes(s.capacity_bytes), bytes(s.resting_bytes), bytes(s.lease_bytes), s.leases);
   return text + fmt::format("clients {} now, {} lost, {} refused; {} sessions at {} worker{}\n", s.clients,
