@@ -32,6 +32,8 @@ constexpr unsigned kMaxWorkers = 64;
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
+constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
+
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
 constexpr unsigned kMostMismatches = 4;
 
@@ -219,6 +221,7 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
 // So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
 void PollingClient::say_goodbye() noexcept {
   const wire::RequestHead head{.op = wire::Op::kGoodbye};
+  is_leaving_ = true;
   for (auto& channel : channels_) {
     heard_goodbye_ = false;
     if (channel->send(wire::bytes_of(head)) != Status::kOk) continue;
@@ -552,7 +555,8 @@ void PollingClient::on_message(message::Channel& channel, std::span<const std::b
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
     heard_goodbye_ = true;
-    has_stopped_ = true;
+    // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
+    if (!is_leaving_) die(Status::kPeerLost, kStopped);
     return;
   }
   const std::uint32_t slot = slot_of(reply.head.id);
@@ -806,9 +810,7 @@ void PollingClient::on_fragment(message::Channel&, const message::Fragment&) noe
 void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
-  die(Status::kPeerLost, has_stopped_
-                             ? "the server has stopped: start it again, then connect again"
-                             : "the server is gone: it was killed or crashed; see its log, then connect again");
+  die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
 }
 
 // Once; operations end in `drain`, because this may run inside a poll.

@@ -297,7 +297,7 @@ class PollingClient final : public Client, private message::Handler {
   wire::CellPlace cell_place_;             ///< Of the last one opened.
   std::uint32_t cell_worker_ = 0;
   bool heard_goodbye_ = false;
-  bool has_stopped_ = false;  ///< The server said so.
+  bool is_leaving_ = false;  ///< This side has said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };
