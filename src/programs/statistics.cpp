@@ -45,10 +45,13 @@ std::string times_text(const kv::ServerStatistics& s, std::string_view rate, Of&
 }
 
 std::string classes_text(const kv::ServerStatistics& s) {
-  std::string text = fmt::format("{:12}{:>14}{:>11}\n", "blocks of", "used", "free");
+  std::string text =
+      fmt::format("{:12}{:>14}{:>14}{:>11}{:>14}\n", "blocks to", "used", "of bytes", "free", "of bytes");
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     if ((s.memory[i].used | s.memory[i].free) == 0) continue;
-    text += fmt::format("  {:10}{:>14}{:>11}\n", bytes(kv::block_bytes_of(i)), s.memory[i].used, s.memory[i].free);
+    const kv::MemoryClass& blocks = s.memory[i];
+    text += fmt::format("  {:10}{:>14}{:>14}{:>11}{:>14}\n", bytes(kv::block_bytes_of(i)), blocks.used,
+                        bytes(blocks.used_bytes), blocks.free, bytes(blocks.free_bytes));
   }
   return text;
 }
@@ -100,8 +103,10 @@ std::string statistics_json(const kv::ServerStatistics& s) {
   bool is_first = true;
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     if ((s.memory[i].used | s.memory[i].free) == 0) continue;
-    text += fmt::format(R"({}{{"block_bytes":{},"used":{},"free":{}}})", is_first ? "" : ",", kv::block_bytes_of(i),
-                        s.memory[i].used, s.memory[i].free);
+    const kv::MemoryClass& blocks = s.memory[i];
+    text += fmt::format(R"({}{{"block_bytes":{},"used":{},"used_bytes":{},"free":{},"free_bytes":{}}})",
+                        is_first ? "" : ",", kv::block_bytes_of(i), blocks.used, blocks.used_bytes, blocks.free,
+                        blocks.free_bytes);
     is_first = false;
   }
   return text + "]}\n";

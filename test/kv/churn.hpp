@@ -57,7 +57,7 @@ class Churn {
     std::uint64_t used = 0, free = 0;
     for (std::size_t i = 0; i < kMemoryClasses; ++i) {
       used += now.memory[i].used;
-      free += now.memory[i].free * block_bytes_of(i);
+      free += now.memory[i].free_bytes;
     }
     EXPECT_EQ(used, 0u) << "blocks";
     EXPECT_EQ(free, now.capacity_bytes);
