@@ -128,6 +128,7 @@ struct ServerStatistics {
   std::uint64_t sessions = 0;           ///< Channels of clients to workers, now: each client has one to each worker.
   std::uint64_t leases = 0;             ///< Pieces of memory that clients may write now.
   std::uint64_t lease_bytes = 0;        ///< Of these.
+  std::uint64_t cells = 0;              ///< Made, each under a key of its own; never fewer.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

@@ -96,6 +96,7 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kPut:
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
+    case wire::Op::kCell: return open_cell(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye:
       if (!std::exchange(has_left_, true)) worker_.see_off(*this);
@@ -135,6 +136,14 @@ void Session::change(const wire::Request& request) noexcept {
   service.count_as(kind);
   if (kind == OperationKind::kErase) return reply_change(request.head.id, store_.erase(request.key));
   reply_change(request.head.id, store_.put(request.key, request.value, request.expected), request.value.size());
+}
+
+void Session::open_cell(const wire::Request& request) noexcept {
+  Service service(worker_.counters(), OperationKind::kCell);
+  service.count_as(OperationKind::kCell);
+  const Cells::Found cell = worker_.cells().find_or_make(store_, request.key, request.expected);
+  if (cell.status != Status::kOk) return reply_change(request.head.id, {.status = cell.status});
+  reply({.kind = wire::ReplyKind::kCell, .id = request.head.id, .version = cell.version}, wire::bytes_of(cell.place));
 }
 
 void Session::tell_statistics(std::uint32_t id, StatisticsPart part) noexcept {

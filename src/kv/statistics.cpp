@@ -11,11 +11,11 @@ std::uint64_t get(const Counters::Count& count) noexcept { return count.load(std
 template <class Statistics, class Visit>
 void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
   if (part == StatisticsPart::kTotals) {
-    for (auto* const word :
-         {&s.items,        &s.used_bytes,        &s.capacity_bytes, &s.resting_bytes, &s.clients,
-          &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
-          &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
-          &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes})
+    for (auto* const word : {&s.items,        &s.used_bytes,        &s.capacity_bytes, &s.resting_bytes, &s.clients,
+                             &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
+                             &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
+                             &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes,
+                             &s.cells})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -86,6 +86,7 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.sessions += get(sessions);
   sum.leases += get(leases);
   sum.lease_bytes += get(lease_bytes);
+  sum.cells += get(cells);
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

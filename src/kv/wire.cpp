@@ -4,6 +4,8 @@
 #include "link/link.hpp"
 #include "message/wire.hpp"
 
+#include <infiniband/verbs.h>
+
 #include <cstring>
 #include <type_traits>
 
@@ -32,10 +34,10 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
 }
 
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
-bool has_word(Op op) noexcept { return op == Op::kCas || op == Op::kStatistics; }
+bool has_word(Op op) noexcept { return op == Op::kCas || op == Op::kStatistics || op == Op::kCell; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
-bool is_eager(Op op) noexcept { return op >= Op::kGet && op <= Op::kGoodbye; }
+bool is_eager(Op op) noexcept { return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell; }
 
 Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
@@ -49,6 +51,15 @@ bool is_index_sound(const ServerHello& hello) noexcept {
 
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
+}
+
+/// Nothing that a NIC could refuse, or carry out where there is no cell.
+bool is_cell_sound(const CellPlace& cell) noexcept {
+  constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
+  return cell.window_address % kBytes == 0 && cell.offset % kBytes == 0 && cell.window_address <= ~cell.window_length &&
+         cell.window_length >= kBytes && cell.offset <= cell.window_length - kBytes &&
+         (cell.window_access & kRights) == kRights && cell.is_new <= 1 && cell.reserved == 0;
 }
 
 }  // namespace
@@ -79,7 +90,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   if (has_word(head.op)) {
     if (body.size() < sizeof request.expected) return Status::kProtocol;
     request.expected = take<std::uint64_t>(body);
-    if (request.expected == kAnyVersion) return Status::kProtocol;
+    if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
   if (body.size() < head.key_length) return Status::kProtocol;
@@ -133,6 +144,10 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
     case ReplyKind::kStatistics:
       reply.value = body;
       return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kCell:
+      if (!is_ok || body.size() != sizeof(CellPlace)) return Status::kProtocol;
+      reply.cell = take<CellPlace>(body);
+      return is_cell_sound(reply.cell) ? Status::kOk : Status::kProtocol;
   }
   return Status::kProtocol;
 }

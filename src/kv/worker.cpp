@@ -32,6 +32,9 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add({.name = "index",
              .kind = host::PoolKind::kRegistered,
              .bytes_each = index_bytes(buckets_for(options.max_items))});
+  if (options.max_cells != 0)
+    pools.add(
+        {.name = "cells", .kind = host::PoolKind::kRegistered, .bytes_each = options.max_cells * Cells::kBytesEach});
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
@@ -65,6 +68,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));
+  if (options.max_cells != 0) VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node));
   VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic, poller_options(options), worker.get()));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
@@ -122,6 +126,7 @@ void Worker::count_limits() noexcept {
 void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
   Counters::set(counters_.items, now.items);
+  Counters::set(counters_.cells, cells_.made());
   Counters::set(counters_.used_bytes, now.used_bytes);
   Counters::set(counters_.resting_bytes, now.resting_bytes);
 }

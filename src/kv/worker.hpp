@@ -3,6 +3,7 @@
 
 #include "base/ticks.hpp"
 #include "engine/poller.hpp"
+#include "kv/cells.hpp"
 #include "kv/session.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
@@ -35,6 +36,7 @@ struct WorkerOptions {
   std::optional<unsigned> cpu;   ///< Pinned there.
   std::optional<unsigned> node;  ///< Memory from there.
   std::size_t max_items = 0;
+  std::size_t max_cells = 0;  ///< 0: none.
   std::size_t max_value_bytes = 0;
   bool checksum_large_values = false;
   std::chrono::nanoseconds grace{0};
@@ -78,6 +80,7 @@ class Worker final : private engine::Duty {
 
   // For its sessions, in its thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
+  [[nodiscard]] Cells& cells() noexcept { return cells_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   void add_server_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
     host_.add_statistics(part, sum);
@@ -112,6 +115,7 @@ class Worker final : private engine::Duty {
   nic::RegisteredArena region_;
   nic::Window window_;
   std::unique_ptr<Store> store_;
+  Cells cells_;
   std::unique_ptr<engine::Poller> poller_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;

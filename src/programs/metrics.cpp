@@ -113,6 +113,7 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   Exposition out;
   out.single("workers", "gauge", "Polling threads.", all.workers);
   out.single("items", "gauge", "Keys there are.", all.items);
+  out.single("cells", "gauge", "Of the items, those that are cells.", all.cells);
   out.single("max_items", "gauge", "Keys there can be.", all.max_items);
   out.single("index_entries", "gauge", "Places of the index; as many are taken as there are items.", all.index_entries);
   add_memory(out, all);
