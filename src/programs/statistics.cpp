@@ -22,8 +22,9 @@ std::string store_text(const kv::ServerStatistics& s) {
                                  s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
   text += fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", bytes(s.used_bytes),
                       bytes(s.capacity_bytes), bytes(s.resting_bytes), bytes(s.lease_bytes), s.leases);
-  return text + fmt::format("clients {} now, {} lost, {} refused; {} sessions at {} worker{}\n", s.clients,
-                            s.clients_lost, s.clients_refused, s.sessions, s.workers, s.workers == 1 ? "" : "s");
+  return text + fmt::format("clients {} now, {} lost, {} refused; {} session{} at {} worker{}\n", s.clients,
+                            s.clients_lost, s.clients_refused, s.sessions, s.sessions == 1 ? "" : "s", s.workers,
+                            s.workers == 1 ? "" : "s");
 }
 
 /// A line for each kind of operation that there was; `rate` heads the second column.
