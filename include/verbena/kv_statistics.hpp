@@ -91,10 +91,13 @@ struct OperationStatistics {
   LatencyHistogram latency{};
 };
 
-/// Blocks of item memory of one size. The pool splits and joins them, so free ones serve other sizes too.
+/// Blocks of item memory of about one size: up to `block_bytes_of` the class, and of more than half of that. The pool
+/// splits and joins blocks, so free ones serve other sizes too.
 struct MemoryClass {
-  std::uint64_t used = 0;  ///< Blocks of items, of values, and of what rests.
-  std::uint64_t free = 0;  ///< Blocks.
+  std::uint64_t used = 0;        ///< Blocks of items, of values, and of what rests.
+  std::uint64_t used_bytes = 0;  ///< Of these.
+  std::uint64_t free = 0;        ///< Blocks.
+  std::uint64_t free_bytes = 0;  ///< Of these.
 };
 /// Classes of 64 B, 128 B, ... to 1 TiB.
 inline constexpr std::size_t kMemoryClasses = 35;

@@ -20,7 +20,9 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
       visit(of.used);
+      visit(of.used_bytes);
       visit(of.free);
+      visit(of.free_bytes);
     }
   } else if (const std::size_t kind = kind_of(part); kind < kOperations) {
     auto& of = s.operations[kind];

@@ -17,7 +17,7 @@ namespace verbena::kv {
 /// that the server does not know, are 0.
 enum class StatisticsPart : std::uint64_t {
   kTotals = 0,     ///< Everything but what follows, in the order of `ServerStatistics`.
-  kMemory = 1,     ///< Used and free blocks, by class.
+  kMemory = 1,     ///< By class: used blocks and their bytes, free blocks and their bytes.
   kOperation = 2,  ///< The first kind; 3 the second, and so on: requests, sum in ns, counts of the buckets.
 };
 inline constexpr std::uint64_t kStatisticsParts = static_cast<std::uint64_t>(StatisticsPart::kOperation) + kOperations;

@@ -90,11 +90,17 @@ void add_memory(Exposition& out, const kv::ServerStatistics& all) {
              all.used_bytes);
   out.single("memory_resting_bytes", "gauge",
              "Item memory of replaced and erased items that readers may still look at.", all.resting_bytes);
-  out.family("memory_blocks", "gauge", "Blocks of item memory by size in bytes; free ones serve other sizes too.");
-  for (std::size_t i = 0; i < kv::kMemoryClasses && kv::block_bytes_of(i) <= all.capacity_bytes; ++i) {
-    out.sample(all.memory[i].used, fmt::format("block_bytes=\"{}\",state=\"used\"", kv::block_bytes_of(i)));
-    out.sample(all.memory[i].free, fmt::format("block_bytes=\"{}\",state=\"free\"", kv::block_bytes_of(i)));
-  }
+  const auto by_class = [&](const char* state, auto word) {
+    for (std::size_t i = 0; i < kv::kMemoryClasses && kv::block_bytes_of(i) <= all.capacity_bytes; ++i)
+      out.sample(all.memory[i].*word, fmt::format("block_bytes=\"{}\",state=\"{}\"", kv::block_bytes_of(i), state));
+  };
+  out.family("memory_blocks", "gauge",
+             "Blocks of item memory of up to so many bytes, and of more than half; free ones serve other sizes too.");
+  by_class("used", &kv::MemoryClass::used);
+  by_class("free", &kv::MemoryClass::free);
+  out.family("memory_class_bytes", "gauge", "Bytes of these blocks.");
+  by_class("used", &kv::MemoryClass::used_bytes);
+  by_class("free", &kv::MemoryClass::free_bytes);
 }
 
 }  // namespace

@@ -51,7 +51,10 @@ MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* pa
     *seen = &begun;
     return MHD_YES;
   }
-  *upload_bytes = 0;  // A body is dropped.
+  if (*upload_bytes != 0) {  // A body is dropped, piece by piece.
+    *upload_bytes = 0;
+    return MHD_YES;
+  }
   try {
     return answer(connection, *static_cast<const MetricsEndpoint*>(endpoint), path, method);
   } catch (const std::bad_alloc&) {

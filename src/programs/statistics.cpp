@@ -22,8 +22,9 @@ std::string store_text(const kv::ServerStatistics& s) {
                                  s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
   text += fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", bytes(s.used_bytes),
                       bytes(s.capacity_bytes), bytes(s.resting_bytes), bytes(s.lease_bytes), s.leases);
-  return text + fmt::format("clients {} now, {} lost, {} refused; {} sessions at {} worker{}\n", s.clients,
-                            s.clients_lost, s.clients_refused, s.sessions, s.workers, s.workers == 1 ? "" : "s");
+  return text + fmt::format("clients {} now, {} lost, {} refused; {} session{} at {} worker{}\n", s.clients,
+                            s.clients_lost, s.clients_refused, s.sessions, s.sessions == 1 ? "" : "s", s.workers,
+                            s.workers == 1 ? "" : "s");
 }
 
 /// A line for each kind of operation that there was; `rate` heads the second column.
@@ -45,10 +46,13 @@ std::string times_text(const kv::ServerStatistics& s, std::string_view rate, Of&
 }
 
 std::string classes_text(const kv::ServerStatistics& s) {
-  std::string text = fmt::format("{:12}{:>14}{:>11}\n", "blocks of", "used", "free");
+  std::string text =
+      fmt::format("{:12}{:>14}{:>14}{:>11}{:>14}\n", "blocks to", "used", "of bytes", "free", "of bytes");
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     if ((s.memory[i].used | s.memory[i].free) == 0) continue;
-    text += fmt::format("  {:10}{:>14}{:>11}\n", bytes(kv::block_bytes_of(i)), s.memory[i].used, s.memory[i].free);
+    const kv::MemoryClass& blocks = s.memory[i];
+    text += fmt::format("  {:10}{:>14}{:>14}{:>11}{:>14}\n", bytes(kv::block_bytes_of(i)), blocks.used,
+                        bytes(blocks.used_bytes), blocks.free, bytes(blocks.free_bytes));
   }
   return text;
 }
@@ -100,8 +104,10 @@ std::string statistics_json(const kv::ServerStatistics& s) {
   bool is_first = true;
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     if ((s.memory[i].used | s.memory[i].free) == 0) continue;
-    text += fmt::format(R"({}{{"block_bytes":{},"used":{},"free":{}}})", is_first ? "" : ",", kv::block_bytes_of(i),
-                        s.memory[i].used, s.memory[i].free);
+    const kv::MemoryClass& blocks = s.memory[i];
+    text += fmt::format(R"({}{{"block_bytes":{},"used":{},"used_bytes":{},"free":{},"free_bytes":{}}})",
+                        is_first ? "" : ",", kv::block_bytes_of(i), blocks.used, blocks.used_bytes, blocks.free,
+                        blocks.free_bytes);
     is_first = false;
   }
   return text + "]}\n";

@@ -15,6 +15,7 @@ namespace verbena::host {
 namespace {
 
 std::size_t class_of(std::size_t bytes) { return std::max(SlabPool::kMinBlockBytes, std::bit_ceil(bytes)); }
+std::size_t exact_class_of(std::size_t bytes) { return bytes <= 127 * 64 ? (bytes + 63) / 64 * 64 : class_of(bytes); }
 
 TEST(SlabPool, RefusesRangesThatCannotHoldABlock) {
   Range range(4096);
@@ -50,8 +51,8 @@ TEST(SlabPool, CountsBlocksByClass) {
   const auto expect_all = [&] {
     std::size_t used = 0, free = 0;
     for (unsigned i = 0; i < pool->classes(); ++i) {
-      used += pool->class_of(i).used * pool->class_of(i).block_bytes;
-      free += pool->class_of(i).free * pool->class_of(i).block_bytes;
+      used += pool->class_of(i).used_bytes;
+      free += pool->class_of(i).free_bytes;
     }
     EXPECT_EQ(used, pool->statistics().used_bytes);
     EXPECT_EQ(used + free, pool->statistics().capacity_bytes);
@@ -79,6 +80,41 @@ TEST(SlabPool, CountsBlocksByClass) {
   EXPECT_EQ(pool->free(second), Status::kOk);
   expect(10, 0, 1);
   expect_all();
+  // Three units of a block of four; the rest is spare at once.
+  const auto exact = pool->allocate_exact(150);
+  expect(2, 1, 1);
+  EXPECT_EQ(pool->class_of(2).used_bytes, 192U);
+  EXPECT_EQ(pool->class_of(0).free, 2U);
+  expect_all();
+  EXPECT_EQ(pool->free(exact), Status::kOk);
+  expect_all();
+  EXPECT_EQ(pool->allocate_exact(150), exact);
+  expect_all();
+  EXPECT_EQ(pool->free(exact), Status::kOk);
+  EXPECT_NE(pool->allocate(1 << 16), SlabPool::kNoOffset);
+  expect_all();
+}
+
+TEST(SlabPool, GivesBackWhatExactBlocksDoNotNeed) {
+  Range range(1 << 16);
+  auto pool = SlabPool::create(range.span());
+  ASSERT_OK(pool);
+  for (const std::size_t bytes : {1UL, 64UL, 65UL, 129UL, 192UL, 193UL, 320UL, 1000UL, 8128UL, 8129UL}) {
+    const auto offset = pool->allocate_exact(bytes);
+    ASSERT_NE(offset, SlabPool::kNoOffset) << bytes;
+    EXPECT_EQ(pool->block_bytes(offset), exact_class_of(bytes));
+    EXPECT_EQ(offset % std::min<std::size_t>(class_of(bytes), 4096), 0U) << bytes;
+    EXPECT_EQ(pool->free(offset), Status::kOk);
+  }
+  // Three of four units each, and the fourths for whoever wants one.
+  std::vector<std::uint64_t> offsets;
+  for (std::uint64_t offset; (offset = pool->allocate_exact(192)) != SlabPool::kNoOffset;) offsets.push_back(offset);
+  EXPECT_EQ(offsets.size(), 256U);
+  for (std::uint64_t offset; (offset = pool->allocate_exact(64)) != SlabPool::kNoOffset;) offsets.push_back(offset);
+  EXPECT_EQ(offsets.size(), 512U);
+  EXPECT_EQ(pool->statistics().used_bytes, range.size);
+  for (const auto offset : offsets) ASSERT_EQ(pool->free(offset), Status::kOk);
+  EXPECT_EQ(pool->allocate(1 << 16), 0U) << "freed blocks were not merged";
 }
 
 TEST(SlabPool, RefusesAbsurdSizes) {
@@ -188,10 +224,11 @@ TEST(SlabPool, AgreesWithAModel) {
       const bool filling = step / 2000 % 2 == 0;
       if (live.empty() || random() % 10 < (filling ? 7U : 3U)) {
         const std::size_t bytes = 1 + (random() & ((std::uint64_t{64} << random() % 12) - 1));
-        const auto offset = pool->allocate(bytes);
+        const bool is_exact = random() % 2 == 0;
+        const auto offset = is_exact ? pool->allocate_exact(bytes) : pool->allocate(bytes);
         if (offset == SlabPool::kNoOffset) {
           ++failures;
-          // Exact: a buddy system fails only when no aligned block of the class is free.
+          // The check is exact: a buddy system fails only when no aligned block of the class is free.
           const std::size_t block = class_of(bytes);
           for (std::uint64_t at = 0; at + block <= range.size; at += block) {
             const auto after = live.lower_bound(at + block);
@@ -200,7 +237,7 @@ TEST(SlabPool, AgreesWithAModel) {
           }
           continue;
         }
-        const auto [position, fresh] = live.emplace(offset, class_of(bytes));
+        const auto [position, fresh] = live.emplace(offset, is_exact ? exact_class_of(bytes) : class_of(bytes));
         ASSERT_TRUE(fresh);
         ASSERT_LE(offset + position->second, range.size);
         const auto before = position == live.begin() ? position : std::prev(position);

@@ -66,7 +66,7 @@ TEST(Sampling, TimesTheFirstOfEachKindAndOneInSixteen) {
       }
       ++since;
     }
-    EXPECT_NEAR(due, kRequests / 16, kRequests / 160);
+    EXPECT_NEAR(due, kRequests / 16.0, kRequests / 160.0);
     EXPECT_TRUE(is_early && is_late) << "at all distances: a client's own rhythm must not fall in with it";
   }
 }
