@@ -32,6 +32,8 @@ constexpr unsigned kMaxWorkers = 64;
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
+constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
+
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
 constexpr unsigned kMostMismatches = 4;
 
@@ -213,11 +215,13 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
   for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
   done_.resize(depth);
   staged_.resize(depth);
+  cell_windows_.resize(hello.workers);
 }
 
 // So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
 void PollingClient::say_goodbye() noexcept {
   const wire::RequestHead head{.op = wire::Op::kGoodbye};
+  is_leaving_ = true;
   for (auto& channel : channels_) {
     heard_goodbye_ = false;
     if (channel->send(wire::bytes_of(head)) != Status::kOk) continue;
@@ -268,7 +272,7 @@ std::uint32_t PollingClient::slot_of(std::uint32_t id) const noexcept {
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (error_.status() != Status::kOk) [[unlikely]]
     return error_.status();
-  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (ask.op == wire::Op::kStatistics || ask.word != nullptr) return Status::kOk;
   if (ask.key.empty() || ask.key.size() > kMaxKeyBytes) return Status::kBadKey;
   if (ask.op == wire::Op::kCas && ask.expected == wire::kAnyVersion) return Status::kBadArgument;
   return ask.value.size() > max_value_bytes_ ? Status::kTooLong : Status::kOk;
@@ -295,6 +299,11 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
     if (may_read() && !ask.skips_reads && start_lookup(slot)) return Status::kOk;
+  }
+  if (ask.word != nullptr) {
+    const Status posted = start_on_word(slot, *ask.word);
+    if (posted != Status::kOk) free_slot(slot);
+    return posted;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -437,8 +446,15 @@ void PollingClient::die_late() noexcept {
 }
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
-  const Outcome outcome = run({.op = wire::Op::kStatistics}, deadline);
-  if (outcome.status == Status::kOk) return wire::statistics_of(statistics_);
+  Result<ServerStatistics> statistics;
+  wanted_ = &*statistics;
+  Outcome outcome;
+  for (std::uint64_t part = 0; part < kStatisticsParts && outcome.status == Status::kOk; ++part) {
+    wanted_part_ = static_cast<StatisticsPart>(part);
+    outcome = run({.op = wire::Op::kStatistics, .expected = part}, deadline);
+  }
+  wanted_ = nullptr;
+  if (outcome.status == Status::kOk) return statistics;
   if (error_.status() != Status::kOk) return std::unexpected(error_);
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
               to_string(outcome.status));
@@ -549,7 +565,8 @@ void PollingClient::on_message(message::Channel& channel, std::span<const std::b
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
     heard_goodbye_ = true;
-    has_stopped_ = true;
+    // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
+    if (!is_leaving_) die(Status::kPeerLost, kStopped);
     return;
   }
   const std::uint32_t slot = slot_of(reply.head.id);
@@ -578,9 +595,11 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
     return take_location(slot, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
-    statistics_ = reply.statistics;
+    // Calls that gave up never get here, so this is the one that is blocked.
+    take_words(reply.value, wanted_part_, *wanted_);
     return finish(slot, {});
   }
+  if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) return take_cell(slot, reply);
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
@@ -788,6 +807,7 @@ void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status s
     case Piece::kBodyChunk: return settle(slot);
     case Piece::kRead: return on_piece_read(slot);
     case Piece::kLookup: return on_lookup_read(slot);
+    case Piece::kWord: return take_word(slot);
   }
 }
 
@@ -800,9 +820,7 @@ void PollingClient::on_fragment(message::Channel&, const message::Fragment&) noe
 void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
-  die(Status::kPeerLost, has_stopped_
-                             ? "the server has stopped: start it again, then connect again"
-                             : "the server is gone: it was killed or crashed; see its log, then connect again");
+  die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
 }
 
 // Once; operations end in `drain`, because this may run inside a poll.

@@ -3,6 +3,7 @@
 
 #include "engine/engine.hpp"
 #include "kv/reader.hpp"
+#include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
 #include "message/message.hpp"
@@ -18,6 +19,13 @@
 
 namespace verbena::kv {
 
+/// What is wanted of a cell's word: a READ, or an atomic.
+struct WordAsk {
+  Cell cell;
+  bool is_read = false;
+  message::Change change;
+};
+
 /// What a client call wants, before it has a slot.
 struct Ask {
   wire::Op op = wire::Op::kGet;
@@ -26,6 +34,7 @@ struct Ask {
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
+  const WordAsk* word = nullptr;     ///< Of a cell's word, with op kCell; in place of all but that.
   bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
@@ -40,7 +49,7 @@ struct Operation {
     kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
     kAwaiting,  ///< The request is out.
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
-    kFetching,  ///< Get: the READ of an item is in flight.
+    kFetching,  ///< Get: the READ of an item is in flight. Of a cell's word, the READ or the atomic.
     kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
     kQueued,    ///< Get: the location is known; its bytes wait for a place in the staging memory.
     kReading,   ///< Get: READs are in flight.
@@ -85,7 +94,7 @@ struct Operation {
 static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
 
 /// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
@@ -106,6 +115,11 @@ class PollingClient final : public Client, private message::Handler {
   Outcome erase(Key key, Deadline deadline) noexcept override;
   void get(std::span<GetRequest> requests, Deadline deadline) noexcept override;
   void put(std::span<PutRequest> requests, Deadline deadline) noexcept override;
+  Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept override;
+  Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept override;
+  Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
+                      Deadline deadline) noexcept override;
+  Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
@@ -209,6 +223,14 @@ class PollingClient final : public Client, private message::Handler {
   void take_piece(Operation& operation) noexcept;
   void end_read(std::uint32_t slot) noexcept;
 
+  // Cells: client_cells.cpp.
+  void take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  [[nodiscard]] Result<void> use_cells(Deadline deadline) noexcept;
+  [[nodiscard]] Status on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept;
+  [[nodiscard]] message::RemoteSpan span_of(const Cell& cell) const noexcept;
+  [[nodiscard]] Status start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept;
+  void take_word(std::uint32_t slot) noexcept;
+
   // The connection.
   void die(Status reason, const char* what) noexcept;
   void drain() noexcept;
@@ -242,11 +264,17 @@ class PollingClient final : public Client, private message::Handler {
   // Staging: kChunks pieces for values on their way out, as many for values on their way in.
   static constexpr unsigned kChunks = 4;
   static constexpr std::size_t kStagingBytes = 2 * kChunks * kChunkBytes;
-  // Behind it a place for each operation: of buckets, then of an item. What comes late comes there, and its slot is
-  // taken until it is here.
+  // Behind it a place for each operation: of buckets, then of an item; or of a cell's word. What comes late comes
+  // there, and its slot is taken until it is here.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
-    return kStagingBytes + (options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : 0);
+    return kStagingBytes + options.depth * place_bytes(options);
+  }
+  [[nodiscard]] static constexpr std::size_t place_bytes(const ClientOptions& options) noexcept {
+    return options.lookup != Lookup::kMessage ? kPlaceBytes : kLineBytes;
+  }
+  [[nodiscard]] std::uint64_t* word_at(std::uint32_t slot) const noexcept {
+    return reinterpret_cast<std::uint64_t*>(region_.data() + kStagingBytes + slot * place_bytes(options_));
   }
   [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept {
     return region_.data() + kStagingBytes + slot * kPlaceBytes;
@@ -265,9 +293,13 @@ class PollingClient final : public Client, private message::Handler {
   bool reads_now_ = false;  ///< The NIC may carry READs out in this thread.
 
   std::size_t allocated_ = 0;
-  wire::StatisticsWords statistics_{};
+  StatisticsPart wanted_part_{};           ///< The part of the statistics that is asked for,
+  ServerStatistics* wanted_ = nullptr;     ///< and where it goes.
+  std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
+  wire::CellPlace cell_place_;             ///< Of the last one opened.
+  std::uint32_t cell_worker_ = 0;
   bool heard_goodbye_ = false;
-  bool has_stopped_ = false;  ///< The server said so.
+  bool is_leaving_ = false;  ///< This side has said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };

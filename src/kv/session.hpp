@@ -1,6 +1,7 @@
 // The server's end of one channel: requests of one client to one worker.
 #pragma once
 
+#include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "message/message.hpp"
@@ -51,6 +52,7 @@ class Session final : public message::Handler {
     std::uint64_t expected = 0;
     std::uint64_t total = 0;
     std::uint64_t filled = 0;
+    std::uint64_t began_ticks = 0;
     Store::Pending pending;
     Store::Change refused;  ///< Why there is no memory for it: its bytes are dropped.
   };
@@ -64,7 +66,8 @@ class Session final : public message::Handler {
 
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
-  void tell_statistics(std::uint32_t id) noexcept;
+  void open_cell(const wire::Request& request) noexcept;
+  void tell_statistics(std::uint32_t id, StatisticsPart part) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
   [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;

@@ -1,9 +1,13 @@
 // The store's handshakes, requests, large requests piece by piece, and replies.
 #include "input.hpp"
 #include "kv/index.hpp"
+#include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 namespace verbena::fuzz {
@@ -52,7 +56,7 @@ void check_request(Bytes body) {
   VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
   if (status != Status::kOk) return;
   const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
-  VERBENA_CHECK(request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye);
+  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
   VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
@@ -102,6 +106,19 @@ void check_large(Bytes message) {
   VERBENA_CHECK(same_bytes(again, message.first(have)));
 }
 
+/// Of any part, whatever was asked for: what was not told is 0, and what was comes back.
+void check_statistics(Bytes words) {
+  for (std::uint64_t part = 0; part <= kStatisticsParts; ++part) {
+    const auto statistics = std::make_unique<ServerStatistics>();
+    take_words(words, static_cast<StatisticsPart>(part), *statistics);
+    StatisticsWords again;
+    const std::size_t known = put_words(*statistics, static_cast<StatisticsPart>(part), again);
+    const std::size_t told = std::min(known, words.size() / sizeof(std::uint64_t));
+    VERBENA_CHECK(same_bytes(std::as_bytes(std::span(again).first(told)), words.first(told * sizeof(std::uint64_t))));
+    for (std::size_t i = told; i < known; ++i) VERBENA_CHECK(again[i] == 0);
+  }
+}
+
 void check_reply(Bytes body) {
   Reply reply;
   const Status status = decode_reply(body, reply);
@@ -125,7 +142,16 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.location.address + reply.location.length >= reply.location.address);
       append(again, bytes_of(reply.location));
       break;
-    case ReplyKind::kStatistics: append(again, bytes_of(words_of(statistics_of(reply.statistics)))); break;
+    case ReplyKind::kStatistics:
+      append(again, reply.value);
+      check_statistics(reply.value);
+      break;
+    case ReplyKind::kCell:
+      VERBENA_CHECK(reply.cell.offset % 8 == 0 && reply.cell.window_address % 8 == 0);
+      VERBENA_CHECK(reply.cell.window_length >= 8 && reply.cell.offset <= reply.cell.window_length - 8);
+      VERBENA_CHECK(reply.cell.window_address + reply.cell.window_length >= reply.cell.window_address);
+      append(again, bytes_of(reply.cell));
+      break;
   }
   VERBENA_CHECK(same_bytes(again, body));
 }
