@@ -91,7 +91,8 @@ std::string interval_text(const kv::ServerStatistics& before, const kv::ServerSt
 
 std::string statistics_json(const kv::ServerStatistics& s) {
   std::string text = fmt::format(
-      R"({{"items":{},"cells":{},"max_items":{},"index_entries":{},"last_version":{},"used_bytes":{},"capacity_bytes":{},)"
+      R"({{"items":{},"cells":{},"max_items":{},"index_entries":{},"last_version":{},"used_bytes":{},)"
+      R"("capacity_bytes":{},)"
       R"("resting_bytes":{},"leases":{},"lease_bytes":{},"clients":{},"clients_lost":{},"clients_refused":{},)"
       R"("sessions":{},"workers":{},"puts":{},"gets":{},"hits":{},"erases":{},"compare_and_swaps":{},"failures":{},)",
       s.items, s.cells, s.max_items, s.index_entries, s.last_version, s.used_bytes, s.capacity_bytes, s.resting_bytes,
