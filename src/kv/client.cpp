@@ -32,6 +32,8 @@ constexpr unsigned kMaxWorkers = 64;
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
+constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
+
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
 constexpr unsigned kMostMismatches = 4;
 
@@ -219,6 +221,7 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
 // So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
 void PollingClient::say_goodbye() noexcept {
   const wire::RequestHead head{.op = wire::Op::kGoodbye};
+  is_leaving_ = true;
   for (auto& channel : channels_) {
     heard_goodbye_ = false;
     if (channel->send(wire::bytes_of(head)) != Status::kOk) continue;
@@ -295,7 +298,7 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (ask.op == wire::Op::kGet) {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
-    if (may_read() && start_lookup(slot)) return Status::kOk;
+    if (may_read() && !ask.skips_reads && start_lookup(slot)) return Status::kOk;
   }
   if (ask.word != nullptr) {
     const Status posted = start_on_word(slot, *ask.word);
@@ -346,10 +349,15 @@ Outcome PollingClient::cas(Key key, std::uint64_t expected, std::span<const std:
   return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
 }
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
-  Outcome outcome;
-  if (reads_now_ && check({.key = key}) == Status::kOk && reader_.get(key, out, deadline, outcome)) [[likely]]
-    return outcome;
-  return run({.op = wire::Op::kGet, .key = key, .out = out}, deadline);
+  Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
+  if (reads_now_ && check(ask) == Status::kOk) [[likely]] {
+    Outcome outcome;
+    const Reader::Answer answer = reader_.get(key, out, deadline, outcome);
+    if (answer == Reader::Answer::kDone) [[likely]]
+      return outcome;
+    ask.skips_reads = answer == Reader::Answer::kByMessage;
+  }
+  return run(ask, deadline);
 }
 Outcome PollingClient::erase(Key key, Deadline deadline) noexcept {
   return run({.op = wire::Op::kErase, .key = key}, deadline);
@@ -462,7 +470,7 @@ Status PollingClient::start_get(Key key, std::span<std::byte> out, std::uint64_t
   return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
 }
 
-Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept {
+Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
     return checked;
   if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) return Status::kBadArgument;
@@ -471,17 +479,9 @@ Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noex
     if (free_.empty()) return Status::kAgain;
     Outcome outcome;
     // No clock ends it: nothing is waited for.
-    if (reader_.get(ask.key, ask.out, Deadline::never(), outcome)) {
-      slot = take_slot();
-      Operation& operation = operations_[slot];
-      operation.is_pipelined = true;
-      operation.is_abandoned = false;
-      operation.result = nullptr;
-      operation.cookie = cookie;
-      ++pipelined_;
-      finish(slot, outcome);
-      return Status::kOk;
-    }
+    const Reader::Answer answer = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
+    if (answer == Reader::Answer::kDone) return end_pipelined(outcome, cookie);
+    ask.skips_reads = answer == Reader::Answer::kByMessage;
   }
   const Status status = start(ask, slot);
   if (status != Status::kOk) return status;
@@ -490,6 +490,19 @@ Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noex
   operation.cookie = cookie;
   operation.started_ticks = ask.op == wire::Op::kGet ? operation.sent_ticks : ticks_now();
   ++pipelined_;
+  return Status::kOk;
+}
+
+// It is over already: what is left is to tell.
+Status PollingClient::end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept {
+  const std::uint32_t slot = take_slot();
+  Operation& operation = operations_[slot];
+  operation.is_pipelined = true;
+  operation.is_abandoned = false;
+  operation.result = nullptr;
+  operation.cookie = cookie;
+  ++pipelined_;
+  finish(slot, outcome);
   return Status::kOk;
 }
 
@@ -552,7 +565,8 @@ void PollingClient::on_message(message::Channel& channel, std::span<const std::b
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
     heard_goodbye_ = true;
-    has_stopped_ = true;
+    // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
+    if (!is_leaving_) die(Status::kPeerLost, kStopped);
     return;
   }
   const std::uint32_t slot = slot_of(reply.head.id);
@@ -806,9 +820,7 @@ void PollingClient::on_fragment(message::Channel&, const message::Fragment&) noe
 void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
-  die(Status::kPeerLost, has_stopped_
-                             ? "the server has stopped: start it again, then connect again"
-                             : "the server is gone: it was killed or crashed; see its log, then connect again");
+  die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
 }
 
 // Once; operations end in `drain`, because this may run inside a poll.

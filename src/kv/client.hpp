@@ -35,6 +35,7 @@ struct Ask {
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
   const WordAsk* word = nullptr;     ///< Of a cell's word, with op kCell; in place of all but that.
+  bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
 /// Values that go through staging memory do so in chunks of this size.
@@ -163,7 +164,8 @@ class PollingClient final : public Client, private message::Handler {
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, std::uint32_t& slot) noexcept;
-  [[nodiscard]] Status start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept;
   [[nodiscard]] Outcome run(const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Outcome attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept;
   [[nodiscard]] bool pause_for_rest(Deadline deadline) noexcept;
@@ -297,7 +299,7 @@ class PollingClient final : public Client, private message::Handler {
   wire::CellPlace cell_place_;             ///< Of the last one opened.
   std::uint32_t cell_worker_ = 0;
   bool heard_goodbye_ = false;
-  bool has_stopped_ = false;  ///< The server said so.
+  bool is_leaving_ = false;  ///< This side has said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };
