@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +29,12 @@ Exit print(std::string_view text) {
   if (written) return Exit::kDone;
   complain("{}", written.error().text());
   return Exit::kError;
+}
+
+/// For so long, or until nobody reads stdout any more: then the next print ends it.
+void pause_while_read(std::chrono::milliseconds time) {
+  pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  (void)::poll(&out, 1, static_cast<int>(time.count()));
 }
 
 Exit finish_with_version(const kv::Client& client, const ItemArguments& item, const kv::Outcome& outcome) {
@@ -129,7 +135,7 @@ Exit run_stats(const ConnectArguments& where, const StatsArguments& stats) {
     const Exit printed = print(text);
     if (!stats.watch_s || printed != Exit::kDone) return printed;
     before = std::make_unique<kv::ServerStatistics>(*statistics);
-    std::this_thread::sleep_for(std::chrono::seconds{*stats.watch_s});
+    pause_while_read(std::chrono::seconds{*stats.watch_s});
   }
 }
 

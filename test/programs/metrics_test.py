@@ -226,7 +226,7 @@ def test_ports(report):
 
 
 def test_nobody_waits(report):
-    """Peers of the endpoint that stall, more than it takes at a time, and others that ask all the time: the store serves."""
+    """Peers of the endpoint that stall, more than it takes at a time, or that ask all the time: the store serves."""
     with Serving('-w', '2') as server:
         stop = threading.Event()
         scrapes = []
