@@ -20,6 +20,10 @@ void add_bench_options(CLI::App& app, BenchArguments& a) {
       ->capture_default_str();
   app.add_option("--depth", a.depth, "operations in flight, 1 to 1024; 1 measures blocking calls")
       ->capture_default_str();
+  app.add_option("--clock-every", a.clock_every, "operations between readings of the clock, 1 to 4096, at depth 1")
+      ->capture_default_str();
+  app.add_flag("--no-fill", a.no_fill, "the keys are there, from a bench with --no-erase: do not store them first");
+  app.add_flag("--no-erase", a.no_erase, "leave the keys there in the end");
   app.add_option("--rounds", a.rounds, "rounds, with the cache line measured between them")->capture_default_str();
   app.add_flag("--json", a.json, "print one JSON object");
 }
@@ -34,7 +38,7 @@ std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std
   } catch (const CLI::CallForHelp&) {
     return std::unexpected(
         std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
-                    "--depth --rounds --json"));
+                    "--depth --clock-every --no-fill --no-erase --rounds --json"));
   } catch (const CLI::ParseError& error) {
     return std::unexpected(std::string("bench: ") + error.what());
   }
