@@ -63,7 +63,7 @@ class Bench {
 
   Bench(kv::Client& client, const ConnectArguments& where, const BenchArguments& arguments)
       : client_(client),
-        pipeline_(client, arguments.depth, std::max<std::size_t>(arguments.value_bytes, 1),
+        pipeline_(client, std::max(arguments.depth, arguments.batch), std::max<std::size_t>(arguments.value_bytes, 1),
                   std::chrono::milliseconds{where.timeout_ms} + kExtraPatience),
         keys_(arguments.key_bytes) {
     result_.arguments = arguments;
@@ -72,8 +72,10 @@ class Bench {
     result_.server = client.description();
     result_.environment = read_environment();
     choose_cpus();
-    for (unsigned i = 0; i < arguments.clock_every; ++i) names_.append(keys_.blank());
+    const std::size_t most = std::max(arguments.batch, arguments.clock_every);
+    for (std::size_t i = 0; i < most; ++i) names_.append(keys_.blank());
     make_value();
+    if (arguments.batch > 1) make_batch();
   }
 
   /// False when the connection broke.
@@ -92,6 +94,7 @@ class Bench {
       result_.rounds.push_back(figures);
     }
     bar.clear();
+    result_.lookups = client_.lookups();
     if (!result_.arguments.no_erase) empty();
     return !pipeline_.broken();
   }
@@ -99,7 +102,7 @@ class Bench {
   [[nodiscard]] const BenchResult& result() const noexcept { return result_; }
 
  private:
-  /// Key `index`, in the memory of slot `slot`, which is below clock_every.
+  /// Key `index`, in the memory of slot `slot`, which is below batch or clock_every.
   [[nodiscard]] kv::Key key(std::size_t index, std::size_t slot = 0) noexcept {
     keys_.write(index, names_.data() + slot * result_.arguments.key_bytes);
     return name(slot);
@@ -132,6 +135,13 @@ class Bench {
     }
     std::ranges::fill(memory, std::byte{'v'});
     value_ = memory.first(bytes);
+  }
+
+  void make_batch() {
+    for (std::size_t i = 0; i < result_.arguments.batch; ++i) {
+      batch_gets_.push_back({.key = name(i), .out = pipeline_.take()->buffer, .outcome = {}});
+      batch_puts_.push_back({.key = name(i), .value = value_, .outcome = {}});
+    }
   }
 
   bool fill() {
@@ -194,7 +204,7 @@ class Bench {
         a.count == 0 ? std::numeric_limits<std::uint64_t>::max() : (a.count + rounds - 1) / rounds;
     const std::uint64_t begin = ticks_now();
     const std::uint64_t end = begin + static_cast<std::uint64_t>(a.seconds / rounds * 1e6 * ticks_per_us());
-    a.depth == 1 ? one_by_one(count, end) : pipelined(count, end);
+    a.depth == 1 ? call_by_call(count, end) : pipelined(count, end);
     const double seconds = std::max(static_cast<double>(ticks_now() - begin) / ticks_per_us() / 1e6, 1e-9);
     result_.seconds += seconds;
     result_.gets.merge(gets_);
@@ -207,22 +217,48 @@ class Bench {
 
   [[nodiscard]] bool next_is_get() noexcept { return random_.below(100) < result_.arguments.read_percent; }
 
-  void one_by_one(std::uint64_t count, std::uint64_t end) {
-    Slot* const slot = pipeline_.take();
+  /// Blocking calls. The clock is read around one batch, or around as many calls as `clock_every` says.
+  void call_by_call(std::uint64_t count, std::uint64_t end) {
+    const BenchArguments& a = result_.arguments;
     for (std::uint64_t done = 0; done < count && !pipeline_.broken();) {
-      const std::size_t some = std::min<std::uint64_t>(result_.arguments.clock_every, count - done);
-      for (std::size_t i = 0; i < some; ++i) static_cast<void>(key(random_.below(result_.arguments.keys), i));
+      const std::size_t some = std::min<std::uint64_t>(std::max(a.batch, a.clock_every), count - done);
+      for (std::size_t i = 0; i < some; ++i) static_cast<void>(key(random_.below(a.keys), i));
       const bool is_get = next_is_get();
       const std::uint64_t begin = ticks_now();
       if (begin >= end) break;
-      std::size_t good = 0;
-      for (std::size_t i = 0; i < some && !pipeline_.broken(); ++i) {
-        good += accept(is_get, is_get ? client_.get(name(i), slot->buffer) : client_.put(name(i), value_)) ? 1 : 0;
-      }
+      const std::size_t good = a.batch > 1 ? in_a_batch(is_get, some) : one_by_one(is_get, some);
       (is_get ? gets_ : puts_).record((ticks_now() - begin) / some, good);
       done += some;
     }
+  }
+
+  /// Gets or puts the first `some` names; how many of them came to what they should.
+  std::size_t one_by_one(bool is_get, std::size_t some) noexcept {
+    Slot* const slot = pipeline_.take();
+    std::size_t good = 0;
+    for (std::size_t i = 0; i < some && !pipeline_.broken(); ++i) {
+      good += accept(is_get, is_get ? client_.get(name(i), slot->buffer) : client_.put(name(i), value_)) ? 1 : 0;
+    }
     pipeline_.give_back(*slot);
+    return good;
+  }
+
+  /// The same by one call.
+  std::size_t in_a_batch(bool is_get, std::size_t some) noexcept {
+    std::size_t good = 0;
+    const auto take = [&](const auto& requests) {
+      for (const auto& request : requests) good += accept(is_get, request.outcome) ? 1 : 0;
+    };
+    if (is_get) {
+      const auto requests = std::span(batch_gets_).first(some);
+      client_.get(requests);
+      take(requests);
+    } else {
+      const auto requests = std::span(batch_puts_).first(some);
+      client_.put(requests);
+      take(requests);
+    }
+    return good;
   }
 
   void pipelined(std::uint64_t count, std::uint64_t end) {
@@ -271,6 +307,8 @@ class Bench {
   std::string names_;  // Keys of the operations between two readings of the clock.
   std::vector<std::byte> plain_value_;
   std::span<std::byte> value_;
+  std::vector<kv::GetRequest> batch_gets_;
+  std::vector<kv::PutRequest> batch_puts_;
   Histogram gets_, puts_;
   Random random_;
 };
@@ -291,10 +329,13 @@ std::string check_bench_arguments(const BenchArguments& a) {
   if (a.depth == 0 || a.depth > 1024) return fmt::format("--depth {}: takes 1 to 1024", a.depth);
   if (a.clock_every == 0 || a.clock_every > 4096)
     return fmt::format("--clock-every {}: takes 1 to 4096", a.clock_every);
-  if (a.clock_every != 1 && a.depth != 1) return "--clock-every goes with --depth 1";
+  if (a.batch == 0 || a.batch > 1024) return fmt::format("--batch {}: takes 1 to 1024", a.batch);
+  if (a.clock_every != 1 && (a.depth != 1 || a.batch != 1)) return "--clock-every goes with --depth 1 and --batch 1";
+  if (a.batch != 1 && a.depth != 1) return "--batch goes with --depth 1";
   if (a.rounds == 0 || a.rounds > 1000) return fmt::format("--rounds {}: takes 1 to 1000", a.rounds);
   constexpr std::size_t kMostBytes = std::size_t{1} << 40;
-  if (a.value_bytes > kMostBytes / (a.depth + 2)) return "--value-size: so large a value does not fit into memory";
+  if (a.value_bytes > kMostBytes / (std::max(a.depth, a.batch) + 2))
+    return "--value-size: so large a value does not fit into memory";
   if (a.keys > kMostBytes / a.key_bytes) return "--keys: so many keys do not fit into memory";
   return {};
 }
@@ -303,9 +344,11 @@ Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
   BenchArguments filled = arguments;
   if (filled.keys == 0) filled.keys = default_keys(filled);
   kv::ClientOptions options = client_options(where);
-  options.depth = filled.depth;
+  options.depth = std::max(filled.depth, filled.batch);
+  options.lookup = filled.lookup;
+  options.known_locations = filled.known_locations;
   // A buffer for each operation in flight and one value, each on cache lines of its own.
-  options.buffer_bytes = (filled.value_bytes + 128) * (filled.depth + 1);
+  options.buffer_bytes = (filled.value_bytes + 128) * (options.depth + 1);
   const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
   if (filled.value_bytes > client->max_value_bytes()) {

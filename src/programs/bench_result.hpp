@@ -32,6 +32,7 @@ struct BenchResult {
   std::string line_problem;                   ///< Why there is no line.
   Histogram gets, puts;                       ///< In ticks.
   std::array<std::uint64_t, 256> failures{};  ///< By status.
+  kv::LookupCounters lookups;                 ///< How gets came by their items.
   double item_bytes = 0;                      ///< Of the server's memory that each key took; 0: unknown.
   double seconds = 0;                         ///< Of the rounds, without the measurements between them.
   std::vector<BenchRound> rounds;

@@ -84,6 +84,9 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"bench", "--depth", "0"},
       {"bench", "--read-percent", "101"},
       {"bench", "--clock-every", "0"},
+      {"bench", "--batch", "0"},
+      {"bench", "--batch", "8", "--depth", "2"},
+      {"bench", "--lookup", "none"},
       {"bench", "--clock-every", "10", "--depth", "2"},
       {"bench", "--value-size", "many"},
       {"load"},
@@ -367,6 +370,16 @@ TEST_F(Kv, BenchPrintsFiguresConfigurationAndEnvironment) {
                              "cores", "Linux "}) {
       EXPECT_TRUE(contains(ran.out, part)) << depth;
     }
+  }
+}
+
+TEST_F(Kv, BenchOfBatchesCountsKeys) {
+  for (const char* lookup : {"message", "one-sided"}) {
+    const Ran ran = run({"bench", "--count", "1000", "--keys", "100", "--rounds", "1", "--batch", "32", "--lookup",
+                         lookup, "--known-locations", "0", "--json"});
+    EXPECT_TRUE(ended(ran, 0));
+    EXPECT_TRUE(contains(ran.out, "\"operations\":1000,")) << lookup;
+    EXPECT_TRUE(contains(ran.out, std::string("\"batch\":32,\"lookup\":\"") + lookup + "\",")) << ran.out;
   }
 }
 
