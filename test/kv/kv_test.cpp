@@ -35,10 +35,12 @@ using namespace testing_support;
 
 class KvTest : public testing::Test {
  protected:
-  void begin(const ServerOptions& options = small_server()) {
+  void begin(const ServerOptions& options = small_server(), Lookup lookup = Lookup::kAuto) {
     server_ = start(options);
     ASSERT_TRUE(server_);
-    client_ = connect(client_options(*server_));
+    ClientOptions mine = client_options(*server_);
+    mine.lookup = lookup;
+    client_ = connect(mine);
     ASSERT_TRUE(client_);
   }
   Outcome put(std::string_view key, std::string_view value) { return client_->put(key_of(key), bytes_of(value)); }
@@ -180,7 +182,7 @@ TEST_F(KvTest, OverwritesWhatWasReadAsSlowlyAsItRests) {
   options.memory_bytes = 8 << 20;
   options.max_value_bytes = 2 << 20;
   options.grace = 100ms;
-  begin(options);
+  begin(options, Lookup::kMessage);  // What is read by READs does not rest for them.
   for (char round = 0; round < 24; ++round) {
     const std::string value(1 << 20, static_cast<char>('A' + round));
     ASSERT_EQ(put("key", value).status, Status::kOk) << static_cast<int>(round);
@@ -248,7 +250,7 @@ TEST_F(KvTest, PipelinesUpToItsDepth) {
 }
 
 TEST_F(KvTest, CountsWhatItDoes) {
-  begin();
+  begin(small_server(), Lookup::kMessage);
   (void)put("a", "1");
   (void)put("b", std::string(10'000, 'b'));
   (void)client_->cas(key_of("a"), 0, bytes_of("x"));
@@ -299,17 +301,23 @@ void race(Server& server, std::size_t value_bytes, bool registers, int changes) 
   constexpr int kSeenAtLeast = 20;  // On a busy machine the writer goes on until the readers have had their share.
   const std::uint64_t enough = static_cast<std::uint64_t>(changes), most = 100 * enough;
   const auto writing = connect(client_options(server));
-  const std::array reading{connect(client_options(server)), connect(client_options(server))};
+  const auto reading_by = [&](Lookup lookup) {
+    ClientOptions options = client_options(server);
+    options.lookup = lookup;
+    return connect(options);
+  };
+  const std::array reading{reading_by(Lookup::kMessage), reading_by(Lookup::kOneSided)};
   ASSERT_TRUE(writing && reading[0] && reading[1]);
   std::vector<std::atomic<std::uint64_t>> log(most + 1);
   std::atomic<std::uint64_t> begun{0}, acknowledged{0};
   std::atomic<bool> is_over{false};
-  std::atomic<int> seen{0};
+  std::array<std::atomic<int>, 2> seen{};
   log[0] = kErase;
   const auto write = [&] {
     std::vector<std::uint64_t> words(value_bytes / 8);
     std::uint64_t version = 0;
-    for (std::uint64_t change = 1; change <= enough || (seen < kSeenAtLeast && change <= most); ++change) {
+    for (std::uint64_t change = 1;
+         change <= enough || (std::min<int>(seen[0], seen[1]) < kSeenAtLeast && change <= most); ++change) {
       const bool erases = change % 7 == 0;
       log[change] = erases ? kErase : 0;
       begun = change;
@@ -326,7 +334,7 @@ void race(Server& server, std::size_t value_bytes, bool registers, int changes) 
       acknowledged = change;
     }
   };
-  const auto read = [&](Client& client) {
+  const auto read = [&](Client& client, std::atomic<int>& count) {
     std::vector<std::uint64_t> own(value_bytes / 8);
     const std::span<std::byte> out = registers ? client.allocate(value_bytes) : std::as_writable_bytes(std::span(own));
     while (!is_over) {
@@ -345,16 +353,17 @@ void race(Server& server, std::size_t value_bytes, bool registers, int changes) 
       for (std::size_t i = 1; i < value_bytes / 8; ++i) ASSERT_EQ(words[i], words[0]) << "torn at word " << i;
       ASSERT_GE(words[0], from);
       ASSERT_LE(words[0], to);
-      ++seen;
+      ++count;
     }
   };
   {
-    const std::jthread first([&] { read(*reading[0]); });
-    const std::jthread second([&] { read(*reading[1]); });
+    const std::jthread first([&] { read(*reading[0], seen[0]); });
+    const std::jthread second([&] { read(*reading[1], seen[1]); });
     write();  // An assertion that fails in it ends it.
     is_over = true;
   }
-  EXPECT_GE(seen, kSeenAtLeast);
+  EXPECT_GE(seen[0], kSeenAtLeast);
+  EXPECT_GE(seen[1], kSeenAtLeast);
 }
 
 TEST_F(KvTest, ReadersFindWholeLargeValues) {
@@ -391,12 +400,13 @@ TEST_F(KvTest, ReadersFindWholeValuesWithLittleGrace) {
 TEST_F(KvTest, LargeValuesOutlastTheGracePeriod) {
   ServerOptions options = small_server();
   options.grace = little(3ms);
-  begin(options);
+  begin(options, Lookup::kMessage);
   std::string value(4 << 20, '\0');
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 + i / 4096);
   ASSERT_EQ(put("k", value).status, Status::kOk);
   ClientOptions big = client_options(*server_);
   big.buffer_bytes = std::size_t{8} << 20;
+  big.lookup = Lookup::kMessage;
   client_ = connect(big);
   ASSERT_TRUE(client_);
   const auto registered = client_->allocate(4 << 20);
@@ -496,11 +506,13 @@ TEST(KvLateData, NeverMeetsMemoryThatIsTheCallersAgain) {
   std::span<std::byte> registered;
   std::array<std::uint64_t, 4> timeouts{};  // Of gets and puts, of memory that is registered and that is not.
   constexpr std::uint64_t kCalls = 120;
+  ClientOptions options = client_options(*server);
   for (std::uint64_t i = 0; i < kCalls; ++i) {
     SCOPED_TRACE(i);
     if (!client || client->connection_error().status() != Status::kOk) {
       const test::LateNics late(i);
-      client = connect(client_options(*server));
+      options.lookup = options.lookup == Lookup::kMessage ? Lookup::kOneSided : Lookup::kMessage;
+      client = connect(options);
       ASSERT_TRUE(client);
       registered = client->allocate(kLarge);
       ASSERT_EQ(registered.size(), kLarge);
@@ -570,16 +582,17 @@ TEST_F(KvTest, StrangersOnThePortHurtNobody) {
 /// A client that says HELLO, hears the answer, and then nothing more.
 class SilentClient final : private message::Handler {
  public:
-  SilentClient(std::uint16_t port, std::uint64_t id) {
+  SilentClient(std::uint16_t port, std::uint64_t id, std::uint16_t version = wire::kVersion) {
     nic_ = nic::open_soft({}).value();
     pd_ = nic::Pd(*nic_, nic_->alloc_pd().value());
     loop_ = engine::CompletionLoop::create(*nic_, {.max_connections = 1}).value();
     channel_ = message::Channel::create(*loop_, pd_.get(), {.attach = message::Attach::kByCaller}, *this).value();
-    const wire::ClientHello hello{.client = id, .depth = 32};
+    const wire::ClientHello hello{.version = version, .client = id, .depth = 32};
     const auto local = channel_->local_endpoint(wire::bytes_of(hello)).value();
     dialed_ = link::dial("127.0.0.1", port, local, Deadline::after(20s));
   }
   [[nodiscard]] bool was_answered() const { return dialed_->has_value(); }
+  [[nodiscard]] Error refusal() const { return dialed_->error(); }
 
  private:
   void on_message(message::Channel&, std::span<const std::byte>) noexcept override {}
@@ -606,6 +619,20 @@ TEST_F(KvTest, SilenceAfterHelloCostsOneSlotForAWhile) {
   EXPECT_EQ(put("k", "v").status, Status::kOk);
   EXPECT_TRUE(eventually([&] { return server_->statistics().clients == 1; })) << server_->statistics().clients;
   EXPECT_EQ(server_->statistics().clients_lost, 0u) << "none of them was ever a client";
+}
+
+TEST_F(KvTest, ClientsOfOtherVersionsAreToldWhichOneThisIs) {
+  VERBENA_SKIP_ON_A_DEVICE("the silent client speaks to the software NIC");
+  begin();
+  for (const unsigned version : {1u, wire::kVersion + 1u, 0u, 0xffffu}) {
+    const SilentClient other(server_->port(), 77, static_cast<std::uint16_t>(version));
+    ASSERT_FALSE(other.was_answered()) << version;
+    EXPECT_NE(std::string(other.refusal().text()).find("no client of a key-value store of protocol version 2"),
+              std::string::npos)
+        << other.refusal().text();
+  }
+  EXPECT_EQ(server_->statistics().clients_refused, 4u);
+  EXPECT_EQ(put("k", "v").status, Status::kOk);
 }
 
 TEST(KvServer, RefusesOptionsThatCannotWork) {
