@@ -117,8 +117,8 @@ std::uint64_t* Store::place_for(std::uint64_t hash) noexcept {
   return make_way(first, second);
 }
 
-// Breadth first, so few entries move, over buckets of which no way has one twice: then each entry of the way is still
-// where the search saw it when its turn comes.
+// Breadth first: the way is the shortest, so few entries move, and it has no bucket twice (what a bucket leads to was
+// seen at its first visit). So each entry of it is still where the search saw it when its turn comes.
 std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexcept {
   constexpr unsigned kRoot = ~0u;
   struct Node {
@@ -130,11 +130,6 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
   nodes[0] = {first, kRoot, 0};
   nodes[1] = {second, kRoot, 0};
   unsigned count = 2;
-  const auto is_on_way = [&](unsigned at, std::uint64_t bucket) {
-    for (; at != kRoot; at = nodes[at].parent)
-      if (nodes[at].bucket == bucket) return true;
-    return false;
-  };
   // The copy is stored before the original goes, which the next one overwrites: nobody who looks at both buckets after
   // the one finds neither.
   const auto move_along = [&](unsigned at, unsigned slot, std::uint64_t* empty) {
@@ -150,7 +145,6 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
     for (unsigned slot = 0; slot < kBucketEntries; ++slot) {
       const std::uint64_t from = nodes[at].bucket;
       const std::uint64_t to = other_bucket(from, tag_of_entry(index_[from][slot]), index_.size());
-      if (is_on_way(at, to)) continue;
       if (std::uint64_t* const empty = empty_in(to)) return move_along(at, slot, empty);
       if (count < kMostVisited) nodes[count++] = {to, at, slot};
     }
