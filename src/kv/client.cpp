@@ -294,7 +294,7 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (ask.op == wire::Op::kGet) {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
-    if (may_read() && start_lookup(slot)) return Status::kOk;
+    if (may_read() && !ask.skips_reads && start_lookup(slot)) return Status::kOk;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -340,10 +340,15 @@ Outcome PollingClient::cas(Key key, std::uint64_t expected, std::span<const std:
   return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
 }
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
-  Outcome outcome;
-  if (reads_now_ && check({.key = key}) == Status::kOk && reader_.get(key, out, deadline, outcome)) [[likely]]
-    return outcome;
-  return run({.op = wire::Op::kGet, .key = key, .out = out}, deadline);
+  Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
+  if (reads_now_ && check(ask) == Status::kOk) [[likely]] {
+    Outcome outcome;
+    const Reader::Answer answer = reader_.get(key, out, deadline, outcome);
+    if (answer == Reader::Answer::kDone) [[likely]]
+      return outcome;
+    ask.skips_reads = answer == Reader::Answer::kByMessage;
+  }
+  return run(ask, deadline);
 }
 Outcome PollingClient::erase(Key key, Deadline deadline) noexcept {
   return run({.op = wire::Op::kErase, .key = key}, deadline);
@@ -449,7 +454,7 @@ Status PollingClient::start_get(Key key, std::span<std::byte> out, std::uint64_t
   return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
 }
 
-Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept {
+Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
     return checked;
   if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) return Status::kBadArgument;
@@ -458,17 +463,9 @@ Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noex
     if (free_.empty()) return Status::kAgain;
     Outcome outcome;
     // No clock ends it: nothing is waited for.
-    if (reader_.get(ask.key, ask.out, Deadline::never(), outcome)) {
-      slot = take_slot();
-      Operation& operation = operations_[slot];
-      operation.is_pipelined = true;
-      operation.is_abandoned = false;
-      operation.result = nullptr;
-      operation.cookie = cookie;
-      ++pipelined_;
-      finish(slot, outcome);
-      return Status::kOk;
-    }
+    const Reader::Answer answer = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
+    if (answer == Reader::Answer::kDone) return end_pipelined(outcome, cookie);
+    ask.skips_reads = answer == Reader::Answer::kByMessage;
   }
   const Status status = start(ask, slot);
   if (status != Status::kOk) return status;
@@ -477,6 +474,19 @@ Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noex
   operation.cookie = cookie;
   operation.started_ticks = ask.op == wire::Op::kGet ? operation.sent_ticks : ticks_now();
   ++pipelined_;
+  return Status::kOk;
+}
+
+// It is over already: what is left is to tell.
+Status PollingClient::end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept {
+  const std::uint32_t slot = take_slot();
+  Operation& operation = operations_[slot];
+  operation.is_pipelined = true;
+  operation.is_abandoned = false;
+  operation.result = nullptr;
+  operation.cookie = cookie;
+  ++pipelined_;
+  finish(slot, outcome);
   return Status::kOk;
 }
 

@@ -26,6 +26,7 @@ struct Ask {
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
+  bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
 /// Values that go through staging memory do so in chunks of this size.
@@ -149,7 +150,8 @@ class PollingClient final : public Client, private message::Handler {
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, std::uint32_t& slot) noexcept;
-  [[nodiscard]] Status start_pipelined(const Ask& ask, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept;
   [[nodiscard]] Outcome run(const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Outcome attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept;
   [[nodiscard]] bool pause_for_rest(Deadline deadline) noexcept;

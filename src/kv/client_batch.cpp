@@ -6,21 +6,29 @@
 
 namespace verbena::kv {
 
-// What is not settled has kAgain as its outcome meanwhile.
+// What is not settled has kAgain as its outcome meanwhile, and kSkipsReads as version if READs were tried.
+namespace {
+constexpr std::uint64_t kSkipsReads = 1;
+}  // namespace
 
 void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexcept {
   bool is_over = true;
   for (std::size_t from = 0; from < requests.size(); from += Reader::kMostAtOnce) {
     const std::span some = requests.subspan(from, std::min(Reader::kMostAtOnce, requests.size() - from));
-    std::uint32_t left = ~std::uint32_t{0};
+    Reader::Left left{.by_queue = ~std::uint32_t{0}};
     if (reads_now_ && error_.status() == Status::kOk) left = reader_.get_some(some, deadline);
-    if (left == 0) [[likely]]
+    if ((left.by_message | left.by_queue) == 0) [[likely]]
       continue;
     is_over = false;
-    for (std::size_t i = 0; i < some.size(); ++i)
-      if ((left >> i & 1) != 0) some[i].outcome = {Status::kAgain};
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if ((left.by_queue >> i & 1) != 0) some[i].outcome = {Status::kAgain};
+      if ((left.by_message >> i & 1) != 0) some[i].outcome = {Status::kAgain, kSkipsReads};
+    }
   }
-  if (!is_over) run_batch(requests, deadline);
+  if (is_over) return;
+  run_batch(requests, deadline);
+  for (GetRequest& request : requests)
+    if (request.outcome.status == Status::kAgain) request.outcome.version = 0;
 }
 
 void PollingClient::put(std::span<PutRequest> requests, Deadline deadline) noexcept {
@@ -33,7 +41,11 @@ void PollingClient::put(std::span<PutRequest> requests, Deadline deadline) noexc
 
 // False: there is no place for it now. Else its outcome is set, or will be.
 bool PollingClient::start_one(GetRequest& request, Deadline) noexcept {
-  return start_in_batch({.op = wire::Op::kGet, .key = request.key, .out = request.out, .result = &request.outcome});
+  return start_in_batch({.op = wire::Op::kGet,
+                         .key = request.key,
+                         .out = request.out,
+                         .result = &request.outcome,
+                         .skips_reads = request.outcome.version == kSkipsReads});
 }
 
 bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {

@@ -2,7 +2,8 @@
 // Each operation has a place for what these bring. reader.cpp is the same where READs need no queue.
 #include "kv/client.hpp"
 
-#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 namespace verbena::kv {
@@ -83,12 +84,13 @@ void PollingClient::try_candidates(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
   std::array<Bucket, 2> buckets;
   std::memcpy(&buckets, buckets_at(slot), sizeof buckets);
-  while (operation.candidate < 2 * kBucketEntries) {
-    const Bucket& bucket = buckets[operation.candidate / kBucketEntries];
-    const unsigned base = operation.candidate / kBucketEntries * kBucketEntries;
-    const unsigned at = next_match(bucket, tag_of(operation.hash), operation.candidate - base);
-    operation.candidate = static_cast<std::uint8_t>(base + std::min(at + 1, kBucketEntries));
-    if (at < kBucketEntries && start_item(slot, bucket[at], Way::kIndex)) return;
+  const std::uint32_t tag = tag_of(operation.hash);
+  unsigned left = (matches(buckets[0], tag) | matches(buckets[1], tag) << kBucketEntries) >> operation.candidate;
+  while (left != 0) {
+    operation.candidate = static_cast<std::uint8_t>(operation.candidate + std::countr_zero(left) + 1);
+    left >>= std::countr_zero(left) + 1;
+    const unsigned at = operation.candidate - 1u;
+    if (start_item(slot, buckets[at / kBucketEntries][at % kBucketEntries], Way::kIndex)) return;
   }
   ask_by_message(slot);
 }

@@ -1,6 +1,7 @@
 #include "kv/reader.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace verbena::kv {
@@ -24,16 +25,16 @@ void Locations::note(std::uint64_t hash, std::uint64_t entry) noexcept {
 
 // --- one key
 
-bool Reader::get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept {
+Reader::Answer Reader::get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept {
   const Call call{.key = key, .hash = hash(key), .out = out, .deadline = deadline, .outcome = outcome};
   const Part& part = parts_[worker(call.hash)];
   if (const std::uint64_t entry = locations_.find(call.hash); entry != 0) {
     const Read read = read_item(part, entry, call);
     if (read == Read::kDone) [[likely]] {
       ++counts_.by_location;
-      return true;
+      return Answer::kDone;
     }
-    if (read == Read::kNoWay) return false;
+    if (read == Read::kNoWay) return Answer::kByQueue;
     drop(call.hash);
   }
   return look_up(part, call);
@@ -44,19 +45,20 @@ void Reader::drop(std::uint64_t hash) noexcept {
   ++counts_.stale;
 }
 
-bool Reader::look_up(const Part& part, const Call& call) noexcept {
+Reader::Answer Reader::look_up(const Part& part, const Call& call) noexcept {
   for (unsigned lookup = 1;; ++lookup) {
-    const Read read = look_up_once(part, call);
-    if (read == Read::kDone) {
-      ++counts_.by_index;
-      return true;
+    switch (look_up_once(part, call)) {
+      case Read::kDone: ++counts_.by_index; return Answer::kDone;
+      case Read::kOtherKey:
+      case Read::kOtherKind: return Answer::kByMessage;
+      case Read::kNoWay: return Answer::kByQueue;
+      case Read::kOvertaken: break;
     }
-    if (read != Read::kOvertaken) return false;
     if (lookup == kMostLookups) break;
     ++counts_.retries;
   }
   ++counts_.overtaken;
-  return false;
+  return Answer::kByMessage;
 }
 
 Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
@@ -66,9 +68,10 @@ Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
     Bucket bucket;
     const std::span bytes = std::as_writable_bytes(std::span(bucket));
     if (part.channel->read_now(bytes, part.bucket(number)) != Status::kOk) return Read::kNoWay;
-    for (unsigned at = next_match(bucket, tag, 0); at < kBucketEntries; at = next_match(bucket, tag, at + 1)) {
-      const Read read = read_item(part, bucket[at], call);
-      if (read == Read::kDone) locations_.note(call.hash, bucket[at]);
+    for (unsigned left = matches(bucket, tag); left != 0; left &= left - 1) {
+      const std::uint64_t entry = bucket[static_cast<unsigned>(std::countr_zero(left))];
+      const Read read = read_item(part, entry, call);
+      if (read == Read::kDone) locations_.note(call.hash, entry);
       if (read != Read::kOtherKey) return read;
     }
   }
@@ -94,7 +97,7 @@ Reader::Read Reader::take(const Part& part, std::uint64_t address, std::span<con
     case Verdict::kNotLive:
     case Verdict::kTorn: return Read::kOvertaken;
   }
-  if ((view.flags & kCell) != 0) return Read::kNoWay;  // The server says what is wrong with that.
+  if ((view.flags & kCell) != 0) return Read::kOtherKind;
   const auto length = static_cast<std::size_t>(view.value_length);
   call.outcome = {Status::kOk, view.version, length};
   if (length > call.out.size()) {
@@ -129,7 +132,7 @@ Reader::Read Reader::read_value(const Part& part, std::uint64_t address, const I
 
 // --- some keys
 
-std::uint32_t Reader::get_some(std::span<GetRequest> requests, Deadline deadline) noexcept {
+Reader::Left Reader::get_some(std::span<GetRequest> requests, Deadline deadline) noexcept {
   std::array<Sought, kMostAtOnce> sought;
   std::size_t count = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -147,31 +150,34 @@ std::uint32_t Reader::get_some(std::span<GetRequest> requests, Deadline deadline
     std::ranges::sort(all, [](const Sought& a, const Sought& b) {
       return a.worker != b.worker ? a.worker < b.worker : a.bit < b.bit;
     });
-  std::uint32_t left = 0;
+  Left left;
   for (std::size_t from = 0; from < all.size();) {
     std::size_t to = from + 1;
     while (to < all.size() && all[to].worker == all[from].worker) ++to;
-    left |= get_of_part(parts_[all[from].worker], all.subspan(from, to - from), deadline);
+    get_of_part(parts_[all[from].worker], all.subspan(from, to - from), deadline, left);
     from = to;
   }
   return left;
 }
 
-std::uint32_t Reader::get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline) noexcept {
+void Reader::get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline, Left& left) noexcept {
   for (Sought& one : sought) {
     one.entry = locations_.find(one.hash);
     one.is_known = one.entry != 0;
   }
-  // Most keys are in their first bucket. Whatever fails here leaves entries unset.
-  if (read_buckets(part, sought, Which::kFirst)) (void)read_buckets(part, sought, Which::kSecond);
-  std::uint32_t left = 0;
+  // Most keys are in their first bucket.
+  if (!read_buckets(part, sought, Which::kFirst) || !read_buckets(part, sought, Which::kSecond)) [[unlikely]] {
+    for (const Sought& one : sought) left.by_queue |= one.bit;
+    return;
+  }
   const std::uint32_t again = take_items(part, sought, deadline, left);
   for (const Sought& one : sought) {
     if ((again & one.bit) == 0) continue;
     if (one.is_known) drop(one.hash);
-    if (!look_up(part, one.call(deadline))) left |= one.bit;
+    const Answer answer = look_up(part, one.call(deadline));
+    if (answer == Answer::kByMessage) left.by_message |= one.bit;
+    if (answer == Answer::kByQueue) left.by_queue |= one.bit;
   }
-  return left;
 }
 
 bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept {
@@ -191,8 +197,8 @@ bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which whic
   for (std::size_t i = 0; i < count; ++i) {
     Bucket bucket;
     std::memcpy(&bucket, reads[i].to, sizeof bucket);
-    const unsigned at = next_match(bucket, tag_of(of[i]->hash), 0);
-    if (at < kBucketEntries) of[i]->entry = bucket[at];
+    const unsigned found = matches(bucket, tag_of(of[i]->hash));
+    if (found != 0) of[i]->entry = bucket[static_cast<unsigned>(std::countr_zero(found))];
   }
   return true;
 }
@@ -200,7 +206,7 @@ bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which whic
 // READs the items of those that have an entry, as many at a time as the scratch memory holds. Returns those that are to
 // be looked up again; `left` gets those that are not.
 std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
-                                 std::uint32_t& left) noexcept {
+                                 Left& left) noexcept {
   std::uint32_t again = 0;
   for (std::size_t next = 0; next < sought.size();) {
     std::array<nic::PlainRead, kMostAtOnce> reads;
@@ -210,7 +216,7 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
       const Sought& one = sought[next];
       const message::RemoteSpan item = part.item(one.entry);
       if (item.length == 0) {  // There is none: also what an entry of 0 says.
-        left |= one.bit;
+        left.by_message |= one.bit;
         continue;
       }
       if (used + item.length > scratch_.size()) break;
@@ -232,13 +238,14 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
   return again;
 }
 
-void Reader::settle(const Sought& one, Read read, std::uint32_t& left, std::uint32_t& again) noexcept {
+void Reader::settle(const Sought& one, Read read, Left& left, std::uint32_t& again) noexcept {
   switch (read) {
     case Read::kDone:
       ++(one.is_known ? counts_.by_location : counts_.by_index);
       if (!one.is_known) locations_.note(one.hash, one.entry);
       return;
-    case Read::kNoWay: left |= one.bit; return;
+    case Read::kOtherKind: left.by_message |= one.bit; return;
+    case Read::kNoWay: left.by_queue |= one.bit; return;
     case Read::kOtherKey:
     case Read::kOvertaken: again |= one.bit; return;
   }

@@ -79,10 +79,12 @@ struct Part {
   static constexpr std::size_t kMostItemBytes = (kMaxItemBytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 };
 
-/// The entry at or after `from` (an entry's number in the bucket) that may be the key's; kBucketEntries: none.
-[[nodiscard]] constexpr unsigned next_match(const Bucket& bucket, std::uint32_t tag, unsigned from) noexcept {
-  while (from < kBucketEntries && (bucket[from] == 0 || tag_of_entry(bucket[from]) != tag)) ++from;
-  return from;
+/// A bit for each entry of the bucket that may be the key's. Without branches: which it is cannot be predicted.
+[[nodiscard]] constexpr unsigned matches(const Bucket& bucket, std::uint32_t tag) noexcept {
+  unsigned found = 0;
+  for (unsigned i = 0; i < kBucketEntries; ++i)
+    found |= static_cast<unsigned>(bucket[i] != 0 && tag_of_entry(bucket[i]) == tag) << i;
+  return found;
 }
 
 /// Values that are READ in place are so in pieces of this size, and deadlines are looked at in between.
@@ -113,19 +115,29 @@ class Reader {
     return worker_of(hash, static_cast<unsigned>(parts_.size()));
   }
 
-  /// GET of one key. False: ask by message, `outcome` is not set.
-  [[nodiscard]] bool get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
-  /// GETs of up to kMostAtOnce keys, whose cache misses overlap. A bit for each of those that are to be asked for by
-  /// message; the others have their outcome.
+  /// What came of it.
+  enum class Answer : std::uint8_t {
+    kDone,       ///< The outcome is set.
+    kByMessage,  ///< READs did not settle it.
+    kByQueue,    ///< No READ can be carried out now.
+  };
+  /// GET of one key.
+  [[nodiscard]] Answer get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
+  /// GETs of up to kMostAtOnce keys, whose cache misses overlap. A bit for each that is not done.
+  struct Left {
+    std::uint32_t by_message = 0;
+    std::uint32_t by_queue = 0;
+  };
   static constexpr std::size_t kMostAtOnce = nic::Direct::kMaxList;
-  [[nodiscard]] std::uint32_t get_some(std::span<GetRequest> requests, Deadline deadline) noexcept;
+  [[nodiscard]] Left get_some(std::span<GetRequest> requests, Deadline deadline) noexcept;
 
  private:
   enum class Read : std::uint8_t {
     kDone,       ///< The outcome is set.
     kOtherKey,   ///< Not this key's item.
     kOvertaken,  ///< Replaced, erased or moved meanwhile.
-    kNoWay,      ///< Not by READs.
+    kOtherKind,  ///< A cell: the server says what is wrong with that.
+    kNoWay,      ///< No READ can be carried out now.
   };
   enum class Which : std::uint8_t { kFirst, kSecond };
 
@@ -150,7 +162,7 @@ class Reader {
     }
   };
 
-  [[nodiscard]] bool look_up(const Part& part, const Call& call) noexcept;
+  [[nodiscard]] Answer look_up(const Part& part, const Call& call) noexcept;
   [[nodiscard]] Read look_up_once(const Part& part, const Call& call) noexcept;
   [[nodiscard]] Read read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept;
   [[nodiscard]] Read take(const Part& part, std::uint64_t address, std::span<const std::byte> item,
@@ -158,11 +170,11 @@ class Reader {
   [[nodiscard]] Read read_value(const Part& part, std::uint64_t address, const ItemView& item,
                                 const Call& call) noexcept;
 
-  [[nodiscard]] std::uint32_t get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline) noexcept;
+  void get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline, Left& left) noexcept;
   [[nodiscard]] bool read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept;
   [[nodiscard]] std::uint32_t take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
-                                         std::uint32_t& left) noexcept;
-  void settle(const Sought& one, Read read, std::uint32_t& left, std::uint32_t& again) noexcept;
+                                         Left& left) noexcept;
+  void settle(const Sought& one, Read read, Left& left, std::uint32_t& again) noexcept;
 
   std::uint64_t seed_ = 0;
   std::vector<Part> parts_;

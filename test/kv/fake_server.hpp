@@ -50,6 +50,7 @@ class FakeServer final : private message::Handler {
     accepting_ = std::jthread([this] { accept(); });
   }
   ~FakeServer() {
+    listener_->close();
     accepting_.join();
     poller_->stop();
     channel_.reset();

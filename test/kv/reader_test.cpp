@@ -1,5 +1,6 @@
 // Gets by READs: what they take of memory that may be anything, what they find after changes by others, and batches.
 #include "kv/reader.hpp"
+#include "base/relax.hpp"
 #include "chaos.hpp"
 #include "fake_server.hpp"
 #include "model.hpp"
@@ -203,14 +204,48 @@ TEST_F(KvReads, AnEntryThatNoServerMakesIsNotFollowed) {
         Entry{.tag = tag, .lines = 2, .line = last - 1}, Entry{.tag = tag, .lines = 1, .line = last},
         Entry{.tag = tag, .lines = 1, .line = (std::uint64_t{1} << 34) - 1}}) {
     clear();
+    EXPECT_EQ(Part({.address = 4096, .length = FakeServer::kBytes}).item(entry.pack()).length, 0u);
     server_.first(key_of("k"))[0] = entry.pack();
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
-    server_.tell(entry.pack());  // As a location.
+    if (entry.lines == 0) continue;  // As a location that is no reply at all.
+    server_.tell(entry.pack());
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
     server_.tell(0);
     EXPECT_EQ(get("k"), FakeServer::kByMessage);
   }
+}
+
+// A large value whose memory has another use while it is read: its item is looked at again, after the value.
+TEST_F(KvReads, AValueThatIsOverwrittenMeanwhileIsNotTaken) {
+  begin();
+  constexpr std::size_t kLength = 150'000, kOffset = 65536;
+  constexpr std::uint64_t kFirst = 1000;
+  const Key key = key_of("k");
+  const auto letter_of = [](std::uint64_t version) { return static_cast<char>('a' + version % 26); };
+  const auto publish = [&](std::uint64_t version) {
+    return server_.make(kLine, key, std::string(kLength, letter_of(version)), version, 0, {.offset = kOffset});
+  };
+  server_.first(key)[0] = publish(kFirst);
+  std::atomic<bool> is_over{false};
+  std::jthread writer([&] {
+    for (std::uint64_t version = kFirst + 1; !is_over; ++version) {
+      std::atomic_ref(server_.word(kLine, 0)).store(state_word(ItemState::kSuperseded, version - 1));
+      (void)publish(version);
+      for (std::uint64_t i = version % 4 * 20'000; i != 0 && !is_over; --i) relax();
+    }
+  });
+  const int calls = test::in_chaos() || !test::is_soft_under_test() ? 100 : 2000;
+  for (int i = 0; i < calls && !HasFailure(); ++i) {
+    const std::string value = get("k");
+    if (value == FakeServer::kByMessage) continue;
+    EXPECT_EQ(outcome_.length, kLength);
+    EXPECT_TRUE(value == std::string(kLength, letter_of(outcome_.version))) << "version " << outcome_.version;
+  }
+  is_over = true;
+  writer.join();
+  (void)publish(5);
+  EXPECT_TRUE(get("k") == std::string(kLength, letter_of(5)));
 }
 
 TEST_F(KvReads, RepliesTellLocations) {
