@@ -177,6 +177,9 @@ kv_bench() {
     "$kv" serve -p 0 --port-file "$work/port" "${settings[@]}" >"$work/$server.log" 2>&1 &
     serving[$server]=$!
     await_server "$server" test -s "$work/port" || die "$why"
+    # Where another server has claimed it, client and server would share a core, and each wait for the scheduler.
+    grep -q "poller cores: $server_cpu\$" "$work/$server.log" ||
+      die "the store does not have cpu $server_cpu, is another server running?: $(tail -n 1 "$work/$server.log")"
   fi
   words=(bench -p "$(<"$work/port")" --value-size "$2" --rounds 1 --json)
   if [[ $server != kv-memory && -z ${filled[$server]:-} ]]; then
@@ -227,12 +230,12 @@ measure() {
       server=("${tool[@]}" -B "$port")
       client=("${tool[@]}" -P "$port" 127.0.0.1)
       peer "$1" "$operations" fi_pingpong libfabric-bin ;;
-    # One outstanding: keys that stay in the caches, a reading of the clock for a hundred of them.
+    # One outstanding: keys that stay in the caches (keys.sh has the others), a reading of the clock for a hundred.
     kv-known) kv_bench "$1" "$bytes" 1000 --lookup one-sided --read-percent 100 --clock-every 100 ;;
     kv-index)
-      kv_bench "$1" "$bytes" 10000 --lookup one-sided --known-locations 0 --read-percent 100 --clock-every 100 ;;
-    kv-message) kv_bench "$1" "$bytes" 10000 --lookup message --read-percent 100 --clock-every 100 ;;
-    kv-put) kv_bench "$1" "$bytes" 10000 --read-percent 0 --clock-every 100 ;;
+      kv_bench "$1" "$bytes" 1000 --lookup one-sided --known-locations 0 --read-percent 100 --clock-every 100 ;;
+    kv-message) kv_bench "$1" "$bytes" 1000 --lookup message --read-percent 100 --clock-every 100 ;;
+    kv-put) kv_bench "$1" "$bytes" 1000 --read-percent 0 --clock-every 100 ;;
     kv-gets-one-sided) kv_bench "$1" "$bytes" "$kv_keys" --lookup one-sided --read-percent 100 --batch 32 ;;
     kv-gets-message) kv_bench "$1" "$bytes" "$kv_keys" --lookup message --read-percent 100 --batch 32 ;;
     kv-puts) kv_bench "$1" "$bytes" "$kv_keys" --read-percent 0 --batch 32 ;;

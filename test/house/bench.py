@@ -58,6 +58,7 @@ KV = """#!/bin/sh
   exit 0
 }
 while [ "$1" != --port-file ]; do shift; done
+echo "verbena-kv: serving; poller cores: $(set -- $(python3 "$STAND_IN_CPUS" --cpus); echo ${STAND_IN_CORE:-$2})"
 echo 7470 >"$2"
 trap 'exit 0' TERM
 while :; do sleep 0.01; done
@@ -271,7 +272,8 @@ def check_script(report, root):
 
         def compare(*options, **variables):
             environment = {**os.environ, 'PATH': f'{work / "bin"}:{os.environ["PATH"]}', 'STAND_IN_UCX': UCX_GOOD,
-                           'STAND_IN_FI': FI_GOOD, 'STAND_IN_KV_LOG': str(log), **variables}
+                           'STAND_IN_FI': FI_GOOD, 'STAND_IN_CPUS': str(root / 'bench/compare_table.py'),
+                           'STAND_IN_KV_LOG': str(log), **variables}
             for stale in ('rows.json', 'out/compare.md', 'log'):
                 (work / stale).unlink(missing_ok=True)
             done = run([root / 'bench/compare.sh', '--rounds', 1, '--build', work / 'build', '--no-packages', '--out',
@@ -356,6 +358,9 @@ def check_store(report, compare, log):
         found = [row for row in rows or [] if row['name'].startswith('PUT 64 B')]
         report.check(done.returncode == 4 and [row['ratio'] for row in found] == [2, None] and why in done.stdout,
                      f'{what}: ended with {done.returncode}, {found}:\n{done.stdout}')
+    done, rows = compare('--groups', 'kv-put', STAND_IN_CORE='77')
+    report.check(done.returncode == 1 and rows is None and 'is another server running?' in done.stdout,
+                 f'a store on another core: ended with {done.returncode}:\n{done.stdout}')
     done, rows = compare('--groups', 'kv-put', STAND_IN_KV='fails')
     report.check(done.returncode == 1 and rows is None,
                  f'a store that fails: ended with {done.returncode}:\n{done.stdout}')
