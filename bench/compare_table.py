@@ -158,10 +158,12 @@ def line_ns(looks):
 def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'ops_per_s' in value:
-        # Of verbena-kv bench and peer_client: medians for an operation, as the line's.
+        # Of verbena-kv bench and peer_client: medians for an operation, as the line's. Means would tell which of the
+        # two needs both cpus while something else runs.
         both = [value[kind] for kind in ('get', 'put') if kind in value]
         latency = max(both, key=lambda each: each['count']) if both else value
-        return {'ns': latency['p50_ns'], 'per_s': value['ops_per_s'], 'bytes_per_s': latency.get('bytes_per_s'),
+        ns = latency['p50_ns']
+        return {'ns': ns, 'per_s': 1e9 / ns if ns else None, 'bytes_per_s': latency.get('bytes_per_s'),
                 'overhead_bytes': value.get('overhead_bytes')}
     if 'operations_per_s' not in value:
         return value
