@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Measures the soft NIC beside UCX (ucx_perftest over posix shared memory), libfabric (fi_pingpong over shm), memcpy and
-# the bare cache line, in interleaved rounds of one run: the rows of design section 11. Prints the medians of their
-# ratios with the targets, and writes them with plots and the environment. What they mean: docs/benchmarks/README.md.
+# the bare cache line, and the key-value store beside Redis and memcached on Unix sockets, in interleaved rounds of one
+# run: the rows of design section 11. Prints the medians of their ratios with the targets, and writes them with plots
+# and the environment. What they mean: docs/benchmarks/README.md.
 # usage: bench/compare.sh [--rounds N] [--build DIR] [--out DIR] [--json FILE] [--groups NAMES] [--no-packages]
 #   --rounds N      rounds, each of which measures everything once (default 5)
 #   --build DIR     release build to use and to make where there is none (default build-bench)
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
-#   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle and 32-bytes to
-#                   1048576-bytes, by commas
+#   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle, kv-get, kv-put,
+#                   kv-batch, kv-bulk, kv-memory and 32-bytes to 1048576-bytes, by commas
 # Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
 # failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
@@ -29,12 +30,12 @@ if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
   # Without a peer, or plots, the rest is still worth having; the table says what is missing.
-  if ! install_packages bench ucx libfabric gnuplot; then
+  if ! install_packages bench ucx libfabric redis gnuplot; then
     install_packages bench || exit $?
-    for set in ucx libfabric gnuplot; do install_packages "$set" || true; done
+    for set in ucx libfabric redis gnuplot; do install_packages "$set" || true; done
   fi
 fi
-build_release src/programs/verbena-perf
+build_release src/programs/verbena-perf src/programs/verbena-kv bench/peer_client
 
 # Both sides of everything have these two, the client the first: one cpu of each of two cores.
 read -r client_cpu server_cpu siblings < <(python3 bench/compare_table.py --cpus) || true
@@ -43,6 +44,8 @@ read -r client_cpu server_cpu siblings < <(python3 bench/compare_table.py --cpus
 taskset -cp "$client_cpu,$server_cpu" $$ >/dev/null
 
 work=$(mktemp -d)
+kv=$build/src/programs/verbena-kv
+kv_keys=100000 kv_seconds=0.25  # Keys that there are, and how long each figure of the store is measured.
 figures=$work/group port=$((20000 + RANDOM % 10000)) repeated=0 left_out=0
 clean_up() {
   local pid
@@ -93,6 +96,103 @@ peer() {
   fi
 }
 
+# What runs on the second cpu during the groups of the store: pid by name, and which have their keys.
+declare -A serving=() filled=()
+
+# stop_servers PREFIX: those whose names begin with it.
+stop_servers() {
+  local name
+  for name in "${!serving[@]}"; do [[ $name != "$1"* ]] || stop_server "$name"; done
+}
+
+# stop_server NAME
+stop_server() {
+  kill "${serving[$1]}" 2>/dev/null || true
+  wait "${serving[$1]}" 2>/dev/null || true
+  unset "serving[$1]" "filled[$1]"
+}
+
+# await_server NAME TEST...: until the words of TEST succeed. 1: it ended, or took 60 s, and `why` says so.
+await_server() {
+  local tries
+  why=''
+  for ((tries = 0; tries < 6000; ++tries)); do
+    if "${@:2}"; then return 0; fi
+    kill -0 "${serving[$1]}" 2>/dev/null || break
+    sleep 0.01
+  done
+  why="$1 does not serve: $(tail -n 1 "$work/$1.log")"
+  stop_server "$1"
+  return 1
+}
+
+listens_at() { grep -qs " 00010000 .* $1\$" /proc/net/unix; }
+
+# serve_peer NAME COMMAND...: on the socket $work/NAME, unless it runs already.
+serve_peer() {
+  [[ -z ${serving[$1]:-} ]] || return 0
+  rm -f "$work/$1"
+  taskset -c "$server_cpu" "${@:2}" >"$work/$1.log" 2>&1 &
+  serving[$1]=$!
+  await_server "$1" listens_at "$work/$1"
+}
+
+# socket_peer PEER-CALL:BYTES: notes what peer_client measures of it, by 32 where the call ends so. Its server has the
+# settings that serve such a client best: no file, no network, one thread; memcached answers a whole pipeline at once.
+socket_peer() {
+  local name=${1%%-*} call=${1#*-} tool=memcached batch=1
+  local -a settings
+  call=${call%:*}
+  if [[ $call == *32 ]]; then batch=32 call=${call%32}; fi
+  if [[ $name == redis ]]; then
+    tool=redis-server settings=(--port 0 --unixsocket "$work/redis" --save '' --appendonly no --dir "$work")
+  else
+    settings=(-s "$work/memcached" -m 1024 -t 1 -R 1000)
+    [[ $(id -u) != 0 ]] || settings+=(-u root)
+  fi
+  if ! command -v "$tool" >/dev/null; then
+    missing "$1" "$tool is not installed (apt-get install $tool)"
+  elif ! serve_peer "$name" "$tool" "${settings[@]}"; then
+    missing "$1" "$why"
+  elif ! taskset -c "$client_cpu" timeout -k 5 120 "$build/bench/peer_client" "$name" "$work/$name" "$call" \
+    "$kv_seconds" "${1#*:}" "$kv_keys" "$batch" ${filled[$name]:+filled} >"$work/one" 2>"$work/error"; then
+    missing "$1" "$(tail -n 1 "$work/error")"
+  else
+    filled[$name]=1
+    note "$1" "$(<"$work/one")"
+  fi
+}
+
+# kv_bench NAME VALUE_BYTES KEYS ARGUMENT...: notes what verbena-kv bench measures of a server for such values.
+kv_bench() {
+  local server=kv-$2 most=$kv_keys
+  local -a settings=(-m 1024) words
+  # What is replaced rests: at some GiB/s a small store would be full before that ends.
+  (($2 < 65536)) || settings=(-m 2048 --grace-ms 20 --lease-kib 65536) most=64
+  [[ $1 != kv-memory:* ]] || server='kv-memory'
+  if [[ -z ${serving[$server]:-} ]]; then
+    # One at a time: the first has the core. And that of kv-memory has no keys yet.
+    stop_servers kv-
+    rm -f "$work/port"
+    "$kv" serve -p 0 --port-file "$work/port" "${settings[@]}" >"$work/$server.log" 2>&1 &
+    serving[$server]=$!
+    await_server "$server" test -s "$work/port" || die "$why"
+    # Where another server has claimed it, client and server would share a core, and each wait for the scheduler.
+    grep -q "poller cores: $server_cpu\$" "$work/$server.log" ||
+      die "the store does not have cpu $server_cpu, is another server running?: $(tail -n 1 "$work/$server.log")"
+  fi
+  words=(bench -p "$(<"$work/port")" --value-size "$2" --rounds 1 --json)
+  if [[ $server != kv-memory && -z ${filled[$server]:-} ]]; then
+    timeout -k 5 120 "$kv" "${words[@]}" --keys "$most" --count 1 --no-erase >"$work/one" ||
+      die "verbena-kv bench stores no $most keys"
+    filled[$server]=1
+  fi
+  [[ $server == kv-memory ]] || words+=(--no-fill --no-erase)
+  timeout -k 5 120 "$kv" "${words[@]}" --seconds "$kv_seconds" --keys "$3" "${@:4}" >"$work/one" ||
+    die "verbena-kv bench for $1 failed"
+  note "$1" "$(<"$work/one")"
+}
+
 # measure KIND:BYTES: notes the figure of that name. Of the group `group`.
 measure() {
   local kind=${1%:*} bytes=${1#*:} operations most=$((1 << 33))
@@ -130,6 +230,21 @@ measure() {
       server=("${tool[@]}" -B "$port")
       client=("${tool[@]}" -P "$port" 127.0.0.1)
       peer "$1" "$operations" fi_pingpong libfabric-bin ;;
+    # One outstanding: keys that stay in the caches (keys.sh has the others), a reading of the clock for a hundred.
+    kv-known) kv_bench "$1" "$bytes" 1000 --lookup one-sided --read-percent 100 --clock-every 100 ;;
+    kv-index)
+      kv_bench "$1" "$bytes" 1000 --lookup one-sided --known-locations 0 --read-percent 100 --clock-every 100 ;;
+    kv-message) kv_bench "$1" "$bytes" 1000 --lookup message --read-percent 100 --clock-every 100 ;;
+    kv-put) kv_bench "$1" "$bytes" 1000 --read-percent 0 --clock-every 100 ;;
+    kv-gets-one-sided) kv_bench "$1" "$bytes" "$kv_keys" --lookup one-sided --read-percent 100 --batch 32 ;;
+    kv-gets-message) kv_bench "$1" "$bytes" "$kv_keys" --lookup message --read-percent 100 --batch 32 ;;
+    kv-puts) kv_bench "$1" "$bytes" "$kv_keys" --read-percent 0 --batch 32 ;;
+    kv-get-one) kv_bench "$1" "$bytes" 1 --read-percent 100 ;;
+    kv-get-many) kv_bench "$1" "$bytes" 64 --read-percent 100 ;;
+    kv-put-one) kv_bench "$1" "$bytes" 1 --read-percent 0 ;;
+    kv-put-many) kv_bench "$1" "$bytes" 64 --read-percent 0 ;;
+    kv-memory) kv_bench "$1" "$bytes" "$kv_keys" --count 1 ;;
+    redis-* | memcached-*) socket_peer "$1" ;;
     *) die "$1: measure does not know how" ;;
   esac
 }
@@ -149,6 +264,7 @@ look() {
 measure_group() {
   local group=$1 tries most=12 looks near far i
   local -a names=("${@:2}") order=()
+  [[ $group == kv-* ]] || stop_servers ''
   # The curves, which no target hangs on, are looked at before and after.
   [[ $group != *-bytes ]] || most=4
   # Who goes first changes: a round's second half may be slower than its first.

@@ -5,7 +5,7 @@ usage: compare_table.py --plan [--groups NAMES]             groups to measure: a
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
-bare cache line, looked at all around a group.
+bare cache line, looked at all around a group. KIND:BYTES/A/B is what that figure's JSON has as B of A.
 """
 
 import argparse
@@ -33,12 +33,19 @@ class Row:
     group: str              # Measured close together, while the line stays where it is.
     name: str
     ours: str               # A figure.
-    peer: str | float       # A figure, `line`, or a constant in `unit`.
+    peer: str | float | tuple[str, ...]     # A figure, `line`, a constant in `unit`, or the best of several figures.
     unit: str               # Of UNITS.
     target: float | None    # Of ours to the peer's; None: shown only.
     more: bool = False      # Whether more is better.
     clock: bool = True      # Whether the peer's figure keeps the reading of the clock that is in it.
 
+
+# Of a key-value store. One at a time, and pipelined by 32: what each peer's protocol does best is among them.
+GET_PEERS = ('redis-get:64', 'memcached-get:64')
+PUT_PEERS = ('redis-set:64', 'memcached-set:64')
+GETS_PEERS = ('redis-get32:64', 'redis-mget32:64', 'memcached-get32:64')
+PUTS_PEERS = ('redis-set32:64', 'redis-mset32:64', 'memcached-set32:64')
+PEERS = 'the better of Redis and memcached'
 
 ROWS = (
     Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong-many:8', 'line', 'ns', 1.15),
@@ -66,11 +73,33 @@ ROWS = (
     Row('idle', 'what waking a sleeping receiver adds to a message, to a bare eventfd wake', 'idle:8', 'wake:8', 'us',
         None),
     Row('idle', 'share of a core that an idle receiver uses, to one percent', 'idle:8', 1.0, '%', 1.0),
+    Row('kv-get', 'GET 64 B, one-sided, location known, to the line', 'kv-known:64', 'line', 'ns', 2.0),
+    Row('kv-get', 'GET 64 B, one-sided, through the index, to the line', 'kv-index:64', 'line', 'ns', 4.0),
+    Row('kv-get', 'GET 64 B, by message, to the line', 'kv-message:64', 'line', 'ns', 5.0),
+    Row('kv-get', f'GET 64 B, one-sided, location known, to {PEERS}', 'kv-known:64', GET_PEERS, 'ns', 0.01),
+    Row('kv-get', f'GET 64 B, one-sided, through the index, to {PEERS}', 'kv-index:64', GET_PEERS, 'ns', 0.01),
+    Row('kv-get', f'GET 64 B, by message, to {PEERS}', 'kv-message:64', GET_PEERS, 'ns', 0.01),
+    Row('kv-put', 'PUT 64 B, to the line', 'kv-put:64', 'line', 'ns', 6.0),
+    Row('kv-put', f'PUT 64 B, to {PEERS}', 'kv-put:64', PUT_PEERS, 'ns', 0.01),
+    Row('kv-batch', f'multi-get 64 B, one-sided, batches of 32, to {PEERS} by 32', 'kv-gets-one-sided:64', GETS_PEERS,
+        'M/s', 4.0, True),
+    Row('kv-batch', f'multi-get 64 B, by message, batches of 32, to {PEERS} by 32', 'kv-gets-message:64', GETS_PEERS,
+        'M/s', 2.0, True),
+    Row('kv-batch', f'multi-put 64 B, batches of 32, to {PEERS} by 32', 'kv-puts:64', PUTS_PEERS, 'M/s', None, True),
+    Row('kv-bulk', 'GET 1 MiB of one key, to memcpy', f'kv-get-one:{MIB}', f'kv-get-one:{MIB}/memcpy/get_bytes_per_s',
+        'GB/s', 0.9, True),
+    Row('kv-bulk', 'GET 1 MiB of 64 keys, to memcpy from 64 blocks', f'kv-get-many:{MIB}',
+        f'kv-get-many:{MIB}/memcpy/get_bytes_per_s', 'GB/s', 0.9, True),
+    Row('kv-bulk', 'PUT 1 MiB of one key, to memcpy', f'kv-put-one:{MIB}', f'kv-put-one:{MIB}/memcpy/put_bytes_per_s',
+        'GB/s', 0.45, True),
+    Row('kv-bulk', 'PUT 1 MiB of 64 keys, to memcpy into 64 blocks', f'kv-put-many:{MIB}',
+        f'kv-put-many:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.45, True),
+    Row('kv-memory', 'memory of an item of 64 B besides key and value, to 64 B', 'kv-memory:64', 64.0, 'B', 1.0),
 )
 
 # What a unit is of a figure, and the factor.
 UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9), 'us': ('wake_ns', 1e-3),
-         '%': ('idle_percent', 1)}
+         '%': ('idle_percent', 1), 'B': ('overhead_bytes', 1)}
 
 # Curves: file, title, and what is drawn; by bytes of an operation.
 SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)
@@ -88,8 +117,9 @@ def plan():
     """Group to its figures. Those of the curves that no row measures come behind, a group for each size."""
     groups = {}
     for row in ROWS:
-        for name in (row.ours, row.peer):
-            if isinstance(name, str) and name != 'line' and name not in groups.setdefault(row.group, []):
+        for name in (row.ours, *(row.peer if isinstance(row.peer, tuple) else (row.peer,))):
+            if isinstance(name, str) and name != 'line' and (name := name.split('/')[0]) not in groups.setdefault(
+                    row.group, []):
                 groups[row.group].append(name)
     measured = {name for names in groups.values() for name in names}
     for size in SIZES:
@@ -127,6 +157,14 @@ def line_ns(looks):
 
 def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
+    if 'ops_per_s' in value:
+        # Of verbena-kv bench and peer_client: medians for an operation, as the line's. Means would tell which of the
+        # two needs both cpus while something else runs.
+        both = [value[kind] for kind in ('get', 'put') if kind in value]
+        latency = max(both, key=lambda each: each['count']) if both else value
+        ns = latency['p50_ns']
+        return {'ns': ns, 'per_s': 1e9 / ns if ns else None, 'bytes_per_s': latency.get('bytes_per_s'),
+                'overhead_bytes': value.get('overhead_bytes')}
     if 'operations_per_s' not in value:
         return value
     latency, idle = value['latency'] or {}, value.get('idle') or {}
@@ -146,8 +184,27 @@ class Figures:
         if name == 'line':
             return [statistics.mean(line_ns(looks)) for looks in self.noted.get(f'line@{group}', [])]
         key, factor = UNITS[unit]
-        found = [normal(value).get(key) for value in self.noted.get(name, [])]
-        return [value and value * factor for value in found]
+        name, *path = name.split('/')
+        found = []
+        for value in self.noted.get(name, []):
+            if path:
+                for step in path:
+                    value = value and value.get(step)
+            else:
+                value = normal(value).get(key)
+            found.append(value and value * factor)
+        return found
+
+    def peers(self, row, rounds):
+        """What a row is measured against, in each of so many rounds."""
+        if isinstance(row.peer, float):
+            return [row.peer] * rounds
+        if isinstance(row.peer, str):
+            return self.values(row.peer, row.unit, row.group)
+        # No better of several while one of them is missing: it could be that one.
+        best = max if row.more else min
+        return [None if None in each else best(each)
+                for each in zip(*(self.values(name, row.unit, row.group) for name in row.peer))]
 
     def missing(self):
         """Figure to the reasons that it is missing in some round."""
@@ -163,7 +220,7 @@ def rows(figures):
     """Of each row what --json has, and the ratios of its rounds."""
     for row in ROWS:
         ours = figures.values(row.ours, row.unit, row.group)
-        peer = [row.peer] * len(ours) if isinstance(row.peer, float) else figures.values(row.peer, row.unit, row.group)
+        peer = figures.peers(row, len(ours))
         if not row.clock:
             readings = [value['clock_ns'] for value in figures.noted.get(row.ours, [])]
             # What is left of nothing is unknown.
@@ -210,6 +267,8 @@ def environment(figures):
         'verbena': said('git', 'describe', '--always', '--dirty'),
         'UCX': f"{ucx[0]['version']}, over {', '.join(lanes) or 'what UCX_TLS=posix allows'}" if ucx else None,
         'libfabric': said('fi_info', '--version'),
+        'Redis': said('redis-server', '--version'),
+        'memcached': said('memcached', '-V'),
         'load average at the end': ' '.join(f'{load:.2f}' for load in os.getloadavg()),
         **ours.get('environment', {}),
     }
@@ -220,7 +279,7 @@ def environment(figures):
 
 
 def markdown(table, figures, drawn):
-    text = ['# The soft NIC beside UCX and libfabric', '',
+    text = ['# The soft NIC beside UCX and libfabric, the store beside Redis and memcached', '',
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
             'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
             'with the machine: compare ratios.', '',

@@ -21,7 +21,7 @@ if ((packages)); then
   source scripts/packages.sh
   install_packages bench || exit $?
 fi
-build_release src/programs/verbena-kv bench/memcached_client bench/peer_loss
+build_release src/programs/verbena-kv bench/peer_client bench/peer_loss
 kv=$build/src/programs/verbena-kv
 
 work=$(mktemp -d)
@@ -72,7 +72,7 @@ if command -v memcached >/dev/null; then
   memcached_ready() { [[ -S $work/memcached ]]; }
   for ((i = 0; i < 2000; ++i)); do
     # Asking costs a millisecond or so, which is wait enough.
-    if "$build/bench/memcached_client" "$work/memcached" 0.001 64 >/dev/null 2>&1; then break; fi
+    if "$build/bench/peer_client" memcached "$work/memcached" get 0.001 64 10000 1 >/dev/null 2>&1; then break; fi
   done
   memcached_ready || die 'memcached did not get ready'
 else
@@ -89,9 +89,11 @@ for ((round = 1; round <= rounds; ++round)); do
   bench put32 --value-size 64 --read-percent 0 --depth 32
   stop_server
   if [[ -S $work/memcached ]]; then
-    timeout -k 5 120 "$build/bench/memcached_client" "$work/memcached" "$seconds" 64 >"$work/one" ||
-      die 'the memcached client failed'
-    note memcached "$(<"$work/one")"
+    for call in get set; do
+      timeout -k 5 120 "$build/bench/peer_client" memcached "$work/memcached" "$call" "$seconds" 64 10000 1 \
+        >"$work/one" || die 'the memcached client failed'
+      note "memcached_$call" "$(<"$work/one")"
+    done
   fi
   # Freed memory rests for the grace period: at some GiB/s a store that small would be full before it ends.
   start_server -m 2048 --grace-ms 20 --lease-kib 65536

@@ -27,12 +27,28 @@ def short(size):
     return str(size)
 
 
+def decimal(count):
+    for least, unit in ((10**6, ' million'), (10**3, ' thousand')):
+        if count >= least:
+            return f'{count // least}{unit}'
+    return str(count)
+
+
 def by_size(title, where, curves):
     """Label to pairs of a size and its values in ns. Medians, with the range of the rounds."""
-    script = [head(title, where, 720, 460), 'set logscale x 2', 'set logscale y 10', 'set xlabel "bytes"',
+    return lines(title, where, curves, 'bytes', 2, short)
+
+
+def by_number(title, where, curves, what):
+    """The same of a number of something."""
+    return lines(title, where, curves, what, 10, decimal)
+
+
+def lines(title, where, curves, what, base, name):
+    script = [head(title, where, 720, 460), f'set logscale x {base}', 'set logscale y 10', f'set xlabel "{what}"',
               'set ylabel "ns"', 'set bmargin 5', 'set key top left noenhanced']
     sizes = sorted({size for points in curves.values() for size, _ in points})
-    script.append('set xtics (' + ', '.join(f'"{short(size)}" {size}' for size in sizes) + ')')
+    script.append('set xtics (' + ', '.join(f'"{name(size)}" {size}' for size in sizes) + ')')
     drawn = []
     for i, (label, points) in enumerate(curves.items()):
         if not points:

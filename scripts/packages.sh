@@ -1,8 +1,8 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
-# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric
-# and gnuplot: what bench/compare.sh can do without.
+# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric,
+# redis and gnuplot: what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -23,6 +23,7 @@ verbena_packages_apt() {
     bench) echo "$core libcli11-dev libedit-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
     ucx) echo ucx-utils ;;
     libfabric) echo libfabric-bin ;;
+    redis) echo redis-server ;;
     gnuplot) echo gnuplot-nox ;;
     # mpirun looks for ssh even where it needs none.
     mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
@@ -44,6 +45,7 @@ verbena_packages_dnf() {
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;
     libfabric) echo libfabric ;;
+    redis) echo redis ;;
     gnuplot) echo gnuplot-minimal ;;
     mpi) echo openmpi openmpi-devel openssh-clients gcc-gfortran ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;

@@ -1,4 +1,5 @@
 // bench: rounds of random puts and gets between measurements of the bare cache line.
+#include "programs/bench_keys.hpp"
 #include "programs/bench_result.hpp"
 #include "programs/files.hpp"
 #include "programs/pipeline.hpp"
@@ -24,14 +25,15 @@
 namespace verbena::programs {
 namespace {
 
-constexpr std::size_t kHexDigits = 16;                      // Of a 64-bit number: what tells keys apart.
 constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below, a copy is not what takes the time.
 constexpr std::chrono::milliseconds kYardstickSpan{30};
 constexpr std::chrono::milliseconds kExtraPatience{2000};
+/// Of the server's index for each item, when it is as full as it may be: entries of 8 B, nine tenths of them taken.
+constexpr double kIndexBytes = 8 / 0.9;
 
 /// Keys that `digits` hexadecimal digits can tell apart.
 std::size_t distinct_keys(std::size_t digits) noexcept {
-  return digits >= kHexDigits ? std::numeric_limits<std::size_t>::max() : std::size_t{1} << (4 * digits);
+  return digits >= BenchKeys::kDigits ? std::numeric_limits<std::size_t>::max() : std::size_t{1} << (4 * digits);
 }
 
 std::size_t default_keys(const BenchArguments& arguments) noexcept {
@@ -39,21 +41,6 @@ std::size_t default_keys(const BenchArguments& arguments) noexcept {
   const std::size_t by_memory = kMostBytes / std::max<std::size_t>(arguments.value_bytes, 1);
   return std::min(std::clamp(by_memory, kFewest, kUsual), distinct_keys(arguments.key_bytes));
 }
-
-/// xorshift64*. What it favours by taking a remainder of 64 bits shows nowhere.
-class Random {
- public:
-  std::uint64_t next() noexcept {
-    state_ ^= state_ >> 12;
-    state_ ^= state_ << 25;
-    state_ ^= state_ >> 27;
-    return state_ * 0x2545F4914F6CDD1DU;
-  }
-  std::size_t below(std::size_t bound) noexcept { return static_cast<std::size_t>(next() % bound); }
-
- private:
-  std::uint64_t state_ = 0x9E3779B97F4A7C15U;
-};
 
 /// Keeps the calling thread on one cpu while it lives.
 class Pinned {
@@ -78,21 +65,24 @@ class Bench {
 
   Bench(kv::Client& client, const ConnectArguments& where, const BenchArguments& arguments)
       : client_(client),
-        pipeline_(client, arguments.depth, std::max<std::size_t>(arguments.value_bytes, 1),
-                  std::chrono::milliseconds{where.timeout_ms} + kExtraPatience) {
+        pipeline_(client, std::max(arguments.depth, arguments.batch), std::max<std::size_t>(arguments.value_bytes, 1),
+                  std::chrono::milliseconds{where.timeout_ms} + kExtraPatience),
+        keys_(arguments.key_bytes) {
     result_.arguments = arguments;
     result_.wait = where.wait;
     result_.endpoint = endpoint(where.address, where.port);
     result_.server = client.description();
     result_.environment = read_environment();
     choose_cpus();
-    make_keys();
+    const std::size_t most = std::max(arguments.batch, arguments.clock_every);
+    for (std::size_t i = 0; i < most; ++i) names_.append(keys_.blank());
     make_value();
+    if (arguments.batch > 1) make_batch();
   }
 
   /// False when the connection broke.
   bool run() {
-    if (!fill()) return false;
+    if (!result_.arguments.no_fill && !fill()) return false;
     Progress bar("bench", Progress::Show::kWhenTerminal);
     double line_before = measure_line_once();
     const unsigned rounds = result_.arguments.rounds;
@@ -106,16 +96,22 @@ class Bench {
       result_.rounds.push_back(figures);
     }
     bar.clear();
-    empty();
+    result_.lookups = client_.lookups();
+    if (!result_.arguments.no_erase) empty();
     return !pipeline_.broken();
   }
 
   [[nodiscard]] const BenchResult& result() const noexcept { return result_; }
 
  private:
-  [[nodiscard]] kv::Key key(std::size_t index) const noexcept {
+  /// Key `index`, in the memory of slot `slot`, which is below batch or clock_every.
+  [[nodiscard]] kv::Key key(std::size_t index, std::size_t slot = 0) noexcept {
+    keys_.write(index, names_.data() + slot * result_.arguments.key_bytes);
+    return name(slot);
+  }
+  [[nodiscard]] kv::Key name(std::size_t slot) const noexcept {
     const std::size_t bytes = result_.arguments.key_bytes;
-    return std::as_bytes(std::span(keys_)).subspan(index * bytes, bytes);
+    return std::as_bytes(std::span(names_)).subspan(slot * bytes, bytes);
   }
 
   /// The server's first worker is where a plan puts it, unless others had claimed that core: the line runs from there
@@ -131,16 +127,6 @@ class Bench {
       server_cpu_ = plan->pollers[0].core->cpu;
   }
 
-  void make_keys() {
-    const BenchArguments& a = result_.arguments;
-    keys_.reserve(a.keys * a.key_bytes);
-    for (std::size_t i = 0; i < a.keys; ++i) {
-      const std::string digits = fmt::format("{:016x}", i);
-      if (a.key_bytes > kHexDigits) keys_.append(a.key_bytes - kHexDigits, 'k');
-      keys_.append(digits, kHexDigits - std::min(a.key_bytes, kHexDigits));
-    }
-  }
-
   /// Registered where there is registered memory, which large values in flight need.
   void make_value() {
     const std::size_t bytes = result_.arguments.value_bytes;
@@ -153,14 +139,32 @@ class Bench {
     value_ = memory.first(bytes);
   }
 
+  void make_batch() {
+    for (std::size_t i = 0; i < result_.arguments.batch; ++i) {
+      batch_gets_.push_back({.key = name(i), .out = pipeline_.take()->buffer, .outcome = {}});
+      batch_puts_.push_back({.key = name(i), .value = value_, .outcome = {}});
+    }
+  }
+
   bool fill() {
+    const auto before = client_.server_statistics(Deadline::after(kExtraPatience));
     for (std::size_t i = 0; i < result_.arguments.keys; ++i) {
       const kv::Outcome outcome = client_.put(key(i), value_);
       if (outcome.status == Status::kOk) continue;
       complain("cannot store the keys of the bench: {}", explain(outcome, client_.connection_error()));
       return false;
     }
+    const auto after = client_.server_statistics(Deadline::after(kExtraPatience));
+    if (before && after) result_.item_bytes = bytes_of_an_item(*before, *after);
     return true;
+  }
+
+  /// With its part of the index. 0 where other keys came or went meanwhile, or some were there.
+  [[nodiscard]] double bytes_of_an_item(const kv::ServerStatistics& before,
+                                        const kv::ServerStatistics& after) const noexcept {
+    const std::size_t keys = result_.arguments.keys;
+    if (after.items - before.items != keys || after.used_bytes < before.used_bytes) return 0;
+    return static_cast<double>(after.used_bytes - before.used_bytes) / static_cast<double>(keys) + kIndexBytes;
   }
 
   /// Leaves the store as it was.
@@ -184,9 +188,12 @@ class Bench {
     const BenchArguments& a = result_.arguments;
     if (a.value_bytes < kMemcpyFrom) return;
     constexpr std::size_t kMost = std::size_t{64} << 20;
-    figures.memcpy_cached = measure_memcpy(a.value_bytes, 1, kYardstickSpan);
-    figures.memcpy_memory =
-        measure_memcpy(a.value_bytes, std::max<std::size_t>(2, kMost / a.value_bytes), kYardstickSpan);
+    const Pinned pinned(own_cpu_);
+    const std::size_t many = std::max<std::size_t>(2, kMost / a.value_bytes);
+    figures.memcpy_cached = measure_memcpy(a.value_bytes, {}, kYardstickSpan);
+    figures.memcpy_memory = measure_memcpy(a.value_bytes, {.sources = many, .targets = many}, kYardstickSpan);
+    figures.memcpy_get = measure_memcpy(a.value_bytes, {.sources = a.keys}, kYardstickSpan);
+    figures.memcpy_put = measure_memcpy(a.value_bytes, {.targets = a.keys}, kYardstickSpan);
   }
 
   BenchRound run_round(unsigned rounds) {
@@ -199,7 +206,7 @@ class Bench {
         a.count == 0 ? std::numeric_limits<std::uint64_t>::max() : (a.count + rounds - 1) / rounds;
     const std::uint64_t begin = ticks_now();
     const std::uint64_t end = begin + static_cast<std::uint64_t>(a.seconds / rounds * 1e6 * ticks_per_us());
-    a.depth == 1 ? one_by_one(count, end) : pipelined(count, end);
+    a.depth == 1 ? call_by_call(count, end) : pipelined(count, end);
     const double seconds = std::max(static_cast<double>(ticks_now() - begin) / ticks_per_us() / 1e6, 1e-9);
     result_.seconds += seconds;
     result_.gets.merge(gets_);
@@ -212,17 +219,48 @@ class Bench {
 
   [[nodiscard]] bool next_is_get() noexcept { return random_.below(100) < result_.arguments.read_percent; }
 
-  void one_by_one(std::uint64_t count, std::uint64_t end) {
-    Slot* const slot = pipeline_.take();
-    for (std::uint64_t done = 0; done < count && !pipeline_.broken(); ++done) {
-      const kv::Key name = key(random_.below(result_.arguments.keys));
+  /// Blocking calls. The clock is read around one batch, or around as many calls as `clock_every` says.
+  void call_by_call(std::uint64_t count, std::uint64_t end) {
+    const BenchArguments& a = result_.arguments;
+    for (std::uint64_t done = 0; done < count && !pipeline_.broken();) {
+      const std::size_t some = std::min<std::uint64_t>(std::max(a.batch, a.clock_every), count - done);
+      for (std::size_t i = 0; i < some; ++i) static_cast<void>(key(random_.below(a.keys), i));
       const bool is_get = next_is_get();
       const std::uint64_t begin = ticks_now();
       if (begin >= end) break;
-      const kv::Outcome outcome = is_get ? client_.get(name, slot->buffer) : client_.put(name, value_);
-      settle(is_get, begin, outcome);
+      const std::size_t good = a.batch > 1 ? in_a_batch(is_get, some) : one_by_one(is_get, some);
+      (is_get ? gets_ : puts_).record((ticks_now() - begin) / some, good);
+      done += some;
+    }
+  }
+
+  /// Gets or puts the first `some` names; how many of them came to what they should.
+  std::size_t one_by_one(bool is_get, std::size_t some) noexcept {
+    Slot* const slot = pipeline_.take();
+    std::size_t good = 0;
+    for (std::size_t i = 0; i < some && !pipeline_.broken(); ++i) {
+      good += accept(is_get, is_get ? client_.get(name(i), slot->buffer) : client_.put(name(i), value_)) ? 1 : 0;
     }
     pipeline_.give_back(*slot);
+    return good;
+  }
+
+  /// The same by one call.
+  std::size_t in_a_batch(bool is_get, std::size_t some) noexcept {
+    std::size_t good = 0;
+    const auto take = [&](const auto& requests) {
+      for (const auto& request : requests) good += accept(is_get, request.outcome) ? 1 : 0;
+    };
+    if (is_get) {
+      const auto requests = std::span(batch_gets_).first(some);
+      client_.get(requests);
+      take(requests);
+    } else {
+      const auto requests = std::span(batch_puts_).first(some);
+      client_.put(requests);
+      take(requests);
+    }
+    return good;
   }
 
   void pipelined(std::uint64_t count, std::uint64_t end) {
@@ -250,20 +288,29 @@ class Bench {
   }
 
   void settle(bool is_get, std::uint64_t begin, const kv::Outcome& outcome) noexcept {
+    if (accept(is_get, outcome)) (is_get ? gets_ : puts_).record(ticks_now() - begin);
+  }
+
+  /// Whether an operation came to what it should; counts what else it came to.
+  bool accept(bool is_get, const kv::Outcome& outcome) noexcept {
     Status status = outcome.status;
     if (status == Status::kOk && is_get && outcome.length != value_.size()) status = Status::kProtocol;
-    if (status == Status::kOk) return (is_get ? gets_ : puts_).record(ticks_now() - begin);
+    if (status == Status::kOk) return true;
     ++result_.failures[static_cast<std::size_t>(status)];
     if (damage_of(outcome.status) >= Damage::kConnection || status == Status::kTimedOut) pipeline_.set_broken();
+    return false;
   }
 
   kv::Client& client_;
   Pipeline pipeline_;
   BenchResult result_;
   unsigned own_cpu_ = 0, server_cpu_ = 0;
-  std::string keys_;
+  BenchKeys keys_;
+  std::string names_;  // Keys of the operations between two readings of the clock.
   std::vector<std::byte> plain_value_;
   std::span<std::byte> value_;
+  std::vector<kv::GetRequest> batch_gets_;
+  std::vector<kv::PutRequest> batch_puts_;
   Histogram gets_, puts_;
   Random random_;
 };
@@ -282,9 +329,15 @@ std::string check_bench_arguments(const BenchArguments& a) {
   if (!(a.seconds > 0) || a.seconds > kMostSeconds) return "--seconds: takes more than 0 and at most 86400";
   if (a.read_percent > 100) return fmt::format("--read-percent {}: takes 0 to 100", a.read_percent);
   if (a.depth == 0 || a.depth > 1024) return fmt::format("--depth {}: takes 1 to 1024", a.depth);
+  if (a.clock_every == 0 || a.clock_every > 4096)
+    return fmt::format("--clock-every {}: takes 1 to 4096", a.clock_every);
+  if (a.batch == 0 || a.batch > 1024) return fmt::format("--batch {}: takes 1 to 1024", a.batch);
+  if (a.clock_every != 1 && (a.depth != 1 || a.batch != 1)) return "--clock-every goes with --depth 1 and --batch 1";
+  if (a.batch != 1 && a.depth != 1) return "--batch goes with --depth 1";
   if (a.rounds == 0 || a.rounds > 1000) return fmt::format("--rounds {}: takes 1 to 1000", a.rounds);
   constexpr std::size_t kMostBytes = std::size_t{1} << 40;
-  if (a.value_bytes > kMostBytes / (a.depth + 2)) return "--value-size: so large a value does not fit into memory";
+  if (a.value_bytes > kMostBytes / (std::max(a.depth, a.batch) + 2))
+    return "--value-size: so large a value does not fit into memory";
   if (a.keys > kMostBytes / a.key_bytes) return "--keys: so many keys do not fit into memory";
   return {};
 }
@@ -293,9 +346,11 @@ Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
   BenchArguments filled = arguments;
   if (filled.keys == 0) filled.keys = default_keys(filled);
   kv::ClientOptions options = client_options(where);
-  options.depth = filled.depth;
+  options.depth = std::max(filled.depth, filled.batch);
+  options.lookup = filled.lookup;
+  options.known_locations = filled.known_locations;
   // A buffer for each operation in flight and one value, each on cache lines of its own.
-  options.buffer_bytes = (filled.value_bytes + 128) * (filled.depth + 1);
+  options.buffer_bytes = (filled.value_bytes + 128) * (options.depth + 1);
   const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
   if (filled.value_bytes > client->max_value_bytes()) {

@@ -94,6 +94,8 @@ BenchSummary summarize(const BenchResult& result) {
   summary.put_lines = median_of(result, [](const BenchRound& r) { return ratio(r.put_p50_ns, r.line_ns); });
   summary.memcpy_cached = median_of(result, [](const BenchRound& r) { return r.memcpy_cached; });
   summary.memcpy_memory = median_of(result, [](const BenchRound& r) { return r.memcpy_memory; });
+  summary.memcpy_get = median_of(result, [](const BenchRound& r) { return r.memcpy_get; });
+  summary.memcpy_put = median_of(result, [](const BenchRound& r) { return r.memcpy_put; });
   if (result.arguments.depth == 1) {
     const auto rate = [&](const Histogram& histogram) {
       // By the median, as memcpy's: on a shared machine means tell what else was running.
@@ -113,8 +115,19 @@ std::string bench_text(const BenchResult& result) {
       a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, to_string(result.wait), result.rounds.size());
   text += fmt::format("  all  {} operations in {}, {:.0f} ops/s, {}/s\n", result.operations(),
                       human_time(result.seconds * 1e9), summary.operations_per_s, human_bytes(summary.bytes_per_s));
-  if (result.gets.count() != 0) text += latency_text("get", result.gets, summary.get_lines);
+  if (a.batch > 1) text += fmt::format("  {} keys in a call\n", a.batch);
+  if (a.clock_every > 1) text += fmt::format("  the clock is read every {} operations\n", a.clock_every);
+  if (result.gets.count() != 0) {
+    text += latency_text("get", result.gets, summary.get_lines);
+    text +=
+        fmt::format("  lookups {}: {} by known locations, {} through the index, {} by message\n", to_string(a.lookup),
+                    result.lookups.by_location, result.lookups.by_index, result.lookups.by_message);
+  }
   if (result.puts.count() != 0) text += latency_text("put", result.puts, summary.put_lines);
+  if (result.item_bytes > 0) {
+    text += fmt::format("  memory of the server: {:.1f} B an item, {:.1f} of them besides key and value\n",
+                        result.item_bytes, result.overhead_bytes());
+  }
   text += failures_text(result) + line_text(result, summary) + memcpy_text(summary);
   text += fmt::format("  {}\n", environment_text(result.environment));
   return text + fmt::format("  server: {}\n", result.server);
@@ -124,19 +137,27 @@ std::string bench_json(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
   const BenchSummary s = summarize(result);
   std::string text = fmt::format(
-      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"wait":{},"rounds":{},)"
+      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"batch":{},"lookup":{},)"
+      R"("clock_every":{},"wait":{},"rounds":{},)"
       R"("seconds":{:.6f},"operations":{},"ops_per_s":{:.1f},"bytes_per_s":{:.0f},"failures":{{{}}},)",
-      json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth,
-      json_string(to_string(result.wait)), result.rounds.size(), result.seconds, result.operations(),
-      s.operations_per_s, s.bytes_per_s, failures_json(result));
+      json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, a.batch,
+      json_string(to_string(a.lookup)), a.clock_every, json_string(to_string(result.wait)), result.rounds.size(),
+      result.seconds, result.operations(), s.operations_per_s, s.bytes_per_s, failures_json(result));
   text += fmt::format(R"("get":{},"put":{},)", latency_json(result.gets, s.get_lines, s.get_bytes_per_s),
                       latency_json(result.puts, s.put_lines, s.put_bytes_per_s));
+  text += fmt::format(R"("lookups":{{"by_location":{},"by_index":{},"by_message":{},"stale":{},"retries":{}}},)",
+                      result.lookups.by_location, result.lookups.by_index, result.lookups.by_message,
+                      result.lookups.stale, result.lookups.retries);
   text += result.line ? fmt::format(R"("line":{{"one_way_ns":{:.2f},"cpus":[{},{}]}},)", s.line_ns,
                                     result.line->first_cpu, result.line->second_cpu)
                       : R"("line":null,)";
-  text += s.memcpy_cached > 0 ? fmt::format(R"("memcpy":{{"cached_bytes_per_s":{:.0f},"memory_bytes_per_s":{:.0f}}},)",
-                                            s.memcpy_cached, s.memcpy_memory)
+  text += s.memcpy_cached > 0 ? fmt::format(R"("memcpy":{{"cached_bytes_per_s":{:.0f},"memory_bytes_per_s":{:.0f},)"
+                                            R"("get_bytes_per_s":{:.0f},"put_bytes_per_s":{:.0f}}},)",
+                                            s.memcpy_cached, s.memcpy_memory, s.memcpy_get, s.memcpy_put)
                               : R"("memcpy":null,)";
+  text += result.item_bytes > 0 ? fmt::format(R"("item_bytes":{:.2f},"overhead_bytes":{:.2f},)", result.item_bytes,
+                                              result.overhead_bytes())
+                                : R"("item_bytes":null,"overhead_bytes":null,)";
   return text + fmt::format("\"environment\":{}}}\n", environment_json(result));
 }
 

@@ -74,8 +74,14 @@ struct BenchArguments {
   std::size_t value_bytes = 64;
   unsigned read_percent = 50;
   unsigned depth = 1;
-  std::size_t keys = 0;  ///< 0 takes 10,000, but not more than 64 MiB of values, and at least 16.
+  unsigned batch = 1;        ///< Keys in a call of get or put, at depth 1.
+  kv::Lookup lookup = kv::Lookup::kAuto;
+  std::size_t known_locations = kv::ClientOptions{}.known_locations;
+  unsigned clock_every = 1;  ///< Operations between two readings of the clock, at depth 1.
+  std::size_t keys = 0;      ///< 0 takes 10,000, but not more than 64 MiB of values, and at least 16.
   unsigned rounds = 5;
+  bool no_fill = false;   ///< The keys are there, from a bench that left them.
+  bool no_erase = false;  ///< Leaves the keys.
   bool json = false;
 };
 /// What is wrong with the arguments; empty when nothing is.

@@ -20,10 +20,12 @@ class Histogram {
   /// One linear range of 0 to 127, then one range for each of the 57 leading-bit positions 7 to 63.
   static constexpr std::size_t kBuckets = kPerOctave * (64 - kPrecisionBits + 1);
 
-  void record(std::uint64_t value) noexcept {
-    ++counts_[bucket_of(value)];
-    ++count_;
-    sum_ += static_cast<double>(value);
+  /// \param times how often it was measured
+  void record(std::uint64_t value, std::uint64_t times = 1) noexcept {
+    if (times == 0) return;
+    counts_[bucket_of(value)] += times;
+    count_ += times;
+    sum_ += static_cast<double>(value) * static_cast<double>(times);
     min_ = std::min(min_, value);
     max_ = std::max(max_, value);
   }

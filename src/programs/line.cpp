@@ -111,17 +111,17 @@ Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::
   return Line{first_cpu, second_cpu, median(batches), std::move(batches)};
 }
 
-double measure_memcpy(std::size_t block_bytes, std::size_t buffers, std::chrono::milliseconds span) {
-  const std::size_t count = std::max<std::size_t>(buffers, 1);
-  std::vector<std::byte> source(block_bytes * count, std::byte{1});
-  std::vector<std::byte> target(block_bytes * count, std::byte{2});
+double measure_memcpy(std::size_t block_bytes, CopyBlocks blocks, std::chrono::milliseconds span) {
+  const std::size_t sources = std::max<std::size_t>(blocks.sources, 1);
+  const std::size_t targets = std::max<std::size_t>(blocks.targets, 1);
+  const std::vector<std::byte> source(block_bytes * sources, std::byte{1});
+  std::vector<std::byte> target(block_bytes * targets, std::byte{2});
   std::vector<double> rates;
   const Deadline end = Deadline::after(span);
   constexpr std::size_t kMostSamples = 100'000;
   for (std::size_t i = 0; rates.size() < kMostSamples && (rates.size() < 3 || !end.passed()); ++i) {
-    const std::size_t at = i % count * block_bytes;
     const std::uint64_t begin = ticks_now();
-    std::memcpy(target.data() + at, source.data() + at, block_bytes);
+    std::memcpy(target.data() + i % targets * block_bytes, source.data() + i % sources * block_bytes, block_bytes);
     asm volatile("" : : "r"(target.data()) : "memory");  // The copy is not dead code.
     const double us = static_cast<double>(std::max<std::uint64_t>(1, ticks_now() - begin)) / ticks_per_us();
     rates.push_back(static_cast<double>(block_bytes) / us * 1e6);

@@ -26,9 +26,12 @@ inline constexpr std::size_t kLineTurnsPerBatch = 64;
 [[nodiscard]] Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::milliseconds span,
                                         std::size_t most_batches = 4096);
 
-/// Bytes a second of memcpy in blocks of `block_bytes`, for about `span`: `buffers` source and target blocks are
-/// used in turn, so that 1 measures the caches and many measure memory. \alloc setup
-[[nodiscard]] double measure_memcpy(std::size_t block_bytes, std::size_t buffers, std::chrono::milliseconds span);
+/// Blocks that a copy goes to and fro between, in turn: one of each measures the caches, many measure memory.
+struct CopyBlocks {
+  std::size_t sources = 1, targets = 1;
+};
+/// Bytes a second of memcpy in blocks of `block_bytes`, for about `span`. \alloc setup
+[[nodiscard]] double measure_memcpy(std::size_t block_bytes, CopyBlocks blocks, std::chrono::milliseconds span);
 
 /// The middle value (of the lower half for an even count); 0 of none.
 [[nodiscard]] double median(std::vector<double> values);

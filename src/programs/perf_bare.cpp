@@ -80,8 +80,9 @@ Result<void> copy_blocks(PerfResult& result) {
   result.seconds = static_cast<double>(start - begin) / ticks_per_us() / 1e6;
   if (a.where.cpu) result.cpus = {*a.where.cpu};
   result.path = "the same block again and again";
-  result.memory_bytes_per_s = measure_memcpy(bytes, std::clamp<std::uint64_t>(kMemoryBytes / bytes, 2, 1 << 16),
-                                             std::chrono::milliseconds{200});
+  const std::size_t blocks = std::clamp<std::uint64_t>(kMemoryBytes / bytes, 2, 1 << 16);
+  result.memory_bytes_per_s =
+      measure_memcpy(bytes, {.sources = blocks, .targets = blocks}, std::chrono::milliseconds{200});
   return {};
 }
 

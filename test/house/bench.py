@@ -47,6 +47,42 @@ if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100
 latency='{"one_way":'$one_way',"median_ns":'$ns'}'
 echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"environment":{"cpu":"a stand-in"}}'
 '''
+# A store: serves until it is told to end, with a port in a file; its benches take 100 ns, or 500 by message.
+KV = """#!/bin/sh
+[ "$1" = serve ] || {
+  echo "$*" >>"$STAND_IN_KV_LOG"
+  [ "$STAND_IN_KV" != fails ] || exit 3
+  ns=100; case "$*" in *message*) ns=500 ;; esac
+  echo '{"ops_per_s":1e7,"get":{"count":1,"p50_ns":'$ns',"bytes_per_s":5e7},"put":{"count":0,"p50_ns":0},'\
+    '"memcpy":{"get_bytes_per_s":1e8,"put_bytes_per_s":2e8},"overhead_bytes":32}'
+  exit 0
+}
+while [ "$1" != --port-file ]; do shift; done
+echo "verbena-kv: serving; poller cores: $(set -- $(python3 "$STAND_IN_CPUS" --cpus); echo ${STAND_IN_CORE:-$2})"
+echo 7470 >"$2"
+trap 'exit 0' TERM
+while :; do sleep 0.01; done
+"""
+# Listens on a Unix socket until it is ended.
+SOCKET_SERVER = """#!{python} -SE
+import os, signal, socket, sys
+words = sys.argv[1:]
+if os.environ.get('STAND_IN_SERVER') == os.path.basename(sys.argv[0]):
+    sys.exit('no such option')
+server = socket.socket(socket.AF_UNIX)
+server.bind(words[words.index('{option}') + 1])
+server.listen()
+signal.pause()
+"""
+# One at a time 20 us, of memcached 10; by 32, 2 M/s.
+PEER_CLIENT = """#!/bin/sh
+ns=20000
+[ "$1" = redis ] || ns=10000
+[ "$7" = 1 ] || ns=500
+[ "$STAND_IN_CLIENT" != "$1" ] || { echo 'peer_client: it said "ERROR"' >&2; exit 3; }
+echo "$*" >>"$STAND_IN_KV_LOG"
+echo '{"ops_per_s":1,"p50_ns":'$ns'}'
+"""
 # As the tools would print 100 ns, for the size and the count that they are asked for.
 UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\n%s,0.1,0.100,%.2f,10000000\\n' % '''
             '''(w[w.index('-n') + 1], int(w[w.index('-s') + 1]) * 1e7 / 2**20)''')
@@ -118,7 +154,7 @@ def check_table(report, compare):
                           {'ns': 400, 'per_s': 1e7, 'bytes_per_s': 8e7}],
         'line@write': [[ours(1e7), ours(1e7)], [ours(2e7), ours(2e7)], [ours(1e7), ours(0.5e7)]],
     })
-    found = {row.peer: values for values, row in compare.rows(figures) if row.clock}
+    found = {row.peer: values for values, row in compare.rows(figures) if row.clock and row.group[:3] != 'kv-'}
     report.check(found['ucp_put_lat:8']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_put_lat:8"]["ratios"]}')
     report.check(found['ucp_put_lat:8']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
     report.check([round(value, 3) for value in found['line']['ratios']] == [1, 1, 1.333],
@@ -148,6 +184,56 @@ def check_table(report, compare):
     report.check(not any('%' in name for name in names), 'gnuplot takes % in the name of a row for a format')
 
 
+def check_store_rows(report, compare):
+    """Rows with several peers, and with one that is a part of our own figure."""
+    def ours(ns, kind='get'):
+        other = 'put' if kind == 'get' else 'get'
+        return {'ops_per_s': 1e9 / ns, kind: {'count': 9, 'p50_ns': ns, 'bytes_per_s': 4e9},
+                other: {'count': 0, 'p50_ns': 0, 'bytes_per_s': 0}, 'overhead_bytes': 48,
+                'memcpy': {'get_bytes_per_s': 8e9, 'put_bytes_per_s': 5e9}}
+
+    def peer(ns):
+        return {'ops_per_s': 1e9 / ns, 'p50_ns': ns}
+
+    mib = compare.MIB
+    figures = compare.Figures({
+        'kv-known:64': [ours(100)] * 3, 'kv-put:64': [ours(300, 'put')],
+        'redis-get:64': [peer(20000), peer(40000), peer(1)], 'memcached-get:64': [peer(40000), peer(10000),
+                                                                                  {'missing': 'why'}],
+        'kv-gets-one-sided:64': [ours(50)], 'redis-get32:64': [peer(1000)], 'redis-mget32:64': [peer(400)],
+        'memcached-get32:64': [peer(500)], f'kv-get-one:{mib}': [ours(9)], f'kv-put-one:{mib}': [ours(9, 'put')],
+        f'kv-get-many:{mib}': [{**ours(9), 'memcpy': None}], 'kv-memory:64': [ours(9)],
+    })
+    found = {row.ours: values for values, row in compare.rows(figures) if row.peer != 'line'}
+    report.check(found['kv-known:64']['ratios'] == [0.005, 0.01], f'to the better: {found["kv-known:64"]}')
+    report.check(found['kv-known:64']['met'] is True, 'a hundred times faster is not met')
+    report.check(found['kv-put:64']['ratio'] is None, 'without a peer there is a ratio')
+    report.check([round(each, 3) for each in found['kv-gets-one-sided:64']['ratios']] == [8],
+                 f'to the best of three: {found["kv-gets-one-sided:64"]}')
+    report.check(found[f'kv-get-one:{mib}']['ratios'] == [0.5] and found[f'kv-put-one:{mib}']['ratios'] == [0.8],
+                 f'to memcpy: {found[f"kv-get-one:{mib}"]}, {found[f"kv-put-one:{mib}"]}')
+    report.check(found[f'kv-get-many:{mib}']['ratio'] is None, 'to no memcpy there is a ratio')
+    report.check(found['kv-memory:64']['ratios'] == [0.75], f'memory: {found["kv-memory:64"]}')
+    report.check(not any('/' in name for names in compare.plan().values() for name in names),
+                 'a part of a figure is measured')
+
+
+def check_keys(report, keys_table):
+    def figure(ns):
+        return {'ops_per_s': 1e9 / ns, 'p50_ns': ns}
+
+    noted = {f'{operation}:{keys}': [figure(ns), figure(ns)] for operation in keys_table.OPERATIONS
+             if operation != 'chase' for keys, ns in ((1000, 100), (10**7, 300))}
+    noted |= {'chase:1000': [{'ns': 10}], 'chase:10000000': [{'ns': 60}], 'filling:1000': [figure(1)],
+              'put:3000': [figure(1)], 'rounds': [2]}
+    figures = keys_table.Figures(noted)
+    rows = keys_table.table(keys_table.costs(figures))
+    report.check([row['keys'] for row in rows] == [1000, 10**7], f'rows of what is not whole: {rows}')
+    report.check(rows[1]['misses']['put'] == 4 and rows[0]['misses']['put'] is None, f'misses are {rows}')
+    text = keys_table.markdown(rows, figures, False)
+    report.check('| 10,000,000 | 300 (4.0) |' in text, f'the table of keys is {text}')
+
+
 def check_cpus(report, compare):
     with tempfile.TemporaryDirectory() as name:
         for cpu, siblings in enumerate(('0-1', '0-1', '2-3', '2-3')):
@@ -172,7 +258,13 @@ def check_script(report, root):
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
         executable(work / 'build/src/programs/verbena-perf', OURS.replace('moved', str(work / 'moved')))
-        (work / 'build/build.ninja').write_text('build src/programs/verbena-perf: phony\n')
+        (work / 'build/build.ninja').write_text(
+            'build src/programs/verbena-perf src/programs/verbena-kv bench/peer_client: phony\n')
+        executable(work / 'build/src/programs/verbena-kv', KV)
+        executable(work / 'build/bench/peer_client', PEER_CLIENT)
+        for name, option in (('redis-server', '--unixsocket'), ('memcached', '-s')):
+            executable(work / f'bin/{name}', SOCKET_SERVER.format(python=sys.executable, option=option))
+        log = work / 'log'
         executable(work / 'bin/ucx_perftest', TOOL.format(python=sys.executable, port_option='-p', client_port='-p',
                                                           variable='STAND_IN_UCX'))
         executable(work / 'bin/fi_pingpong', TOOL.format(python=sys.executable, port_option='-B', client_port='-P',
@@ -180,8 +272,9 @@ def check_script(report, root):
 
         def compare(*options, **variables):
             environment = {**os.environ, 'PATH': f'{work / "bin"}:{os.environ["PATH"]}', 'STAND_IN_UCX': UCX_GOOD,
-                           'STAND_IN_FI': FI_GOOD, **variables}
-            for stale in ('rows.json', 'out/compare.md'):
+                           'STAND_IN_FI': FI_GOOD, 'STAND_IN_CPUS': str(root / 'bench/compare_table.py'),
+                           'STAND_IN_KV_LOG': str(log), **variables}
+            for stale in ('rows.json', 'out/compare.md', 'log'):
                 (work / stale).unlink(missing_ok=True)
             done = run([root / 'bench/compare.sh', '--rounds', 1, '--build', work / 'build', '--no-packages', '--out',
                         work / 'out', '--json', 'rows.json', *options], cwd=work, env=environment)
@@ -228,20 +321,63 @@ def check_script(report, root):
                          (rows[0]['ratio'] is not None) == ('write' in groups) and
                          '- group physical: rejected: no CAP_SYS_ADMIN' in done.stdout,
                          f'without the privilege: ended with {done.returncode}:\n{done.stdout}')
+        check_store(report, compare, log)
         for wrong in (['--rounds', '0'], ['--rounds'], ['--groups', 'none'], ['--nothing', '1'], ['more']):
             done, _ = compare(*wrong)
             report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')
+
+
+def check_store(report, compare, log):
+    groups = 'kv-get,kv-put,kv-batch,kv-bulk,kv-memory'
+    done, rows = compare('--groups', groups)
+    report.check(done.returncode in (0, 4) and rows is not None,
+                 f'the store: ended with {done.returncode}:\n{done.stdout}')
+    found = [row['ratio'] for row in rows or [] if row['name'].startswith(('GET', 'PUT', 'multi', 'memory'))]
+    report.check(found == [2, 2, 10, 0.01, 0.01, 0.05, 2, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.5],
+                 f'the store: ratios are {found}')
+    calls = [line.split() for line in log.read_text().splitlines()]
+    benches = [words for words in calls if words[0] == 'bench']
+    # Of small values and of large ones, and one that its own figure is measured of.
+    report.check([words for words in benches if '--no-fill' not in words and '--no-erase' in words] ==
+                 [['bench', '-p', '7470', '--value-size', size, '--rounds', '1', '--json', '--keys', keys, '--count',
+                   '1', '--no-erase'] for size, keys in (('64', '100000'), ('1048576', '64'))],
+                 f'the keys are stored by {benches}')
+    peers = [words for words in calls if words[0] in ('redis', 'memcached')]
+    report.check(len(peers) == 10 and sum(words[-1] != 'filled' for words in peers) == 2,
+                 f'the peers are asked {peers}')
+    report.check({(words[0], words[2], words[6]) for words in peers} ==
+                 {('redis', 'get', '1'), ('redis', 'set', '1'), ('memcached', 'get', '1'), ('memcached', 'set', '1'),
+                  ('redis', 'get', '32'), ('redis', 'mget', '32'), ('memcached', 'get', '32'), ('redis', 'set', '32'),
+                  ('redis', 'mset', '32'), ('memcached', 'set', '32')}, f'the peers are asked {peers}')
+
+    for what, variables, why in (
+            ('a server that does not start', {'STAND_IN_SERVER': 'redis-server'},
+             'redis does not serve: no such option'),
+            ('a client that fails', {'STAND_IN_CLIENT': 'redis'}, 'peer_client: it said "ERROR"')):
+        done, rows = compare('--groups', 'kv-put', **variables)
+        found = [row for row in rows or [] if row['name'].startswith('PUT 64 B')]
+        report.check(done.returncode == 4 and [row['ratio'] for row in found] == [2, None] and why in done.stdout,
+                     f'{what}: ended with {done.returncode}, {found}:\n{done.stdout}')
+    done, rows = compare('--groups', 'kv-put', STAND_IN_CORE='77')
+    report.check(done.returncode == 1 and rows is None and 'is another server running?' in done.stdout,
+                 f'a store on another core: ended with {done.returncode}:\n{done.stdout}')
+    done, rows = compare('--groups', 'kv-put', STAND_IN_KV='fails')
+    report.check(done.returncode == 1 and rows is None,
+                 f'a store that fails: ended with {done.returncode}:\n{done.stdout}')
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
     sys.path.insert(0, str(root / 'bench'))
     import compare_table  # pylint: disable=import-outside-toplevel
+    import keys_table  # pylint: disable=import-outside-toplevel
     import peers  # pylint: disable=import-outside-toplevel
 
     report = Report('bench')
     check_peers(report, peers)
     check_table(report, compare_table)
+    check_store_rows(report, compare_table)
+    check_keys(report, keys_table)
     check_cpus(report, compare_table)
     check_script(report, root)
     report.end()

@@ -1,9 +1,13 @@
 #include "programs/bench_result.hpp"
+#include "programs/bench_keys.hpp"
 
 #include <verbena/deadline.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <string>
 
 namespace verbena::programs {
@@ -60,6 +64,42 @@ TEST(BenchJson, IsOneLineWithFailuresByName) {
   EXPECT_NE(json.find(R"("failures":{"store full":3})"), std::string::npos);
   EXPECT_NE(json.find(R"("server":"a \"server\"")"), std::string::npos);
   EXPECT_NE(json.find(R"("p50_lines":7.000)"), std::string::npos);
+  EXPECT_NE(json.find(R"("overhead_bytes":null)"), std::string::npos);
+}
+
+TEST(BenchJson, HasWhatAnItemTakesBesidesKeyAndValue) {
+  BenchResult result = example();
+  result.item_bytes = 1024.0 * 1024 + 16 + 40;
+  EXPECT_NE(bench_json(result).find(R"("overhead_bytes":40.00)"), std::string::npos);
+  EXPECT_NE(bench_text(result).find("40.0 of them besides key and value"), std::string::npos);
+}
+
+TEST(BenchKeys, AreHexadecimalNumbersOfTheirLength) {
+  const auto key = [](std::size_t bytes, std::size_t index) {
+    const BenchKeys keys(bytes);
+    std::string text = keys.blank();
+    keys.write(index, text.data());
+    return text;
+  };
+  EXPECT_EQ(key(16, 0), "0000000000000000");
+  EXPECT_EQ(key(16, 0x0123456789abcdef), "0123456789abcdef");
+  EXPECT_EQ(key(16, 0xfedcba9876543210), "fedcba9876543210");
+  EXPECT_EQ(key(20, 0xa0), "kkkk00000000000000a0");
+  EXPECT_EQ(key(3, 0x1ff), "1ff");
+  EXPECT_EQ(key(1, 0xf), "f");
+}
+
+TEST(BenchRandom, StaysBelowItsBoundAndReachesAllOfIt) {
+  Random random;
+  std::array<int, 5> seen{};
+  for (int i = 0; i < 1000; ++i) ++seen.at(random.below(seen.size()));
+  for (const int times : seen) EXPECT_GT(times, 100);
+  EXPECT_EQ(random.below(1), 0U);
+  // Bounds whose product with a number takes more than 64 bits.
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+  std::size_t highest = 0;
+  for (int i = 0; i < 64; ++i) highest = std::max(highest, random.below(kMost));
+  EXPECT_GT(highest, kMost / 2);
 }
 
 }  // namespace

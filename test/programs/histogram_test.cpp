@@ -42,6 +42,17 @@ TEST(Histogram, SmallValuesAreExact) {
   EXPECT_DOUBLE_EQ(histogram.mean(), 50.5);
 }
 
+TEST(Histogram, CountsAValueAsOftenAsItIsTold) {
+  Histogram histogram;
+  histogram.record(10, 3);
+  histogram.record(100);
+  histogram.record(1000, 0);
+  EXPECT_EQ(histogram.count(), 4U);
+  EXPECT_EQ(histogram.percentile(75), 10U);
+  EXPECT_EQ(histogram.max(), 100U);
+  EXPECT_DOUBLE_EQ(histogram.mean(), 32.5);
+}
+
 TEST(Histogram, PercentileOfThousandIsNotRoundedUp) {
   Histogram histogram;
   for (int i = 0; i < 999; ++i) histogram.record(10);

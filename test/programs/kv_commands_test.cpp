@@ -83,6 +83,11 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"get", "key", "--wait", "2"},
       {"bench", "--depth", "0"},
       {"bench", "--read-percent", "101"},
+      {"bench", "--clock-every", "0"},
+      {"bench", "--batch", "0"},
+      {"bench", "--batch", "8", "--depth", "2"},
+      {"bench", "--lookup", "none"},
+      {"bench", "--clock-every", "10", "--depth", "2"},
       {"bench", "--value-size", "many"},
       {"load"},
   };
@@ -368,6 +373,16 @@ TEST_F(Kv, BenchPrintsFiguresConfigurationAndEnvironment) {
   }
 }
 
+TEST_F(Kv, BenchOfBatchesCountsKeys) {
+  for (const char* lookup : {"message", "one-sided"}) {
+    const Ran ran = run({"bench", "--count", "1000", "--keys", "100", "--rounds", "1", "--batch", "32", "--lookup",
+                         lookup, "--known-locations", "0", "--json"});
+    EXPECT_TRUE(ended(ran, 0));
+    EXPECT_TRUE(contains(ran.out, "\"operations\":1000,")) << lookup;
+    EXPECT_TRUE(contains(ran.out, std::string("\"batch\":32,\"lookup\":\"") + lookup + "\",")) << ran.out;
+  }
+}
+
 TEST_F(Kv, BenchOfLargeValuesHasMemcpyBesideIt) {
   const Ran ran = run(
       {"bench", "--count", "40", "--keys", "4", "--rounds", "1", "--value-size", "64K", "--wait", "event", "--json"});
@@ -388,6 +403,20 @@ TEST_F(Kv, BenchLeavesTheStoreAsItWas) {
   const std::string before = items();
   ASSERT_TRUE(ended(run({"bench", "--count", "100", "--keys", "50", "--rounds", "1"}), 0));
   EXPECT_EQ(items(), before);
+}
+
+TEST_F(Kv, BenchCanLeaveItsKeysToTheNextOne) {
+  const std::vector<std::string> first{"bench",    "--count", "1",          "--keys", "50",
+                                       "--rounds", "1",       "--no-erase", "--json"};
+  EXPECT_TRUE(contains(run(first).out, "\"overhead_bytes\":"));
+  const std::vector<std::string> next{"bench", "--count",        "105", "--keys",        "50", "--rounds",
+                                      "1",     "--read-percent", "100", "--clock-every", "10", "--no-fill",
+                                      "--json"};
+  const Ran ran = run(next);
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_TRUE(contains(ran.out, "\"operations\":105,"));
+  // That one has erased them.
+  EXPECT_TRUE(ended(run(next), 3));
 }
 
 // shell.

@@ -44,8 +44,8 @@ TEST(Line, RefusesACpuThatIsNotThere) {
 }
 
 TEST(Memcpy, HasARate) {
-  EXPECT_GT(measure_memcpy(std::size_t{64} << 10, 1, std::chrono::milliseconds{1}), 0.0);
-  EXPECT_GT(measure_memcpy(std::size_t{64} << 10, 4, std::chrono::milliseconds{1}), 0.0);
+  EXPECT_GT(measure_memcpy(std::size_t{64} << 10, {}, std::chrono::milliseconds{1}), 0.0);
+  EXPECT_GT(measure_memcpy(std::size_t{64} << 10, {.sources = 4, .targets = 3}, std::chrono::milliseconds{1}), 0.0);
 }
 
 }  // namespace
