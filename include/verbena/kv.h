@@ -244,7 +244,7 @@ typedef struct kv_put_item {
 /* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
  * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
  * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
- * all the same. Past a deadline the connection is dead with KV_ERR_TIMED_OUT. */
+ * all the same. What is late has KV_ERR_TIMED_OUT, as of the call of one. */
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
 /* The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);

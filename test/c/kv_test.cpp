@@ -491,11 +491,12 @@ TEST_F(KvApi, KilledServerIsPeerLost) {
   client = connect();
   ASSERT_EQ(put("k", "v"), KV_OK);
   peer.kill();
+  // First, because memory of the dead can be read until its end is noticed.
+  EXPECT_EQ(put("k", "v"), KV_ERR_PEER_LOST);
   std::vector<kv_get_item_t> items(40);
   for (kv_get_item_t& item : items) item = {"k", 1, nullptr, 0, 0, 0};
   EXPECT_EQ(kv_client_get_items(client, items.data(), items.size()), KV_ERR_PEER_LOST) << kv_error_detail();
   for (const kv_get_item_t& item : items) EXPECT_EQ(item.code, KV_ERR_PEER_LOST);
-  EXPECT_EQ(put("k", "v"), KV_ERR_PEER_LOST);
   EXPECT_EQ(put("k", pattern(1 << 20, 1)), KV_ERR_PEER_LOST);
   EXPECT_EQ(get("k"), "code -17");
   EXPECT_EQ(remove("k"), KV_ERR_PEER_LOST);
@@ -508,7 +509,7 @@ TEST_F(KvApi, KilledServerIsPeerLost) {
   EXPECT_EQ(put("k", "v"), KV_OK);
 }
 
-// A server that stands still: a single call leaves the connection, a batch ends it.
+// A server that stands still: calls and batches of small values leave the connection.
 TEST_F(KvApi, PausedServerTimesOut) {
   Peer peer({"serve"});
   port = peer.read_number();
@@ -526,9 +527,11 @@ TEST_F(KvApi, PausedServerTimesOut) {
   kv_put_item_t item{"k", 1, "v", 1, 0, 0};
   EXPECT_EQ(kv_client_put_items(client, &item, 1), KV_ERR_TIMED_OUT);
   EXPECT_EQ(item.code, KV_ERR_TIMED_OUT);
-  EXPECT_EQ(put("k", "v"), KV_ERR_TIMED_OUT);
-  EXPECT_NE(std::string_view(kv_error_detail()).find("pipelined"), std::string_view::npos) << kv_error_detail();
   peer.resume();
+  deadline = Deadline::after(std::chrono::seconds{20});
+  code = KV_ERR_TIMED_OUT;
+  while (code == KV_ERR_TIMED_OUT && !deadline.passed()) code = kv_client_put_items(client, &item, 1);
+  EXPECT_EQ(code, KV_OK);
 }
 
 TEST_F(KvApi, NothingListens) {

@@ -262,6 +262,7 @@ TEST(KvProcess, StoppedServerTimesCallsOut) {
   Peer server({"serve"});
   ClientOptions options = client_options(static_cast<std::uint16_t>(server.read_number()));
   options.depth = 4;
+  options.lookup = Lookup::kMessage;
   auto client = connect(options);
   ASSERT_TRUE(client);
   ASSERT_EQ(client->put(key_of("k"), bytes_of("old")).status, Status::kOk);
@@ -292,6 +293,34 @@ TEST(KvProcess, StoppedServerTimesCallsOut) {
     const auto now = client->server_statistics(Deadline::after(std::chrono::seconds{10}));
     return now && now->used_bytes == 0 && now->clients == 1;
   })) << "the half of a value came back, and its client is gone";
+}
+
+// Its memory can be read: only what asks the server waits for it.
+TEST(KvProcess, StoppedServerIsReadAllTheSame) {
+  Peer server({"serve"});
+  ClientOptions options = client_options(static_cast<std::uint16_t>(server.read_number()));
+  options.lookup = Lookup::kOneSided;
+  const auto client = connect(options);
+  ASSERT_TRUE(client);
+  ASSERT_EQ(client->put(key_of("k"), bytes_of("value")).status, Status::kOk);
+  options.known_locations = 0;
+  const auto by_index = connect(options);
+  ASSERT_TRUE(by_index);
+  server.pause();
+  std::string out(100, 'x');
+  for (int i = 0; i < 40; ++i) {
+    for (Client* const one : {client.get(), by_index.get()}) {
+      const Outcome outcome = one->get(key_of("k"), std::as_writable_bytes(std::span(out)));
+      ASSERT_EQ(outcome.status, Status::kOk);
+      ASSERT_EQ(out.substr(0, outcome.length), "value");
+    }
+  }
+  EXPECT_EQ(client->lookups().by_location, 40u);
+  EXPECT_EQ(by_index->lookups().by_index, 40u);
+  const Deadline soon = Deadline::after(std::chrono::milliseconds{20});
+  EXPECT_EQ(client->get(key_of("none"), std::as_writable_bytes(std::span(out)), soon).status, Status::kTimedOut);
+  server.resume();
+  EXPECT_EQ(client->get(key_of("none"), std::as_writable_bytes(std::span(out))).status, Status::kNotFound);
 }
 
 // What waits for completions gives up at its own deadline, and at the default one of the oldest operation, whichever is
