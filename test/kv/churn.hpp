@@ -18,7 +18,7 @@ namespace verbena::kv::testing_support {
 /// Some clients are turned away: one that has left counts for up to a second.
 inline ServerOptions churn_server() {
   ServerOptions options = small_server();
-  options.max_clients = 32;
+  options.max_clients = 64;
   options.lease_bytes = std::size_t{64} << 10;
   options.max_value_bytes = std::size_t{1} << 20;
   return options;
