@@ -42,6 +42,12 @@ class FakeClient final : public kv::Client {
   kv::Outcome erase(kv::Key, Deadline) noexcept override { return {}; }
   void get(std::span<kv::GetRequest>, Deadline) noexcept override {}
   void put(std::span<kv::PutRequest>, Deadline) noexcept override {}
+  Result<kv::Cell> open_cell(kv::Key, std::uint64_t, Deadline) noexcept override { return kv::Cell{}; }
+  Status fetch_add(const kv::Cell&, std::uint64_t, std::uint64_t&, Deadline) noexcept override { return {}; }
+  Status compare_swap(const kv::Cell&, std::uint64_t, std::uint64_t, std::uint64_t&, Deadline) noexcept override {
+    return {};
+  }
+  Status read(const kv::Cell&, std::uint64_t&, Deadline) noexcept override { return {}; }
 
   Status start_put(kv::Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     if (pending_.size() >= depth) return Status::kAgain;
