@@ -74,31 +74,33 @@ typedef enum kv_error {
   KV_ERR_TOO_LONG = -7,
   KV_ERR_BUFFER_TOO_SMALL = -8,
   KV_ERR_STORE_FULL = -9,
-  KV_ERR_BAD_ARGUMENT = -10,
-  KV_ERR_OUT_OF_RANGE = -11,
-  KV_ERR_LOCAL_ACCESS = -12,
-  KV_ERR_UNSUPPORTED = -13,
-  KV_ERR_BUSY = -14,
+  KV_ERR_INDEX_FULL = -10,
+  KV_ERR_WRONG_KIND = -11,
+  KV_ERR_BAD_ARGUMENT = -12,
+  KV_ERR_OUT_OF_RANGE = -13,
+  KV_ERR_LOCAL_ACCESS = -14,
+  KV_ERR_UNSUPPORTED = -15,
+  KV_ERR_BUSY = -16,
   /* The connection is dead, or was not made. */
-  KV_ERR_PEER_LOST = -15,
-  KV_ERR_CONNECTION_REFUSED = -16,
-  KV_ERR_REJECTED = -17,
-  KV_ERR_PROTOCOL = -18,
-  KV_ERR_REMOTE_ACCESS = -19,
-  KV_ERR_REMOTE_INVALID = -20,
-  KV_ERR_RETRY_EXCEEDED = -21,
-  KV_ERR_RNR_EXCEEDED = -22,
-  KV_ERR_FLUSHED = -23,
-  KV_ERR_CLOSED = -24,
-  KV_ERR_NOT_ALLOWED = -25,
-  KV_ERR_OTHER_NAMESPACE = -26,
-  KV_ERR_OTHER_HOST = -27,
+  KV_ERR_PEER_LOST = -17,
+  KV_ERR_CONNECTION_REFUSED = -18,
+  KV_ERR_REJECTED = -19,
+  KV_ERR_PROTOCOL = -20,
+  KV_ERR_REMOTE_ACCESS = -21,
+  KV_ERR_REMOTE_INVALID = -22,
+  KV_ERR_RETRY_EXCEEDED = -23,
+  KV_ERR_RNR_EXCEEDED = -24,
+  KV_ERR_FLUSHED = -25,
+  KV_ERR_CLOSED = -26,
+  KV_ERR_NOT_ALLOWED = -27,
+  KV_ERR_OTHER_NAMESPACE = -28,
+  KV_ERR_OTHER_HOST = -29,
   /* The device, the process or the machine lacks something. */
-  KV_ERR_NO_MEMORY = -28,
-  KV_ERR_LIMIT = -29,
-  KV_ERR_PERMISSION = -30,
-  KV_ERR_DEVICE = -31,
-  KV_ERR_SYSTEM = -32
+  KV_ERR_NO_MEMORY = -30,
+  KV_ERR_LIMIT = -31,
+  KV_ERR_PERMISSION = -32,
+  KV_ERR_DEVICE = -33,
+  KV_ERR_SYSTEM = -34
 } kv_error_t;
 
 /* Cause and fix of a code, in static storage. */
@@ -226,7 +228,8 @@ typedef struct kv_server_options {
   unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
   size_t max_value_bytes;    /* 1 to memory_bytes / workers / 2, default 64 MiB. */
   size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
-  size_t max_items;          /* 0, the default: one for every 256 bytes of memory_bytes. */
+  size_t max_items;          /* 0, the default: one for every 128 bytes of memory_bytes. */
+  int checksum_large_values; /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
   unsigned grace_ms;         /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
   unsigned spin_us;          /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
   int pin_workers;           /* Default 1. */

@@ -40,7 +40,10 @@ struct ServerOptions {
   unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
   std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B to memory_bytes / workers / 2.
   std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
-  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 256 bytes.
+  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 128 bytes.
+  /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
+  /// as much as copying them once more; without it they are protected by time, and by what names them.
+  bool checksum_large_values = false;
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
   /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
   /// kEvent no worker takes one.

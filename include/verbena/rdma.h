@@ -115,31 +115,31 @@ typedef enum RdmaError {
   RDMA_ERR_NOT_FOUND = -4,        /* No such name, window or address. */
   RDMA_ERR_TOO_LONG = -7,         /* A message is longer than max_message_bytes. */
   RDMA_ERR_BUFFER_TOO_SMALL = -8, /* The message waits on; its length is told beside this. */
-  RDMA_ERR_BAD_ARGUMENT = -10,    /* Something that can never work. */
-  RDMA_ERR_OUT_OF_RANGE = -11,    /* Not inside the window or the memory. */
-  RDMA_ERR_LOCAL_ACCESS = -12,    /* The local key does not cover the buffer. */
-  RDMA_ERR_UNSUPPORTED = -13,     /* This connection or device does not have it. */
-  RDMA_ERR_BUSY = -14,            /* In use by another call or thread, or too late. */
+  RDMA_ERR_BAD_ARGUMENT = -12,    /* Something that can never work. */
+  RDMA_ERR_OUT_OF_RANGE = -13,    /* Not inside the window or the memory. */
+  RDMA_ERR_LOCAL_ACCESS = -14,    /* The local key does not cover the buffer. */
+  RDMA_ERR_UNSUPPORTED = -15,     /* This connection or device does not have it. */
+  RDMA_ERR_BUSY = -16,            /* In use by another call or thread, or too late. */
   /* The connection is dead, or was not made. */
-  RDMA_ERR_PEER_LOST = -15,          /* The peer's process, host or link is gone. */
-  RDMA_ERR_CONNECTION_REFUSED = -16, /* Nothing listens there. */
-  RDMA_ERR_REJECTED = -17,           /* The server said no; the detail has its reason. */
-  RDMA_ERR_PROTOCOL = -18,           /* The peer broke the protocol, or has another version. */
-  RDMA_ERR_REMOTE_ACCESS = -19,      /* The peer's NIC refused a key, range or right. */
-  RDMA_ERR_REMOTE_INVALID = -20,     /* The peer's NIC refused the form of a request. */
-  RDMA_ERR_RETRY_EXCEEDED = -21,     /* The peer's NIC never answered: addresses, firewall. */
-  RDMA_ERR_RNR_EXCEEDED = -22,       /* The peer took no messages in time. */
-  RDMA_ERR_FLUSHED = -23,            /* The connection failed before this was done. */
-  RDMA_ERR_CLOSED = -24,             /* Closed, by this side or by the other. */
-  RDMA_ERR_NOT_ALLOWED = -25,        /* The peer runs as another user. */
-  RDMA_ERR_OTHER_NAMESPACE = -26,    /* Same host, another network or PID namespace. */
-  RDMA_ERR_OTHER_HOST = -27,         /* The software NIC reaches this host only. */
+  RDMA_ERR_PEER_LOST = -17,          /* The peer's process, host or link is gone. */
+  RDMA_ERR_CONNECTION_REFUSED = -18, /* Nothing listens there. */
+  RDMA_ERR_REJECTED = -19,           /* The server said no; the detail has its reason. */
+  RDMA_ERR_PROTOCOL = -20,           /* The peer broke the protocol, or has another version. */
+  RDMA_ERR_REMOTE_ACCESS = -21,      /* The peer's NIC refused a key, range or right. */
+  RDMA_ERR_REMOTE_INVALID = -22,     /* The peer's NIC refused the form of a request. */
+  RDMA_ERR_RETRY_EXCEEDED = -23,     /* The peer's NIC never answered: addresses, firewall. */
+  RDMA_ERR_RNR_EXCEEDED = -24,       /* The peer took no messages in time. */
+  RDMA_ERR_FLUSHED = -25,            /* The connection failed before this was done. */
+  RDMA_ERR_CLOSED = -26,             /* Closed, by this side or by the other. */
+  RDMA_ERR_NOT_ALLOWED = -27,        /* The peer runs as another user. */
+  RDMA_ERR_OTHER_NAMESPACE = -28,    /* Same host, another network or PID namespace. */
+  RDMA_ERR_OTHER_HOST = -29,         /* The software NIC reaches this host only. */
   /* The device, the process or the machine lacks something. */
-  RDMA_ERR_NO_MEMORY = -28,  /* Memory could not be had. */
-  RDMA_ERR_LIMIT = -29,      /* A limit, of options or system; the detail names it. */
-  RDMA_ERR_PERMISSION = -30, /* The detail names the capability or setting. */
-  RDMA_ERR_DEVICE = -31,     /* The NIC failed or is gone. */
-  RDMA_ERR_SYSTEM = -32      /* A system call failed; the detail has its errno. */
+  RDMA_ERR_NO_MEMORY = -30,  /* Memory could not be had. */
+  RDMA_ERR_LIMIT = -31,      /* A limit, of options or system; the detail names it. */
+  RDMA_ERR_PERMISSION = -32, /* The detail names the capability or setting. */
+  RDMA_ERR_DEVICE = -33,     /* The NIC failed or is gone. */
+  RDMA_ERR_SYSTEM = -34      /* A system call failed; the detail has its errno. */
 } RdmaError;
 
 /* Cause and fix of a code, in static storage. */

@@ -24,6 +24,8 @@ enum class Status : std::uint8_t {
   kTooLong,          ///< A value or message is longer than the configured limit.
   kBufferTooSmall,   ///< The caller's buffer cannot hold the answer; the length needed is returned beside it.
   kStoreFull,        ///< No memory of the store is free for this value; what was there stays readable.
+  kIndexFull,        ///< The store's index has no place for another key: raise max_items.
+  kWrongKind,        ///< The key is a cell's and the operation is for values, or the other way round.
   kBadArgument,      ///< The caller passed something that can never work.
   kOutOfRange,       ///< The access is not inside the window or memory region.
   kLocalAccess,      ///< A local key does not cover the buffer, or lacks the right.

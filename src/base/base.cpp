@@ -32,6 +32,8 @@ const char* to_string(Status status) noexcept {
     case Status::kTooLong: return "too long";
     case Status::kBufferTooSmall: return "buffer too small";
     case Status::kStoreFull: return "store full";
+    case Status::kIndexFull: return "index full";
+    case Status::kWrongKind: return "wrong kind";
     case Status::kBadArgument: return "bad argument";
     case Status::kOutOfRange: return "out of range";
     case Status::kLocalAccess: return "local access";

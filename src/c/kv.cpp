@@ -20,6 +20,7 @@ static_assert(code_of(Status::kVersionMismatch) == KV_ERR_VERSION_MISMATCH);
 static_assert(code_of(Status::kBadKey) == KV_ERR_BAD_KEY && code_of(Status::kTooLong) == KV_ERR_TOO_LONG);
 static_assert(code_of(Status::kBufferTooSmall) == KV_ERR_BUFFER_TOO_SMALL);
 static_assert(code_of(Status::kStoreFull) == KV_ERR_STORE_FULL);
+static_assert(code_of(Status::kIndexFull) == KV_ERR_INDEX_FULL && code_of(Status::kWrongKind) == KV_ERR_WRONG_KIND);
 static_assert(code_of(Status::kBadArgument) == KV_ERR_BAD_ARGUMENT);
 static_assert(code_of(Status::kOutOfRange) == KV_ERR_OUT_OF_RANGE);
 static_assert(code_of(Status::kLocalAccess) == KV_ERR_LOCAL_ACCESS);
@@ -43,8 +44,10 @@ const char* sentence_of(int code) noexcept {
       return "the value is longer than the server's limit: raise its max_value_bytes, or split the value";
     case KV_ERR_BUFFER_TOO_SMALL: return "the buffer cannot hold the value: call again with the length returned";
     case KV_ERR_STORE_FULL:
-      return "no memory of the store is free for this value: delete some, or raise the server's memory_bytes or "
-             "max_items";
+      return "no memory of the store is free for this value: delete some, or raise the server's memory_bytes";
+    case KV_ERR_INDEX_FULL:
+      return "the store holds as many keys as it may: delete some, or raise the server's max_items";
+    case KV_ERR_WRONG_KIND: return "the key is a cell's and the call is for values, or the other way round";
     case KV_ERR_BAD_ARGUMENT:
       return "an argument can never work, such as a null pointer, a port beyond 65535 or a limit that is none: see the "
              "detail";
@@ -90,6 +93,7 @@ Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_op
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
   out.max_items = options.max_items;
+  out.checksum_large_values = options.checksum_large_values != 0;
   out.grace = std::chrono::milliseconds{options.grace_ms};
   out.spin = std::chrono::microseconds{options.spin_us};
   out.pin_workers = options.pin_workers != 0;
@@ -193,6 +197,7 @@ int kv_server_options_init(kv_server_options_t* options) {
               .max_value_bytes = defaults.max_value_bytes,
               .lease_bytes = defaults.lease_bytes,
               .max_items = defaults.max_items,
+              .checksum_large_values = defaults.checksum_large_values ? 1 : 0,
               .grace_ms = static_cast<unsigned>(defaults.grace.count()),
               .spin_us = static_cast<unsigned>(defaults.spin.count()),
               .pin_workers = defaults.pin_workers ? 1 : 0,

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "base/limit.hpp"
 #include "base/ticks.hpp"
+#include "kv/index.hpp"
 #include "kv/item.hpp"
 #include "link/link.hpp"
 
@@ -27,6 +28,9 @@ constexpr std::uint32_t kSparePieces = 16;
 constexpr std::uint32_t kMostAhead = 8;
 constexpr unsigned kMaxWorkers = 64;
 
+/// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
+constexpr unsigned kMostMismatches = 4;
+
 /// What a channel's completion is for: kind, staging chunk, operation.
 enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3 };
 
@@ -37,6 +41,12 @@ constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piec
 constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<unsigned>(token >> 48) & 0xff; }
 
 bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire::Op::kCas || op == wire::Op::kErase; }
+
+// Of a large value that is in place.
+bool has_its_checksum(const Operation& operation) noexcept {
+  return operation.checksum == 0 ||
+         checksum_of_value(operation.out.first(operation.outcome.length)) == operation.checksum;
+}
 
 std::uint64_t random_word() noexcept {
   std::uint64_t word = 0;
@@ -162,13 +172,14 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
 Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigned worker) {
   if (worker == 0) {
     server_ = hello.server;
+    hash_seed_ = hello.hash_seed;
     channels_.reserve(hello.workers);
     max_value_bytes_ = static_cast<std::size_t>(hello.max_value_bytes);
     // A quarter of the grace period is for clocks that drift apart.
     read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
     return {};
   }
-  if (hello.server == server_) return {};
+  if (hello.server == server_ && hello.hash_seed == hash_seed_) return {};
   return fail(Status::kPeerLost, "Client::connect", 0,
               "the server was replaced by another one meanwhile: connect again");
 }
@@ -246,10 +257,13 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   Operation& operation = operations_[slot];
   operation.op = ask.op;
   operation.is_pipelined = operation.is_abandoned = operation.is_staged = operation.has_reply = false;
-  operation.worker = static_cast<std::uint16_t>(
-      ask.op == wire::Op::kStatistics ? 0 : worker_of(ask.key, static_cast<unsigned>(channels_.size())));
+  operation.worker =
+      static_cast<std::uint16_t>(ask.op == wire::Op::kStatistics ? 0
+                                                                 : worker_of(hash_of(ask.key, hash_seed_),
+                                                                             static_cast<unsigned>(channels_.size())));
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
   operation.pieces = 0;
+  operation.mismatches = 0;
   operation.posted = operation.copied = 0;
   operation.burst = kChunks;
   operation.outcome = {};
@@ -521,7 +535,9 @@ void PollingClient::take_location(std::uint32_t slot, const wire::Reply& reply) 
   if (!goes_on) operation.copied = 0;
   operation.posted = operation.copied;
   operation.is_late = false;
-  operation.location = reply.location;
+  operation.address = reply.location.address;
+  operation.rkey = reply.location.rkey;
+  operation.checksum = reply.location.checksum;
   operation.outcome = {Status::kOk, reply.head.version, length};
   start_reading(slot);
 }
@@ -610,7 +626,7 @@ void PollingClient::pop_staged() noexcept {
 // The pieces of one get go through one channel, hence complete in order.
 void PollingClient::read_pieces(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  const std::uint64_t length = operation.location.length;
+  const std::uint64_t length = operation.outcome.length;
   while (operation.pieces < operation.burst && operation.posted < length) {
     const bool is_ahead = !operation.is_staged && operation.pieces != 0;
     if (is_ahead && ahead_ == kMostAhead) return;  // It goes on when its own are here.
@@ -618,8 +634,7 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
         static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.posted));
     std::byte* const to = operation.is_staged ? in_chunk(operation.posted) : operation.out.data() + operation.posted;
     const Status status = channels_[operation.worker]->start_read(
-        local({to, bytes}),
-        {.address = operation.location.address + operation.posted, .length = bytes, .rkey = operation.location.rkey},
+        local({to, bytes}), {.address = operation.address + operation.posted, .length = bytes, .rkey = operation.rkey},
         token_of(Piece::kRead, 0, id_of(slot)));
     if (status != Status::kOk) return die(Status::kProtocol, "the server names a location outside its window");
     operation.posted += bytes;
@@ -637,14 +652,14 @@ void PollingClient::on_piece_read(std::uint32_t slot) noexcept {
     operation.is_late = ticks_now() - operation.sent_ticks > read_ticks_;
     if (!operation.is_late) take_piece(operation);
   }
-  const bool is_over = operation.is_abandoned || operation.is_late || operation.copied == operation.location.length;
+  const bool is_over = operation.is_abandoned || operation.is_late || operation.copied == operation.outcome.length;
   if (!is_over) return read_pieces(slot);
   if (operation.pieces == 0) end_read(slot);
 }
 
 void PollingClient::take_piece(Operation& operation) noexcept {
   const auto bytes = static_cast<std::size_t>(
-      std::min<std::uint64_t>(operation.piece_bytes(), operation.location.length - operation.copied));
+      std::min<std::uint64_t>(operation.piece_bytes(), operation.outcome.length - operation.copied));
   if (operation.is_staged) std::memcpy(operation.out.data() + operation.copied, in_chunk(operation.copied), bytes);
   operation.copied += bytes;
 }
@@ -655,10 +670,13 @@ void PollingClient::end_read(std::uint32_t slot) noexcept {
   if (was_staged) pop_staged();
   if (operation.is_abandoned) {
     free_slot(slot);
-  } else if (!operation.is_late) {
+  } else if (!operation.is_late && has_its_checksum(operation)) {
     finish(slot, operation.outcome);
+  } else if (!operation.is_late && ++operation.mismatches == kMostMismatches) {
+    die(Status::kProtocol, "a value does not have the checksum that the server tells");
   } else {
-    operation.burst = 1;  // The next piece may be all that there is time for.
+    if (!operation.is_late) operation.outcome.version = 0;  // From the start.
+    operation.burst = 1;                                    // The next piece may be all that there is time for.
     ask_again(slot);
   }
   if (was_staged) start_staged();

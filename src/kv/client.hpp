@@ -47,7 +47,8 @@ struct Operation {
   bool is_abandoned = false;  ///< Timed out: whoever asked is gone.
   bool is_staged = false;     ///< Get: read through the staging memory, because `out` is not registered.
   bool has_reply = false;
-  bool is_late = false;  ///< Get: a piece came too late to be believed.
+  bool is_late = false;         ///< Get: a piece came too late to be believed.
+  std::uint8_t mismatches = 0;  ///< Get: whole values that did not have their checksum.
   std::uint16_t key_length = 0;
   std::uint16_t generation = 0;
   std::uint16_t worker = 0;
@@ -55,7 +56,10 @@ struct Operation {
   std::uint64_t sent_ticks = 0;  ///< Before the request went out.
   std::uint64_t started_ticks = 0;
   std::span<std::byte> out;
-  wire::Location location;
+  // Get: where the value is; outcome.length is how long. The checksum is 0 when the server keeps none.
+  std::uint64_t address = 0;
+  std::uint64_t checksum = 0;
+  std::uint32_t rkey = 0;
   std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
   std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
   std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
@@ -165,6 +169,7 @@ class PollingClient final : public Client, private message::Handler {
   std::vector<std::unique_ptr<message::Channel>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;
   std::uint64_t server_ = 0;
+  std::uint64_t hash_seed_ = 0;
   std::size_t max_value_bytes_ = 0;
   std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
 

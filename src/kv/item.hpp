@@ -1,4 +1,5 @@
-// Items: a key and a value as they lie in a worker's arena, and the hashes and checksums over them.
+// Items: a key and a value as they lie in a worker's arena, and what a reader of such bytes may conclude from them.
+// Server, client, fuzz target and tests share this.
 #pragma once
 
 #include <verbena/kv.hpp>
@@ -10,20 +11,28 @@
 
 namespace verbena::kv {
 
-/// Front of an item, at a multiple of 64 bytes; the key follows. A value below kEagerBytes follows the key at the next
-/// multiple of 8; a larger one has a block of its own, so that a value of 1 MiB takes 1 MiB of a buddy pool and not 2.
-/// Once published, nothing of an item changes but its state word, which only the server's CPU stores.
+/// Front of an item, at a multiple of 64 bytes; the key follows, padded with zeros to a multiple of 8. A value below
+/// kEagerBytes follows the key; a larger one has a block of its own (so that a value of 1 MiB takes 1 MiB of a buddy
+/// pool and not 2), and a ValuePlace follows the key. Once published, an item changes in its first two words only, and
+/// only the server's CPU stores them.
+///
+/// The version is in the state word and seeds the checksum. So the bytes of one READ that show {live, version v}, the
+/// expected key and the checksum that is right for v are the whole item of version v, which was live during the READ:
+/// in whatever order its bytes were fetched, and also if the block was used again meanwhile.
 struct ItemHeader {
-  std::uint64_t state;     ///< Low byte is an ItemState; above it, see store.cpp. Outside the checksum.
-  std::uint64_t checksum;  ///< XXH3 of what follows: header, key, padding, and the value if it is here.
-  std::uint64_t version;
-  std::uint64_t value_length;
-  std::uint64_t value_offset;  ///< From the start of the arena.
-  std::uint16_t key_length;
-  std::uint16_t flags;     ///< 0
-  std::uint32_t reserved;  ///< 0
+  std::uint64_t state = 0;     ///< Low byte an ItemState, above it the version. Outside the checksum.
+  std::uint64_t server = 0;    ///< The server's own notes: see store.cpp. Outside the checksum; readers ignore it.
+  std::uint64_t checksum = 0;  ///< XXH3 of what follows to the item's end, seeded by the version.
+  std::uint64_t shape = 0;     ///< An ItemShape.
 };
-static_assert(sizeof(ItemHeader) == 48);
+static_assert(sizeof(ItemHeader) == 32);
+
+/// Where a value of kEagerBytes and more lies; after the key.
+struct ValuePlace {
+  std::uint64_t offset = 0;    ///< From the start of the worker's window; a multiple of 64.
+  std::uint64_t checksum = 0;  ///< checksum_of_value, with kHasValueChecksum; else 0.
+};
+static_assert(sizeof(ValuePlace) == 16);
 
 enum class ItemState : std::uint8_t {
   kBuilding = 0,  ///< Handed out, not published: no reader may take it.
@@ -31,34 +40,97 @@ enum class ItemState : std::uint8_t {
   kSuperseded = 2,  ///< Replaced or erased. Stored before the change is acknowledged.
 };
 
-[[nodiscard]] constexpr std::size_t padded_key_bytes(std::size_t key_bytes) noexcept {
-  return (key_bytes + 7) & ~std::size_t{7};
+/// Versions are 1 to this: 56 bits. The server gives no other, and ends with kLimit.
+inline constexpr std::uint64_t kMaxVersion = (std::uint64_t{1} << 56) - 1;
+
+[[nodiscard]] constexpr std::uint64_t state_word(ItemState state, std::uint64_t version) noexcept {
+  return static_cast<std::uint64_t>(state) | version << 8;
+}
+/// Whether a state word, loaded or READ, says that version `version` is what the key has now.
+[[nodiscard]] constexpr bool is_live(std::uint64_t state, std::uint64_t version) noexcept {
+  return state == state_word(ItemState::kLive, version);
+}
+[[nodiscard]] constexpr ItemState state_of(std::uint64_t state) noexcept {
+  return static_cast<ItemState>(state & 0xff);
+}
+[[nodiscard]] constexpr std::uint64_t version_of(std::uint64_t state) noexcept { return state >> 8; }
+
+/// \name Flags of an item
+/// @{
+inline constexpr unsigned kCell = 1;              ///< A cell: see docs/kv.md. Not for GET, PUT, CAS, DELETE.
+inline constexpr unsigned kHasValueChecksum = 2;  ///< Of a large value: its ValuePlace has a checksum.
+inline constexpr unsigned kItemFlags = 3;         ///< All there are.
+/// @}
+
+/// The fourth word: value length 48 bits, key length 12, flags 4.
+struct ItemShape {
+  std::uint64_t value_length = 0;
+  std::size_t key_length = 0;
+  unsigned flags = 0;
+
+  [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
+    return value_length | std::uint64_t{key_length} << 48 | std::uint64_t{flags} << 60;
+  }
+  [[nodiscard]] static constexpr ItemShape unpack(std::uint64_t word) noexcept {
+    return {word & ((std::uint64_t{1} << 48) - 1), static_cast<std::size_t>(word >> 48 & 0xfff),
+            static_cast<unsigned>(word >> 60)};
+  }
+
+  /// Whether the value lies in the block of the header.
+  [[nodiscard]] constexpr bool is_inline() const noexcept { return value_length < kEagerBytes; }
+  /// From the item's start to what follows the key: an inline value, or a ValuePlace.
+  [[nodiscard]] constexpr std::size_t tail_offset() const noexcept {
+    return sizeof(ItemHeader) + ((key_length + 7) & ~std::size_t{7});
+  }
+  /// All that is in the block of the header.
+  [[nodiscard]] constexpr std::size_t bytes() const noexcept {
+    return tail_offset() + (is_inline() ? static_cast<std::size_t>(value_length) : sizeof(ValuePlace));
+  }
+  /// Cache lines of that: what a READ of the whole item takes.
+  [[nodiscard]] constexpr unsigned lines() const noexcept { return static_cast<unsigned>((bytes() + 63) / 64); }
+};
+/// Of any item: the longest key and the longest inline value.
+inline constexpr std::size_t kMaxItemBytes =
+    ItemShape{.value_length = kEagerBytes - 1, .key_length = kMaxKeyBytes}.bytes();
+
+/// The first word of an item that readers in other processes may load while the server stores it.
+[[nodiscard]] inline std::uint64_t load_state(const std::byte* item) noexcept {
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(item)))
+      .load(std::memory_order_acquire);
 }
 
-/// Whether an item keeps its value in the block of its header.
-[[nodiscard]] constexpr bool is_inline(std::uint64_t value_length) noexcept { return value_length < kEagerBytes; }
+/// What the bytes of a READ are.
+enum class Verdict : std::uint8_t {
+  kWhole,     ///< A live item of this key, all of it, as it was at a time during the READ.
+  kNotLive,   ///< Superseded, or not published: the key's value is elsewhere, if there is one.
+  kOtherKey,  ///< Not an item of this key (one whose tag is the same, or the block of another since).
+  kTorn,      ///< Changed during the READ, or no item: READ again, or ask.
+};
 
-/// Bytes of the block that holds header, key and an inline value.
-[[nodiscard]] constexpr std::size_t item_bytes(std::size_t key_bytes, std::uint64_t value_length) noexcept {
-  return sizeof(ItemHeader) + padded_key_bytes(key_bytes) + (is_inline(value_length) ? value_length : 0);
-}
+/// What a whole item says of its value.
+struct ItemView {
+  std::uint64_t version = 0;
+  std::uint64_t value_length = 0;
+  unsigned flags = 0;
+  std::span<const std::byte> value;  ///< Inside the bytes that were judged, when it is inline.
+  ValuePlace place;                  ///< When it is not; all of the value is inside the window.
+};
 
-/// The state word of an item, which readers in other processes may load while the server stores it.
-[[nodiscard]] inline ItemState state_of(ItemHeader& header) noexcept {
-  return static_cast<ItemState>(std::atomic_ref(header.state).load(std::memory_order_acquire) & 0xff);
-}
+/// Judges bytes that a READ brought from an item's start; they may be anything. Private memory: nothing may change
+/// under this. `window_bytes` is the length of the worker's window, in which a large value must lie. `view` is set with
+/// kWhole only. A large value's own bytes are not covered: READ it, then the item's first word again (is_live).
+/// \thread any  \alloc none
+[[nodiscard]] Verdict judge(std::span<const std::byte> bytes, Key key, std::uint64_t window_bytes,
+                            ItemView& view) noexcept;
 
-/// The checksum that belongs into the item at `item`, of `bytes` bytes as item_bytes counts. \thread any
-[[nodiscard]] std::uint64_t checksum_of(const std::byte* item, std::size_t bytes) noexcept;
+/// The checksum that belongs into the item at `item`, whose bytes() are `bytes`. \thread any  \alloc none
+[[nodiscard]] std::uint64_t checksum_of(const std::byte* item, std::size_t bytes, std::uint64_t version) noexcept;
 
-/// Whether the bytes at the front of `block` (a copy: nothing is read twice) are a whole item with this key: lengths
-/// fit the block and the checksum is right. A large value's own bytes are not covered: time protects them. \thread any
-[[nodiscard]] bool is_intact(std::span<const std::byte> block, Key key) noexcept;
+/// Of a large value, for ValuePlace::checksum and wire::Location::checksum; never 0. \thread any  \alloc none
+[[nodiscard]] std::uint64_t checksum_of_value(std::span<const std::byte> value) noexcept;
 
-/// Hash of a key; `seed` keeps strangers from choosing keys that collide in an index. \thread any
+/// The one hash of a key: the worker, both buckets and the tag come out of it (index.hpp). `seed` is the server's, so
+/// that keys which collide cannot be chosen without asking it. \thread any  \alloc none
 [[nodiscard]] std::uint64_t hash_of(Key key, std::uint64_t seed) noexcept;
-
-/// Which of `workers` workers has the key. Client and server must agree, so there is no seed. \thread any
-[[nodiscard]] unsigned worker_of(Key key, unsigned workers) noexcept;
 
 }  // namespace verbena::kv

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "host/footprint.hpp"
-#include "host/huge_page_allocator.hpp"
 #include "host/slab_pool.hpp"
+#include "kv/index.hpp"
 #include "kv/item.hpp"
 
 #include <verbena/error.hpp>
@@ -14,14 +14,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 namespace verbena::kv {
 
 struct StoreOptions {
-  std::span<std::byte> memory;  ///< 64-byte aligned; of the owner until the store is gone.
-  std::size_t max_items = 0;    ///< 1 and up.
+  /// What clients READ: Store::window_bytes, at a page's start, index in front and items behind. Of the owner until the
+  /// store is gone.
+  std::span<std::byte> window;
+  std::size_t max_items = 0;  ///< 1 to kMaxItems.
   std::size_t max_value_bytes = 0;
+  bool checksum_large_values = false;
   std::uint64_t grace_ticks = 0;  ///< How long a freed block rests.
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;  ///< The next version; shared by all stores of a server.
@@ -32,50 +34,65 @@ struct StoreStatistics {
   std::uint64_t used_bytes = 0;     ///< Blocks of live and half-built items.
   std::uint64_t resting_bytes = 0;  ///< Blocks of superseded items that are not free yet.
   std::uint64_t capacity_bytes = 0;
+  std::uint64_t index_entries = 0;  ///< Places of the index; `items` of them are taken.
 };
 
 /// \thread owner  \alloc setup (create); none afterwards
 ///
-/// Blocks rest. A client that was told where a large value lies may READ it up to the grace period later, so the block
-/// of a superseded item is not used again before that. Items rest in epochs of a sixteenth of the grace period, chained
-/// through their state words: the epoch's end, plus the grace period, frees all of it. Each operation frees at most
-/// kReclaimPerOperation items, which is more than it can add. Items whose location nobody was told within the grace
-/// period cannot be read by anyone: large ones are free at once, small ones when memory is short, oldest first. So
-/// overwriting at any speed works as long as the values at hand and those that were read lately fit; otherwise
-/// kStoreFull, and the old value stays.
+/// The index is a cuckoo table of buckets (index.hpp). A new key whose buckets are full gets a place by moving others,
+/// one after the other, along the shortest way that a search of at most kMostVisited buckets finds.
+///
+/// Blocks are free as soon as their item is superseded: a client that READs one of them sees by state word, version and
+/// checksum that it is not what it was. The exception are large values whose location was told by message: the client's
+/// READ has nothing but time to go by. Such an item's blocks rest for the grace period, in epochs of a sixteenth of it,
+/// chained through the items' second words: the epoch's end, plus the grace period, frees all of it. Each operation
+/// frees at most kReclaimPerOperation items, which is more than it can add. So overwriting at any speed works as long
+/// as the values at hand and those that were told lately fit; otherwise kStoreFull, and the old value stays.
 class Store {
  public:
   static constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
   static constexpr unsigned kReclaimPerOperation = 4;
+  /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
+  /// looks at more than a hundred; this many are for keys that somebody chose to collide.
+  static constexpr unsigned kMostVisited = 512;
 
   /// Errors: kBadArgument, kNoMemory.
   [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options);
 
-  /// What `create` allocates, over memory of `memory_bytes`. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes, std::size_t max_items);
+  /// Bytes of the window for items of `memory_bytes`, index included. \thread any  \alloc none
+  [[nodiscard]] static constexpr std::size_t window_bytes(std::size_t memory_bytes, std::size_t max_items) noexcept {
+    return index_bytes(buckets_for(max_items)) + memory_bytes;
+  }
+  /// What `create` allocates besides the window, for `memory_bytes` of items. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes);
 
   /// Tells the time, in ticks that never go back. Once for each batch of operations, before it; operations of a batch
   /// may take place later than this, never earlier.
   void set_now(std::uint64_t ticks) noexcept;
 
   struct Found {
-    Status status = Status::kNotFound;
+    Status status = Status::kNotFound;  ///< kWrongKind for a cell; everything is set then, too.
     std::uint64_t version = 0;
     std::span<const std::byte> value;  ///< Valid until the next change of the store.
-    std::uint64_t item = 0;            ///< Offset of the item.
+    std::uint64_t entry = 0;           ///< The index's: where the item is.
+    std::uint64_t checksum = 0;        ///< Of a large value, with `checksum_large_values`.
   };
   [[nodiscard]] Found find(Key key) const noexcept;
-  /// Notes that a client is being told where this item lies. `now` must be read after the request came.
+  /// Notes that a client is being told where this large value lies. `now` must be read after the request came.
   void lend(const Found& found, std::uint64_t now) noexcept;
 
   struct Change {
     Status status = Status::kOk;
     std::uint64_t version = 0;  ///< The new one; the current one with kVersionMismatch.
+    std::uint64_t entry = 0;    ///< Of the new item, in the index.
   };
   /// Stores the value if the key's version is `expected` (0: no such key; kAnyVersion: always). kNotFound for an
-  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull: nothing has changed.
+  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no
+  /// version is left), kWrongKind (a cell): nothing has changed.
   [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept;
   [[nodiscard]] Change erase(Key key) noexcept;
+  /// Makes the key a cell, for good; `value` is what its item says, inline. kVersionMismatch: the key is there.
+  [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value) noexcept;
 
   /// A block that is handed out and not visible. Ends in `commit` or `abandon`.
   struct Pending {
@@ -90,64 +107,79 @@ class Store {
   [[nodiscard]] Change commit(Pending& pending, std::uint64_t expected) noexcept;
   void abandon(Pending& pending) noexcept;
 
+  /// A block for a large value whose key is not known yet. Ends in `adopt` or `give_back`.
+  struct Block {
+    std::span<std::byte> bytes;  ///< In the window.
+    [[nodiscard]] explicit operator bool() const noexcept { return !bytes.empty(); }
+  };
+  /// Of `bytes` or more. Empty: no memory.
+  [[nodiscard]] Block take_block(std::size_t bytes) noexcept;
+  void give_back(Block& block) noexcept;
+  /// `put` of a value of kEagerBytes and more that is in the front of the block already. The block is the item's then,
+  /// and `block` empty; on failure it stays the caller's.
+  [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected) noexcept;
+
   /// Frees up to `blocks` items that have rested long enough. For idle times.
   void reclaim(unsigned blocks) noexcept;
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;
-  /// The item's block, for tests and checks.
+  /// At the window's start. \thread any
+  [[nodiscard]] std::uint64_t index_buckets() const noexcept { return index_.size(); }
+  [[nodiscard]] std::span<const std::byte> window() const noexcept { return window_; }
+  /// The item's bytes, for tests and checks.
   [[nodiscard]] std::span<std::byte> block_of(const Found& found) const noexcept;
 
  private:
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::uint64_t item = kEmpty;
-  };
-  static_assert(sizeof(Entry) == 16);
-  static constexpr std::uint64_t kEmpty = host::SlabPool::kNoOffset;
-  static constexpr std::uint64_t kNone = ~std::uint64_t{0} >> 8;  // The end of a chain, as it fits a state word.
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // The end of a chain.
 
   struct Epoch {
     std::uint64_t closed_ticks = 0;
-    std::uint64_t lent = kNone;  // Chains of items / 64: read lately by a client, and not.
-    std::uint64_t private_ = kNone;
-    [[nodiscard]] bool empty() const noexcept { return lent == kNone && private_ == kNone; }
+    std::uint64_t chain = kNone;  // Of items that were lent.
+    [[nodiscard]] bool empty() const noexcept { return chain == kNone; }
   };
-  static_assert(sizeof(Epoch) == 24);
+  static_assert(sizeof(Epoch) == 16);
   // 16 closed epochs are within the grace period; the rest are being freed.
   static constexpr std::size_t kEpochs = 32;
   static constexpr std::uint64_t kEpochsPerGrace = 16;
 
-  using Index = std::vector<Entry, host::HugePageAllocator<Entry>>;
-
-  Store(const StoreOptions& options, host::SlabPool pool, Index index) noexcept;
+  Store(const StoreOptions& options, host::SlabPool pool) noexcept;
+  // Items are known by their offset in the pool, inside; in the window they lie behind the index.
   [[nodiscard]] ItemHeader& header(std::uint64_t item) const noexcept;
+  [[nodiscard]] ItemShape shape(std::uint64_t item) const noexcept;
+  [[nodiscard]] ValuePlace& place_of(std::uint64_t item) const noexcept;
+  [[nodiscard]] std::uint64_t value_block(std::uint64_t item) const noexcept;
+  [[nodiscard]] std::uint64_t version_at(std::uint64_t item) const noexcept { return version_of(header(item).state); }
   [[nodiscard]] Key key_at(std::uint64_t item) const noexcept;
-  [[nodiscard]] std::size_t home_of(std::uint64_t hash) const noexcept;
-  [[nodiscard]] std::size_t next_of(std::size_t slot) const noexcept {
-    return slot + 1 == index_.size() ? 0 : slot + 1;
-  }
-  [[nodiscard]] std::size_t distance(std::size_t slot) const noexcept;
-  [[nodiscard]] std::size_t locate(Key key, std::uint64_t hash) const noexcept;
-  void insert(std::uint64_t hash, std::uint64_t item) noexcept;
-  void remove(std::size_t slot) noexcept;
-  [[nodiscard]] Change check(std::size_t slot, std::uint64_t expected) const noexcept;
-  [[nodiscard]] bool build(Key key, std::uint64_t value_length, Pending& pending) noexcept;
-  [[nodiscard]] Change publish(Pending& pending, std::size_t slot, std::uint64_t hash) noexcept;
+  [[nodiscard]] std::uint64_t entry_for(std::uint64_t item, std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::uint64_t item_of(std::uint64_t entry) const noexcept;
+
+  [[nodiscard]] std::uint64_t* locate(Key key, std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::uint64_t* empty_in(std::uint64_t bucket) const noexcept;
+  [[nodiscard]] std::uint64_t* place_for(std::uint64_t hash) noexcept;
+  [[nodiscard]] std::uint64_t* make_way(std::uint64_t first, std::uint64_t second) noexcept;
+
+  [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
+  [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected) noexcept;
+  [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
+  [[nodiscard]] Change publish(std::uint64_t item, std::uint64_t expected) noexcept;
+  void seal(std::uint64_t item, std::uint64_t version) noexcept;
+  [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
-  [[nodiscard]] bool make_room() noexcept;
   void retire(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
+  [[nodiscard]] std::uint64_t bytes_of(std::uint64_t item) const noexcept;
   void pop(std::uint64_t& chain) noexcept;
   [[nodiscard]] Epoch* oldest() noexcept;
   [[nodiscard]] bool has_rested(const Epoch& epoch) const noexcept;
 
-  static constexpr std::size_t kNoSlot = ~std::size_t{0};
-
+  std::span<std::byte> window_;
+  std::span<Bucket> index_;
+  std::uint64_t items_at_;  // In the window.
   host::SlabPool pool_;
-  Index index_;
   std::size_t items_ = 0;
   std::size_t max_items_;
   std::size_t max_value_bytes_;
+  bool checksum_large_values_;
   std::uint64_t grace_ticks_;
   std::uint64_t hash_seed_;
   std::atomic<std::uint64_t>* versions_;
@@ -157,7 +189,6 @@ class Store {
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;
   std::uint64_t resting_bytes_ = 0;
-  std::uint64_t private_blocks_ = 0;
 };
 
 }  // namespace verbena::kv

@@ -1,10 +1,17 @@
 #include "kv/wire.hpp"
 
+#include "kv/index.hpp"
+#include "link/link.hpp"
+#include "message/wire.hpp"
+
 #include <cstring>
 #include <type_traits>
 
 namespace verbena::kv::wire {
 namespace {
+
+static_assert(message::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
+              "a hello that RDMA CM cannot carry");
 
 // Copies a frame off the front of `data`, which must be that long.
 template <class Frame>
@@ -33,6 +40,12 @@ Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
 }
 
+// The window begins with the index.
+bool is_index_sound(const ServerHello& hello) noexcept {
+  return hello.index_buckets != 0 && hello.index_buckets % 2 == 0 && hello.index_buckets <= buckets_for(kMaxItems) &&
+         hello.window_length <= kMaxWindowBytes && index_bytes(hello.index_buckets) <= hello.window_length;
+}
+
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
 }
@@ -51,7 +64,8 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
   if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
                 hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
                 hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 ||
-                hello->window_address > ~hello->window_length))
+                hello->window_address > ~hello->window_length || (hello->flags & ~kHelloFlags) != 0 ||
+                hello->reserved != 0 || !is_index_sound(*hello)))
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -104,6 +118,7 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
   reply.head = take<ReplyHead>(body);
   if (reply.head.reserved != 0 || reply.head.status > Status::kSystem) return Status::kProtocol;
   const bool is_ok = reply.head.status == Status::kOk;
+  if (reply.head.entry != 0 && (!is_ok || Entry::unpack(reply.head.entry).lines == 0)) return Status::kProtocol;
   switch (reply.head.kind) {
     case ReplyKind::kPlain:
     case ReplyKind::kGoodbye: return body.empty() ? Status::kOk : Status::kProtocol;

@@ -17,7 +17,7 @@ namespace verbena::kv::wire {
 static_assert(std::endian::native == std::endian::little, "frames are copied as they lie in memory");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 
 // --- handshake: rides in the user data of the bootstrap, one for each channel
 
@@ -32,7 +32,10 @@ struct ClientHello {
 };
 static_assert(sizeof(ClientHello) == 24);
 
-/// Server to client: limits, and the window that large values are READ from.
+/// ServerHello::flags.
+inline constexpr std::uint32_t kHelloFlags = 0;  ///< All there are; a hello with others is refused.
+
+/// Server to client: limits, and the worker's window: its index (index.hpp) with the items behind it, to be READ.
 struct ServerHello {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -47,8 +50,12 @@ struct ServerHello {
   std::uint64_t window_memory = 0;
   std::uint32_t window_rkey = 0;
   std::uint32_t window_access = 0;
+  std::uint64_t hash_seed = 0;      ///< Of hash_of: the same for all workers.
+  std::uint64_t index_buckets = 0;  ///< At the window's start. Even; each worker has its own.
+  std::uint32_t flags = 0;
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(ServerHello) == 72);
+static_assert(sizeof(ServerHello) == 96);
 
 /// kProtocol for anything that is not one of this version.
 [[nodiscard]] std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept;
@@ -133,8 +140,10 @@ struct ReplyHead {
   std::uint16_t reserved = 0;
   std::uint32_t id = 0;
   std::uint64_t version = 0;
+  /// The index entry (index.hpp) of the item that a GET found, or that a PUT or a CAS has made. 0: none.
+  std::uint64_t entry = 0;
 };
-static_assert(sizeof(ReplyHead) == 16);
+static_assert(sizeof(ReplyHead) == 24);
 
 /// Where a large value lies in the window of the worker. Good for the grace period, counted from sending the request.
 struct Location {
@@ -142,8 +151,9 @@ struct Location {
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   std::uint32_t reserved = 0;
+  std::uint64_t checksum = 0;  ///< checksum_of_value; 0: the server keeps none.
 };
-static_assert(sizeof(Location) == 24);
+static_assert(sizeof(Location) == 32);
 
 inline constexpr std::size_t kStatisticsWords = 14;
 using StatisticsWords = std::array<std::uint64_t, kStatisticsWords>;

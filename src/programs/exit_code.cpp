@@ -52,6 +52,9 @@ std::string explain(const kv::Outcome& outcome, const Error& broken) {
     case Status::kTooLong: return "too long: the value exceeds the server's limit; raise it with serve --max-value-mib";
     case Status::kStoreFull:
       return "store full: no memory is free for this value; delete something, or give the server more with serve -m";
+    case Status::kIndexFull:
+      return "index full: the store holds as many keys as it may; delete some, or raise it with serve --max-items";
+    case Status::kWrongKind: return "wrong kind: the key is a cell's, and this is for values, or the other way round";
     case Status::kTimedOut:
       return "timed out: the server did not answer in time; see that it runs, or raise --timeout-ms";
     case Status::kAgain:

@@ -28,8 +28,8 @@ TEST(Status, GroupsAreInOrderOfDamage) {
   for (const Status status : {Status::kOk, Status::kAgain, Status::kTimedOut})
     EXPECT_EQ(damage_of(status), Damage::kNone) << to_string(status);
   for (const Status status : {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong,
-                              Status::kBufferTooSmall, Status::kStoreFull, Status::kBadArgument, Status::kOutOfRange,
-                              Status::kLocalAccess, Status::kUnsupported, Status::kBusy})
+                              Status::kBufferTooSmall, Status::kStoreFull, Status::kIndexFull, Status::kWrongKind,
+                              Status::kBadArgument, Status::kOutOfRange, Status::kLocalAccess, Status::kUnsupported, Status::kBusy})
     EXPECT_EQ(damage_of(status), Damage::kOperation) << to_string(status);
   for (const Status status :
        {Status::kPeerLost, Status::kConnectionRefused, Status::kRejected, Status::kProtocol, Status::kRemoteAccess,
