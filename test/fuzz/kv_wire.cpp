@@ -1,5 +1,6 @@
 // The store's handshakes, requests, large requests piece by piece, and replies.
 #include "input.hpp"
+#include "kv/index.hpp"
 #include "kv/wire.hpp"
 
 #include <array>
@@ -34,6 +35,10 @@ void check_server_hello(Bytes bytes) {
   VERBENA_CHECK(hello->workers != 0 && hello->depth != 0 && hello->max_value_bytes != 0);
   VERBENA_CHECK(hello->max_key_bytes == kMaxKeyBytes);
   VERBENA_CHECK(hello->window_address + hello->window_length >= hello->window_address);
+  // The index lies inside the window, and entries reach all of it.
+  VERBENA_CHECK(hello->index_buckets != 0 && hello->index_buckets % 2 == 0);
+  VERBENA_CHECK(index_bytes(hello->index_buckets) <= hello->window_length);
+  VERBENA_CHECK(hello->window_length <= kMaxWindowBytes && (hello->flags & ~kHelloFlags) == 0);
   VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
 }
 
@@ -106,6 +111,9 @@ void check_reply(Bytes body) {
     return;
   }
   VERBENA_CHECK(reply.head.status <= Status::kSystem);
+  if (reply.head.entry != 0) {
+    VERBENA_CHECK(reply.head.status == Status::kOk && Entry::unpack(reply.head.entry).lines != 0);
+  }
   std::vector<std::byte> again;
   append(again, bytes_of(reply.head));
   switch (reply.head.kind) {

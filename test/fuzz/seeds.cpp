@@ -3,6 +3,8 @@
 // usage: fuzz_seeds [--check] CORPUS_DIRECTORY
 #include "c/wire.hpp"
 #include "input.hpp"
+#include "kv/index.hpp"
+#include "kv/item.hpp"
 #include "kv/wire.hpp"
 #include "link/cm/private_data.hpp"
 #include "link/frames.hpp"
@@ -210,8 +212,17 @@ void add_kv_wire(Seeds& out) {
                            .window_address = 1 << 20,
                            .window_length = 1 << 20,
                            .window_memory = 1,
-                           .window_rkey = 0x80000100};
+                           .window_rkey = 0x80000100,
+                           .window_access = 0,
+                           .hash_seed = 77,
+                           .index_buckets = 34};
   out.push_back({"kv_wire/server_hello", Seed(1).put(server)});
+  ServerHello odd = server;
+  odd.index_buckets = 33;
+  out.push_back({"kv_wire/server_hello_odd_index", Seed(1).put(odd)});
+  ServerHello small = server;
+  small.window_length = kv::index_bytes(34) - 1;
+  out.push_back({"kv_wire/server_hello_index_outside", Seed(1).put(small)});
   out.push_back({"kv_wire/get", front(2, Op::kGet, 3).text("key")});
   out.push_back({"kv_wire/get_longest_key", front(2, Op::kGet, longest.size()).text(longest)});
   out.push_back({"kv_wire/put", front(2, Op::kPut, 3).text("key").text("value")});
@@ -227,12 +238,50 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
   out.push_back({"kv_wire/reply", Seed(4).put(ReplyHead{.status = Status::kNotFound, .id = 7})});
   out.push_back({"kv_wire/reply_value", Seed(4).put(ReplyHead{.kind = ReplyKind::kValue, .version = 3}).text("value")});
+  const ReplyHead made{.version = 9, .entry = kv::Entry{.tag = 5, .lines = 2, .line = 70}.pack()};
+  out.push_back({"kv_wire/reply_entry", Seed(4).put(made)});
+  out.push_back({"kv_wire/reply_entry_of_nothing", Seed(4).put(ReplyHead{.version = 9, .entry = 1})});
   out.push_back({"kv_wire/reply_location", Seed(4)
                                                .put(ReplyHead{.kind = ReplyKind::kLocation, .version = 3})
                                                .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
   out.push_back({"kv_wire/reply_statistics",
                  Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(StatisticsWords{1, 2, 3})});
   out.push_back({"kv_wire/reply_goodbye", Seed(4).put(ReplyHead{.kind = ReplyKind::kGoodbye})});
+}
+
+void add_kv_item(Seeds& out) {
+  using namespace kv;
+  // Form, then as the target takes them: a window's length, a version, and a key of its own by length.
+  const auto judged = [](unsigned form, std::uint64_t window) {
+    return Seed(form).put(window).put(std::uint64_t{9}).u8(2).text("key");
+  };
+  const auto item = [](const Seed& front, std::size_t key, std::uint64_t value, unsigned flags) {
+    const ItemShape shape{.value_length = value, .key_length = key, .flags = flags};
+    return Seed(front).put(ItemHeader{.state = state_word(ItemState::kLive, 9), .shape = shape.pack()});
+  };
+  const std::string_view key("key\0\0\0\0\0", 8);
+  const ValuePlace place{.offset = 4096, .checksum = 1};
+  out.push_back({"kv_item/torn", item(judged(0, 1 << 20), 3, 5, 0).text(key).text("value")});
+  out.push_back({"kv_item/small", item(judged(1, 1 << 20), 3, 5, 0).text(key).text("value")});
+  out.push_back({"kv_item/empty", item(judged(1, 1 << 20), 3, 0, 0).text(key)});
+  out.push_back({"kv_item/cut", item(judged(1, 1 << 20), 3, 50, 0).text(key).text("value")});
+  out.push_back({"kv_item/large", item(judged(1, 1 << 20), 3, 10'000, kHasValueChecksum).text(key).put(place)});
+  out.push_back({"kv_item/large_outside", item(judged(1, 12'000), 3, 10'000, 0).text(key).put(place)});
+  out.push_back({"kv_item/unknown_flag", item(judged(1, 1 << 20), 3, 5, 8).text(key).text("value")});
+  const auto built = [](unsigned is_large, std::uint32_t flip) {
+    return Seed(2).put(std::uint64_t{77}).put(flip).put(std::uint16_t{33}).u8(is_large);
+  };
+  out.push_back(
+      {"kv_item/built", built(0, 300).put(place).put(std::uint16_t{2}).text("key").text("a value of some length")});
+  out.push_back({"kv_item/built_note", built(0, 70).put(place).put(std::uint16_t{2}).text("key").text("value")});
+  out.push_back({"kv_item/built_large", built(1, 9).put(place).put(std::uint16_t{2}).text("key").text("value")});
+  const auto index = [](std::uint64_t word, std::uint64_t window, std::uint64_t hash, std::uint64_t items) {
+    return Seed(3).put(word).put(window).put(hash).u8(3).put(items);
+  };
+  const std::uint64_t entry = Entry{.tag = 77, .lines = 3, .line = 1000}.pack();
+  out.push_back({"kv_item/index", index(entry, 1 << 20, 0x123456789abcdef0, 1000)});
+  out.push_back({"kv_item/index_outside", index(entry, 64'000, ~std::uint64_t{0}, kMaxItems - 1)});
+  out.push_back({"kv_item/index_end", index(~std::uint64_t{0}, kMaxWindowBytes, 0, 0)});
 }
 
 using nic::soft::QpGeometry;
@@ -422,6 +471,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds;
   add_kv_wire(seeds);
+  add_kv_item(seeds);
   add_c_wire(seeds);
   add_link_frames(seeds);
   add_message_channel(seeds);
