@@ -94,6 +94,17 @@ class Server {
   virtual void stop() noexcept = 0;
 };
 
+/// How a client's gets find their items.
+enum class Lookup : std::uint8_t {
+  /// By READs without the server's CPU where that is quicker: of a key whose location is known by one READ; of another
+  /// one through the index where READs need no queue (the software NIC), else by message.
+  kAuto,
+  kMessage,   ///< Always by message, so that the server sees every get.
+  kOneSided,  ///< By READs, of the location or through the index. What READs do not settle goes by message.
+};
+/// "auto", "message", "one-sided". \thread any  \alloc none
+[[nodiscard]] const char* to_string(Lookup lookup) noexcept;
+
 /// Where a client's server is, and what the client may have in flight.
 struct ClientOptions {
   Transport transport{};      ///< As the server's.
@@ -106,7 +117,24 @@ struct ClientOptions {
   WaitPolicy wait = WaitPolicy::kAdaptive;          ///< Of a blocked call.
   std::chrono::microseconds spin{200};              ///< By kAdaptive a blocked call polls this long before it sleeps.
   std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
+  Lookup lookup = Lookup::kAuto;      ///< How gets find their items.
+  /// Keys whose items' locations are kept, 16 B each: what this client put or got last. 0 (none), or a power of two of
+  /// 4 to 2^24.
+  std::size_t known_locations = 4096;
 };
+
+/// How the gets of a client came by their items. Each get that was not refused counts in one of the first three.
+template <class Number>
+struct BasicLookupCounters {
+  Number by_location{};  ///< By READs at a location that was known.
+  Number by_index{};     ///< By READs of the index and of the item.
+  Number by_message{};   ///< Asked for by message, also after READs did not settle it: misses always.
+  Number stale{};        ///< Known locations that were out of date; the get went on in another way.
+  Number retries{};      ///< Lookups through the index begun again, because a change overtook them.
+  Number overtaken{};    ///< Of those by message, the ones that were overtaken at each lookup.
+};
+/// A snapshot.
+using LookupCounters = BasicLookupCounters<std::uint64_t>;
 
 /// What one operation came to. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
@@ -122,6 +150,20 @@ struct Outcome {
 struct Completion {
   std::uint64_t cookie = 0;  ///< As given to start_*.
   Outcome outcome;           ///< As the blocking call would have returned it.
+};
+
+/// One get of a batch.
+struct GetRequest {
+  Key key;                   ///< Of 1 to 1024 B, else its outcome is kBadKey.
+  std::span<std::byte> out;  ///< As of `Client::get`.
+  Outcome outcome;           ///< What it came to.
+};
+
+/// One put of a batch.
+struct PutRequest {
+  Key key;                           ///< Of 1 to 1024 B, else its outcome is kBadKey.
+  std::span<const std::byte> value;  ///< As of `Client::put`.
+  Outcome outcome;                   ///< What it came to.
 };
 
 /// A connection to one server. \thread owner  Calls do not allocate once connected.
@@ -144,6 +186,10 @@ class Client {
   [[nodiscard]] virtual Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
                                     Deadline deadline) noexcept = 0;
   [[nodiscard]] virtual Outcome erase(Key key, Deadline deadline) noexcept = 0;
+  /// Any number of gets, or of puts, together: many are in flight at the same time, and what goes out together does so
+  /// by one doorbell. Each has its own outcome, as the call of one would return it; they take place in any order.
+  virtual void get(std::span<GetRequest> requests, Deadline deadline) noexcept = 0;
+  virtual void put(std::span<PutRequest> requests, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value) noexcept { return put(key, value, deadline()); }
   [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get(key, out, deadline()); }
@@ -151,11 +197,14 @@ class Client {
     return cas(key, expected, value, deadline());
   }
   [[nodiscard]] Outcome erase(Key key) noexcept { return erase(key, deadline()); }
+  void get(std::span<GetRequest> requests) noexcept { get(requests, deadline()); }
+  void put(std::span<PutRequest> requests) noexcept { put(requests, deadline()); }
 
   /// Starts an operation and returns: kOk, or kAgain when `depth` are in flight (poll, then try again), or why it can
   /// never work. Key and value are copied or must stay until the completion if they lie in memory from `allocate`;
   /// other values of kEagerBytes and more are refused with kBadArgument here (use the blocking call). `out` must stay
   /// until the completion.
+  /// Operations that are in flight together take place in any order.
   /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace): start it again. The
   /// blocking calls do that by themselves until their deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
@@ -177,6 +226,8 @@ class Client {
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
   /// What this client posted and polled. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
+  /// How this client's gets found their items. \thread any  \alloc none
+  [[nodiscard]] virtual LookupCounters lookups() const noexcept = 0;
   /// What broke the connection, with cause and fix; kOk while it is well.
   [[nodiscard]] virtual Error connection_error() const noexcept = 0;
   /// One line: server, NIC and why, bootstrap. Lives as long as the client.

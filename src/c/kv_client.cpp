@@ -59,30 +59,6 @@ int on_connection(kv_client_t* client, const char* call, Body&& body) noexcept {
 
 [[nodiscard]] bool is_null(const void* data, std::size_t length) noexcept { return data == nullptr && length != 0; }
 
-/// Carries out `count` operations, as many at the same time as go. `start(i)` starts one that `take(i, outcome)` gets
-/// the end of; `block(i)` is the same one as a blocking call, for those that cannot be started.
-template <class Start, class Block, class Take>
-void pipeline(kv::Client& client, std::size_t count, Start&& start, Block&& block, Take&& take) noexcept {
-  std::array<kv::Completion, 32> ended;
-  const auto collect = [&] {
-    // Bounded: what is older than the client's deadline completes.
-    const std::size_t got = client.wait(ended, Deadline::never());
-    for (const kv::Completion& end : std::span(ended).first(got))
-      take(static_cast<std::size_t>(end.cookie), end.outcome);
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    Status status = start(i);
-    while (status == Status::kAgain && client.in_flight() != 0) {
-      collect();
-      status = start(i);
-    }
-    if (status == Status::kOk) continue;
-    while (client.in_flight() != 0) collect();  // Else the blocking call might find no place.
-    take(i, status == Status::kAgain || status == Status::kBadArgument ? block(i) : kv::Outcome{.status = status});
-  }
-  while (client.in_flight() != 0) collect();
-}
-
 /// The first code of a batch that is not KV_OK, remembered as the failure.
 template <class Item>
 int verdict(const kv::Client& client, std::span<const Item> items, const char* call) noexcept {
@@ -95,42 +71,56 @@ int verdict(const kv::Client& client, std::span<const Item> items, const char* c
                            kv_error_string(code)));
 }
 
+/// As many items as one batch of the client takes.
+constexpr std::size_t kItemsAtOnce = 64;
+
+/// Runs `body` over the indices below `count`, some at a time; the first code that is not KV_OK.
+template <class Body>
+int in_batches(std::size_t count, Body&& body) noexcept {
+  int first = KV_OK;
+  for (std::size_t done = 0; done < count; done += kItemsAtOnce) {
+    const int code = body(done, std::min(kItemsAtOnce, count - done));
+    if (first == KV_OK) first = code;
+  }
+  return first;
+}
+
 int get_items(kv::Client& client, std::span<kv_get_item_t> items, const char* call) noexcept {
-  const auto out_of = [](const kv_get_item_t& item) { return std::span(static_cast<std::byte*>(item.buf), item.len); };
-  pipeline(
-      client, items.size(),
-      [&](std::size_t i) {
-        const kv_get_item_t& item = items[i];
-        return client.start_get(bytes_at(item.key, item.klen), out_of(item), i);
-      },
-      [&](std::size_t i) { return client.get(bytes_at(items[i].key, items[i].klen), out_of(items[i])); },
-      [&](std::size_t i, const kv::Outcome& outcome) {
-        kv_get_item_t& item = items[i];
-        item.code = code_of(outcome.status);
-        if (outcome.status == Status::kOk) item.version = outcome.version;
-        if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) item.len = outcome.length;
-      });
+  (void)in_batches(items.size(), [&](std::size_t from, std::size_t many) {
+    std::array<kv::GetRequest, kItemsAtOnce> requests;
+    for (std::size_t i = 0; i < many; ++i) {
+      const kv_get_item_t& item = items[from + i];
+      requests[i].key = bytes_at(item.key, item.klen);
+      requests[i].out = std::span(static_cast<std::byte*>(item.buf), item.len);
+    }
+    client.get(std::span(requests).first(many));
+    for (std::size_t i = 0; i < many; ++i) {
+      const kv::Outcome& outcome = requests[i].outcome;
+      kv_get_item_t& item = items[from + i];
+      item.code = code_of(outcome.status);
+      if (outcome.status == Status::kOk) item.version = outcome.version;
+      if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) item.len = outcome.length;
+    }
+    return KV_OK;
+  });
   return verdict<kv_get_item_t>(client, items, call);
 }
 
 int put_items(kv::Client& client, std::span<kv_put_item_t> items, const char* call) noexcept {
-  const auto put = [&](std::size_t i) {
-    return client.put(bytes_at(items[i].key, items[i].klen), bytes_at(items[i].value, items[i].vlen));
-  };
-  const auto take = [&](std::size_t i, const kv::Outcome& outcome) {
-    items[i].code = code_of(outcome.status);
-    if (outcome.status == Status::kOk) items[i].version = outcome.version;
-  };
-  pipeline(
-      client, items.size(),
-      [&](std::size_t i) {
-        const kv_put_item_t& item = items[i];
-        return client.start_put(bytes_at(item.key, item.klen), bytes_at(item.value, item.vlen), i);
-      },
-      put, take);
-  // These found memory that still rests, which the blocking call waits for.
-  for (std::size_t i = 0; i < items.size(); ++i)
-    if (items[i].code == KV_ERR_AGAIN) take(i, put(i));
+  (void)in_batches(items.size(), [&](std::size_t from, std::size_t many) {
+    std::array<kv::PutRequest, kItemsAtOnce> requests;
+    for (std::size_t i = 0; i < many; ++i) {
+      const kv_put_item_t& item = items[from + i];
+      requests[i].key = bytes_at(item.key, item.klen);
+      requests[i].value = bytes_at(item.value, item.vlen);
+    }
+    client.put(std::span(requests).first(many));
+    for (std::size_t i = 0; i < many; ++i) {
+      items[from + i].code = code_of(requests[i].outcome.status);
+      if (requests[i].outcome.status == Status::kOk) items[from + i].version = requests[i].outcome.version;
+    }
+    return KV_OK;
+  });
   return verdict<kv_put_item_t>(client, items, call);
 }
 
@@ -153,20 +143,6 @@ int on_items(kv_client_t* client, Item* items, std::size_t count, const char* ca
                              "{}: item {} has a null pointer with a length, or a capacity of SIZE_MAX", call,
                              bad - all.begin()));
   return on_connection(client, call, [&](kv::Client& of) { return body(of, all, call); });
-}
-
-/// As many items of the array forms as one batch takes.
-constexpr std::size_t kItemsAtOnce = 64;
-
-/// Runs `body` over the indices below `count`, some at a time; the first code that is not KV_OK.
-template <class Body>
-int in_batches(std::size_t count, Body&& body) noexcept {
-  int first = KV_OK;
-  for (std::size_t done = 0; done < count; done += kItemsAtOnce) {
-    const int code = body(done, std::min(kItemsAtOnce, count - done));
-    if (first == KV_OK) first = code;
-  }
-  return first;
 }
 
 /// "host", "host:port", "[address]:port" or "address" with colons of its own.

@@ -240,12 +240,14 @@ class Connection {
   [[nodiscard]] const nic::Direct* direct() const noexcept {
     return held_count_ == 0 && reason_ == Status::kOk ? direct_ : nullptr;
   }
-  /// Counts an operation that went that way. Every so many the loop is polled: who calls nothing else has its peers'
+  /// Counts operations that went that way. Every so many the loop is polled: who calls nothing else has its peers'
   /// messages taken and its failures noticed all the same.
-  void went_directly(std::uint64_t bytes) noexcept {
-    ++counters_.work_requests;
+  void went_directly(std::uint64_t bytes, std::uint64_t operations = 1) noexcept {
+    counters_.work_requests += operations;
     counters_.bytes += bytes;
-    if (++counters_.direct % kDirectPerPoll == 0) [[unlikely]] {
+    const std::uint64_t before = counters_.direct;
+    counters_.direct = before + operations;
+    if (before / kDirectPerPoll != (before + operations) / kDirectPerPoll) [[unlikely]] {
       const CompletionLoop::Blocked blocked(loop_);
       loop_.poll();
     }

@@ -11,6 +11,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -27,16 +28,13 @@ constexpr std::uint32_t kSparePieces = 16;
 /// Of these, for READs ahead into registered memory: staged gets and puts have three each at most.
 constexpr std::uint32_t kMostAhead = 8;
 constexpr unsigned kMaxWorkers = 64;
+/// READs of one channel in flight where gets are by READs: what a few doorbells bring. NICs may allow less.
+constexpr std::uint32_t kMostReads = 64;
+constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
 constexpr unsigned kMostMismatches = 4;
 
-/// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3 };
-
-constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
-  return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
-}
 constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piece>(token >> 56); }
 constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<unsigned>(token >> 48) & 0xff; }
 
@@ -57,7 +55,10 @@ std::uint64_t random_word() noexcept {
 message::Options channel_options(const ClientOptions& options) noexcept {
   message::Options channel;
   channel.depth = wire::channel_depth(options.depth);
-  channel.max_operations = options.depth + kSparePieces;
+  // Of a lookup through the index both buckets are READ at the same time.
+  const bool looks_up = options.lookup == Lookup::kOneSided;
+  channel.max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces;
+  if (looks_up) channel.max_reads = kMostReads;
   channel.attach = message::Attach::kByCaller;
   return channel;
 }
@@ -79,8 +80,10 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
   host::Footprint pools;
   pools.add({.name = "staging and buffers",
              .kind = host::PoolKind::kRegistered,
-             .bytes_each = kStagingBytes + options.buffer_bytes});
+             .bytes_each = own_bytes(options) + options.buffer_bytes});
   pools.add({.name = "client", .bytes_each = sizeof(PollingClient)});
+  if (options.lookup != Lookup::kMessage && options.known_locations != 0)
+    pools.add({.name = "known locations", .bytes_each = Locations::bytes(options.known_locations)});
   // The operation, and its places in free_, done_ and staged_.
   pools.add(
       {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 3 * sizeof(std::uint32_t)});
@@ -90,6 +93,16 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
 }
 
 PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word()) {}
+
+Result<void> PollingClient::check_lookup() const {
+  constexpr const char* kCall = "Client::connect";
+  VERBENA_TRY(check_limit(kCall, "lookup (a choice)", std::to_underlying(options_.lookup), 0,
+                          std::to_underlying(Lookup::kOneSided)));
+  const std::size_t known = options_.known_locations;
+  if (known == 0 || (std::has_single_bit(known) && known >= Locations::kWays && known <= kMostKnown)) return {};
+  return fail(Status::kBadArgument, kCall, 0, "known_locations is {}: it must be 0, or a power of two of {} to {}",
+              known, Locations::kWays, kMostKnown);
+}
 
 PollingClient::~PollingClient() {
   if (loop_ && error_.status() == Status::kOk) say_goodbye();
@@ -104,6 +117,8 @@ Result<void> PollingClient::connect() {
                 options_.buffer_bytes);
   VERBENA_TRY(check_limit("Client::connect", "wait (a policy)", std::to_underlying(options_.wait), 0,
                           std::to_underlying(WaitPolicy::kEvent)));
+  VERBENA_TRY(check_lookup());
+  if (may_read()) reader_.know(options_.known_locations);
   const Deadline deadline = Deadline::after(options_.connect_timeout);
   // Whoever runs as root could read this process anyway.
   std::vector<uid_t> trusted = options_.allowed_uids;
@@ -117,9 +132,11 @@ Result<void> PollingClient::connect() {
   nic::Nic& nic = fabric_->nic();
   VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
   pd_ = nic::Pd(nic, pd);
-  VERBENA_TRY(region_.open(nic, pd_.get(), {.size_bytes = kStagingBytes + options_.buffer_bytes, .name = "client"}, {},
+  VERBENA_TRY(region_.open(nic, pd_.get(),
+                           {.size_bytes = own_bytes(options_) + options_.buffer_bytes, .name = "client"}, {},
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
-  allocated_ = kStagingBytes;
+  allocated_ = own_bytes(options_);
+  reads_now_ = may_read() && nic.direct() != nullptr;
   const auto first = connect_to(0, deadline);
   if (!first) return tried(first.error());
   const wire::ServerHello hello = *first;
@@ -165,6 +182,11 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
                                       .memory_id = hello->window_memory},
                                      deadline));
   channel->attach();
+  reader_.add({.channel = channel.get(),
+               .address = hello->window_address,
+               .length = hello->window_length,
+               .rkey = hello->window_rkey,
+               .buckets = hello->index_buckets});
   channels_.push_back(std::move(channel));
   return *hello;
 }
@@ -172,14 +194,14 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
 Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigned worker) {
   if (worker == 0) {
     server_ = hello.server;
-    hash_seed_ = hello.hash_seed;
+    reader_.set_hash_seed(hello.hash_seed);
     channels_.reserve(hello.workers);
     max_value_bytes_ = static_cast<std::size_t>(hello.max_value_bytes);
     // A quarter of the grace period is for clocks that drift apart.
     read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
     return {};
   }
-  if (hello.server == server_ && hello.hash_seed == hash_seed_) return {};
+  if (hello.server == server_ && hello.hash_seed == reader_.hash_seed()) return {};
   return fail(Status::kPeerLost, "Client::connect", 0,
               "the server was replaced by another one meanwhile: connect again");
 }
@@ -204,14 +226,15 @@ void PollingClient::say_goodbye() noexcept {
 }
 
 std::span<std::byte> PollingClient::allocate(std::size_t bytes) noexcept {
-  if (bytes == 0 || bytes > kStagingBytes + options_.buffer_bytes - allocated_) return {};
+  const std::size_t all = own_bytes(options_) + options_.buffer_bytes;
+  if (bytes == 0 || bytes > all - allocated_) return {};
   const std::span<std::byte> out(region_.data() + allocated_, bytes);
-  allocated_ = std::min(kStagingBytes + options_.buffer_bytes, (allocated_ + bytes + 63) & ~std::size_t{63});
+  allocated_ = std::min(all, (allocated_ + bytes + 63) & ~std::size_t{63});
   return out;
 }
 
 bool PollingClient::is_registered(std::span<const std::byte> bytes) const noexcept {
-  return bytes.data() >= region_.data() + kStagingBytes && region_.arena().contains(bytes.data(), bytes.size());
+  return bytes.data() >= region_.data() + own_bytes(options_) && region_.arena().contains(bytes.data(), bytes.size());
 }
 
 message::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const noexcept {
@@ -257,13 +280,13 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   Operation& operation = operations_[slot];
   operation.op = ask.op;
   operation.is_pipelined = operation.is_abandoned = operation.is_staged = operation.has_reply = false;
-  operation.worker =
-      static_cast<std::uint16_t>(ask.op == wire::Op::kStatistics ? 0
-                                                                 : worker_of(hash_of(ask.key, hash_seed_),
-                                                                             static_cast<unsigned>(channels_.size())));
+  operation.result = ask.result;
+  operation.hash = ask.op == wire::Op::kStatistics ? 0 : reader_.hash(ask.key);
+  operation.worker = static_cast<std::uint16_t>(worker_of(operation.hash, static_cast<unsigned>(channels_.size())));
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
   operation.pieces = 0;
   operation.mismatches = 0;
+  operation.way = Operation::Way::kMessage;
   operation.posted = operation.copied = 0;
   operation.burst = kChunks;
   operation.outcome = {};
@@ -271,6 +294,7 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (ask.op == wire::Op::kGet) {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
+    if (may_read() && start_lookup(slot)) return Status::kOk;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -287,6 +311,8 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   }
   if (status != Status::kOk) [[unlikely]]
     free_slot(slot);
+  else if (ask.op == wire::Op::kGet)
+    ++lookups_.by_message;
   return status;
 }
 
@@ -314,6 +340,9 @@ Outcome PollingClient::cas(Key key, std::uint64_t expected, std::span<const std:
   return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
 }
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
+  Outcome outcome;
+  if (reads_now_ && check({.key = key}) == Status::kOk && reader_.get(key, out, deadline, outcome)) [[likely]]
+    return outcome;
   return run({.op = wire::Op::kGet, .key = key, .out = out}, deadline);
 }
 Outcome PollingClient::erase(Key key, Deadline deadline) noexcept {
@@ -378,19 +407,28 @@ Outcome PollingClient::take_outcome(std::uint32_t slot) noexcept {
 
 // The deadline passed. What may still touch the caller's memory ends before this returns.
 Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
-  const bool uses_memory = operation.stage == Stage::kSending
-                               ? operation.pieces != 0 || operation.posted != operation.copied
-                               : operation.stage == Stage::kReading && !operation.is_staged;
-  if (!uses_memory) {
-    operation.is_abandoned = true;
-    operation.out = {};
+  if (!uses_memory(operations_[slot])) {
+    abandon(operations_[slot]);
     return {Status::kTimedOut};
   }
-  die(Status::kTimedOut, "a large value was not transferred before its deadline; connect again, with a longer timeout");
+  die_late();
   drain();
   (void)take_outcome(slot);
   return {Status::kTimedOut};
+}
+
+bool PollingClient::uses_memory(const Operation& operation) noexcept {
+  return operation.stage == Stage::kSending ? operation.pieces != 0 || operation.posted != operation.copied
+                                            : operation.stage == Stage::kReading && !operation.is_staged;
+}
+
+void PollingClient::abandon(Operation& operation) noexcept {
+  operation.is_abandoned = true;
+  operation.out = {};
+}
+
+void PollingClient::die_late() noexcept {
+  die(Status::kTimedOut, "a large value was not transferred before its deadline; connect again, with a longer timeout");
 }
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
@@ -416,6 +454,22 @@ Status PollingClient::start_pipelined(const Ask& ask, std::uint64_t cookie) noex
     return checked;
   if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) return Status::kBadArgument;
   std::uint32_t slot = kNoSlot;
+  if (ask.op == wire::Op::kGet && reads_now_) {
+    if (free_.empty()) return Status::kAgain;
+    Outcome outcome;
+    // No clock ends it: nothing is waited for.
+    if (reader_.get(ask.key, ask.out, Deadline::never(), outcome)) {
+      slot = take_slot();
+      Operation& operation = operations_[slot];
+      operation.is_pipelined = true;
+      operation.is_abandoned = false;
+      operation.result = nullptr;
+      operation.cookie = cookie;
+      ++pipelined_;
+      finish(slot, outcome);
+      return Status::kOk;
+    }
+  }
   const Status status = start(ask, slot);
   if (status != Status::kOk) return status;
   Operation& operation = operations_[slot];
@@ -498,6 +552,7 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
   Operation& operation = operations_[slot];
   if (operation.stage == Stage::kSending && !operation.has_reply && reply.head.kind == wire::ReplyKind::kPlain) {
     operation.has_reply = true;
+    note_location(operation, reply.head);
     operation.outcome = {reply.head.status, reply.head.version, 0};
     return settle(slot);
   }
@@ -506,6 +561,7 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
   if (operation.is_abandoned) [[unlikely]]
     return free_slot(slot);
   const bool is_failure = reply.head.status != Status::kOk;
+  note_location(operation, reply.head);
   if (reply.head.kind == wire::ReplyKind::kPlain && (is_failure || is_change(operation.op)))
     return finish(slot, {reply.head.status, reply.head.version, 0});
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kValue) return take_value(slot, reply);
@@ -516,6 +572,13 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
     return finish(slot, {});
   }
   die(Status::kProtocol, "the server's reply does not fit the request");
+}
+
+// Also that a key is not there, or not where it was.
+void PollingClient::note_location(const Operation& operation, const wire::ReplyHead& head) noexcept {
+  if (operation.op == wire::Op::kStatistics || !may_read()) return;
+  const bool is_known = head.status == Status::kOk || head.status == Status::kNotFound;
+  if (is_known) reader_.locations().note(operation.hash, head.entry);
 }
 
 void PollingClient::take_value(std::uint32_t slot, const wire::Reply& reply) noexcept {
@@ -545,6 +608,11 @@ void PollingClient::take_location(std::uint32_t slot, const wire::Reply& reply) 
 void PollingClient::finish(std::uint32_t slot, const Outcome& outcome) noexcept {
   Operation& operation = operations_[slot];
   if (operation.is_abandoned) return free_slot(slot);
+  if (operation.result != nullptr) {
+    *std::exchange(operation.result, nullptr) = outcome;
+    --batched_;
+    return free_slot(slot);
+  }
   operation.outcome = outcome;
   operation.stage = Stage::kDone;
   if (!operation.is_pipelined) return;
@@ -649,7 +717,8 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
 void PollingClient::on_piece_read(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
   if (!operation.is_abandoned && !operation.is_late) {
-    operation.is_late = ticks_now() - operation.sent_ticks > read_ticks_;
+    // Of an item that was READ itself, another READ tells: start_check.
+    operation.is_late = operation.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > read_ticks_;
     if (!operation.is_late) take_piece(operation);
   }
   const bool is_over = operation.is_abandoned || operation.is_late || operation.copied == operation.outcome.length;
@@ -670,6 +739,8 @@ void PollingClient::end_read(std::uint32_t slot) noexcept {
   if (was_staged) pop_staged();
   if (operation.is_abandoned) {
     free_slot(slot);
+  } else if (operation.way != Operation::Way::kMessage) {
+    has_its_checksum(operation) ? start_check(slot) : on_overtaken(slot);
   } else if (!operation.is_late && has_its_checksum(operation)) {
     finish(slot, operation.outcome);
   } else if (!operation.is_late && ++operation.mismatches == kMostMismatches) {
@@ -706,6 +777,7 @@ void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status s
     case Piece::kBody:
     case Piece::kBodyChunk: return settle(slot);
     case Piece::kRead: return on_piece_read(slot);
+    case Piece::kLookup: return on_lookup_read(slot);
   }
 }
 
@@ -743,6 +815,20 @@ void PollingClient::drain() noexcept {
     const Stage stage = operations_[slot].stage;
     if (stage != Stage::kFree && stage != Stage::kDone) finish(slot, {error_.status()});
   }
+}
+
+LookupCounters PollingClient::lookups() const noexcept {
+  return {lookups_.by_location, lookups_.by_index, lookups_.by_message,
+          lookups_.stale,       lookups_.retries,  lookups_.overtaken};
+}
+
+const char* to_string(Lookup lookup) noexcept {
+  switch (lookup) {
+    case Lookup::kAuto: return "auto";
+    case Lookup::kMessage: return "message";
+    case Lookup::kOneSided: return "one-sided";
+  }
+  return "no lookup";
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {

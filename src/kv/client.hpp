@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "kv/reader.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
 #include "message/message.hpp"
@@ -24,11 +25,11 @@ struct Ask {
   Key key;
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
+  Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
 };
 
-/// Values that go through staging memory do so in chunks of this size, values READ in place in pieces of that.
+/// Values that go through staging memory do so in chunks of this size.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
-inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 /// One operation from start to completion. Its slot is used again only when nothing of it can arrive any more: after a
 /// time-out it stays taken until the reply is here.
@@ -37,10 +38,15 @@ struct Operation {
     kFree,
     kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
     kAwaiting,  ///< The request is out.
+    kLooking,   ///< Get: READs of the two buckets of the index are in flight.
+    kFetching,  ///< Get: the READ of an item is in flight.
+    kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
     kQueued,    ///< Get: the location is known; its bytes wait for a place in the staging memory.
     kReading,   ///< Get: READs are in flight.
     kDone,      ///< The outcome is set, and nobody has taken it yet.
   };
+  /// How a get comes by its item.
+  enum class Way : std::uint8_t { kMessage, kLocation, kIndex };
   Stage stage = Stage::kFree;
   wire::Op op = wire::Op::kGet;
   bool is_pipelined = false;
@@ -52,6 +58,11 @@ struct Operation {
   std::uint16_t key_length = 0;
   std::uint16_t generation = 0;
   std::uint16_t worker = 0;
+  std::uint8_t lookups = 0;    ///< Get: through the index, begun.
+  std::uint8_t candidate = 0;  ///< Get: of the entries of both buckets, the first that was not looked at.
+  std::uint64_t hash = 0;      ///< Of the key.
+  std::uint64_t entry = 0;     ///< Get: of the item that is READ.
+  Outcome* result = nullptr;   ///< Of a batch that waits for it.
   std::uint64_t cookie = 0;
   std::uint64_t sent_ticks = 0;  ///< Before the request went out.
   std::uint64_t started_ticks = 0;
@@ -60,6 +71,7 @@ struct Operation {
   std::uint64_t address = 0;
   std::uint64_t checksum = 0;
   std::uint32_t rkey = 0;
+  Way way = Way::kMessage;
   std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
   std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
   std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
@@ -69,7 +81,14 @@ struct Operation {
 
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_staged ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 128 + kMaxKeyBytes, "what every operation touches is two cache lines");
+static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
+
+/// What a channel's completion is for: kind, staging chunk, operation.
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
+
+[[nodiscard]] constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
+  return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
+}
 
 class PollingClient final : public Client, private message::Handler {
  public:
@@ -84,6 +103,8 @@ class PollingClient final : public Client, private message::Handler {
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
   Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override;
   Outcome erase(Key key, Deadline deadline) noexcept override;
+  void get(std::span<GetRequest> requests, Deadline deadline) noexcept override;
+  void put(std::span<PutRequest> requests, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
@@ -93,6 +114,7 @@ class PollingClient final : public Client, private message::Handler {
   Result<ServerStatistics> server_statistics(Deadline deadline) noexcept override;
   std::size_t max_value_bytes() const noexcept override { return max_value_bytes_; }
   verbena::Counters counters() const noexcept override { return loop_->counters(); }
+  LookupCounters lookups() const noexcept override;
   Error connection_error() const noexcept override { return error_; }
   const char* description() const noexcept override { return description_.data(); }
 
@@ -109,6 +131,7 @@ class PollingClient final : public Client, private message::Handler {
   void on_failure(message::Channel& channel, Status reason) noexcept override;
 
   // Setup.
+  [[nodiscard]] Result<void> check_lookup() const;
   [[nodiscard]] std::unexpected<Error> tried(const Error& error) const noexcept;
   [[nodiscard]] Result<wire::ServerHello> connect_to(unsigned worker, Deadline deadline);
   [[nodiscard]] Result<void> check_server(const wire::ServerHello& hello, unsigned worker);
@@ -133,12 +156,42 @@ class PollingClient final : public Client, private message::Handler {
   [[nodiscard]] Status wait_for(std::uint32_t slot, Deadline deadline) noexcept;
   [[nodiscard]] Outcome take_outcome(std::uint32_t slot) noexcept;
   [[nodiscard]] Outcome give_up(std::uint32_t slot) noexcept;
+  [[nodiscard]] static bool uses_memory(const Operation& operation) noexcept;
+  static void abandon(Operation& operation) noexcept;
+  void die_late() noexcept;
   void finish(std::uint32_t slot, const Outcome& outcome) noexcept;
   void settle(std::uint32_t slot) noexcept;
   void on_reply(std::uint32_t slot, const wire::Reply& reply) noexcept;
   void take_value(std::uint32_t slot, const wire::Reply& reply) noexcept;
   void take_location(std::uint32_t slot, const wire::Reply& reply) noexcept;
   void ask_again(std::uint32_t slot) noexcept;
+  void note_location(const Operation& operation, const wire::ReplyHead& head) noexcept;
+
+  // Batches: client_batch.cpp.
+  template <class Request>
+  void run_batch(std::span<Request> requests, Deadline deadline) noexcept;
+  template <class Request>
+  [[nodiscard]] bool start_some(std::span<Request> requests, std::size_t& next, Deadline deadline) noexcept;
+  [[nodiscard]] bool start_one(GetRequest& request, Deadline deadline) noexcept;
+  [[nodiscard]] bool start_one(PutRequest& request, Deadline deadline) noexcept;
+  [[nodiscard]] bool start_in_batch(const Ask& ask) noexcept;
+  void give_up_batch() noexcept;
+
+  // Gets by READs: client_reads.cpp.
+  [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage; }
+  [[nodiscard]] bool start_lookup(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool start_buckets(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool start_item(std::uint32_t slot, std::uint64_t entry, Operation::Way way) noexcept;
+  void start_check(std::uint32_t slot) noexcept;
+  void on_lookup_read(std::uint32_t slot) noexcept;
+  void try_candidates(std::uint32_t slot) noexcept;
+  void take_item(std::uint32_t slot) noexcept;
+  void take_check(std::uint32_t slot) noexcept;
+  void take_whole(std::uint32_t slot, const ItemView& item) noexcept;
+  void end_lookup(std::uint32_t slot, const Outcome& outcome) noexcept;
+  void on_other_key(std::uint32_t slot) noexcept;
+  void on_overtaken(std::uint32_t slot) noexcept;
+  void ask_by_message(std::uint32_t slot) noexcept;
 
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
@@ -169,7 +222,6 @@ class PollingClient final : public Client, private message::Handler {
   std::vector<std::unique_ptr<message::Channel>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;
   std::uint64_t server_ = 0;
-  std::uint64_t hash_seed_ = 0;
   std::size_t max_value_bytes_ = 0;
   std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
 
@@ -179,6 +231,7 @@ class PollingClient final : public Client, private message::Handler {
   std::size_t done_first_ = 0;
   std::size_t done_count_ = 0;
   std::size_t pipelined_ = 0;
+  std::size_t batched_ = 0;            ///< Operations of the batch at hand that are in flight.
   std::vector<std::uint32_t> staged_;  ///< A ring of gets that read through the staging memory, in order.
   std::size_t staged_first_ = 0;
   std::size_t staged_count_ = 0;
@@ -187,6 +240,16 @@ class PollingClient final : public Client, private message::Handler {
   // Staging: kChunks pieces for values on their way out, as many for values on their way in.
   static constexpr unsigned kChunks = 4;
   static constexpr std::size_t kStagingBytes = 2 * kChunks * kChunkBytes;
+  // Behind it a place for each operation: of buckets, then of an item. What comes late comes there, and its slot is
+  // taken until it is here.
+  static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
+  [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
+    return kStagingBytes + (options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : 0);
+  }
+  [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept {
+    return region_.data() + kStagingBytes + slot * kPlaceBytes;
+  }
+  [[nodiscard]] std::byte* item_at(std::uint32_t slot) const noexcept { return buckets_at(slot) + 2 * sizeof(Bucket); }
   [[nodiscard]] std::byte* out_chunk(unsigned chunk) const noexcept { return region_.data() + chunk * kChunkBytes; }
   /// Where the piece of a value that begins at `offset` comes in.
   [[nodiscard]] std::byte* in_chunk(std::uint64_t offset) const noexcept {
@@ -194,6 +257,10 @@ class PollingClient final : public Client, private message::Handler {
   }
   std::uint32_t out_busy_ = 0;  ///< A bit for each chunk that the channel reads.
   std::uint32_t ahead_ = 0;     ///< READs in flight beyond the first of each get into registered memory.
+
+  Lookups lookups_;
+  Reader reader_{lookups_};
+  bool reads_now_ = false;  ///< The NIC may carry READs out in this thread.
 
   std::size_t allocated_ = 0;
   wire::StatisticsWords statistics_{};

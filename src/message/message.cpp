@@ -160,6 +160,7 @@ class QpChannel final : public Channel, private engine::Connection {
   Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept override;
   Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept override;
   Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept override;
+  Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept override;
   Result<void> import_window(const nic::Window& window, Deadline deadline) override;
   bool is_usable(const nic::Window& window) noexcept override {
     return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
@@ -809,6 +810,23 @@ Status QpChannel::change_now(const Change& change, RemoteSpan word, std::uint64_
       !now->atomic(qp(), change.opcode, change.compare_add, change.swap, word.address, word.rkey, old))
     return Status::kAgain;
   went_directly(sizeof old);
+  return Status::kOk;
+}
+
+Status QpChannel::read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept {
+  if (max_reads_ == 0) [[unlikely]]
+    return Status::kUnsupported;
+  std::uint64_t bytes = 0;
+  for (const nic::PlainRead& read : reads) {
+    const RemoteSpan from{.address = read.from, .length = read.bytes, .rkey = rkey};
+    if (const Status checked = check_piece(from, IBV_ACCESS_REMOTE_READ); checked != Status::kOk) [[unlikely]]
+      return checked;
+    bytes += read.bytes;
+  }
+  const nic::Direct* const now = direct();
+  if (now == nullptr || !now->read_list(qp(), reads.data(), reads.size(), rkey)) [[unlikely]]
+    return Status::kAgain;
+  went_directly(bytes, reads.size());
   return Status::kOk;
 }
 

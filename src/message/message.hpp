@@ -152,6 +152,8 @@ class Channel {
   [[nodiscard]] virtual Status read_now(std::span<std::byte> to, RemoteSpan from) noexcept = 0;
   [[nodiscard]] virtual Status write_now(std::span<const std::byte> from, RemoteSpan to) noexcept = 0;
   [[nodiscard]] virtual Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept = 0;
+  /// The same for a list of READs out of one window, 1 to nic::Direct::kMaxList: all of them, or nothing has happened.
+  [[nodiscard]] virtual Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept = 0;
   /// Makes a window of the peer usable with what starts READs, WRITEs and atomics. At most 64. \thread setup, or owner
   [[nodiscard]] virtual Result<void> import_window(const nic::Window& window, Deadline deadline) = 0;
   /// Whether a window is imported already.

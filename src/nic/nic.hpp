@@ -98,6 +98,13 @@ struct Grant {
   ibv_gid gid{};
 };
 
+/// One READ of a list into memory that need not be registered.
+struct PlainRead {
+  std::byte* to = nullptr;
+  std::uint32_t bytes = 0;
+  std::uint64_t from = 0;
+};
+
 /// One-sided operations that a NIC made of software carries out in the calling thread, past its queues: what posting
 /// and polling would come to when nothing is ahead of them. True: it is done. False: it is something else, or wrong,
 /// and nothing has happened; post it, and the completion will tell. What was posted before is executed, but perhaps not
@@ -113,6 +120,9 @@ struct Direct {
   /// `opcode` is IBV_WR_ATOMIC_FETCH_AND_ADD (of `operand`) or IBV_WR_ATOMIC_CMP_AND_SWP (`operand` to `swap`).
   bool (*atomic)(ibv_qp* qp, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap, std::uint64_t remote,
                  std::uint32_t rkey, std::uint64_t& old) noexcept = nullptr;
+  /// `count` READs out of one region, of which the cache misses overlap; 1 to kMaxList. All of them, or nothing.
+  static constexpr std::size_t kMaxList = 32;
+  bool (*read_list)(ibv_qp* qp, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept = nullptr;
 };
 
 class Nic {

@@ -40,6 +40,8 @@ class FakeClient final : public kv::Client {
   }
   kv::Outcome cas(kv::Key, std::uint64_t, std::span<const std::byte>, Deadline) noexcept override { return {}; }
   kv::Outcome erase(kv::Key, Deadline) noexcept override { return {}; }
+  void get(std::span<kv::GetRequest>, Deadline) noexcept override {}
+  void put(std::span<kv::PutRequest>, Deadline) noexcept override {}
 
   Status start_put(kv::Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     if (pending_.size() >= depth) return Status::kAgain;
@@ -63,6 +65,7 @@ class FakeClient final : public kv::Client {
     return memory_;
   }
   verbena::Counters counters() const noexcept override { return {}; }
+  kv::LookupCounters lookups() const noexcept override { return {}; }
   Result<kv::ServerStatistics> server_statistics(Deadline) noexcept override { return kv::ServerStatistics{}; }
   std::size_t max_value_bytes() const noexcept override { return 1 << 20; }
   Error connection_error() const noexcept override {

@@ -373,6 +373,7 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
       if (from == nullptr) [[unlikely]] {
         refused = true;
       } else {
+        const ReadByNic access(true);
         for (int i = 0; i < wr.num_sge; ++i) {
           const ibv_sge& sge = wr.sg_list[i];
           if (sge.length == 0) continue;
@@ -559,6 +560,7 @@ Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
     std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length,
                                             is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
     refused = there == nullptr;
+    const ReadByNic access(is_read);
     for (std::uint32_t n = 1 + chaos.dice.below(1 + chaos.pieces.count() / 4); n > 0 && !refused; --n) {
       if (chaos.pieces.done()) break;
       const Pieces::Piece piece = chaos.pieces.take();
@@ -999,6 +1001,7 @@ struct Move {
                                           move.is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
   if (there == nullptr) [[unlikely]]
     return false;
+  const ReadByNic access(move.is_read);
   copy_whole(move.is_read ? move.here : there, move.is_read ? there : move.here, move.bytes);
   return true;
 }
@@ -1074,6 +1077,38 @@ bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint
   return move_now(qp, *peer, {local, bytes, kIsRead, remote, rkey});
 }
 
+constexpr std::size_t kLineBytes = 64;
+
+/// Whole lines are most of what lists read: these copies need no call.
+inline void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  constexpr std::size_t kMostLines = 8;
+  if (bytes % kLineBytes != 0 || bytes > kMostLines * kLineBytes) return copy_whole(to, from, bytes);
+  for (std::size_t at = 0; at < bytes; at += kLineBytes) std::memcpy(to + at, from + at, kLineBytes);
+}
+
+bool read_list_directly(ibv_qp* base, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  VERBENA_DCHECK(count <= Direct::kMaxList);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr || qp.qp_type == IBV_QPT_UC) [[unlikely]]
+    return false;
+  // More lines of one READ than this the processor's own prefetcher finds.
+  constexpr std::size_t kFetched = 4 * kLineBytes;
+  std::array<const std::byte*, Direct::kMaxList> there;
+  const AccessGuard guard(qp);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bytes = reads[i].bytes;
+    there[i] = remote_address(*peer, reads[i].from, rkey, bytes, IBV_ACCESS_REMOTE_READ);
+    if (there[i] == nullptr || bytes - 1 >= kMaxMessage) [[unlikely]]
+      return false;
+    for (std::size_t at = 0; at < std::min<std::size_t>(bytes, kFetched); at += kLineBytes)
+      __builtin_prefetch(there[i] + at);
+  }
+  const ReadByNic access(true);
+  for (std::size_t i = 0; i < count; ++i) copy_lines(reads[i].to, there[i], reads[i].bytes);
+  return true;
+}
+
 bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap,
                      std::uint64_t remote, std::uint32_t rkey, std::uint64_t& old) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
@@ -1092,7 +1127,8 @@ const Direct& direct_operations() noexcept {
                                   .write = move_directly<false, Keys::kChecked>,
                                   .read_plain = move_directly<true, Keys::kNone>,
                                   .write_plain = move_directly<false, Keys::kNone>,
-                                  .atomic = change_directly};
+                                  .atomic = change_directly,
+                                  .read_list = read_list_directly};
   return kDirect;
 }
 

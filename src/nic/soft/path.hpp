@@ -17,7 +17,42 @@
 #include <new>
 #include <optional>
 
+#if defined(__SANITIZE_THREAD__)
+#define VERBENA_TSAN_READS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define VERBENA_TSAN_READS 1
+#endif
+#endif
+#ifdef VERBENA_TSAN_READS
+// Of TSan's run-time library.
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+#endif
+
 namespace verbena::nic::soft {
+
+/// Time in which a READ is carried out. It is a NIC's access, not a thread's: what its owner writes meanwhile makes the
+/// READ torn, which protocols above find out (checksums, state words), and no race of the program that TSan should
+/// report.
+class ReadByNic {
+ public:
+#ifdef VERBENA_TSAN_READS
+  explicit ReadByNic(bool is_read) noexcept : is_read_(is_read) {
+    if (is_read_) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  }
+  ~ReadByNic() {
+    if (is_read_) AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+  ReadByNic(const ReadByNic&) = delete;
+  ReadByNic& operator=(const ReadByNic&) = delete;
+
+ private:
+  const bool is_read_;
+#else
+  explicit ReadByNic(bool /*is_read*/) noexcept {}
+#endif
+};
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;

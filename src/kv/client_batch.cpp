@@ -1,0 +1,103 @@
+// Batches: many gets or puts of one call, as many in flight as the client has operations.
+#include "kv/client.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::kv {
+
+// What is not settled has kAgain as its outcome meanwhile.
+
+void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexcept {
+  bool is_over = true;
+  for (std::size_t from = 0; from < requests.size(); from += Reader::kMostAtOnce) {
+    const std::span some = requests.subspan(from, std::min(Reader::kMostAtOnce, requests.size() - from));
+    std::uint32_t left = ~std::uint32_t{0};
+    if (reads_now_ && error_.status() == Status::kOk) left = reader_.get_some(some, deadline);
+    if (left == 0) [[likely]]
+      continue;
+    is_over = false;
+    for (std::size_t i = 0; i < some.size(); ++i)
+      if ((left >> i & 1) != 0) some[i].outcome = {Status::kAgain};
+  }
+  if (!is_over) run_batch(requests, deadline);
+}
+
+void PollingClient::put(std::span<PutRequest> requests, Deadline deadline) noexcept {
+  for (PutRequest& request : requests) request.outcome = {Status::kAgain};
+  run_batch(requests, deadline);
+  // These found memory that rests, which the blocking call waits for.
+  for (PutRequest& request : requests)
+    if (request.outcome.status == Status::kAgain) request.outcome = put(request.key, request.value, deadline);
+}
+
+// False: there is no place for it now. Else its outcome is set, or will be.
+bool PollingClient::start_one(GetRequest& request, Deadline) noexcept {
+  return start_in_batch({.op = wire::Op::kGet, .key = request.key, .out = request.out, .result = &request.outcome});
+}
+
+bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {
+  if (request.value.size() < kEagerBytes || is_registered(request.value))
+    return start_in_batch(
+        {.op = wire::Op::kPut, .key = request.key, .value = request.value, .result = &request.outcome});
+  // It goes through the staging memory, which takes a call of its own; the others go on meanwhile.
+  request.outcome = put(request.key, request.value, deadline);
+  return true;
+}
+
+bool PollingClient::start_in_batch(const Ask& ask) noexcept {
+  std::uint32_t slot = kNoSlot;
+  Status status = check(ask);
+  if (status == Status::kOk) status = start(ask, slot);
+  if (status == Status::kAgain) return false;
+  if (status == Status::kOk) {
+    ++batched_;
+  } else {
+    *ask.result = {status};
+  }
+  return true;
+}
+
+// False: there are more.
+template <class Request>
+bool PollingClient::start_some(std::span<Request> requests, std::size_t& next, Deadline deadline) noexcept {
+  for (auto& channel : channels_) channel->hold();
+  while (next < requests.size() &&
+         (requests[next].outcome.status != Status::kAgain || start_one(requests[next], deadline)))
+    ++next;
+  for (auto& channel : channels_) channel->release();
+  return next == requests.size();
+}
+
+template <class Request>
+void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) noexcept {
+  std::size_t next = 0;
+  while (!start_some(requests, next, deadline) || batched_ != 0) {
+    // Slots that only the caller's own `poll` sets free are not waited for.
+    if (batched_ == 0 && pipelined_ == operations_.size()) return;
+    const bool is_late = loop_->wait(deadline) == 0 && deadline.passed();
+    if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
+      drain();
+    if (!is_late || error_.status() != Status::kOk) continue;
+    give_up_batch();
+    for (; next < requests.size(); ++next)
+      if (requests[next].outcome.status == Status::kAgain) requests[next].outcome = {Status::kTimedOut};
+  }
+}
+
+// The deadline passed: as of one call.
+void PollingClient::give_up_batch() noexcept {
+  const auto is_ours = [](const Operation& operation) { return operation.result != nullptr; };
+  if (std::ranges::any_of(operations_, [&](const Operation& one) { return is_ours(one) && uses_memory(one); })) {
+    die_late();
+    drain();
+  }
+  for (Operation& operation : operations_)
+    if (is_ours(operation)) {
+      *std::exchange(operation.result, nullptr) = {Status::kTimedOut};
+      abandon(operation);
+    }
+  batched_ = 0;
+}
+
+}  // namespace verbena::kv

@@ -1,0 +1,247 @@
+#include "kv/reader.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::kv {
+
+// --- known locations
+
+void Locations::note(std::uint64_t hash, std::uint64_t entry) noexcept {
+  if (sets_.empty()) return;
+  Set& set = sets_[at(hash)];
+  std::size_t way = 0;
+  while (way < kWays && set.hashes[way] != hash) ++way;
+  if (way < kWays) {
+    set.entries[way] = entry;
+  } else if (entry != 0) {
+    std::shift_right(set.hashes.begin(), set.hashes.end(), 1);
+    std::shift_right(set.entries.begin(), set.entries.end(), 1);
+    set.hashes[0] = hash;
+    set.entries[0] = entry;
+  }
+}
+
+// --- one key
+
+bool Reader::get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept {
+  const Call call{.key = key, .hash = hash(key), .out = out, .deadline = deadline, .outcome = outcome};
+  const Part& part = parts_[worker(call.hash)];
+  if (const std::uint64_t entry = locations_.find(call.hash); entry != 0) {
+    const Read read = read_item(part, entry, call);
+    if (read == Read::kDone) [[likely]] {
+      ++counts_.by_location;
+      return true;
+    }
+    if (read == Read::kNoWay) return false;
+    drop(call.hash);
+  }
+  return look_up(part, call);
+}
+
+void Reader::drop(std::uint64_t hash) noexcept {
+  locations_.forget(hash);
+  ++counts_.stale;
+}
+
+bool Reader::look_up(const Part& part, const Call& call) noexcept {
+  for (unsigned lookup = 1;; ++lookup) {
+    const Read read = look_up_once(part, call);
+    if (read == Read::kDone) {
+      ++counts_.by_index;
+      return true;
+    }
+    if (read != Read::kOvertaken) return false;
+    if (lookup == kMostLookups) break;
+    ++counts_.retries;
+  }
+  ++counts_.overtaken;
+  return false;
+}
+
+Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
+  const std::uint32_t tag = tag_of(call.hash);
+  std::uint64_t number = first_bucket(call.hash, part.buckets);
+  for (int i = 0; i < 2; ++i, number = other_bucket(number, tag, part.buckets)) {
+    Bucket bucket;
+    const std::span bytes = std::as_writable_bytes(std::span(bucket));
+    if (part.channel->read_now(bytes, part.bucket(number)) != Status::kOk) return Read::kNoWay;
+    for (unsigned at = next_match(bucket, tag, 0); at < kBucketEntries; at = next_match(bucket, tag, at + 1)) {
+      const Read read = read_item(part, bucket[at], call);
+      if (read == Read::kDone) locations_.note(call.hash, bucket[at]);
+      if (read != Read::kOtherKey) return read;
+    }
+  }
+  return Read::kOtherKey;
+}
+
+Reader::Read Reader::read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept {
+  const message::RemoteSpan item = part.item(entry);
+  if (item.length == 0) [[unlikely]]
+    return Read::kOtherKey;
+  const std::span bytes(scratch_.data(), static_cast<std::size_t>(item.length));
+  if (part.channel->read_now(bytes, item) != Status::kOk) [[unlikely]]
+    return Read::kNoWay;
+  return take(part, item.address, bytes, call);
+}
+
+Reader::Read Reader::take(const Part& part, std::uint64_t address, std::span<const std::byte> item,
+                          const Call& call) noexcept {
+  ItemView view;
+  switch (judge(item, call.key, part.length, view)) {
+    case Verdict::kWhole: break;
+    case Verdict::kOtherKey: return Read::kOtherKey;
+    case Verdict::kNotLive:
+    case Verdict::kTorn: return Read::kOvertaken;
+  }
+  if ((view.flags & kCell) != 0) return Read::kNoWay;  // The server says what is wrong with that.
+  const auto length = static_cast<std::size_t>(view.value_length);
+  call.outcome = {Status::kOk, view.version, length};
+  if (length > call.out.size()) {
+    call.outcome.status = Status::kBufferTooSmall;
+    return Read::kDone;
+  }
+  if (length >= kEagerBytes) return read_value(part, address, view, call);
+  if (length != 0) std::memcpy(call.out.data(), view.value.data(), length);
+  return Read::kDone;
+}
+
+// The item was live before the value was READ, and is after: so its blocks were its own meanwhile.
+Reader::Read Reader::read_value(const Part& part, std::uint64_t address, const ItemView& item,
+                                const Call& call) noexcept {
+  const std::span<std::byte> value = call.out.first(static_cast<std::size_t>(item.value_length));
+  for (std::size_t done = 0; done < value.size();) {
+    if (done != 0 && call.deadline.passed()) {
+      call.outcome = {Status::kTimedOut};
+      return Read::kDone;
+    }
+    const std::span<std::byte> piece = value.subspan(done, std::min(kPieceBytes, value.size() - done));
+    const message::RemoteSpan from{.address = part.address + item.place.offset + done, .rkey = part.rkey};
+    if (part.channel->read_now(piece, from) != Status::kOk) return Read::kNoWay;
+    done += piece.size();
+  }
+  std::uint64_t state = 0;
+  const std::span bytes = std::as_writable_bytes(std::span(&state, 1));
+  if (part.channel->read_now(bytes, {.address = address, .rkey = part.rkey}) != Status::kOk) return Read::kNoWay;
+  const bool is_intact = (item.flags & kHasValueChecksum) == 0 || checksum_of_value(value) == item.place.checksum;
+  return is_live(state, item.version) && is_intact ? Read::kDone : Read::kOvertaken;
+}
+
+// --- some keys
+
+std::uint32_t Reader::get_some(std::span<GetRequest> requests, Deadline deadline) noexcept {
+  std::array<Sought, kMostAtOnce> sought;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    GetRequest& request = requests[i];
+    if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
+      request.outcome = {Status::kBadKey};
+      continue;
+    }
+    const std::uint64_t h = hash(request.key);
+    locations_.prefetch(h);
+    sought[count++] = {.hash = h, .request = &request, .bit = std::uint32_t{1} << i, .worker = worker(h)};
+  }
+  const std::span all = std::span(sought).first(count);
+  if (parts_.size() > 1)  // Of few elements, and stable: what comes first is asked for first.
+    std::ranges::sort(all, [](const Sought& a, const Sought& b) {
+      return a.worker != b.worker ? a.worker < b.worker : a.bit < b.bit;
+    });
+  std::uint32_t left = 0;
+  for (std::size_t from = 0; from < all.size();) {
+    std::size_t to = from + 1;
+    while (to < all.size() && all[to].worker == all[from].worker) ++to;
+    left |= get_of_part(parts_[all[from].worker], all.subspan(from, to - from), deadline);
+    from = to;
+  }
+  return left;
+}
+
+std::uint32_t Reader::get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline) noexcept {
+  for (Sought& one : sought) {
+    one.entry = locations_.find(one.hash);
+    one.is_known = one.entry != 0;
+  }
+  // Most keys are in their first bucket. Whatever fails here leaves entries unset.
+  if (read_buckets(part, sought, Which::kFirst)) (void)read_buckets(part, sought, Which::kSecond);
+  std::uint32_t left = 0;
+  const std::uint32_t again = take_items(part, sought, deadline, left);
+  for (const Sought& one : sought) {
+    if ((again & one.bit) == 0) continue;
+    if (one.is_known) drop(one.hash);
+    if (!look_up(part, one.call(deadline))) left |= one.bit;
+  }
+  return left;
+}
+
+bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept {
+  std::array<nic::PlainRead, kMostAtOnce> reads;
+  std::array<Sought*, kMostAtOnce> of;
+  std::size_t count = 0;
+  for (Sought& one : sought) {
+    if (one.entry != 0) continue;
+    std::uint64_t number = first_bucket(one.hash, part.buckets);
+    if (which == Which::kSecond) number = other_bucket(number, tag_of(one.hash), part.buckets);
+    reads[count] = {
+        .to = scratch_.data() + count * sizeof(Bucket), .bytes = sizeof(Bucket), .from = part.bucket(number).address};
+    of[count++] = &one;
+  }
+  if (count == 0) return true;
+  if (part.channel->read_list_now(std::span(reads).first(count), part.rkey) != Status::kOk) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    Bucket bucket;
+    std::memcpy(&bucket, reads[i].to, sizeof bucket);
+    const unsigned at = next_match(bucket, tag_of(of[i]->hash), 0);
+    if (at < kBucketEntries) of[i]->entry = bucket[at];
+  }
+  return true;
+}
+
+// READs the items of those that have an entry, as many at a time as the scratch memory holds. Returns those that are to
+// be looked up again; `left` gets those that are not.
+std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
+                                 std::uint32_t& left) noexcept {
+  std::uint32_t again = 0;
+  for (std::size_t next = 0; next < sought.size();) {
+    std::array<nic::PlainRead, kMostAtOnce> reads;
+    std::array<const Sought*, kMostAtOnce> of;
+    std::size_t count = 0, used = 0;
+    for (; next < sought.size(); ++next) {
+      const Sought& one = sought[next];
+      const message::RemoteSpan item = part.item(one.entry);
+      if (item.length == 0) {  // There is none: also what an entry of 0 says.
+        left |= one.bit;
+        continue;
+      }
+      if (used + item.length > scratch_.size()) break;
+      reads[count] = {
+          .to = scratch_.data() + used, .bytes = static_cast<std::uint32_t>(item.length), .from = item.address};
+      of[count++] = &one;
+      used += static_cast<std::size_t>(item.length);
+    }
+    if (count == 0) continue;
+    const Status status = part.channel->read_list_now(std::span(reads).first(count), part.rkey);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Sought& one = *of[i];
+      const Read read = status == Status::kOk
+                            ? take(part, reads[i].from, {reads[i].to, reads[i].bytes}, one.call(deadline))
+                            : Read::kNoWay;
+      settle(one, read, left, again);
+    }
+  }
+  return again;
+}
+
+void Reader::settle(const Sought& one, Read read, std::uint32_t& left, std::uint32_t& again) noexcept {
+  switch (read) {
+    case Read::kDone:
+      ++(one.is_known ? counts_.by_location : counts_.by_index);
+      if (!one.is_known) locations_.note(one.hash, one.entry);
+      return;
+    case Read::kNoWay: left |= one.bit; return;
+    case Read::kOtherKey:
+    case Read::kOvertaken: again |= one.bit; return;
+  }
+}
+
+}  // namespace verbena::kv

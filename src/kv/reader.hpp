@@ -1,0 +1,177 @@
+// One-sided reads: which item a key is said to have, by a table of known locations or by the index, and READs of it
+// that the calling thread carries out at once, where the NIC is made of software. The client does the same through its
+// queues (client_reads.cpp) with the parts of this that are not READs.
+#pragma once
+
+#include "base/count.hpp"
+#include "kv/index.hpp"
+#include "kv/item.hpp"
+#include "message/message.hpp"
+#include "nic/nic.hpp"
+
+#include <verbena/kv.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace verbena::kv {
+
+/// Index entries of keys that this client has seen, by their hash. A set of four is one cache line; the one that came
+/// into it first leaves it first. What it says may be out of date: whoever READs there finds out. \thread owner
+class Locations {
+ public:
+  /// `entries` is 0 or a power of two of kWays and more. \alloc setup
+  explicit Locations(std::size_t entries) : sets_(entries / kWays) {}
+  static constexpr std::size_t kWays = 4;
+  [[nodiscard]] static constexpr std::size_t bytes(std::size_t entries) noexcept {
+    return entries / kWays * sizeof(Set);
+  }
+
+  void prefetch(std::uint64_t hash) const noexcept {
+    if (!sets_.empty()) __builtin_prefetch(&set_of(hash));
+  }
+  /// The entry's word, or 0.
+  [[nodiscard]] std::uint64_t find(std::uint64_t hash) const noexcept {
+    if (sets_.empty()) return 0;
+    const Set& set = set_of(hash);
+    for (std::size_t i = 0; i < kWays; ++i)
+      if (set.hashes[i] == hash) return set.entries[i];
+    return 0;
+  }
+  /// `entry` 0 forgets.
+  void note(std::uint64_t hash, std::uint64_t entry) noexcept;
+  void forget(std::uint64_t hash) noexcept { note(hash, 0); }
+
+ private:
+  struct alignas(64) Set {
+    std::array<std::uint64_t, kWays> hashes{};
+    std::array<std::uint64_t, kWays> entries{};  ///< 0: none.
+  };
+  static_assert(sizeof(Set) == 64);
+  // Bits that neither the bucket nor the worker begins with.
+  [[nodiscard]] std::size_t at(std::uint64_t hash) const noexcept { return (hash >> 8) & (sets_.size() - 1); }
+  [[nodiscard]] const Set& set_of(std::uint64_t hash) const noexcept { return sets_[at(hash)]; }
+
+  std::vector<Set> sets_;
+};
+
+/// What one worker exports: the index, then the items.
+struct Part {
+  message::Channel* channel = nullptr;
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::uint32_t rkey = 0;
+  std::uint64_t buckets = 0;
+
+  [[nodiscard]] message::RemoteSpan bucket(std::uint64_t number) const noexcept {
+    return {.address = address + number * sizeof(Bucket), .length = sizeof(Bucket), .rkey = rkey};
+  }
+  /// The item of an entry; nothing for an entry that no server makes.
+  [[nodiscard]] message::RemoteSpan item(std::uint64_t word) const noexcept {
+    const Entry entry = Entry::unpack(word);
+    const bool can_be = entry.is_inside(length) && entry.bytes() <= kMostItemBytes;
+    return {.address = address + entry.offset(), .length = can_be ? entry.bytes() : 0, .rkey = rkey};
+  }
+  /// In whole lines, the longest.
+  static constexpr std::size_t kMostItemBytes = (kMaxItemBytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+};
+
+/// The entry at or after `from` (an entry's number in the bucket) that may be the key's; kBucketEntries: none.
+[[nodiscard]] constexpr unsigned next_match(const Bucket& bucket, std::uint32_t tag, unsigned from) noexcept {
+  while (from < kBucketEntries && (bucket[from] == 0 || tag_of_entry(bucket[from]) != tag)) ++from;
+  return from;
+}
+
+/// Values that are READ in place are so in pieces of this size, and deadlines are looked at in between.
+inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+/// As kv::LookupCounters, changed by the client's thread only.
+using Lookups = BasicLookupCounters<Count>;
+
+/// READs that the calling thread carries out. \thread owner  \alloc setup (constructor); none
+class Reader {
+ public:
+  /// Times that a lookup through the index is begun before the key is asked for by message.
+  static constexpr unsigned kMostLookups = 3;
+
+  explicit Reader(Lookups& counts) noexcept : counts_(counts) {}
+
+  void know(std::size_t locations) { locations_ = Locations(locations); }
+  void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
+  [[nodiscard]] std::uint64_t hash_seed() const noexcept { return seed_; }
+  void add(const Part& part) { parts_.push_back(part); }
+  /// A location was out of date.
+  void drop(std::uint64_t hash) noexcept;
+
+  [[nodiscard]] std::uint64_t hash(Key key) const noexcept { return hash_of(key, seed_); }
+  [[nodiscard]] Locations& locations() noexcept { return locations_; }
+  [[nodiscard]] const Part& part(unsigned worker) const noexcept { return parts_[worker]; }
+  [[nodiscard]] unsigned worker(std::uint64_t hash) const noexcept {
+    return worker_of(hash, static_cast<unsigned>(parts_.size()));
+  }
+
+  /// GET of one key. False: ask by message, `outcome` is not set.
+  [[nodiscard]] bool get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
+  /// GETs of up to kMostAtOnce keys, whose cache misses overlap. A bit for each of those that are to be asked for by
+  /// message; the others have their outcome.
+  static constexpr std::size_t kMostAtOnce = nic::Direct::kMaxList;
+  [[nodiscard]] std::uint32_t get_some(std::span<GetRequest> requests, Deadline deadline) noexcept;
+
+ private:
+  enum class Read : std::uint8_t {
+    kDone,       ///< The outcome is set.
+    kOtherKey,   ///< Not this key's item.
+    kOvertaken,  ///< Replaced, erased or moved meanwhile.
+    kNoWay,      ///< Not by READs.
+  };
+  enum class Which : std::uint8_t { kFirst, kSecond };
+
+  /// A GET.
+  struct Call {
+    Key key;
+    std::uint64_t hash;
+    std::span<std::byte> out;
+    Deadline deadline;
+    Outcome& outcome;
+  };
+  /// One of several.
+  struct Sought {
+    std::uint64_t hash = 0;
+    std::uint64_t entry = 0;  ///< 0: none found.
+    GetRequest* request = nullptr;
+    std::uint32_t bit = 0;
+    unsigned worker = 0;
+    bool is_known = false;  ///< By its location.
+    [[nodiscard]] Call call(Deadline deadline) const noexcept {
+      return {request->key, hash, request->out, deadline, request->outcome};
+    }
+  };
+
+  [[nodiscard]] bool look_up(const Part& part, const Call& call) noexcept;
+  [[nodiscard]] Read look_up_once(const Part& part, const Call& call) noexcept;
+  [[nodiscard]] Read read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept;
+  [[nodiscard]] Read take(const Part& part, std::uint64_t address, std::span<const std::byte> item,
+                          const Call& call) noexcept;
+  [[nodiscard]] Read read_value(const Part& part, std::uint64_t address, const ItemView& item,
+                                const Call& call) noexcept;
+
+  [[nodiscard]] std::uint32_t get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline) noexcept;
+  [[nodiscard]] bool read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept;
+  [[nodiscard]] std::uint32_t take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
+                                         std::uint32_t& left) noexcept;
+  void settle(const Sought& one, Read read, std::uint32_t& left, std::uint32_t& again) noexcept;
+
+  std::uint64_t seed_ = 0;
+  std::vector<Part> parts_;
+  Locations locations_{0};
+  Lookups& counts_;
+  /// Private: what was READ is judged here, and nothing changes under that.
+  static constexpr std::size_t kScratchBytes = std::size_t{16} << 10;
+  static_assert(kScratchBytes >= Part::kMostItemBytes && kScratchBytes >= kMostAtOnce * sizeof(Bucket));
+  alignas(64) std::array<std::byte, kScratchBytes> scratch_;
+};
+
+}  // namespace verbena::kv
