@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -105,6 +106,14 @@ class Recording {
   void call(unsigned client, std::uint16_t port) {
     Caller caller(journal_, client, plan_, client_options(port), seed_);
     EXPECT_EQ(caller.run(), "");
+    const LookupCounters lookups = caller.lookups();
+    const std::lock_guard lock(mutex_);
+    lookups_.by_location += lookups.by_location;
+    lookups_.by_index += lookups.by_index;
+    lookups_.by_message += lookups.by_message;
+    lookups_.stale += lookups.stale;
+    lookups_.overtaken += lookups.overtaken;
+    lookups_.retries += lookups.retries;
     if (!crew_.may_reconnect) {
       EXPECT_EQ(caller.connections(), 1u) << "a connection broke";
     }
@@ -126,9 +135,16 @@ class Recording {
         "history %s, seed %llu: %zu calls of %u clients, %zu overlapping (by key%s), %zu without an answer, "
         "%zu configurations at most\n",
         plan_.name, static_cast<unsigned long long>(seed_), calls, clients(), overlapping, by_key.c_str(), open_, most);
+    std::printf(
+        "  of threads, gets by location %llu, by index %llu, by message %llu; %llu locations out of date, "
+        "%llu lookups again, %llu given up\n",
+        counted(lookups_.by_location), counted(lookups_.by_index), counted(lookups_.by_message),
+        counted(lookups_.stale), counted(lookups_.retries), counted(lookups_.overtaken));
     std::fflush(stdout);
     EXPECT_GT(calls, plan_.calls) << "of one client alone";
   }
+
+  static unsigned long long counted(std::uint64_t count) { return count; }
 
   std::size_t number_;
   Crew crew_;
@@ -136,6 +152,8 @@ class Recording {
   std::uint64_t seed_;
   Journal journal_;
   std::size_t open_ = 0;
+  std::mutex mutex_;
+  LookupCounters lookups_;
 };
 
 ServerOptions shared_server() {

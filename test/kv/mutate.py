@@ -31,10 +31,43 @@ class Mutant:
     chaos: str = ''  # VERBENA_CHAOS of the run.
 
 
+# Reads in pieces, out of order, with time in between.
+PIECES = 'delay=0.5,pieces=1,hold=0.3'
+# A window of one instruction is one that clients meet once a year.
+YIELDS = '  for (int i = 0; i < 40; ++i) sched_yield();\n'
+MARK = '  if (!is_new) retire(item_of(*entry));\n'
+PUBLISH = '  store_word(*entry, word);\n'
+
 MUTANTS = {
+    # Readers by message have nothing but time to go by.
     'no_grace': Mutant(
-        'kv/store.cpp', 'grace_ticks_(options.grace_ticks)', 'grace_ticks_(0)',
-        'KvLinear.LargeValues', r'torn: .*get'),
+        'kv/store.cpp',
+        'const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (grace_ticks_ >> kStampShift) + 1;',
+        'const bool is_lent = false;', 'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*', PIECES),
+    'no_checksum_check': Mutant(
+        'kv/item.cpp',
+        '  if (checksum_of(bytes.data(), shape.bytes(), version) != header.checksum) return Verdict::kTorn;\n', '',
+        'KvLinear.SmallValues', r'torn: .*|one value of two versions: .*', PIECES),
+    'no_state_check': Mutant(
+        'kv/item.cpp', 'if (state_of(header.state) != ItemState::kLive || version == 0)', 'if (version == 0)',
+        'KvLinear.SmallValues', 'no order explains .*'),
+    'never_superseded': Mutant(
+        'kv/store.cpp', '    store_word(old.state, superseded);\n', '', 'KvLinear.SmallValues', 'no order explains .*'),
+    'mark_after_publish': Mutant(
+        'kv/store.cpp', MARK + PUBLISH,
+        '  const std::uint64_t before = *entry;\n' + PUBLISH + YIELDS + '  if (!is_new) retire(item_of(before));\n',
+        'KvLinear.SmallValues', 'no order explains .*'),
+    # The same pause, and the right order.
+    'control_mark_pause_publish': Mutant('kv/store.cpp', MARK + PUBLISH, MARK + YIELDS + PUBLISH,
+                                         'KvLinear.SmallValues', None),
+    # The second look at the item of a large value.
+    'no_version_check': Mutant(
+        'kv/client_reads.cpp', 'if (!is_live(state, operation.outcome.version)) return on_overtaken(slot);',
+        'if (state_of(state) != ItemState::kLive) return on_overtaken(slot);',
+        'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*', PIECES),
+    'no_second_look': Mutant(
+        'kv/reader.cpp', 'return is_live(state, item.version) && is_intact ?', 'return is_intact ?',
+        'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*'),
 }
 
 
@@ -54,7 +87,7 @@ def make(name, source, output):
         text = mutated(mutant, source.read_text())
     except ValueError as error:
         sys.exit(f'mutate.py: {name} {error}. Who changed that place says there what the mutation is now.')
-    output.write_text(f'#line 1 "{source}"\n{text}')
+    output.write_text(f'#include <sched.h>\n#line 1 "{source}"\n{text}')
 
 
 def verdict(mutant, code, output):

@@ -187,6 +187,10 @@ class Caller {
         impatient_(plan.impatient),
         versions_(plan.keys),
         own_(kBurst) {
+    // Ways to the same keys: one by one, and all of them meet in a history.
+    constexpr std::array kLookups{Lookup::kAuto, Lookup::kOneSided, Lookup::kOneSided, Lookup::kMessage};
+    options_.lookup = kLookups[number % kLookups.size()];
+    if (number % kLookups.size() == 2) options_.known_locations = 0;  // Through the index each time.
     options_.buffer_bytes = kBurst * (longest_ + std::size_t{64});
     for (auto& bytes : own_) bytes.resize(longest_);
   }
@@ -197,7 +201,8 @@ class Caller {
     while (!journal_.is_full(number_)) {
       if (std::string wrong = connect(); !wrong.empty()) return wrong;
       while (client_->connection_error().status() == Status::kOk && wrong_.empty()) {
-        const bool goes_on = random_() % 4 == 0 ? call_several() : call_one();
+        const std::uint64_t kind = random_() % 6;
+        const bool goes_on = kind == 0 ? call_several() : kind == 1 ? call_batch() : call_one();
         if (!goes_on) break;
       }
       if (!wrong_.empty()) return wrong_;
@@ -205,6 +210,8 @@ class Caller {
     return {};
   }
   [[nodiscard]] unsigned connections() const noexcept { return connections_; }
+  /// Of the connection at last.
+  [[nodiscard]] LookupCounters lookups() const noexcept { return client_ ? client_->lookups() : LookupCounters{}; }
 
  private:
   static constexpr std::size_t kBurst = 4;
@@ -234,7 +241,7 @@ class Caller {
     return (is_registered ? registered_[index] : std::span(own_[index])).first(bytes);
   }
   [[nodiscard]] std::span<const std::byte> key_of(const Call& call) {
-    key_ = "hot" + std::to_string(call.key);
+    key_ = name_of_key(call.key);
     return std::as_bytes(std::span(key_));
   }
   Call random_call(bool is_pipelined) {
@@ -249,6 +256,7 @@ class Caller {
     if (call.op == Op::kCas) call.expected = random_() % 4 == 0 ? random_() % 2 : versions_[call.key];
     return call;
   }
+  static std::string name_of_key(std::uint32_t key) { return "hot" + std::to_string(key); }
   static std::size_t length_of(const Call& call) { return static_cast<std::size_t>(call.value >> 32); }
 
   bool call_one() {
@@ -301,6 +309,24 @@ class Caller {
         end(*calls[completion.cookie], completion.outcome, bytes[completion.cookie]);
     }
     return started != 0;
+  }
+
+  /// Some by one call.
+  bool call_batch() {
+    std::array<Call*, kBurst> calls{};
+    std::array<GetRequest, kBurst> gets;
+    std::array<std::string, kBurst> keys;
+    std::size_t count = 0;
+    for (; count < kBurst; ++count) {
+      const auto key = static_cast<std::uint32_t>(random_() % plan_.keys);
+      calls[count] = journal_.begin({.client = number_, .key = key});
+      if (calls[count] == nullptr) break;
+      keys[count] = name_of_key(key);
+      gets[count] = {.key = std::as_bytes(std::span(keys[count])), .out = memory(count, longest_), .outcome = {}};
+    }
+    client_->get(std::span(gets).first(count));
+    for (std::size_t i = 0; i < count; ++i) end(*calls[i], gets[i].outcome, gets[i].out);
+    return count != 0;
   }
 
   void end(Call& call, const Outcome& outcome, std::span<const std::byte> bytes) {
