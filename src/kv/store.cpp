@@ -275,9 +275,11 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
   if (version == 0) return {Status::kLimit, 0, 0};
   seal(item, version);
   const std::uint64_t word = entry_for(item, pending.hash);
-  // Superseded before the index changes, and both before the client is told: a reader that remembers the old place
-  // cannot take the old value after an acknowledged change.
+  // The old item is superseded before the new one is live: its block may be one that a reader remembers, who would take
+  // the new value there while another one still takes the old value elsewhere. Both come before the index changes and
+  // before the client is told: nobody takes the old value after an acknowledged change.
   if (!is_new) retire(item_of(*entry));
+  store_word(header(item).state, state_word(ItemState::kLive, version));
   store_word(*entry, word);
   items_ += is_new ? 1u : 0u;
   return {Status::kOk, version, word};
@@ -298,7 +300,6 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
   }
   ItemHeader& sealed = header(item);
   sealed.checksum = checksum_of(pool_.at(item), made.bytes(), version);
-  store_word(sealed.state, state_word(ItemState::kLive, version));
 }
 
 void Store::abandon(Pending& pending) noexcept {
