@@ -36,6 +36,7 @@ PIECES = 'delay=0.5,pieces=1,hold=0.3'
 # A window of one instruction is one that clients meet once a year.
 YIELDS = '  for (int i = 0; i < 40; ++i) sched_yield();\n'
 MARK = '  if (!is_new) retire(item_of(*entry));\n'
+LIVE = '  store_word(header(item).state, state_word(ItemState::kLive, version));\n'
 PUBLISH = '  store_word(*entry, word);\n'
 
 MUTANTS = {
@@ -54,12 +55,18 @@ MUTANTS = {
     'never_superseded': Mutant(
         'kv/store.cpp', '    store_word(old.state, superseded);\n', '', 'KvLinear.SmallValues', 'no order explains .*'),
     'mark_after_publish': Mutant(
-        'kv/store.cpp', MARK + PUBLISH,
-        '  const std::uint64_t before = *entry;\n' + PUBLISH + YIELDS + '  if (!is_new) retire(item_of(before));\n',
+        'kv/store.cpp', MARK + LIVE + PUBLISH,
+        '  const std::uint64_t before = *entry;\n' + LIVE + PUBLISH + YIELDS +
+        '  if (!is_new) retire(item_of(before));\n',
         'KvLinear.SmallValues', 'no order explains .*'),
-    # The same pause, and the right order.
-    'control_mark_pause_publish': Mutant('kv/store.cpp', MARK + PUBLISH, MARK + YIELDS + PUBLISH,
-                                         'KvLinear.SmallValues', None),
+    # The index changes last, as it should; but the place of the new item may be known already.
+    'mark_after_live': Mutant('kv/store.cpp', MARK + LIVE, LIVE + YIELDS + MARK, 'KvLinear.SmallValues',
+                              'no order explains .*'),
+    # The same pauses, and the right order.
+    'control_pauses': Mutant('kv/store.cpp', MARK + LIVE + PUBLISH, MARK + YIELDS + LIVE + YIELDS + PUBLISH,
+                             'KvLinear.SmallValues', None),
+    # Without any pause, for readers that look all the time.
+    'mark_after_live_at_once': Mutant('kv/store.cpp', MARK + LIVE, LIVE + MARK, 'KvOrder.*', 'stale value .*'),
     # The second look at the item of a large value.
     'no_version_check': Mutant(
         'kv/client_reads.cpp', 'if (!is_live(state, operation.outcome.version)) return on_overtaken(slot);',
