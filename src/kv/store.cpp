@@ -450,7 +450,7 @@ void Store::reclaim(unsigned blocks) noexcept {
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
   for (;;) {  // Bounded: each round frees at least one resting item.
-    const std::uint64_t offset = pool_.allocate(bytes);
+    const std::uint64_t offset = pool_.allocate_exact(bytes);
     if (offset != host::SlabPool::kNoOffset) return offset;
     const std::uint64_t before = resting_bytes_;
     reclaim(kBatch);

@@ -499,7 +499,7 @@ TEST_F(StoreTest, EpochsGoRoundAndRound) {
     std::uint64_t bytes;
   };
   std::deque<Resting> resting;
-  const std::string large(8000, 'l');
+  const std::string large(8192, 'l');
   std::uint64_t sum = 0;
   for (int step = 0; step < 3000; ++step) {
     ASSERT_EQ(put("k", large).status, Status::kOk);
