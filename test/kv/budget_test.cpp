@@ -22,8 +22,11 @@ class KvBudget : public testing::Test {
     ASSERT_TRUE(server_);
     ClientOptions options = client_options(*server_);
     options.buffer_bytes = std::size_t{8} << 20;
+    options.lookup = Lookup::kMessage;
     client_ = connect(options);
-    ASSERT_TRUE(client_);
+    options.lookup = Lookup::kOneSided;
+    reader_ = connect(options);
+    ASSERT_TRUE(client_ && reader_);
     buffer_ = client_->allocate(std::size_t{2} << 20);
     ASSERT_FALSE(buffer_.empty());
   }
@@ -55,6 +58,7 @@ class KvBudget : public testing::Test {
 
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
+  std::unique_ptr<Client> reader_;  ///< By READs.
   std::span<std::byte> buffer_;
 };
 
@@ -108,6 +112,78 @@ TEST_F(KvBudget, PipelinedOperationsShareTheServersDoorbells) {
   };
   const Budget most{.work_requests = 16, .doorbells = 16, .completions = 17.6, .receive_refills = 1.6};
   expect(most, most, once);
+}
+
+/// What `rounds` calls of `once` cost a client and, beside it, its server.
+struct Cost {
+  double work_requests, doorbells, server_work_requests;
+};
+template <class Once>
+Cost cost_of(const Client& client, const Server& server, Once&& once) {
+  constexpr int kRounds = 200;
+  EXPECT_TRUE(once());
+  const verbena::Counters before = client.counters(), server_before = server.counters();
+  for (int i = 0; i < kRounds; ++i) EXPECT_TRUE(once());
+  const verbena::Counters after = client.counters(), server_after = server.counters();
+  const auto each = [](std::uint64_t more, std::uint64_t less) { return static_cast<double>(more - less) / kRounds; };
+  return {each(after.work_requests, before.work_requests), each(after.doorbells, before.doorbells),
+          each(server_after.work_requests, server_before.work_requests)};
+}
+
+// One READ at a known location, and one or two of buckets before it through the index; the server has no part in it.
+TEST_F(KvBudget, AOneSidedGetIsItsReads) {
+  ASSERT_EQ(client_->put(key_of("key"), bytes_of(std::string(64, 'v'))).status, Status::kOk);
+  std::array<std::byte, 64> out;
+  const auto get = [&](Client& client) { return client.get(key_of("key"), out).status == Status::kOk; };
+  const Cost known = cost_of(*reader_, *server_, [&] { return get(*reader_); });
+  EXPECT_LE(known.work_requests, 1.05);
+  EXPECT_GE(known.work_requests, 1.0);
+  EXPECT_LE(known.doorbells, 1.05);
+  EXPECT_LE(known.server_work_requests, 0.05);
+
+  ClientOptions options = client_options(*server_);
+  options.lookup = Lookup::kOneSided;
+  options.known_locations = 0;
+  const auto forgetful = connect(options);
+  ASSERT_TRUE(forgetful);
+  const Cost looked_up = cost_of(*forgetful, *server_, [&] { return get(*forgetful); });
+  EXPECT_LE(looked_up.work_requests, 3.05);
+  EXPECT_LE(looked_up.doorbells, 2.05) << "both buckets by one";
+  EXPECT_LE(looked_up.server_work_requests, 0.05);
+}
+
+TEST_F(KvBudget, ABatchOfReadsSharesItsDoorbells) {
+  constexpr std::size_t kCount = 16;
+  std::array<std::string, kCount> keys;
+  std::array<std::array<std::byte, 64>, kCount> outs;
+  std::array<PutRequest, kCount> puts;
+  std::array<GetRequest, kCount> gets;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    keys[i] = "key" + std::to_string(i);
+    puts[i] = {.key = key_of(keys[i]), .value = bytes_of("value")};
+    gets[i] = {.key = key_of(keys[i]), .out = outs[i]};
+  }
+  const auto all_well = [](const auto& requests) {
+    return std::ranges::all_of(requests, [](const auto& one) { return one.outcome.status == Status::kOk; });
+  };
+  const Cost put = cost_of(*client_, *server_, [&] {
+    client_->put(puts);
+    return all_well(puts);
+  });
+  EXPECT_LE(put.work_requests, kCount * 1.05);
+  EXPECT_LE(put.doorbells, test::in_chaos() ? 3 : 1.2);
+  const Cost asked = cost_of(*client_, *server_, [&] {
+    client_->get(gets);
+    return all_well(gets);
+  });
+  EXPECT_LE(asked.doorbells, test::in_chaos() ? 3 : 1.2);
+  const Cost read = cost_of(*reader_, *server_, [&] {
+    reader_->get(gets);
+    return all_well(gets);
+  });
+  EXPECT_LE(read.work_requests, kCount * 1.05);
+  EXPECT_LE(read.doorbells, 1.05);
+  EXPECT_LE(read.server_work_requests, 0.05);
 }
 
 }  // namespace

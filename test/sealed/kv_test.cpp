@@ -2,6 +2,7 @@
 #include "../kv/model.hpp"
 #include "sealed.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <string>
@@ -136,6 +137,41 @@ TEST_F(SealedStore, Pipelined) {
       if (client_->start_get(key_, i % 2 == 0 ? registered_ : std::span(memory_), i) != Status::kOk) return false;
     return collect(8);
   });
+}
+
+TEST_F(SealedStore, EveryLookupAndBatch) {
+  constexpr std::size_t kCount = 40;
+  std::array<std::string, kCount> keys;
+  std::array<PutRequest, kCount> puts;
+  std::array<GetRequest, kCount> gets;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    keys[i] = "key" + std::to_string(i);
+    puts[i] = {.key = key_of(keys[i]), .value = std::span(memory_).first(i * 9)};
+    gets[i] = {.key = key_of(keys[i]), .out = std::span(memory_).subspan(i * 400, 400)};
+  }
+  const auto all_well = [](const auto& requests) {
+    return std::ranges::all_of(requests, [](const auto& one) { return one.outcome.status == Status::kOk; });
+  };
+  for (const Lookup lookup : {Lookup::kMessage, Lookup::kOneSided}) {
+    for (const std::size_t known : {std::size_t{0}, std::size_t{64}}) {
+      SCOPED_TRACE(testing::Message() << to_string(lookup) << ", " << known << " locations known");
+      ClientOptions mine = client_options(*server_);
+      mine.wait = test::why_calls_are_due.empty() ? WaitPolicy::kSpin : WaitPolicy::kEvent;
+      mine.lookup = lookup;
+      mine.known_locations = known;
+      client_ = connect(mine);
+      ASSERT_TRUE(client_);
+      test::expect_sealed("batch of PUTs", rounds(100), [&] {
+        client_->put(puts);
+        return all_well(puts);
+      });
+      test::expect_sealed("batch of GETs", rounds(100), [&] {
+        client_->get(gets);
+        return all_well(gets);
+      });
+      test::expect_sealed("GET", rounds(500), [&] { return client_->get(key_of("key9"), memory_).length == 81; });
+    }
+  }
 }
 
 TEST_F(SealedStore, Statistics) {
