@@ -36,6 +36,10 @@
 #define kv_client_get_version verbena_kv_client_get_version
 #define kv_client_cas verbena_kv_client_cas
 #define kv_client_delete verbena_kv_client_delete
+#define kv_client_cell_open verbena_kv_client_cell_open
+#define kv_client_cell_fetch_add verbena_kv_client_cell_fetch_add
+#define kv_client_cell_compare_swap verbena_kv_client_cell_compare_swap
+#define kv_client_cell_read verbena_kv_client_cell_read
 #define kv_client_allocate verbena_kv_client_allocate
 #define kv_client_get_items verbena_kv_client_get_items
 #define kv_client_put_items verbena_kv_client_put_items
@@ -124,6 +128,16 @@ typedef enum
   CONN_MODE_SOCKET /* A TCP exchange. */
 } conn_mode_t;
 
+/* How a client's gets find their values. In C++ with a type, as above. */
+typedef enum
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ KV_LOOKUP_AUTO,     /* By RDMA READs where that is quicker, which needs no CPU of the server; else by message. */
+  KV_LOOKUP_MESSAGE,  /* Always by message, so that the server sees every get. */
+  KV_LOOKUP_ONE_SIDED /* By READs; what these do not settle goes by message, keys that are not there always. */
+} kv_lookup_t;
+
 /* --- clients ----------------------------------------------------------------------------------------------------- */
 
 /* kv_client_options_init sets the defaults. */
@@ -139,6 +153,9 @@ typedef struct kv_client_options {
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
   size_t allowed_uid_count;    /* Of allowed_uids. */
+  kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
+  size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
+                             or a power of two of 4 to 2^24; default 4096. */
 } kv_client_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_client_options_init(kv_client_options_t* options);
@@ -174,6 +191,33 @@ int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t ex
                   uint64_t* version);
 /* KV_ERR_NOT_FOUND: there was none. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
+
+/* Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in
+ * it. A cell is made once and stays until the server ends. The calls above are KV_ERR_WRONG_KIND for its key. Servers
+ * have cells where kv_server_options_t::max_cells says so. */
+
+/* Where a cell is: for the client that opened it, until it disconnects. Copy it freely; its fields are the library's.
+ */
+typedef struct kv_cell {
+  uint64_t address; /* In the server. */
+  uint32_t worker;  /* Of the server. */
+  uint32_t is_new;  /* 1: the call that filled this in has made the cell; else 0. */
+} kv_cell_t;
+/* Opens the cell under a key; where there is no such key, makes one that holds `initial`. KV_ERR_WRONG_KIND: the key
+ * has a value; KV_ERR_LIMIT: max_cells are made; KV_ERR_UNSUPPORTED: the server has none; KV_ERR_TIMED_OUT: it may be
+ * made, open it again. `*cell` is set with KV_OK only. */
+int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell);
+/* Adds `delta`, modulo 2^64. `*old`, unless null: what was there; set with KV_OK only. KV_ERR_TIMED_OUT, and what ends
+ * the connection: whether it happened is not known, and after KV_ERR_TIMED_OUT it may still happen.
+ * KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: no cell of this
+ * client's. */
+int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_t delta, uint64_t* old);
+/* Puts `desired` there if `expected` is. KV_OK either way: it was swapped if `*old`, what was there, is `expected`.
+ * Otherwise as kv_client_cell_fetch_add. */
+int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint64_t expected, uint64_t desired,
+                                uint64_t* old);
+/* What is there. Otherwise as kv_client_cell_fetch_add. */
+int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value);
 
 /* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more that lie in it save a copy,
  * and are pipelined by the batches. null when buffer_bytes are used up. Freed by kv_client_disconnect. */
@@ -236,6 +280,7 @@ typedef struct kv_server_options {
   int pin_workers;           /* Default 1. */
   const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
   size_t allowed_uid_count;  /* Of allowed_uids. */
+  size_t max_cells; /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);

@@ -44,6 +44,8 @@ struct ServerOptions {
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
   /// as much as copying them once more; without it they are protected by time, and by what names them.
   bool checksum_large_values = false;
+  std::size_t max_cells = 0;  ///< Words for `Client::open_cell`, 64 bytes of registered memory each; 0: none. A cell is
+                              ///< an item, too, so at most max_items.
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
   /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
   /// kEvent no worker takes one.
@@ -69,6 +71,7 @@ struct ServerStatistics {
   std::uint64_t compare_and_swaps = 0;  ///< Requests to compare and swap.
   std::uint64_t failures = 0;           ///< Of all requests; a missing key or another version is none.
   std::uint64_t last_version = 0;       ///< Given to an item last; 0 before the first.
+  std::uint64_t cells = 0;              ///< Made, each under a key of its own; never fewer.
 };
 
 /// A running server. \thread any, one at a time, except where said
@@ -167,6 +170,13 @@ struct PutRequest {
   Outcome outcome;                   ///< What it came to.
 };
 
+/// Where a cell is: for the client that opened it, while its connection lasts. A value; copy it freely.
+struct Cell {
+  std::uint64_t address = 0;  ///< In the server. A multiple of 8.
+  std::uint32_t worker = 0;   ///< Of the server, whose cells it is among.
+  bool is_new = false;        ///< Whether the call that returned it has made it.
+};
+
 /// A connection to one server. \thread owner  Calls do not allocate once connected.
 ///
 /// Buffers: any memory works; memory from `allocate` is registered and saves one copy of large values.
@@ -200,6 +210,39 @@ class Client {
   [[nodiscard]] Outcome erase(Key key) noexcept { return erase(key, deadline()); }
   void get(std::span<GetRequest> requests) noexcept { get(requests, deadline()); }
   void put(std::span<PutRequest> requests) noexcept { put(requests, deadline()); }
+
+  /// Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in
+  /// it, so they go on while it is busy. A cell is made once and stays until the server ends; the calls above are
+  /// kWrongKind for its key. Servers have them where ServerOptions::max_cells says so.
+  ///
+  /// Opens the cell under `key`; where there is no such key, makes one that holds `initial`. By message; the first of
+  /// each worker's makes its cells usable here, which allocates. Errors: kWrongKind (the key has a value), kLimit
+  /// (max_cells are made), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kTimedOut (the cell
+  /// may be made; open it again), and those that end the connection.
+  [[nodiscard]] virtual Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept = 0;
+  /// Adds `delta`, modulo 2^64; `old` is what was there. kTimedOut, kPeerLost and the like: whether it happened is not
+  /// known, and it may still happen after kTimedOut, from which the connection goes on; `old` stays as it is.
+  /// kUnsupported: this side's device has no atomics. kBadArgument, kOutOfRange: no cell of this client's.
+  [[nodiscard]] virtual Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old,
+                                         Deadline deadline) noexcept = 0;
+  /// Puts `desired` there if `expected` is; `old` is what was there. kOk either way: it was swapped if `old` is
+  /// `expected`. Otherwise as fetch_add.
+  [[nodiscard]] virtual Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired,
+                                            std::uint64_t& old, Deadline deadline) noexcept = 0;
+  /// What is there. Statuses as of fetch_add.
+  [[nodiscard]] virtual Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept = 0;
+  /// The same with the default deadline.
+  [[nodiscard]] Result<Cell> open_cell(Key key, std::uint64_t initial) noexcept {
+    return open_cell(key, initial, deadline());
+  }
+  [[nodiscard]] Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old) noexcept {
+    return fetch_add(cell, delta, old, deadline());
+  }
+  [[nodiscard]] Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired,
+                                    std::uint64_t& old) noexcept {
+    return compare_swap(cell, expected, desired, old, deadline());
+  }
+  [[nodiscard]] Status read(const Cell& cell, std::uint64_t& value) noexcept { return read(cell, value, deadline()); }
 
   /// Starts an operation and returns: kOk, or kAgain when `depth` are in flight (poll, then try again), or why it can
   /// never work. Key and value are copied or must stay until the completion if they lie in memory from `allocate`;

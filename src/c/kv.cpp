@@ -80,6 +80,18 @@ Result<std::vector<uid_t>> users_of(const char* call, const uid_t* users, std::s
   return std::vector<uid_t>(users, users + count);
 }
 
+static_assert(unsigned{KV_LOOKUP_AUTO} == std::to_underlying(kv::Lookup::kAuto));
+static_assert(unsigned{KV_LOOKUP_MESSAGE} == std::to_underlying(kv::Lookup::kMessage));
+static_assert(unsigned{KV_LOOKUP_ONE_SIDED} == std::to_underlying(kv::Lookup::kOneSided));
+
+/// Of any number.
+Result<kv::Lookup> lookup_of(const char* call, kv_lookup_t lookup) {
+  const auto number = static_cast<unsigned>(lookup);
+  if (number > KV_LOOKUP_ONE_SIDED)
+    return fail(Status::kBadArgument, call, 0, "{}: lookup must be one of KV_LOOKUP_*, 0 to 2; got {}", call, number);
+  return static_cast<kv::Lookup>(number);
+}
+
 Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_options_t& options) {
   kv::ServerOptions out;
   VERBENA_ASSIGN(out.transport, kv_transport(call, options.mode, options.device, options.gid_index));
@@ -94,6 +106,7 @@ Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_op
   out.lease_bytes = options.lease_bytes;
   out.max_items = options.max_items;
   out.checksum_large_values = options.checksum_large_values != 0;
+  out.max_cells = options.max_cells;
   out.grace = std::chrono::milliseconds{options.grace_ms};
   out.spin = std::chrono::microseconds{options.spin_us};
   out.pin_workers = options.pin_workers != 0;
@@ -147,6 +160,8 @@ Result<kv::ClientOptions> kv_client_options_of(const char* call, conn_mode_t mod
   out.buffer_bytes = options.buffer_bytes;
   out.spin = std::chrono::microseconds{options.spin_us};
   VERBENA_ASSIGN(out.allowed_uids, users_of(call, options.allowed_uids, options.allowed_uid_count));
+  VERBENA_ASSIGN(out.lookup, lookup_of(call, options.lookup));
+  out.known_locations = options.known_locations;
   return out;
 }
 
@@ -177,7 +192,9 @@ int kv_client_options_init(kv_client_options_t* options) {
               .buffer_bytes = defaults.buffer_bytes,
               .spin_us = static_cast<unsigned>(defaults.spin.count()),
               .allowed_uids = nullptr,
-              .allowed_uid_count = 0};
+              .allowed_uid_count = 0,
+              .lookup = static_cast<kv_lookup_t>(defaults.lookup),
+              .known_locations = defaults.known_locations};
   return KV_OK;
 }
 
@@ -202,7 +219,8 @@ int kv_server_options_init(kv_server_options_t* options) {
               .spin_us = static_cast<unsigned>(defaults.spin.count()),
               .pin_workers = defaults.pin_workers ? 1 : 0,
               .allowed_uids = nullptr,
-              .allowed_uid_count = 0};
+              .allowed_uid_count = 0,
+              .max_cells = defaults.max_cells};
   return KV_OK;
 }
 

@@ -145,6 +145,18 @@ int on_items(kv_client_t* client, Item* items, std::size_t count, const char* ca
   return on_connection(client, call, [&](kv::Client& of) { return body(of, all, call); });
 }
 
+/// What `body` makes of a cell's word, as a code; `*found`, unless null, is what it found there.
+template <class Body>
+int on_cell(kv_client_t* client, const kv_cell_t* cell, std::uint64_t* found, const char* call, Body&& body) noexcept {
+  if (cell == nullptr) return tell(Status::kBadArgument, call);
+  return on_connection(client, call, [&](kv::Client& of) {
+    std::uint64_t there = 0;
+    const Status status = body(of, kv::Cell{.address = cell->address, .worker = cell->worker}, there);
+    if (status == Status::kOk && found != nullptr) *found = there;
+    return tell_of(of, status, call);
+  });
+}
+
 /// "host", "host:port", "[address]:port" or "address" with colons of its own.
 Result<std::pair<std::string, std::uint16_t>> split_server(std::string_view server) {
   std::string_view host = server;
@@ -216,6 +228,7 @@ Result<void> connect_kv(verbena_kv_client& client, const char* call, const char*
 using namespace verbena::c;
 using verbena::Result;
 using verbena::Status;
+using verbena::kv::Cell;
 using verbena::kv::Client;
 using verbena::kv::Outcome;
 
@@ -325,6 +338,38 @@ void* kv_client_allocate(kv_client_t* client, size_t bytes) {
     return memory != nullptr ? KV_OK : tell(bytes == 0 ? Status::kBadArgument : Status::kLimit, kCall);
   });
   return memory;
+}
+
+// --- cells
+
+int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell) {
+  constexpr const char* kCall = "kv_client_cell_open";
+  if (is_null(key, klen) || cell == nullptr) return tell(Status::kBadArgument, kCall);
+  return on_connection(client, kCall, [&](Client& of) {
+    const Result<Cell> opened = of.open_cell(bytes_at(key, klen), initial);
+    if (!opened) return tell(opened.error());
+    *cell = {.address = opened->address, .worker = opened->worker, .is_new = opened->is_new ? 1u : 0u};
+    return tell(Status::kOk, kCall);
+  });
+}
+
+int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_t delta, uint64_t* old) {
+  return on_cell(client, cell, old, "kv_client_cell_fetch_add",
+                 [=](Client& of, const Cell& at, uint64_t& there) { return of.fetch_add(at, delta, there); });
+}
+
+int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint64_t expected, uint64_t desired,
+                                uint64_t* old) {
+  return on_cell(client, cell, old, "kv_client_cell_compare_swap", [=](Client& of, const Cell& at, uint64_t& there) {
+    return of.compare_swap(at, expected, desired, there);
+  });
+}
+
+int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value) {
+  constexpr const char* kCall = "kv_client_cell_read";
+  if (value == nullptr) return tell(Status::kBadArgument, kCall);
+  return on_cell(client, cell, value, kCall,
+                 [](Client& of, const Cell& at, uint64_t& there) { return of.read(at, there); });
 }
 
 // --- batches

@@ -213,6 +213,7 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
   for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
   done_.resize(depth);
   staged_.resize(depth);
+  cell_windows_.resize(hello.workers);
 }
 
 // So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
@@ -268,7 +269,7 @@ std::uint32_t PollingClient::slot_of(std::uint32_t id) const noexcept {
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (error_.status() != Status::kOk) [[unlikely]]
     return error_.status();
-  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (ask.op == wire::Op::kStatistics || ask.word != nullptr) return Status::kOk;
   if (ask.key.empty() || ask.key.size() > kMaxKeyBytes) return Status::kBadKey;
   if (ask.op == wire::Op::kCas && ask.expected == wire::kAnyVersion) return Status::kBadArgument;
   return ask.value.size() > max_value_bytes_ ? Status::kTooLong : Status::kOk;
@@ -295,6 +296,11 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
     if (may_read() && start_lookup(slot)) return Status::kOk;
+  }
+  if (ask.word != nullptr) {
+    const Status posted = start_on_word(slot, *ask.word);
+    if (posted != Status::kOk) free_slot(slot);
+    return posted;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -571,6 +577,7 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
     statistics_ = reply.statistics;
     return finish(slot, {});
   }
+  if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) return take_cell(slot, reply);
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
@@ -778,6 +785,7 @@ void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status s
     case Piece::kBodyChunk: return settle(slot);
     case Piece::kRead: return on_piece_read(slot);
     case Piece::kLookup: return on_lookup_read(slot);
+    case Piece::kWord: return take_word(slot);
   }
 }
 

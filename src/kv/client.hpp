@@ -18,6 +18,13 @@
 
 namespace verbena::kv {
 
+/// What is wanted of a cell's word: a READ, or an atomic.
+struct WordAsk {
+  Cell cell;
+  bool is_read = false;
+  message::Change change;
+};
+
 /// What a client call wants, before it has a slot.
 struct Ask {
   wire::Op op = wire::Op::kGet;
@@ -26,6 +33,7 @@ struct Ask {
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
+  const WordAsk* word = nullptr;     ///< Of a cell's word, with op kCell; in place of all but that.
 };
 
 /// Values that go through staging memory do so in chunks of this size.
@@ -39,7 +47,7 @@ struct Operation {
     kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
     kAwaiting,  ///< The request is out.
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
-    kFetching,  ///< Get: the READ of an item is in flight.
+    kFetching,  ///< Get: the READ of an item is in flight. Of a cell's word, the READ or the atomic.
     kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
     kQueued,    ///< Get: the location is known; its bytes wait for a place in the staging memory.
     kReading,   ///< Get: READs are in flight.
@@ -84,7 +92,7 @@ struct Operation {
 static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
 
 /// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
@@ -105,6 +113,11 @@ class PollingClient final : public Client, private message::Handler {
   Outcome erase(Key key, Deadline deadline) noexcept override;
   void get(std::span<GetRequest> requests, Deadline deadline) noexcept override;
   void put(std::span<PutRequest> requests, Deadline deadline) noexcept override;
+  Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept override;
+  Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept override;
+  Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
+                      Deadline deadline) noexcept override;
+  Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
@@ -207,6 +220,14 @@ class PollingClient final : public Client, private message::Handler {
   void take_piece(Operation& operation) noexcept;
   void end_read(std::uint32_t slot) noexcept;
 
+  // Cells: client_cells.cpp.
+  void take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept;
+  [[nodiscard]] Result<void> use_cells(Deadline deadline) noexcept;
+  [[nodiscard]] Status on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept;
+  [[nodiscard]] message::RemoteSpan span_of(const Cell& cell) const noexcept;
+  [[nodiscard]] Status start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept;
+  void take_word(std::uint32_t slot) noexcept;
+
   // The connection.
   void die(Status reason, const char* what) noexcept;
   void drain() noexcept;
@@ -240,11 +261,17 @@ class PollingClient final : public Client, private message::Handler {
   // Staging: kChunks pieces for values on their way out, as many for values on their way in.
   static constexpr unsigned kChunks = 4;
   static constexpr std::size_t kStagingBytes = 2 * kChunks * kChunkBytes;
-  // Behind it a place for each operation: of buckets, then of an item. What comes late comes there, and its slot is
-  // taken until it is here.
+  // Behind it a place for each operation: of buckets, then of an item; or of a cell's word. What comes late comes
+  // there, and its slot is taken until it is here.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
-    return kStagingBytes + (options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : 0);
+    return kStagingBytes + options.depth * place_bytes(options);
+  }
+  [[nodiscard]] static constexpr std::size_t place_bytes(const ClientOptions& options) noexcept {
+    return options.lookup != Lookup::kMessage ? kPlaceBytes : kLineBytes;
+  }
+  [[nodiscard]] std::uint64_t* word_at(std::uint32_t slot) const noexcept {
+    return reinterpret_cast<std::uint64_t*>(region_.data() + kStagingBytes + slot * place_bytes(options_));
   }
   [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept {
     return region_.data() + kStagingBytes + slot * kPlaceBytes;
@@ -264,6 +291,9 @@ class PollingClient final : public Client, private message::Handler {
 
   std::size_t allocated_ = 0;
   wire::StatisticsWords statistics_{};
+  std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
+  wire::CellPlace cell_place_;             ///< Of the last one opened.
+  std::uint32_t cell_worker_ = 0;
   bool heard_goodbye_ = false;
   bool has_stopped_ = false;  ///< The server said so.
   Error error_;

@@ -41,11 +41,18 @@ message::Options channel_options(const ServerOptions& options) noexcept {
   return channel;
 }
 
-std::size_t items_of(const ServerOptions& options) noexcept {
-  const std::size_t all = options.max_items != 0 ? options.max_items : options.memory_bytes / kBytesPerItem;
-  // Hashing spreads the keys unevenly: a quarter more than its part, all of it for one worker.
-  return options.workers == 1 ? all : std::min(all, all / options.workers * 5 / 4 + 64);
+/// Of what keys have, for one worker: hashing spreads them unevenly, so a quarter more than its part.
+std::size_t part_of(std::size_t all, unsigned workers) noexcept {
+  return workers == 1 ? all : std::min(all, all / workers * 5 / 4 + 64);
 }
+
+std::size_t all_items_of(const ServerOptions& options) noexcept {
+  return options.max_items != 0 ? options.max_items : options.memory_bytes / kBytesPerItem;
+}
+
+std::size_t items_of(const ServerOptions& options) noexcept { return part_of(all_items_of(options), options.workers); }
+
+std::size_t cells_of(const ServerOptions& options) noexcept { return part_of(options.max_cells, options.workers); }
 
 /// Bytes of a server's pools, but for those that come as used.
 struct Need {
@@ -102,6 +109,10 @@ Result<void> check_options(const ServerOptions& options) {
                 "a worker's items and its index take {} GiB, and one can have {}: lower memory_bytes or max_items, or "
                 "raise workers",
                 window >> 30, kMaxWindowBytes >> 30);
+  if (options.max_cells > all_items_of(options))
+    return fail(Status::kBadArgument, kCall, 0,
+                "max_cells is {}: each is an item, too, and max_items is {}: lower max_cells, or raise max_items",
+                options.max_cells, all_items_of(options));
   return {};
 }
 
@@ -132,10 +143,11 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   if (options.workers * clients > limits.max_qp)
     return too_much("queue pairs", options.workers * clients, limits.max_qp, "max_clients or workers", options.workers,
                     clients);
-  // Of a worker its items; of a session its buffers and its lease.
-  if (options.workers * (1 + 2 * clients) > limits.max_mr)
-    return too_much("memory regions", options.workers * (1 + 2 * clients), limits.max_mr, "max_clients or workers",
-                    options.workers, 1 + 2 * clients);
+  // Of a worker its items, and its cells; of a session its buffers and its lease.
+  const std::uint64_t regions = (options.max_cells != 0 ? 2 : 1) + 2 * clients;
+  if (options.workers * regions > limits.max_mr)
+    return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
+                    options.workers, regions);
   return {};
 }
 
@@ -154,6 +166,7 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .require_hugepages = options.require_hugepages,
                        .node = place.node,
                        .max_items = items_of(options),
+                       .max_cells = cells_of(options),
                        .max_value_bytes = options.max_value_bytes,
                        .checksum_large_values = options.checksum_large_values,
                        .grace = options.grace,

@@ -172,6 +172,7 @@ ServerStatistics PollingServer::statistics() const noexcept {
     const Counters& counters = std::as_const(*worker).counters();
     const auto get = [](const Counters::Count& count) { return count.load(std::memory_order_relaxed); };
     sum.items += get(counters.items);
+    sum.cells += get(counters.cells);
     sum.used_bytes += get(counters.used_bytes);
     sum.resting_bytes += get(counters.resting_bytes);
     sum.capacity_bytes += get(counters.capacity_bytes);

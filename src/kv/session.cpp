@@ -84,6 +84,7 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kPut:
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
+    case wire::Op::kCell: return open_cell(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id);
     case wire::Op::kGoodbye:
       if (!std::exchange(has_left_, true)) worker_.see_off(*this);
@@ -123,6 +124,12 @@ void Session::change(const wire::Request& request) noexcept {
   }
   Counters::add(request.head.op == wire::Op::kPut ? counters.puts : counters.compare_and_swaps);
   reply_change(request.head.id, store_.put(request.key, request.value, request.expected), request.value.size());
+}
+
+void Session::open_cell(const wire::Request& request) noexcept {
+  const Cells::Found cell = worker_.cells().find_or_make(store_, request.key, request.expected);
+  if (cell.status != Status::kOk) return reply_change(request.head.id, {.status = cell.status});
+  reply({.kind = wire::ReplyKind::kCell, .id = request.head.id, .version = cell.version}, wire::bytes_of(cell.place));
 }
 
 void Session::tell_statistics(std::uint32_t id) noexcept {

@@ -64,6 +64,7 @@ class Session final : public message::Handler {
 
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
+  void open_cell(const wire::Request& request) noexcept;
   void tell_statistics(std::uint32_t id) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;

@@ -4,6 +4,8 @@
 #include "link/link.hpp"
 #include "message/wire.hpp"
 
+#include <infiniband/verbs.h>
+
 #include <cstring>
 #include <type_traits>
 
@@ -34,7 +36,8 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
-bool is_eager(Op op) noexcept { return op >= Op::kGet && op <= Op::kGoodbye; }
+bool has_operand(Op op) noexcept { return op == Op::kCas || op == Op::kCell; }
+bool is_eager(Op op) noexcept { return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell; }
 
 Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
@@ -48,6 +51,15 @@ bool is_index_sound(const ServerHello& hello) noexcept {
 
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
+}
+
+/// Nothing that a NIC could refuse, or carry out where there is no cell.
+bool is_cell_sound(const CellPlace& cell) noexcept {
+  constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
+  return cell.window_address % kBytes == 0 && cell.offset % kBytes == 0 && cell.window_address <= ~cell.window_length &&
+         cell.window_length >= kBytes && cell.offset <= cell.window_length - kBytes &&
+         (cell.window_access & kRights) == kRights && cell.is_new <= 1 && cell.reserved == 0;
 }
 
 }  // namespace
@@ -76,10 +88,10 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   const RequestHead& head = request.head;
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
-  if (head.op == Op::kCas) {
+  if (has_operand(head.op)) {
     if (body.size() < sizeof request.expected) return Status::kProtocol;
     request.expected = take<std::uint64_t>(body);
-    if (request.expected == kAnyVersion) return Status::kProtocol;
+    if (head.op == Op::kCas && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
@@ -91,7 +103,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
 
 std::size_t encode_head(const RequestHead& head, std::uint64_t expected, std::span<std::byte, 16> out) noexcept {
   std::memcpy(out.data(), &head, sizeof head);
-  if (head.op != Op::kCas) return sizeof head;
+  if (!has_operand(head.op)) return sizeof head;
   std::memcpy(out.data() + sizeof head, &expected, sizeof expected);
   return sizeof head + sizeof expected;
 }
@@ -133,6 +145,10 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
       if (!is_ok || body.size() != sizeof(StatisticsWords)) return Status::kProtocol;
       reply.statistics = take<StatisticsWords>(body);
       return Status::kOk;
+    case ReplyKind::kCell:
+      if (!is_ok || body.size() != sizeof(CellPlace)) return Status::kProtocol;
+      reply.cell = take<CellPlace>(body);
+      return is_cell_sound(reply.cell) ? Status::kOk : Status::kProtocol;
   }
   return Status::kProtocol;
 }
@@ -140,7 +156,7 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
 StatisticsWords words_of(const ServerStatistics& s) noexcept {
   return {s.items,        s.used_bytes,        s.capacity_bytes, s.resting_bytes, s.clients,
           s.clients_lost, s.clients_refused,   s.puts,           s.gets,          s.hits,
-          s.erases,       s.compare_and_swaps, s.failures,       s.last_version};
+          s.erases,       s.compare_and_swaps, s.failures,       s.last_version,  s.cells};
 }
 
 ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
@@ -157,7 +173,8 @@ ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
           .erases = words[10],
           .compare_and_swaps = words[11],
           .failures = words[12],
-          .last_version = words[13]};
+          .last_version = words[13],
+          .cells = words[14]};
 }
 
 }  // namespace verbena::kv::wire

@@ -72,6 +72,7 @@ enum class Op : std::uint8_t {
   kGoodbye = 6,     ///< Head. The client leaves; the server answers in kind.
   kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
+  kCell = 9,        ///< Head, initial value, key. Opens the cell, or makes it.
 };
 
 /// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
@@ -103,7 +104,7 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBy
 /// A request out of one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
-  std::uint64_t expected = kAnyVersion;
+  std::uint64_t expected = kAnyVersion;  ///< kCell: the initial value.
   Key key;
   std::span<const std::byte> value;
 };
@@ -111,7 +112,8 @@ struct Request {
 /// makes no sense, and the connection has no future.
 [[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
 
-/// Writes the front of a request: the head and, for CAS, the expected version. Returns the bytes used.
+/// Writes the front of a request: the head and, for CAS, the expected version; for kCell, the initial value. Returns
+/// the bytes used.
 [[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
                                       std::span<std::byte, 16> out) noexcept;
 
@@ -132,6 +134,7 @@ enum class ReplyKind : std::uint8_t {
   kLocation = 3,    ///< Head, Location.
   kStatistics = 4,  ///< Head, Statistics.
   kGoodbye = 5,     ///< Head. The server stops, or the client's goodbye is heard.
+  kCell = 6,        ///< Head, CellPlace.
 };
 
 struct ReplyHead {
@@ -155,7 +158,20 @@ struct Location {
 };
 static_assert(sizeof(Location) == 32);
 
-inline constexpr std::size_t kStatisticsWords = 14;
+/// Where a cell is, for as long as the server runs: in the window of the worker's cells, the same in all its replies.
+struct CellPlace {
+  std::uint64_t window_address = 0;
+  std::uint64_t window_length = 0;
+  std::uint64_t window_memory = 0;
+  std::uint32_t window_rkey = 0;
+  std::uint32_t window_access = 0;  ///< At least to read, and for atomics.
+  std::uint64_t offset = 0;         ///< Of the word, a multiple of 8, from the start of the window.
+  std::uint32_t is_new = 0;         ///< 1: this request made it.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(CellPlace) == 48);
+
+inline constexpr std::size_t kStatisticsWords = 15;
 using StatisticsWords = std::array<std::uint64_t, kStatisticsWords>;
 [[nodiscard]] StatisticsWords words_of(const ServerStatistics& statistics) noexcept;
 [[nodiscard]] ServerStatistics statistics_of(const StatisticsWords& words) noexcept;
@@ -165,6 +181,7 @@ struct Reply {
   std::span<const std::byte> value;
   Location location;
   StatisticsWords statistics{};
+  CellPlace cell;
 };
 /// kProtocol, or kOk.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;

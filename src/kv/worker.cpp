@@ -32,6 +32,9 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add({.name = "index",
              .kind = host::PoolKind::kRegistered,
              .bytes_each = index_bytes(buckets_for(options.max_items))});
+  if (options.max_cells != 0)
+    pools.add(
+        {.name = "cells", .kind = host::PoolKind::kRegistered, .bytes_each = options.max_cells * Cells::kBytesEach});
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
@@ -65,6 +68,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));
+  if (options.max_cells != 0) VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node));
   VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic, poller_options(options), worker.get()));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
@@ -114,6 +118,7 @@ void Worker::after_wait(unsigned handled) noexcept {
 void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
   counters_.items.store(now.items, std::memory_order_relaxed);
+  counters_.cells.store(cells_.made(), std::memory_order_relaxed);
   counters_.used_bytes.store(now.used_bytes, std::memory_order_relaxed);
   counters_.resting_bytes.store(now.resting_bytes, std::memory_order_relaxed);
   counters_.capacity_bytes.store(now.capacity_bytes, std::memory_order_relaxed);

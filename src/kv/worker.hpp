@@ -3,6 +3,7 @@
 
 #include "base/ticks.hpp"
 #include "engine/poller.hpp"
+#include "kv/cells.hpp"
 #include "kv/session.hpp"
 #include "kv/store.hpp"
 #include "nic/registered_arena.hpp"
@@ -19,7 +20,7 @@ namespace verbena::kv {
 struct Counters {
   using Count = std::atomic<std::uint64_t>;
   Count puts{0}, gets{0}, hits{0}, erases{0}, compare_and_swaps{0}, failures{0};
-  Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
+  Count items{0}, cells{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
 
   /// There is one writer, so no locked instruction is needed.
   static void add(Count& count) noexcept {
@@ -49,6 +50,7 @@ struct WorkerOptions {
   std::optional<unsigned> cpu;   ///< Pinned there.
   std::optional<unsigned> node;  ///< Memory from there.
   std::size_t max_items = 0;
+  std::size_t max_cells = 0;  ///< 0: none.
   std::size_t max_value_bytes = 0;
   bool checksum_large_values = false;
   std::chrono::nanoseconds grace{0};
@@ -92,6 +94,7 @@ class Worker final : private engine::Duty {
 
   // For its sessions, in its thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
+  [[nodiscard]] Cells& cells() noexcept { return cells_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   [[nodiscard]] ServerStatistics server_statistics() const noexcept { return host_.statistics(); }
   void publish() noexcept;
@@ -123,6 +126,7 @@ class Worker final : private engine::Duty {
   nic::RegisteredArena region_;
   nic::Window window_;
   std::unique_ptr<Store> store_;
+  Cells cells_;
   std::unique_ptr<engine::Poller> poller_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;

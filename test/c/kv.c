@@ -22,6 +22,7 @@ static kv_server_t* serve(conn_mode_t mode) {
   options.memory_bytes = (size_t)64 << 20;
   options.max_value_bytes = (size_t)16 << 20;
   options.pin_workers = 0;
+  options.max_cells = 10;
   kv_server_t* server = kv_server_create(&options);
   CHECK(server && kv_server_start(server) == KV_OK);
   return server;
@@ -47,6 +48,13 @@ static void use(kv_client_t* client) {
   size_t got[] = {sizeof one, sizeof two};
   CHECK(kv_client_batch_get(client, keys, klens, into, got, 2) == 0);
   CHECK(memcmp(one, "one", 3) == 0 && memcmp(two, "two", 3) == 0);
+
+  kv_cell_t cell;
+  uint64_t old;
+  CHECK(kv_client_cell_open(client, "cell", 4, 1, &cell) == 0 && cell.is_new == 1);
+  CHECK(kv_client_cell_fetch_add(client, &cell, 2, &old) == 0 && old == 1);
+  CHECK(kv_client_cell_compare_swap(client, &cell, 3, 9, &old) == 0 && old == 3);
+  CHECK(kv_client_cell_read(client, &cell, &old) == 0 && old == 9);
 
   len = sizeof buf;
   CHECK(kv_client_delete(client, "key", 3) == 0);

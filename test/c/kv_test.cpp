@@ -183,6 +183,123 @@ TEST_F(KvApi, ComparesAndSwaps) {
   EXPECT_EQ(version, 5u);
 }
 
+TEST_F(KvApi, EveryLookupFindsTheSame) {
+  start();
+  for (const kv_lookup_t lookup : {KV_LOOKUP_AUTO, KV_LOOKUP_MESSAGE, KV_LOOKUP_ONE_SIDED}) {
+    for (const std::size_t known : {0u, 16u}) {
+      kv_client_options_t options = client_options();
+      options.lookup = lookup;
+      options.known_locations = known;
+      client = connect(options);
+      for (const std::size_t length : {5u, 100'000u}) {
+        ASSERT_EQ(put("k", pattern(length, lookup)), KV_OK) << kv_error_detail();
+        for (int i = 0; i < 3; ++i) ASSERT_TRUE(get("k") == pattern(length, lookup));
+      }
+      EXPECT_EQ(remove("k"), KV_OK);
+      EXPECT_EQ(get("k"), "code -4");
+    }
+  }
+  kv_client_options_t options = client_options();
+  options.lookup = static_cast<kv_lookup_t>(3);
+  kv_client_t* const one = make();
+  EXPECT_EQ(kv_client_set_options(one, &options), KV_ERR_BAD_ARGUMENT);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("got 3"), std::string_view::npos) << kv_error_detail();
+  options = client_options();
+  options.known_locations = 3;
+  EXPECT_EQ(kv_client_set_options(one, &options), KV_OK);
+  EXPECT_EQ(kv_client_connect(one, address(), port), KV_ERR_BAD_ARGUMENT);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("known_locations"), std::string_view::npos) << kv_error_detail();
+}
+
+TEST_F(KvApi, InsertsOnlyWhatIsAbsent) {
+  begin();
+  std::uint64_t first = 0, there = 0;
+  ASSERT_EQ(kv_client_cas(client, "k", 1, 0, "one", 3, &first), KV_OK);
+  // The version comes with the refusal, in the same round trip, and is good for the next.
+  EXPECT_EQ(kv_client_cas(client, "k", 1, 0, "two", 3, &there), KV_ERR_VERSION_MISMATCH);
+  EXPECT_EQ(there, first);
+  EXPECT_EQ(get("k"), "one");
+  ASSERT_EQ(remove("k"), KV_OK);
+  EXPECT_EQ(kv_client_cas(client, "k", 1, first, "two", 3, &there), KV_ERR_NOT_FOUND);
+  EXPECT_EQ(there, 0u);
+  ASSERT_EQ(kv_client_cas(client, "k", 1, 0, "three", 5, &there), KV_OK);
+  EXPECT_GT(there, first) << "no version comes twice";
+}
+
+kv_server_options_t server_of_cells(std::size_t max_cells) {
+  kv_server_options_t options = small_server();
+  options.max_cells = max_cells;
+  return options;
+}
+
+TEST_F(KvApi, Cells) {
+  start(server_of_cells(2));
+  client = connect();
+  const auto open = [&](std::string_view key, std::uint64_t initial, kv_cell_t* cell) {
+    return kv_client_cell_open(client, key.data(), key.size(), initial, cell);
+  };
+  kv_cell_t cell{};
+  ASSERT_EQ(open("cell", 5, &cell), KV_OK) << kv_error_detail();
+  EXPECT_EQ(cell.is_new, 1u);
+  std::uint64_t old = 0;
+  EXPECT_EQ(kv_client_cell_fetch_add(client, &cell, 2, &old), KV_OK) << kv_error_detail();
+  EXPECT_EQ(old, 5u);
+  EXPECT_EQ(kv_client_cell_fetch_add(client, &cell, 1, nullptr), KV_OK);
+  EXPECT_EQ(kv_client_cell_compare_swap(client, &cell, 7, 70, &old), KV_OK);
+  EXPECT_EQ(old, 8u);
+  EXPECT_EQ(kv_client_cell_compare_swap(client, &cell, 8, 80, &old), KV_OK);
+  EXPECT_EQ(old, 8u);
+  EXPECT_EQ(kv_client_cell_read(client, &cell, &old), KV_OK);
+  EXPECT_EQ(old, 80u);
+
+  kv_client_t* const other = connect();
+  kv_cell_t same{};
+  EXPECT_EQ(kv_client_cell_read(other, &cell, &old), KV_ERR_BAD_ARGUMENT) << "it has opened none";
+  ASSERT_EQ(kv_client_cell_open(other, "cell", 4, 1, &same), KV_OK) << kv_error_detail();
+  EXPECT_EQ(same.is_new, 0u);
+  EXPECT_EQ(same.address, cell.address);
+  EXPECT_EQ(kv_client_cell_fetch_add(other, &same, 1, &old), KV_OK);
+  EXPECT_EQ(old, 80u);
+
+  EXPECT_EQ(put("cell", "v"), KV_ERR_WRONG_KIND);
+  EXPECT_EQ(get("cell"), "code -11");
+  EXPECT_EQ(remove("cell"), KV_ERR_WRONG_KIND);
+  EXPECT_EQ(kv_client_cas(client, "cell", 4, 0, "v", 1, nullptr), KV_ERR_WRONG_KIND);
+  ASSERT_EQ(put("value", "v"), KV_OK);
+  kv_cell_t none{1, 2, 3};
+  EXPECT_EQ(open("value", 0, &none), KV_ERR_WRONG_KIND);
+  EXPECT_EQ(open("", 0, &none), KV_ERR_BAD_KEY);
+  EXPECT_EQ(open("second", 0, &same), KV_OK);
+  EXPECT_EQ(open("third", 0, &none), KV_ERR_LIMIT);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("max_cells"), std::string_view::npos) << kv_error_detail();
+  EXPECT_EQ(none.address, 1u);
+
+  EXPECT_EQ(open("cell", 0, nullptr), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_open(client, nullptr, 1, 0, &none), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_fetch_add(client, nullptr, 1, &old), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_compare_swap(client, nullptr, 1, 1, &old), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_read(client, nullptr, &old), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_read(client, &cell, nullptr), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_cell_read(nullptr, &cell, &old), KV_ERR_BAD_ARGUMENT);
+  none = {cell.address + 1, cell.worker, 0};
+  EXPECT_EQ(kv_client_cell_fetch_add(client, &none, 1, &old), KV_ERR_BAD_ARGUMENT);
+  none.address = cell.address + (1 << 20);
+  EXPECT_EQ(kv_client_cell_fetch_add(client, &none, 1, &old), KV_ERR_OUT_OF_RANGE);
+  EXPECT_EQ(old, 80u) << "set with KV_OK only";
+  ASSERT_EQ(kv_server_stop(server), KV_OK);
+  EXPECT_EQ(open("cell", 0, &none), KV_ERR_PEER_LOST);
+  EXPECT_EQ(kv_client_cell_read(client, &cell, &old), KV_ERR_PEER_LOST);
+  EXPECT_EQ(kv_client_disconnect(client), KV_OK);
+  EXPECT_EQ(kv_client_cell_read(client, &cell, &old), KV_ERR_CLOSED);
+}
+
+TEST_F(KvApi, CellsOfAServerWithoutThem) {
+  begin();
+  kv_cell_t cell{};
+  EXPECT_EQ(kv_client_cell_open(client, "cell", 4, 0, &cell), KV_ERR_UNSUPPORTED);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("max_cells"), std::string_view::npos) << kv_error_detail();
+}
+
 TEST_F(KvApi, BadKeysAndValuesHaveTheirCodes) {
   begin();
   EXPECT_EQ(put("", "v"), KV_ERR_BAD_KEY);

@@ -52,7 +52,7 @@ void check_request(Bytes body) {
   VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
   if (status != Status::kOk) return;
   const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
-  VERBENA_CHECK(request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye);
+  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
   VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
@@ -126,6 +126,12 @@ void check_reply(Bytes body) {
       append(again, bytes_of(reply.location));
       break;
     case ReplyKind::kStatistics: append(again, bytes_of(words_of(statistics_of(reply.statistics)))); break;
+    case ReplyKind::kCell:
+      VERBENA_CHECK(reply.cell.offset % 8 == 0 && reply.cell.window_address % 8 == 0);
+      VERBENA_CHECK(reply.cell.window_length >= 8 && reply.cell.offset <= reply.cell.window_length - 8);
+      VERBENA_CHECK(reply.cell.window_address + reply.cell.window_length >= reply.cell.window_address);
+      append(again, bytes_of(reply.cell));
+      break;
   }
   VERBENA_CHECK(same_bytes(again, body));
 }

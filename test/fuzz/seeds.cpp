@@ -228,6 +228,7 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/put", front(2, Op::kPut, 3).text("key").text("value")});
   out.push_back({"kv_wire/put_too_long", front(2, Op::kPut, 3).text("key").text(value)});
   out.push_back({"kv_wire/cas", front(2, Op::kCas, 3).put(std::uint64_t{42}).text("key").text("value")});
+  out.push_back({"kv_wire/cell", front(2, Op::kCell, 3).put(std::uint64_t{42}).text("key")});
   out.push_back({"kv_wire/erase", front(2, Op::kErase, 3).text("key")});
   out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0)});
   out.push_back({"kv_wire/goodbye", front(2, Op::kGoodbye, 0)});
@@ -246,6 +247,16 @@ void add_kv_wire(Seeds& out) {
                                                .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
   out.push_back({"kv_wire/reply_statistics",
                  Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(StatisticsWords{1, 2, 3})});
+  out.push_back(
+      {"kv_wire/reply_cell", Seed(4)
+                                 .put(ReplyHead{.kind = ReplyKind::kCell, .version = 3})
+                                 .put(CellPlace{.window_address = 1 << 20,
+                                                .window_length = 640,
+                                                .window_memory = 2,
+                                                .window_rkey = 0x80000200,
+                                                .window_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+                                                .offset = 64,
+                                                .is_new = 1})});
   out.push_back({"kv_wire/reply_goodbye", Seed(4).put(ReplyHead{.kind = ReplyKind::kGoodbye})});
 }
 

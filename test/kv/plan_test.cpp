@@ -196,6 +196,7 @@ TEST_F(Footprints, OfWorkersAndTheirPlannedMemory) {
   server.memory_bytes = std::size_t{9} << 20;
   server.workers = 2;
   server.max_value_bytes = 1 << 20;
+  server.max_cells = 3000;
   std::atomic<std::uint64_t> versions{1};
   WorkerOptions options = worker_options(server, 1, {});
   options.versions = &versions;
@@ -208,7 +209,9 @@ TEST_F(Footprints, OfWorkersAndTheirPlannedMemory) {
   }
   expect_heap(heap(), at_start, 0);
   const std::uint64_t page = (*worker)->page_report().page_bytes;
-  EXPECT_EQ(mapped_bytes("verbena-items"), (arena_bytes(at_start) + page - 1) / page * page);
+  EXPECT_EQ(mapped_bytes("verbena-cells"), in_pages((3000 / 2 * 5 / 4 + 64) * std::uint64_t{64}));
+  const std::uint64_t items = arena_bytes(at_start) - mapped_bytes("verbena-cells");
+  EXPECT_EQ(mapped_bytes("verbena-items"), (items + page - 1) / page * page);
 }
 
 TEST_F(Footprints, OfAServerAreAllItsWorkersAndClients) {

@@ -11,7 +11,9 @@
 #include <cstdlib>
 
 #include <array>
+#include <atomic>
 #include <charconv>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,7 +26,9 @@ using test::Peer;
 unsigned number_of(const char* text) { return static_cast<unsigned>(std::strtoul(text, nullptr, 10)); }
 
 int serve() {
-  const auto server = start(small_server());
+  ServerOptions options = small_server();
+  options.max_cells = 10;
+  const auto server = start(options);
   if (!server) return 1;
   std::printf("%d\n", server->port());
   std::fflush(stdout);
@@ -56,6 +60,111 @@ int model(unsigned port, unsigned seed) {
   const auto client = connect(options);
   if (client) run_against_model(*client, "model" + std::to_string(seed) + "/", seed, 2000);
   return client && !testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 0 : 1;
+}
+
+constexpr unsigned kAdditions = 5000;
+
+/// Adds to a cell by both atomics.
+int count(unsigned port) {
+  const auto client = connect(client_options(static_cast<std::uint16_t>(port)));
+  if (!client) return 1;
+  const auto cell = client->open_cell(key_of("sum"), 0);
+  if (!cell) return 2;
+  std::uint64_t seen = 0;
+  for (unsigned i = 0; i < kAdditions; ++i) {
+    if (client->fetch_add(*cell, 1, seen) != Status::kOk) return 3;
+    for (std::uint64_t expected = ++seen;; expected = seen) {
+      if (client->compare_swap(*cell, expected, expected + 1, seen) != Status::kOk) return 4;
+      if (seen == expected) break;
+    }
+  }
+  return 0;
+}
+
+TEST(KvProcess, SumsOfProcessesAddUp) {
+  ServerOptions options = small_server();
+  options.max_cells = 1;
+  const auto server = start(options);
+  ASSERT_TRUE(server);
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (unsigned i = 0; i < 3; ++i)
+    peers.push_back(std::make_unique<Peer>(std::vector<std::string>{"count", std::to_string(server->port())}));
+  for (auto& peer : peers) EXPECT_EQ(peer->wait(), 0);
+  const auto client = connect(client_options(*server));
+  ASSERT_TRUE(client);
+  const auto cell = client->open_cell(key_of("sum"), 0);
+  ASSERT_TRUE(cell) << cell.error().text();
+  EXPECT_FALSE(cell->is_new);
+  std::uint64_t sum = 0;
+  ASSERT_EQ(client->read(*cell, sum), Status::kOk);
+  EXPECT_EQ(sum, 3U * 2 * kAdditions);
+}
+
+// A server whose process stands still answers nothing, and its NIC all the same.
+TEST(KvProcess, CellsNeedNoCpuOfTheServer) {
+  Peer server({"serve"});
+  const auto client = connect(client_options(static_cast<std::uint16_t>(server.read_number())));
+  ASSERT_TRUE(client);
+  const auto cell = client->open_cell(key_of("cell"), 0);
+  ASSERT_TRUE(cell) << cell.error().text();
+  server.pause();
+  const auto soon = Deadline::after(std::chrono::milliseconds{20});
+  EXPECT_EQ(client->put(key_of("k"), bytes_of("v"), soon).status, Status::kTimedOut);
+  std::uint64_t old = 0;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(client->fetch_add(*cell, 1, old), Status::kOk);
+    ASSERT_EQ(old, i);
+  }
+  ASSERT_EQ(client->compare_swap(*cell, 1000, 7, old), Status::kOk);
+  ASSERT_EQ(client->read(*cell, old), Status::kOk);
+  EXPECT_EQ(old, 7u);
+  const auto opened = client->open_cell(key_of("other"), 0, Deadline::after(std::chrono::milliseconds{20}));
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().status(), Status::kTimedOut);
+  server.resume();
+  const auto later = client->open_cell(key_of("other"), 5);
+  ASSERT_TRUE(later) << later.error().text();
+  EXPECT_FALSE(later->is_new) << "the one that timed out has made it";
+  EXPECT_EQ(client->connection_error().status(), Status::kOk);
+}
+
+// Whatever is under way on a cell when the server is killed comes to its end, and everything after it says so.
+TEST(KvProcess, CellsEndWithTheirServer) {
+  for (int kind = 0; kind < 4; ++kind) {
+    SCOPED_TRACE(kind);
+    Peer server({"serve"});
+    const auto client = connect(client_options(static_cast<std::uint16_t>(server.read_number())));
+    ASSERT_TRUE(client);
+    const auto cell = client->open_cell(key_of("cell"), 0);
+    ASSERT_TRUE(cell) << cell.error().text();
+    std::uint64_t old = 0;
+    const auto call = [&](int which) {
+      switch (which) {
+        case 0: return client->fetch_add(*cell, 1, old);
+        case 1: return client->compare_swap(*cell, old, old + 1, old);
+        case 2: return client->read(*cell, old);
+        default: {
+          const auto opened = client->open_cell(key_of("cell"), 0);
+          return opened ? Status::kOk : opened.error().status();
+        }
+      }
+    };
+    std::atomic<bool> has_begun{false};
+    std::jthread killer([&] {
+      has_begun.wait(false);
+      server.kill();
+    });
+    Status status = Status::kOk;
+    EXPECT_TRUE(eventually([&] {
+      status = call(kind);
+      has_begun = true;
+      has_begun.notify_one();
+      return status != Status::kOk;
+    }));
+    EXPECT_EQ(status, Status::kPeerLost) << to_string(status);
+    for (int other = 0; other < 4; ++other) EXPECT_EQ(call(other), Status::kPeerLost);
+    EXPECT_EQ(client->connection_error().status(), Status::kPeerLost);
+  }
 }
 
 TEST(KvProcess, ClientsInProcessesBehaveLikeMaps) {
@@ -210,6 +319,7 @@ int peer_main(int argc, char** argv) {
   test::die_with_the_test();
   const std::string_view mode = argc > 2 ? argv[2] : "";
   if (mode == "serve") return serve();
+  if (mode == "count" && argc > 3) return count(number_of(argv[3]));
   if (argc < 5) return 2;
   return mode == "churn" ? churn(number_of(argv[3]), number_of(argv[4]))
                          : model(number_of(argv[3]), number_of(argv[4]));

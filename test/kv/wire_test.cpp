@@ -3,6 +3,7 @@
 #include "kv/index.hpp"
 
 #include <gtest/gtest.h>
+#include <infiniband/verbs.h>
 
 #include <cstring>
 #include <memory>
@@ -62,6 +63,57 @@ TEST(Wire, RequestsComeBack) {
   EXPECT_EQ(request(Op::kGet, std::string(48, 'k'), "").size() + 8, 64u) << "a GET is one cache line";
 }
 
+TEST(Wire, CellsAreOpenedWithTheirInitialValue) {
+  Request out;
+  for (const std::uint64_t initial : {std::uint64_t{0}, std::uint64_t{42}, kAnyVersion}) {
+    ASSERT_EQ(decode_request(request(Op::kCell, "key", "", initial), out), Status::kOk);
+    EXPECT_EQ(out.head.op, Op::kCell);
+    EXPECT_EQ(out.expected, initial);
+    EXPECT_EQ(out.key.size(), 3u);
+  }
+  EXPECT_EQ(decode_request(request(Op::kCell, "key", "value"), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kCell, "", ""), out), Status::kBadKey);
+}
+
+TEST(Wire, PlacesOfCellsAreChecked) {
+  const CellPlace good{.window_address = 4096,
+                       .window_length = 640,
+                       .window_memory = 3,
+                       .window_rkey = 5,
+                       .window_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+                       .offset = 632,
+                       .is_new = 1};
+  const auto decode = [](const CellPlace& place, Status status, Reply& reply) {
+    Bytes bytes;
+    append(bytes, ReplyHead{.status = status, .kind = ReplyKind::kCell, .id = 5, .version = 8});
+    append(bytes, place);
+    return decode_reply(Tight(bytes).span(), reply);
+  };
+  Reply reply;
+  ASSERT_EQ(decode(good, Status::kOk, reply), Status::kOk);
+  EXPECT_EQ(reply.cell.offset, 632u);
+  EXPECT_EQ(reply.cell.window_rkey, 5u);
+  EXPECT_EQ(reply.cell.is_new, 1u);
+  EXPECT_EQ(decode(good, Status::kNotFound, reply), Status::kProtocol);
+  for (auto spoil : {+[](CellPlace& p) { p.offset = 640; }, +[](CellPlace& p) { p.offset = 636; },
+                     +[](CellPlace& p) { p.offset = ~std::uint64_t{7}; }, +[](CellPlace& p) { p.window_address += 4; },
+                     +[](CellPlace& p) { p.window_address = ~std::uint64_t{0} - 7; },
+                     +[](CellPlace& p) { p.window_length = 7, p.offset = 0; },
+                     +[](CellPlace& p) { p.window_length = 0, p.offset = 0; },
+                     +[](CellPlace& p) { p.window_access = IBV_ACCESS_REMOTE_READ; },
+                     +[](CellPlace& p) { p.window_access = IBV_ACCESS_REMOTE_ATOMIC; },
+                     +[](CellPlace& p) { p.is_new = 2; }, +[](CellPlace& p) { p.reserved = 1; }}) {
+    CellPlace bad = good;
+    spoil(bad);
+    EXPECT_EQ(decode(bad, Status::kOk, reply), Status::kProtocol);
+  }
+  Bytes bytes;
+  append(bytes, ReplyHead{.kind = ReplyKind::kCell});
+  append(bytes, good);
+  bytes.pop_back();
+  EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
+}
+
 TEST(Wire, BadRequestsAreTold) {
   Request out;
   EXPECT_EQ(decode_request(request(Op::kGet, "", ""), out), Status::kBadKey);
@@ -81,7 +133,7 @@ TEST(Wire, BadRequestsAreTold) {
 }
 
 TEST(Wire, TruncatedRequestsAreRefused) {
-  for (const Op op : {Op::kGet, Op::kPut, Op::kCas, Op::kErase}) {
+  for (const Op op : {Op::kGet, Op::kPut, Op::kCas, Op::kErase, Op::kCell}) {
     const Bytes whole = request(op, "a key", "");
     for (std::size_t length = 0; length < whole.size(); ++length) {
       Request out;
@@ -227,7 +279,8 @@ TEST(Wire, StatisticsComeBack) {
                             .erases = 11,
                             .compare_and_swaps = 12,
                             .failures = 13,
-                            .last_version = 14};
+                            .last_version = 14,
+                            .cells = 15};
   EXPECT_EQ(words_of(statistics_of(words_of(in))), words_of(in));
   for (std::size_t i = 0; i < kStatisticsWords; ++i) EXPECT_EQ(words_of(in)[i], i + 1);
 }

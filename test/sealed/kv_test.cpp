@@ -22,6 +22,7 @@ class SealedStore : public testing::Test {
     ServerOptions options = small_server();
     // Neither side sleeps: that would cost system calls by right.
     options.wait = WaitPolicy::kSpin;
+    options.max_cells = 10;
     server_ = start(options);
     ASSERT_TRUE(server_);
     ClientOptions mine = client_options(*server_);
@@ -100,6 +101,19 @@ TEST_F(SealedStore, CompareAndSwap) {
       return client_->cas(key_, last.version + 1000, value).status == Status::kVersionMismatch;
     });
   }
+}
+
+TEST_F(SealedStore, Cells) {
+  const auto made = client_->open_cell(key_of("cell"), 0);  // The first one makes the window usable.
+  ASSERT_TRUE(made) << made.error().text();
+  const Cell cell = *made;
+  std::uint64_t old = 0;
+  test::expect_sealed("fetch-add", rounds(1000), [&] { return client_->fetch_add(cell, 1, old) == Status::kOk; });
+  test::expect_sealed("compare-and-swap", rounds(1000),
+                      [&] { return client_->compare_swap(cell, old, old + 1, old) == Status::kOk; });
+  test::expect_sealed("read", rounds(1000), [&] { return client_->read(cell, old) == Status::kOk; });
+  test::expect_sealed("opening it again", rounds(1000),
+                      [&] { return client_->open_cell(key_of("cell"), 0).has_value(); });
 }
 
 TEST_F(SealedStore, KeysThatComeAndGo) {

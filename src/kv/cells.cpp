@@ -1,0 +1,71 @@
+#include "kv/cells.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "nic/verbs.hpp"
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+namespace verbena::kv {
+namespace {
+
+using Word = std::uint64_t;
+static_assert(Cells::kBytesEach % sizeof(Word) == 0);
+
+}  // namespace
+
+Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node) {
+  const nic::DeviceFacts* const facts = nic::facts_of(nic);
+  if (facts != nullptr && facts->atomics == IBV_ATOMIC_NONE)
+    return fail(Status::kUnsupported, "Server::start", 0,
+                "max_cells is given, and {} has no atomics: set it to 0, or use another device", nic.name());
+  // No right to WRITE. Where a mapping is what gives access, on the soft NIC, it gives more than the right: see
+  // docs/kv.md.
+  VERBENA_TRY(region_.open(
+      nic, pd, {.size_bytes = max_cells * kBytesEach, .node = node, .share = host::Share::kReadWrite, .name = "cells"},
+      {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
+  window_ = region_.window();
+  max_cells_ = max_cells;
+  return {};
+}
+
+Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) noexcept {
+  if (max_cells_ == 0) return {.status = Status::kUnsupported};
+  const Store::Found there = store.find(key);
+  if (there.status == Status::kNotFound) return make(store, key, initial);
+  // What every other operation must not have is what this one looks for.
+  if (there.status != Status::kWrongKind)
+    return {.status = there.status == Status::kOk ? Status::kWrongKind : there.status};
+  Word offset = 0;
+  VERBENA_DCHECK(there.value.size() == sizeof offset);
+  std::memcpy(&offset, there.value.data(), sizeof offset);
+  return {.version = there.version, .place = place_of(offset)};
+}
+
+Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial) noexcept {
+  if (made_ == max_cells_) return {.status = Status::kLimit};
+  const Word offset = made_ * kBytesEach;
+  // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
+  std::atomic_ref(*reinterpret_cast<Word*>(region_.data() + offset)).store(initial, std::memory_order_release);
+  const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);
+  const Store::Change change = store.put_cell(key, value);
+  if (change.status != Status::kOk) return {.status = change.status};
+  ++made_;
+  Found made{.version = change.version, .place = place_of(offset)};
+  made.place.is_new = 1;
+  return made;
+}
+
+wire::CellPlace Cells::place_of(std::uint64_t offset) const noexcept {
+  return {.window_address = window_.address,
+          .window_length = window_.length,
+          .window_memory = window_.memory_id,
+          .window_rkey = window_.rkey,
+          .window_access = window_.access,
+          .offset = offset};
+}
+
+}  // namespace verbena::kv
