@@ -39,10 +39,10 @@ constexpr std::array<std::uint32_t, 4> kLarge{64, 4096, 70'001, 300'000};
 constexpr std::array<std::uint32_t, 6> kMixed{8, 333, 4095, 4096, 30'000, 100'000};
 
 constexpr std::array kPlans{
-    Plan{.name = "small", .sizes = kSmall, .calls = 3000, .impatient = 8},
+    Plan{.name = "small", .sizes = kSmall, .cells = 2, .calls = 3000, .impatient = 8},
     Plan{.name = "edges", .sizes = kEdges, .calls = 1500, .impatient = 8},
     Plan{.name = "large", .sizes = kLarge, .keys = 2, .calls = 600},
-    Plan{.name = "mixed", .sizes = kMixed, .calls = 1200},
+    Plan{.name = "mixed", .sizes = kMixed, .cells = 1, .calls = 1200},
 };
 enum PlanNumber : std::size_t { kSmallPlan, kEdgesPlan, kLargePlan, kMixedPlan };
 
@@ -162,6 +162,7 @@ ServerOptions shared_server() {
   options.max_clients = 32;
   options.memory_bytes = std::size_t{128} << 20;
   options.grace = 50ms;
+  options.max_cells = 16;
   return options;
 }
 

@@ -169,6 +169,7 @@ struct Plan {
   const char* name;
   Sizes sizes;
   unsigned keys = 3;
+  unsigned cells = 0;      ///< Keys of cells, numbered behind the others.
   unsigned calls = 1000;   ///< Of each client.
   unsigned gets = 50;      ///< Of a hundred calls. The rest are changes.
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
@@ -186,6 +187,7 @@ class Caller {
         longest_(*std::ranges::max_element(plan.sizes)),
         impatient_(plan.impatient),
         versions_(plan.keys),
+        words_(plan.cells),
         own_(kBurst) {
     // Ways to the same keys: one by one, and all of them meet in a history.
     constexpr std::array kLookups{Lookup::kAuto, Lookup::kOneSided, Lookup::kOneSided, Lookup::kMessage};
@@ -202,7 +204,10 @@ class Caller {
       if (std::string wrong = connect(); !wrong.empty()) return wrong;
       while (client_->connection_error().status() == Status::kOk && wrong_.empty()) {
         const std::uint64_t kind = random_() % 6;
-        const bool goes_on = kind == 0 ? call_several() : kind == 1 ? call_batch() : call_one();
+        const bool goes_on = kind == 0                      ? call_several()
+                             : kind == 1                    ? call_batch()
+                             : kind == 2 && !cells_.empty() ? call_cell()
+                                                            : call_one();
         if (!goes_on) break;
       }
       if (!wrong_.empty()) return wrong_;
@@ -231,6 +236,19 @@ class Caller {
     for (auto& memory : registered_) {
       memory = client_->allocate(longest_);
       if (memory.size() != longest_) return "no registered memory";
+    }
+    return open_cells();
+  }
+  /// All hold 0 at first, whoever opens them first.
+  std::string open_cells() {
+    cells_.clear();
+    for (unsigned i = 0; i < plan_.cells; ++i) {
+      const std::string key = name_of_key(plan_.keys + i);
+      const auto cell = client_->open_cell(std::as_bytes(std::span(key)), 0);
+      // The next connection may do better.
+      if (!cell && client_->connection_error().status() != Status::kOk) return {};
+      if (!cell) return std::string("cannot open a cell: ") + cell.error().text();
+      cells_.push_back(*cell);
     }
     return {};
   }
@@ -311,6 +329,32 @@ class Caller {
     return started != 0;
   }
 
+  bool call_cell() {
+    const std::size_t index = random_() % cells_.size();
+    const std::uint64_t kind = random_() % 5;
+    Call* const call = journal_.begin({.op = kind < 2   ? Op::kCellRead
+                                             : kind < 4 ? Op::kCellAdd
+                                                        : Op::kCellSwap,
+                                       .client = number_,
+                                       .key = static_cast<std::uint32_t>(plan_.keys + index),
+                                       .expected = kind == 4 ? words_[index] : 0,
+                                       .argument = kind < 2 ? 0 : 1 + random_() % 1000});
+    if (call == nullptr) return false;
+    const Cell& cell = cells_[index];
+    std::uint64_t found = 0;
+    const Status status = kind < 2   ? client_->read(cell, found)
+                          : kind < 4 ? client_->fetch_add(cell, call->argument, found)
+                                     : client_->compare_swap(cell, call->expected, call->argument, found);
+    if (status == Status::kOk) {
+      call->value = found;
+      words_[index] = kind == 2 || kind == 3 ? found + call->argument : found;
+      Journal::end(*call, End::kOk);
+    } else if (!is_unknown(status)) {
+      wrong_ = std::string(to_string(status)) + " for " + to_text(*call);
+    }
+    return true;
+  }
+
   /// Some by one call.
   bool call_batch() {
     std::array<Call*, kBurst> calls{};
@@ -375,6 +419,8 @@ class Caller {
   std::uint32_t longest_;
   unsigned impatient_;
   std::vector<std::uint64_t> versions_;  // Of each key, as seen last.
+  std::vector<std::uint64_t> words_;     // The same of each cell.
+  std::vector<Cell> cells_;
   std::vector<std::vector<std::byte>> own_;
   std::array<std::span<std::byte>, kBurst> registered_;
   std::string key_;
