@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <compare>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -218,12 +219,12 @@ class Search {
   std::string end(std::size_t call) {
     const std::uint64_t bit = answered_.bit_of(call);
     Configurations next, seen;
-    std::vector<Configuration> left;
+    // In the order of how much has taken effect: the least come first, and keep the others out.
+    std::deque<Configuration> left;
     for (const auto& [point, sets] : now_.points())
       for (const std::uint64_t open : sets) left.push_back({point, open});
-    while (!left.empty()) {
-      const Configuration at = left.back();
-      left.pop_back();
+    for (; !left.empty(); left.pop_front()) {
+      const Configuration at = left.front();
       if (!seen.add(at.point, at.open)) continue;
       if (seen.count() > kMostConfigurations)
         return fmt::format("not decided: more than {} configurations", kMostConfigurations);
@@ -239,7 +240,7 @@ class Search {
     return {};
   }
 
-  void expand(const Configuration& from, std::vector<Configuration>& out) const {
+  void expand(const Configuration& from, std::deque<Configuration>& out) const {
     for (std::size_t place = 0; place < kMostUnderWay; ++place) {
       const std::uint64_t bit = std::uint64_t{1} << place;
       if (Configuration to = from; (from.point.done & bit) == 0 && step(answered_[place], to)) {

