@@ -18,7 +18,7 @@ import sys
 
 TIMEOUT_S = 120
 # Of the seeds of one mutant: the suite is random, and a race may not come about at once.
-RUNS = 4
+RUNS = 40
 
 
 @dataclasses.dataclass(frozen=True)
