@@ -137,8 +137,8 @@ std::string bench_json(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
   const BenchSummary s = summarize(result);
   std::string text = fmt::format(
-      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"batch":{},"lookup":{},)"
-      R"("clock_every":{},"wait":{},"rounds":{},)"
+      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"batch":{},)"
+      R"("lookup":{},"clock_every":{},"wait":{},"rounds":{},)"
       R"("seconds":{:.6f},"operations":{},"ops_per_s":{:.1f},"bytes_per_s":{:.0f},"failures":{{{}}},)",
       json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, a.batch,
       json_string(to_string(a.lookup)), a.clock_every, json_string(to_string(result.wait)), result.rounds.size(),

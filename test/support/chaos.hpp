@@ -10,21 +10,37 @@
 
 namespace verbena::test {
 
-/// Soft NICs that are opened meanwhile have completions held back, work executed late, and data delivered in pieces, by
-/// `seed`; whatever the environment says.
-class LateNics {
+/// An environment variable that is set meanwhile, or unset where `value` is empty. No other thread may look meanwhile.
+class Variable {
  public:
-  explicit LateNics(std::uint64_t seed) {
-    if (const char* before = std::getenv(kName); before != nullptr) before_ = before;
-    EXPECT_EQ(setenv(kName, ("delay=0.5,pieces=0.5,hold=0.5,seed=" + std::to_string(seed)).c_str(), 1), 0);
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name_); before != nullptr) before_ = before;
+    EXPECT_EQ(value.empty() ? unsetenv(name_) : setenv(name_, value.c_str(), 1), 0);
   }
-  LateNics(const LateNics&) = delete;
-  LateNics& operator=(const LateNics&) = delete;
-  ~LateNics() { EXPECT_EQ(before_ ? setenv(kName, before_->c_str(), 1) : unsetenv(kName), 0); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { EXPECT_EQ(before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_), 0); }
 
  private:
-  static constexpr const char* kName = "VERBENA_CHAOS";
+  const char* name_;
   std::optional<std::string> before_;
+};
+
+/// Soft NICs that are opened meanwhile do this wrong, by `seed`, whatever the environment says. Processes inherit it.
+class Faults {
+ public:
+  Faults(const std::string& rates, std::uint64_t seed)
+      : rates_("VERBENA_CHAOS", rates + ",seed=" + std::to_string(seed)), seed_("VERBENA_CHAOS_SEED", "") {}
+
+ private:
+  Variable rates_;
+  Variable seed_;  // It would be the stronger one.
+};
+
+/// Completions held back, work executed late, and data delivered in pieces.
+class LateNics : Faults {
+ public:
+  explicit LateNics(std::uint64_t seed) : Faults("delay=0.5,pieces=0.5,hold=0.5", seed) {}
 };
 
 /// Whether the environment makes the soft NICs of this run misbehave.
