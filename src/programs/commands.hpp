@@ -74,7 +74,7 @@ struct BenchArguments {
   std::size_t value_bytes = 64;
   unsigned read_percent = 50;
   unsigned depth = 1;
-  unsigned batch = 1;        ///< Keys in a call of get or put, at depth 1.
+  unsigned batch = 1;  ///< Keys in a call of get or put, at depth 1.
   kv::Lookup lookup = kv::Lookup::kAuto;
   std::size_t known_locations = kv::ClientOptions{}.known_locations;
   unsigned clock_every = 1;  ///< Operations between two readings of the clock, at depth 1.

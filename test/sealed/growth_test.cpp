@@ -8,6 +8,7 @@
 #include <allocations.hpp>
 #include <process.hpp>
 
+#include <cstdlib>
 #include <fstream>
 #include <ostream>
 #include <string>
