@@ -152,7 +152,8 @@ def test_counts(report):
         for name in ('items', 'max_items', 'index_entries', 'last_version', 'failures'):
             check(name if name != 'failures' else 'failures_total', told[name])
         check('requests_total', told['operations']['put']['requests'], operation='put')
-        report.check(told['clients'] == 1 and told['sessions'] == 2, 'who asked is a client of two workers')
+        # Those before it count for up to a second after they left.
+        report.check(told['clients'] >= 1 and told['sessions'] >= 2, 'who asked is a client of two workers')
         report.check(told['operations']['large put']['timed'] == 1, 'a large put is timed')
         report.check(0 < told['operations']['large put']['p50_ns'] < 60e9, 'its time')
 
