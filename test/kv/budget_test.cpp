@@ -53,7 +53,8 @@ class KvBudget : public testing::Test {
     if (!test::in_chaos()) {
       EXPECT_LE(each(after.receive_refills, before.receive_refills), most.receive_refills + 0.05);
     }
-    EXPECT_GE(each(after.work_requests, before.work_requests), 1.0) << "the counters count";
+    // The server may not have counted its last reply when its client has it.
+    EXPECT_GE(each(after.work_requests, before.work_requests), 0.9) << "the counters count";
   }
 
   std::unique_ptr<Server> server_;

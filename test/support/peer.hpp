@@ -9,8 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +68,11 @@ class Peer {
   }
   int wait() {
     int status = -1;
-    EXPECT_EQ(waitpid(std::exchange(pid_, -1), &status, 0) > 0, true);
+    const pid_t pid = std::exchange(pid_, -1);
+    pid_t ended = -1;
+    do ended = waitpid(pid, &status, 0);
+    while (ended < 0 && errno == EINTR);
+    EXPECT_EQ(ended, pid) << strerror(errno);
     return status;
   }
 
