@@ -28,8 +28,8 @@ namespace {
 constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below, a copy is not what takes the time.
 constexpr std::chrono::milliseconds kYardstickSpan{30};
 constexpr std::chrono::milliseconds kExtraPatience{2000};
-/// Of the server's index for each item, when it is as full as it may be: entries of 8 B, nine tenths of them taken.
-constexpr double kIndexBytes = 8 / 0.9;
+/// Of the server's index.
+constexpr double kEntryBytes = 8;
 
 /// Keys that `digits` hexadecimal digits can tell apart.
 std::size_t distinct_keys(std::size_t digits) noexcept {
@@ -159,12 +159,14 @@ class Bench {
     return true;
   }
 
-  /// With its part of the index. 0 where other keys came or went meanwhile, or some were there.
+  /// With its part of an index that is as full as it may be. 0 where other keys came or went meanwhile, or some were
+  /// there.
   [[nodiscard]] double bytes_of_an_item(const kv::ServerStatistics& before,
                                         const kv::ServerStatistics& after) const noexcept {
     const std::size_t keys = result_.arguments.keys;
-    if (after.items - before.items != keys || after.used_bytes < before.used_bytes) return 0;
-    return static_cast<double>(after.used_bytes - before.used_bytes) / static_cast<double>(keys) + kIndexBytes;
+    if (after.items - before.items != keys || after.used_bytes < before.used_bytes || after.max_items == 0) return 0;
+    const double index = kEntryBytes * static_cast<double>(after.index_entries) / static_cast<double>(after.max_items);
+    return static_cast<double>(after.used_bytes - before.used_bytes) / static_cast<double>(keys) + index;
   }
 
   /// Leaves the store as it was.
