@@ -177,12 +177,7 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
   VERBENA_ASSIGN(link::Lifeline lifeline, dialed.finish(deadline));
   channel->keep(std::move(lifeline));
   VERBENA_TRY(channel->open_lease(deadline));
-  VERBENA_TRY(channel->import_window({.address = hello->window_address,
-                                      .length = hello->window_length,
-                                      .rkey = hello->window_rkey,
-                                      .access = hello->window_access,
-                                      .memory_id = hello->window_memory},
-                                     deadline));
+  VERBENA_TRY(channel->import_window(wire::window_of(*hello), deadline));
   channel->attach();
   reader_.add({.channel = channel.get(),
                .address = hello->window_address,

@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
 
-bool is_same(const nic::Window& a, const nic::Window& b) noexcept {
-  return a.address == b.address && a.length == b.length && a.rkey == b.rkey && a.access == b.access &&
-         a.memory_id == b.memory_id;
-}
-
 std::unexpected<Error> refused(Status status) noexcept {
   constexpr const char* kCall = "open_cell";
   switch (status) {
@@ -53,13 +48,9 @@ void PollingClient::take_cell(std::uint32_t slot, const wire::Reply& reply) noex
 
 // Makes the window of the last reply's cells usable, which it stays.
 Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
-  const nic::Window window{.address = cell_place_.window_address,
-                           .length = cell_place_.window_length,
-                           .rkey = cell_place_.window_rkey,
-                           .access = cell_place_.window_access,
-                           .memory_id = cell_place_.window_memory};
+  const nic::Window window = wire::window_of(cell_place_);
   nic::Window& known = cell_windows_[cell_worker_];
-  if (known.length != 0 && is_same(known, window)) return {};
+  if (known == window) return {};
   if (known.length != 0) {
     die(Status::kProtocol, "the server says that a worker's cells are elsewhere now, where they never are");
     drain();

@@ -3,6 +3,8 @@
 // Decoders take private memory (a peer could change its own under them) and copy what they keep.
 #pragma once
 
+#include "nic/nic.hpp"
+
 #include <verbena/kv.hpp>
 
 #include <array>
@@ -179,6 +181,16 @@ struct Reply {
 };
 /// kProtocol, or kOk.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;
+
+/// The window that a ServerHello or a CellPlace tells of.
+template <class Frame>
+[[nodiscard]] nic::Window window_of(const Frame& frame) noexcept {
+  return {.address = frame.window_address,
+          .length = frame.window_length,
+          .rkey = frame.window_rkey,
+          .access = frame.window_access,
+          .memory_id = frame.window_memory};
+}
 
 template <class Frame>
 [[nodiscard]] std::span<const std::byte> bytes_of(const Frame& frame) noexcept {

@@ -65,6 +65,7 @@ struct Window {
   std::uint32_t rkey = 0;
   std::uint32_t access = 0;     ///< IBV_ACCESS_* as registered.
   std::uint64_t memory_id = 0;  ///< Soft NIC: which of the owner's memfds; 0 on a device.
+  friend bool operator==(const Window&, const Window&) = default;
 };
 static_assert(sizeof(Window) == 32);
 
