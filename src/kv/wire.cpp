@@ -4,6 +4,7 @@
 #include "link/link.hpp"
 #include "message/wire.hpp"
 
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -34,7 +35,7 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
-bool is_eager(Op op) noexcept { return op >= Op::kGet && op <= Op::kGoodbye; }
+bool is_eager(Op op) noexcept { return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kPutAdopt; }
 
 Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
@@ -48,6 +49,11 @@ bool is_index_sound(const ServerHello& hello) noexcept {
 
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
+}
+
+bool is_lease_sound(const Lease& lease) noexcept {
+  return std::has_single_bit(lease.length) && lease.length >= kLeastLease && lease.address <= ~lease.length &&
+         lease.id != 0;
 }
 
 }  // namespace
@@ -72,7 +78,7 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
 
 Status decode_request(std::span<const std::byte> body, Request& request) noexcept {
   if (body.size() < sizeof(RequestHead)) return Status::kProtocol;
-  request = Request{.head = take<RequestHead>(body), .expected = kAnyVersion, .key = {}, .value = {}};
+  request = Request{.head = take<RequestHead>(body), .adopt = {}, .expected = kAnyVersion, .key = {}, .value = {}};
   const RequestHead& head = request.head;
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
@@ -80,6 +86,13 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
     if (body.size() < sizeof request.expected) return Status::kProtocol;
     request.expected = take<std::uint64_t>(body);
     if (request.expected == kAnyVersion) return Status::kProtocol;
+  }
+  if (head.op == Op::kPutAdopt) {
+    if (body.size() < sizeof request.adopt) return Status::kProtocol;
+    request.adopt = take<AdoptHead>(body);
+    request.expected = request.adopt.expected;
+    if (request.adopt.value_length < kLeastLease || request.adopt.lease == 0 || request.adopt.reserved != 0)
+      return Status::kProtocol;
   }
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
@@ -108,7 +121,7 @@ Status decode_large(std::span<const std::byte> data, LargeFront& front, std::siz
   front.bytes = needed;
   if (data.size() < sizeof(LargeHead) + front.head.key_length) return Status::kAgain;
   front.large = take<LargeHead>(data);
-  if (front.large.value_length < kEagerBytes) return Status::kProtocol;
+  if (front.large.value_length < kEagerBytes || front.large.reserved != 0) return Status::kProtocol;
   std::memcpy(front.key.data(), data.data(), front.head.key_length);
   return Status::kOk;
 }
@@ -129,6 +142,10 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
       if (!is_ok || body.size() != sizeof(Location)) return Status::kProtocol;
       reply.location = take<Location>(body);
       return is_location_sound(reply.location) ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kLease:
+      if (body.size() != sizeof(Lease)) return Status::kProtocol;
+      reply.lease = take<Lease>(body);
+      return is_lease_sound(reply.lease) ? Status::kOk : Status::kProtocol;
     case ReplyKind::kStatistics:
       if (!is_ok || body.size() != sizeof(StatisticsWords)) return Status::kProtocol;
       reply.statistics = take<StatisticsWords>(body);
@@ -140,7 +157,8 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
 StatisticsWords words_of(const ServerStatistics& s) noexcept {
   return {s.items,        s.used_bytes,        s.capacity_bytes, s.resting_bytes, s.clients,
           s.clients_lost, s.clients_refused,   s.puts,           s.gets,          s.hits,
-          s.erases,       s.compare_and_swaps, s.failures,       s.last_version};
+          s.erases,       s.compare_and_swaps, s.failures,       s.last_version,
+          s.leases,       s.leased_bytes};
 }
 
 ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
@@ -148,6 +166,8 @@ ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
           .used_bytes = words[1],
           .capacity_bytes = words[2],
           .resting_bytes = words[3],
+          .leases = words[14],
+          .leased_bytes = words[15],
           .clients = words[4],
           .clients_lost = words[5],
           .clients_refused = words[6],

@@ -24,6 +24,15 @@ engine::PollerOptions poller_options(const WorkerOptions& options) {
                    .spin = options.spin}};
 }
 
+/// Of one client. Without windows a client could write a value after it is published.
+unsigned leases_of(const nic::Limits& limits, const WorkerOptions& options) {
+  return options.large_put == LargePut::kAdopt && limits.max_mw != 0 ? options.client_leases : 0;
+}
+
+/// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not
+/// write.
+constexpr std::size_t kMemoryPerLease = 8;
+
 }  // namespace
 
 host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, const WorkerOptions& options) {
@@ -36,7 +45,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
              .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
   pools.add("store", 1, Store::footprint(options.memory_bytes, options.max_items));
   pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
-  host::Footprint session = Session::footprint(options.session_depth());
+  host::Footprint session = Session::footprint(options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, message::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;
@@ -102,6 +111,7 @@ void Worker::after_wait(unsigned handled) noexcept {
     end_leaving(now_);
   if (!dead_.empty()) [[unlikely]]
     remove_dead();
+  if (lease_policy_.leases != 0) expire_leases();
   if (handled == 0) store_->reclaim(kIdleReclaim);
   publish();
 }
@@ -109,7 +119,9 @@ void Worker::after_wait(unsigned handled) noexcept {
 void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
   counters_.items.store(now.items, std::memory_order_relaxed);
-  counters_.used_bytes.store(now.used_bytes, std::memory_order_relaxed);
+  counters_.used_bytes.store(now.used_bytes - lease_policy_.bytes, std::memory_order_relaxed);
+  counters_.leases.store(lease_policy_.leases, std::memory_order_relaxed);
+  counters_.leased_bytes.store(lease_policy_.bytes, std::memory_order_relaxed);
   counters_.resting_bytes.store(now.resting_bytes, std::memory_order_relaxed);
   counters_.capacity_bytes.store(now.capacity_bytes, std::memory_order_relaxed);
 }
@@ -151,6 +163,13 @@ void Worker::remove_dead() noexcept {
     host_.session_ended(client, options_.index, has_left);
   }
   dead_.clear();
+}
+
+// Now and then: a quarter of the term late does no harm.
+void Worker::expire_leases() noexcept {
+  if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / 4) return;
+  lease_look_ticks_ = now_;
+  for (auto& session : sessions_) session->expire_leases(now_);
 }
 
 void Worker::before_end() noexcept {

@@ -20,6 +20,7 @@ struct Counters {
   using Count = std::atomic<std::uint64_t>;
   Count puts{0}, gets{0}, hits{0}, erases{0}, compare_and_swaps{0}, failures{0};
   Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
+  Count leases{0}, leased_bytes{0};
 
   /// There is one writer, so no locked instruction is needed.
   static void add(Count& count) noexcept {
@@ -56,6 +57,9 @@ struct WorkerOptions {
   unsigned max_sessions = 0;
   unsigned depth = 0;
   message::Options channel;
+  LargePut large_put = LargePut::kCopy;
+  unsigned client_leases = 0;
+  std::chrono::nanoseconds lease_term{0};
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
 
@@ -89,6 +93,7 @@ class Worker final : private engine::Duty {
 
   // For its sessions, in its thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
+  [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   [[nodiscard]] ServerStatistics server_statistics() const noexcept { return host_.statistics(); }
   void publish() noexcept;
@@ -114,12 +119,15 @@ class Worker final : private engine::Duty {
   void flush_replies() noexcept;
   void end_leaving(std::uint64_t now) noexcept;
   void remove_dead() noexcept;
+  void expire_leases() noexcept;
 
   WorkerOptions options_;
   WorkerHost& host_;
   nic::RegisteredArena region_;
   nic::Window window_;
   std::unique_ptr<Store> store_;
+  LeasePolicy lease_policy_;
+  std::uint64_t lease_look_ticks_ = 0;  ///< When leases were looked through last.
   std::unique_ptr<engine::Poller> poller_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;
