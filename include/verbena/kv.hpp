@@ -57,7 +57,10 @@ struct ServerOptions {
   /// By kAdopt: a lease that is not used for so long is taken back. 10 ms to 1 min. A client leaves one alone after
   /// half of it, so a WRITE may take the other half.
   std::chrono::milliseconds lease_term{2000};
-  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 256 bytes.
+  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 128 bytes.
+  /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
+  /// as much as copying them once more; without it they are protected by time, and by what names them.
+  bool checksum_large_values = false;
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
   /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
   /// kEvent no worker takes one.

@@ -93,6 +93,7 @@ Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_op
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
   out.max_items = options.max_items;
+  out.checksum_large_values = options.checksum_large_values != 0;
   out.grace = std::chrono::milliseconds{options.grace_ms};
   out.spin = std::chrono::microseconds{options.spin_us};
   out.pin_workers = options.pin_workers != 0;
@@ -196,6 +197,7 @@ int kv_server_options_init(kv_server_options_t* options) {
               .max_value_bytes = defaults.max_value_bytes,
               .lease_bytes = defaults.lease_bytes,
               .max_items = defaults.max_items,
+              .checksum_large_values = defaults.checksum_large_values ? 1 : 0,
               .grace_ms = static_cast<unsigned>(defaults.grace.count()),
               .spin_us = static_cast<unsigned>(defaults.spin.count()),
               .pin_workers = defaults.pin_workers ? 1 : 0,

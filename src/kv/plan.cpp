@@ -16,10 +16,10 @@ namespace {
 
 /// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
 constexpr unsigned kSpareSessions = kHandshakers + 4;
-/// Bytes of item memory that are thought to belong to one item when max_items is not given.
-constexpr std::size_t kBytesPerItem = 256;
+/// Bytes of item memory that are thought to belong to one item when max_items is not given: a value of 64 bytes.
+constexpr std::size_t kBytesPerItem = 128;
 /// An item takes a block of the slab pool: this is the smallest, of a key of one byte without a value.
-constexpr std::size_t kLeastItemBytes = std::bit_ceil(std::max(item_bytes(1, 0), host::SlabPool::kMinBlockBytes));
+constexpr std::size_t kLeastItemBytes = ItemShape{.value_length = 0, .key_length = 1}.lines() * kLineBytes;
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
 /// When pools are allocated that do not come with a client.
@@ -105,6 +105,12 @@ Result<void> check_options(const ServerOptions& options) {
                 "max_items is {}: with at least {} bytes an item they take {} MiB, and memory_bytes is {} MiB",
                 options.max_items, kLeastItemBytes,
                 options.max_items / kItems + (options.max_items % kItems != 0 ? 1 : 0), options.memory_bytes / kMib);
+  const std::size_t window = Store::window_bytes(share_of(options), items_of(options));
+  if (window > kMaxWindowBytes)
+    return fail(Status::kBadArgument, "Server::start", 0,
+                "a worker's items and its index take {} GiB, and one can have {}: lower memory_bytes or max_items, or "
+                "raise workers",
+                window >> 30, kMaxWindowBytes >> 30);
   return {};
 }
 
@@ -162,6 +168,7 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .node = place.node,
                        .max_items = items_of(options),
                        .max_value_bytes = options.max_value_bytes,
+                       .checksum_large_values = options.checksum_large_values,
                        .grace = options.grace,
                        .wait = place.wait,
                        .spin = options.spin,

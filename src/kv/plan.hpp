@@ -18,6 +18,14 @@ namespace verbena::kv {
 /// others for a step at most.
 inline constexpr unsigned kHandshakers = 4;
 
+/// What no user sets, and tests do.
+struct ServerInternals {
+  std::uint64_t first_version = 1;  ///< Versions end at kMaxVersion.
+};
+/// As Server::start, which takes the defaults.
+[[nodiscard]] Result<std::unique_ptr<Server>> start_server(const ServerOptions& options,
+                                                           const ServerInternals& internals);
+
 /// The limits by themselves and among each other. Errors: kBadArgument, with the sum that does not fit. \alloc none
 [[nodiscard]] Result<void> check_options(const ServerOptions& options);
 /// What of the device they would exceed. Of checked options. Errors: kLimit, with the sum that does not fit.

@@ -37,8 +37,12 @@ std::uint64_t random_word() noexcept {
 
 class PollingServer final : public Server, private WorkerHost {
  public:
-  explicit PollingServer(const ServerOptions& options)
-      : options_(options), clients_(options.max_clients), id_(random_word()) {}
+  PollingServer(const ServerOptions& options, const ServerInternals& internals)
+      : options_(options),
+        clients_(options.max_clients),
+        id_(random_word()),
+        hash_seed_(random_word()),
+        versions_(internals.first_version) {}
   ~PollingServer() override { stop(); }
 
   [[nodiscard]] Result<void> start();
@@ -66,7 +70,8 @@ class PollingServer final : public Server, private WorkerHost {
   const ServerOptions options_;
   Clients clients_;
   const std::uint64_t id_;
-  std::atomic<std::uint64_t> versions_{1};
+  const std::uint64_t hash_seed_;
+  std::atomic<std::uint64_t> versions_;
   std::atomic<std::uint64_t> clients_lost_{0};
   std::atomic<std::uint64_t> clients_refused_{0};
   std::unique_ptr<link::Fabric> fabric_;
@@ -108,10 +113,9 @@ Result<void> PollingServer::create_workers() {
   const auto headroom = host::memory_headroom(std::nullopt);
   VERBENA_TRY(check_memory(options_, pools, headroom));
   memory_warning_ = memory_warning(options_, pools, headroom);
-  const std::uint64_t seed = random_word();
   for (unsigned i = 0; i < options_.workers; ++i) {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
-    worker.hash_seed = seed;
+    worker.hash_seed = hash_seed_;
     worker.versions = &versions_;
     VERBENA_ASSIGN(auto made, Worker::create(fabric_->nic(), pd_.get(), worker, *this));
     workers_.push_back(std::move(made));
@@ -302,14 +306,18 @@ wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
           .window_length = window.length,
           .window_memory = window.memory_id,
           .window_rkey = window.rkey,
-          .window_access = window.access};
+          .window_access = window.access,
+          .hash_seed = hash_seed_,
+          .index_buckets = worker.index_buckets()};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options) {
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options) { return start_server(options, {}); }
+
+Result<std::unique_ptr<Server>> start_server(const ServerOptions& options, const ServerInternals& internals) {
   try {
-    auto server = std::make_unique<PollingServer>(options);
+    auto server = std::make_unique<PollingServer>(options, internals);
     VERBENA_TRY(server->start());
     return server;
   } catch (const std::bad_alloc&) {

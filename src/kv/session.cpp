@@ -122,16 +122,21 @@ void Session::get(const wire::Request& request) noexcept {
   Counters& counters = worker_.counters();
   Counters::add(counters.gets);
   const Store::Found found = store_.find(request.key);
-  if (found.status != Status::kOk) return reply({.status = found.status, .id = request.head.id});
+  if (found.status != Status::kOk) {
+    counters.count_outcome(found.status);
+    return reply({.status = found.status, .id = request.head.id});
+  }
   Counters::add(counters.hits);
-  wire::ReplyHead head{.kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version};
-  if (is_inline(found.value.size())) return reply(head, found.value);
+  wire::ReplyHead head{
+      .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version, .entry = found.entry};
+  if (found.value.size() < kEagerBytes) return reply(head, found.value);
   // The time is read after the request came, so the client's own reading, before it sent, is earlier.
   store_.lend(found, ticks_now());
   head.kind = wire::ReplyKind::kLocation;
   reply(head, wire::bytes_of(wire::Location{.address = reinterpret_cast<std::uintptr_t>(found.value.data()),
                                             .length = found.value.size(),
-                                            .rkey = worker_.window().rkey}));
+                                            .rkey = worker_.window().rkey,
+                                            .checksum = found.checksum}));
 }
 
 void Session::change(const wire::Request& request) noexcept {

@@ -3,9 +3,6 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -13,159 +10,185 @@
 namespace verbena::kv {
 namespace {
 
-// The state word above its low byte. Live: when the item's location was last told to a client, in units of
-// 2^kStampShift ticks and rounded up, so never earlier than it was; 0 for never. Superseded: the next item of its
-// epoch's chain.
+// The second word of a large item. Live: when its location was last told to a client, in units of 2^kStampShift ticks
+// and rounded up, so never earlier than it was; 0 for never. Superseded: the next item of its epoch's chain.
 constexpr unsigned kStampShift = 16;
-
-constexpr std::uint64_t word(ItemState state, std::uint64_t above) noexcept {
-  return static_cast<std::uint64_t>(state) | above << 8;
-}
 
 constexpr std::uint64_t stamp(std::uint64_t ticks) noexcept { return (ticks >> kStampShift) + 1; }
 
-__extension__ using Wide = unsigned __int128;
+// Orders what the owner stored before, for READs by clients' NICs.
+void store_word(std::uint64_t& word, std::uint64_t value) noexcept {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
 
-// Load factor of a full index: 9 in 10.
-constexpr std::size_t slots_for(std::size_t items) noexcept { return items + items / 9 + 8; }
+bool is_good(Key key) noexcept { return !key.empty() && key.size() <= kMaxKeyBytes; }
+
+static_assert(host::SlabPool::kMinBlockBytes == kLineBytes, "an entry names a block by its line");
+static_assert((kMaxItemBytes + kLineBytes - 1) / kLineBytes < 1u << Entry::kLinesBits);
 
 }  // namespace
 
-std::uint64_t checksum_of(const std::byte* item, std::size_t bytes) noexcept {
-  constexpr std::size_t kFrom = offsetof(ItemHeader, version);
-  return XXH3_64bits(item + kFrom, bytes - kFrom);
-}
-
-bool is_intact(std::span<const std::byte> block, Key key) noexcept {
-  if (block.size() < sizeof(ItemHeader)) return false;
-  ItemHeader header;
-  std::memcpy(&header, block.data(), sizeof header);
-  const std::size_t bytes = item_bytes(header.key_length, header.value_length);
-  if (header.key_length != key.size() || bytes > block.size()) return false;
-  return std::memcmp(block.data() + sizeof header, key.data(), key.size()) == 0 &&
-         checksum_of(block.data(), bytes) == header.checksum;
-}
-
-std::uint64_t hash_of(Key key, std::uint64_t seed) noexcept {
-  return XXH3_64bits_withSeed(key.data(), key.size(), seed);
-}
-
-unsigned worker_of(Key key, unsigned workers) noexcept {
-  if (workers == 1) return 0;
-  return static_cast<unsigned>((XXH3_64bits(key.data(), key.size()) >> 32) * workers >> 32);
-}
-
 Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options) {
-  if (options.max_items == 0 || options.max_items > (std::size_t{1} << 40) || options.versions == nullptr)
+  if (options.max_items == 0 || options.max_items > kMaxItems || options.versions == nullptr)
     return fail(Status::kBadArgument, "Store::create", 0,
-                "a store needs room for 1 to 2^40 items and a version counter");
-  VERBENA_ASSIGN(auto pool, host::SlabPool::create(options.memory));
-  try {
-    Index index(slots_for(options.max_items));
-    return std::unique_ptr<Store>(new Store(options, std::move(pool), std::move(index)));
-  } catch (const std::bad_alloc&) {
-    return fail(Status::kNoMemory, "Store::create", 0,
-                "an index for {} items takes {} MiB, which cannot be had: lower max_items", options.max_items,
-                slots_for(options.max_items) * sizeof(Entry) >> 20);
-  }
+                "a store needs room for 1 to 2^34 items and a version counter");
+  const std::size_t index = index_bytes(buckets_for(options.max_items));
+  if (options.window.size() <= index || options.window.size() > kMaxWindowBytes)
+    return fail(Status::kBadArgument, "Store::create", 0,
+                "a window of {} bytes: it must be more than the {} of an index for {} items, and 1 TiB at most",
+                options.window.size(), index, options.max_items);
+  VERBENA_ASSIGN(auto pool, host::SlabPool::create(options.window.subspan(index)));
+  return std::unique_ptr<Store>(new Store(options, std::move(pool)));
 }
 
-host::Footprint Store::footprint(std::size_t memory_bytes, std::size_t max_items) {
+host::Footprint Store::footprint(std::size_t memory_bytes) {
   host::Footprint pools;
   pools.add({.name = "store", .bytes_each = sizeof(Store)});
-  pools.add({.name = "index", .count = slots_for(max_items), .bytes_each = sizeof(Entry)});
   pools.add({.name = "slab pool's bookkeeping", .bytes_each = host::SlabPool::bookkeeping_bytes(memory_bytes)});
   return pools;
 }
 
-Store::Store(const StoreOptions& options, host::SlabPool pool, Index index) noexcept
-    : pool_(std::move(pool)),
-      index_(std::move(index)),
+Store::Store(const StoreOptions& options, host::SlabPool pool) noexcept
+    : window_(options.window),
+      index_(reinterpret_cast<Bucket*>(window_.data()), buckets_for(options.max_items)),
+      items_at_(index_bytes(index_.size())),
+      pool_(std::move(pool)),
       max_items_(options.max_items),
       max_value_bytes_(options.max_value_bytes),
+      checksum_large_values_(options.checksum_large_values),
       grace_ticks_(options.grace_ticks),
       hash_seed_(options.hash_seed),
-      versions_(options.versions) {}
+      versions_(options.versions) {
+  std::ranges::fill(index_, Bucket{});
+}
+
+// --- items, by their offset in the pool
 
 ItemHeader& Store::header(std::uint64_t item) const noexcept { return *reinterpret_cast<ItemHeader*>(pool_.at(item)); }
 
+ItemShape Store::shape(std::uint64_t item) const noexcept { return ItemShape::unpack(header(item).shape); }
+
+ValuePlace& Store::place_of(std::uint64_t item) const noexcept {
+  return *reinterpret_cast<ValuePlace*>(pool_.at(item) + shape(item).tail_offset());
+}
+
+std::uint64_t Store::value_block(std::uint64_t item) const noexcept { return place_of(item).offset - items_at_; }
+
 Key Store::key_at(std::uint64_t item) const noexcept {
-  return {pool_.at(item) + sizeof(ItemHeader), header(item).key_length};
+  return {pool_.at(item) + sizeof(ItemHeader), shape(item).key_length};
 }
 
-// --- index: robin hood hashing; removal shifts back, so there are no tombstones
-
-std::size_t Store::home_of(std::uint64_t hash) const noexcept {
-  return static_cast<std::size_t>(static_cast<Wide>(hash) * index_.size() >> 64);
+std::uint64_t Store::entry_for(std::uint64_t item, std::uint64_t hash) const noexcept {
+  return Entry{.tag = tag_of(hash), .lines = shape(item).lines(), .line = (items_at_ + item) / kLineBytes}.pack();
 }
 
-std::size_t Store::distance(std::size_t slot) const noexcept {
-  const std::size_t home = home_of(index_[slot].hash);
-  return slot >= home ? slot - home : slot + index_.size() - home;
-}
+std::uint64_t Store::item_of(std::uint64_t entry) const noexcept { return Entry::unpack(entry).offset() - items_at_; }
 
-// Bounded: a full index still has an empty slot in ten.
-std::size_t Store::locate(Key key, std::uint64_t hash) const noexcept {
-  std::size_t slot = home_of(hash);
-  for (std::size_t travelled = 0; index_[slot].item != kEmpty && distance(slot) >= travelled; ++travelled) {
-    if (index_[slot].hash == hash) {
-      const Key found = key_at(index_[slot].item);
-      if (found.size() == key.size() && std::memcmp(found.data(), key.data(), key.size()) == 0) return slot;
+// --- index
+
+std::uint64_t* Store::locate(Key key, std::uint64_t hash) const noexcept {
+  const std::uint32_t tag = tag_of(hash);
+  const std::uint64_t first = first_bucket(hash, index_.size());
+  const std::uint64_t second = other_bucket(first, tag, index_.size());
+  __builtin_prefetch(&index_[second]);
+  for (const std::uint64_t bucket : {first, second}) {
+    for (std::uint64_t& word : index_[bucket]) {
+      if (tag_of_entry(word) != tag || word == 0) continue;
+      const Key found = key_at(item_of(word));
+      if (found.size() == key.size() && std::memcmp(found.data(), key.data(), key.size()) == 0) return &word;
     }
-    slot = next_of(slot);
   }
-  return kNoSlot;
+  return nullptr;
 }
 
-void Store::insert(std::uint64_t hash, std::uint64_t item) noexcept {
-  Entry carried{hash, item};
-  std::size_t slot = home_of(hash);
-  for (std::size_t travelled = 0; index_[slot].item != kEmpty; ++travelled) {
-    const std::size_t there = distance(slot);
-    if (there < travelled) {
-      std::swap(carried, index_[slot]);
-      travelled = there;
+std::uint64_t* Store::empty_in(std::uint64_t bucket) const noexcept {
+  for (std::uint64_t& word : index_[bucket])
+    if (word == 0) return &word;
+  return nullptr;
+}
+
+// An empty place for a key with this hash, or null.
+std::uint64_t* Store::place_for(std::uint64_t hash) noexcept {
+  const std::uint64_t first = first_bucket(hash, index_.size());
+  const std::uint64_t second = other_bucket(first, tag_of(hash), index_.size());
+  // The first where possible: a look-up that goes from bucket to bucket ends there.
+  if (std::uint64_t* const empty = empty_in(first)) return empty;
+  if (std::uint64_t* const empty = empty_in(second)) return empty;
+  return make_way(first, second);
+}
+
+// Breadth first, so few entries move, over buckets of which no way has one twice: then each entry of the way is still
+// where the search saw it when its turn comes.
+std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexcept {
+  constexpr unsigned kRoot = ~0u;
+  struct Node {
+    std::uint64_t bucket;
+    unsigned parent;
+    unsigned slot;  // In the parent's bucket: the entry that would move here.
+  };
+  std::array<Node, kMostVisited> nodes;
+  nodes[0] = {first, kRoot, 0};
+  nodes[1] = {second, kRoot, 0};
+  unsigned count = 2;
+  const auto is_on_way = [&](unsigned at, std::uint64_t bucket) {
+    for (; at != kRoot; at = nodes[at].parent)
+      if (nodes[at].bucket == bucket) return true;
+    return false;
+  };
+  // The copy is stored before the original goes, which the next one overwrites: nobody who looks at both buckets after
+  // the one finds neither.
+  const auto move_along = [&](unsigned at, unsigned slot, std::uint64_t* empty) {
+    for (; at != kRoot; slot = nodes[at].slot, at = nodes[at].parent) {
+      std::uint64_t& moved = index_[nodes[at].bucket][slot];
+      store_word(*empty, moved);
+      empty = &moved;
     }
-    slot = next_of(slot);
+    store_word(*empty, 0);
+    return empty;
+  };
+  for (unsigned at = 0; at < count; ++at) {
+    for (unsigned slot = 0; slot < kBucketEntries; ++slot) {
+      const std::uint64_t from = nodes[at].bucket;
+      const std::uint64_t to = other_bucket(from, tag_of_entry(index_[from][slot]), index_.size());
+      if (is_on_way(at, to)) continue;
+      if (std::uint64_t* const empty = empty_in(to)) return move_along(at, slot, empty);
+      if (count < kMostVisited) nodes[count++] = {to, at, slot};
+    }
   }
-  index_[slot] = carried;
-  ++items_;
-}
-
-void Store::remove(std::size_t slot) noexcept {
-  for (std::size_t next = next_of(slot); index_[next].item != kEmpty && distance(next) > 0; next = next_of(next)) {
-    index_[slot] = index_[next];
-    slot = next;
-  }
-  index_[slot] = Entry{};
-  --items_;
+  return nullptr;
 }
 
 // --- operations
 
 Store::Found Store::find(Key key) const noexcept {
-  const std::size_t slot = locate(key, hash_of(key, hash_seed_));
-  if (slot == kNoSlot) return {};
-  const std::uint64_t item = index_[slot].item;
-  const ItemHeader& found = header(item);
-  return {Status::kOk, found.version, {pool_.at(found.value_offset), found.value_length}, item};
+  const std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  if (entry == nullptr) return {};
+  const std::uint64_t item = item_of(*entry);
+  const ItemShape found = shape(item);
+  const auto length = static_cast<std::size_t>(found.value_length);
+  const Status status = (found.flags & kCell) != 0 ? Status::kWrongKind : Status::kOk;
+  if (found.is_inline()) return {status, version_at(item), {pool_.at(item) + found.tail_offset(), length}, *entry, 0};
+  const ValuePlace& place = place_of(item);
+  return {status, version_at(item), {window_.data() + place.offset, length}, *entry, place.checksum};
 }
 
 void Store::lend(const Found& found, std::uint64_t now) noexcept {
-  const std::uint64_t lent = word(ItemState::kLive, stamp(now));
-  ItemHeader& item = header(found.item);
-  if (item.state != lent) std::atomic_ref(item.state).store(lent, std::memory_order_relaxed);
+  std::uint64_t& lent = header(item_of(found.entry)).server;
+  if (lent != stamp(now)) std::atomic_ref(lent).store(stamp(now), std::memory_order_relaxed);
 }
 
 std::span<std::byte> Store::block_of(const Found& found) const noexcept {
-  return {pool_.at(found.item), pool_.block_bytes(found.item)};
+  const std::uint64_t item = item_of(found.entry);
+  return {pool_.at(item), pool_.block_bytes(item)};
 }
 
-Store::Change Store::check(std::size_t slot, std::uint64_t expected) const noexcept {
+Store::Change Store::check(const std::uint64_t* entry, std::uint64_t expected) const noexcept {
+  if (entry == nullptr) return {expected == 0 || expected == kAnyVersion ? Status::kOk : Status::kNotFound, 0, 0};
+  const std::uint64_t item = item_of(*entry);
+  if ((shape(item).flags & kCell) != 0) return {Status::kWrongKind, 0, 0};
   if (expected == kAnyVersion) return {};
-  if (slot == kNoSlot) return {expected == 0 ? Status::kOk : Status::kNotFound, 0};
-  const std::uint64_t version = header(index_[slot].item).version;
-  return {version == expected ? Status::kOk : Status::kVersionMismatch, version};
+  const std::uint64_t version = version_at(item);
+  return {version == expected ? Status::kOk : Status::kVersionMismatch, version, 0};
 }
 
 Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept {
@@ -176,70 +199,101 @@ Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_
   return commit(pending, expected);
 }
 
-Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
-  if (key.empty() || key.size() > kMaxKeyBytes) return {Status::kBadKey, 0};
-  if (value_length > max_value_bytes_) return {Status::kTooLong, 0};
+// What can be said before there is a value.
+Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t expected) noexcept {
+  if (!is_good(key)) return {Status::kBadKey, 0, 0};
+  if (value_length > max_value_bytes_) return {Status::kTooLong, 0, 0};
   reclaim(kReclaimPerOperation);
-  if (expected != kAnyVersion) {
-    const Change checked = check(locate(key, hash_of(key, hash_seed_)), expected);
-    if (checked.status != Status::kOk) return checked;
-  }
-  return {build(key, value_length, pending) ? Status::kOk : Status::kStoreFull, 0};
+  const bool is_full = items_ == max_items_;
+  if (expected == kAnyVersion && !is_full) return {};
+  const std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  const Change checked = check(entry, expected);
+  if (checked.status == Status::kOk && entry == nullptr && is_full) return {Status::kIndexFull, 0, 0};
+  return {checked.status, checked.status == Status::kOk ? 0 : checked.version, 0};
 }
 
-bool Store::build(Key key, std::uint64_t value_length, Pending& pending) noexcept {
-  const std::uint64_t item = allocate(item_bytes(key.size(), value_length));
-  if (item == host::SlabPool::kNoOffset) return false;
-  std::uint64_t value_offset = item + sizeof(ItemHeader) + padded_key_bytes(key.size());
-  if (!is_inline(value_length)) {
-    value_offset = allocate(value_length);
-    if (value_offset == host::SlabPool::kNoOffset) {
-      VERBENA_CHECK(pool_.free(item) == Status::kOk);
-      return false;
-    }
+Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
+  const Change looked = look(key, value_length, expected);
+  if (looked.status != Status::kOk) return looked;
+  ItemShape made{.value_length = value_length, .key_length = key.size()};
+  std::uint64_t block = host::SlabPool::kNoOffset;
+  if (!made.is_inline()) {
+    block = allocate(value_length);
+    if (block == host::SlabPool::kNoOffset) return {Status::kStoreFull, 0, 0};
   }
-  ItemHeader& made = header(item);
-  std::atomic_ref(made.state).store(word(ItemState::kBuilding, 0), std::memory_order_release);
-  made.value_length = value_length;
-  made.value_offset = value_offset;
-  made.key_length = static_cast<std::uint16_t>(key.size());
-  made.flags = 0;
-  made.reserved = 0;
-  std::byte* at = pool_.at(item) + sizeof(ItemHeader);
-  std::memset(at + padded_key_bytes(key.size()) - 8, 0, 8);
-  std::memcpy(at, key.data(), key.size());
-  pending = {item, {pool_.at(value_offset), static_cast<std::size_t>(value_length)}};
+  if (build(key, made, block, pending)) return {};
+  if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
+  return {Status::kStoreFull, 0, 0};
+}
+
+bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
+  if (!made.is_inline() && checksum_large_values_) made.flags |= kHasValueChecksum;
+  const std::uint64_t item = allocate(made.bytes());
+  if (item == host::SlabPool::kNoOffset) return false;
+  ItemHeader& header_made = header(item);
+  store_word(header_made.state, state_word(ItemState::kBuilding, 0));
+  header_made.server = 0;
+  header_made.shape = made.pack();
+  std::byte* const at = pool_.at(item);
+  std::memset(at + made.tail_offset() - 8, 0, 8);
+  std::memcpy(at + sizeof(ItemHeader), key.data(), key.size());
+  const auto length = static_cast<std::size_t>(made.value_length);
+  if (made.is_inline()) {
+    pending = {item, {at + made.tail_offset(), length}};
+  } else {
+    place_of(item) = {.offset = items_at_ + value_block, .checksum = 0};
+    pending = {item, {pool_.at(value_block), length}};
+  }
   return true;
 }
 
 Store::Change Store::commit(Pending& pending, std::uint64_t expected) noexcept {
   VERBENA_DCHECK(pending);
-  const Key key = key_at(pending.item);
-  const std::uint64_t hash = hash_of(key, hash_seed_);
-  const std::size_t slot = locate(key, hash);
-  Change change = check(slot, expected);
-  if (change.status == Status::kOk && slot == kNoSlot && items_ == max_items_) change = {Status::kStoreFull, 0};
-  if (change.status == Status::kOk) return publish(pending, slot, hash);
-  abandon(pending);
+  const Change change = publish(pending.item, expected);
+  if (change.status == Status::kOk) {
+    pending = Pending{};
+  } else {
+    abandon(pending);
+  }
   return change;
 }
 
-Store::Change Store::publish(Pending& pending, std::size_t slot, std::uint64_t hash) noexcept {
-  const std::uint64_t item = std::exchange(pending, Pending{}).item;
-  ItemHeader& made = header(item);
-  made.version = versions_->fetch_add(1, std::memory_order_relaxed);
-  made.checksum = checksum_of(pool_.at(item), item_bytes(made.key_length, made.value_length));
-  // Orders the item's bytes before its state, for READs by clients' NICs.
-  std::atomic_ref(made.state).store(word(ItemState::kLive, 0), std::memory_order_release);
-  if (slot == kNoSlot) {
-    insert(hash, item);
-  } else {
-    // Superseded before the index changes, and both before the client is told: a reader that remembers the old
-    // location cannot take the old value after an acknowledged change.
-    retire(index_[slot].item);
-    index_[slot].item = item;
+// The only place where a value becomes a key's. On failure the item is as it was.
+Store::Change Store::publish(std::uint64_t item, std::uint64_t expected) noexcept {
+  const Key key = key_at(item);
+  const std::uint64_t hash = hash_of(key, hash_seed_);
+  std::uint64_t* entry = locate(key, hash);
+  if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
+  const bool is_new = entry == nullptr;
+  if (is_new && (items_ == max_items_ || (entry = place_for(hash)) == nullptr)) return {Status::kIndexFull, 0, 0};
+  const std::uint64_t version = draw_version();
+  if (version == 0) return {Status::kLimit, 0, 0};
+  seal(item, version);
+  const std::uint64_t word = entry_for(item, hash);
+  // Superseded before the index changes, and both before the client is told: a reader that remembers the old place
+  // cannot take the old value after an acknowledged change.
+  if (!is_new) retire(item_of(*entry));
+  store_word(*entry, word);
+  items_ += is_new ? 1 : 0;
+  return {Status::kOk, version, word};
+}
+
+// 0: there is none left. The counter stops short of where it would come back to 1.
+std::uint64_t Store::draw_version() noexcept {
+  if (versions_->load(std::memory_order_relaxed) > kMaxVersion) return 0;
+  const std::uint64_t version = versions_->fetch_add(1, std::memory_order_relaxed);
+  return version <= kMaxVersion ? version : 0;
+}
+
+void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
+  const ItemShape made = shape(item);
+  if ((made.flags & kHasValueChecksum) != 0) {
+    ValuePlace& place = place_of(item);
+    place.checksum = checksum_of_value({window_.data() + place.offset, static_cast<std::size_t>(made.value_length)});
   }
-  return {Status::kOk, made.version};
+  ItemHeader& sealed = header(item);
+  sealed.checksum = checksum_of(pool_.at(item), made.bytes(), version);
+  store_word(sealed.state, state_word(ItemState::kLive, version));
 }
 
 void Store::abandon(Pending& pending) noexcept {
@@ -249,14 +303,57 @@ void Store::abandon(Pending& pending) noexcept {
 }
 
 Store::Change Store::erase(Key key) noexcept {
-  if (key.empty() || key.size() > kMaxKeyBytes) return {Status::kBadKey, 0};
+  if (!is_good(key)) return {Status::kBadKey, 0, 0};
   reclaim(kReclaimPerOperation);
-  const std::size_t slot = locate(key, hash_of(key, hash_seed_));
-  if (slot == kNoSlot) return {Status::kNotFound, 0};
-  const std::uint64_t version = header(index_[slot].item).version;
-  retire(index_[slot].item);
-  remove(slot);
-  return {Status::kOk, version};
+  std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  if (entry == nullptr) return {Status::kNotFound, 0, 0};
+  if (const Change checked = check(entry, kAnyVersion); checked.status != Status::kOk) return checked;
+  const std::uint64_t item = item_of(*entry);
+  const std::uint64_t version = version_at(item);
+  retire(item);
+  store_word(*entry, 0);
+  --items_;
+  return {Status::kOk, version, 0};
+}
+
+Store::Change Store::put_cell(Key key, std::span<const std::byte> value) noexcept {
+  const Change looked = look(key, value.size(), 0);
+  if (looked.status != Status::kOk) return looked;
+  Pending pending;
+  if (!build(key, {.value_length = value.size(), .key_length = key.size(), .flags = kCell}, 0, pending))
+    return {Status::kStoreFull, 0, 0};
+  std::memcpy(pending.value.data(), value.data(), value.size());
+  return commit(pending, 0);
+}
+
+// --- blocks that come before their key
+
+Store::Block Store::take_block(std::size_t bytes) noexcept {
+  const std::uint64_t block = allocate(bytes);
+  if (block == host::SlabPool::kNoOffset) return {};
+  return {{pool_.at(block), pool_.block_bytes(block)}};
+}
+
+void Store::give_back(Block& block) noexcept {
+  if (!block) return;
+  VERBENA_CHECK(pool_.free(pool_.offset_of(std::exchange(block, Block{}).bytes.data())) == Status::kOk);
+}
+
+Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected) noexcept {
+  VERBENA_CHECK(value_length >= kEagerBytes && value_length <= block.bytes.size());
+  const Change looked = look(key, value_length, expected);
+  if (looked.status != Status::kOk) return looked;
+  Pending pending;
+  if (!build(key, {.value_length = value_length, .key_length = key.size()}, pool_.offset_of(block.bytes.data()),
+             pending))
+    return {Status::kStoreFull, 0, 0};
+  const Change change = publish(pending.item, expected);
+  if (change.status == Status::kOk) {
+    block = Block{};
+  } else {
+    VERBENA_CHECK(pool_.free(pending.item) == Status::kOk);
+  }
+  return change;
 }
 
 // --- memory: resting, reclaiming
@@ -288,42 +385,50 @@ bool Store::has_rested(const Epoch& epoch) const noexcept {
   return &epoch != &epochs_[open_epoch_] && now_ - epoch.closed_ticks >= grace_ticks_;
 }
 
+// Stores that an item is its key's no more, and frees its blocks: at once, when nobody can READ them by a location that
+// he was told by message.
 void Store::retire(std::uint64_t item) noexcept {
   ItemHeader& old = header(item);
-  const std::uint64_t lent = old.state >> 8;
-  // now_ is not later than the true time: an item counts as lent for longer, never shorter.
-  const bool is_lent = lent != 0 && stamp(now_) <= lent + (grace_ticks_ >> kStampShift) + 1;
-  if (!is_lent && !is_inline(old.value_length)) {
-    // Nobody holds its location, and its block is still in this core's cache: the next value goes there at once.
-    std::atomic_ref(old.state).store(word(ItemState::kSuperseded, 0), std::memory_order_release);
+  const std::uint64_t superseded = state_word(ItemState::kSuperseded, version_at(item));
+  // The block is still in this core's cache, and the next value goes there. Who READs it then finds another state, or
+  // bytes that the version's checksum is not right for.
+  if (shape(item).is_inline()) {
+    store_word(old.state, superseded);
     return release(item);
   }
+  // now_ is not later than the true time: an item counts as lent for longer, never shorter.
+  const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (grace_ticks_ >> kStampShift) + 1;
+  // A reader looks at this word again after it has the value. So it has to be there before anything is stored into the
+  // value's block, by non-temporal stores too, which pass others: hence a locked instruction.
+  (void)std::atomic_ref(old.state).exchange(superseded, std::memory_order_seq_cst);
+  if (!is_lent) return release(item);
   Epoch& open = epochs_[open_epoch_];
-  std::uint64_t& chain = is_lent ? open.lent : open.private_;
-  std::atomic_ref(old.state).store(word(ItemState::kSuperseded, chain), std::memory_order_release);
-  chain = item / host::SlabPool::kMinBlockBytes;
-  private_blocks_ += is_lent ? 0 : 1;
-  resting_bytes_ += pool_.block_bytes(item) + (is_inline(old.value_length) ? 0 : pool_.block_bytes(old.value_offset));
+  std::atomic_ref(old.server).store(open.chain, std::memory_order_relaxed);
+  open.chain = item / kLineBytes;
+  resting_bytes_ += bytes_of(item);
 }
 
 void Store::release(std::uint64_t item) noexcept {
-  const ItemHeader& gone = header(item);
-  if (!is_inline(gone.value_length)) VERBENA_CHECK(pool_.free(gone.value_offset) == Status::kOk);
+  if (!shape(item).is_inline()) VERBENA_CHECK(pool_.free(value_block(item)) == Status::kOk);
   VERBENA_CHECK(pool_.free(item) == Status::kOk);
+}
+
+// Of all its blocks.
+std::uint64_t Store::bytes_of(std::uint64_t item) const noexcept {
+  return pool_.block_bytes(item) + (shape(item).is_inline() ? 0 : pool_.block_bytes(value_block(item)));
 }
 
 // Frees the front of a chain that is not empty.
 void Store::pop(std::uint64_t& chain) noexcept {
-  const std::uint64_t item = chain * host::SlabPool::kMinBlockBytes;
-  const ItemHeader& gone = header(item);
-  chain = gone.state >> 8;
+  const std::uint64_t item = chain * kLineBytes;
+  chain = header(item).server;
   // The next one that is freed here went cold while it rested, and is likely to be written as soon as it is free.
   if (chain != kNone) {
-    const std::byte* const next = pool_.at(chain * host::SlabPool::kMinBlockBytes);
+    const std::byte* const next = pool_.at(chain * kLineBytes);
     __builtin_prefetch(next, 1);
-    __builtin_prefetch(next + host::SlabPool::kMinBlockBytes, 1);
+    __builtin_prefetch(next + kLineBytes, 1);
   }
-  resting_bytes_ -= pool_.block_bytes(item) + (is_inline(gone.value_length) ? 0 : pool_.block_bytes(gone.value_offset));
+  resting_bytes_ -= bytes_of(item);
   release(item);
 }
 
@@ -331,42 +436,29 @@ void Store::reclaim(unsigned blocks) noexcept {
   for (; blocks != 0 && resting_bytes_ != 0; --blocks) {
     Epoch* epoch = oldest();
     if (!has_rested(*epoch) || epoch->empty()) return;
-    if (epoch->private_ != kNone) {
-      pop(epoch->private_);
-      --private_blocks_;
-    } else {
-      pop(epoch->lent);
-    }
+    pop(epoch->chain);
   }
 }
 
-// Frees a batch of what may be freed now: what has rested, else the oldest that nobody can be reading.
-bool Store::make_room() noexcept {
-  constexpr unsigned kBatch = 64;
-  const std::uint64_t before = resting_bytes_;
-  reclaim(kBatch);
-  if (resting_bytes_ != before) return true;
-  unsigned left = kBatch;
-  for (std::size_t at = first_epoch_; private_blocks_ != 0 && left != 0; at = (at + 1) % kEpochs) {
-    for (; epochs_[at].private_ != kNone && left != 0; --left) {
-      pop(epochs_[at].private_);
-      --private_blocks_;
-    }
-    if (at == open_epoch_) break;
-  }
-  return resting_bytes_ != before;
-}
-
+// For as long as what has rested may be freed and there is no memory.
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
+  constexpr unsigned kBatch = 64;
   for (;;) {  // Bounded: each round frees at least one resting item.
     const std::uint64_t offset = pool_.allocate(bytes);
-    if (offset != host::SlabPool::kNoOffset || !make_room()) return offset;
+    if (offset != host::SlabPool::kNoOffset) return offset;
+    const std::uint64_t before = resting_bytes_;
+    reclaim(kBatch);
+    if (resting_bytes_ == before) return offset;
   }
 }
 
 StoreStatistics Store::statistics() const noexcept {
   const host::SlabStatistics pool = pool_.statistics();
-  return {items_, pool.used_bytes - resting_bytes_, resting_bytes_, pool.capacity_bytes};
+  return {.items = items_,
+          .used_bytes = pool.used_bytes - resting_bytes_,
+          .resting_bytes = resting_bytes_,
+          .capacity_bytes = pool.capacity_bytes,
+          .index_entries = index_.size() * kBucketEntries};
 }
 
 }  // namespace verbena::kv

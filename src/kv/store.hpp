@@ -160,8 +160,8 @@ class Store {
 
   [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
   [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected) noexcept;
-  [[nodiscard]] bool build(Key key, const ItemShape& shape, std::uint64_t value_block, Pending& pending) noexcept;
-  [[nodiscard]] Change publish(Pending& pending, std::uint64_t* entry, std::uint64_t hash) noexcept;
+  [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
+  [[nodiscard]] Change publish(std::uint64_t item, std::uint64_t expected) noexcept;
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;

@@ -38,12 +38,15 @@ constexpr std::size_t kMemoryPerLease = 8;
 host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, const WorkerOptions& options) {
   host::Footprint pools;
   pools.add({.name = "items", .kind = host::PoolKind::kRegistered, .bytes_each = options.memory_bytes});
+  pools.add({.name = "index",
+             .kind = host::PoolKind::kRegistered,
+             .bytes_each = index_bytes(buckets_for(options.max_items))});
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
              // sessions_ and mail_; short_of_credit_ and dead_; leaving_.
              .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
-  pools.add("store", 1, Store::footprint(options.memory_bytes, options.max_items));
+  pools.add("store", 1, Store::footprint(options.memory_bytes));
   pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
   host::Footprint session = Session::footprint(options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, message::footprint(kind, limits, options.channel));
@@ -54,18 +57,28 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
 Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
                                                WorkerHost& host) {
   std::unique_ptr<Worker> worker(new Worker(options, host));
+  const std::size_t window_bytes = Store::window_bytes(options.memory_bytes, options.max_items);
+  const unsigned leases = leases_of(nic.limits(), options);
   VERBENA_TRY(worker->region_.open(
       nic, pd,
-      {.size_bytes = options.memory_bytes,
+      {.size_bytes = window_bytes,
        .node = options.node,
        .huge = options.require_hugepages ? host::HugePolicy::kRequire : host::HugePolicy::kBestEffort,
-       .share = host::Share::kReadOnly,
+       .share = leases != 0 ? host::Share::kReadWrite : host::Share::kReadOnly,
        .name = "items"},
-      {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+      {.to = nic::Grant::To::kAnyPeer},
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
   worker->window_ = worker->region_.window();
-  VERBENA_ASSIGN(worker->store_, Store::create({.memory = worker->region_.arena().bytes().first(options.memory_bytes),
+  if (leases != 0)
+    worker->lease_policy_ = {.memory = worker->region_.mr(),
+                             .most = leases,
+                             .most_bytes = options.memory_bytes / kMemoryPerLease,
+                             .term_ticks = ticks_in(options.lease_term),
+                             .term_ns = static_cast<std::uint64_t>(options.lease_term.count())};
+  VERBENA_ASSIGN(worker->store_, Store::create({.window = worker->region_.arena().bytes().first(window_bytes),
                                                 .max_items = options.max_items,
                                                 .max_value_bytes = options.max_value_bytes,
+                                                .checksum_large_values = options.checksum_large_values,
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));

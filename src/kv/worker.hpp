@@ -51,6 +51,7 @@ struct WorkerOptions {
   std::optional<unsigned> node;  ///< Memory from there.
   std::size_t max_items = 0;
   std::size_t max_value_bytes = 0;
+  bool checksum_large_values = false;
   std::chrono::nanoseconds grace{0};
   engine::WaitPolicy wait = engine::WaitPolicy::kAdaptive;
   std::chrono::nanoseconds spin{0};
@@ -86,7 +87,9 @@ class Worker final : private engine::Duty {
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
   [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return poller_->loop(); }
   [[nodiscard]] const WorkerOptions& options() const noexcept { return options_; }
+  /// What clients READ: the index, and the items behind it.
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
+  [[nodiscard]] std::uint64_t index_buckets() const noexcept { return store_->index_buckets(); }
   [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }
   /// \thread any
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }

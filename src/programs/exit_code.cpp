@@ -53,8 +53,7 @@ std::string explain(const kv::Outcome& outcome, const Error& broken) {
     case Status::kStoreFull:
       return "store full: no memory is free for this value; delete something, or give the server more with serve -m";
     case Status::kIndexFull:
-      return "index full: the store holds as many keys as it may, one for each 256 bytes of memory; delete some, or "
-             "give the server more with serve -m";
+      return "index full: the store holds as many keys as it may; delete some, or raise it with serve --max-items";
     case Status::kWrongKind: return "wrong kind: the key is a cell's, and this is for values, or the other way round";
     case Status::kTimedOut:
       return "timed out: the server did not answer in time; see that it runs, or raise --timeout-ms";

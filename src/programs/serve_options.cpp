@@ -28,6 +28,9 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
   command.add_option("--lease-kib", units.lease_kib, "window that each client writes large values into")
       ->check(CLI::Range(std::size_t{64}, kMib))
       ->capture_default_str();
+  command.add_option("--max-items", server.max_items, "keys there may be (default: one for every 128 bytes of memory)");
+  command.add_flag("--checksum-large-values", server.checksum_large_values,
+                   "readers check all bytes of values of 4 KiB and more");
   command.add_option("--grace-ms", units.grace_ms, "how long freed memory rests")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();

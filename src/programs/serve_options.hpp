@@ -16,7 +16,8 @@ struct ServeUnits {
   std::uint32_t grace_ms = 500;
 };
 
-/// -m, -H, -w, --wait, --max-clients, --max-value-mib, --lease-kib, --grace-ms and --depth. Both outlive the parsing.
+/// -m, -H, -w, --wait, --max-clients, --max-value-mib, --lease-kib, --max-items, --checksum-large-values, --grace-ms
+/// and --depth. Both outlive the parsing.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits& units);
 
 /// After the parsing: the units' values into the options.
