@@ -57,7 +57,7 @@ struct ServerOptions {
   /// By kAdopt: a lease that is not used for so long is taken back. 10 ms to 1 min. A client leaves one alone after
   /// half of it, so a WRITE may take the other half.
   std::chrono::milliseconds lease_term{2000};
-  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 128 bytes.
+  std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
   /// as much as copying them once more; without it they are protected by time, and by what names them.
   bool checksum_large_values = false;
@@ -88,6 +88,7 @@ struct ServerStatistics {
   std::uint64_t last_version = 0;       ///< Given to an item last; 0 before the first.
   std::uint64_t leases = 0;             ///< Blocks that clients may write their next large values into.
   std::uint64_t leased_bytes = 0;       ///< Item memory of these. An eighth of all of it at most.
+  std::uint64_t adoptions = 0;          ///< Values whose leased block is theirs now.
 };
 
 /// A running server. \thread any, one at a time, except where said

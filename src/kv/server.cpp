@@ -156,9 +156,8 @@ void PollingServer::describe() noexcept {
     if (options.node) add(" (node {})", *options.node);
   }
   if (options_.large_put == LargePut::kAdopt)
-    add("; large values are {}", fabric_->nic().limits().max_mw != 0
-                                     ? "adopted: clients are trusted"
-                                     : "copied: the device has no memory windows");
+    add("; large values are {}", fabric_->nic().limits().max_mw != 0 ? "adopted: clients are trusted"
+                                                                     : "copied: the device has no memory windows");
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
   if (!memory_warning_.empty()) add("; {}", memory_warning_);
@@ -187,6 +186,7 @@ ServerStatistics PollingServer::statistics() const noexcept {
     sum.failures += get(counters.failures);
     sum.leases += get(counters.leases);
     sum.leased_bytes += get(counters.leased_bytes);
+    sum.adoptions += get(counters.adoptions);
   }
   sum.clients = clients_.count();
   sum.clients_lost = clients_lost_.load(std::memory_order_relaxed);

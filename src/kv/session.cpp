@@ -73,8 +73,8 @@ void Session::say_goodbye() noexcept {
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   // Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try
   // again. Without it the store is full.
-  if (change.status == Status::kStoreFull && store_.statistics().resting_bytes + worker_.lease_policy().bytes >=
-                                                 std::max<std::uint64_t>(value_length, 1))
+  if (change.status == Status::kStoreFull &&
+      store_.statistics().resting_bytes + worker_.lease_policy().bytes >= std::max<std::uint64_t>(value_length, 1))
     change.status = Status::kAgain;
   worker_.counters().count_outcome(change.status);
   return {.status = change.status, .id = id, .version = change.version, .entry = change.entry};
@@ -250,6 +250,7 @@ void Session::on_complete(message::Channel&, std::uint64_t token, Status status)
 void Session::finish_adoption(Leases::Lease& lease) noexcept {
   const Store::Change change = store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected);
   if (!lease.block) {
+    Counters::add(worker_.counters().adoptions);
     leases_.close(lease);
     return reply_large(lease.request, change, lease.value_length);
   }

@@ -155,10 +155,9 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
 }
 
 StatisticsWords words_of(const ServerStatistics& s) noexcept {
-  return {s.items,        s.used_bytes,        s.capacity_bytes, s.resting_bytes, s.clients,
-          s.clients_lost, s.clients_refused,   s.puts,           s.gets,          s.hits,
-          s.erases,       s.compare_and_swaps, s.failures,       s.last_version,
-          s.leases,       s.leased_bytes};
+  return {s.items,           s.used_bytes,   s.capacity_bytes, s.resting_bytes, s.clients,  s.clients_lost,
+          s.clients_refused, s.puts,         s.gets,           s.hits,          s.erases,   s.compare_and_swaps,
+          s.failures,        s.last_version, s.leases,         s.leased_bytes,  s.adoptions};
 }
 
 ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
@@ -166,8 +165,6 @@ ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
           .used_bytes = words[1],
           .capacity_bytes = words[2],
           .resting_bytes = words[3],
-          .leases = words[14],
-          .leased_bytes = words[15],
           .clients = words[4],
           .clients_lost = words[5],
           .clients_refused = words[6],
@@ -177,7 +174,10 @@ ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
           .erases = words[10],
           .compare_and_swaps = words[11],
           .failures = words[12],
-          .last_version = words[13]};
+          .last_version = words[13],
+          .leases = words[14],
+          .leased_bytes = words[15],
+          .adoptions = words[16]};
 }
 
 }  // namespace verbena::kv::wire

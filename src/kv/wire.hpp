@@ -181,7 +181,7 @@ struct Lease {
 };
 static_assert(sizeof(Lease) == 32);
 
-inline constexpr std::size_t kStatisticsWords = 16;
+inline constexpr std::size_t kStatisticsWords = 17;
 using StatisticsWords = std::array<std::uint64_t, kStatisticsWords>;
 [[nodiscard]] StatisticsWords words_of(const ServerStatistics& statistics) noexcept;
 [[nodiscard]] ServerStatistics statistics_of(const StatisticsWords& words) noexcept;

@@ -20,7 +20,7 @@ struct Counters {
   using Count = std::atomic<std::uint64_t>;
   Count puts{0}, gets{0}, hits{0}, erases{0}, compare_and_swaps{0}, failures{0};
   Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
-  Count leases{0}, leased_bytes{0};
+  Count leases{0}, leased_bytes{0}, adoptions{0};
 
   /// There is one writer, so no locked instruction is needed.
   static void add(Count& count) noexcept {
