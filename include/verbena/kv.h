@@ -159,7 +159,8 @@ int kv_client_disconnect(kv_client_t* client);
 /* Disconnects and frees. No call of the client may be under way. null is fine. */
 void kv_client_destroy(kv_client_t* client);
 
-/* Stores a value. KV_ERR_BAD_KEY, KV_ERR_TOO_LONG, KV_ERR_STORE_FULL (the old value stays readable). */
+/* Stores a value. KV_ERR_BAD_KEY, KV_ERR_TOO_LONG, KV_ERR_STORE_FULL (memory), KV_ERR_INDEX_FULL (keys; the old value
+ * stays readable with both). */
 int kv_client_put(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen);
 /* Copies the value into `buf`. `*len`: its capacity in, the value's length out. KV_ERR_NOT_FOUND;
  * KV_ERR_BUFFER_TOO_SMALL: `*len` is the length needed, and what `buf` holds is unspecified. Else `*len` stays. */

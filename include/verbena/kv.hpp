@@ -131,7 +131,8 @@ struct ClientOptions {
 /// What one operation came to. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
+/// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kAgain, kTimedOut,
+/// kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< What it came to.
   std::uint64_t version = 0;    ///< Of the item, by status as above. Never 0 for one that is there.

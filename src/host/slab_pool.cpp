@@ -17,9 +17,24 @@ constexpr unsigned kUnitShift = 6;
 static_assert(SlabPool::kMinBlockBytes == std::size_t{1} << kUnitShift);
 constexpr std::uint64_t kUnit = SlabPool::kMinBlockBytes;
 
-// Orders fit the bits of one word, and an order plus one fits a byte of `live`.
+// Orders fit the bits of one word.
 constexpr unsigned kMaxOrders = 58;
 static_assert(kMaxOrders + kUnitShift == 64);
+
+// What `live` says of a block, and 0 of none: 1 + its order, or kExact + its units.
+using Code = std::uint8_t;
+constexpr unsigned kExact = 64;
+constexpr std::uint64_t kMaxExactUnits = 127;
+static_assert(kMaxOrders < kExact && kExact + kMaxExactUnits <= 255);
+
+constexpr Code code_of_order(unsigned order) noexcept { return static_cast<Code>(order + 1); }
+constexpr std::uint64_t units_of(Code code) noexcept {
+  return code < kExact ? std::uint64_t{1} << (code - 1) : code - std::uint64_t{kExact};
+}
+/// Of the smallest blocks of a power of two that hold that many bytes.
+unsigned order_for(std::size_t bytes) noexcept {
+  return bytes <= SlabPool::kMinBlockBytes ? 0U : static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
+}
 // A level has one bit for 64 of the level below: 64^10 is past the 2^58 units that 64-bit offsets can name.
 constexpr unsigned kMaxLevels = 10;
 
@@ -63,15 +78,14 @@ struct SlabPool::State {
   std::uint64_t non_empty = 0;  // Bit o: the set of order o has a block.
   std::array<FreeSet, kMaxOrders> free{};
   std::unique_ptr<std::uint64_t[]> words;  // The words of all sets.
-  // For every unit 0, or 1 + the order of the live block that starts there. This alone decides whether an offset may
-  // be freed, so a double free, an interior or a foreign offset cannot do harm.
-  std::unique_ptr<std::uint8_t[]> live;
+  // For every unit 0, or the code of the live block that starts there. This alone decides whether an offset may be
+  // freed, so a double free, an interior or a foreign offset cannot do harm.
+  std::unique_ptr<Code[]> live;
   SlabStatistics statistics;
   // The block freed last, not yet in its set: a caller that frees and allocates the same size in turn would otherwise
   // merge and split through every order of an idle pool (100 ns).
-  static constexpr unsigned kNone = kMaxOrders;
-  unsigned last_order = kNone;
-  std::uint64_t last_block = 0;
+  Code last_code = 0;
+  std::uint64_t last_unit = 0;
 
   [[nodiscard]] bool is_free(unsigned order, std::uint64_t block) const noexcept {
     return (free[order].levels[0][block >> 6] & bit(block)) != 0;
@@ -130,27 +144,40 @@ struct SlabPool::State {
     }
   }
 
-  /// Puts the block freed last into its set, merged with every free buddy.
+  /// Puts the block freed last into its set, or its parts into theirs.
   void settle() noexcept {
-    if (last_order == kNone) return;
-    unsigned order = std::exchange(last_order, kNone);
-    std::uint64_t block = last_block;
-    while (order + 1 < orders && is_free(order, block ^ 1)) {
-      erase(order, block ^ 1);
-      block >>= 1;
-      ++order;
-    }
-    insert(order, block);
+    if (last_code != 0) give(last_unit, units_of(std::exchange(last_code, Code{0})));
   }
 
-  /// A free block of 2^order units, taken out of its set; kNoOffset when there is none.
-  [[nodiscard]] std::uint64_t take(unsigned order) noexcept {
-    if (order == last_order) {
-      last_order = kNone;
-      return last_block;
+  /// Puts a range into the sets, as the fewest blocks, each merged with every free buddy.
+  void give(std::uint64_t unit, std::uint64_t count) noexcept {
+    for (const std::uint64_t end = unit + count; unit != end;) {
+      const auto aligned = static_cast<unsigned>(std::countr_zero(unit));  // 64 of the first.
+      unsigned order = std::min(aligned, static_cast<unsigned>(std::bit_width(end - unit)) - 1);
+      std::uint64_t block = unit >> order;
+      unit += std::uint64_t{1} << order;
+      while (order + 1 < orders && is_free(order, block ^ 1)) {
+        erase(order, block ^ 1);
+        block >>= 1;
+        ++order;
+      }
+      insert(order, block);
+    }
+  }
+
+  /// The block freed last, if it is such a one; kNoOffset else, and then it is in its set.
+  [[nodiscard]] std::uint64_t take_last(Code code) noexcept {
+    if (code == last_code) {
+      last_code = 0;
+      return last_unit;
     }
     settle();
-    // `order` is below kNone: the shift is by less than a word.
+    return kNoOffset;
+  }
+
+  /// First unit of a free block of 2^order units, taken out of its set; kNoOffset when there is none.
+  [[nodiscard]] std::uint64_t take(unsigned order) noexcept {
+    // `order` is below kMaxOrders: the shift is by less than a word.
     const std::uint64_t large_enough = non_empty >> order << order;
     if (large_enough == 0) return kNoOffset;
     auto found = static_cast<unsigned>(std::countr_zero(large_enough));
@@ -160,10 +187,22 @@ struct SlabPool::State {
       block <<= 1;
       insert(found - 1, block + 1);
     }
-    return block;
+    return block << order;
   }
 
-  [[nodiscard]] unsigned live_order_plus_one(std::uint64_t offset) const noexcept {
+  /// Makes the block at `unit` live; its offset.
+  [[nodiscard]] std::uint64_t hand_out(std::uint64_t unit, Code code) noexcept {
+    if (unit == kNoOffset) {
+      ++statistics.failures;
+      return kNoOffset;
+    }
+    live[static_cast<std::size_t>(unit)] = code;
+    ++statistics.allocations;
+    statistics.used_bytes += static_cast<std::size_t>(units_of(code) * kUnit);
+    return unit * kUnit;
+  }
+
+  [[nodiscard]] Code code_at(std::uint64_t offset) const noexcept {
     if (offset % kUnit != 0 || offset / kUnit >= units) return 0;
     return live[static_cast<std::size_t>(offset / kUnit)];
   }
@@ -192,7 +231,7 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
     state->orders = static_cast<unsigned>(std::bit_width(state->units));
     // Zeroed here, so that no page of it faults later. About 1.25 bytes a unit, 2 % of the range.
     state->words.reset(new (std::nothrow) std::uint64_t[words_of_sets(state->units)]());
-    state->live.reset(new (std::nothrow) std::uint8_t[static_cast<std::size_t>(state->units)]());
+    state->live.reset(new (std::nothrow) Code[static_cast<std::size_t>(state->units)]());
   }
   if (state == nullptr || state->words == nullptr || state->live == nullptr) {
     return fail(Status::kNoMemory, "SlabPool::create", ENOMEM,
@@ -208,36 +247,44 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
 
 std::uint64_t SlabPool::allocate(std::size_t bytes) noexcept {
   State& state = *state_;
-  const auto order = bytes <= kMinBlockBytes ? 0U : static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
-  const std::uint64_t block = bytes == 0 || order == State::kNone ? kNoOffset : state.take(order);
-  if (block == kNoOffset) {
-    ++state.statistics.failures;
-    return kNoOffset;
+  const unsigned order = order_for(bytes);
+  if (bytes == 0 || order >= kMaxOrders) return state.hand_out(kNoOffset, 0);
+  const Code code = code_of_order(order);
+  std::uint64_t unit = state.take_last(code);
+  if (unit == kNoOffset) unit = state.take(order);
+  return state.hand_out(unit, code);
+}
+
+std::uint64_t SlabPool::allocate_exact(std::size_t bytes) noexcept {
+  const std::uint64_t units = (bytes + kUnit - 1) / kUnit;
+  if (units == 0 || units > kMaxExactUnits || std::has_single_bit(units)) return allocate(bytes);
+  State& state = *state_;
+  const auto code = static_cast<Code>(kExact + units);
+  std::uint64_t unit = state.take_last(code);
+  if (unit == kNoOffset) {
+    const unsigned order = order_for(bytes);
+    unit = state.take(order);
+    if (unit != kNoOffset) state.give(unit + units, (std::uint64_t{1} << order) - units);
   }
-  const std::uint64_t unit = block << order;
-  state.live[static_cast<std::size_t>(unit)] = static_cast<std::uint8_t>(order + 1);
-  ++state.statistics.allocations;
-  state.statistics.used_bytes += kMinBlockBytes << order;
-  return unit * kUnit;
+  return state.hand_out(unit, code);
 }
 
 Status SlabPool::free(std::uint64_t offset) noexcept {
   State& state = *state_;
-  const unsigned order_plus_one = state.live_order_plus_one(offset);
-  if (order_plus_one == 0) return Status::kBadArgument;
-  const unsigned order = order_plus_one - 1;
+  const Code code = state.code_at(offset);
+  if (code == 0) return Status::kBadArgument;
   state.live[static_cast<std::size_t>(offset / kUnit)] = 0;
   ++state.statistics.frees;
-  state.statistics.used_bytes -= kMinBlockBytes << order;
+  state.statistics.used_bytes -= static_cast<std::size_t>(units_of(code) * kUnit);
   state.settle();
-  state.last_order = order;
-  state.last_block = (offset / kUnit) >> order;
+  state.last_code = code;
+  state.last_unit = offset / kUnit;
   return Status::kOk;
 }
 
 std::size_t SlabPool::block_bytes(std::uint64_t offset) const noexcept {
-  const unsigned order_plus_one = state_->live_order_plus_one(offset);
-  return order_plus_one == 0 ? 0 : kMinBlockBytes << (order_plus_one - 1);
+  const Code code = state_->code_at(offset);
+  return code == 0 ? 0 : static_cast<std::size_t>(units_of(code) * kUnit);
 }
 
 std::byte* SlabPool::at(std::uint64_t offset) const noexcept {

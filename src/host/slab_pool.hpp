@@ -40,6 +40,9 @@ class SlabPool {
   /// kNoOffset when none is free. O(log(range)), no system call.
   static constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
+  /// The same without waste: up to 127 times 64 B the block has `bytes` rounded up to a multiple of 64, and what the
+  /// power of two has beyond that stays free.
+  [[nodiscard]] std::uint64_t allocate_exact(std::size_t bytes) noexcept;
   /// kBadArgument for an offset that is not the start of a live block (double free, foreign); the pool stays as it was.
   [[nodiscard]] Status free(std::uint64_t offset) noexcept;
   /// Bytes of the live block at `offset`, or 0 when there is none.

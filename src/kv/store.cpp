@@ -199,21 +199,25 @@ Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_
   return commit(pending, expected);
 }
 
-// What can be said before there is a value.
-Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t expected) noexcept {
+// What can be said before there is a value. Hashes the key.
+Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
   if (!is_good(key)) return {Status::kBadKey, 0, 0};
   if (value_length > max_value_bytes_) return {Status::kTooLong, 0, 0};
   reclaim(kReclaimPerOperation);
+  pending.hash = hash_of(key, hash_seed_);
   const bool is_full = items_ == max_items_;
-  if (expected == kAnyVersion && !is_full) return {};
-  const std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  if (expected == kAnyVersion && !is_full) {
+    __builtin_prefetch(&index_[first_bucket(pending.hash, index_.size())]);  // `publish` looks there.
+    return {};
+  }
+  const std::uint64_t* const entry = locate(key, pending.hash);
   const Change checked = check(entry, expected);
   if (checked.status == Status::kOk && entry == nullptr && is_full) return {Status::kIndexFull, 0, 0};
   return {checked.status, checked.status == Status::kOk ? 0 : checked.version, 0};
 }
 
 Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
-  const Change looked = look(key, value_length, expected);
+  const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
   ItemShape made{.value_length = value_length, .key_length = key.size()};
   std::uint64_t block = host::SlabPool::kNoOffset;
@@ -234,22 +238,23 @@ bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& p
   store_word(header_made.state, state_word(ItemState::kBuilding, 0));
   header_made.server = 0;
   header_made.shape = made.pack();
+  pending.item = item;
   std::byte* const at = pool_.at(item);
   std::memset(at + made.tail_offset() - 8, 0, 8);
   std::memcpy(at + sizeof(ItemHeader), key.data(), key.size());
   const auto length = static_cast<std::size_t>(made.value_length);
   if (made.is_inline()) {
-    pending = {item, {at + made.tail_offset(), length}};
+    pending.value = {at + made.tail_offset(), length};
   } else {
     place_of(item) = {.offset = items_at_ + value_block, .checksum = 0};
-    pending = {item, {pool_.at(value_block), length}};
+    pending.value = {pool_.at(value_block), length};
   }
   return true;
 }
 
 Store::Change Store::commit(Pending& pending, std::uint64_t expected) noexcept {
   VERBENA_DCHECK(pending);
-  const Change change = publish(pending.item, expected);
+  const Change change = publish(pending, expected);
   if (change.status == Status::kOk) {
     pending = Pending{};
   } else {
@@ -259,22 +264,24 @@ Store::Change Store::commit(Pending& pending, std::uint64_t expected) noexcept {
 }
 
 // The only place where a value becomes a key's. On failure the item is as it was.
-Store::Change Store::publish(std::uint64_t item, std::uint64_t expected) noexcept {
-  const Key key = key_at(item);
-  const std::uint64_t hash = hash_of(key, hash_seed_);
-  std::uint64_t* entry = locate(key, hash);
+Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noexcept {
+  const std::uint64_t item = pending.item;
+  std::uint64_t* entry = locate(key_at(item), pending.hash);
   if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
   const bool is_new = entry == nullptr;
-  if (is_new && (items_ == max_items_ || (entry = place_for(hash)) == nullptr)) return {Status::kIndexFull, 0, 0};
+  if (is_new && (items_ == max_items_ || (entry = place_for(pending.hash)) == nullptr))
+    return {Status::kIndexFull, 0, 0};
   const std::uint64_t version = draw_version();
   if (version == 0) return {Status::kLimit, 0, 0};
   seal(item, version);
-  const std::uint64_t word = entry_for(item, hash);
-  // Superseded before the index changes, and both before the client is told: a reader that remembers the old place
-  // cannot take the old value after an acknowledged change.
+  const std::uint64_t word = entry_for(item, pending.hash);
+  // The old item is superseded before the new one is live: its block may be one that a reader remembers, who would take
+  // the new value there while another one still takes the old value elsewhere. Both come before the index changes and
+  // before the client is told: nobody takes the old value after an acknowledged change.
   if (!is_new) retire(item_of(*entry));
+  store_word(header(item).state, state_word(ItemState::kLive, version));
   store_word(*entry, word);
-  items_ += is_new ? 1 : 0;
+  items_ += is_new ? 1u : 0u;
   return {Status::kOk, version, word};
 }
 
@@ -293,7 +300,6 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
   }
   ItemHeader& sealed = header(item);
   sealed.checksum = checksum_of(pool_.at(item), made.bytes(), version);
-  store_word(sealed.state, state_word(ItemState::kLive, version));
 }
 
 void Store::abandon(Pending& pending) noexcept {
@@ -317,9 +323,9 @@ Store::Change Store::erase(Key key) noexcept {
 }
 
 Store::Change Store::put_cell(Key key, std::span<const std::byte> value) noexcept {
-  const Change looked = look(key, value.size(), 0);
-  if (looked.status != Status::kOk) return looked;
   Pending pending;
+  const Change looked = look(key, value.size(), 0, pending);
+  if (looked.status != Status::kOk) return looked;
   if (!build(key, {.value_length = value.size(), .key_length = key.size(), .flags = kCell}, 0, pending))
     return {Status::kStoreFull, 0, 0};
   std::memcpy(pending.value.data(), value.data(), value.size());
@@ -341,13 +347,13 @@ void Store::give_back(Block& block) noexcept {
 
 Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected) noexcept {
   VERBENA_CHECK(value_length >= kEagerBytes && value_length <= block.bytes.size());
-  const Change looked = look(key, value_length, expected);
-  if (looked.status != Status::kOk) return looked;
   Pending pending;
+  const Change looked = look(key, value_length, expected, pending);
+  if (looked.status != Status::kOk) return looked;
   if (!build(key, {.value_length = value_length, .key_length = key.size()}, pool_.offset_of(block.bytes.data()),
              pending))
     return {Status::kStoreFull, 0, 0};
-  const Change change = publish(pending.item, expected);
+  const Change change = publish(pending, expected);
   if (change.status == Status::kOk) {
     block = Block{};
   } else {
@@ -444,7 +450,7 @@ void Store::reclaim(unsigned blocks) noexcept {
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
   for (;;) {  // Bounded: each round frees at least one resting item.
-    const std::uint64_t offset = pool_.allocate(bytes);
+    const std::uint64_t offset = pool_.allocate_exact(bytes);
     if (offset != host::SlabPool::kNoOffset) return offset;
     const std::uint64_t before = resting_bytes_;
     reclaim(kBatch);

@@ -98,6 +98,7 @@ class Store {
   struct Pending {
     std::uint64_t item = host::SlabPool::kNoOffset;
     std::span<std::byte> value;  ///< Fill this.
+    std::uint64_t hash = 0;
     [[nodiscard]] explicit operator bool() const noexcept { return item != host::SlabPool::kNoOffset; }
   };
   /// Takes the memory for a value. The expected version is looked at already, so that a lost race costs no transfer;
@@ -159,9 +160,9 @@ class Store {
   [[nodiscard]] std::uint64_t* make_way(std::uint64_t first, std::uint64_t second) noexcept;
 
   [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
-  [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected) noexcept;
+  [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
   [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
-  [[nodiscard]] Change publish(std::uint64_t item, std::uint64_t expected) noexcept;
+  [[nodiscard]] Change publish(const Pending& pending, std::uint64_t expected) noexcept;
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;

@@ -15,6 +15,7 @@ namespace verbena::host {
 namespace {
 
 std::size_t class_of(std::size_t bytes) { return std::max(SlabPool::kMinBlockBytes, std::bit_ceil(bytes)); }
+std::size_t exact_class_of(std::size_t bytes) { return bytes <= 127 * 64 ? (bytes + 63) / 64 * 64 : class_of(bytes); }
 
 TEST(SlabPool, RefusesRangesThatCannotHoldABlock) {
   Range range(4096);
@@ -35,6 +36,28 @@ TEST(SlabPool, RoundsToClassesAndAligns) {
     EXPECT_EQ(offset % std::min<std::size_t>(class_of(bytes), 4096), 0U) << bytes;
     EXPECT_EQ(pool->offset_of(pool->at(offset)), offset);
   }
+}
+
+TEST(SlabPool, GivesBackWhatExactBlocksDoNotNeed) {
+  Range range(1 << 16);
+  auto pool = SlabPool::create(range.span());
+  ASSERT_OK(pool);
+  for (const std::size_t bytes : {1UL, 64UL, 65UL, 129UL, 192UL, 193UL, 320UL, 1000UL, 8128UL, 8129UL}) {
+    const auto offset = pool->allocate_exact(bytes);
+    ASSERT_NE(offset, SlabPool::kNoOffset) << bytes;
+    EXPECT_EQ(pool->block_bytes(offset), exact_class_of(bytes));
+    EXPECT_EQ(offset % std::min<std::size_t>(class_of(bytes), 4096), 0U) << bytes;
+    EXPECT_EQ(pool->free(offset), Status::kOk);
+  }
+  // Three of four units each, and the fourths for whoever wants one.
+  std::vector<std::uint64_t> offsets;
+  for (std::uint64_t offset; (offset = pool->allocate_exact(192)) != SlabPool::kNoOffset;) offsets.push_back(offset);
+  EXPECT_EQ(offsets.size(), 256U);
+  for (std::uint64_t offset; (offset = pool->allocate_exact(64)) != SlabPool::kNoOffset;) offsets.push_back(offset);
+  EXPECT_EQ(offsets.size(), 512U);
+  EXPECT_EQ(pool->statistics().used_bytes, range.size);
+  for (const auto offset : offsets) ASSERT_EQ(pool->free(offset), Status::kOk);
+  EXPECT_EQ(pool->allocate(1 << 16), 0U) << "freed blocks were not merged";
 }
 
 TEST(SlabPool, RefusesAbsurdSizes) {
@@ -144,10 +167,11 @@ TEST(SlabPool, AgreesWithAModel) {
       const bool filling = step / 2000 % 2 == 0;
       if (live.empty() || random() % 10 < (filling ? 7U : 3U)) {
         const std::size_t bytes = 1 + (random() & ((std::uint64_t{64} << random() % 12) - 1));
-        const auto offset = pool->allocate(bytes);
+        const bool is_exact = random() % 2 == 0;
+        const auto offset = is_exact ? pool->allocate_exact(bytes) : pool->allocate(bytes);
         if (offset == SlabPool::kNoOffset) {
           ++failures;
-          // Exact: a buddy system fails only when no aligned block of the class is free.
+          // The check is exact: a buddy system fails only when no aligned block of the class is free.
           const std::size_t block = class_of(bytes);
           for (std::uint64_t at = 0; at + block <= range.size; at += block) {
             const auto after = live.lower_bound(at + block);
@@ -156,7 +180,7 @@ TEST(SlabPool, AgreesWithAModel) {
           }
           continue;
         }
-        const auto [position, fresh] = live.emplace(offset, class_of(bytes));
+        const auto [position, fresh] = live.emplace(offset, is_exact ? exact_class_of(bytes) : class_of(bytes));
         ASSERT_TRUE(fresh);
         ASSERT_LE(offset + position->second, range.size);
         const auto before = position == live.begin() ? position : std::prev(position);

@@ -570,16 +570,17 @@ TEST_F(KvTest, StrangersOnThePortHurtNobody) {
 /// A client that says HELLO, hears the answer, and then nothing more.
 class SilentClient final : private message::Handler {
  public:
-  SilentClient(std::uint16_t port, std::uint64_t id) {
+  SilentClient(std::uint16_t port, std::uint64_t id, std::uint16_t version = wire::kVersion) {
     nic_ = nic::open_soft({}).value();
     pd_ = nic::Pd(*nic_, nic_->alloc_pd().value());
     loop_ = engine::CompletionLoop::create(*nic_, {.max_connections = 1}).value();
     channel_ = message::Channel::create(*loop_, pd_.get(), {.attach = message::Attach::kByCaller}, *this).value();
-    const wire::ClientHello hello{.client = id, .depth = 32};
+    const wire::ClientHello hello{.version = version, .client = id, .depth = 32};
     const auto local = channel_->local_endpoint(wire::bytes_of(hello)).value();
     dialed_ = link::dial("127.0.0.1", port, local, Deadline::after(20s));
   }
   [[nodiscard]] bool was_answered() const { return dialed_->has_value(); }
+  [[nodiscard]] Error refusal() const { return dialed_->error(); }
 
  private:
   void on_message(message::Channel&, std::span<const std::byte>) noexcept override {}
@@ -606,6 +607,20 @@ TEST_F(KvTest, SilenceAfterHelloCostsOneSlotForAWhile) {
   EXPECT_EQ(put("k", "v").status, Status::kOk);
   EXPECT_TRUE(eventually([&] { return server_->statistics().clients == 1; })) << server_->statistics().clients;
   EXPECT_EQ(server_->statistics().clients_lost, 0u) << "none of them was ever a client";
+}
+
+TEST_F(KvTest, ClientsOfOtherVersionsAreToldWhichOneThisIs) {
+  VERBENA_SKIP_ON_A_DEVICE("the silent client speaks to the software NIC");
+  begin();
+  for (const unsigned version : {1u, wire::kVersion + 1u, 0u, 0xffffu}) {
+    const SilentClient other(server_->port(), 77, static_cast<std::uint16_t>(version));
+    ASSERT_FALSE(other.was_answered()) << version;
+    EXPECT_NE(std::string(other.refusal().text()).find("no client of a key-value store of protocol version 2"),
+              std::string::npos)
+        << other.refusal().text();
+  }
+  EXPECT_EQ(server_->statistics().clients_refused, 4u);
+  EXPECT_EQ(put("k", "v").status, Status::kOk);
 }
 
 TEST(KvServer, RefusesOptionsThatCannotWork) {

@@ -1,5 +1,7 @@
 #include "kv/wire.hpp"
 
+#include "kv/index.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -141,9 +143,10 @@ TEST(Wire, RepliesComeBack) {
 
   bytes.clear();
   append(bytes, ReplyHead{.kind = ReplyKind::kLocation, .id = 5, .version = 8});
-  append(bytes, Location{.address = 4096, .length = 8192, .rkey = 3});
+  append(bytes, Location{.address = 4096, .length = 8192, .rkey = 3, .checksum = 7});
   ASSERT_EQ(decode_reply(bytes, reply), Status::kOk);
   EXPECT_EQ(reply.location.length, 8192u);
+  EXPECT_EQ(reply.location.checksum, 7u);
   bytes.pop_back();
   EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
 
@@ -164,20 +167,46 @@ TEST(Wire, RepliesComeBack) {
   EXPECT_EQ(decode_reply(bytes, reply), Status::kProtocol);
 }
 
+TEST(Wire, EntriesComeWithSuccessOnly) {
+  const auto decode = [](Status status, std::uint64_t entry) {
+    Reply reply;
+    Bytes bytes;
+    append(bytes, ReplyHead{.status = status, .entry = entry});
+    return decode_reply(bytes, reply) == Status::kOk && reply.head.entry == entry;
+  };
+  const std::uint64_t entry = Entry{.tag = 0, .lines = 1, .line = 0}.pack();
+  EXPECT_TRUE(decode(Status::kOk, 0));
+  EXPECT_TRUE(decode(Status::kOk, entry));
+  EXPECT_TRUE(decode(Status::kNotFound, 0));
+  EXPECT_FALSE(decode(Status::kNotFound, entry));
+  EXPECT_FALSE(decode(Status::kOk, 5)) << "an item without a cache line";
+}
+
 TEST(Wire, HellosAreChecked) {
   ClientHello client{.worker = 1, .client = 9, .depth = 32};
   EXPECT_TRUE(decode_client_hello(bytes_of(client)));
   EXPECT_FALSE(decode_client_hello(bytes_of(client).first(sizeof client - 1)));
-  client.version = 2;
+  client.version = 1;
   EXPECT_FALSE(decode_client_hello(bytes_of(client)));
 
-  const ServerHello good{.workers = 2, .depth = 32, .max_key_bytes = kMaxKeyBytes, .max_value_bytes = 1, .grace_ns = 1};
+  const ServerHello good{.workers = 2,
+                         .depth = 32,
+                         .max_key_bytes = kMaxKeyBytes,
+                         .max_value_bytes = 1,
+                         .grace_ns = 1,
+                         .window_length = index_bytes(100),
+                         .index_buckets = 100};
   EXPECT_TRUE(decode_server_hello(bytes_of(good)));
   for (auto spoil :
        {+[](ServerHello& h) { h.workers = 0; }, +[](ServerHello& h) { h.workers = 65; },
         +[](ServerHello& h) { h.depth = 0; }, +[](ServerHello& h) { h.magic = 0; },
         +[](ServerHello& h) { h.grace_ns = 0; }, +[](ServerHello& h) { h.max_value_bytes = ~std::uint64_t{0}; },
-        +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; }}) {
+        +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; },
+        +[](ServerHello& h) { h.window_length = kMaxWindowBytes + 1; },
+        +[](ServerHello& h) { h.window_length = index_bytes(100) - 1; }, +[](ServerHello& h) { h.index_buckets = 0; },
+        +[](ServerHello& h) { h.index_buckets = 99; }, +[](ServerHello& h) { h.index_buckets = ~std::uint64_t{1}; },
+        +[](ServerHello& h) { h.flags = 1u << 31; }, +[](ServerHello& h) { h.reserved = 1; },
+        +[](ServerHello& h) { h.version = 1; }}) {
     ServerHello bad = good;
     spoil(bad);
     EXPECT_FALSE(decode_server_hello(bytes_of(bad)));
