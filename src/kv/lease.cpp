@@ -111,12 +111,15 @@ bool Leases::expire(message::Channel& channel, std::uint64_t now) noexcept {
   return is_posted;
 }
 
-void Leases::end(const message::Channel* channel) noexcept {
+void Leases::end(message::Channel* channel) noexcept {
+  // An invalidation that is on its way must not find its window gone: nothing is executed any more in the error state.
+  const auto is_used = [](const Lease& lease) { return lease.state != Lease::State::kNone; };
+  if (channel != nullptr && std::ranges::any_of(leases_, is_used)) channel->fail(Status::kClosed);
   // A window ends with its queue pair, too, but then nobody has waited for the client to be out of it: clients of the
   // software NIC write by themselves. Into a device's memory nobody gets without the queue pair.
   const bool is_bound = channel != nullptr && channel->queue_pair() != nullptr;
   for (Lease& lease : leases_) {
-    if (!lease.window || lease.state == Lease::State::kNone) continue;
+    if (!is_used(lease)) continue;
     const bool is_waited_for = is_bound || nic_->kind() == nic::Kind::kVerbs;
     const auto left = nic_->dealloc_mw(lease.window.release(), Deadline::after(kLeaveTimeout));
     // Else somebody may still write: the block is nobody's from now on, and stays in the account.

@@ -86,9 +86,9 @@ class Leases {
   void close(Lease& lease) noexcept;
   /// Begins to take back what the client has not used within the term. False: `post` has to be called again.
   bool expire(message::Channel& channel, std::uint64_t now) noexcept;
-  /// The client is gone: all blocks are free once it surely is out of them. Before the channel goes; null: there is
-  /// none.
-  void end(const message::Channel* channel) noexcept;
+  /// The client is gone: all blocks are free once it surely is out of them. Fails the channel, and is called before
+  /// that goes. Null: there is none.
+  void end(message::Channel* channel) noexcept;
 
  private:
   [[nodiscard]] std::uint32_t id_of(const Lease& lease) const noexcept {
