@@ -13,9 +13,9 @@ verbena_packages_apt() {
   local clang
   case $1 in
     core) echo "$core" ;;
-    build) echo "$core libcli11-dev libedit-dev" ;;
-    demo) echo "$core libcli11-dev libedit-dev" ;;
-    test) echo "$core libcli11-dev libedit-dev libgtest-dev python3 binutils" ;;
+    build) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev" ;;
+    demo) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev" ;;
+    test) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev libgtest-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
@@ -37,8 +37,9 @@ verbena_packages_dnf() {
     xxhash-devel ca-certificates'
   case $1 in
     core) echo "$core" ;;
-    build | demo) echo "$core cli11-devel libedit-devel" ;;
-    test) echo "$core cli11-devel libedit-devel gtest-devel python3 binutils libasan libubsan libtsan" ;;
+    build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel" ;;
+    test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel gtest-devel python3 binutils" \
+      'libasan libubsan libtsan' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;

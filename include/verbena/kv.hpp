@@ -4,6 +4,7 @@
 #include <verbena/counters.hpp>
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
+#include <verbena/kv_statistics.hpp>
 #include <verbena/transport.hpp>
 #include <verbena/wait_policy.hpp>
 
@@ -70,27 +71,6 @@ struct ServerOptions {
   std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
 };
 
-/// Counts of a server since its start, or as they are now.
-struct ServerStatistics {
-  std::uint64_t items = 0;              ///< Keys there are.
-  std::uint64_t used_bytes = 0;         ///< Item memory taken by live items, and by those still being written.
-  std::uint64_t capacity_bytes = 0;     ///< Item memory in all.
-  std::uint64_t resting_bytes = 0;      ///< Item memory of replaced and erased items that readers may still look at.
-  std::uint64_t clients = 0;            ///< Connected now.
-  std::uint64_t clients_lost = 0;       ///< Gone without closing.
-  std::uint64_t clients_refused = 0;    ///< Turned away: the server was full, the user not allowed, and the like.
-  std::uint64_t puts = 0;               ///< Requests to put, those that failed included.
-  std::uint64_t gets = 0;               ///< Requests to get.
-  std::uint64_t hits = 0;               ///< Of the gets, those that found their key.
-  std::uint64_t erases = 0;             ///< Requests to erase.
-  std::uint64_t compare_and_swaps = 0;  ///< Requests to compare and swap.
-  std::uint64_t failures = 0;           ///< Of all requests; a missing key or another version is none.
-  std::uint64_t last_version = 0;       ///< Given to an item last; 0 before the first.
-  std::uint64_t leases = 0;             ///< Blocks that clients may write their next large values into.
-  std::uint64_t leased_bytes = 0;       ///< Item memory of these. An eighth of all of it at most.
-  std::uint64_t adoptions = 0;          ///< Values whose leased block is theirs now.
-};
-
 /// A running server. \thread any, one at a time, except where said
 class Server {
  public:
@@ -106,8 +86,11 @@ class Server {
   /// One line: which NIC and why; of memory bytes, page size found and why, NUMA node; poller cores. Lives as long as
   /// the server.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
-  /// A snapshot. \thread any  \alloc none
+  /// A snapshot; no worker waits for it. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
+  /// Of one worker alone, 0 to ServerOptions::workers - 1 (of others nothing is counted): how keys and clients spread.
+  /// What the server counts as a whole (clients, last_version) is 0. \thread any  \alloc none
+  [[nodiscard]] virtual ServerStatistics worker_statistics(unsigned worker) const noexcept = 0;
   /// Of all workers together. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// Tells clients, finishes requests at hand, joins all threads. Idempotent.
@@ -192,7 +175,7 @@ class Client {
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
   [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
 
-  /// Server statistics by message.
+  /// Server statistics by message, from worker 0; some messages, so counts may be of slightly different times.
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
   /// The server's limit.
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <new>
 #include <utility>
@@ -67,6 +68,23 @@ std::size_t words_of_sets(std::uint64_t units) noexcept {
   return sum;
 }
 
+/// Blocks and their units, with one writer and any number of readers.
+struct Tally {
+  std::atomic<std::uint64_t> blocks{0}, units{0};
+
+  void add(std::uint64_t some_units) noexcept { change(1, some_units); }
+  void remove(std::uint64_t some_units) noexcept { change(~std::uint64_t{0}, 0 - some_units); }
+
+ private:
+  void change(std::uint64_t more_blocks, std::uint64_t more_units) noexcept {
+    blocks.store(blocks.load(std::memory_order_relaxed) + more_blocks, std::memory_order_relaxed);
+    units.store(units.load(std::memory_order_relaxed) + more_units, std::memory_order_relaxed);
+  }
+};
+
+/// The order of the smallest power of two that holds so many units.
+unsigned class_of_units(std::uint64_t units) noexcept { return static_cast<unsigned>(std::bit_width(units - 1)); }
+
 std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << (index & 63); }
 
 }  // namespace
@@ -82,6 +100,8 @@ struct SlabPool::State {
   // freed, so a double free, an interior or a foreign offset cannot do harm.
   std::unique_ptr<Code[]> live;
   SlabStatistics statistics;
+  std::array<Tally, kMaxOrders> used;
+  std::array<Tally, kMaxOrders> spare;  // What is free, the block freed last included.
   // The block freed last, not yet in its set: a caller that frees and allocates the same size in turn would otherwise
   // merge and split through every order of an idle pool (100 ns).
   Code last_code = 0;
@@ -93,6 +113,7 @@ struct SlabPool::State {
 
   void insert(unsigned order, std::uint64_t block) noexcept {
     const FreeSet& set = free[order];
+    spare[order].add(std::uint64_t{1} << order);
     for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
       std::uint64_t& word = set.levels[level][block >> 6];
       const std::uint64_t before = word;
@@ -104,6 +125,7 @@ struct SlabPool::State {
 
   void erase(unsigned order, std::uint64_t block) noexcept {
     const FreeSet& set = free[order];
+    spare[order].remove(std::uint64_t{1} << order);
     for (unsigned level = 0; level < set.depth; ++level, block >>= 6) {
       std::uint64_t& word = set.levels[level][block >> 6];
       word &= ~bit(block);
@@ -146,7 +168,10 @@ struct SlabPool::State {
 
   /// Puts the block freed last into its set, or its parts into theirs.
   void settle() noexcept {
-    if (last_code != 0) give(last_unit, units_of(std::exchange(last_code, Code{0})));
+    if (last_code == 0) return;
+    const std::uint64_t count = units_of(std::exchange(last_code, Code{0}));
+    spare[class_of_units(count)].remove(count);
+    give(last_unit, count);
   }
 
   /// Puts a range into the sets, as the fewest blocks, each merged with every free buddy.
@@ -169,6 +194,7 @@ struct SlabPool::State {
   [[nodiscard]] std::uint64_t take_last(Code code) noexcept {
     if (code == last_code) {
       last_code = 0;
+      spare[class_of_units(units_of(code))].remove(units_of(code));
       return last_unit;
     }
     settle();
@@ -198,6 +224,7 @@ struct SlabPool::State {
     }
     live[static_cast<std::size_t>(unit)] = code;
     ++statistics.allocations;
+    used[class_of_units(units_of(code))].add(units_of(code));
     statistics.used_bytes += static_cast<std::size_t>(units_of(code) * kUnit);
     return unit * kUnit;
   }
@@ -279,6 +306,8 @@ Status SlabPool::free(std::uint64_t offset) noexcept {
   state.settle();
   state.last_code = code;
   state.last_unit = offset / kUnit;
+  state.used[class_of_units(units_of(code))].remove(units_of(code));
+  state.spare[class_of_units(units_of(code))].add(units_of(code));
   return Status::kOk;
 }
 
@@ -298,5 +327,19 @@ std::uint64_t SlabPool::offset_of(const void* address) const noexcept {
 }
 
 SlabStatistics SlabPool::statistics() const noexcept { return state_->statistics; }
+
+unsigned SlabPool::classes() const noexcept { return state_->orders; }
+
+SlabClass SlabPool::class_of(unsigned index) const noexcept {
+  VERBENA_DCHECK(index < state_->orders);
+  const auto get = [](const std::atomic<std::uint64_t>& count) { return count.load(std::memory_order_relaxed); };
+  const Tally& used = state_->used[index];
+  const Tally& spare = state_->spare[index];
+  return {.block_bytes = kMinBlockBytes << index,
+          .used = get(used.blocks),
+          .used_bytes = get(used.units) * kUnit,
+          .free = get(spare.blocks),
+          .free_bytes = get(spare.units) * kUnit};
+}
 
 }  // namespace verbena::host

@@ -18,6 +18,15 @@ struct SlabStatistics {
   std::uint64_t failures = 0;  ///< Allocations that found no memory.
 };
 
+/// Blocks of up to `block_bytes`, and of more than half of that.
+struct SlabClass {
+  std::size_t block_bytes = 0;
+  std::uint64_t used = 0;  ///< Handed out.
+  std::uint64_t used_bytes = 0;
+  std::uint64_t free = 0;
+  std::uint64_t free_bytes = 0;
+};
+
 /// Blocks of 64 B to the largest power of two that fits, over memory that the caller owns; a buddy system, so that
 /// memory freed by large blocks serves small ones and the other way round. Bookkeeping lives outside the range (a peer
 /// may be able to write it), and is allocated once at construction. Offsets, not pointers, name blocks.
@@ -50,6 +59,11 @@ class SlabPool {
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept;
   [[nodiscard]] std::uint64_t offset_of(const void* address) const noexcept;
   [[nodiscard]] SlabStatistics statistics() const noexcept;
+  /// Sizes of blocks there are: 64 B, 128 B, ... \thread any  \alloc none
+  [[nodiscard]] unsigned classes() const noexcept;
+  /// Class `index` below `classes()`, while its owner goes on: each number is one that was true lately.
+  /// \thread any  \alloc none
+  [[nodiscard]] SlabClass class_of(unsigned index) const noexcept;
 
  private:
   struct State;

@@ -376,8 +376,15 @@ Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
 }
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
-  const Outcome outcome = run({.op = wire::Op::kStatistics}, deadline);
-  if (outcome.status == Status::kOk) return wire::statistics_of(statistics_);
+  Result<ServerStatistics> statistics;
+  wanted_ = &*statistics;
+  Outcome outcome;
+  for (std::uint64_t part = 0; part < kStatisticsParts && outcome.status == Status::kOk; ++part) {
+    wanted_part_ = static_cast<StatisticsPart>(part);
+    outcome = run({.op = wire::Op::kStatistics, .expected = part}, deadline);
+  }
+  wanted_ = nullptr;
+  if (outcome.status == Status::kOk) return statistics;
   if (error_.status() != Status::kOk) return std::unexpected(error_);
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
               to_string(outcome.status));
@@ -495,7 +502,8 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
     return take_location(slot, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
-    statistics_ = reply.statistics;
+    // Calls that gave up never get here, so this is the one that is blocked.
+    take_words(reply.value, wanted_part_, *wanted_);
     return finish(slot, {});
   }
   die(Status::kProtocol, "the server's reply does not fit the request");

@@ -3,6 +3,7 @@
 
 #include "engine/engine.hpp"
 #include "kv/held_leases.hpp"
+#include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
 #include "message/message.hpp"
@@ -212,7 +213,8 @@ class PollingClient final : public Client, private message::Handler {
   std::uint32_t ahead_ = 0;     ///< READs in flight beyond the first of each get into registered memory.
 
   std::size_t allocated_ = 0;
-  wire::StatisticsWords statistics_{};
+  StatisticsPart wanted_part_{};        ///< The part of the statistics that is asked for,
+  ServerStatistics* wanted_ = nullptr;  ///< and where it goes.
   bool heard_goodbye_ = false;
   bool has_stopped_ = false;  ///< The server said so.
   Error error_;

@@ -50,6 +50,7 @@ class Leases {
     std::uint64_t bytes = 0;  ///< Of the block, also when it is a value already.
     std::uint64_t given_ticks = 0;
     // Of the PUT that named it.
+    std::uint64_t began_ticks = 0;
     std::uint64_t expected = 0;
     std::uint64_t value_length = 0;
     std::uint32_t request = 0;

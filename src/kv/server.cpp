@@ -51,10 +51,12 @@ class PollingServer final : public Server, private WorkerHost {
   const char* address() const noexcept override { return fabric_->address().c_str(); }
   const char* description() const noexcept override { return description_.data(); }
   ServerStatistics statistics() const noexcept override;
+  ServerStatistics worker_statistics(unsigned worker) const noexcept override;
   verbena::Counters counters() const noexcept override;
   void stop() noexcept override;
 
  private:
+  void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept override;
   void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept override;
 
   [[nodiscard]] Result<void> create_workers();
@@ -171,28 +173,24 @@ verbena::Counters PollingServer::counters() const noexcept {
 
 ServerStatistics PollingServer::statistics() const noexcept {
   ServerStatistics sum;
-  for (const auto& worker : workers_) {
-    const Counters& counters = std::as_const(*worker).counters();
-    const auto get = [](const Counters::Count& count) { return count.load(std::memory_order_relaxed); };
-    sum.items += get(counters.items);
-    sum.used_bytes += get(counters.used_bytes);
-    sum.resting_bytes += get(counters.resting_bytes);
-    sum.capacity_bytes += get(counters.capacity_bytes);
-    sum.puts += get(counters.puts);
-    sum.gets += get(counters.gets);
-    sum.hits += get(counters.hits);
-    sum.erases += get(counters.erases);
-    sum.compare_and_swaps += get(counters.compare_and_swaps);
-    sum.failures += get(counters.failures);
-    sum.leases += get(counters.leases);
-    sum.leased_bytes += get(counters.leased_bytes);
-    sum.adoptions += get(counters.adoptions);
-  }
+  for (std::uint64_t part = 0; part < kStatisticsParts; ++part) add_statistics(static_cast<StatisticsPart>(part), sum);
+  return sum;
+}
+
+ServerStatistics PollingServer::worker_statistics(unsigned worker) const noexcept {
+  ServerStatistics sum;
+  for (std::uint64_t part = 0; worker < workers_.size() && part < kStatisticsParts; ++part)
+    workers_[worker]->add_statistics(static_cast<StatisticsPart>(part), sum);
+  return sum;
+}
+
+void PollingServer::add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
+  for (const auto& worker : workers_) worker->add_statistics(part, sum);
+  if (part != StatisticsPart::kTotals) return;
   sum.clients = clients_.count();
   sum.clients_lost = clients_lost_.load(std::memory_order_relaxed);
   sum.clients_refused = clients_refused_.load(std::memory_order_relaxed);
   sum.last_version = versions_.load(std::memory_order_relaxed) - 1;
-  return sum;
 }
 
 void PollingServer::stop() noexcept {

@@ -6,6 +6,18 @@
 #include <cstring>
 
 namespace verbena::kv {
+namespace {
+
+OperationKind kind_of(wire::Op op) noexcept {
+  if (op == wire::Op::kErase) return OperationKind::kErase;
+  return op == wire::Op::kPut ? OperationKind::kPut : OperationKind::kCas;
+}
+
+OperationKind large_kind(std::uint64_t expected) noexcept {
+  return expected == wire::kAnyVersion ? OperationKind::kPutLarge : OperationKind::kCasLarge;
+}
+
+}  // namespace
 
 Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
     : worker_(worker),
@@ -108,7 +120,7 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
     case wire::Op::kPutAdopt: return adopt(request);
-    case wire::Op::kStatistics: return tell_statistics(request.head.id);
+    case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye:
       if (!std::exchange(has_left_, true)) worker_.see_off(*this);
       return say_goodbye();
@@ -120,8 +132,10 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
 
 void Session::get(const wire::Request& request) noexcept {
   Counters& counters = worker_.counters();
-  Counters::add(counters.gets);
+  Service service(counters, OperationKind::kGet);
   const Store::Found found = store_.find(request.key);
+  const bool is_large = found.status == Status::kOk && found.value.size() >= kEagerBytes;
+  service.count_as(is_large ? OperationKind::kGetLarge : OperationKind::kGet);
   if (found.status != Status::kOk) {
     counters.count_outcome(found.status);
     return reply({.status = found.status, .id = request.head.id});
@@ -129,7 +143,7 @@ void Session::get(const wire::Request& request) noexcept {
   Counters::add(counters.hits);
   wire::ReplyHead head{
       .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version, .entry = found.entry};
-  if (found.value.size() < kEagerBytes) return reply(head, found.value);
+  if (!is_large) return reply(head, found.value);
   // The time is read after the request came, so the client's own reading, before it sent, is earlier.
   store_.lend(found, ticks_now());
   head.kind = wire::ReplyKind::kLocation;
@@ -140,19 +154,20 @@ void Session::get(const wire::Request& request) noexcept {
 }
 
 void Session::change(const wire::Request& request) noexcept {
-  Counters& counters = worker_.counters();
-  if (request.head.op == wire::Op::kErase) {
-    Counters::add(counters.erases);
-    return reply_change(request.head.id, store_.erase(request.key));
-  }
-  Counters::add(request.head.op == wire::Op::kPut ? counters.puts : counters.compare_and_swaps);
+  const OperationKind kind = kind_of(request.head.op);
+  Service service(worker_.counters(), kind);
+  service.count_as(kind);
+  if (kind == OperationKind::kErase) return reply_change(request.head.id, store_.erase(request.key));
   reply_change(request.head.id, store_.put(request.key, request.value, request.expected), request.value.size());
 }
 
-void Session::tell_statistics(std::uint32_t id) noexcept {
+void Session::tell_statistics(std::uint32_t id, StatisticsPart part) noexcept {
   worker_.publish();
-  const wire::StatisticsWords words = wire::words_of(worker_.server_statistics());
-  reply({.kind = wire::ReplyKind::kStatistics, .id = id}, wire::bytes_of(words));
+  ServerStatistics statistics;
+  worker_.add_server_statistics(part, statistics);
+  StatisticsWords words;
+  const std::size_t count = put_words(statistics, part, words);
+  reply({.kind = wire::ReplyKind::kStatistics, .id = id}, std::as_bytes(std::span(words).first(count)));
 }
 
 // --- large values
@@ -193,9 +208,13 @@ Status Session::begin_part() noexcept {
   const wire::LargeHead& value = front_.parsed.large;
   if (Leases::Lease* const returned = leases_.find(value.returned); returned != nullptr)
     take_back(*returned, Leases::Lease::State::kReturning);
-  large_ = {.is_open = true, .id = head.id, .expected = value.expected, .total = value.value_length};
+  large_ = {.is_open = true,
+            .id = head.id,
+            .expected = value.expected,
+            .total = value.value_length,
+            .began_ticks = ticks_now()};
   const Key key = std::span(front_.parsed.key).first(head.key_length);
-  Counters::add(value.expected == wire::kAnyVersion ? worker_.counters().puts : worker_.counters().compare_and_swaps);
+  worker_.counters().count_request(large_kind(value.expected));
   large_.refused = store_.reserve(key, value.value_length, value.expected, large_.pending);
   return Status::kOk;
 }
@@ -215,6 +234,7 @@ void Session::finish_large() noexcept {
   large_.is_open = false;
   reply_large(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.refused,
               large_.total);
+  worker_.counters().record_ticks(large_kind(large_.expected), ticks_now() - large_.began_ticks);
 }
 
 // --- leases
@@ -226,12 +246,12 @@ void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexce
 // The value is in the lease already: its WRITE was posted before this request on the same queue pair. What the client
 // could still change becomes the value only when it cannot any more.
 void Session::adopt(const wire::Request& request) noexcept {
-  Counters& counters = worker_.counters();
-  Counters::add(request.expected == wire::kAnyVersion ? counters.puts : counters.compare_and_swaps);
+  worker_.counters().count_request(large_kind(request.expected));
   Leases::Lease* const lease = leases_.find(request.adopt.lease);
   // Taken back, because the client was late with it: it tries again, by another.
   if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
   if (request.adopt.value_length > lease->bytes) return channel_->fail(Status::kProtocol);
+  lease->began_ticks = ticks_now();
   lease->expected = request.expected;
   lease->value_length = request.adopt.value_length;
   lease->request = request.head.id;
@@ -249,6 +269,7 @@ void Session::on_complete(message::Channel&, std::uint64_t token, Status status)
 
 void Session::finish_adoption(Leases::Lease& lease) noexcept {
   const Store::Change change = store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected);
+  worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
   if (!lease.block) {
     Counters::add(worker_.counters().adoptions);
     leases_.close(lease);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kv/lease.hpp"
+#include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "message/message.hpp"
@@ -56,6 +57,7 @@ class Session final : public message::Handler {
     std::uint64_t expected = 0;
     std::uint64_t total = 0;
     std::uint64_t filled = 0;
+    std::uint64_t began_ticks = 0;
     Store::Pending pending;
     Store::Change refused;  ///< Why there is no memory for it: its bytes are dropped.
   };
@@ -72,7 +74,7 @@ class Session final : public message::Handler {
   void adopt(const wire::Request& request) noexcept;
   void finish_adoption(Leases::Lease& lease) noexcept;
   void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
-  void tell_statistics(std::uint32_t id) noexcept;
+  void tell_statistics(std::uint32_t id, StatisticsPart part) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
   [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;

@@ -464,7 +464,19 @@ StoreStatistics Store::statistics() const noexcept {
           .used_bytes = pool.used_bytes - resting_bytes_,
           .resting_bytes = resting_bytes_,
           .capacity_bytes = pool.capacity_bytes,
+          .max_items = max_items_,
           .index_entries = index_.size() * kBucketEntries};
+}
+
+void Store::add_memory(ServerStatistics& sum) const noexcept {
+  const std::size_t classes = std::min<std::size_t>(pool_.classes(), kMemoryClasses);
+  for (unsigned i = 0; i < classes; ++i) {
+    const host::SlabClass blocks = pool_.class_of(i);
+    sum.memory[i].used += blocks.used;
+    sum.memory[i].used_bytes += blocks.used_bytes;
+    sum.memory[i].free += blocks.free;
+    sum.memory[i].free_bytes += blocks.free_bytes;
+  }
 }
 
 }  // namespace verbena::kv

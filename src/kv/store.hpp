@@ -7,6 +7,7 @@
 #include "kv/item.hpp"
 
 #include <verbena/error.hpp>
+#include <verbena/kv_statistics.hpp>
 
 #include <array>
 #include <atomic>
@@ -34,6 +35,7 @@ struct StoreStatistics {
   std::uint64_t used_bytes = 0;     ///< Blocks of live and half-built items.
   std::uint64_t resting_bytes = 0;  ///< Blocks of superseded items that are not free yet.
   std::uint64_t capacity_bytes = 0;
+  std::uint64_t max_items = 0;
   std::uint64_t index_entries = 0;  ///< Places of the index; `items` of them are taken.
 };
 
@@ -124,6 +126,8 @@ class Store {
   void reclaim(unsigned blocks) noexcept;
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;
+  /// Adds the blocks of each class. \thread any
+  void add_memory(ServerStatistics& sum) const noexcept;
   /// At the window's start. \thread any
   [[nodiscard]] std::uint64_t index_buckets() const noexcept { return index_.size(); }
   [[nodiscard]] std::span<const std::byte> window() const noexcept { return window_; }

@@ -33,6 +33,7 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
 }
 
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
+bool has_word(Op op) noexcept { return op == Op::kCas || op == Op::kStatistics; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept { return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kPutAdopt; }
@@ -81,12 +82,12 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   request = Request{.head = take<RequestHead>(body), .adopt = {}, .expected = kAnyVersion, .key = {}, .value = {}};
   const RequestHead& head = request.head;
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
-  if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
-  if (head.op == Op::kCas) {
+  if (has_word(head.op)) {
     if (body.size() < sizeof request.expected) return Status::kProtocol;
     request.expected = take<std::uint64_t>(body);
     if (request.expected == kAnyVersion) return Status::kProtocol;
   }
+  if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
   if (head.op == Op::kPutAdopt) {
     if (body.size() < sizeof request.adopt) return Status::kProtocol;
     request.adopt = take<AdoptHead>(body);
@@ -104,7 +105,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
 
 std::size_t encode_head(const RequestHead& head, std::uint64_t expected, std::span<std::byte, 16> out) noexcept {
   std::memcpy(out.data(), &head, sizeof head);
-  if (head.op != Op::kCas) return sizeof head;
+  if (!has_word(head.op)) return sizeof head;
   std::memcpy(out.data() + sizeof head, &expected, sizeof expected);
   return sizeof head + sizeof expected;
 }
@@ -147,37 +148,10 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
       reply.lease = take<Lease>(body);
       return is_lease_sound(reply.lease) ? Status::kOk : Status::kProtocol;
     case ReplyKind::kStatistics:
-      if (!is_ok || body.size() != sizeof(StatisticsWords)) return Status::kProtocol;
-      reply.statistics = take<StatisticsWords>(body);
-      return Status::kOk;
+      reply.value = body;
+      return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes ? Status::kOk : Status::kProtocol;
   }
   return Status::kProtocol;
-}
-
-StatisticsWords words_of(const ServerStatistics& s) noexcept {
-  return {s.items,           s.used_bytes,   s.capacity_bytes, s.resting_bytes, s.clients,  s.clients_lost,
-          s.clients_refused, s.puts,         s.gets,           s.hits,          s.erases,   s.compare_and_swaps,
-          s.failures,        s.last_version, s.leases,         s.leased_bytes,  s.adoptions};
-}
-
-ServerStatistics statistics_of(const StatisticsWords& words) noexcept {
-  return {.items = words[0],
-          .used_bytes = words[1],
-          .capacity_bytes = words[2],
-          .resting_bytes = words[3],
-          .clients = words[4],
-          .clients_lost = words[5],
-          .clients_refused = words[6],
-          .puts = words[7],
-          .gets = words[8],
-          .hits = words[9],
-          .erases = words[10],
-          .compare_and_swaps = words[11],
-          .failures = words[12],
-          .last_version = words[13],
-          .leases = words[14],
-          .leased_bytes = words[15],
-          .adoptions = words[16]};
 }
 
 }  // namespace verbena::kv::wire

@@ -68,7 +68,7 @@ enum class Op : std::uint8_t {
   kPut = 2,         ///< Head, key, value of less than kEagerBytes.
   kCas = 3,         ///< Head, expected version, key, value of less than kEagerBytes.
   kErase = 4,       ///< Head, key.
-  kStatistics = 5,  ///< Head.
+  kStatistics = 5,  ///< Head, the part that is wanted as u64.
   kGoodbye = 6,     ///< Head. The client leaves; the server answers in kind.
   kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
@@ -114,8 +114,8 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBy
 /// A request out of one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
-  AdoptHead adopt;  ///< Of kPutAdopt.
-  std::uint64_t expected = kAnyVersion;
+  AdoptHead adopt;                       ///< Of kPutAdopt.
+  std::uint64_t expected = kAnyVersion;  ///< Of CAS; of statistics, the part.
   Key key;
   std::span<const std::byte> value;
 };
@@ -123,7 +123,7 @@ struct Request {
 /// makes no sense, and the connection has no future.
 [[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
 
-/// Writes the front of a request: the head and, for CAS, the expected version. Returns the bytes used.
+/// Writes the front of a request: the head and, for CAS and statistics, the word behind it. Returns the bytes used.
 [[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
                                       std::span<std::byte, 16> out) noexcept;
 
@@ -142,7 +142,7 @@ enum class ReplyKind : std::uint8_t {
   kPlain = 1,       ///< Head.
   kValue = 2,       ///< Head, value of less than kEagerBytes.
   kLocation = 3,    ///< Head, Location.
-  kStatistics = 4,  ///< Head, Statistics.
+  kStatistics = 4,  ///< Head, words of the part that was asked for: see kv/statistics.hpp.
   kGoodbye = 5,     ///< Head. The server stops, or the client's goodbye is heard.
   kLease = 7,       ///< Head, Lease. Otherwise as kPlain: to a large PUT or CAS, of any status.
 };
@@ -181,17 +181,11 @@ struct Lease {
 };
 static_assert(sizeof(Lease) == 32);
 
-inline constexpr std::size_t kStatisticsWords = 17;
-using StatisticsWords = std::array<std::uint64_t, kStatisticsWords>;
-[[nodiscard]] StatisticsWords words_of(const ServerStatistics& statistics) noexcept;
-[[nodiscard]] ServerStatistics statistics_of(const StatisticsWords& words) noexcept;
-
 struct Reply {
   ReplyHead head;
-  std::span<const std::byte> value;
+  std::span<const std::byte> value;  ///< Or the words of statistics: whole ones, kEagerBytes at most.
   Location location;
   Lease lease;
-  StatisticsWords statistics{};
 };
 /// kProtocol, or kOk.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;

@@ -88,6 +88,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
   worker->leaving_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);
   worker->mail_.reserve(options.max_sessions);
+  worker->count_limits();
   worker->publish();
   return worker;
 }
@@ -129,14 +130,26 @@ void Worker::after_wait(unsigned handled) noexcept {
   publish();
 }
 
+void Worker::count_limits() noexcept {
+  const StoreStatistics now = store_->statistics();
+  Counters::set(counters_.capacity_bytes, now.capacity_bytes);
+  Counters::set(counters_.max_items, now.max_items);
+  Counters::set(counters_.index_entries, now.index_entries);
+}
+
 void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
-  counters_.items.store(now.items, std::memory_order_relaxed);
-  counters_.used_bytes.store(now.used_bytes - lease_policy_.bytes, std::memory_order_relaxed);
-  counters_.leases.store(lease_policy_.leases, std::memory_order_relaxed);
-  counters_.leased_bytes.store(lease_policy_.bytes, std::memory_order_relaxed);
-  counters_.resting_bytes.store(now.resting_bytes, std::memory_order_relaxed);
-  counters_.capacity_bytes.store(now.capacity_bytes, std::memory_order_relaxed);
+  Counters::set(counters_.items, now.items);
+  Counters::set(counters_.used_bytes, now.used_bytes - lease_policy_.bytes);
+  Counters::set(counters_.leases, lease_policy_.leases);
+  Counters::set(counters_.lease_bytes, lease_policy_.bytes);
+  Counters::set(counters_.resting_bytes, now.resting_bytes);
+}
+
+void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
+  if (part == StatisticsPart::kTotals) return counters_.add_totals(sum);
+  if (part == StatisticsPart::kMemory) return store_->add_memory(sum);
+  if (kind_of(part) < kOperations) counters_.add_operation(static_cast<OperationKind>(kind_of(part)), sum);
 }
 
 void Worker::take_mail() noexcept {
@@ -147,6 +160,7 @@ void Worker::take_mail() noexcept {
     sessions_.push_back(std::move(session));
   }
   mail_.clear();
+  Counters::set(counters_.sessions, sessions_.size());
 }
 
 void Worker::flush_replies() noexcept {
@@ -173,6 +187,7 @@ void Worker::remove_dead() noexcept {
     const bool has_left = dead->has_left();
     std::swap(*at, sessions_.back());
     sessions_.pop_back();  // Only this thread may take a channel out of its loop.
+    Counters::set(counters_.sessions, sessions_.size());
     host_.session_ended(client, options_.index, has_left);
   }
   dead_.clear();
@@ -193,6 +208,7 @@ void Worker::before_end() noexcept {
   dead_.clear();
   short_of_credit_.clear();
   sessions_.clear();
+  Counters::set(counters_.sessions, 0);
 }
 
 }  // namespace verbena::kv

@@ -4,6 +4,7 @@
 #include "base/ticks.hpp"
 #include "engine/poller.hpp"
 #include "kv/session.hpp"
+#include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "nic/registered_arena.hpp"
 
@@ -15,27 +16,11 @@
 
 namespace verbena::kv {
 
-/// Written by the worker, read by anyone.
-struct Counters {
-  using Count = std::atomic<std::uint64_t>;
-  Count puts{0}, gets{0}, hits{0}, erases{0}, compare_and_swaps{0}, failures{0};
-  Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
-  Count leases{0}, leased_bytes{0}, adoptions{0};
-
-  /// There is one writer, so no locked instruction is needed.
-  static void add(Count& count) noexcept {
-    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
-  void count_outcome(Status status) noexcept {
-    if (status != Status::kOk && status != Status::kNotFound && status != Status::kVersionMismatch) [[unlikely]]
-      add(failures);
-  }
-};
-
 /// What a worker needs of its server. Called from worker threads.
 class WorkerHost {
  public:
-  [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
+  /// Adds one part of the statistics.
+  virtual void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept = 0;
   /// A session of `client` at worker `worker` is gone.
   virtual void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept = 0;
 
@@ -91,14 +76,16 @@ class Worker final : private engine::Duty {
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
   [[nodiscard]] std::uint64_t index_buckets() const noexcept { return store_->index_buckets(); }
   [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }
-  /// \thread any
-  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+  /// Adds one part of this worker's statistics. \thread any
+  void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept;
 
   // For its sessions, in its thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
   [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
-  [[nodiscard]] ServerStatistics server_statistics() const noexcept { return host_.statistics(); }
+  void add_server_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
+    host_.add_statistics(part, sum);
+  }
   void publish() noexcept;
   void wait_for_credit(Session& session) noexcept { short_of_credit_.push_back(&session); }
   /// The client has said goodbye. On a device nothing tells that it is gone, so its session ends by itself, once the
@@ -118,6 +105,7 @@ class Worker final : private engine::Duty {
   Deadline before_wait() noexcept override;
   void after_wait(unsigned handled) noexcept override;
   void before_end() noexcept override;
+  void count_limits() noexcept;
   void take_mail() noexcept;
   void flush_replies() noexcept;
   void end_leaving(std::uint64_t now) noexcept;

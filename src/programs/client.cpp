@@ -1,6 +1,7 @@
 // Commands of one operation each: put, get, cas, del and stats.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
+#include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +10,8 @@
 
 #include <cstdio>
 #include <span>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -107,14 +110,27 @@ Exit run_del(const ConnectArguments& where, const ItemArguments& item) {
   return finish(*client, item, client->erase(as_key(item.key)));
 }
 
-Exit run_stats(const ConnectArguments& where) {
+Exit run_stats(const ConnectArguments& where, const StatsArguments& stats) {
   const kv::ClientOptions options = client_options(where);
   const auto client = connect_or_complain(options, where);
   if (!client) return Exit::kError;
-  const auto statistics = client->server_statistics(Deadline::after(options.timeout));
-  if (statistics) return print(statistics_text(*statistics));
-  complain("cannot read the server's statistics: {}", statistics.error().text());
-  return Exit::kError;
+  std::unique_ptr<kv::ServerStatistics> before;
+  for (std::uint64_t then = 0;;) {
+    const auto statistics = client->server_statistics(Deadline::after(options.timeout));
+    const std::uint64_t now = ticks_now();
+    if (!statistics) {
+      complain("cannot read the server's statistics: {}", statistics.error().text());
+      return Exit::kError;
+    }
+    const double seconds = static_cast<double>(now - std::exchange(then, now)) / ticks_per_us() / 1e6;
+    const std::string text = stats.json ? statistics_json(*statistics)
+                             : before   ? interval_text(*before, *statistics, seconds) + '\n'
+                                        : statistics_text(*statistics) + (stats.watch_s ? "\n" : "");
+    const Exit printed = print(text);
+    if (!stats.watch_s || printed != Exit::kDone) return printed;
+    before = std::make_unique<kv::ServerStatistics>(*statistics);
+    std::this_thread::sleep_for(std::chrono::seconds{*stats.watch_s});
+  }
 }
 
 }  // namespace verbena::programs

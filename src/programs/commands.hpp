@@ -2,6 +2,7 @@
 #pragma once
 
 #include "programs/exit_code.hpp"
+#include "programs/metrics.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -36,6 +37,7 @@ struct ConnectArguments {
 
 struct ServeArguments {
   kv::ServerOptions server;
+  MetricsArguments metrics;
   std::string port_file;
 };
 /// Serves until SIGINT or SIGTERM. \thread main: the process must have started no thread yet
@@ -51,7 +53,12 @@ struct ItemArguments {
 [[nodiscard]] Exit run_get(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_cas(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_del(const ConnectArguments& where, const ItemArguments& item);
-[[nodiscard]] Exit run_stats(const ConnectArguments& where);
+
+struct StatsArguments {
+  bool json = false;
+  std::optional<std::uint32_t> watch_s;  ///< Again and again, in this many seconds each.
+};
+[[nodiscard]] Exit run_stats(const ConnectArguments& where, const StatsArguments& stats);
 
 struct TreeArguments {
   std::string directory;

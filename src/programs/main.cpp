@@ -20,6 +20,7 @@ struct CommandLine {
   ServeArguments serve;
   ServeUnits units;
   ItemArguments item;
+  StatsArguments stats;
   TreeArguments tree;
   BenchArguments bench;
   /// What to run once parsed; set by the subcommand's callback. A cold path: once a process.
@@ -68,6 +69,13 @@ void add_serve(CLI::App& app, CommandLine& line) {
   add_transport_options(command, server.transport);
   add_serve_options(command, server, line.units);
   command.add_option("--allow-uid", server.allowed_uids, "users besides this one who may connect, by number");
+  CLI::Option* const metrics = command
+                                   .add_option("--metrics-port", line.serve.metrics.port,
+                                               "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")
+                                   ->check(CLI::Range(0, 65535));
+  command.add_option("--metrics-address", line.serve.metrics.address, "where to listen for that")
+      ->needs(metrics)
+      ->capture_default_str();
   command.add_option("--port-file", line.serve.port_file, "file to write the port to when ready");
   command.callback([&line] { line.run = [&line] { return serve(line); }; });
 }
@@ -123,7 +131,10 @@ void add_tree_commands(CLI::App& app, CommandLine& line) {
 
 void add_other_commands(CLI::App& app, CommandLine& line) {
   CLI::App& stats = add_client_command(app, line, "stats", "print the server's statistics");
-  stats.callback([&line] { line.run = [&line] { return run_stats(line.where); }; });
+  stats.add_flag("--json", line.stats.json, "one JSON object instead of text");
+  stats.add_option("--watch", line.stats.watch_s, "print the rates and times of each so many seconds, until stopped")
+      ->check(CLI::Range(1, 86'400));
+  stats.callback([&line] { line.run = [&line] { return run_stats(line.where, line.stats); }; });
 
   CLI::App& bench = add_client_command(app, line, "bench", "measure puts and gets beside the bare cache line");
   add_bench_options(bench, line.bench);

@@ -4,6 +4,7 @@
 #include "programs/files.hpp"
 #include "programs/line_editor.hpp"
 #include "programs/shell_words.hpp"
+#include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "programs/values.hpp"
 
 #include "base/error.hpp"
-#include "programs/environment.hpp"
 #include "programs/files.hpp"
 
 #include <algorithm>
@@ -31,17 +30,6 @@ kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std:
 Result<void> read_file(const std::filesystem::path& path, std::size_t most, std::vector<std::byte>& out) {
   VERBENA_ASSIGN(const OpenFile file, OpenFile::open(path, OpenFile::Follow::kYes));
   return read_all(file.fd(), path.string(), most, out);
-}
-
-std::string statistics_text(const kv::ServerStatistics& s) {
-  const auto bytes = [](std::uint64_t n) { return human_bytes(static_cast<double>(n)); };
-  std::string text = fmt::format("items {}, last version {}\n", s.items, s.last_version);
-  text += fmt::format("memory {} used of {}, {} resting\n", bytes(s.used_bytes), bytes(s.capacity_bytes),
-                      bytes(s.resting_bytes));
-  text += fmt::format("clients {} now, {} lost, {} refused\n", s.clients, s.clients_lost, s.clients_refused);
-  text += fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed\n", s.puts, s.gets, s.hits,
-                      s.compare_and_swaps, s.erases, s.failures);
-  return text;
 }
 
 }  // namespace verbena::programs

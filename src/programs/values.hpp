@@ -25,7 +25,4 @@ namespace verbena::programs {
 /// Reads a regular file, up to `most` bytes. A symbolic link is followed.
 [[nodiscard]] Result<void> read_file(const std::filesystem::path& path, std::size_t most, std::vector<std::byte>& out);
 
-/// Several lines for people.
-[[nodiscard]] std::string statistics_text(const kv::ServerStatistics& statistics);
-
 }  // namespace verbena::programs

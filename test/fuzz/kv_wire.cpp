@@ -1,8 +1,12 @@
 // The store's handshakes, requests, large requests piece by piece, and replies.
 #include "input.hpp"
+#include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 namespace verbena::fuzz {
@@ -103,6 +107,19 @@ void check_large(Bytes message) {
   VERBENA_CHECK(same_bytes(again, message.first(have)));
 }
 
+/// Of any part, whatever was asked for: what was not told is 0, and what was comes back.
+void check_statistics(Bytes words) {
+  for (std::uint64_t part = 0; part <= kStatisticsParts; ++part) {
+    const auto statistics = std::make_unique<ServerStatistics>();
+    take_words(words, static_cast<StatisticsPart>(part), *statistics);
+    StatisticsWords again;
+    const std::size_t known = put_words(*statistics, static_cast<StatisticsPart>(part), again);
+    const std::size_t told = std::min(known, words.size() / sizeof(std::uint64_t));
+    VERBENA_CHECK(same_bytes(std::as_bytes(std::span(again).first(told)), words.first(told * sizeof(std::uint64_t))));
+    for (std::size_t i = told; i < known; ++i) VERBENA_CHECK(again[i] == 0);
+  }
+}
+
 void check_reply(Bytes body) {
   Reply reply;
   const Status status = decode_reply(body, reply);
@@ -128,7 +145,10 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.lease.address + reply.lease.length >= reply.lease.address);
       append(again, bytes_of(reply.lease));
       break;
-    case ReplyKind::kStatistics: append(again, bytes_of(words_of(statistics_of(reply.statistics)))); break;
+    case ReplyKind::kStatistics:
+      append(again, reply.value);
+      check_statistics(reply.value);
+      break;
   }
   VERBENA_CHECK(same_bytes(again, body));
 }

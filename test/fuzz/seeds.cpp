@@ -218,7 +218,7 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/put_too_long", front(2, Op::kPut, 3).text("key").text(value)});
   out.push_back({"kv_wire/cas", front(2, Op::kCas, 3).put(std::uint64_t{42}).text("key").text("value")});
   out.push_back({"kv_wire/erase", front(2, Op::kErase, 3).text("key")});
-  out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0)});
+  out.push_back({"kv_wire/statistics", front(2, Op::kStatistics, 0).put(std::uint64_t{2})});
   out.push_back({"kv_wire/goodbye", front(2, Op::kGoodbye, 0)});
   const LargeHead large{.expected = kAnyVersion, .value_length = 100'000};
   out.push_back({"kv_wire/put_large", front(3, Op::kPutLarge, 3).put(large).text("key").text("value")});
@@ -238,7 +238,7 @@ void add_kv_wire(Seeds& out) {
            .put(ReplyHead{.kind = ReplyKind::kLease, .version = 3})
            .put(Lease{.address = 1 << 20, .length = kLeastLease, .term_ns = 1'000'000'000, .rkey = 1, .id = 1})});
   out.push_back({"kv_wire/reply_statistics",
-                 Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(StatisticsWords{1, 2, 3})});
+                 Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(std::array<std::uint64_t, 3>{1, 2, 3})});
   out.push_back({"kv_wire/reply_goodbye", Seed(4).put(ReplyHead{.kind = ReplyKind::kGoodbye})});
 }
 

@@ -38,6 +38,63 @@ TEST(SlabPool, RoundsToClassesAndAligns) {
   }
 }
 
+TEST(SlabPool, CountsBlocksByClass) {
+  Range range((1 << 16) + 3 * 64);  // 64 KiB, and a tail of one block of 128 B and one of 64.
+  auto pool = SlabPool::create(range.span());
+  ASSERT_OK(pool);
+  ASSERT_EQ(pool->classes(), 11U);
+  const auto expect = [&](unsigned index, std::uint64_t used, std::uint64_t free) {
+    EXPECT_EQ(pool->class_of(index).block_bytes, std::size_t{64} << index);
+    EXPECT_EQ(pool->class_of(index).used, used) << index;
+    EXPECT_EQ(pool->class_of(index).free, free) << index;
+  };
+  const auto expect_all = [&] {
+    std::size_t used = 0, free = 0;
+    for (unsigned i = 0; i < pool->classes(); ++i) {
+      used += pool->class_of(i).used_bytes;
+      free += pool->class_of(i).free_bytes;
+    }
+    EXPECT_EQ(used, pool->statistics().used_bytes);
+    EXPECT_EQ(used + free, pool->statistics().capacity_bytes);
+  };
+  expect(0, 0, 1);
+  expect(1, 0, 1);
+  expect(10, 0, 1);
+  const auto first = pool->allocate(64);
+  const auto second = pool->allocate(64);  // Splits the 128 B.
+  expect(0, 2, 1);
+  expect(1, 0, 0);
+  const auto third = pool->allocate(100);  // Splits the 64 KiB.
+  expect(1, 1, 1);
+  for (unsigned i = 2; i < 10; ++i) expect(i, 0, 1);
+  expect(10, 0, 0);
+  expect_all();
+  // Freed last, taken again at once, freed again, and merged by the next.
+  EXPECT_EQ(pool->free(third), Status::kOk);
+  expect(1, 0, 2);
+  EXPECT_EQ(pool->allocate(100), third);
+  expect(1, 1, 1);
+  EXPECT_EQ(pool->free(third), Status::kOk);
+  EXPECT_EQ(pool->free(first), Status::kOk);
+  expect_all();
+  EXPECT_EQ(pool->free(second), Status::kOk);
+  expect(10, 0, 1);
+  expect_all();
+  // Three units of a block of four; the rest is spare at once.
+  const auto exact = pool->allocate_exact(150);
+  expect(2, 1, 1);
+  EXPECT_EQ(pool->class_of(2).used_bytes, 192U);
+  EXPECT_EQ(pool->class_of(0).free, 2U);
+  expect_all();
+  EXPECT_EQ(pool->free(exact), Status::kOk);
+  expect_all();
+  EXPECT_EQ(pool->allocate_exact(150), exact);
+  expect_all();
+  EXPECT_EQ(pool->free(exact), Status::kOk);
+  EXPECT_NE(pool->allocate(1 << 16), SlabPool::kNoOffset);
+  expect_all();
+}
+
 TEST(SlabPool, GivesBackWhatExactBlocksDoNotNeed) {
   Range range(1 << 16);
   auto pool = SlabPool::create(range.span());

@@ -12,7 +12,7 @@ ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'remote', 'message', 'kv', 'c'
 # A public header belongs to the lowest room that may include it: the one that implements it. A name with its suffix
 # counts before one without.
 PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'base', 'transport': 'link', 'kv': 'kv',
-          'rdma': 'c', 'kv.h': 'c', 'compat/kvstore': 'c', 'wait_policy': 'base'}
+          'kv_statistics': 'kv', 'rdma': 'c', 'kv.h': 'c', 'compat/kvstore': 'c', 'wait_policy': 'base'}
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.
@@ -27,6 +27,7 @@ THIRD_PARTY = {
     'CLI/': ['programs'],
     'histedit': ['programs'],
     'editline/': ['programs'],
+    'microhttpd': ['programs'],
     'readline/': [],
     'boost/': [],
     'gtest/': [],

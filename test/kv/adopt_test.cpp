@@ -133,7 +133,7 @@ TEST_F(Adopting, BehavesLikeAMap) {
   run_against_model(*client_, "m/", 11, 2000);
   EXPECT_GT(now().adoptions, 50u);
   client_.reset();
-  EXPECT_TRUE(eventually([&] { return now().used_bytes == 0 && now().leases == 0 && now().leased_bytes == 0; }));
+  EXPECT_TRUE(eventually([&] { return now().used_bytes == 0 && now().leases == 0 && now().lease_bytes == 0; }));
 }
 
 // A client may have so many leases; the class that it writes last gets its own by giving others up.
@@ -163,7 +163,7 @@ TEST_F(Adopting, UnusedLeasesReturn) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(put("k", value_of(kMib, 1)).status, Status::kOk);
     EXPECT_TRUE(comes_to(0));
-    EXPECT_EQ(now().leased_bytes, 0u);
+    EXPECT_EQ(now().lease_bytes, 0u);
     EXPECT_TRUE(holds("k", value_of(kMib, 1)));
   }
   EXPECT_EQ(client_->connection_error().status(), Status::kOk);
@@ -176,10 +176,10 @@ TEST_F(Adopting, ALeaseEndsWithItsClient) {
   if (IsSkipped() || HasFatalFailure()) return;
   ASSERT_EQ(put("k", value_of(kMib, 1)).status, Status::kOk);
   EXPECT_TRUE(comes_to(1));
-  EXPECT_EQ(now().leased_bytes, kMib);
+  EXPECT_EQ(now().lease_bytes, kMib);
   client_.reset();
   EXPECT_TRUE(comes_to(0));
-  EXPECT_EQ(now().leased_bytes, 0u);
+  EXPECT_EQ(now().lease_bytes, 0u);
 }
 
 // Leases are an eighth of the memory at most; beyond that values are streamed. A store full of values and leases
@@ -197,7 +197,7 @@ TEST_F(Adopting, LeasesDoNotKeepAStoreFull) {
     others.push_back(connect(client_options(*server_)));
     ASSERT_TRUE(others.back());
     ASSERT_EQ(others.back()->put(key_of("o" + std::to_string(i)), bytes_of(value_of(kMib, 0))).status, Status::kOk);
-    ASSERT_LE(now().leased_bytes, 2 * kMib);
+    ASSERT_LE(now().lease_bytes, 2 * kMib);
   }
   // 16 MiB less the leases that there may be, and the headers of the items.
   unsigned stored = 4;
@@ -239,7 +239,7 @@ TEST_F(Adopting, KilledClientsLeaveNoLease) {
   for (int i = 0; i < 4; ++i) (void)client_->erase(key_of("churn" + std::to_string(i)));
   ASSERT_EQ(client_->erase(key_of("mine")).status, Status::kOk);
   client_.reset();
-  EXPECT_TRUE(eventually([&] { return now().leases == 0 && now().leased_bytes == 0 && now().used_bytes == 0; }))
+  EXPECT_TRUE(eventually([&] { return now().leases == 0 && now().lease_bytes == 0 && now().used_bytes == 0; }))
       << now().leases << " leases, " << now().used_bytes << " bytes";
 }
 

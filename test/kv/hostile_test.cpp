@@ -83,9 +83,9 @@ class Hostile : public testing::Test {
     witness_.reset();
     EXPECT_TRUE(eventually([&] {
       const ServerStatistics now = server_->statistics();
-      return now.clients == 0 && now.used_bytes == 0 && now.leased_bytes == 0 && now.leases == 0;
+      return now.clients == 0 && now.used_bytes == 0 && now.lease_bytes == 0 && now.leases == 0;
     })) << server_->statistics().used_bytes
-        << " bytes used, " << server_->statistics().leased_bytes << " leased";
+        << " bytes used, " << server_->statistics().lease_bytes << " leased";
   }
 
   std::unique_ptr<Server> server_;

@@ -268,8 +268,33 @@ TEST_F(KvTest, CountsWhatItDoes) {
   EXPECT_EQ(told->clients, 1u);
   EXPECT_GE(told->used_bytes, 10'000u);
   EXPECT_EQ(told->capacity_bytes, std::size_t{64} << 20);
+  EXPECT_EQ(told->workers, 1u);
+  EXPECT_EQ(told->sessions, 1u);
+  EXPECT_EQ(told->max_items, small_server().max_items);
+  EXPECT_GT(told->index_entries, told->max_items);
+  const auto expect_operation = [&](OperationKind kind, std::uint64_t requests) {
+    EXPECT_EQ(told->of(kind).requests, requests) << to_string(kind);
+    // The first of each kind is timed; of a large get, as a get.
+    EXPECT_EQ(told->of(kind).latency.count(), std::min<std::uint64_t>(requests, 1)) << to_string(kind);
+  };
+  expect_operation(OperationKind::kPut, 1);
+  expect_operation(OperationKind::kPutLarge, 1);
+  expect_operation(OperationKind::kCas, 1);
+  expect_operation(OperationKind::kGet, 2);
+  expect_operation(OperationKind::kErase, 1);
+  EXPECT_GT(told->of(OperationKind::kPutLarge).latency.sum_ns, 0u) << "the copy of 10,000 bytes takes its time";
+  EXPECT_EQ(told->memory[8].used, 1u) << "the large value, in 16 KiB";
+  EXPECT_EQ(block_bytes_of(8), std::uint64_t{16} << 10);
   EXPECT_STRNE(server_->description(), "");
   EXPECT_STRNE(client_->description(), "");
+
+  const ServerStatistics here = server_->statistics();
+  EXPECT_EQ(here.gets, 2u);
+  EXPECT_EQ(here.of(OperationKind::kPut).latency.counts, told->of(OperationKind::kPut).latency.counts);
+  const ServerStatistics worker = server_->worker_statistics(0);
+  EXPECT_EQ(worker.gets, 2u);
+  EXPECT_EQ(worker.clients, 0u) << "of the server as a whole";
+  EXPECT_EQ(server_->worker_statistics(1).workers, 0u);
 }
 
 TEST_F(KvTest, SeveralClientsBehaveLikeMaps) {

@@ -129,7 +129,7 @@ class Nobody final : public message::Handler, public WorkerHost {
   void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
   void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
   void on_failure(message::Channel&, Status) noexcept override {}
-  ServerStatistics statistics() const noexcept override { return {}; }
+  void add_statistics(StatisticsPart, ServerStatistics&) const noexcept override {}
   void session_ended(std::uint64_t, unsigned, bool) noexcept override {}
 };
 

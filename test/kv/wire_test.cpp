@@ -258,25 +258,6 @@ TEST(Wire, HellosAreChecked) {
   }
 }
 
-TEST(Wire, StatisticsComeBack) {
-  const ServerStatistics in{.items = 1,
-                            .used_bytes = 2,
-                            .capacity_bytes = 3,
-                            .resting_bytes = 4,
-                            .clients = 5,
-                            .clients_lost = 6,
-                            .clients_refused = 7,
-                            .puts = 8,
-                            .gets = 9,
-                            .hits = 10,
-                            .erases = 11,
-                            .compare_and_swaps = 12,
-                            .failures = 13,
-                            .last_version = 14};
-  EXPECT_EQ(words_of(statistics_of(words_of(in))), words_of(in));
-  for (std::size_t i = 0; i < kStatisticsWords; ++i) EXPECT_EQ(words_of(in)[i], i + 1);
-}
-
 TEST(Wire, RandomBytesHurtNobody) {
   std::mt19937_64 random(11);
   unsigned accepted = 0;

@@ -1,5 +1,6 @@
 // What is made and ended again leaves nothing: no object of the NIC, descriptor, mapping or heap memory, over thousands
 // of lives.
+#include "../kv/churn.hpp"
 #include "../kv/model.hpp"
 #include "../message/fixture.hpp"
 #include "../remote/fixture.hpp"
@@ -38,15 +39,12 @@ struct Holdings {
   }
 };
 
-/// Lives some lives to warm up, then `lives`, and looks at what is left once threads in the background are done.
-template <class Life>
-void expect_no_growth(std::uint64_t lives, Life&& life) {
-  const auto all = [&](std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count && !testing::Test::HasFailure(); ++i) life(i);
-  };
-  all(lives / 20 + 10);
+/// Warms up, then lives `lives` lives, and looks at what is left once threads in the background are done.
+template <class WarmUp, class Live>
+void expect_nothing_left(std::uint64_t lives, WarmUp&& warm_up, Live&& live) {
+  warm_up();
   const Holdings before;
-  all(lives);
+  live();
   if (testing::Test::HasFailure()) return;
   const Deadline deadline = patience();
   Holdings after;
@@ -55,6 +53,15 @@ void expect_no_growth(std::uint64_t lives, Life&& life) {
     after = Holdings();
   }
   EXPECT_TRUE(after.is_no_more_than(before, lives)) << "before: " << before << "; after: " << after;
+}
+
+/// One life after the other.
+template <class Life>
+void expect_no_growth(std::uint64_t lives, Life&& life) {
+  const auto all = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count && !testing::Test::HasFailure(); ++i) life(i);
+  };
+  expect_nothing_left(lives, [&] { all(lives / 20 + 10); }, [&] { all(lives); });
 }
 
 }  // namespace
@@ -142,6 +149,20 @@ TEST_F(Growth, ClientsOfTheStore) {
               Status::kOk);
   });
   EXPECT_TRUE(kv::testing_support::eventually([&] { return server->statistics().clients == 0; }));
+}
+
+// Several at a time, at random, in the midst of whatever they do.
+TEST_F(Growth, ClientsThatComeAndLeaveAtRandom) {
+  VERBENA_SKIP_ON_A_DEVICE("a thousand registrations take long there");
+  const auto server = kv::testing_support::start(kv::testing_support::churn_server());
+  ASSERT_TRUE(server);
+  const kv::testing_support::Churn churn(*server);
+  constexpr unsigned kLives = 1000;
+  const auto live = [&](unsigned lives, unsigned seed) {
+    churn.live(lives, seed);
+    churn.clear();
+  };
+  expect_nothing_left(kLives, [&] { live(kLives / 10, 1); }, [&] { live(kLives, 2); });
 }
 
 TEST_F(Growth, Servers) {

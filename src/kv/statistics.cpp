@@ -1,0 +1,101 @@
+#include "kv/statistics.hpp"
+
+#include <cstring>
+
+namespace verbena::kv {
+namespace {
+
+std::uint64_t get(const Counters::Count& count) noexcept { return count.load(std::memory_order_relaxed); }
+
+/// Calls `visit` with each word of a part, in order: the one place that knows what the words are.
+template <class Statistics, class Visit>
+void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
+  if (part == StatisticsPart::kTotals) {
+    for (auto* const word : {&s.items,        &s.used_bytes,        &s.capacity_bytes, &s.resting_bytes, &s.clients,
+                             &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
+                             &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
+                             &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes,
+                             &s.adoptions})
+      visit(*word);
+  } else if (part == StatisticsPart::kMemory) {
+    for (auto& of : s.memory) {
+      visit(of.used);
+      visit(of.used_bytes);
+      visit(of.free);
+      visit(of.free_bytes);
+    }
+  } else if (const std::size_t kind = kind_of(part); kind < kOperations) {
+    auto& of = s.operations[kind];
+    visit(of.requests);
+    visit(of.latency.sum_ns);
+    for (auto& count : of.latency.counts) visit(count);
+  }
+}
+
+}  // namespace
+
+std::size_t put_words(const ServerStatistics& from, StatisticsPart part, StatisticsWords& out) noexcept {
+  std::size_t count = 0;
+  for_each_word(from, part, [&](std::uint64_t word) { out[count++] = word; });
+  return count;
+}
+
+void take_words(std::span<const std::byte> words, StatisticsPart part, ServerStatistics& out) noexcept {
+  for_each_word(out, part, [&](std::uint64_t& word) {
+    word = 0;
+    if (words.size() < sizeof word) return;
+    std::memcpy(&word, words.data(), sizeof word);
+    words = words.subspan(sizeof word);
+  });
+}
+
+void Counters::record_ticks(OperationKind operation, std::uint64_t ticks) noexcept {
+  // Two cores' counters may differ by a little: no time then, instead of all there is.
+  const bool is_backwards = static_cast<std::int64_t>(ticks) < 0;
+  const auto ns = is_backwards ? 0 : static_cast<std::uint64_t>(static_cast<double>(ticks) * 1000.0 / ticks_per_us());
+  OfOperation& counts = of(operation);
+  add(counts.latencies[LatencyHistogram::bucket_of(ns)]);
+  add(counts.sum_ns, ns);
+}
+
+std::uint8_t Counters::next_distance() noexcept {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 17;
+  random_ ^= random_ << 5;
+  return static_cast<std::uint8_t>(1 + random_ % 31);
+}
+
+void Counters::add_totals(ServerStatistics& sum) const noexcept {
+  const auto requests = [&](OperationKind small, OperationKind large) {
+    return get(operations[static_cast<std::size_t>(small)].requests) +
+           get(operations[static_cast<std::size_t>(large)].requests);
+  };
+  sum.workers += 1;
+  sum.items += get(items);
+  sum.used_bytes += get(used_bytes);
+  sum.resting_bytes += get(resting_bytes);
+  sum.capacity_bytes += get(capacity_bytes);
+  sum.puts += requests(OperationKind::kPut, OperationKind::kPutLarge);
+  sum.gets += requests(OperationKind::kGet, OperationKind::kGetLarge);
+  sum.compare_and_swaps += requests(OperationKind::kCas, OperationKind::kCasLarge);
+  sum.erases += get(operations[static_cast<std::size_t>(OperationKind::kErase)].requests);
+  sum.hits += get(hits);
+  sum.failures += get(failures);
+  sum.max_items += get(max_items);
+  sum.index_entries += get(index_entries);
+  sum.sessions += get(sessions);
+  sum.leases += get(leases);
+  sum.lease_bytes += get(lease_bytes);
+  sum.adoptions += get(adoptions);
+}
+
+void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {
+  const auto at = static_cast<std::size_t>(operation);
+  const OfOperation& from = operations[at];
+  OperationStatistics& to = sum.operations[at];
+  to.requests += get(from.requests);
+  to.latency.sum_ns += get(from.sum_ns);
+  for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i) to.latency.counts[i] += get(from.latencies[i]);
+}
+
+}  // namespace verbena::kv

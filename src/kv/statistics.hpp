@@ -1,0 +1,123 @@
+// What a worker counts, and how its operations are timed.
+#pragma once
+
+#include <verbena/deadline.hpp>
+#include <verbena/kv_statistics.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace verbena::kv {
+
+/// Statistics travel in parts, each a request and a reply of its own: a sequence of u64 that may grow at its end, and
+/// parts may be added. Words that the reader does not know are ignored; those that are not there, and all of a part
+/// that the server does not know, are 0.
+enum class StatisticsPart : std::uint64_t {
+  kTotals = 0,     ///< Everything but what follows, in the order of `ServerStatistics`.
+  kMemory = 1,     ///< By class: used blocks and their bytes, free blocks and their bytes.
+  kOperation = 2,  ///< The first kind; 3 the second, and so on: requests, sum in ns, counts of the buckets.
+};
+inline constexpr std::uint64_t kStatisticsParts = static_cast<std::uint64_t>(StatisticsPart::kOperation) + kOperations;
+/// Which kind of operation a part is of; kOperations and more: of none.
+[[nodiscard]] constexpr std::size_t kind_of(StatisticsPart part) noexcept {
+  return static_cast<std::size_t>(static_cast<std::uint64_t>(part) -
+                                  static_cast<std::uint64_t>(StatisticsPart::kOperation));
+}
+/// Of any part.
+inline constexpr std::size_t kMostStatisticsWords = 2 + LatencyHistogram::kBuckets;
+using StatisticsWords = std::array<std::uint64_t, kMostStatisticsWords>;
+
+/// The words of a part. Returns how many they are: 0 of an unknown part. \thread any  \alloc none
+[[nodiscard]] std::size_t put_words(const ServerStatistics& from, StatisticsPart part, StatisticsWords& out) noexcept;
+/// Takes the words of a part; nothing of an unknown one. \thread any  \alloc none
+void take_words(std::span<const std::byte> words, StatisticsPart part, ServerStatistics& out) noexcept;
+
+/// Written by the worker, read by anyone: no lock, no locked instruction, nothing that waits for anyone.
+class Counters {
+ public:
+  using Count = std::atomic<std::uint64_t>;
+  struct OfOperation {
+    Count requests{0};
+    Count sum_ns{0};
+    std::array<Count, LatencyHistogram::kBuckets> latencies{};
+  };
+
+  Count hits{0}, failures{0};
+  Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
+  Count max_items{0}, index_entries{0}, sessions{0};
+  Count leases{0}, lease_bytes{0}, adoptions{0};
+  std::array<OfOperation, kOperations> operations{};
+
+  /// There is one writer, so no locked instruction is needed.
+  static void add(Count& count, std::uint64_t more = 1) noexcept {
+    count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+  static void set(Count& count, std::uint64_t now) noexcept { count.store(now, std::memory_order_relaxed); }
+  void count_request(OperationKind operation) noexcept { add(of(operation).requests); }
+  void count_outcome(Status status) noexcept {
+    if (status != Status::kOk && status != Status::kNotFound && status != Status::kVersionMismatch) [[unlikely]]
+      add(failures);
+  }
+  /// \thread the worker's
+  void record_ticks(OperationKind operation, std::uint64_t ticks) noexcept;
+
+  /// Adds what is counted here, by part: of everything but the operations and the memory's classes; of one operation.
+  /// \thread any  \alloc none
+  void add_totals(ServerStatistics& sum) const noexcept;
+  void add_operation(OperationKind operation, ServerStatistics& sum) const noexcept;
+
+  /// Whether a request that begins now is to be timed: the first of its kind, then one in 16, at distances that no
+  /// pattern of a client's can keep step with. \thread the worker's
+  [[nodiscard]] bool is_due(OperationKind operation) noexcept {
+    std::uint8_t& left = left_[static_cast<std::size_t>(operation)];
+    if (--left != 0) [[likely]]
+      return false;
+    left = next_distance();
+    return true;
+  }
+
+ private:
+  [[nodiscard]] OfOperation& of(OperationKind operation) noexcept {
+    return operations[static_cast<std::size_t>(operation)];
+  }
+  /// 1 to 31.
+  [[nodiscard]] std::uint8_t next_distance() noexcept;
+
+  // The worker's own.
+  std::array<std::uint8_t, kOperations> left_ = [] {
+    std::array<std::uint8_t, kOperations> first;
+    first.fill(1);
+    return first;
+  }();
+  std::uint32_t random_ = 0x9e3779b9;
+};
+
+/// One request in the worker's hands: counted before its reply, so that who has the reply finds it counted; timed,
+/// where that is due, until this is gone, which is when the reply is posted. \thread the worker's  \alloc none
+class Service {
+ public:
+  /// Begins as what it looks like.
+  Service(Counters& counters, OperationKind operation) noexcept
+      : counters_(counters), began_ticks_(counters.is_due(operation) ? ticks_now() : 0), operation_(operation) {}
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  ~Service() {
+    if (began_ticks_ != 0) [[unlikely]]
+      counters_.record_ticks(operation_, ticks_now() - began_ticks_);
+  }
+  /// Now it is known.
+  void count_as(OperationKind operation) noexcept {
+    operation_ = operation;
+    counters_.count_request(operation);
+  }
+
+ private:
+  Counters& counters_;
+  const std::uint64_t began_ticks_;  ///< 0 for most, which are not timed.
+  OperationKind operation_;
+};
+
+}  // namespace verbena::kv

@@ -1,0 +1,120 @@
+// The endpoint over libmicrohttpd.
+#include "base/error.hpp"
+#include "base/fd.hpp"
+#include "programs/metrics.hpp"
+#include "programs/values.hpp"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <new>
+#include <string_view>
+
+namespace verbena::programs {
+namespace {
+
+constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+struct AddressInfo {
+  addrinfo* list = nullptr;
+  ~AddressInfo() {
+    if (list != nullptr) ::freeaddrinfo(list);
+  }
+};
+
+MHD_Result answer(MHD_Connection* connection, unsigned status, const std::string& body, const char* allow = nullptr) {
+  MHD_Response* const response =
+      MHD_create_response_from_buffer(body.size(), const_cast<char*>(body.data()), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return MHD_NO;
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, kContentType);
+  if (allow != nullptr) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, allow);
+  const MHD_Result queued = MHD_queue_response(connection, status, response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+MHD_Result answer(MHD_Connection* connection, const MetricsEndpoint& endpoint, std::string_view path,
+                  std::string_view method) {
+  if (path != "/metrics") return answer(connection, MHD_HTTP_NOT_FOUND, "there is /metrics, and nothing else\n");
+  if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD)
+    return answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "/metrics takes GET and HEAD\n", "GET, HEAD");
+  return answer(connection, MHD_HTTP_OK, endpoint.text());
+}
+
+// Called by the daemon's thread for a request's head, then for each part of its body, then for its end.
+MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* path, const char* method, const char*,
+                      const char*, std::size_t* upload_bytes, void** seen) {
+  static char begun;
+  if (*seen == nullptr) {
+    *seen = &begun;
+    return MHD_YES;
+  }
+  *upload_bytes = 0;  // A body is dropped.
+  try {
+    return answer(connection, *static_cast<const MetricsEndpoint*>(endpoint), path, method);
+  } catch (const std::bad_alloc&) {
+    return MHD_NO;  // Closes the connection.
+  }
+}
+
+Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) {
+  const addrinfo wanted{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+  AddressInfo found;
+  const int failed =
+      ::getaddrinfo(arguments.address.c_str(), std::to_string(*arguments.port).c_str(), &wanted, &found.list);
+  if (failed != 0)
+    return fail(Status::kBadArgument, "getaddrinfo", 0, "{} is no address in numbers, such as 127.0.0.1 or ::1: {}",
+                arguments.address, ::gai_strerror(failed));
+  Fd socket(::socket(found.list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return fail_system("socket", errno, "metrics over HTTP");
+  const int yes = 1;
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(socket.get(), found.list->ai_addr, found.list->ai_addrlen) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE)
+      return fail(Status::kSystem, "bind", EADDRINUSE,
+                  "the metrics port {} is in use: choose another by --metrics-port, or 0 for any free one", where);
+    return fail_system("bind", errno, fmt::format("metrics at {}", where));
+  }
+  return socket;
+}
+
+Result<std::uint16_t> port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return fail_system("getsockname", errno, "metrics over HTTP");
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsArguments& arguments) {
+  VERBENA_ASSIGN(Fd socket, bind_to(arguments, endpoint(arguments.address, *arguments.port)));
+  VERBENA_ASSIGN(const std::uint16_t port, port_of(socket.get()));
+  return std::unique_ptr<MetricsEndpoint>(
+      new MetricsEndpoint(socket.release(), fmt::format("http://{}/metrics", endpoint(arguments.address, port))));
+}
+
+Result<void> MetricsEndpoint::start(const kv::Server& server, unsigned workers) {
+  server_ = &server;
+  workers_ = workers;
+  daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this,
+                             MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, kMostConnections,
+                             MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_END);
+  if (daemon_ == nullptr) return fail_system("MHD_start_daemon", errno, "metrics over HTTP");
+  return {};
+}
+
+MetricsEndpoint::~MetricsEndpoint() {
+  // The daemon closes its socket.
+  if (daemon_ != nullptr)
+    MHD_stop_daemon(daemon_);
+  else
+    Fd(socket_).reset();
+}
+
+}  // namespace verbena::programs
