@@ -269,12 +269,15 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
-  Status status = is_large ? start_in_lease(slot, ask) : Status::kOk;
-  if (is_large && status != Status::kNotFound) return status;     // It is on its way, or the connection has failed.
-  if (is_large && !is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
+  Status status = Status::kOk;
   if (is_large) {
-    operation.pieces = 1;
-    status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+    operation.sent_ticks = ticks_now();
+    status = start_in_lease(slot, ask);
+    if (status == Status::kNotFound) {
+      if (!is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
+      operation.pieces = 1;
+      status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+    }
   } else {
     std::array<std::byte, 16> head;
     const std::size_t bytes =

@@ -88,10 +88,6 @@ class RawClient final : private message::Handler {
     replies_.erase(replies_.begin());
     return reply;
   }
-  /// Whether the server, or its NIC, has had enough of this client.
-  bool is_thrown_out() {
-    return eventually([&] { return loop_->poll(), !channel_->alive(); });
-  }
   void poll() { loop_->poll(); }
 
   /// WRITEs the front of `memory` to `address` under that key, whatever this end knows of it: straight to the queue
