@@ -411,8 +411,9 @@ class Listener {
 
   /// The port it listens on, also when 0 was asked for.
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Without a handler: the next client's connection. One whose client has left before is not among them. kTimedOut,
-  /// kClosed (stopped), kUnsupported (there is a handler). \thread any
+  /// Without a handler: the next client's connection. One whose client has left already is among them while there is
+  /// something to receive from it (of more than 64 such, the latest). kTimedOut, kClosed (stopped), kUnsupported (there
+  /// is a handler). \thread any
   [[nodiscard]] std::expected<std::unique_ptr<Connection>, Status> accept(Deadline deadline) noexcept;
   /// As Connection::allocate and the others of these names, for all of its connections. The memory ends with `stop`.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);

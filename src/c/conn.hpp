@@ -231,6 +231,8 @@ class Conn : private message::Handler {
   void give_back() noexcept { is_kept_ = false; }
   /// Nothing of it is the runtime's any more. In a callback.
   [[nodiscard]] bool is_detached() const noexcept { return is_detached_; }
+  /// Something has arrived that nobody has taken. In a callback.
+  [[nodiscard]] bool has_messages() const noexcept { return !inbox_->empty(); }
   /// Says goodbye, and waits until nothing of it is the runtime's. \thread any but the runtime's
   void close() noexcept;
   /// The runtime frees it after its callback. In a callback.

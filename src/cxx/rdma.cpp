@@ -138,6 +138,22 @@ struct Listener::Impl {
     return removed;
   }
 
+  /// One that nobody has accepted has ended. What its client sent before can still be received, so it waits on, unless
+  /// that is nothing, or too many do already: of these the oldest goes. What it returns is to be destroyed.
+  /// In a callback
+  [[nodiscard]] std::unique_ptr<Connection> on_left(const RdmaConn& conn) noexcept {
+    if (!conn.has_messages()) return remove(&conn);
+    const std::lock_guard lock(mutex);
+    if (!is_stopped && std::ranges::count_if(waiting, has_left) <= kMostLeft) return nullptr;
+    const auto oldest = std::ranges::find_if(waiting, has_left);
+    if (oldest == waiting.end()) return nullptr;
+    std::unique_ptr<Connection> removed = std::move(*oldest);
+    waiting.erase(oldest);
+    return removed;
+  }
+  static bool has_left(const std::unique_ptr<Connection>& connection) noexcept { return !connection->is_connected(); }
+  static constexpr std::ptrdiff_t kMostLeft = 64;
+
   Handler* const handler;
   const Receive receive;
   const Complete complete;
@@ -209,7 +225,7 @@ struct Callbacks {
     }
     listener.changed.notify_one();
   }
-  static void on_left(RdmaConn* conn, int /*code*/, void* user) { (void)static_cast<Impl*>(user)->remove(conn); }
+  static void on_left(RdmaConn* conn, int /*code*/, void* user) { (void)static_cast<Impl*>(user)->on_left(*conn); }
 };
 
 // --- connections --------------------------------------------------------------------------------------------------
@@ -762,7 +778,9 @@ void Listener::stop() noexcept {
   impl_->changed.notify_all();
   impl_->memory->end();
   impl_->listener.stop();
-  // Their disconnect callbacks have taken out those that nobody has accepted.
+  // Of those that nobody has accepted, the ones that had ended before. The others went with their disconnect callbacks.
+  const std::lock_guard lock(impl_->mutex);
+  impl_->waiting.clear();
 }
 
 }  // namespace verbena::rdma

@@ -3,6 +3,7 @@
 
 #include <verbena/rdma.hpp>
 
+#include <chaos.hpp>
 #include <mailbox.hpp>
 #include <pattern.hpp>
 #include <result.hpp>
@@ -37,7 +38,14 @@ using ConnectionPtr = std::unique_ptr<Connection>;
 [[nodiscard]] inline Deadline patience() { return Deadline::after(std::chrono::seconds{20}); }
 
 /// Calls what the test sets before it connects.
+/// Declared before what its functions use: it stops the server that calls it when it goes.
 struct Calls final : Handler {
+  Calls() = default;
+  ~Calls() {
+    if (server != nullptr && *server) (*server)->stop();
+  }
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
   void on_accept(Connection& connection) noexcept override {
     if (accepted) accepted(connection);
   }
@@ -56,6 +64,7 @@ struct Calls final : Handler {
   std::function<void(Connection&, const Message&)> arrived;
   std::function<void(Connection&, Status)> disconnected;
   Mailbox<Status> ended;
+  std::unique_ptr<Listener>* server = nullptr;
 };
 
 class RdmaCxx : public testing::Test {
@@ -68,9 +77,10 @@ class RdmaCxx : public testing::Test {
   }
 
   /// Clients have the options as they are when they connect, but for the handler.
-  void start(Handler* handler = nullptr) {
+  void start(Calls* handler = nullptr) {
     Options server_options = options;
     server_options.handler = handler;
+    if (handler != nullptr) handler->server = &server;
     auto started = Listener::start(server_options);
     ASSERT_OK(started);
     server = std::move(*started);

@@ -77,6 +77,58 @@ TEST_F(RdmaCxx, AClientThatLeftBeforeItWasAcceptedIsNotAmongThem) {
   EXPECT_EQ(receive(other ? *other : *peer, 8), pattern(8, 1));
 }
 
+TEST_F(RdmaCxx, WhatAClientSentBeforeItLeftCanBeReceivedAfterwards) {
+  start();
+  for (const std::size_t size : {std::size_t{8}, std::size_t{100'000}}) {
+    {
+      const ConnectionPtr client = connect();
+      ASSERT_EQ(client->send(pattern(size, 1)), Status::kOk);
+      ASSERT_EQ(client->write_with_immediate({}, 7), Status::kOk);
+    }  // What it sent has arrived when this is over.
+    const ConnectionPtr peer = accept();
+    EXPECT_EQ(receive(*peer, size), pattern(size, 1));
+    Bytes none;
+    const auto notice = peer->receive(none);
+    ASSERT_TRUE(notice.has_value()) << to_string(notice.error());
+    EXPECT_EQ(notice->immediate, 7u);
+    EXPECT_EQ(peer->receive(none).error(), Status::kClosed);
+  }
+}
+
+TEST_F(RdmaCxx, OfTooManyClientsThatLeftTheLatestAreThere) {
+  if (test::in_chaos()) GTEST_SKIP() << "70 goodbyes that are held back take a second each";
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "70 connections take a minute where verbs are emulated";
+  constexpr unsigned kClients = 70;
+  constexpr unsigned kKept = 64;
+  start();
+  for (unsigned i = 0; i < kClients; ++i) {
+    const ConnectionPtr client = connect();
+    ASSERT_EQ(client->send_with_immediate(pattern(8, i), i), Status::kOk);
+  }
+  const ConnectionPtr last = connect();  // The ends of those before it may come late.
+  ASSERT_EQ(last->send_with_immediate(pattern(8, kClients), kClients), Status::kOk);
+  unsigned found = 0;
+  for (unsigned seen = 0; seen != kClients; ++found) {
+    const ConnectionPtr peer = accept();
+    Bytes bytes(8);
+    const auto message = peer->receive(bytes);
+    ASSERT_TRUE(message.has_value()) << to_string(message.error());
+    seen = message->immediate.value_or(0);
+    EXPECT_EQ(bytes, pattern(8, seen));
+  }
+  EXPECT_GE(found, kKept);
+}
+
+TEST_F(RdmaCxx, AListenerStopsWithClientsThatLeft) {
+  start();
+  {
+    const ConnectionPtr client = connect();
+    ASSERT_EQ(client->send(pattern(8, 1)), Status::kOk);
+  }
+  server->stop();
+  EXPECT_EQ(server->accept(Deadline::now()).error(), Status::kClosed);
+}
+
 TEST_F(RdmaCxx, OneClientMoreThanTheLimitIsRejected) {
   options.max_connections = 1;
   start();

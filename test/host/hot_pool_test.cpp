@@ -3,6 +3,8 @@
 #include "range.hpp"
 #include "result.hpp"
 
+#include <sanitized.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -298,7 +300,7 @@ class Stress {
   std::array<std::atomic<std::uint64_t>, 64> boxes_;
 };
 
-TEST(HotPool, ThreadsAgreeWithAModel) { Stress(4 * kMebi, kSmall).run(4, 4, 20'000); }
+TEST(HotPool, ThreadsAgreeWithAModel) { Stress(4 * kMebi, kSmall).run(4, 4, test::unsanitized(20'000)); }
 
 TEST(HotPool, ThreadsAgreeWithAModelWithGuards) {
   HotPoolOptions options = kSmall;

@@ -3,6 +3,7 @@
 #include "nic/soft/soft_nic.hpp"
 
 #include <chaos.hpp>
+#include <sanitized.hpp>
 
 #include <gtest/gtest.h>
 
@@ -423,7 +424,7 @@ TEST_F(ChannelPair, LeavesNothingBehindOverThousandsOfLives) {
   const auto a_before = a.objects_but_peers();
   const auto b_before = b.objects_but_peers();
   const Options options{.depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 1};
-  const std::uint64_t lives = a.rounds(1000);
+  const std::uint64_t lives = a.rounds(test::unsanitized(1000));
   for (std::uint64_t i = 0; i < lives; ++i) {
     open(options, options);
     ASSERT_FALSE(HasFatalFailure());
