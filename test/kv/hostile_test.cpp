@@ -159,6 +159,8 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
       RawClient::pack(head(Op::kErase, 3), key, std::string_view("value")),        //
       RawClient::pack(head(Op::kCas, 3), key),                                     // Without a version.
       RawClient::pack(head(Op::kCas, 3), kAnyVersion, key),                        //
+      RawClient::pack(head(Op::kCell, 3), key),                                    // Without its word.
+      RawClient::pack(head(Op::kCell, 3), std::uint64_t{7}, key, key),             //
       RawClient::pack(head(Op::kStatistics, 3), key),                              //
       RawClient::pack(head(Op::kGoodbye), std::uint64_t{0}),                       //
       put_large(key, 100'000),                                                     // Not as a large message.
