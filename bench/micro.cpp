@@ -116,7 +116,7 @@ struct FilledStore {
   verbena::Result<verbena::host::Arena> arena = verbena::host::Arena::create({.size_bytes = 512 * kMebi});
   std::atomic<std::uint64_t> versions{1};
   verbena::Result<std::unique_ptr<Store>> made =
-      Store::create({.memory = arena->bytes(),
+      Store::create({.window = arena->bytes(),
                      .max_items = std::size_t{1} << 20,
                      .max_value_bytes = kMebi,
                      .grace_ticks = verbena::ticks_in(std::chrono::milliseconds{500}),
