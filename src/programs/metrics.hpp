@@ -46,11 +46,11 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint(int socket, std::string url) : socket_(socket), url_(std::move(url)) {}
 
-  int socket_;  ///< Of this until `start`, then of the daemon.
+  [[maybe_unused]] int socket_;  ///< Of this until `start`, then of the daemon. Without libmicrohttpd: of nobody.
   const std::string url_;
   const kv::Server* server_ = nullptr;
   unsigned workers_ = 0;
-  MHD_Daemon* daemon_ = nullptr;
+  [[maybe_unused]] MHD_Daemon* daemon_ = nullptr;
 };
 
 }  // namespace verbena::programs

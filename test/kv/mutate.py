@@ -31,6 +31,8 @@ class Mutant:
     chaos: str = ''  # VERBENA_CHAOS of the run.
 
 
+# What a reader of bytes that changed under it says: values tell who stored them, unless what tells it is torn too.
+TORN = r'torn: .*|one value of two versions: .*|a value that nobody stored: .*'
 # Reads in pieces, out of order, with time in between.
 PIECES = 'delay=0.5,pieces=1,hold=0.3'
 # A window of one instruction is one that clients meet once a year.
@@ -44,11 +46,11 @@ MUTANTS = {
     'no_grace': Mutant(
         'kv/store.cpp',
         'const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (grace_ticks_ >> kStampShift) + 1;',
-        'const bool is_lent = false;', 'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*', PIECES),
+        'const bool is_lent = false;', 'KvLinear.LargeValues', TORN, PIECES),
     'no_checksum_check': Mutant(
         'kv/item.cpp',
         '  if (checksum_of(bytes.data(), shape.bytes(), version) != header.checksum) return Verdict::kTorn;\n', '',
-        'KvLinear.SmallValues', r'torn: .*|one value of two versions: .*', PIECES),
+        'KvLinear.SmallValues', TORN, PIECES),
     'no_state_check': Mutant(
         'kv/item.cpp', 'if (state_of(header.state) != ItemState::kLive || version == 0)', 'if (version == 0)',
         'KvLinear.SmallValues', 'no order explains .*'),
@@ -71,10 +73,10 @@ MUTANTS = {
     'no_version_check': Mutant(
         'kv/client_reads.cpp', 'if (!is_live(state, operation.outcome.version)) return on_overtaken(slot);',
         'if (state_of(state) != ItemState::kLive) return on_overtaken(slot);',
-        'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*', PIECES),
+        'KvLinear.LargeValues', TORN, PIECES),
     'no_second_look': Mutant(
         'kv/reader.cpp', 'return is_live(state, item.version) && is_intact ?', 'return is_intact ?',
-        'KvLinear.LargeValues', r'torn: .*|one value of two versions: .*'),
+        'KvLinear.LargeValues', TORN),
 }
 
 
