@@ -94,6 +94,10 @@ ROWS = (
         'GB/s', 0.45, True),
     Row('kv-bulk', 'PUT 1 MiB of 64 keys, to memcpy into 64 blocks', f'kv-put-many:{MIB}',
         f'kv-put-many:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.45, True),
+    Row('kv-trusted', 'PUT 1 MiB of one key, trusted clients, to memcpy', f'kv-trusted-one:{MIB}',
+        f'kv-trusted-one:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.9, True),
+    Row('kv-trusted', 'PUT 1 MiB of 64 keys, trusted clients, to memcpy into 64 blocks', f'kv-trusted-many:{MIB}',
+        f'kv-trusted-many:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.9, True),
     Row('kv-memory', 'memory of an item of 64 B besides key and value, to 64 B', 'kv-memory:64', 64.0, 'B', 1.0),
 )
 

@@ -273,6 +273,9 @@ typedef struct kv_server_options {
   unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
   size_t max_value_bytes;    /* 1 to memory_bytes / workers / 2, default 64 MiB. */
   size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
+  int trusted_clients;       /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
+  unsigned client_leases;    /* Of trusted clients: blocks for the next such values of one. 1 to 64, default 4. */
+  unsigned lease_term_ms;    /* Of trusted clients: an unused block is taken back then. 10 to 60000, default 2000. */
   size_t max_items;          /* 0, the default: one for every 128 bytes of memory_bytes. */
   int checksum_large_values; /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
   unsigned grace_ms;         /* A freed block rests this long before it is used again. 1 to 60000, default 500. */

@@ -28,6 +28,17 @@ inline constexpr std::size_t kEagerBytes = 4096;
 /// Any bytes, null included; copied by the call that takes it.
 using Key = std::span<const std::byte>;
 
+/// How values of 64 KiB and more come into the item memory.
+enum class LargePut : std::uint8_t {
+  /// Through memory that the client has to itself; the server copies them once, into memory that no client can write.
+  kCopy = 0,
+  /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. For
+  /// clients that trust each other: on a device nobody writes but into its own lease, and not any more once the value
+  /// is published; on the software NIC any client's process could write all items, because all of it maps their memory.
+  /// Not with require_hugepages, and as kCopy on a device without memory windows.
+  kAdopt = 1,
+};
+
 /// Limits and places of a server. `Server::start` refuses what does not fit together, with the sum.
 struct ServerOptions {
   Transport transport{};                            ///< NIC and bootstrap; clients need the same.
@@ -41,7 +52,13 @@ struct ServerOptions {
   unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
   std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B to memory_bytes / workers / 2.
   std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
-  std::size_t max_items = 0;                            ///< 0 derives it from memory_bytes: one for every 128 bytes.
+  LargePut large_put = LargePut::kCopy;                 ///< Whether clients are trusted with the item memory.
+  /// By kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
+  unsigned client_leases = 4;
+  /// By kAdopt: a lease that is not used for so long is taken back. 10 ms to 1 min. A client leaves one alone after
+  /// half of it, so a WRITE may take the other half.
+  std::chrono::milliseconds lease_term{2000};
+  std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
   /// as much as copying them once more; without it they are protected by time, and by what names them.
   bool checksum_large_values = false;

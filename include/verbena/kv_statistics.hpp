@@ -126,9 +126,10 @@ struct ServerStatistics {
   std::uint64_t max_items = 0;          ///< Keys there can be.
   std::uint64_t index_entries = 0;      ///< Of the indexes: `items` of them are taken.
   std::uint64_t sessions = 0;           ///< Channels of clients to workers, now: each client has one to each worker.
-  std::uint64_t leases = 0;             ///< Pieces of memory that clients may write now.
-  std::uint64_t lease_bytes = 0;        ///< Of these.
+  std::uint64_t leases = 0;             ///< Blocks that clients may write their next large values into.
+  std::uint64_t lease_bytes = 0;        ///< Item memory of these: an eighth at most. Not in `used_bytes`.
   std::uint64_t cells = 0;              ///< Made, each under a key of its own; never fewer.
+  std::uint64_t adoptions = 0;          ///< Values that were written where they stay, into a leased block.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

@@ -104,6 +104,9 @@ Result<kv::ServerOptions> server_options_of(const char* call, const kv_server_op
   out.depth = options.depth;
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
+  out.large_put = options.trusted_clients != 0 ? kv::LargePut::kAdopt : kv::LargePut::kCopy;
+  out.client_leases = options.client_leases;
+  out.lease_term = std::chrono::milliseconds{options.lease_term_ms};
   out.max_items = options.max_items;
   out.checksum_large_values = options.checksum_large_values != 0;
   out.max_cells = options.max_cells;
@@ -213,6 +216,9 @@ int kv_server_options_init(kv_server_options_t* options) {
               .depth = defaults.depth,
               .max_value_bytes = defaults.max_value_bytes,
               .lease_bytes = defaults.lease_bytes,
+              .trusted_clients = defaults.large_put == verbena::kv::LargePut::kAdopt ? 1 : 0,
+              .client_leases = defaults.client_leases,
+              .lease_term_ms = static_cast<unsigned>(defaults.lease_term.count()),
               .max_items = defaults.max_items,
               .checksum_large_values = defaults.checksum_large_values ? 1 : 0,
               .grace_ms = static_cast<unsigned>(defaults.grace.count()),

@@ -184,6 +184,7 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
                .length = hello->window_length,
                .rkey = hello->window_rkey,
                .buckets = hello->index_buckets});
+  leases_.add_worker(hello->window_memory);
   channels_.push_back(std::move(channel));
   return *hello;
 }
@@ -302,11 +303,15 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
-  if (is_large && !is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
   Status status = Status::kOk;
   if (is_large) {
-    operation.pieces = 1;
-    status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+    operation.sent_ticks = ticks_now();
+    status = start_in_lease(slot, ask);
+    if (status == Status::kNotFound) {
+      if (!is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
+      operation.pieces = 1;
+      status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+    }
   } else {
     std::array<std::byte, 16> head;
     const std::size_t bytes =
@@ -318,20 +323,6 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   else if (ask.op == wire::Op::kGet)
     ++lookups_.by_message;
   return status;
-}
-
-Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
-                                std::uint64_t token) noexcept {
-  std::array<std::byte, wire::kMaxLargeHeadBytes> head;
-  const wire::RequestHead front{
-      .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = id_of(slot)};
-  const wire::LargeHead large{.expected = ask.expected, .value_length = ask.value.size()};
-  std::byte* at = head.data();
-  std::memcpy(at, &front, sizeof front);
-  std::memcpy(at + sizeof front, &large, sizeof large);
-  std::memcpy(at + sizeof front + sizeof large, ask.key.data(), ask.key.size());
-  const std::size_t bytes = sizeof front + sizeof large + ask.key.size();
-  return channels_[operations_[slot].worker]->start_large(std::span(head).first(bytes), body, token);
 }
 
 // --- blocking calls
@@ -567,6 +558,7 @@ void PollingClient::on_message(message::Channel& channel, std::span<const std::b
   const std::uint32_t slot = slot_of(reply.head.id);
   if (slot == kNoSlot || channels_[operations_[slot].worker].get() != &channel) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request that was not made");
+  if (reply.head.kind == wire::ReplyKind::kLease) take_lease(operations_[slot], reply);
   on_reply(slot, reply);
 }
 
@@ -649,39 +641,6 @@ void PollingClient::settle(std::uint32_t slot) noexcept {
   const Operation& operation = operations_[slot];
   if (operation.has_reply && operation.pieces == 0 && operation.posted == operation.copied)
     finish(slot, operation.outcome);
-}
-
-// --- large values out
-
-// Copies the value through a few chunks, small enough to stay in the cache, each a large message of its own.
-Status PollingClient::send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept {
-  Operation& operation = operations_[slot];
-  message::Channel& channel = *channels_[operation.worker];
-  operation.posted = ask.value.size();
-  std::size_t done = 0;
-  for (unsigned chunk = 0; done < ask.value.size(); chunk = (chunk + 1) % kChunks) {
-    const auto is_free = [&] { return (out_busy_ >> chunk & 1) == 0 || error_.status() != Status::kOk; };
-    if (loop_->wait_until(is_free, deadline) != Status::kOk) return Status::kTimedOut;
-    if (error_.status() != Status::kOk) return error_.status();
-    const std::span piece = ask.value.subspan(done, std::min(kChunkBytes, ask.value.size() - done));
-    std::memcpy(out_chunk(chunk), piece.data(), piece.size());
-    const message::LocalSpan body = local({out_chunk(chunk), piece.size()});
-    const std::uint64_t token = token_of(Piece::kBodyChunk, chunk, id_of(slot));
-    const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = id_of(slot)};
-    out_busy_ |= 1u << chunk;
-    ++operation.pieces;
-    const Status status =
-        done == 0 ? send_head(slot, ask, body, token) : channel.start_large(wire::bytes_of(more), body, token);
-    if (status != Status::kOk) {
-      out_busy_ &= ~(1u << chunk);
-      --operation.pieces;
-      die(status == Status::kAgain ? Status::kProtocol : status, "a large value could not be sent");
-      return status;
-    }
-    done += piece.size();
-    operation.copied = done;
-  }
-  return Status::kOk;
 }
 
 // --- large values in

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "kv/held_leases.hpp"
 #include "kv/reader.hpp"
 #include "kv/statistics.hpp"
 #include "kv/wire.hpp"
@@ -212,7 +213,14 @@ class PollingClient final : public Client, private message::Handler {
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
   [[nodiscard]] message::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
+  [[nodiscard]] Status start_in_lease(std::uint32_t slot, const Ask& ask) noexcept;
+  [[nodiscard]] bool take_lease_for(std::uint32_t slot, const Ask& ask, HeldLeases::Held& held) noexcept;
+  [[nodiscard]] bool is_open(unsigned worker, const wire::Lease& lease) noexcept;
+  [[nodiscard]] Status send_adopt(std::uint32_t slot, const Ask& ask, const wire::Lease& lease) noexcept;
+  void take_lease(const Operation& operation, wire::Reply& reply) noexcept;
   [[nodiscard]] Status send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept;
+  [[nodiscard]] Status send_chunks(std::uint32_t slot, const Ask& ask, const wire::Lease* lease,
+                                   Deadline deadline) noexcept;
   [[nodiscard]] Status send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
                                  std::uint64_t token) noexcept;
   void start_reading(std::uint32_t slot) noexcept;
@@ -285,6 +293,7 @@ class PollingClient final : public Client, private message::Handler {
   [[nodiscard]] std::byte* in_chunk(std::uint64_t offset) const noexcept {
     return out_chunk(kChunks + static_cast<unsigned>(offset / kChunkBytes % kChunks));
   }
+  HeldLeases leases_;
   std::uint32_t out_busy_ = 0;  ///< A bit for each chunk that the channel reads.
   std::uint32_t ahead_ = 0;     ///< READs in flight beyond the first of each get into registered memory.
 

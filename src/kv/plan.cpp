@@ -36,7 +36,8 @@ message::Options channel_options(const ServerOptions& options) noexcept {
   channel.depth = wire::channel_depth(options.depth);
   channel.lease_bytes = options.lease_bytes;
   channel.max_reads = 1;
-  channel.max_operations = 1;
+  // A server's own: invalidations of leases.
+  channel.max_operations = options.large_put == LargePut::kAdopt ? options.client_leases : 1;
   channel.attach = message::Attach::kByCaller;
   return channel;
 }
@@ -87,6 +88,14 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "max_clients", options.max_clients, 1, 1024));
   VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
   VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
+  VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0,
+                          std::to_underlying(LargePut::kAdopt)));
+  VERBENA_TRY(check_limit(kCall, "client_leases", options.client_leases, 1, 64));
+  VERBENA_TRY(check_limit(kCall, "lease_term (ms)", count_of(options.lease_term), 10, 60'000));
+  if (options.large_put == LargePut::kAdopt && options.require_hugepages)
+    return fail(Status::kBadArgument, kCall, 0,
+                "require_hugepages does not go with large_put kAdopt: memory that clients write is never of hugetlb "
+                "pages");
   VERBENA_TRY(check_limit(kCall, "grace (ms)", count_of(options.grace), 1, 60'000));
   VERBENA_TRY(check_limit(kCall, "wait (a policy)", std::to_underlying(options.wait), 0,
                           std::to_underlying(WaitPolicy::kEvent)));
@@ -148,6 +157,10 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   if (options.workers * regions > limits.max_mr)
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
                     options.workers, regions);
+  const std::uint64_t leases = options.large_put == LargePut::kAdopt ? options.client_leases : 0;
+  if (limits.max_mw != 0 && options.workers * clients * leases > limits.max_mw)
+    return too_much("memory windows", options.workers * clients * leases, limits.max_mw, "client_leases or max_clients",
+                    options.workers * clients, leases);
   return {};
 }
 
@@ -174,7 +187,10 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .spin = options.spin,
                        .max_sessions = sessions_of(options),
                        .depth = options.depth,
-                       .channel = channel_options(options)};
+                       .channel = channel_options(options),
+                       .large_put = options.large_put,
+                       .client_leases = options.client_leases,
+                       .lease_term = options.lease_term};
   if (place.core) worker.cpu = place.core->cpu;
   worker.channel.node = place.node;
   return worker;

@@ -157,6 +157,9 @@ void PollingServer::describe() noexcept {
     options.cpu ? add(" {}", *options.cpu) : add(" any");
     if (options.node) add(" (node {})", *options.node);
   }
+  if (options_.large_put == LargePut::kAdopt)
+    add("; large values are {}", fabric_->nic().limits().max_mw != 0 ? "adopted: clients are trusted"
+                                                                     : "copied: the device has no memory windows");
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
   if (!memory_warning_.empty()) add("; {}", memory_warning_);
@@ -276,6 +279,7 @@ void PollingServer::welcome(link::Incoming& incoming) noexcept {
 Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHello& hello) {
   Worker& worker = *workers_[hello.worker];
   auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
+  VERBENA_TRY(session->open_leases(fabric_->nic(), pd_.get()));
   VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
   const wire::ServerHello answer = hello_of(worker);
   VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));

@@ -22,19 +22,22 @@ OperationKind large_kind(std::uint64_t expected) noexcept {
 Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
     : worker_(worker),
       store_(worker.store()),
+      leases_(worker.lease_policy(), worker.store()),
       client_(client),
       depth_(depth),
       backlog_(depth * kReplyBytes),
       backlog_bytes_(depth) {}
 
-host::Footprint Session::footprint(unsigned depth) {
+host::Footprint Session::footprint(unsigned depth, unsigned leases) {
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
   pools.add({.name = "replies without credit", .count = depth, .bytes_each = kReplyBytes + sizeof(std::size_t)});
+  pools.add("leases", 1, Leases::footprint(leases));
   return pools;
 }
 
 Session::~Session() {
+  leases_.end(channel_.get());
   channel_.reset();  // First: its end may still call this handler.
   store_.abandon(large_.pending);
 }
@@ -44,9 +47,13 @@ Session::~Session() {
 void Session::reply(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
   if (waiting_ == 0) [[likely]] {
     if (channel_->send(wire::bytes_of(head), payload) != Status::kAgain) return;
-    worker_.wait_for_credit(*this);
+    stand_in_line();
   }
   put_off(head, payload);
+}
+
+void Session::stand_in_line() noexcept {
+  if (!std::exchange(is_in_line_, true)) worker_.wait_for_credit(*this);
 }
 
 void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
@@ -66,6 +73,8 @@ bool Session::flush() noexcept {
     first_waiting_ = (first_waiting_ + 1) % depth_;
     --waiting_;
   }
+  if (!is_dead_ && !leases_.post(*channel_)) return false;
+  is_in_line_ = false;
   return true;
 }
 
@@ -73,13 +82,27 @@ void Session::say_goodbye() noexcept {
   (void)channel_->send(wire::bytes_of(wire::ReplyHead{.kind = wire::ReplyKind::kGoodbye}));
 }
 
-void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
-  // Memory that rests will be there within the grace period: the client may try again. Without it the store is full.
+wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  // Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try
+  // again. Without it the store is full.
   if (change.status == Status::kStoreFull &&
-      store_.statistics().resting_bytes >= std::max<std::uint64_t>(value_length, 1))
+      store_.statistics().resting_bytes + worker_.lease_policy().bytes >= std::max<std::uint64_t>(value_length, 1))
     change.status = Status::kAgain;
   worker_.counters().count_outcome(change.status);
-  reply({.status = change.status, .id = id, .version = change.version, .entry = change.entry});
+  return {.status = change.status, .id = id, .version = change.version, .entry = change.entry};
+}
+
+void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  reply(outcome_of(id, change, value_length));
+}
+
+// With a lease for the next value of that length, if it may be.
+void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  wire::Lease lease;
+  if (!leases_.offer(*channel_, value_length, lease)) return reply_change(id, change, value_length);
+  wire::ReplyHead head = outcome_of(id, change, value_length);
+  head.kind = wire::ReplyKind::kLease;
+  reply(head, wire::bytes_of(lease));
 }
 
 // --- small requests
@@ -97,6 +120,7 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
     case wire::Op::kCell: return open_cell(request);
+    case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye:
       if (!std::exchange(has_left_, true)) worker_.see_off(*this);
@@ -191,6 +215,8 @@ Status Session::begin_part() noexcept {
   if (head.op == wire::Op::kMoreLarge) return large_.is_open && large_.id == head.id ? Status::kOk : Status::kProtocol;
   store_.abandon(large_.pending);  // A value whose rest the client never sent.
   const wire::LargeHead& value = front_.parsed.large;
+  if (Leases::Lease* const returned = leases_.find(value.returned); returned != nullptr)
+    take_back(*returned, Leases::Lease::State::kReturning);
   large_ = {.is_open = true,
             .id = head.id,
             .expected = value.expected,
@@ -215,9 +241,59 @@ Status Session::append(std::span<const std::byte> bytes) noexcept {
 
 void Session::finish_large() noexcept {
   large_.is_open = false;
-  reply_change(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.refused,
-               large_.total);
+  reply_large(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.refused,
+              large_.total);
   worker_.counters().record_ticks(large_kind(large_.expected), ticks_now() - large_.began_ticks);
+}
+
+// --- leases
+
+void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept {
+  if (!leases_.revoke(*channel_, lease, state)) stand_in_line();
+}
+
+// The value is in the lease already: its WRITE was posted before this request on the same queue pair. What the client
+// could still change becomes the value only when it cannot any more.
+void Session::adopt(const wire::Request& request) noexcept {
+  worker_.counters().count_request(large_kind(request.expected));
+  Leases::Lease* const lease = leases_.find(request.adopt.lease);
+  // Taken back, because the client was late with it: it tries again, by another.
+  if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
+  if (request.adopt.value_length > lease->bytes) return channel_->fail(Status::kProtocol);
+  lease->began_ticks = ticks_now();
+  lease->expected = request.expected;
+  lease->value_length = request.adopt.value_length;
+  lease->request = request.head.id;
+  lease->key_length = request.head.key_length;
+  std::memcpy(lease->key.data(), request.key.data(), request.key.size());
+  take_back(*lease, Leases::Lease::State::kAdopting);
+}
+
+void Session::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
+  if (status != Status::kOk) return;  // The channel is failing, and the leases end with the session.
+  Leases::Lease& lease = leases_.revoked(token);
+  if (lease.state == Leases::Lease::State::kAdopting) return finish_adoption(lease);
+  leases_.close(lease);
+}
+
+void Session::finish_adoption(Leases::Lease& lease) noexcept {
+  const Store::Change change = store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected);
+  worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
+  if (!lease.block) {
+    Counters::add(worker_.counters().adoptions);
+    leases_.close(lease);
+    return reply_large(lease.request, change, lease.value_length);
+  }
+  // Nothing came of it: the block is the client's again, as a lease of its own.
+  wire::ReplyHead head = outcome_of(lease.request, change, lease.value_length);
+  wire::Lease told;
+  if (!leases_.give_again(*channel_, lease, told)) return reply(head);
+  head.kind = wire::ReplyKind::kLease;
+  reply(head, wire::bytes_of(told));
+}
+
+void Session::expire_leases(std::uint64_t now) noexcept {
+  if (!is_dead_ && !leases_.expire(*channel_, now)) stand_in_line();
 }
 
 void Session::on_failure(message::Channel&, Status) noexcept {

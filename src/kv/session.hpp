@@ -1,6 +1,7 @@
 // The server's end of one channel: requests of one client to one worker.
 #pragma once
 
+#include "kv/lease.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
@@ -21,8 +22,10 @@ class Session final : public message::Handler {
  public:
   /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
   Session(Worker& worker, std::uint64_t client, unsigned depth);
-  /// What it allocates, its channel excluded. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(unsigned depth);
+  /// Makes what its leases need, where clients get any. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
+  [[nodiscard]] Result<void> open_leases(nic::Nic& nic, ibv_pd* pd) { return leases_.open(nic, pd); }
+  /// What it allocates with so many leases, its channel excluded. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(unsigned depth, unsigned leases);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -35,13 +38,15 @@ class Session final : public message::Handler {
   /// Whether the client said that it leaves.
   [[nodiscard]] bool has_left() const noexcept { return has_left_; }
 
-  /// Sends replies that had to wait. True when none is left.
+  /// Sends and posts what had to wait. True when nothing is left.
   bool flush() noexcept;
+  /// Takes leases back that the client has not used within their term.
+  void expire_leases(std::uint64_t now) noexcept;
   void say_goodbye() noexcept;
 
   void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
   void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
-  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
+  void on_complete(message::Channel& channel, std::uint64_t token, Status status) noexcept override;
   void on_failure(message::Channel& channel, Status reason) noexcept override;
 
  private:
@@ -67,6 +72,9 @@ class Session final : public message::Handler {
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
   void open_cell(const wire::Request& request) noexcept;
+  void adopt(const wire::Request& request) noexcept;
+  void finish_adoption(Leases::Lease& lease) noexcept;
+  void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
   void tell_statistics(std::uint32_t id, StatisticsPart part) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
@@ -74,6 +82,9 @@ class Session final : public message::Handler {
   void finish_large() noexcept;
   void reply(const wire::ReplyHead& head, std::span<const std::byte> payload = {}) noexcept;
   void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;
+  void reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
+  [[nodiscard]] wire::ReplyHead outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
+  void stand_in_line() noexcept;
   void put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept;
 
   static constexpr std::size_t kReplyBytes = sizeof(wire::ReplyHead) + kEagerBytes;
@@ -83,7 +94,9 @@ class Session final : public message::Handler {
   std::unique_ptr<message::Channel> channel_;
   LargePut large_;
   Front front_;
+  Leases leases_;
   std::uint64_t client_;
+  bool is_in_line_ = false;  ///< The worker calls `flush`.
   bool is_dead_ = false;
   bool has_left_ = false;
 

@@ -15,7 +15,7 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
                              &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
                              &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes,
-                             &s.cells})
+                             &s.cells,        &s.adoptions})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -87,6 +87,7 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.leases += get(leases);
   sum.lease_bytes += get(lease_bytes);
   sum.cells += get(cells);
+  sum.adoptions += get(adoptions);
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

@@ -48,7 +48,7 @@ class Counters {
   Count hits{0}, failures{0};
   Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
   Count max_items{0}, index_entries{0}, sessions{0};
-  Count leases{0}, lease_bytes{0};
+  Count leases{0}, lease_bytes{0}, adoptions{0};
   Count cells{0};
   std::array<OfOperation, kOperations> operations{};
 

@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -37,7 +38,9 @@ bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoo
 bool has_word(Op op) noexcept { return op == Op::kCas || op == Op::kStatistics || op == Op::kCell; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
-bool is_eager(Op op) noexcept { return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell; }
+bool is_eager(Op op) noexcept {
+  return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell || op == Op::kPutAdopt;
+}
 
 Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
@@ -62,6 +65,11 @@ bool is_cell_sound(const CellPlace& cell) noexcept {
          (cell.window_access & kRights) == kRights && cell.is_new <= 1 && cell.reserved == 0;
 }
 
+bool is_lease_sound(const Lease& lease) noexcept {
+  return std::has_single_bit(lease.length) && lease.length >= kLeastLease && lease.address <= ~lease.length &&
+         lease.id != 0;
+}
+
 }  // namespace
 
 std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept {
@@ -84,7 +92,7 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
 
 Status decode_request(std::span<const std::byte> body, Request& request) noexcept {
   if (body.size() < sizeof(RequestHead)) return Status::kProtocol;
-  request = Request{.head = take<RequestHead>(body), .expected = kAnyVersion, .key = {}, .value = {}};
+  request = Request{.head = take<RequestHead>(body), .adopt = {}, .expected = kAnyVersion, .key = {}, .value = {}};
   const RequestHead& head = request.head;
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
   if (has_word(head.op)) {
@@ -93,6 +101,13 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
     if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
+  if (head.op == Op::kPutAdopt) {
+    if (body.size() < sizeof request.adopt) return Status::kProtocol;
+    request.adopt = take<AdoptHead>(body);
+    request.expected = request.adopt.expected;
+    if (request.adopt.value_length < kLeastLease || request.adopt.lease == 0 || request.adopt.reserved != 0)
+      return Status::kProtocol;
+  }
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
   request.value = body.subspan(head.key_length);
@@ -120,7 +135,7 @@ Status decode_large(std::span<const std::byte> data, LargeFront& front, std::siz
   front.bytes = needed;
   if (data.size() < sizeof(LargeHead) + front.head.key_length) return Status::kAgain;
   front.large = take<LargeHead>(data);
-  if (front.large.value_length < kEagerBytes) return Status::kProtocol;
+  if (front.large.value_length < kEagerBytes || front.large.reserved != 0) return Status::kProtocol;
   std::memcpy(front.key.data(), data.data(), front.head.key_length);
   return Status::kOk;
 }
@@ -141,6 +156,10 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
       if (!is_ok || body.size() != sizeof(Location)) return Status::kProtocol;
       reply.location = take<Location>(body);
       return is_location_sound(reply.location) ? Status::kOk : Status::kProtocol;
+    case ReplyKind::kLease:
+      if (body.size() != sizeof(Lease)) return Status::kProtocol;
+      reply.lease = take<Lease>(body);
+      return is_lease_sound(reply.lease) ? Status::kOk : Status::kProtocol;
     case ReplyKind::kStatistics:
       reply.value = body;
       return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes ? Status::kOk : Status::kProtocol;

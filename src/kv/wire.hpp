@@ -75,6 +75,7 @@ enum class Op : std::uint8_t {
   kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or makes it.
+  kPutAdopt = 10,   ///< Head, AdoptHead, key. The value is in the lease, written there before.
 };
 
 /// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
@@ -89,8 +90,18 @@ static_assert(sizeof(RequestHead) == 8);
 struct LargeHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
   std::uint64_t value_length = 0;  ///< kEagerBytes and up.
+  std::uint32_t returned = 0;      ///< The id of a lease that the client gives up; 0: of none.
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(LargeHead) == 16);
+static_assert(sizeof(LargeHead) == 24);
+
+struct AdoptHead {
+  std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
+  std::uint64_t value_length = 0;  ///< kLeastLease and up.
+  std::uint32_t lease = 0;         ///< Lease::id.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(AdoptHead) == 24);
 
 /// Depth of the message channels that carry `depth` requests, or their replies. A channel tells credits late, when half
 /// of its depth is used up, so twice the requests are always covered; besides them there is the goodbye.
@@ -106,6 +117,7 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBy
 /// A request out of one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
+  AdoptHead adopt;                       ///< Of kPutAdopt.
   std::uint64_t expected = kAnyVersion;  ///< Of CAS; of statistics, the part; of a cell, the initial value.
   Key key;
   std::span<const std::byte> value;
@@ -137,6 +149,7 @@ enum class ReplyKind : std::uint8_t {
   kStatistics = 4,  ///< Head, words of the part that was asked for: see kv/statistics.hpp.
   kGoodbye = 5,     ///< Head. The server stops, or the client's goodbye is heard.
   kCell = 6,        ///< Head, CellPlace.
+  kLease = 7,       ///< Head, Lease. Otherwise as kPlain: to a large PUT or CAS, of any status.
 };
 
 struct ReplyHead {
@@ -173,11 +186,25 @@ struct CellPlace {
 };
 static_assert(sizeof(CellPlace) == 48);
 
+/// Values shorter than this are not worth a lease: taking its window back costs more than a copy.
+inline constexpr std::uint64_t kLeastLease = std::uint64_t{64} << 10;
+
+/// A block that the client may WRITE a value into and name in one kPutAdopt.
+struct Lease {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;   ///< A power of two, kLeastLease and up.
+  std::uint64_t term_ns = 0;  ///< The server takes it back then, counted from after the request came that this answers.
+  std::uint32_t rkey = 0;
+  std::uint32_t id = 0;  ///< Not 0.
+};
+static_assert(sizeof(Lease) == 32);
+
 struct Reply {
   ReplyHead head;
   std::span<const std::byte> value;  ///< Or the words of statistics: whole ones, kEagerBytes at most.
   Location location;
   CellPlace cell;
+  Lease lease;
 };
 /// kProtocol, or kOk.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;

@@ -24,6 +24,15 @@ engine::PollerOptions poller_options(const WorkerOptions& options) {
                    .spin = options.spin}};
 }
 
+/// Of one client. Without windows a client could write a value after it is published.
+unsigned leases_of(const nic::Limits& limits, const WorkerOptions& options) {
+  return options.large_put == LargePut::kAdopt && limits.max_mw != 0 ? options.client_leases : 0;
+}
+
+/// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not
+/// write.
+constexpr std::size_t kMemoryPerLease = 8;
+
 }  // namespace
 
 host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, const WorkerOptions& options) {
@@ -42,7 +51,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
              .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
   pools.add("store", 1, Store::footprint(options.memory_bytes));
   pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
-  host::Footprint session = Session::footprint(options.session_depth());
+  host::Footprint session = Session::footprint(options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, message::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;
@@ -52,15 +61,23 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                WorkerHost& host) {
   std::unique_ptr<Worker> worker(new Worker(options, host));
   const std::size_t window_bytes = Store::window_bytes(options.memory_bytes, options.max_items);
+  const unsigned leases = leases_of(nic.limits(), options);
   VERBENA_TRY(worker->region_.open(
       nic, pd,
       {.size_bytes = window_bytes,
        .node = options.node,
        .huge = options.require_hugepages ? host::HugePolicy::kRequire : host::HugePolicy::kBestEffort,
-       .share = host::Share::kReadOnly,
+       .share = leases != 0 ? host::Share::kReadWrite : host::Share::kReadOnly,
        .name = "items"},
-      {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+      {.to = nic::Grant::To::kAnyPeer},
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
   worker->window_ = worker->region_.window();
+  if (leases != 0)
+    worker->lease_policy_ = {.memory = worker->region_.mr(),
+                             .most = leases,
+                             .most_bytes = options.memory_bytes / kMemoryPerLease,
+                             .term_ticks = ticks_in(options.lease_term),
+                             .term_ns = static_cast<std::uint64_t>(options.lease_term.count())};
   VERBENA_ASSIGN(worker->store_, Store::create({.window = worker->region_.arena().bytes().first(window_bytes),
                                                 .max_items = options.max_items,
                                                 .max_value_bytes = options.max_value_bytes,
@@ -112,6 +129,7 @@ void Worker::after_wait(unsigned handled) noexcept {
     end_leaving(now_);
   if (!dead_.empty()) [[unlikely]]
     remove_dead();
+  if (lease_policy_.leases != 0) expire_leases();
   if (handled == 0) store_->reclaim(kIdleReclaim);
   publish();
 }
@@ -127,7 +145,9 @@ void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
   Counters::set(counters_.items, now.items);
   Counters::set(counters_.cells, cells_.made());
-  Counters::set(counters_.used_bytes, now.used_bytes);
+  Counters::set(counters_.used_bytes, now.used_bytes - lease_policy_.bytes);
+  Counters::set(counters_.leases, lease_policy_.leases);
+  Counters::set(counters_.lease_bytes, lease_policy_.bytes);
   Counters::set(counters_.resting_bytes, now.resting_bytes);
 }
 
@@ -176,6 +196,13 @@ void Worker::remove_dead() noexcept {
     host_.session_ended(client, options_.index, has_left);
   }
   dead_.clear();
+}
+
+// Now and then: a quarter of the term late does no harm.
+void Worker::expire_leases() noexcept {
+  if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / 4) return;
+  lease_look_ticks_ = now_;
+  for (auto& session : sessions_) session->expire_leases(now_);
 }
 
 void Worker::before_end() noexcept {

@@ -45,6 +45,9 @@ struct WorkerOptions {
   unsigned max_sessions = 0;
   unsigned depth = 0;
   message::Options channel;
+  LargePut large_put = LargePut::kCopy;
+  unsigned client_leases = 0;
+  std::chrono::nanoseconds lease_term{0};
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
 
@@ -81,6 +84,7 @@ class Worker final : private engine::Duty {
   // For its sessions, in its thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
   [[nodiscard]] Cells& cells() noexcept { return cells_; }
+  [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   void add_server_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
     host_.add_statistics(part, sum);
@@ -109,6 +113,7 @@ class Worker final : private engine::Duty {
   void flush_replies() noexcept;
   void end_leaving(std::uint64_t now) noexcept;
   void remove_dead() noexcept;
+  void expire_leases() noexcept;
 
   WorkerOptions options_;
   WorkerHost& host_;
@@ -116,6 +121,8 @@ class Worker final : private engine::Duty {
   nic::Window window_;
   std::unique_ptr<Store> store_;
   Cells cells_;
+  LeasePolicy lease_policy_;
+  std::uint64_t lease_look_ticks_ = 0;  ///< When leases were looked through last.
   std::unique_ptr<engine::Poller> poller_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;

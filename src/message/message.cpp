@@ -93,7 +93,7 @@ struct Layout {
 
 /// A READ, WRITE or send with a token from start to completion.
 struct Work {
-  enum class Kind : std::uint8_t { kRead, kAtomic, kWrite, kLarge, kEager };
+  enum class Kind : std::uint8_t { kRead, kAtomic, kWrite, kLarge, kEager, kInvalidate };
   std::uint64_t token = 0;
   LocalSpan local;
   RemoteSpan remote;         ///< Of a READ, WRITE or atomic.
@@ -167,6 +167,8 @@ class QpChannel final : public Channel, private engine::Connection {
   }
   Result<void> release_window(const nic::Window& window) override;
   void lend_window(const nic::Window& window) noexcept override { windows_.lend(window); }
+  Status bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept override;
+  Status start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept override;
   ibv_qp* queue_pair() const noexcept override { return qp(); }
 
   void hold() noexcept override { Connection::hold(); }
@@ -828,6 +830,28 @@ Status QpChannel::read_list_now(std::span<const nic::PlainRead> reads, std::uint
     return Status::kAgain;
   went_directly(bytes, reads.size());
   return Status::kOk;
+}
+
+Status QpChannel::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept {
+  if (reason() != Status::kOk) return reason();
+  if (send_room() == 0) return Status::kAgain;
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_BIND_MW;
+  request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
+  return post(request, kNoTag, Signal::kSometimes) ? Status::kOk : reason();
+}
+
+Status QpChannel::start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept {
+  if (reason() != Status::kOk) return reason();
+  const std::uint32_t slot = send_room() != 0 ? in_flight_.begin() : kNoSlot;
+  if (slot == kNoSlot) return Status::kAgain;
+  work_[slot] = {.token = token, .outstanding = 1, .kind = Work::Kind::kInvalidate};
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_LOCAL_INV;
+  request.invalidate_rkey = rkey;
+  if (post(request, in_flight_.tag(slot), Signal::kAlways)) return Status::kOk;
+  in_flight_.end(slot);  // The drain completes what was not posted as well.
+  return reason();
 }
 
 void QpChannel::make_progress() noexcept {

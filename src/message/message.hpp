@@ -161,6 +161,12 @@ class Channel {
   [[nodiscard]] virtual Result<void> release_window(const nic::Window& window) = 0;
   /// Makes a window usable that the caller has imported on `queue_pair` itself, in place of the one lent before.
   virtual void lend_window(const nic::Window& window) noexcept = 0;
+  /// Binds a window of type 2 (nic::Nic::alloc_mw) for the peer, under the key `rkey`: what is sent after it finds the
+  /// window bound. kAgain: the send queue has no room now. A binding that the NIC refuses ends the channel.
+  [[nodiscard]] virtual Status bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept = 0;
+  /// Takes a bound window back: once on_complete(token) says kOk the peer reaches its memory no more. kAgain, and
+  /// nothing has happened: the send queue has no room, or max_operations are in flight.
+  [[nodiscard]] virtual Status start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept = 0;
   /// The raw queue pair; null once a drain had to destroy it.
   [[nodiscard]] virtual ibv_qp* queue_pair() const noexcept = 0;
 

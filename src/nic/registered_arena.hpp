@@ -39,6 +39,8 @@ class RegisteredArena {
   [[nodiscard]] std::byte* data() const noexcept { return arena_.data(); }
   [[nodiscard]] std::uint64_t memory_id() const noexcept { return memory_id_; }
   [[nodiscard]] const ibv_mr* mr() const noexcept { return mr_.get(); }
+  /// For windows that are bound on it.
+  [[nodiscard]] ibv_mr* mr() noexcept { return mr_.get(); }
   [[nodiscard]] std::uint32_t lkey() const noexcept { return mr_->lkey; }
   [[nodiscard]] Window window() const noexcept { return nic_->window_of(mr_.get()); }
 

@@ -117,8 +117,9 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("max_items", "gauge", "Keys there can be.", all.max_items);
   out.single("index_entries", "gauge", "Places of the index; as many are taken as there are items.", all.index_entries);
   add_memory(out, all);
-  out.single("leases", "gauge", "Pieces of memory that clients may write.", all.leases);
-  out.single("lease_bytes", "gauge", "Bytes that clients may write.", all.lease_bytes);
+  out.single("leases", "gauge", "Blocks that trusted clients may write their next large values into.", all.leases);
+  out.single("lease_bytes", "gauge", "Item memory of these blocks.", all.lease_bytes);
+  out.single("adoptions_total", "counter", "Values that were written where they stay.", all.adoptions);
   out.single("clients", "gauge", "Clients connected.", all.clients);
   out.single("sessions", "gauge", "Channels of clients to workers.", all.sessions);
   out.single("clients_lost_total", "counter", "Clients that were gone without closing.", all.clients_lost);

@@ -32,6 +32,8 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
   command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)");
   command.add_flag("--checksum-large-values", server.checksum_large_values,
                    "readers check all bytes of values of 4 KiB and more");
+  command.add_flag("--trusted-clients", units.trusted_clients,
+                   "clients write values of 64 KiB and more where they stay; they must trust each other");
   command.add_option("--grace-ms", units.grace_ms, "how long freed memory rests")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
@@ -43,6 +45,7 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
 void settle(const ServeUnits& units, kv::ServerOptions& server) noexcept {
   server.memory_bytes = units.memory_mib * kMib;
   server.lease_bytes = units.lease_kib * kKib;
+  if (units.trusted_clients) server.large_put = kv::LargePut::kAdopt;
   server.grace = std::chrono::milliseconds{units.grace_ms};
   // Unless said otherwise a small store takes smaller values, instead of refusing to start.
   const std::size_t most = server.memory_bytes / server.workers / 2;

@@ -14,10 +14,11 @@ namespace verbena::programs {
 struct ServeUnits {
   std::size_t memory_mib = 1024, max_value_mib = 0, lease_kib = 2048;
   std::uint32_t grace_ms = 500;
+  bool trusted_clients = false;
 };
 
 /// -m, -H, -w, --wait, --max-clients, --max-value-mib, --lease-kib, --max-items, --max-cells,
-/// --checksum-large-values, --grace-ms and --depth. Both outlive the parsing.
+/// --checksum-large-values, --trusted-clients, --grace-ms and --depth. Both outlive the parsing.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits& units);
 
 /// After the parsing: the units' values into the options.

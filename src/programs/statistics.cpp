@@ -93,11 +93,12 @@ std::string statistics_json(const kv::ServerStatistics& s) {
   std::string text = fmt::format(
       R"({{"items":{},"cells":{},"max_items":{},"index_entries":{},"last_version":{},"used_bytes":{},)"
       R"("capacity_bytes":{},)"
-      R"("resting_bytes":{},"leases":{},"lease_bytes":{},"clients":{},"clients_lost":{},"clients_refused":{},)"
+      R"("resting_bytes":{},"leases":{},"lease_bytes":{},"adoptions":{},"clients":{},"clients_lost":{},)"
+      R"("clients_refused":{},)"
       R"("sessions":{},"workers":{},"puts":{},"gets":{},"hits":{},"erases":{},"compare_and_swaps":{},"failures":{},)",
       s.items, s.cells, s.max_items, s.index_entries, s.last_version, s.used_bytes, s.capacity_bytes, s.resting_bytes,
-      s.leases, s.lease_bytes, s.clients, s.clients_lost, s.clients_refused, s.sessions, s.workers, s.puts, s.gets,
-      s.hits, s.erases, s.compare_and_swaps, s.failures);
+      s.leases, s.lease_bytes, s.adoptions, s.clients, s.clients_lost, s.clients_refused, s.sessions, s.workers, s.puts,
+      s.gets, s.hits, s.erases, s.compare_and_swaps, s.failures);
   text += "\"operations\":{";
   for (std::size_t kind = 0; kind < kv::kOperations; ++kind)
     text += (kind == 0 ? "" : ",") + operation_json(static_cast<OperationKind>(kind), s.operations[kind]);

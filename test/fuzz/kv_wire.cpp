@@ -56,13 +56,20 @@ void check_request(Bytes body) {
   VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
   if (status != Status::kOk) return;
   const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
-  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell);
+  const bool is_adopt = request.head.op == Op::kPutAdopt;
+  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell ||
+                is_adopt);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
   VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
   std::array<std::byte, 16> head;
   std::vector<std::byte> again;
   append(again, std::span(head).first(encode_head(request.head, request.expected, head)));
+  if (is_adopt) {
+    VERBENA_CHECK(request.adopt.lease != 0 && request.adopt.value_length >= kLeastLease);
+    VERBENA_CHECK(request.expected == request.adopt.expected && request.value.empty());
+    append(again, bytes_of(request.adopt));
+  }
   append(again, request.key);
   append(again, request.value);
   VERBENA_CHECK(same_bytes(again, body));
@@ -141,6 +148,11 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.location.length >= kEagerBytes);
       VERBENA_CHECK(reply.location.address + reply.location.length >= reply.location.address);
       append(again, bytes_of(reply.location));
+      break;
+    case ReplyKind::kLease:
+      VERBENA_CHECK(reply.lease.id != 0 && reply.lease.length >= kLeastLease);
+      VERBENA_CHECK(reply.lease.address + reply.lease.length >= reply.lease.address);
+      append(again, bytes_of(reply.lease));
       break;
     case ReplyKind::kStatistics:
       append(again, reply.value);

@@ -237,6 +237,8 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/put_large_half_a_key", front(3, Op::kPutLarge, 3).put(large).text("k")});
   out.push_back({"kv_wire/put_large_longest_key", front(3, Op::kPutLarge, longest.size()).put(large).text(longest)});
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
+  const AdoptHead adopt{.expected = kAnyVersion, .value_length = 100'000, .lease = 1};
+  out.push_back({"kv_wire/put_adopt", front(2, Op::kPutAdopt, 3).put(adopt).text("key")});
   out.push_back({"kv_wire/reply", Seed(4).put(ReplyHead{.status = Status::kNotFound, .id = 7})});
   out.push_back({"kv_wire/reply_value", Seed(4).put(ReplyHead{.kind = ReplyKind::kValue, .version = 3}).text("value")});
   const ReplyHead made{.version = 9, .entry = kv::Entry{.tag = 5, .lines = 2, .line = 70}.pack()};
@@ -245,6 +247,11 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/reply_location", Seed(4)
                                                .put(ReplyHead{.kind = ReplyKind::kLocation, .version = 3})
                                                .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
+  out.push_back(
+      {"kv_wire/reply_lease",
+       Seed(4)
+           .put(ReplyHead{.kind = ReplyKind::kLease, .version = 3})
+           .put(Lease{.address = 1 << 20, .length = kLeastLease, .term_ns = 1'000'000'000, .rkey = 1, .id = 1})});
   out.push_back({"kv_wire/reply_statistics",
                  Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(std::array<std::uint64_t, 3>{1, 2, 3})});
   out.push_back(

@@ -328,19 +328,19 @@ def check_script(report, root):
 
 
 def check_store(report, compare, log):
-    groups = 'kv-get,kv-put,kv-batch,kv-bulk,kv-memory'
+    groups = 'kv-get,kv-put,kv-batch,kv-bulk,kv-trusted,kv-memory'
     done, rows = compare('--groups', groups)
     report.check(done.returncode in (0, 4) and rows is not None,
                  f'the store: ended with {done.returncode}:\n{done.stdout}')
     found = [row['ratio'] for row in rows or [] if row['name'].startswith(('GET', 'PUT', 'multi', 'memory'))]
-    report.check(found == [2, 2, 10, 0.01, 0.01, 0.05, 2, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.5],
+    report.check(found == [2, 2, 10, 0.01, 0.01, 0.05, 2, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.5],
                  f'the store: ratios are {found}')
     calls = [line.split() for line in log.read_text().splitlines()]
     benches = [words for words in calls if words[0] == 'bench']
     # Of small values and of large ones, and one that its own figure is measured of.
     report.check([words for words in benches if '--no-fill' not in words and '--no-erase' in words] ==
                  [['bench', '-p', '7470', '--value-size', size, '--rounds', '1', '--json', '--keys', keys, '--count',
-                   '1', '--no-erase'] for size, keys in (('64', '100000'), ('1048576', '64'))],
+                   '1', '--no-erase'] for size, keys in (('64', '100000'), ('1048576', '64'), ('1048576', '64'))],
                  f'the keys are stored by {benches}')
     peers = [words for words in calls if words[0] in ('redis', 'memcached')]
     report.check(len(peers) == 10 and sum(words[-1] != 'filled' for words in peers) == 2,

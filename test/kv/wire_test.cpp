@@ -142,6 +142,51 @@ TEST(Wire, TruncatedRequestsAreRefused) {
   }
 }
 
+TEST(Wire, AdoptionsAreChecked) {
+  const AdoptHead good{.expected = 9, .value_length = kLeastLease, .lease = 3};
+  const auto decode = [](const AdoptHead& adopt, std::string_view key, Request& out) {
+    static Bytes body;  // What `out` points to.
+    body.clear();
+    append(body, RequestHead{.op = Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(key.size()), .id = 5});
+    append(body, adopt);
+    for (const char c : key) body.push_back(static_cast<std::byte>(c));
+    return decode_request(body, out);
+  };
+  Request out;
+  ASSERT_EQ(decode(good, "a key", out), Status::kOk);
+  EXPECT_EQ(out.expected, 9u);
+  EXPECT_EQ(out.adopt.lease, 3u);
+  EXPECT_EQ(out.adopt.value_length, kLeastLease);
+  EXPECT_EQ(out.key.size(), 5u);
+  EXPECT_EQ(decode(good, "", out), Status::kBadKey);
+  for (auto spoil :
+       {+[](AdoptHead& a) { a.lease = 0; }, +[](AdoptHead& a) { a.reserved = 1; },
+        +[](AdoptHead& a) { a.value_length = 0; }, +[](AdoptHead& a) { a.value_length = kLeastLease - 1; }}) {
+    AdoptHead bad = good;
+    spoil(bad);
+    EXPECT_EQ(decode(bad, "a key", out), Status::kProtocol);
+  }
+}
+
+TEST(Wire, LeasesAreChecked) {
+  const Lease good{.address = 64, .length = kLeastLease, .term_ns = 1, .rkey = 2, .id = 3};
+  const auto decode = [](const Lease& lease, Reply& out) {
+    Bytes body;
+    append(body, ReplyHead{.status = Status::kVersionMismatch, .kind = ReplyKind::kLease, .id = 5});
+    append(body, lease);
+    return decode_reply(body, out);
+  };
+  Reply out;
+  ASSERT_EQ(decode(good, out), Status::kOk);
+  EXPECT_EQ(out.lease.id, 3u);
+  for (auto spoil : {+[](Lease& l) { l.id = 0; }, +[](Lease& l) { l.length = kLeastLease / 2; },
+                     +[](Lease& l) { l.length = kLeastLease + 1; }, +[](Lease& l) { l.address = ~std::uint64_t{0}; }}) {
+    Lease bad = good;
+    spoil(bad);
+    EXPECT_EQ(decode(bad, out), Status::kProtocol);
+  }
+}
+
 TEST(Wire, LargeFrontsNeedAllTheirBytes) {
   Bytes whole;
   append(whole, RequestHead{.op = Op::kPutLarge, .key_length = 5, .id = 3});

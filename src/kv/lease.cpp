@@ -1,0 +1,131 @@
+#include "kv/lease.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/ticks.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+
+namespace verbena::kv {
+namespace {
+
+/// A client leaves its block within one copy, or its process is dead. As for a region (nic.cpp).
+constexpr std::chrono::milliseconds kLeaveTimeout{100};
+
+}  // namespace
+
+Result<void> Leases::open(nic::Nic& nic, ibv_pd* pd) {
+  nic_ = &nic;
+  if (policy_.memory == nullptr) return {};
+  leases_.resize(policy_.most);
+  for (Lease& lease : leases_) {
+    VERBENA_ASSIGN(ibv_mw * window, nic.alloc_mw(pd));
+    lease.window = nic::Mw(nic, window);
+  }
+  return {};
+}
+
+host::Footprint Leases::footprint(unsigned most) {
+  host::Footprint pools;
+  if (most != 0) pools.add({.name = "leases", .count = most, .bytes_each = sizeof(Lease)});
+  return pools;
+}
+
+bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept {
+  if (value_length < wire::kLeastLease) return false;
+  const std::uint64_t bytes = std::bit_ceil(value_length);
+  if (policy_.bytes + bytes > policy_.most_bytes) return false;
+  const auto at = std::ranges::find(leases_, Lease::State::kNone, &Lease::state);
+  if (at == leases_.end()) return false;
+  at->block = store_.take_block(static_cast<std::size_t>(bytes));
+  if (!at->block) return false;
+  at->bytes = at->block.bytes.size();
+  ++policy_.leases;
+  policy_.bytes += at->bytes;
+  return give_again(channel, *at, told);
+}
+
+bool Leases::give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept {
+  const std::uint32_t rkey = ibv_inc_rkey(lease.window->rkey);
+  const ibv_mw_bind_info info{.mr = policy_.memory,
+                              .addr = reinterpret_cast<std::uintptr_t>(lease.block.bytes.data()),
+                              .length = lease.block.bytes.size(),
+                              .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  if (channel.bind(*lease.window.get(), rkey, info) != Status::kOk) {
+    close(lease);
+    return false;
+  }
+  lease.window->rkey = rkey;
+  lease.state = Lease::State::kGiven;
+  ++lease.generation;  // Whoever names it by what it was called before finds nothing.
+  // Read after the request came, so the client's own reading, before it sent, is earlier.
+  lease.given_ticks = ticks_now();
+  told = {.address = info.addr, .length = info.length, .term_ns = policy_.term_ns, .rkey = rkey, .id = id_of(lease)};
+  return true;
+}
+
+Leases::Lease* Leases::find(std::uint32_t id) noexcept {
+  const std::uint32_t at = (id & 0xffff) - 1;
+  if (at >= leases_.size()) return nullptr;
+  Lease& lease = leases_[at];
+  return lease.state == Lease::State::kGiven && id_of(lease) == id ? &lease : nullptr;
+}
+
+bool Leases::revoke(message::Channel& channel, Lease& lease, Lease::State state) noexcept {
+  VERBENA_DCHECK(lease.state == Lease::State::kGiven);
+  lease.state = state;
+  lease.is_posted = false;
+  ++unposted_;
+  return post(channel);
+}
+
+bool Leases::post(message::Channel& channel) noexcept {
+  for (std::size_t at = 0; unposted_ != 0 && at < leases_.size(); ++at) {
+    Lease& lease = leases_[at];
+    const bool waits = lease.state == Lease::State::kAdopting || lease.state == Lease::State::kReturning;
+    if (!waits || lease.is_posted) continue;
+    // After a failure but kAgain the client is lost, and `end` takes everything back.
+    if (channel.start_invalidate(lease.window->rkey, at) == Status::kAgain) return false;
+    lease.is_posted = true;
+    --unposted_;
+  }
+  return true;
+}
+
+void Leases::close(Lease& lease) noexcept {
+  if (lease.block) store_.give_back(lease.block);
+  --policy_.leases;
+  policy_.bytes -= lease.bytes;
+  lease.state = Lease::State::kNone;
+}
+
+bool Leases::expire(message::Channel& channel, std::uint64_t now) noexcept {
+  bool is_posted = true;
+  for (Lease& lease : leases_) {
+    // `now` may have been read before a lease was given.
+    const bool is_old = now > lease.given_ticks && now - lease.given_ticks > policy_.term_ticks;
+    if (lease.state == Lease::State::kGiven && is_old) is_posted &= revoke(channel, lease, Lease::State::kReturning);
+  }
+  return is_posted;
+}
+
+void Leases::end(message::Channel* channel) noexcept {
+  // An invalidation that is on its way must not find its window gone: nothing is executed any more in the error state.
+  const auto is_used = [](const Lease& lease) { return lease.state != Lease::State::kNone; };
+  if (channel != nullptr && std::ranges::any_of(leases_, is_used)) channel->fail(Status::kClosed);
+  // A window ends with its queue pair, too, but then nobody has waited for the client to be out of it: clients of the
+  // software NIC write by themselves. Into a device's memory nobody gets without the queue pair.
+  const bool is_bound = channel != nullptr && channel->queue_pair() != nullptr;
+  for (Lease& lease : leases_) {
+    if (!is_used(lease)) continue;
+    const bool is_waited_for = is_bound || nic_->kind() == nic::Kind::kVerbs;
+    const auto left = nic_->dealloc_mw(lease.window.release(), Deadline::after(kLeaveTimeout));
+    // Else somebody may still write: the block is nobody's from now on, and stays in the account.
+    if (left && is_waited_for) close(lease);
+  }
+  leases_.clear();
+}
+
+}  // namespace verbena::kv
