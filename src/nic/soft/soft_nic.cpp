@@ -1108,6 +1108,7 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.pending_head = qp.pending_tail = 0;
   qp.pending_offset = qp.pending_takers = 0;
   qp.asked = qp.served_bytes = qp.revoke_word = 0;
+  qp.is_revoking.store(false);
   qp.is_asking = false;
   qp.take_asked = qp.early_head = qp.early_tail = 0;
   qp.stall = SoftQp::Stall::kNone;
