@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/ticks.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -27,9 +28,11 @@ Result<void> Leases::open(nic::Nic& nic, ibv_pd* pd) {
   return {};
 }
 
-host::Footprint Leases::footprint(unsigned most) {
+host::Footprint Leases::footprint(nic::Kind kind, unsigned most) {
   host::Footprint pools;
-  if (most != 0) pools.add({.name = "leases", .count = most, .bytes_each = sizeof(Lease)});
+  if (most == 0) return pools;
+  pools.add({.name = "leases", .count = most, .bytes_each = sizeof(Lease)});
+  pools.add("windows", most, nic::mw_footprint(kind));
   return pools;
 }
 

@@ -68,7 +68,7 @@ class Leases {
   /// Makes the windows. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
   [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
   /// What `open` allocates, of so many leases. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(unsigned most);
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned most);
 
   /// A block for values as long as this one; the reply that tells of it is sent behind. False: the client has as many
   /// leases as it may, or all have as much memory as they may, or there is none, or nobody gets any.

@@ -28,11 +28,11 @@ Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
       backlog_(depth * kReplyBytes),
       backlog_bytes_(depth) {}
 
-host::Footprint Session::footprint(unsigned depth, unsigned leases) {
+host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leases) {
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
   pools.add({.name = "replies without credit", .count = depth, .bytes_each = kReplyBytes + sizeof(std::size_t)});
-  pools.add("leases", 1, Leases::footprint(leases));
+  pools.add("leases", 1, Leases::footprint(kind, leases));
   return pools;
 }
 

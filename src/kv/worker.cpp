@@ -51,7 +51,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
              .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
   pools.add("store", 1, Store::footprint(options.memory_bytes));
   pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
-  host::Footprint session = Session::footprint(options.session_depth(), leases_of(limits, options));
+  host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, message::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;

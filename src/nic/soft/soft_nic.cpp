@@ -1248,4 +1248,11 @@ host::Footprint cq_footprint(Kind kind, std::uint32_t cqe) {
   return pools;
 }
 
+host::Footprint mw_footprint(Kind kind) {
+  host::Footprint pools;
+  // And its place in the list of them.
+  if (kind == Kind::kSoft) pools.add({.name = "window", .bytes_each = sizeof(soft::SoftMw) + sizeof(soft::SoftMw*)});
+  return pools;
+}
+
 }  // namespace verbena::nic
