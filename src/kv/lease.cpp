@@ -121,10 +121,11 @@ void Leases::end(message::Channel* channel) noexcept {
   // A window ends with its queue pair, too, but then nobody has waited for the client to be out of it: clients of the
   // software NIC write by themselves. Into a device's memory nobody gets without the queue pair.
   const bool is_bound = channel != nullptr && channel->queue_pair() != nullptr;
+  const Deadline deadline = Deadline::after(kLeaveTimeout);  // Of all of them: there is one client to leave.
   for (Lease& lease : leases_) {
     if (!is_used(lease)) continue;
     const bool is_waited_for = is_bound || nic_->kind() == nic::Kind::kVerbs;
-    const auto left = nic_->dealloc_mw(lease.window.release(), Deadline::after(kLeaveTimeout));
+    const auto left = nic_->dealloc_mw(lease.window.release(), deadline);
     // Else somebody may still write: the block is nobody's from now on, and stays in the account.
     if (left && is_waited_for) close(lease);
   }

@@ -67,13 +67,15 @@ void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> pa
 }
 
 bool Session::flush() noexcept {
+  // First: a client that takes no replies does not keep its leases by that.
+  const bool is_posted = is_dead_ || leases_.post(*channel_);
   while (waiting_ != 0 && !is_dead_) {
     const std::span bytes(backlog_.data() + first_waiting_ * kReplyBytes, backlog_bytes_[first_waiting_]);
     if (channel_->send(bytes) == Status::kAgain) return false;
     first_waiting_ = (first_waiting_ + 1) % depth_;
     --waiting_;
   }
-  if (!is_dead_ && !leases_.post(*channel_)) return false;
+  if (!is_posted) return false;
   is_in_line_ = false;
   return true;
 }
