@@ -37,7 +37,8 @@ host::Footprint Leases::footprint(nic::Kind kind, unsigned most) {
 }
 
 bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept {
-  if (value_length < wire::kLeastLease) return false;
+  if (value_length < wire::kLeastLease || value_length > policy_.longest) return false;
+  if (policy_.is_scarce(ticks_now())) return false;
   const std::uint64_t bytes = std::bit_ceil(value_length);
   if (policy_.bytes + bytes > policy_.most_bytes) return false;
   const auto at = std::ranges::find(leases_, Lease::State::kNone, &Lease::state);
@@ -51,20 +52,21 @@ bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::
 }
 
 bool Leases::give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept {
+  // Read after the request came, so the client's own reading, before it sent, is earlier.
+  const std::uint64_t now = ticks_now();
   const std::uint32_t rkey = ibv_inc_rkey(lease.window->rkey);
   const ibv_mw_bind_info info{.mr = policy_.memory,
                               .addr = reinterpret_cast<std::uintptr_t>(lease.block.bytes.data()),
                               .length = lease.block.bytes.size(),
                               .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  if (channel.bind(*lease.window.get(), rkey, info) != Status::kOk) {
+  if (policy_.is_scarce(now) || channel.bind(*lease.window.get(), rkey, info) != Status::kOk) {
     close(lease);
     return false;
   }
   lease.window->rkey = rkey;
   lease.state = Lease::State::kGiven;
   ++lease.generation;  // Whoever names it by what it was called before finds nothing.
-  // Read after the request came, so the client's own reading, before it sent, is earlier.
-  lease.given_ticks = ticks_now();
+  lease.given_ticks = now;
   told = {.address = info.addr, .length = info.length, .term_ns = policy_.term_ns, .rkey = rkey, .id = id_of(lease)};
   return true;
 }
