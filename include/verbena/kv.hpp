@@ -56,7 +56,8 @@ struct ServerOptions {
   /// By kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
   unsigned client_leases = 4;
   /// By kAdopt: a lease that is not used for so long is taken back. 10 ms to 1 min. A client leaves one alone after
-  /// half of it, so a WRITE may take the other half.
+  /// half of it, so a WRITE may take the other half. Leases are as long as 128 MiB/s write all of one client's in that
+  /// time, in a power of two: 32 MiB by default. Longer values are copied.
   std::chrono::milliseconds lease_term{2000};
   std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
@@ -251,8 +252,9 @@ class Client {
   /// other values of kEagerBytes and more are refused with kBadArgument here (use the blocking call). `out` must stay
   /// until the completion.
   /// Operations that are in flight together take place in any order.
-  /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace): start it again. The
-  /// blocking calls do that by themselves until their deadline.
+  /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace) or is leased (see
+  /// LargePut), or its own lease had ended: start it again. The blocking calls do that by themselves until their
+  /// deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
   [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
   /// Completions that are there, up to completions.size(), without waiting. Operations older than the default deadline

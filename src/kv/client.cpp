@@ -91,6 +91,9 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
   // The operation, and its places in free_, done_ and staged_.
   pools.add(
       {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 3 * sizeof(std::uint32_t)});
+  pools.add({.name = "tables of the workers",
+             .count = workers,
+             .bytes_each = HeldLeases::bytes_for_worker() + sizeof(Part) + sizeof(nic::Window)});
   pools.add("loop", 1, engine::CompletionLoop::footprint(kind, loop_options(options, limits)));
   pools.add("channels", workers, message::footprint(kind, limits, channel_options(options)));
   return pools;
@@ -196,6 +199,7 @@ Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigne
     server_ = hello.server;
     reader_.set_hash_seed(hello.hash_seed);
     channels_.reserve(hello.workers);
+    leases_.reserve(hello.workers);
     max_value_bytes_ = static_cast<std::size_t>(hello.max_value_bytes);
     // A quarter of the grace period is for clocks that drift apart.
     read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;

@@ -20,6 +20,8 @@ class HeldLeases {
     std::uint64_t until_ticks = 0;  ///< A WRITE may begin before.
   };
 
+  [[nodiscard]] static constexpr std::size_t bytes_for_worker() noexcept { return sizeof(Worker); }
+  void reserve(unsigned workers) { workers_.reserve(workers); }
   /// Workers in their order; `memory_id` is that of the worker's window, which the leases lie in.
   void add_worker(std::uint64_t memory_id) { workers_.push_back({.memory_id = memory_id, .streamed = 0, .held = {}}); }
   [[nodiscard]] std::uint64_t memory_id(unsigned worker) const noexcept { return workers_[worker].memory_id; }

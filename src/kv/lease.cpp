@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/ticks.hpp"
+#include "nic/footprint.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -27,14 +28,17 @@ Result<void> Leases::open(nic::Nic& nic, ibv_pd* pd) {
   return {};
 }
 
-host::Footprint Leases::footprint(unsigned most) {
+host::Footprint Leases::footprint(nic::Kind kind, unsigned most) {
   host::Footprint pools;
-  if (most != 0) pools.add({.name = "leases", .count = most, .bytes_each = sizeof(Lease)});
+  if (most == 0) return pools;
+  pools.add({.name = "leases", .count = most, .bytes_each = sizeof(Lease)});
+  pools.add("windows", most, nic::mw_footprint(kind));
   return pools;
 }
 
 bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept {
-  if (value_length < wire::kLeastLease) return false;
+  if (value_length < wire::kLeastLease || value_length > policy_.longest) return false;
+  if (policy_.is_scarce(ticks_now())) return false;
   const std::uint64_t bytes = std::bit_ceil(value_length);
   if (policy_.bytes + bytes > policy_.most_bytes) return false;
   const auto at = std::ranges::find(leases_, Lease::State::kNone, &Lease::state);
@@ -48,20 +52,21 @@ bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::
 }
 
 bool Leases::give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept {
+  // Read after the request came, so the client's own reading, before it sent, is earlier.
+  const std::uint64_t now = ticks_now();
   const std::uint32_t rkey = ibv_inc_rkey(lease.window->rkey);
   const ibv_mw_bind_info info{.mr = policy_.memory,
                               .addr = reinterpret_cast<std::uintptr_t>(lease.block.bytes.data()),
                               .length = lease.block.bytes.size(),
                               .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  if (channel.bind(*lease.window.get(), rkey, info) != Status::kOk) {
+  if (policy_.is_scarce(now) || channel.bind(*lease.window.get(), rkey, info) != Status::kOk) {
     close(lease);
     return false;
   }
   lease.window->rkey = rkey;
   lease.state = Lease::State::kGiven;
   ++lease.generation;  // Whoever names it by what it was called before finds nothing.
-  // Read after the request came, so the client's own reading, before it sent, is earlier.
-  lease.given_ticks = ticks_now();
+  lease.given_ticks = now;
   told = {.address = info.addr, .length = info.length, .term_ns = policy_.term_ns, .rkey = rkey, .id = id_of(lease)};
   return true;
 }
@@ -118,10 +123,11 @@ void Leases::end(message::Channel* channel) noexcept {
   // A window ends with its queue pair, too, but then nobody has waited for the client to be out of it: clients of the
   // software NIC write by themselves. Into a device's memory nobody gets without the queue pair.
   const bool is_bound = channel != nullptr && channel->queue_pair() != nullptr;
+  const Deadline deadline = Deadline::after(kLeaveTimeout);  // Of all of them: there is one client to leave.
   for (Lease& lease : leases_) {
     if (!is_used(lease)) continue;
     const bool is_waited_for = is_bound || nic_->kind() == nic::Kind::kVerbs;
-    const auto left = nic_->dealloc_mw(lease.window.release(), Deadline::after(kLeaveTimeout));
+    const auto left = nic_->dealloc_mw(lease.window.release(), deadline);
     // Else somebody may still write: the block is nobody's from now on, and stays in the account.
     if (left && is_waited_for) close(lease);
   }

@@ -19,10 +19,16 @@ struct LeasePolicy {
   ibv_mr* memory = nullptr;      ///< The items' region, with the right to bind windows. Null: nobody gets a lease.
   unsigned most = 0;             ///< Leases of one client.
   std::uint64_t most_bytes = 0;  ///< Of all leases together.
+  std::uint64_t longest = 0;     ///< A lease, in bytes. A power of two.
   std::uint64_t term_ticks = 0;  ///< An unused lease is taken back after this.
   std::uint64_t term_ns = 0;     ///< The same, as clients are told.
   std::uint64_t leases = 0;      ///< There are now.
   std::uint64_t bytes = 0;       ///< Of their blocks.
+  /// A PUT has been refused for want of the memory that leases have: until then nobody gets one, and those that are
+  /// used or end are memory again.
+  std::uint64_t scarce_until_ticks = 0;
+
+  [[nodiscard]] bool is_scarce(std::uint64_t now) const noexcept { return now < scarce_until_ticks; }
 };
 
 /// The leases of one client at one worker. Each is a block under a window of type 2, bound on that client's queue pair:
@@ -68,10 +74,11 @@ class Leases {
   /// Makes the windows. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
   [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
   /// What `open` allocates, of so many leases. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(unsigned most);
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned most);
 
   /// A block for values as long as this one; the reply that tells of it is sent behind. False: the client has as many
-  /// leases as it may, or all have as much memory as they may, or there is none, or nobody gets any.
+  /// leases as it may, or all have as much memory as they may, or memory is scarce, or the value is too long to be
+  /// written within a term, or nobody gets any.
   [[nodiscard]] bool offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept;
   /// The client's own lease of that id, or null: never given, used up, or taken back.
   [[nodiscard]] Lease* find(std::uint32_t id) noexcept;
@@ -81,7 +88,8 @@ class Leases {
   bool post(message::Channel& channel) noexcept;
   /// The lease whose invalidation is complete: `token` is that of Handler::on_complete.
   [[nodiscard]] Lease& revoked(std::uint64_t token) noexcept { return leases_[token]; }
-  /// The revoked lease's block for the client once more, under a new key. False: it was given back.
+  /// The revoked lease's block for the client once more, under a new key. False: it was given back, for the want of
+  /// memory or of room in the send queue.
   [[nodiscard]] bool give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept;
   /// Ends a revoked lease. Its block, unless it is a value now, is free.
   void close(Lease& lease) noexcept;

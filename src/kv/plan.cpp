@@ -91,7 +91,7 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0,
                           std::to_underlying(LargePut::kAdopt)));
   VERBENA_TRY(check_limit(kCall, "client_leases", options.client_leases, 1, 64));
-  VERBENA_TRY(check_limit(kCall, "lease_term (ms)", count_of(options.lease_term), 10, 60'000));
+  VERBENA_TRY(check_limit(kCall, "lease_term (ms)", count_of(options.lease_term), 10, wire::kMostTermNs / 1'000'000));
   if (options.large_put == LargePut::kAdopt && options.require_hugepages)
     return fail(Status::kBadArgument, kCall, 0,
                 "require_hugepages does not go with large_put kAdopt: memory that clients write is never of hugetlb "

@@ -28,11 +28,11 @@ Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
       backlog_(depth * kReplyBytes),
       backlog_bytes_(depth) {}
 
-host::Footprint Session::footprint(unsigned depth, unsigned leases) {
+host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leases) {
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
   pools.add({.name = "replies without credit", .count = depth, .bytes_each = kReplyBytes + sizeof(std::size_t)});
-  pools.add("leases", 1, Leases::footprint(leases));
+  pools.add("leases", 1, Leases::footprint(kind, leases));
   return pools;
 }
 
@@ -67,13 +67,15 @@ void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> pa
 }
 
 bool Session::flush() noexcept {
+  // First: a client that takes no replies does not keep its leases by that.
+  const bool is_posted = is_dead_ || leases_.post(*channel_);
   while (waiting_ != 0 && !is_dead_) {
     const std::span bytes(backlog_.data() + first_waiting_ * kReplyBytes, backlog_bytes_[first_waiting_]);
     if (channel_->send(bytes) == Status::kAgain) return false;
     first_waiting_ = (first_waiting_ + 1) % depth_;
     --waiting_;
   }
-  if (!is_dead_ && !leases_.post(*channel_)) return false;
+  if (!is_posted) return false;
   is_in_line_ = false;
   return true;
 }
@@ -85,9 +87,12 @@ void Session::say_goodbye() noexcept {
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   // Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try
   // again. Without it the store is full.
-  if (change.status == Status::kStoreFull &&
-      store_.statistics().resting_bytes + worker_.lease_policy().bytes >= std::max<std::uint64_t>(value_length, 1))
-    change.status = Status::kAgain;
+  if (change.status == Status::kStoreFull) {
+    const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
+    const std::uint64_t resting = store_.statistics().resting_bytes;
+    if (resting < needed) worker_.call_leases_in();
+    if (resting + worker_.lease_policy().bytes >= needed) change.status = Status::kAgain;
+  }
   worker_.counters().count_outcome(change.status);
   return {.status = change.status, .id = id, .version = change.version, .entry = change.entry};
 }
@@ -98,9 +103,9 @@ void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t
 
 // With a lease for the next value of that length, if it may be.
 void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
-  wire::Lease lease;
-  if (!leases_.offer(*channel_, value_length, lease)) return reply_change(id, change, value_length);
   wire::ReplyHead head = outcome_of(id, change, value_length);
+  wire::Lease lease;
+  if (!leases_.offer(*channel_, value_length, lease)) return reply(head);
   head.kind = wire::ReplyKind::kLease;
   reply(head, wire::bytes_of(lease));
 }

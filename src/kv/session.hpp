@@ -25,7 +25,7 @@ class Session final : public message::Handler {
   /// Makes what its leases need, where clients get any. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
   [[nodiscard]] Result<void> open_leases(nic::Nic& nic, ibv_pd* pd) { return leases_.open(nic, pd); }
   /// What it allocates with so many leases, its channel excluded. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(unsigned depth, unsigned leases);
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned depth, unsigned leases);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -67,7 +67,7 @@ bool is_cell_sound(const CellPlace& cell) noexcept {
 
 bool is_lease_sound(const Lease& lease) noexcept {
   return std::has_single_bit(lease.length) && lease.length >= kLeastLease && lease.address <= ~lease.length &&
-         lease.id != 0;
+         lease.term_ns <= kMostTermNs && lease.id != 0;
 }
 
 }  // namespace

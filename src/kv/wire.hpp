@@ -188,12 +188,15 @@ static_assert(sizeof(CellPlace) == 48);
 
 /// Values shorter than this are not worth a lease: taking its window back costs more than a copy.
 inline constexpr std::uint64_t kLeastLease = std::uint64_t{64} << 10;
+/// Of any server's lease_term.
+inline constexpr std::uint64_t kMostTermNs = 60'000'000'000;
 
 /// A block that the client may WRITE a value into and name in one kPutAdopt.
 struct Lease {
   std::uint64_t address = 0;
   std::uint64_t length = 0;   ///< A power of two, kLeastLease and up.
-  std::uint64_t term_ns = 0;  ///< The server takes it back then, counted from after the request came that this answers.
+  std::uint64_t term_ns = 0;  ///< At most kMostTermNs. The server takes it back then, counted from after the request
+                              ///< came that this answers.
   std::uint32_t rkey = 0;
   std::uint32_t id = 0;  ///< Not 0.
 };

@@ -5,6 +5,7 @@
 #include "base/ticks.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace verbena::kv {
 namespace {
@@ -34,6 +35,14 @@ unsigned leases_of(const nic::Limits& limits, const WorkerOptions& options) {
 /// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not
 /// write.
 constexpr std::size_t kMemoryPerLease = 8;
+/// Of one client's WRITEs, together. Slower ones can be late for their leases, and that ends the connection.
+constexpr std::uint64_t kLeastWriteRate = std::uint64_t{128} << 20;
+
+/// What so many leases may have each, so that all of them are written within half of their term: 0, or a power of two.
+std::uint64_t longest_lease(std::chrono::nanoseconds term, unsigned leases) {
+  const auto half_ns = static_cast<std::uint64_t>(term.count()) / 2;
+  return std::bit_floor(half_ns * kLeastWriteRate / std::uint64_t{std::nano::den} / leases);
+}
 
 }  // namespace
 
@@ -53,7 +62,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
              .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
   pools.add("store", 1, Store::footprint(options.memory_bytes));
   pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
-  host::Footprint session = Session::footprint(options.session_depth(), leases_of(limits, options));
+  host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, message::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;
@@ -78,6 +87,7 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
     worker->lease_policy_ = {.memory = worker->region_.mr(),
                              .most = leases,
                              .most_bytes = options.memory_bytes / kMemoryPerLease,
+                             .longest = longest_lease(options.lease_term, leases),
                              .term_ticks = ticks_in(options.lease_term),
                              .term_ns = static_cast<std::uint64_t>(options.lease_term.count())};
   VERBENA_ASSIGN(worker->store_, Store::create({.window = worker->region_.arena().bytes().first(window_bytes),
@@ -200,9 +210,10 @@ void Worker::remove_dead() noexcept {
   dead_.clear();
 }
 
-// Now and then: a quarter of the term late does no harm.
+// Now and then: a quarter of the term late does no harm, unless somebody waits for the memory.
 void Worker::expire_leases() noexcept {
-  if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / 4) return;
+  const std::uint64_t looks = lease_policy_.is_scarce(now_) ? 64 : 4;  // A term.
+  if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / looks) return;
   lease_look_ticks_ = now_;
   for (auto& session : sessions_) session->expire_leases(now_);
 }

@@ -85,6 +85,8 @@ class Worker final : private engine::Duty {
   [[nodiscard]] Store& store() noexcept { return *store_; }
   [[nodiscard]] Cells& cells() noexcept { return cells_; }
   [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
+  /// Leases have memory that a PUT needs.
+  void call_leases_in() noexcept { lease_policy_.scarce_until_ticks = ticks_now() + lease_policy_.term_ticks; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   void add_server_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
     host_.add_statistics(part, sum);

@@ -9,5 +9,7 @@ namespace verbena::nic {
 /// Of one queue pair. `options` as given to create_qp. \thread any  \alloc setup
 [[nodiscard]] host::Footprint qp_footprint(Kind kind, const QpOptions& options);
 [[nodiscard]] host::Footprint cq_footprint(Kind kind, std::uint32_t cqe);
+/// Of one window of type 2.
+[[nodiscard]] host::Footprint mw_footprint(Kind kind);
 
 }  // namespace verbena::nic

@@ -175,7 +175,8 @@ class Nic {
   /// When either has completed here, a peer that plays by the rules reaches the memory no more. The key comes again
   /// after 256 bindings: bound how old one may get. Errors: kUnsupported (see Limits::max_mw).
   [[nodiscard]] virtual Result<ibv_mw*> alloc_mw(ibv_pd* pd) = 0;
-  /// A bound one is invalidated, as dereg_mr does, with its kTimedOut.
+  /// A bound one is invalidated, as dereg_mr does, with its kTimedOut; and so is one whose invalidation a failure of
+  /// the queue pair has cut short.
   [[nodiscard]] virtual Result<void> dealloc_mw(ibv_mw* mw, Deadline deadline) = 0;
   /// A bound window in the form that the peer imports: what `bind` was posted with under the key `rkey`.
   [[nodiscard]] Window window_of(std::uint32_t rkey, const ibv_mw_bind_info& bind) const noexcept;

@@ -151,6 +151,7 @@ void check_reply(Bytes body) {
       break;
     case ReplyKind::kLease:
       VERBENA_CHECK(reply.lease.id != 0 && reply.lease.length >= kLeastLease);
+      VERBENA_CHECK(reply.lease.term_ns <= kMostTermNs);
       VERBENA_CHECK(reply.lease.address + reply.lease.length >= reply.lease.address);
       append(again, bytes_of(reply.lease));
       break;

@@ -157,7 +157,7 @@ TEST_F(Adopting, LeasesAreBoundedPerClient) {
 // What nobody uses is free again: after the term, or with its client.
 TEST_F(Adopting, UnusedLeasesReturn) {
   ServerOptions options = adopting_server();
-  options.lease_term = 50ms;
+  options.lease_term = 100ms;
   begin(options);
   if (IsSkipped() || HasFatalFailure()) return;
   for (int round = 0; round < 3; ++round) {
@@ -204,6 +204,52 @@ TEST_F(Adopting, LeasesDoNotKeepAStoreFull) {
   while (stored < 15 && put("f" + std::to_string(stored), value_of(kMib, stored)).status == Status::kOk) ++stored;
   EXPECT_EQ(stored, 15u) << "the memory of the leases was not to be had";
   for (unsigned i = 4; i < stored; ++i) EXPECT_TRUE(holds("f" + std::to_string(i), value_of(kMib, i))) << i;
+}
+
+// A store that is full gives no new leases: the memory of those that are used is anybody's.
+TEST_F(Adopting, UsedLeasesReturnToAFullStore) {
+  ServerOptions options = adopting_server();
+  options.memory_bytes = 16 * kMib;
+  options.max_value_bytes = 2 * kMib;
+  begin(options);
+  if (IsSkipped() || HasFatalFailure()) return;
+  const auto source = client_->allocate(kMib);
+  ASSERT_EQ(source.size(), kMib);
+  // Once, by the call that does not try again.
+  const auto fill = [&](unsigned i) {
+    std::array<Completion, 1> ended;
+    EXPECT_EQ(client_->start_put(key_of("f" + std::to_string(i)), source, i), Status::kOk);
+    return client_->wait(ended, Deadline::after(20s)) == 1 ? ended[0].outcome.status : Status::kTimedOut;
+  };
+  const auto writer = connect(client_options(*server_));
+  ASSERT_TRUE(writer);
+  ASSERT_EQ(writer->put(key_of("w"), bytes_of(value_of(kMib, 1))).status, Status::kOk);
+  ASSERT_TRUE(comes_to(1));
+  unsigned stored = 0;
+  Status last = Status::kOk;
+  while (stored < 16 && (last = fill(stored)) == Status::kOk) ++stored;
+  ASSERT_EQ(last, Status::kAgain) << "the writer's lease has the memory";
+  EXPECT_EQ(now().leases, 1u);
+  const std::uint64_t adopted = now().adoptions;
+  ASSERT_EQ(writer->put(key_of("w"), bytes_of(value_of(kMib, 2))).status, Status::kOk);
+  EXPECT_TRUE(eventually([&] { return now().adoptions == adopted + 1 && now().leases == 0; }));
+  EXPECT_EQ(fill(stored), Status::kOk) << "the writer has it again";
+  EXPECT_EQ(fill(stored + 1), Status::kStoreFull) << "nobody has memory";
+  EXPECT_TRUE(holds("w", value_of(kMib, 2)));
+}
+
+// A WRITE has half of the term: what could take longer is streamed.
+TEST_F(Adopting, TheTermBoundsTheLength) {
+  ServerOptions options = adopting_server();
+  options.lease_term = 20ms;
+  begin(options);
+  if (IsSkipped() || HasFatalFailure()) return;
+  for (unsigned i = 0; i < 20; ++i) {
+    ASSERT_EQ(put("k", value_of(kMib, i)).status, Status::kOk);
+    ASSERT_EQ(now().leases, 0u);
+  }
+  EXPECT_EQ(now().adoptions, 0u);
+  EXPECT_TRUE(holds("k", value_of(kMib, 19)));
 }
 
 int churn(unsigned port, unsigned seed) {

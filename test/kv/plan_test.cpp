@@ -3,6 +3,7 @@
 #include "device.hpp"
 #include "engine/poller.hpp"
 #include "kv/client.hpp"
+#include "kv/lease.hpp"
 #include "kv/store.hpp"
 #include "message/message.hpp"
 #include "remote/remote.hpp"
@@ -188,6 +189,23 @@ TEST_F(Footprints, OfStores) {
     ASSERT_OK(store);
     expect_heap(heap(), Store::footprint(kBytes), 0);
   }
+}
+
+TEST_F(Footprints, OfLeases) {
+  std::atomic<std::uint64_t> versions{1};
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const std::size_t window = Store::window_bytes(kBytes, 100);
+  const std::unique_ptr<std::byte, void (*)(void*)> memory(static_cast<std::byte*>(std::aligned_alloc(4096, window)),
+                                                           &std::free);
+  const auto store = Store::create({.window = {memory.get(), window}, .max_items = 100, .versions = &versions});
+  ASSERT_OK(store);
+  constexpr unsigned kMany = 600;  // So that their windows are more than what the comparison leaves open.
+  ibv_mr region{};
+  LeasePolicy policy{.memory = &region, .most = kMany};
+  heap_before_ = heap_bytes.load();
+  Leases leases(policy, **store);
+  ASSERT_OK(leases.open(*nic_, pd_.get()));
+  expect_heap(heap(), Leases::footprint(nic::Kind::kSoft, kMany), 0);
 }
 
 TEST_F(Footprints, OfWorkersAndTheirPlannedMemory) {

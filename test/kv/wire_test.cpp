@@ -179,8 +179,10 @@ TEST(Wire, LeasesAreChecked) {
   Reply out;
   ASSERT_EQ(decode(good, out), Status::kOk);
   EXPECT_EQ(out.lease.id, 3u);
-  for (auto spoil : {+[](Lease& l) { l.id = 0; }, +[](Lease& l) { l.length = kLeastLease / 2; },
-                     +[](Lease& l) { l.length = kLeastLease + 1; }, +[](Lease& l) { l.address = ~std::uint64_t{0}; }}) {
+  for (auto spoil :
+       {+[](Lease& l) { l.id = 0; }, +[](Lease& l) { l.length = kLeastLease / 2; },
+        +[](Lease& l) { l.length = kLeastLease + 1; }, +[](Lease& l) { l.address = ~std::uint64_t{0}; },
+        +[](Lease& l) { l.term_ns = kMostTermNs + 1; }, +[](Lease& l) { l.term_ns = ~std::uint64_t{0}; }}) {
     Lease bad = good;
     spoil(bad);
     EXPECT_EQ(decode(bad, out), Status::kProtocol);

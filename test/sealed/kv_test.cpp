@@ -23,6 +23,7 @@ class SealedStore : public testing::Test {
     // Neither side sleeps: that would cost system calls by right.
     options.wait = WaitPolicy::kSpin;
     options.max_cells = 10;
+    adjust(options);
     server_ = start(options);
     ASSERT_TRUE(server_);
     ClientOptions mine = client_options(*server_);
@@ -39,6 +40,7 @@ class SealedStore : public testing::Test {
     registered_ = client_->allocate(kLarge);
     ASSERT_EQ(registered_.size(), kLarge);
   }
+  virtual void adjust(ServerOptions&) const {}
   void TearDown() override { test::why_calls_are_due.clear(); }
   [[nodiscard]] std::uint64_t rounds(std::uint64_t count) const {
     return test::device_under_test() == nullptr ? count : count / 50 + 1;
@@ -88,6 +90,29 @@ TEST_F(SealedStore, LargeValues) {
                         [&] { return client_->put(key_, registered_.first(bytes)).status == Status::kOk; });
     test::expect_sealed("GET into registered memory", rounds(30), [&] { return get(registered_, bytes); });
   }
+}
+
+class SealedAdoption : public SealedStore {
+  void adjust(ServerOptions& options) const override {
+    options.large_put = LargePut::kAdopt;
+    options.lease_term = std::chrono::seconds{60};
+  }
+};
+
+TEST_F(SealedAdoption, LargeValues) {
+  if (std::string_view(server_->description()).find("no memory windows") != std::string_view::npos)
+    GTEST_SKIP() << server_->description();
+  test::why_calls_are_due = "a window that is taken back costs a barrier on either side";
+  for (const std::size_t bytes : {std::size_t{100'000}, kLarge}) {
+    SCOPED_TRACE(bytes);
+    test::expect_sealed("PUT of any memory", rounds(30), [&] { return put(bytes); });
+    test::expect_sealed("PUT of registered memory", rounds(30),
+                        [&] { return client_->put(key_, registered_.first(bytes)).status == Status::kOk; });
+    test::expect_sealed("CAS that loses", rounds(30), [&] {
+      return client_->cas(key_, 1, registered_.first(bytes)).status == Status::kVersionMismatch;
+    });
+  }
+  EXPECT_GE(server_->statistics().adoptions, 4 * rounds(30));
 }
 
 TEST_F(SealedStore, CompareAndSwap) {

@@ -460,6 +460,7 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
       if (seen % 2 == 1) {
         qp.revoke_word = seen;
+        qp.is_revoking.store(true, std::memory_order_release);
         return stall(qp, SoftQp::Stall::kRevoke);
       }
     }
@@ -467,6 +468,7 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
     const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != qp.revoke_word;
     if (!has_moved) return stall(qp, SoftQp::Stall::kRevoke);
     qp.revoke_word = 0;
+    qp.is_revoking.store(false, std::memory_order_relaxed);
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 0);
   return Ran::kDone;

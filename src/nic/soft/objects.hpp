@@ -300,7 +300,9 @@ struct SoftQp : ibv_qp {
   std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
   bool is_asking = false;          // One is under way,
   bool is_ask_sent = false;        // and the peer was told of it.
-  std::uint64_t revoke_word = 0;   // The peer's access word, odd, while the head waits for it to change; else 0.
+  /// Since the head began to wait for kRevoke until it is complete; a failure leaves it set. For the control plane.
+  std::atomic<bool> is_revoking{false};
+  std::uint64_t revoke_word = 0;  // The peer's access word, odd, while the head waits for it to change; else 0.
   // Receiving. Owner.
   RingConsumer<RealMemory> rx;
   const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.

@@ -1108,6 +1108,7 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.pending_head = qp.pending_tail = 0;
   qp.pending_offset = qp.pending_takers = 0;
   qp.asked = qp.served_bytes = qp.revoke_word = 0;
+  qp.is_revoking.store(false);
   qp.is_asking = false;
   qp.take_asked = qp.early_head = qp.early_tail = 0;
   qp.stall = SoftQp::Stall::kNone;
@@ -1244,6 +1245,13 @@ host::Footprint cq_footprint(Kind kind, std::uint32_t cqe) {
   if (kind != Kind::kSoft) return pools;
   pools.add({.name = "completion queue", .bytes_each = sizeof(soft::SoftCq)});
   pools.add({.name = "completions", .count = std::bit_ceil(cqe), .bytes_each = sizeof(soft::Cqe)});
+  return pools;
+}
+
+host::Footprint mw_footprint(Kind kind) {
+  host::Footprint pools;
+  // And its place in the list of them.
+  if (kind == Kind::kSoft) pools.add({.name = "window", .bytes_each = sizeof(soft::SoftMw) + sizeof(soft::SoftMw*)});
   return pools;
 }
 

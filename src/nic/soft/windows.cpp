@@ -130,11 +130,13 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
   std::unique_lock lock(mutex_);
   Result<void> result;
   local_keys_[mw->handle].window.store(nullptr, std::memory_order_release);
-  if (release(*this, *mw)) {
+  const std::uint32_t number = mw->qp_num.load(std::memory_order_relaxed);
+  const auto at = qps_.find(number);
+  // An invalidation that began and did not end has freed the window, and has not seen the peer leave it.
+  const bool is_free = !release(*this, *mw);
+  if (!is_free || (at != qps_.end() && at->second->is_revoking.load(std::memory_order_acquire))) {
     barrier_all_processes();
     std::vector<Inside> inside;
-    const std::uint32_t number = mw->qp_num.load(std::memory_order_relaxed);
-    const auto at = qps_.find(number);
     const RemoteQp* remote = at == qps_.end() ? nullptr : at->second->remote.load(std::memory_order_acquire);
     if (remote != nullptr) {
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);

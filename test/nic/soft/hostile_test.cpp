@@ -655,6 +655,32 @@ TEST_F(Hostile, APeerThatNeverLeavesARegion) {
   exchange();
 }
 
+// An invalidation that a failure cuts short proves nothing: who ends the window is told that the peer may be in it.
+TEST_F(Hostile, APeerThatNeverLeavesAWindow) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  Mr region = side_.reg(0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  ASSERT_TRUE(region);
+  const auto made = nic_->alloc_mw(side_.pd.get());
+  ASSERT_OK(made);
+  Mw window(*nic_, *made);
+  window->rkey = ibv_inc_rkey(window->rkey);
+  const ibv_mw_bind_info bind{region.get(), side_.address(0), 4096, IBV_ACCESS_REMOTE_WRITE};
+  ASSERT_EQ(Request(IBV_WR_BIND_MW, 1).bind(window.get(), window->rkey, bind).post(side_), 0);
+  const Deadline deadline = conformance::soon();
+  while (side_.sent.empty() && !deadline.passed()) side_.poll();
+  ASSERT_FALSE(side_.sent.empty());
+  ASSERT_TRUE(conformance::succeeded(side_.sent.front(), 1, IBV_WC_BIND_MW));
+  ASSERT_EQ(Request(IBV_WR_LOCAL_INV, 2).invalidate(window->rkey).post(side_), 0);
+  for (int i = 0; i < 100; ++i) side_.poll();
+  EXPECT_EQ(side_.sent.size(), 1U) << "the peer is inside";
+  ASSERT_OK(conformance::to_error(*nic_, side_.qp.get()));
+  while (side_.sent.size() == 1 && !deadline.passed()) side_.poll();
+  EXPECT_STATUS(nic_->dealloc_mw(window.release(), Deadline::after(20ms)), Status::kTimedOut);
+  exchange();
+}
+
 // Whoever takes the region from it waits; the rest of the NIC does not.
 TEST_F(Hostile, APeerThatNeverLeavesHoldsUpNobodyElse) {
   ASSERT_NO_FATAL_FAILURE(make_good_pair());
