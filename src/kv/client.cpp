@@ -6,9 +6,8 @@
 #include "base/ticks.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
+#include "kv/random.hpp"
 #include "link/link.hpp"
-
-#include <sys/random.h>
 
 #include <algorithm>
 #include <bit>
@@ -46,12 +45,6 @@ bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire
 bool has_its_checksum(const Operation& operation) noexcept {
   return operation.checksum == 0 ||
          checksum_of_value(operation.out.first(operation.outcome.length)) == operation.checksum;
-}
-
-std::uint64_t random_word() noexcept {
-  std::uint64_t word = 0;
-  if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
-  return word | 1;
 }
 
 message::Options channel_options(const ClientOptions& options) noexcept {
