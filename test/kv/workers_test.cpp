@@ -4,6 +4,8 @@
 #include "model.hpp"
 #include "process.hpp"
 
+#include <pthread.h>
+
 #include <array>
 #include <condition_variable>
 #include <mutex>
@@ -68,6 +70,15 @@ Status gated_decode(std::span<const std::byte> body, wire::Request& request) noe
   const Status status = real_decode(body, request);
   if (status == Status::kOk) gate().pass(request);
   return status;
+}
+
+// So are locks seen, of each thread its own.
+thread_local unsigned locks_taken = 0;
+int real_lock(pthread_mutex_t* mutex) noexcept asm("__real_pthread_mutex_lock");
+int counted_lock(pthread_mutex_t* mutex) noexcept asm("__wrap_pthread_mutex_lock");
+int counted_lock(pthread_mutex_t* mutex) noexcept {
+  ++locks_taken;
+  return real_lock(mutex);
 }
 
 namespace {
@@ -236,6 +247,21 @@ TEST_F(KvWorkers, KeysAndClientsSpreadOverAll) {
   EXPECT_TRUE(items == kKeys || eventually([&] { return server_->statistics().items == kKeys; })) << items;
   EXPECT_EQ(server_->statistics().puts, kKeys);
   EXPECT_EQ(server_->statistics().sessions, 2 * kWorkers);
+}
+
+// A worker does the same for a client that asks, in the thread that serves all the others.
+TEST_F(KvWorkers, StatisticsTakeNoLock) {
+  begin(2);
+  std::mutex mutex;
+  unsigned before = locks_taken;
+  (void)std::lock_guard(mutex);
+  ASSERT_EQ(locks_taken, before + 1) << "locks are not seen";
+  before = locks_taken;
+  const ServerStatistics all = server_->statistics();
+  const ServerStatistics some = server_->worker_statistics(1);
+  EXPECT_EQ(locks_taken, before);
+  EXPECT_EQ(all.clients, 1u);
+  EXPECT_EQ(some.workers, 1u);
 }
 
 // The same lives as in test/sealed/growth_test.cpp, where every byte of heap is counted: here for the sanitizers.
