@@ -271,7 +271,7 @@ typedef struct kv_server_options {
   unsigned workers;          /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
   unsigned max_clients;      /* 1 to 1024, default 64. */
   unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
-  size_t max_value_bytes;    /* 1 to memory_bytes / workers / 2, default 64 MiB. */
+  size_t max_value_bytes;    /* 1 (with cells 8) to memory_bytes / workers / 2, default 64 MiB. */
   size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
   int trusted_clients;       /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
   unsigned client_leases;    /* Of trusted clients: blocks for the next such values of one. 1 to 64, default 4. */
