@@ -146,7 +146,7 @@ typedef struct kv_client_options {
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   int gid_index;               /* Row of the port's GID table, 0 to 255; -1, the default: the best one. */
   unsigned connect_timeout_ms; /* Of connecting. At least 1, default 5000. */
-  unsigned timeout_ms;         /* Deadline of each call, of a batch each item. At least 1, default 5000. */
+  unsigned timeout_ms;         /* Deadline of each call, be it of one item or a batch. At least 1, default 5000. */
   unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may have
                                   less. */
   size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
