@@ -146,7 +146,7 @@ typedef struct kv_client_options {
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   int gid_index;               /* Row of the port's GID table, 0 to 255; -1, the default: the best one. */
   unsigned connect_timeout_ms; /* Of connecting. At least 1, default 5000. */
-  unsigned timeout_ms;         /* Deadline of each call, of a batch each item. At least 1, default 5000. */
+  unsigned timeout_ms;         /* Deadline of each call, be it of one item or a batch. At least 1, default 5000. */
   unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may have
                                   less. */
   size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
@@ -271,7 +271,7 @@ typedef struct kv_server_options {
   unsigned workers;          /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
   unsigned max_clients;      /* 1 to 1024, default 64. */
   unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
-  size_t max_value_bytes;    /* 1 to memory_bytes / workers / 2, default 64 MiB. */
+  size_t max_value_bytes;    /* 1 (with cells 8) to memory_bytes / workers / 2, default 64 MiB. */
   size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
   int trusted_clients;       /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
   unsigned client_leases;    /* Of trusted clients: blocks for the next such values of one. 1 to 64, default 4. */

@@ -50,7 +50,7 @@ struct ServerOptions {
   unsigned workers = 1;            ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
   unsigned max_clients = 64;       ///< 1 to 1024.
   unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
-  std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B to memory_bytes / workers / 2.
+  std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B (with cells 8) to memory_bytes / workers / 2.
   std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
   LargePut large_put = LargePut::kCopy;                 ///< Whether clients are trusted with the item memory.
   /// By kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.

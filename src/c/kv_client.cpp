@@ -59,69 +59,50 @@ int on_connection(kv_client_t* client, const char* call, Body&& body) noexcept {
 
 [[nodiscard]] bool is_null(const void* data, std::size_t length) noexcept { return data == nullptr && length != 0; }
 
-/// The first code of a batch that is not KV_OK, remembered as the failure.
-template <class Item>
-int verdict(const kv::Client& client, std::span<const Item> items, const char* call) noexcept {
-  const auto first = std::ranges::find_if(items, [](const Item& item) { return item.code != KV_OK; });
-  if (first == items.end()) return KV_OK;
-  const int code = first->code;
-  const Error error = client.connection_error();
-  if (code_of(error.status()) == code) return tell(error);
-  return tell(format_error(static_cast<Status>(-1 - code), call, 0, "{}: item {}: {}", call, first - items.begin(),
-                           kv_error_string(code)));
-}
-
 /// As many items as one batch of the client takes.
 constexpr std::size_t kItemsAtOnce = 64;
 
-/// Runs `body` over the indices below `count`, some at a time; the first code that is not KV_OK.
-template <class Body>
-int in_batches(std::size_t count, Body&& body) noexcept {
-  int first = KV_OK;
-  for (std::size_t done = 0; done < count; done += kItemsAtOnce) {
-    const int code = body(done, std::min(kItemsAtOnce, count - done));
-    if (first == KV_OK) first = code;
+void carry_out(kv::Client& client, std::span<kv_get_item_t> items, Deadline deadline) noexcept {
+  std::array<kv::GetRequest, kItemsAtOnce> requests;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    requests[i].key = bytes_at(items[i].key, items[i].klen);
+    requests[i].out = std::span(static_cast<std::byte*>(items[i].buf), items[i].len);
   }
-  return first;
+  client.get(std::span(requests).first(items.size()), deadline);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const kv::Outcome& outcome = requests[i].outcome;
+    items[i].code = code_of(outcome.status);
+    if (outcome.status == Status::kOk) items[i].version = outcome.version;
+    if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) items[i].len = outcome.length;
+  }
 }
 
-int get_items(kv::Client& client, std::span<kv_get_item_t> items, const char* call) noexcept {
-  (void)in_batches(items.size(), [&](std::size_t from, std::size_t many) {
-    std::array<kv::GetRequest, kItemsAtOnce> requests;
-    for (std::size_t i = 0; i < many; ++i) {
-      const kv_get_item_t& item = items[from + i];
-      requests[i].key = bytes_at(item.key, item.klen);
-      requests[i].out = std::span(static_cast<std::byte*>(item.buf), item.len);
-    }
-    client.get(std::span(requests).first(many));
-    for (std::size_t i = 0; i < many; ++i) {
-      const kv::Outcome& outcome = requests[i].outcome;
-      kv_get_item_t& item = items[from + i];
-      item.code = code_of(outcome.status);
-      if (outcome.status == Status::kOk) item.version = outcome.version;
-      if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) item.len = outcome.length;
-    }
-    return KV_OK;
-  });
-  return verdict<kv_get_item_t>(client, items, call);
+void carry_out(kv::Client& client, std::span<kv_put_item_t> items, Deadline deadline) noexcept {
+  std::array<kv::PutRequest, kItemsAtOnce> requests;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    requests[i].key = bytes_at(items[i].key, items[i].klen);
+    requests[i].value = bytes_at(items[i].value, items[i].vlen);
+  }
+  client.put(std::span(requests).first(items.size()), deadline);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i].code = code_of(requests[i].outcome.status);
+    if (requests[i].outcome.status == Status::kOk) items[i].version = requests[i].outcome.version;
+  }
 }
 
-int put_items(kv::Client& client, std::span<kv_put_item_t> items, const char* call) noexcept {
-  (void)in_batches(items.size(), [&](std::size_t from, std::size_t many) {
-    std::array<kv::PutRequest, kItemsAtOnce> requests;
-    for (std::size_t i = 0; i < many; ++i) {
-      const kv_put_item_t& item = items[from + i];
-      requests[i].key = bytes_at(item.key, item.klen);
-      requests[i].value = bytes_at(item.value, item.vlen);
-    }
-    client.put(std::span(requests).first(many));
-    for (std::size_t i = 0; i < many; ++i) {
-      items[from + i].code = code_of(requests[i].outcome.status);
-      if (requests[i].outcome.status == Status::kOk) items[from + i].version = requests[i].outcome.version;
-    }
-    return KV_OK;
-  });
-  return verdict<kv_put_item_t>(client, items, call);
+/// The first item of a batch whose code is not KV_OK.
+struct Verdict {
+  int code = KV_OK;
+  std::size_t item = 0;
+};
+
+/// The verdict's code, remembered as the failure.
+int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* call) noexcept {
+  if (verdict.code == KV_OK) return KV_OK;
+  const Error error = client.connection_error();
+  if (code_of(error.status()) == verdict.code) return tell(error);
+  return tell(format_error(static_cast<Status>(-1 - verdict.code), call, 0, "{}: item {}: {}", call, verdict.item,
+                           kv_error_string(verdict.code)));
 }
 
 // A batch that is repeated with the lengths it gave back would else have SIZE_MAX as capacity.
@@ -132,17 +113,39 @@ int put_items(kv::Client& client, std::span<kv_put_item_t> items, const char* ca
   return is_null(item.key, item.klen) || is_null(item.value, item.vlen);
 }
 
-/// A batch whose pointers have been looked at, so that it is all or nothing as far as these go.
-template <class Item, class Body>
-int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call, Body&& body) noexcept {
+/// A batch of `count` items, some at a time and all by one deadline: `item(i)` is one of them, and `end(i, item)` is
+/// told what came of it. Their pointers are looked at first, so that it is all or nothing as far as these go.
+template <class Item, class Make, class End>
+int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& item, End&& end) noexcept {
+  for (std::size_t i = 0; i < count; ++i)
+    if (is_impossible(item(i)))
+      return tell(format_error(Status::kBadArgument, call, 0,
+                               "{}: item {} has a null pointer with a length, or a capacity of SIZE_MAX", call, i));
+  return on_handle(client, call, [&](kv_client_t& of) {
+    if (!of.client) return tell(Status::kClosed, call);
+    const Deadline deadline = Deadline::after(of.options.timeout);
+    Verdict verdict;
+    std::array<Item, kItemsAtOnce> items;
+    for (std::size_t from = 0; from < count; from += kItemsAtOnce) {
+      const std::span some = std::span(items).first(std::min(kItemsAtOnce, count - from));
+      for (std::size_t i = 0; i < some.size(); ++i) some[i] = item(from + i);
+      carry_out(*of.client, some, deadline);
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        if (verdict.code == KV_OK && some[i].code != KV_OK) verdict = {some[i].code, from + i};
+        end(from + i, some[i]);
+      }
+    }
+    return tell_verdict(*of.client, verdict, call);
+  });
+}
+
+/// The same, of an array of them.
+template <class Item>
+int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call) noexcept {
   if (is_null(items, count)) return tell(Status::kBadArgument, call);
-  const std::span all(items, count);
-  const auto bad = std::ranges::find_if(all, [](const Item& item) { return is_impossible(item); });
-  if (bad != all.end())
-    return tell(format_error(Status::kBadArgument, call, 0,
-                             "{}: item {} has a null pointer with a length, or a capacity of SIZE_MAX", call,
-                             bad - all.begin()));
-  return on_connection(client, call, [&](kv::Client& of) { return body(of, all, call); });
+  return on_items<Item>(
+      client, count, call, [&](std::size_t i) { return items[i]; },
+      [&](std::size_t i, const Item& item) { items[i] = item; });
 }
 
 /// What `body` makes of a cell's word, as a code; `*found`, unless null, is what it found there.
@@ -375,50 +378,45 @@ int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* va
 // --- batches
 
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count) {
-  return on_items(client, items, count, "kv_client_get_items", get_items);
+  return on_items(client, items, count, "kv_client_get_items");
 }
 
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count) {
-  return on_items(client, items, count, "kv_client_put_items", put_items);
+  return on_items(client, items, count, "kv_client_put_items");
 }
 
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count) {
+  constexpr const char* kCall = "kv_client_batch_get";
   const bool is_missing = keys == nullptr || klens == nullptr || values == nullptr || vlens == nullptr;
-  if (is_missing && count != 0) return tell(Status::kBadArgument, "kv_client_batch_get");
-  return in_batches(count, [&](std::size_t from, std::size_t many) {
-    std::array<kv_get_item_t, kItemsAtOnce> items;
-    for (std::size_t i = 0; i < many; ++i)
-      items[i] = {.key = keys[from + i],
-                  .klen = klens[from + i],
-                  .buf = values[from + i],
-                  .len = vlens[from + i],
-                  .version = 0,
-                  .code = KV_ERR_BAD_ARGUMENT};
-    const int code = on_items(client, items.data(), many, "kv_client_batch_get", get_items);
-    for (std::size_t i = 0; i < many; ++i) {
-      const bool has_length = items[i].code == KV_OK || items[i].code == KV_ERR_BUFFER_TOO_SMALL;
-      vlens[from + i] = has_length ? items[i].len : SIZE_MAX;
-    }
-    return code;
-  });
+  if (is_missing && count != 0) return tell(Status::kBadArgument, kCall);
+  bool has_begun = false;
+  const int code = on_items<kv_get_item_t>(
+      client, count, kCall,
+      [&](std::size_t i) {
+        return kv_get_item_t{
+            .key = keys[i], .klen = klens[i], .buf = values[i], .len = vlens[i], .version = 0, .code = KV_OK};
+      },
+      [&](std::size_t i, const kv_get_item_t& item) {
+        has_begun = true;
+        vlens[i] = item.code == KV_OK || item.code == KV_ERR_BUFFER_TOO_SMALL ? item.len : SIZE_MAX;
+      });
+  if (!has_begun) std::fill_n(vlens, count, SIZE_MAX);
+  return code;
 }
 
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
                         const size_t* vlens, size_t count) {
+  constexpr const char* kCall = "kv_client_batch_put";
   const bool is_missing = keys == nullptr || klens == nullptr || values == nullptr || vlens == nullptr;
-  if (is_missing && count != 0) return tell(Status::kBadArgument, "kv_client_batch_put");
-  return in_batches(count, [&](std::size_t from, std::size_t many) {
-    std::array<kv_put_item_t, kItemsAtOnce> items;
-    for (std::size_t i = 0; i < many; ++i)
-      items[i] = {.key = keys[from + i],
-                  .klen = klens[from + i],
-                  .value = values[from + i],
-                  .vlen = vlens[from + i],
-                  .version = 0,
-                  .code = KV_ERR_BAD_ARGUMENT};
-    return on_items(client, items.data(), many, "kv_client_batch_put", put_items);
-  });
+  if (is_missing && count != 0) return tell(Status::kBadArgument, kCall);
+  return on_items<kv_put_item_t>(
+      client, count, kCall,
+      [&](std::size_t i) {
+        return kv_put_item_t{
+            .key = keys[i], .klen = klens[i], .value = values[i], .vlen = vlens[i], .version = 0, .code = KV_OK};
+      },
+      [](std::size_t, const kv_put_item_t&) {});
 }
 
 // --- C strings

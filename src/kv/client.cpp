@@ -6,9 +6,8 @@
 #include "base/ticks.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
+#include "kv/random.hpp"
 #include "link/link.hpp"
-
-#include <sys/random.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +17,8 @@
 namespace verbena::kv {
 namespace {
 
-constexpr std::chrono::milliseconds kGoodbyeTimeout{50};
+/// For the answers of all workers: each may be in the midst of something longer.
+constexpr std::chrono::milliseconds kGoodbyeTimeout{250};
 /// The engine drains a failed channel within a second, or destroys its queue pair.
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
 /// Polls without a completion between two looks at the age of pipelined operations.
@@ -46,12 +46,6 @@ bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire
 bool has_its_checksum(const Operation& operation) noexcept {
   return operation.checksum == 0 ||
          checksum_of_value(operation.out.first(operation.outcome.length)) == operation.checksum;
-}
-
-std::uint64_t random_word() noexcept {
-  std::uint64_t word = 0;
-  if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
-  return word | 1;
 }
 
 message::Options channel_options(const ClientOptions& options) noexcept {
@@ -220,15 +214,24 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
   cell_windows_.resize(hello.workers);
 }
 
-// So that the server knows that nobody was lost. Waits for the answer shortly: it proves that the words have arrived.
+// So that the server knows that nobody was lost. Tells all workers, then waits for their answers shortly: these prove
+// that the words have arrived.
 void PollingClient::say_goodbye() noexcept {
   const wire::RequestHead head{.op = wire::Op::kGoodbye};
   is_leaving_ = true;
-  for (auto& channel : channels_) {
-    heard_goodbye_ = false;
-    if (channel->send(wire::bytes_of(head)) != Status::kOk) continue;
-    (void)loop_->wait_until([&] { return heard_goodbye_ || !channel->alive(); }, Deadline::after(kGoodbyeTimeout));
-  }
+  std::uint64_t said = 0;
+  const auto is_over = [&] {
+    std::uint64_t left = 0;
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      const std::uint64_t bit = std::uint64_t{1} << i;
+      if (!channels_[i]->alive()) continue;
+      // Without credit it goes after one of the next polls.
+      if ((said & bit) == 0 && channels_[i]->send(wire::bytes_of(head)) == Status::kOk) said |= bit;
+      left |= bit & ~goodbyes_;
+    }
+    return left == 0;
+  };
+  (void)loop_->wait_until(is_over, Deadline::after(kGoodbyeTimeout));
 }
 
 std::span<std::byte> PollingClient::allocate(std::size_t bytes) noexcept {
@@ -557,9 +560,10 @@ void PollingClient::on_message(message::Channel& channel, std::span<const std::b
   if (wire::decode_reply(body, reply) != Status::kOk) [[unlikely]]
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
-    heard_goodbye_ = true;
     // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
-    if (!is_leaving_) die(Status::kPeerLost, kStopped);
+    if (!is_leaving_) return die(Status::kPeerLost, kStopped);
+    for (std::size_t i = 0; i < channels_.size(); ++i)
+      if (channels_[i].get() == &channel) goodbyes_ |= std::uint64_t{1} << i;
     return;
   }
   const std::uint32_t slot = slot_of(reply.head.id);

@@ -308,8 +308,8 @@ class PollingClient final : public Client, private message::Handler {
   std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
   wire::CellPlace cell_place_;             ///< Of the last one opened.
   std::uint32_t cell_worker_ = 0;
-  bool heard_goodbye_ = false;
-  bool is_leaving_ = false;  ///< This side has said goodbye first.
+  std::uint64_t goodbyes_ = 0;  ///< A bit for each worker that has answered this side's goodbye.
+  bool is_leaving_ = false;     ///< This side has said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };

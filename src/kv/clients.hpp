@@ -3,6 +3,7 @@
 
 #include "base/error.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -26,6 +27,7 @@ class Clients {
                     "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
                     limit_);
       clients_.emplace(client, bit);
+      count_.store(clients_.size(), std::memory_order_relaxed);
       return {};
     }
     if ((at->second & bit) != 0)
@@ -42,18 +44,18 @@ class Clients {
     at->second &= ~(std::uint64_t{1} << worker);
     if (at->second != 0) return false;
     clients_.erase(at);
+    count_.store(clients_.size(), std::memory_order_relaxed);
     return true;
   }
 
-  [[nodiscard]] std::uint64_t count() const noexcept {
-    const std::lock_guard lock(mutex_);
-    return clients_.size();
-  }
+  /// Without the lock: workers tell it, and none of them may wait for a thread that makes a connection.
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
  private:
   const std::size_t limit_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::uint64_t> clients_;
+  std::atomic<std::uint64_t> count_{0};
 };
 
 }  // namespace verbena::kv

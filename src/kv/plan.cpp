@@ -122,6 +122,12 @@ Result<void> check_options(const ServerOptions& options) {
     return fail(Status::kBadArgument, kCall, 0,
                 "max_cells is {}: each is an item, too, and max_items is {}: lower max_cells, or raise max_items",
                 options.max_cells, all_items_of(options));
+  // Its item's value is the word's place, which the store refuses as any value that is too long.
+  if (options.max_cells != 0 && options.max_value_bytes < sizeof(std::uint64_t))
+    return fail(Status::kBadArgument, kCall, 0,
+                "max_value_bytes is {}, and max_cells is {}: a cell is an item with a value of {} bytes: raise "
+                "max_value_bytes to that, or set max_cells to 0",
+                options.max_value_bytes, options.max_cells, sizeof(std::uint64_t));
   return {};
 }
 

@@ -2,13 +2,12 @@
 #include "host/placement.hpp"
 #include "kv/clients.hpp"
 #include "kv/plan.hpp"
+#include "kv/random.hpp"
 #include "kv/wire.hpp"
 #include "kv/worker.hpp"
 #include "link/fabric.hpp"
 
 #include <verbena/kv.hpp>
-
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
@@ -28,12 +27,6 @@ constexpr std::size_t kMaxWaiting = 256;
 constexpr std::chrono::milliseconds kStepTimeout{1000};
 /// For finding the device of an address.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
-std::uint64_t random_word() noexcept {
-  std::uint64_t word = 0;
-  // Of this size it cannot be cut short, and only before the machine's first entropy could it fail.
-  if (getrandom(&word, sizeof word, 0) != sizeof word) word = ticks_now();
-  return word | 1;
-}
 
 class PollingServer final : public Server, private WorkerHost {
  public:

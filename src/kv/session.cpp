@@ -8,6 +8,10 @@
 namespace verbena::kv {
 namespace {
 
+constexpr wire::ReplyHead kGoodbye{.kind = wire::ReplyKind::kGoodbye};
+/// Of a completion; the others are of leases.
+constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
+
 OperationKind kind_of(wire::Op op) noexcept {
   if (op == wire::Op::kErase) return OperationKind::kErase;
   return op == wire::Op::kPut ? OperationKind::kPut : OperationKind::kCas;
@@ -80,13 +84,18 @@ bool Session::flush() noexcept {
   return true;
 }
 
-void Session::say_goodbye() noexcept {
-  (void)channel_->send(wire::bytes_of(wire::ReplyHead{.kind = wire::ReplyKind::kGoodbye}));
+bool Session::say_goodbye() noexcept {
+  if (!channel_->alive()) return true;
+  if (goodbye_ == Goodbye::kUnsaid) goodbye_ = Goodbye::kDue;
+  if (goodbye_ == Goodbye::kDue && flush() &&
+      channel_->start_send(wire::bytes_of(kGoodbye), {}, kGoodbyeToken) != Status::kAgain)
+    goodbye_ = Goodbye::kSaid;
+  return goodbye_ == Goodbye::kThere;
 }
 
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   // Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try
-  // again. Without it the store is full.
+  // again, as when the store itself says so. Without it the store is full.
   if (change.status == Status::kStoreFull) {
     const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
     const std::uint64_t resting = store_.statistics().resting_bytes;
@@ -113,6 +122,8 @@ void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t 
 // --- small requests
 
 void Session::on_message(message::Channel& channel, std::span<const std::byte> body) noexcept {
+  if (goodbye_ != Goodbye::kUnsaid) [[unlikely]]
+    return;
   wire::Request request;
   const Status decoded = wire::decode_request(body, request);
   if (decoded == Status::kProtocol) [[unlikely]]
@@ -129,7 +140,7 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye:
       if (!std::exchange(has_left_, true)) worker_.see_off(*this);
-      return say_goodbye();
+      return reply(kGoodbye);
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }
@@ -187,6 +198,8 @@ void Session::tell_statistics(std::uint32_t id, StatisticsPart part) noexcept {
 // --- large values
 
 void Session::on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept {
+  if (goodbye_ != Goodbye::kUnsaid) [[unlikely]]
+    return;
   if (fragment.offset == 0) {
     front_.is_complete = false;
     front_.have = 0;
@@ -276,6 +289,10 @@ void Session::adopt(const wire::Request& request) noexcept {
 
 void Session::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
   if (status != Status::kOk) return;  // The channel is failing, and the leases end with the session.
+  if (token == kGoodbyeToken) {
+    goodbye_ = Goodbye::kThere;
+    return;
+  }
   Leases::Lease& lease = leases_.revoked(token);
   if (lease.state == Leases::Lease::State::kAdopting) return finish_adoption(lease);
   leases_.close(lease);

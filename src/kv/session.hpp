@@ -42,7 +42,9 @@ class Session final : public message::Handler {
   bool flush() noexcept;
   /// Takes leases back that the client has not used within their term.
   void expire_leases(std::uint64_t now) noexcept;
-  void say_goodbye() noexcept;
+  /// The server stops: from the first call on nothing is answered any more. Says goodbye behind what was answered
+  /// before. True when the client's NIC has that, or the client is lost; else to be called again after the next poll.
+  [[nodiscard]] bool say_goodbye() noexcept;
 
   void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
   void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
@@ -99,6 +101,8 @@ class Session final : public message::Handler {
   bool is_in_line_ = false;  ///< The worker calls `flush`.
   bool is_dead_ = false;
   bool has_left_ = false;
+  /// This side's goodbye.
+  enum class Goodbye : std::uint8_t { kUnsaid, kDue, kSaid, kThere } goodbye_ = Goodbye::kUnsaid;
 
   // Replies for which there was no credit: at most one for each request in flight.
   unsigned depth_;

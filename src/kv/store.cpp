@@ -217,11 +217,11 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
   std::uint64_t block = host::SlabPool::kNoOffset;
   if (!made.is_inline()) {
     block = allocate(value_length);
-    if (block == host::SlabPool::kNoOffset) return {Status::kStoreFull, 0, 0};
+    if (block == host::SlabPool::kNoOffset) return no_memory();
   }
   if (build(key, made, block, pending)) return {};
   if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
-  return {Status::kStoreFull, 0, 0};
+  return no_memory();
 }
 
 bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
@@ -321,7 +321,7 @@ Store::Change Store::put_cell(Key key, std::span<const std::byte> value) noexcep
   const Change looked = look(key, value.size(), 0, pending);
   if (looked.status != Status::kOk) return looked;
   if (!build(key, {.value_length = value.size(), .key_length = key.size(), .flags = kCell}, 0, pending))
-    return {Status::kStoreFull, 0, 0};
+    return no_memory();
   std::memcpy(pending.value.data(), value.data(), value.size());
   return commit(pending, 0);
 }
@@ -346,7 +346,7 @@ Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, st
   if (looked.status != Status::kOk) return looked;
   if (!build(key, {.value_length = value_length, .key_length = key.size()}, pool_.offset_of(block.bytes.data()),
              pending))
-    return {Status::kStoreFull, 0, 0};
+    return no_memory();
   const Change change = publish(pending, expected);
   if (change.status == Status::kOk) {
     block = Block{};
@@ -440,16 +440,22 @@ void Store::reclaim(unsigned blocks) noexcept {
   }
 }
 
-// For as long as what has rested may be freed and there is no memory.
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
-  for (;;) {  // Bounded: each round frees at least one resting item.
+  for (unsigned freed = 0;; freed += kBatch) {
     const std::uint64_t offset = pool_.allocate_exact(bytes);
-    if (offset != host::SlabPool::kNoOffset) return offset;
+    if (offset != host::SlabPool::kNoOffset || freed == kMostReclaimed) return offset;
     const std::uint64_t before = resting_bytes_;
     reclaim(kBatch);
     if (resting_bytes_ == before) return offset;
   }
+  static_assert(kMostReclaimed % kBatch == 0);
+}
+
+// Why `allocate` found none: there is none, or what it freed of the memory that has rested was not enough.
+Store::Change Store::no_memory() noexcept {
+  const Epoch& epoch = *oldest();
+  return {has_rested(epoch) && !epoch.empty() ? Status::kAgain : Status::kStoreFull, 0, 0};
 }
 
 StoreStatistics Store::statistics() const noexcept {

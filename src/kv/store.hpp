@@ -48,12 +48,16 @@ struct StoreStatistics {
 /// checksum that it is not what it was. The exception are large values whose location was told by message: the client's
 /// READ has nothing but time to go by. Such an item's blocks rest for the grace period, in epochs of a sixteenth of it,
 /// chained through the items' second words: the epoch's end, plus the grace period, frees all of it. Each operation
-/// frees at most kReclaimPerOperation items, which is more than it can add. So overwriting at any speed works as long
-/// as the values at hand and those that were told lately fit; otherwise kStoreFull, and the old value stays.
+/// frees at most kReclaimPerOperation items, which is more than it can add; one that finds no memory, kMostReclaimed
+/// for each block that it needs, and then it is kAgain. So overwriting at any speed works as long as the values at hand
+/// and those that were told lately fit; otherwise kStoreFull, and the old value stays.
 class Store {
  public:
   static constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
   static constexpr unsigned kReclaimPerOperation = 4;
+  /// One item is two cold blocks, some 100 ns. As many as this, and all other clients of the worker wait for 0.1 ms
+  /// longer; those that a large store may have would hold them up for seconds.
+  static constexpr unsigned kMostReclaimed = 1024;
   /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
   /// looks at more than a hundred; this many are for keys that somebody chose to collide.
   static constexpr unsigned kMostVisited = 512;
@@ -89,8 +93,9 @@ class Store {
     std::uint64_t entry = 0;    ///< Of the new item, in the index.
   };
   /// Stores the value if the key's version is `expected` (0: no such key; kAnyVersion: always). kNotFound for an
-  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no
-  /// version is left), kWrongKind (a cell): nothing has changed.
+  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory that has
+  /// rested is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version is left),
+  /// kWrongKind (a cell): nothing has changed.
   [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept;
   [[nodiscard]] Change erase(Key key) noexcept;
   /// Makes the key a cell, for good; `value` is what its item says, inline. kVersionMismatch: the key is there.
@@ -170,6 +175,7 @@ class Store {
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
+  [[nodiscard]] Change no_memory() noexcept;
   void retire(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
   [[nodiscard]] std::uint64_t bytes_of(std::uint64_t item) const noexcept;

@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+struct MHD_Connection;
 struct MHD_Daemon;
 
 namespace verbena::programs {
@@ -22,7 +24,9 @@ struct MetricsArguments {
 [[nodiscard]] std::string metrics_text(const kv::Server& server, unsigned workers);
 
 /// GET /metrics, answered by one thread of its own, which nothing of the server waits for. Of a peer that stalls it
-/// keeps the connection for some seconds; kMostConnections peers at a time. Immovable.
+/// keeps the connection for some seconds; kMostConnections peers at a time. One more takes the place of the one that
+/// has been there for longest: who sends a byte now and then would else keep his for ever, and the port from all
+/// others. Immovable.
 class MetricsEndpoint {
  public:
   static constexpr unsigned kMostConnections = 16;
@@ -51,6 +55,7 @@ class MetricsEndpoint {
   const kv::Server* server_ = nullptr;
   unsigned workers_ = 0;
   [[maybe_unused]] MHD_Daemon* daemon_ = nullptr;
+  std::vector<MHD_Connection*> peers_;  ///< Oldest first. Of the daemon's thread.
 };
 
 }  // namespace verbena::programs

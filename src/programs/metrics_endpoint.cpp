@@ -11,6 +11,7 @@
 
 #include <new>
 #include <string_view>
+#include <vector>
 
 namespace verbena::programs {
 namespace {
@@ -62,6 +63,22 @@ MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* pa
   }
 }
 
+// Called by the daemon's thread when a connection begins and when it has ended.
+void on_connection(void* peers, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
+  auto& there = *static_cast<std::vector<MHD_Connection*>*>(peers);
+  if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+    std::erase(there, connection);
+    return;
+  }
+  if (there.size() == MetricsEndpoint::kMostConnections) {
+    // The daemon finds its stream at an end, and closes it.
+    const MHD_ConnectionInfo* const oldest = MHD_get_connection_info(there.front(), MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (oldest != nullptr) (void)::shutdown(oldest->connect_fd, SHUT_RDWR);
+    there.erase(there.begin());
+  }
+  there.push_back(connection);
+}
+
 Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) {
   const addrinfo wanted{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
   AddressInfo found;
@@ -105,9 +122,12 @@ Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsAr
 Result<void> MetricsEndpoint::start(const kv::Server& server, unsigned workers) {
   server_ = &server;
   workers_ = workers;
-  daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this,
-                             MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, kMostConnections,
-                             MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_END);
+  peers_.reserve(kMostConnections);
+  // At its own limit the daemon accepts nobody: there is room for those that are told to go and have not gone yet.
+  daemon_ =
+      MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this, MHD_OPTION_LISTEN_SOCKET,
+                       socket_, MHD_OPTION_CONNECTION_LIMIT, 2 * kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT,
+                       kIdleSeconds, MHD_OPTION_NOTIFY_CONNECTION, &on_connection, &peers_, MHD_OPTION_END);
   if (daemon_ == nullptr) return fail_system("MHD_start_daemon", errno, "metrics over HTTP");
   return {};
 }

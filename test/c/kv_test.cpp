@@ -534,6 +534,42 @@ TEST_F(KvApi, PausedServerTimesOut) {
   EXPECT_EQ(code, KV_OK);
 }
 
+// However many they are, all items of a batch have the one deadline.
+TEST_F(KvApi, BatchesOfAPausedServerTimeOutOnce) {
+  constexpr std::size_t kCount = 6400;
+  constexpr auto kTimeout = std::chrono::milliseconds{100};
+  Peer peer({"serve"});
+  port = peer.read_number();
+  kv_client_options_t options = client_options();
+  options.timeout_ms = kTimeout.count();
+  options.lookup = KV_LOOKUP_MESSAGE;
+  client = connect(options);
+  peer.pause();
+  char value = 'v';
+  const std::vector<const char*> keys(kCount, "k");
+  const std::vector<std::size_t> ones(kCount, 1);
+  std::vector<kv_put_item_t> puts(kCount, {"k", 1, &value, 1, 0, KV_OK});
+  std::vector<kv_get_item_t> gets(kCount, {"k", 1, &value, 1, 0, KV_OK});
+  const std::vector<const void*> values(kCount, &value);
+  const std::vector<void*> into(kCount, &value);
+  std::vector<std::size_t> lengths = ones;
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(kv_client_put_items(client, puts.data(), kCount), KV_ERR_TIMED_OUT);
+  EXPECT_EQ(kv_client_get_items(client, gets.data(), kCount), KV_ERR_TIMED_OUT);
+  EXPECT_EQ(kv_client_batch_put(client, keys.data(), ones.data(), values.data(), ones.data(), kCount),
+            KV_ERR_TIMED_OUT);
+  EXPECT_EQ(kv_client_batch_get(client, keys.data(), ones.data(), into.data(), lengths.data(), kCount),
+            KV_ERR_TIMED_OUT);
+  // One deadline for each 64 items would be a hundred of them for each of the four.
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 100 * kTimeout);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(puts[i].code, KV_ERR_TIMED_OUT) << i;
+    ASSERT_EQ(gets[i].code, KV_ERR_TIMED_OUT) << i;
+    ASSERT_EQ(lengths[i], SIZE_MAX) << i;
+  }
+  peer.resume();
+}
+
 TEST_F(KvApi, NothingListens) {
   start();
   const int gone = port;

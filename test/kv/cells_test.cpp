@@ -395,7 +395,6 @@ TEST(KvCellsLate, NoLateResultMeetsAnotherOperation) {
 }
 
 TEST_F(KvCells, EndWithTheServer) {
-  VERBENA_SKIP_IN_CHAOS();  // It may keep back the goodbye of a worker that ends, and polls no more.
   begin();
   using Call = std::function<Status(Client&, const Cell&)>;
   const std::array<Call, 4> calls{[](Client& of, const Cell& cell) {

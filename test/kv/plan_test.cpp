@@ -419,6 +419,11 @@ TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
       {"a worker's items and its index take 1095 GiB, and one can have 1024",
        [](ServerOptions& o) { o.memory_bytes = std::size_t{1} << 40; }},
       {"they take 1125899906842624 MiB", [](ServerOptions& o) { o.max_items = ~std::size_t{0}; }},
+      {"max_value_bytes is 7, and max_cells is 1: a cell is an item with a value of 8 bytes: raise max_value_bytes",
+       [](ServerOptions& o) {
+         o.max_value_bytes = 7;
+         o.max_cells = 1;
+       }},
       {"grace (ms) must be 1 to 60000; got 0", [](ServerOptions& o) { o.grace = std::chrono::milliseconds{0}; }},
       {"wait (a policy) must be 0 to 2; got 3", [](ServerOptions& o) { o.wait = WaitPolicy{3}; }},
       {"spin (us) must be 0 to 1000000; got 18446744073709551615",
@@ -433,6 +438,12 @@ TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
     EXPECT_TRUE(says(checked, one.what));
     EXPECT_STATUS(Server::start(options), Status::kBadArgument) << one.what;
   }
+  ServerOptions least;
+  least.max_value_bytes = 7;
+  EXPECT_OK(check_options(least)) << "without cells";
+  least.max_value_bytes = 8;
+  least.max_cells = 1;
+  EXPECT_OK(check_options(least));
 }
 
 TEST(ServerLimits, BeyondTheDeviceAreRefusedWithTheirSum) {

@@ -3,6 +3,7 @@
 
 #include "history.hpp"
 
+#include <verbena/deadline.hpp>
 #include <verbena/kv.hpp>
 
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace verbena::kv::history {
@@ -92,6 +94,15 @@ class Journal {
   /// Processes that are started inherit it.
   [[nodiscard]] int fd() const noexcept { return fd_; }
 
+  /// Waits until as many clients as there are have come here, so that short histories are of the same time; 10 s at
+  /// most, should one of them fail.
+  void meet() {
+    const std::atomic_ref<std::uint64_t> here(at<Head>(0)->here);
+    here.fetch_add(1);
+    for (const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+         here.load() < head().clients && !deadline.passed();)
+      std::this_thread::yield();
+  }
   /// Writes down that a call begins. Null when the client's part is full.
   [[nodiscard]] Call* begin(Call call) {
     std::atomic_ref<std::uint64_t> count(*count_of(call.client));
@@ -131,6 +142,7 @@ class Journal {
   struct alignas(64) Head {
     std::uint64_t clients = 0;
     std::uint64_t calls_each = 0;
+    std::uint64_t here = 0;
   };
   struct alignas(64) Count {
     std::uint64_t calls = 0;
@@ -169,9 +181,10 @@ struct Plan {
   const char* name;
   Sizes sizes;
   unsigned keys = 3;
-  unsigned cells = 0;     ///< Keys of cells, numbered behind the others.
-  unsigned calls = 1000;  ///< Of each client.
-  unsigned gets = 50;     ///< Of a hundred calls. The rest are changes.
+  unsigned cells = 0;       ///< Keys of cells, numbered behind the others.
+  unsigned calls = 1000;    ///< Of each client.
+  unsigned gets = 50;       ///< Of a hundred calls. The rest are changes.
+  bool only_cells = false;  ///< All calls are on cells.
   std::chrono::milliseconds timeout{20'000};
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
 };
@@ -204,12 +217,14 @@ class Caller {
   std::string run() {
     while (!journal_.is_full(number_)) {
       if (std::string wrong = connect(); !wrong.empty()) return wrong;
+      if (connections_ == 1) journal_.meet();
       while (client_->connection_error().status() == Status::kOk && wrong_.empty()) {
         const std::uint64_t kind = random_() % 6;
-        const bool goes_on = kind == 0                      ? call_several()
-                             : kind == 1                    ? call_batch()
-                             : kind == 2 && !cells_.empty() ? call_cell()
-                                                            : call_one();
+        const bool is_of_cell = plan_.only_cells || (kind == 2 && !cells_.empty());
+        const bool goes_on = is_of_cell  ? call_cell()
+                             : kind == 0 ? call_several()
+                             : kind == 1 ? call_batch()
+                                         : call_one();
         if (!goes_on) break;
       }
       if (!wrong_.empty()) return wrong_;

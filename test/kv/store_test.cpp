@@ -489,6 +489,39 @@ TEST_F(StoreTest, WorkIsBounded) {
   EXPECT_EQ(freed, Store::kReclaimPerOperation * std::uint64_t{kEagerBytes + 64});
 }
 
+// Thousands of small blocks have rested, and a large value needs them all in one piece: no operation frees more than
+// its share, and those that come back find the memory.
+TEST_F(StoreTest, FullStoreFreesItsShareAndNoMore) {
+  constexpr std::uint64_t kItem = kEagerBytes + 64;
+  constexpr int kItems = 3800;
+  make(std::size_t{16} << 20, 10'000, std::size_t{8} << 20);
+  const std::string large(kEagerBytes, 'l');
+  for (int i = 0; i < kItems; ++i) ASSERT_EQ(put("k" + std::to_string(i), large).status, Status::kOk) << i;
+  for (int i = 0; i < kItems; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    store_->lend(store_->find(as_key(key)), now_);
+    ASSERT_EQ(store_->erase(as_key(key)).status, Status::kOk);
+  }
+  ASSERT_EQ(store_->statistics().resting_bytes, kItems * kItem);
+  const std::string huge(std::size_t{8} << 20, 'h');
+  EXPECT_EQ(put("huge", huge).status, Status::kStoreFull) << "nothing has rested";
+  EXPECT_EQ(store_->statistics().resting_bytes, kItems * kItem);
+  for (int i = 0; i < 3; ++i) advance(kGrace + 1);
+  Status status = Status::kAgain;
+  int tries = 0;
+  // All of them in less than four shares.
+  for (; status == Status::kAgain && tries < 4; ++tries) {
+    const auto before = store_->statistics().resting_bytes;
+    status = put("huge", huge).status;
+    const auto freed = before - store_->statistics().resting_bytes;
+    ASSERT_LE(freed, (Store::kMostReclaimed + Store::kReclaimPerOperation) * kItem) << tries;
+    EXPECT_EQ(status == Status::kAgain, freed == (Store::kMostReclaimed + Store::kReclaimPerOperation) * kItem);
+  }
+  EXPECT_EQ(status, Status::kOk);
+  EXPECT_GT(tries, 1) << "there was memory anyway";
+  EXPECT_EQ(get("huge"), huge);
+}
+
 // Through the ring of epochs many times over, with gaps, and with more epochs than it has: nothing is free before its
 // time, and everything after it.
 TEST_F(StoreTest, EpochsGoRoundAndRound) {

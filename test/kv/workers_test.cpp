@@ -4,10 +4,13 @@
 #include "model.hpp"
 #include "process.hpp"
 
+#include <pthread.h>
+
 #include <array>
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace verbena::kv {
@@ -25,6 +28,11 @@ class Gate {
     const std::lock_guard lock(mutex_);
     key_ = std::move(key);
   }
+  /// The same for all workers that hear a client's goodbye.
+  void hold_goodbyes() {
+    const std::lock_guard lock(mutex_);
+    holds_goodbyes_ = true;
+  }
   /// Whether a worker stands there, within 20 s.
   [[nodiscard]] bool holds() {
     std::unique_lock lock(mutex_);
@@ -34,12 +42,14 @@ class Gate {
     {
       const std::lock_guard lock(mutex_);
       key_.clear();
+      holds_goodbyes_ = false;
     }
     changed_.notify_all();
   }
   /// Called by workers.
   void pass(const wire::Request& request) {
     std::unique_lock lock(mutex_);
+    if (request.head.op == wire::Op::kGoodbye) changed_.wait_for(lock, 60s, [&] { return !holds_goodbyes_; });
     if (key_.empty() || request.head.op != wire::Op::kPut || !std::ranges::equal(request.key, key_of(key_))) return;
     is_holding_ = true;
     changed_.notify_all();
@@ -52,6 +62,7 @@ class Gate {
   std::condition_variable changed_;
   std::string key_;
   bool is_holding_ = false;
+  bool holds_goodbyes_ = false;
 };
 
 Gate& gate() {
@@ -68,6 +79,15 @@ Status gated_decode(std::span<const std::byte> body, wire::Request& request) noe
   const Status status = real_decode(body, request);
   if (status == Status::kOk) gate().pass(request);
   return status;
+}
+
+// So are locks seen, of each thread its own.
+thread_local unsigned locks_taken = 0;
+int real_lock(pthread_mutex_t* mutex) noexcept asm("__real_pthread_mutex_lock");
+int counted_lock(pthread_mutex_t* mutex) noexcept asm("__wrap_pthread_mutex_lock");
+int counted_lock(pthread_mutex_t* mutex) noexcept {
+  ++locks_taken;
+  return real_lock(mutex);
 }
 
 namespace {
@@ -236,6 +256,44 @@ TEST_F(KvWorkers, KeysAndClientsSpreadOverAll) {
   EXPECT_TRUE(items == kKeys || eventually([&] { return server_->statistics().items == kKeys; })) << items;
   EXPECT_EQ(server_->statistics().puts, kKeys);
   EXPECT_EQ(server_->statistics().sessions, 2 * kWorkers);
+}
+
+// A client that leaves tells all workers at once, and waits for their answers together: none is told only after others
+// that are busy were waited for. How long that takes at least is what shows it, so one try of some must be quick.
+TEST_F(KvWorkers, AllHearOfAClientThatLeavesAtOnce) {
+  constexpr unsigned kWorkers = 32;
+  ServerOptions options = small_server();
+  options.workers = kWorkers;
+  options.max_value_bytes = std::size_t{1} << 20;
+  server_ = start(options);
+  ASSERT_TRUE(server_);
+  auto took = std::chrono::nanoseconds::max();
+  for (unsigned tries = 0; tries < 4 && took >= 1200ms; ++tries) {
+    auto leaver = connect(client_options(*server_));
+    ASSERT_TRUE(leaver);
+    gate().hold_goodbyes();
+    const auto begun = std::chrono::steady_clock::now();
+    leaver.reset();
+    took = std::chrono::steady_clock::now() - begun;
+    gate().open();
+  }
+  EXPECT_LT(took, 1200ms) << "50 ms for each would be 1600 ms";
+  EXPECT_TRUE(eventually([&] { return server_->statistics().clients == 0; }));
+}
+
+// A worker does the same for a client that asks, in the thread that serves all the others.
+TEST_F(KvWorkers, StatisticsTakeNoLock) {
+  begin(2);
+  std::mutex mutex;
+  unsigned before = locks_taken;
+  (void)std::lock_guard(mutex);
+  ASSERT_EQ(locks_taken, before + 1) << "locks are not seen";
+  before = locks_taken;
+  const ServerStatistics all = server_->statistics();
+  const ServerStatistics some = server_->worker_statistics(1);
+  EXPECT_EQ(locks_taken, before);
+  EXPECT_EQ(all.clients, 1u);
+  EXPECT_EQ(some.workers, 1u);
 }
 
 // The same lives as in test/sealed/growth_test.cpp, where every byte of heap is counted: here for the sanitizers.

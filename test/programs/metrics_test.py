@@ -257,9 +257,42 @@ def test_nobody_waits(report):
         report.check(server.ask()[0].status == 200, 'once they are gone')
 
 
+def test_tricklers_take_turns(report):
+    """Peers that never stall for long, and never end their request either: whoever asks is answered beside them."""
+    with Serving() as server:
+        stop = threading.Event()
+        stalled = [socket.create_connection((server.host, server.metrics), timeout=TIMEOUT_S) for _ in range(20)]
+        gone = set()
+
+        def trickle():
+            said = b'GET /metrics HTTP/1.1\r\nName: '
+            while not stop.wait(0.05):
+                for one in stalled:
+                    try:
+                        one.sendall(said)
+                    except OSError:
+                        gone.add(one)
+                said = b'x'
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            for _ in range(10):
+                report.check(server.ask()[0].status == 200, 'beside tricklers')
+        except OSError as error:
+            report.check(False, f'no answer beside tricklers: {error}')
+        stop.set()
+        thread.join()
+        # 30 peers, 16 places.
+        report.check(len(gone) < len(stalled), 'all were turned away, where there are places')
+        for one in stalled:
+            one.close()
+
+
 def main():
     report = Report('metrics')
-    for test in (test_counts, test_stats, test_bad_requests, test_ports, test_nobody_waits):
+    for test in (test_counts, test_stats, test_bad_requests, test_ports, test_nobody_waits,
+                 test_tricklers_take_turns):
         test(report)
     report.end()
 
