@@ -70,7 +70,9 @@ engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits
   return {.max_connections = kMaxWorkers,
           .cqe = std::min(message::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
           .wait = options.wait,
-          .spin = options.spin};
+          .spin = options.spin,
+          // A server may drop one connection and live on, of which no kernel tells.
+          .keepalive_on = engine::KeepaliveOn::kEveryNic};
 }
 
 }  // namespace
@@ -299,7 +301,7 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (ask.word != nullptr) {
     const Status posted = start_on_word(slot, *ask.word);
     if (posted != Status::kOk) free_slot(slot);
-    return posted;
+    return notice(operation.worker, posted);
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
@@ -318,10 +320,11 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
         wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = id_of(slot)}, ask.expected, head);
     status = channels_[operation.worker]->send(std::span(head).first(bytes), ask.key, ask.value);
   }
-  if (status != Status::kOk) [[unlikely]]
+  if (status != Status::kOk) [[unlikely]] {
     free_slot(slot);
-  else if (ask.op == wire::Op::kGet)
-    ++lookups_.by_message;
+    return notice(operation.worker, status);
+  }
+  if (ask.op == wire::Op::kGet) ++lookups_.by_message;
   return status;
 }
 
@@ -687,7 +690,10 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
     const Status status = channels_[operation.worker]->start_read(
         local({to, bytes}), {.address = operation.address + operation.posted, .length = bytes, .rkey = operation.rkey},
         token_of(Piece::kRead, 0, id_of(slot)));
-    if (status != Status::kOk) return die(Status::kProtocol, "the server names a location outside its window");
+    if (status != Status::kOk) {
+      (void)notice(operation.worker, status);
+      return die(Status::kProtocol, "the server names a location outside its window");
+    }
     operation.posted += bytes;
     ++operation.pieces;
     if (is_ahead) ++ahead_;
@@ -743,7 +749,9 @@ void PollingClient::ask_again(std::uint32_t slot) noexcept {
   const wire::RequestHead head{.op = wire::Op::kGet, .key_length = operation.key_length, .id = id_of(slot)};
   const Status status =
       channels_[operation.worker]->send(wire::bytes_of(head), std::span(operation.key).first(operation.key_length));
-  if (status != Status::kOk) finish(slot, {status});
+  if (status == Status::kOk) return;
+  const Status noticed = notice(operation.worker, status);
+  if (error_.status() == Status::kOk) finish(slot, {noticed});  // Else it ends with the connection.
 }
 
 void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
@@ -775,6 +783,16 @@ void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
   die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
+}
+
+// A channel that began to fail in the poll of an earlier call tells nobody before it is drained, and without a poll it
+// never is: then the status of what is posted to it is the first that anybody sees.
+Status PollingClient::notice(unsigned worker, Status status) noexcept {
+  message::Channel& channel = *channels_[worker];
+  if (status == Status::kOk || channel.alive()) [[likely]]
+    return status;
+  on_failure(channel, status);
+  return error_.status();
 }
 
 // Once; operations end in `drain`, because this may run inside a poll.

@@ -240,6 +240,7 @@ class PollingClient final : public Client, private message::Handler {
   void take_word(std::uint32_t slot) noexcept;
 
   // The connection.
+  [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
   void die(Status reason, const char* what) noexcept;
   void drain() noexcept;
   void work() noexcept;

@@ -95,6 +95,9 @@ void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) no
     for (; next < requests.size(); ++next)
       if (requests[next].outcome.status == Status::kAgain) requests[next].outcome = {Status::kTimedOut};
   }
+  // None was started, for a connection that had failed already.
+  if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
+    drain();
 }
 
 // The deadline passed: as of one call.

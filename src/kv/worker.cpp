@@ -21,7 +21,9 @@ engine::PollerOptions poller_options(const WorkerOptions& options) {
           .loop = {.max_connections = options.max_sessions,
                    .cqe = message::completions_needed(options.channel) * options.max_sessions,
                    .wait = options.wait,
-                   .spin = options.spin}};
+                   .spin = options.spin,
+                   // A client whose side of the queue pair failed may live on, of which no kernel tells.
+                   .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
 /// Of one client. Without windows a client could write a value after it is published.

@@ -838,7 +838,11 @@ Status QpChannel::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_inf
   ibv_send_wr request{};
   request.opcode = IBV_WR_BIND_MW;
   request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
-  return post(request, kNoTag, Signal::kSometimes) ? Status::kOk : reason();
+  if (!post(request, kNoTag, Signal::kSometimes)) return reason();
+  // A provider reads the window's key of now when the request reaches it, and the caller changes that next: this one
+  // cannot wait for the doorbell of a batch.
+  flush();
+  return Status::kOk;
 }
 
 Status QpChannel::start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept {
