@@ -7,7 +7,7 @@
 #include "programs/histogram.hpp"
 #include "programs/perf_end.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cstdint>

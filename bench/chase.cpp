@@ -3,7 +3,7 @@
 // object
 #include <verbena/deadline.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

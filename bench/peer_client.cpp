@@ -15,7 +15,7 @@
 
 #include <verbena/deadline.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sys/socket.h>
 #include <sys/time.h>

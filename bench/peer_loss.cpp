@@ -4,7 +4,7 @@
 #include <verbena/deadline.hpp>
 #include <verbena/kv.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sys/types.h>
 #include <csignal>

@@ -9,7 +9,7 @@
 #include "host/topology.hpp"
 #include "programs/environment.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <dlfcn.h>
 

@@ -2,6 +2,7 @@
 """Builds and tests every configuration, and counts test cases, not executables. Called by scripts/test.sh."""
 
 import argparse
+import concurrent.futures
 import glob
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 
@@ -36,6 +38,7 @@ CONFIGURATIONS = {
     'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *SANITIZED, '-Db_sanitize=thread'], 'test': WITHOUT,
                'patience': 6},
 }
+SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # The targets, and of the rest what they need: the archive, compiled so that the fuzzer sees what is covered.
 FUZZING = {'setup': [*DEBUG, '-Doptimization=1', '-Dfuzzing=enabled', '-Dtests=disabled', '-Dprograms=disabled',
                      '-Dbenchmarks=disabled', '-Dexamples=disabled']}
@@ -47,11 +50,19 @@ HEARTBEAT_S = 30
 SKIP_CODE = 77
 TAIL_LINES = 120
 CHAOS_SEEDS = 2
+# Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
+# as soon as they want one.
+BEHIND = 19
+OUTPUT = threading.RLock()
+STOPPING = threading.Event()
 
 
-def say(text):
+def say(text, more=''):
     elapsed = int(time.monotonic() - START)
-    print(f'[{elapsed // 60:02d}:{elapsed % 60:02d}] {text}', flush=True)
+    with OUTPUT:
+        print(f'[{elapsed // 60:02d}:{elapsed % 60:02d}] {text}', flush=True)
+        if more:
+            print(more, flush=True)
 
 
 def last_lines(text, count=TAIL_LINES):
@@ -67,9 +78,7 @@ class Totals:
 
     def fail(self, name, output=''):
         self.failures.append(name)
-        say(f'FAILED  {name}')
-        if output.strip():
-            print(last_lines(output), flush=True)
+        say(f'FAILED  {name}', last_lines(output.rstrip()))
 
     def skip(self, name, reason):
         self.skips.append(name)
@@ -84,12 +93,26 @@ class Totals:
         sys.exit(1 if self.failures else 0)
 
 
-def run(command, log, timeout_s, what, environment=None, show=None):
+def give_way(pid):
+    """Has the kernel prefer everybody else's session to that of process `pid`, which leads one. Where sessions are
+    scheduled as groups (sched_autogroup), priorities of processes count only among those of one session."""
+    try:
+        pathlib.Path(f'/proc/{pid}/autogroup').write_text(str(BEHIND), encoding='ascii')
+    except OSError:
+        pass  # There are no such groups, or the process has ended.
+
+
+def run(command, log, timeout_s, what, environment=None, show=None, behind=False):
     """Runs a command in its own process group with its output in `log`. Prints what `show` picks of it as it comes,
-    and a heartbeat. Returns the exit code; past `timeout_s` the group is killed."""
+    and a heartbeat. Returns the exit code; past `timeout_s`, and when STOPPING, the group is killed. What runs
+    `behind` others takes only the time that they leave."""
+    if behind:
+        command = ['nice', '-n', BEHIND, *command]
     with open(log, 'w', encoding='utf-8', errors='replace') as sink:
         process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=sink,
                                    stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True)
+        if behind:
+            give_way(process.pid)
         begin = told = time.monotonic()
         with open(log, encoding='utf-8', errors='replace') as source:
             try:
@@ -97,7 +120,8 @@ def run(command, log, timeout_s, what, environment=None, show=None):
                     ended = process.poll() is not None
                     for line in source:
                         if show and show.search(line):
-                            print('        ' + line.rstrip(), flush=True)
+                            with OUTPUT:
+                                print('        ' + line.rstrip(), flush=True)
                             told = time.monotonic()
                     if ended:
                         return process.returncode
@@ -105,6 +129,8 @@ def run(command, log, timeout_s, what, environment=None, show=None):
                     if now - told > HEARTBEAT_S:
                         say(f'... {what}, {int(now - begin)} s')
                         told = now
+                    if STOPPING.is_set():
+                        raise concurrent.futures.CancelledError
                     if now - begin > timeout_s:
                         sink.write(f'\nkilled after {timeout_s} s\n')
                         return -signal.SIGKILL
@@ -122,7 +148,7 @@ def read(path):
     return pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
 
 
-def build(name, configuration, jobs, totals, environment=None):
+def build(name, configuration, jobs, totals, environment=None, behind=False):
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
@@ -130,19 +156,19 @@ def build(name, configuration, jobs, totals, environment=None):
     if (directory / 'build.ninja').exists():
         setup.insert(2, '--reconfigure')
     say(f'{name}: configuring')
-    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment)
+    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment, behind=behind)
     if code != 0 and '--reconfigure' in setup:
         # A directory left by another version of Meson or of this tree.
         shutil.rmtree(directory)
         directory.mkdir()
         setup.remove('--reconfigure')
-        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment)
+        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment, behind=behind)
     if code != 0:
         totals.fail(f'{name}: configure', read(log))
         return None
     say(f'{name}: building')
     command = ['ninja', '-k', 0, '-j', jobs, '-C', directory]
-    if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment) != 0:
+    if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment, behind=behind) != 0:
         # What went wrong, without the steps that went well.
         text = re.sub(r'^\[\d+/\d+\] (?:Compiling|Linking|Generating).*\n', '', read(log), flags=re.MULTILINE)
         totals.fail(f'{name}: build', text)
@@ -215,14 +241,12 @@ def count(name, directory, totals):
 def sanitizer_wrapper(name, totals):
     """What a program of this configuration must be started with: `setarch -R` (no address randomization) under a
     sanitizer, or nothing where that is not permitted. None when the sanitizer does not run at all."""
-    flags = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}.get(name)
-    if flags is None:
-        return []
     probe = BUILD_ROOT / f'{name}-probe'
     source = probe.with_suffix('.cpp')
     source.write_text('#include <thread>\nint main() { std::thread([] {}).join(); }\n')
-    built = subprocess.run(['c++', '-std=c++20', flags, '-pthread', source, '-o', probe], stdin=subprocess.DEVNULL,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120)
+    built = subprocess.run(['c++', '-std=c++20', SANITIZERS[name], '-pthread', source, '-o', probe],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           check=False, timeout=120)
     if built.returncode != 0:
         totals.skip(f'{name}: all tests', 'this compiler has no such sanitizer: ' + built.stdout.strip()[-300:])
         return None
@@ -328,18 +352,22 @@ def softroce(name, machines, directory, options, totals):
         totals.fail(f'{name}: scripts/softroce.sh ended with {code}', read(log))
 
 
-def lint(jobs, totals):
+def look_at_style(jobs):
+    """Returns the exit code of scripts/lint.sh, behind the tests, and what it said."""
     say('style: clang-format and clang-tidy')
     log = BUILD_ROOT / 'lint.log'
     environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
     command = [ROOT / 'scripts' / 'lint.sh', '--no-packages', '--jobs', jobs]
-    code = run(command, log, BUILD_TIMEOUT_S, 'style', environment)
+    return run(command, log, BUILD_TIMEOUT_S, 'style', environment, behind=True), read(log)
+
+
+def lint(code, said, totals):
     if code == 0:
         totals.passed += 1
     elif code == SKIP_CODE:
-        totals.skip('style', read(log).strip().splitlines()[-1])
+        totals.skip('style', said.strip().splitlines()[-1])
     else:
-        totals.fail('style', read(log))
+        totals.fail('style', said)
 
 
 def fuzzing_environment(totals):
@@ -402,13 +430,7 @@ def fuzz_target(executable, corpus, seconds, wrapper, totals):
     totals.fail(f'fuzz: {name} (exit code {code})', '\n'.join([last_lines(text), *inputs]))
 
 
-def fuzz(options, totals):
-    environment = fuzzing_environment(totals)
-    if environment is None:
-        return
-    directory = build('fuzz', FUZZING, options.jobs, totals, environment)
-    if directory is None:
-        return
+def fuzz(directory, options, totals):
     corpora = sorted(path for path in (ROOT / 'test' / 'fuzz' / 'corpus').iterdir() if path.is_dir())
     seconds = options.fuzz_seconds or max(1, FUZZ_TOTAL_S // len(corpora))
     say(f'fuzz: {len(corpora)} targets, {seconds} s each')
@@ -419,6 +441,52 @@ def fuzz(options, totals):
             fuzz_target(executable, corpus, seconds, wrapper, totals)
         else:
             totals.fail(f'fuzz: {corpus.name} has a corpus and no target')
+
+
+def build_sanitized(name, options, totals):
+    """Builds a configuration behind the tests. Returns its directory and what its programs start with, or None."""
+    wrapper = sanitizer_wrapper(name, totals)
+    if wrapper is None:
+        return None
+    directory = build(name, CONFIGURATIONS[name], options.jobs, totals, behind=True)
+    return None if directory is None else (directory, wrapper)
+
+
+def build_fuzzers(options, totals):
+    environment = fuzzing_environment(totals)
+    return environment and build('fuzz', FUZZING, options.jobs, totals, environment, behind=True)
+
+
+def test_plain(directory, options, totals):
+    test('plain', CONFIGURATIONS['plain'], directory, options, [], totals)
+    if not options.filter:
+        for seed in range(1, (options.seeds or CHAOS_SEEDS) + 1):
+            test('plain', CONFIGURATIONS['plain'], directory, options, [], totals, seed)
+    if options.filter in (None, 'softroce'):
+        softroce('softroce', '--numa', directory, options, totals)
+        softroce('softroce-pair', '--pair', directory, options, totals)
+
+
+def test_all(worker, options, totals):
+    """The tests, one configuration after the other; `worker` builds the next ones meanwhile, one at a time, then looks
+    at the style."""
+    plain = build('plain', CONFIGURATIONS['plain'], options.jobs, totals)
+    everything = not options.quick and not options.filter
+    sanitized = {}
+    if everything:
+        sanitized = {name: worker.submit(build_sanitized, name, options, totals) for name in SANITIZERS}
+        fuzzers = worker.submit(build_fuzzers, options, totals)
+        style = worker.submit(look_at_style, options.jobs)
+    if plain is not None:
+        test_plain(plain, options, totals)
+    for name, built in sanitized.items():
+        if built.result() is not None:
+            directory, wrapper = built.result()
+            test(name, CONFIGURATIONS[name], directory, options, wrapper, totals)
+    if everything:
+        if fuzzers.result() is not None:
+            fuzz(fuzzers.result(), options, totals)
+        lint(*style.result(), totals)
 
 
 def positive(text):
@@ -443,24 +511,14 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     try:
-        for name, configuration in CONFIGURATIONS.items():
-            if name != 'plain' and (options.quick or options.filter):
-                continue
-            wrapper = sanitizer_wrapper(name, totals)
-            if wrapper is None:
-                continue
-            directory = build(name, configuration, options.jobs, totals)
-            if directory is not None:
-                test(name, configuration, directory, options, wrapper, totals)
-            if directory is not None and name == 'plain' and not options.filter:
-                for seed in range(1, (options.seeds or CHAOS_SEEDS) + 1):
-                    test(name, configuration, directory, options, wrapper, totals, seed)
-            if directory is not None and name == 'plain' and options.filter in (None, 'softroce'):
-                softroce('softroce', '--numa', directory, options, totals)
-                softroce('softroce-pair', '--pair', directory, options, totals)
-        if not options.quick and not options.filter:
-            fuzz(options, totals)
-            lint(options.jobs, totals)
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1) as worker:
+            try:
+                test_all(worker, options, totals)
+            except BaseException:
+                # What was not begun is not; what runs ends now.
+                worker.shutdown(wait=False, cancel_futures=True)
+                STOPPING.set()
+                raise
     except KeyboardInterrupt:
         totals.fail('interrupted')
     except SystemExit:

@@ -8,13 +8,14 @@
 #   --fuzz-seconds N  seconds for each fuzzing target (default: 50 in all)
 #   --jobs N          compilers at a time (default: cores)
 # The last line is `verbena: N passed, M failed, K skipped`. Ends with 1 when something failed or nothing ran, 2 for
-# wrong usage, 3 when packages must be installed by hand. Builds in build-test/ (VERBENA_BUILD_ROOT).
+# wrong usage, 3 when packages must be installed by hand. Builds in build-test/ (VERBENA_BUILD_ROOT), what comes later
+# with low priority behind the tests.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec </dev/null
 
 case " $* " in
-  *' --help '* | *' -h '*) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *' --help '* | *' -h '*) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # shellcheck source=scripts/packages.sh

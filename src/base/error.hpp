@@ -3,7 +3,7 @@
 
 #include <verbena/error.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <utility>

@@ -8,7 +8,7 @@
 
 #include "host/placement.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sched.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 
 #include <verbena/deadline.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

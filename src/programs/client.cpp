@@ -4,7 +4,7 @@
 #include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <poll.h>
 #include <unistd.h>

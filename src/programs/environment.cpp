@@ -3,7 +3,7 @@
 #include "programs/files.hpp"
 #include "programs/line.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sys/utsname.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #include <verbena/error.hpp>
 #include <verbena/kv.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <string>

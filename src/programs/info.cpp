@@ -4,7 +4,7 @@
 #include "link/fabric.hpp"
 #include "programs/environment.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace verbena::programs {
 

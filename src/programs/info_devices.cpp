@@ -2,7 +2,7 @@
 #include "programs/info.hpp"
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <net/if.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <linux/capability.h>
 
 #include <algorithm>

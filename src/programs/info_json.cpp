@@ -2,7 +2,7 @@
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace verbena::programs {
 namespace {

@@ -5,7 +5,7 @@
 #include "programs/serve_options.hpp"
 #include "programs/transport_options.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
 #include <csignal>

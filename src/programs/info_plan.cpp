@@ -6,7 +6,7 @@
 #include "link/fabric.hpp"
 #include "programs/environment.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

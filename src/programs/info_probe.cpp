@@ -6,7 +6,7 @@
 #include <verbena/deadline.hpp>
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 #include "programs/transport_options.hpp"
 #include "programs/wait_option.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
 #include <functional>

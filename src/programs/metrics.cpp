@@ -1,6 +1,6 @@
 #include "programs/metrics.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 #include <string_view>

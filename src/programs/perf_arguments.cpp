@@ -1,6 +1,6 @@
 #include "programs/perf.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -3,7 +3,7 @@
 #include "base/error.hpp"
 #include "nic/verbs.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 
 #include <verbena/deadline.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 
 #include "base/error.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -7,7 +7,7 @@
 #include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

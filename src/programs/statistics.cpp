@@ -2,7 +2,7 @@
 
 #include "programs/environment.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 

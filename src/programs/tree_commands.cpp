@@ -6,7 +6,7 @@
 #include "programs/tree_walk.hpp"
 #include "programs/values.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "programs/wait_option.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

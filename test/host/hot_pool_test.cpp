@@ -3,6 +3,7 @@
 #include "range.hpp"
 #include "result.hpp"
 
+#include <pattern.hpp>
 #include <sanitized.hpp>
 
 #include <gtest/gtest.h>
@@ -288,7 +289,7 @@ class Stress {
     if (offset == HotPool::kNoOffset) return;
     const std::size_t usable = pool_->block_bytes(offset);
     const std::span<const std::byte> bytes(pool_->at(offset), usable);
-    EXPECT_TRUE(std::ranges::all_of(bytes, [&](std::byte b) { return b == static_cast<std::byte>(offset / 64); }));
+    EXPECT_TRUE(test::all_are(bytes, static_cast<std::byte>(offset / 64)));
     for (std::size_t unit = offset / 64; unit < (offset + usable + 63) / 64; ++unit)
       EXPECT_TRUE(taken_[unit].exchange(false));
     EXPECT_EQ(pool_->free(offset), Status::kOk);

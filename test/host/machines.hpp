@@ -3,7 +3,7 @@
 
 #include "host/topology.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdint>
 #include <numeric>

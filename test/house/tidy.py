@@ -25,6 +25,8 @@ RULES = [
      'a library does not print; programs use fmt or stdio'),
     ('using namespace', r'^\s*using namespace (?!std::(chrono_)?literals)', ('include/',), 'it reaches every consumer'),
     ('NULL', r'\bNULL\b', ('src/', 'include/', 'test/'), 'nullptr'),
+    ('fmt', r'#include\s*<fmt/format\.h>', ('src/', 'test/', 'bench/'),
+     '<fmt/core.h> has format, format_to, format_to_n and print, and does not compile the formatter in every file'),
     ('volatile', r'\bvolatile\b(?!\s*\()', ('include/',), 'an atomic says what is ordered'),
 ]
 COMPILED = [(what, re.compile(pattern), where, why) for what, pattern, where, why in RULES]
@@ -60,7 +62,8 @@ def violations(name, text):
 def self_test(report):
     for name, line in [('src/kv/a.cpp', '// TO' 'DO later'), ('src/kv/a.cpp', 'std::this_thread::sleep_for(1ms);'),
                        ('src/host/a.cpp', '} catch (...) {'), ('src/engine/a.cpp', 'std::function<void()> f;'),
-                       ('src/kv/a.cpp', 'x' * 121), ('src/kv/a.cpp', 'int a; '), ('src/kv/a.cpp', 'return NULL;')]:
+                       ('src/kv/a.cpp', 'x' * 121), ('src/kv/a.cpp', 'int a; '), ('src/kv/a.cpp', 'return NULL;'),
+                       ('src/kv/a.cpp', '#include <fmt/format.h>')]:
         report.check(len(violations(name, line + '\n')) == 1, f'self-test: does not find {line} in {name}')
     for name, line in [('src/kv/a.cpp', '// sleep_for(1s) is never used'),
                        ('test/a.cpp', 'std::function<void()> f;'),

@@ -5,7 +5,7 @@
 
 #include "scratch.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>

@@ -11,7 +11,7 @@
 #include "result.hpp"
 #include "shell.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>

@@ -3,7 +3,7 @@
 
 #include "scratch.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sys/wait.h>
 

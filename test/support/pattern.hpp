@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,29 +15,13 @@ namespace verbena::test {
   return static_cast<std::byte>((mixed ^ (mixed >> 29)) >> 52);
 }
 
-inline void fill(std::span<std::byte> bytes, std::uint64_t seed) noexcept {
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_byte(seed, i);
-}
+void fill(std::span<std::byte> bytes, std::uint64_t seed) noexcept;
 
 /// Whether `bytes` are the pattern `seed` from its byte `first` on.
-[[nodiscard]] inline testing::AssertionResult matches(std::span<const std::byte> bytes, std::uint64_t seed,
-                                                      std::size_t first = 0) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] == pattern_byte(seed, first + i)) continue;
-    return testing::AssertionFailure() << "byte " << i << " of " << bytes.size() << " is "
-                                       << std::to_integer<int>(bytes[i]) << ", not "
-                                       << std::to_integer<int>(pattern_byte(seed, first + i)) << " (pattern " << seed
-                                       << ")";
-  }
-  return testing::AssertionSuccess();
-}
+[[nodiscard]] testing::AssertionResult matches(std::span<const std::byte> bytes, std::uint64_t seed,
+                                               std::size_t first = 0);
 
 /// Whether every byte is `value`: canaries around what was written.
-[[nodiscard]] inline testing::AssertionResult all_are(std::span<const std::byte> bytes, std::byte value) {
-  const auto other = std::find_if(bytes.begin(), bytes.end(), [&](std::byte b) { return b != value; });
-  if (other == bytes.end()) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "byte " << (other - bytes.begin()) << " of " << bytes.size() << " is "
-                                     << std::to_integer<int>(*other) << ", not " << std::to_integer<int>(value);
-}
+[[nodiscard]] testing::AssertionResult all_are(std::span<const std::byte> bytes, std::byte value);
 
 }  // namespace verbena::test
