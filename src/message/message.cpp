@@ -40,6 +40,10 @@ using engine::wr::kNoTag;
 constexpr std::size_t kMaxHeadBytes = 2048;
 constexpr std::uint64_t kMinFragmentBytes = 1024;
 constexpr std::uint32_t kCreditBytes = sizeof(wire::Credits);
+/// Of a bind and an invalidation. Soft-RoCE (Linux 6.1, rxe_req.c) carries them out again when something before them is
+/// sent again; with a fence they wait there until all before them is complete. Other NICs have them wait for READs and
+/// atomics only, of which a server has none.
+constexpr unsigned kAlone = IBV_SEND_FENCE;
 
 [[nodiscard]] constexpr std::size_t align_up(std::size_t value, std::size_t to) noexcept {
   return (value + to - 1) / to * to;
@@ -837,6 +841,7 @@ Status QpChannel::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_inf
   if (send_room() == 0) return Status::kAgain;
   ibv_send_wr request{};
   request.opcode = IBV_WR_BIND_MW;
+  request.send_flags = kAlone;
   request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
   if (!post(request, kNoTag, Signal::kSometimes)) return reason();
   // A provider reads the window's key of now when the request reaches it, and the caller changes that next: this one
@@ -852,6 +857,7 @@ Status QpChannel::start_invalidate(std::uint32_t rkey, std::uint64_t token) noex
   work_[slot] = {.token = token, .outstanding = 1, .kind = Work::Kind::kInvalidate};
   ibv_send_wr request{};
   request.opcode = IBV_WR_LOCAL_INV;
+  request.send_flags = kAlone;
   request.invalidate_rkey = rkey;
   if (post(request, in_flight_.tag(slot), Signal::kAlways)) return Status::kOk;
   in_flight_.end(slot);  // The drain completes what was not posted as well.

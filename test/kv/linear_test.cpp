@@ -132,8 +132,10 @@ class Recording {
     for (const auto& [key, verdict] : history::check_keys(journal_.calls())) {
       EXPECT_EQ(verdict.why, "") << "key " << key;
       const bool is_cell = key >= plan_.keys;
-      // An atomic of the soft NIC is over before another one has begun, unless the NIC is late.
-      const std::size_t least = !is_cell || crew_.meet_in_cells ? verdict.calls / 20 : 0;
+      // An atomic of the soft NIC is over before another one has begun, unless the NIC is late. The emulated machine's
+      // few calls may miss each other.
+      const bool must_meet = test::is_soft_under_test() && (!is_cell || crew_.meet_in_cells);
+      const std::size_t least = must_meet ? verdict.calls / 20 : 0;
       EXPECT_GE(verdict.overlapping, least) << "key " << key << ": hardly two calls at the same time";
       if (is_cell) {
         of_cells += verdict.calls;
@@ -212,6 +214,7 @@ TEST(KvLinear, LargeValuesWithLittleGrace) {
 }
 
 TEST(KvLinear, LargeValuesOfTrustedClients) {
+  VERBENA_SKIP_ON_A_DEVICE(kStandsStill);
   ServerOptions options = shared_server();
   options.large_put = LargePut::kAdopt;
   options.lease_term = 20s;  // Beyond it a write that is under way would end its connection.
