@@ -168,8 +168,7 @@ gtest growth 240 test/sealed/test_growth
 VERBENA_NETDEV=d0 gtest peer_death 120 test/message/test_peer_death --gtest_filter=-HostDeath.*
 # The store in both modes of connection, and the demo's flow: a server and four clients, each a process.
 VERBENA_BOOTSTRAP=cm gtest kv_cm 240 test/kv/test_kv
-# Memory windows of leases, clients that try what they must not, and histories of concurrent ones.
-gtest kv_adopt 120 test/kv/test_kv_adopt
+# Clients that try what they must not, and histories of concurrent ones.
 gtest kv_hostile 120 test/kv/test_kv_hostile
 gtest kv_linear 240 test/kv/test_kv_linear
 for mode in cm socket; do VERBENA_BOOTSTRAP=$mode gtest "kv_process_$mode" 240 test/kv/test_kv_process; done

@@ -14,6 +14,12 @@
 
 namespace verbena::kv {
 
+/// Whether clients can be kept from a value once it is published. Not without windows of type 2; and Soft-RoCE, which
+/// has them, stops a queue pair for good where one is bound behind a send (docs/adr/0011).
+[[nodiscard]] constexpr bool can_adopt(const nic::Limits& limits) noexcept {
+  return limits.max_mw != 0 && !limits.is_soft_roce;
+}
+
 /// What the leases of all clients of one worker share. Of the worker's thread.
 struct LeasePolicy {
   ibv_mr* memory = nullptr;      ///< The items' region, with the right to bind windows. Null: nobody gets a lease.

@@ -4,6 +4,7 @@
 #include "base/limit.hpp"
 #include "host/slab_pool.hpp"
 #include "kv/item.hpp"
+#include "kv/lease.hpp"
 #include "kv/wire.hpp"
 
 #include <algorithm>
@@ -164,7 +165,7 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
                     options.workers, regions);
   const std::uint64_t leases = options.large_put == LargePut::kAdopt ? options.client_leases : 0;
-  if (limits.max_mw != 0 && options.workers * clients * leases > limits.max_mw)
+  if (can_adopt(limits) && options.workers * clients * leases > limits.max_mw)
     return too_much("memory windows", options.workers * clients * leases, limits.max_mw, "client_leases or max_clients",
                     options.workers * clients, leases);
   return {};

@@ -151,8 +151,9 @@ void PollingServer::describe() noexcept {
     if (options.node) add(" (node {})", *options.node);
   }
   if (options_.large_put == LargePut::kAdopt)
-    add("; large values are {}", fabric_->nic().limits().max_mw != 0 ? "adopted: clients are trusted"
-                                                                     : "copied: the device has no memory windows");
+    add("; large values are {}", can_adopt(fabric_->nic().limits())
+                                     ? "adopted: clients are trusted"
+                                     : "copied: the device has no memory windows that can be relied on");
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
   if (!memory_warning_.empty()) add("; {}", memory_warning_);

@@ -30,9 +30,9 @@ engine::PollerOptions poller_options(const WorkerOptions& options) {
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// Of one client. Without windows a client could write a value after it is published.
+/// Of one client.
 unsigned leases_of(const nic::Limits& limits, const WorkerOptions& options) {
-  return options.large_put == LargePut::kAdopt && limits.max_mw != 0 ? options.client_leases : 0;
+  return options.large_put == LargePut::kAdopt && can_adopt(limits) ? options.client_leases : 0;
 }
 
 /// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not

@@ -41,6 +41,7 @@ struct Limits {
   std::uint32_t max_inline = 0;     ///< Bytes of IBV_SEND_INLINE that a QP can have.
   std::uint32_t max_rd_atomic = 0;  ///< READs and atomics outstanding on one QP, either role.
   std::uint32_t max_message = 0;    ///< Bytes in one work request.
+  bool is_soft_roce = false;        ///< The kernel's rxe: a bind may stop its queue pair (docs/adr/0011).
 };
 
 /// What a QP's packets travel in. Both ends need the same: of a mismatch nothing is seen but packets that never arrive.

@@ -102,7 +102,6 @@ TEST_F(Adopting, ComparesAndSwaps) {
 }
 
 TEST_F(Adopting, PipelinesPutsOfRegisteredMemory) {
-  VERBENA_SKIP_ON_A_DEVICE(kStandsStill);
   begin();
   if (IsSkipped() || HasFatalFailure()) return;
   constexpr std::size_t kBytes = 200'000;

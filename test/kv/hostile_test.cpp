@@ -111,8 +111,10 @@ class HostileLeases : public Hostile {
     options.lease_term = 20s;
     begin(options);
     if (HasFatalFailure()) return;
+    if (std::string_view(server_->description()).find("no memory windows") != std::string_view::npos)
+      GTEST_SKIP() << server_->description();
     // The first value of the witness was streamed, and brought a lease.
-    if (server_->statistics().leases == 0) GTEST_SKIP() << "no windows here: " << server_->description();
+    ASSERT_TRUE(eventually([&] { return server_->statistics().leases == 1; }));
   }
   /// Streams a value and takes the lease that the reply brings.
   wire::Lease obtain(RawClient& raw, std::string_view key = "mine", std::uint64_t bytes = kValue) {

@@ -218,7 +218,6 @@ TEST(KvLinear, LargeValuesWithLittleGrace) {
 }
 
 TEST(KvLinear, LargeValuesOfTrustedClients) {
-  VERBENA_SKIP_ON_A_DEVICE(kStandsStill);
   ServerOptions options = shared_server();
   options.large_put = LargePut::kAdopt;
   options.lease_term = 20s;  // Beyond it a write that is under way would end its connection.

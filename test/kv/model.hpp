@@ -33,10 +33,6 @@ inline ServerOptions small_server() {
   return options;
 }
 
-/// See docs/adr/0011.
-inline constexpr const char* kStandsStill =
-    "Soft-RoCE of Linux 6.1 stops sending on a queue pair where a window is bound while the peer is sending much";
-
 inline std::unique_ptr<Server> start(const ServerOptions& options) {
   auto server = Server::start(options);
   EXPECT_TRUE(server) << server.error().text();

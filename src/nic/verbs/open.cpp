@@ -77,6 +77,9 @@ class DeviceList {
 
 [[nodiscard]] std::uint32_t at_least_0(int value) noexcept { return static_cast<std::uint32_t>(std::max(value, 0)); }
 
+/// What the kernel's rxe says in place of a vendor (RXE_VENDOR_ID).
+constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
+
 [[nodiscard]] Limits limits_of(const ibv_device_attr& attr, const ibv_port_attr& port) noexcept {
   Limits limits;
   limits.max_qp = at_least_0(attr.max_qp);
@@ -94,6 +97,7 @@ class DeviceList {
       std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
                std::uint32_t{std::numeric_limits<std::uint8_t>::max()});  // As wide as ibv_qp_attr has it.
   limits.max_message = port.max_msg_sz;
+  limits.is_soft_roce = attr.vendor_id == kSoftRoceVendor;
   return limits;
 }
 
