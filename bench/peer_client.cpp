@@ -60,7 +60,7 @@ void memcached_get(Call& call, Keys keys, std::string_view value) {
   for (const std::string_view key : keys) {
     call.request.append(" ").append(key);
     call.answer.append("VALUE ").append(key).append(" 0 ");
-    fmt::format_to(std::back_inserter(call.answer), FMT_STRING("{}\r\n"), value.size());
+    fmt::format_to(std::back_inserter(call.answer), "{}\r\n", value.size());
     call.answer.append(value).append("\r\n");
   }
   call.request += "\r\n";
@@ -71,7 +71,7 @@ void memcached_set(Call& call, Keys keys, std::string_view value) {
   for (const std::string_view key : keys) {
     const bool is_last = key.data() == keys.back().data();
     call.request.append("set ").append(key).append(" 0 0 ");
-    fmt::format_to(std::back_inserter(call.request), FMT_STRING("{}{}\r\n"), value.size(), is_last ? "" : " noreply");
+    fmt::format_to(std::back_inserter(call.request), "{}{}\r\n", value.size(), is_last ? "" : " noreply");
     call.request.append(value).append("\r\n");
   }
   call.answer = "STORED\r\n";
@@ -79,7 +79,7 @@ void memcached_set(Call& call, Keys keys, std::string_view value) {
 
 /// A string of Redis: its length, then its bytes.
 void append_bulk(std::string& to, std::string_view bytes) {
-  fmt::format_to(std::back_inserter(to), FMT_STRING("${}\r\n"), bytes.size());
+  fmt::format_to(std::back_inserter(to), "${}\r\n", bytes.size());
   to.append(bytes).append("\r\n");
 }
 
