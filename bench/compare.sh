@@ -179,7 +179,7 @@ kv_bench() {
     serving[$server]=$!
     await_server "$server" test -s "$work/port" || die "$why"
     # Where another server has claimed it, client and server would share a core, and each wait for the scheduler.
-    grep -q "poller cores: $server_cpu\$" "$work/$server.log" ||
+    grep -q "poller cores: $server_cpu\($\|;\)" "$work/$server.log" ||
       die "the store does not have cpu $server_cpu, is another server running?: $(tail -n 1 "$work/$server.log")"
   fi
   words=(bench -p "$(<"$work/port")" --value-size "$2" --rounds 1 --json)
