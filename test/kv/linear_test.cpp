@@ -65,7 +65,6 @@ struct Crew {
   unsigned processes = 1;
   unsigned killed = 0;  ///< Processes that are killed on the way.
   bool may_reconnect = false;
-  bool meet_in_cells = false;  ///< Operations on cells take long enough to overlap.
 };
 
 /// Calls by all of a crew on one server, and what they saw.
@@ -101,6 +100,8 @@ class Recording {
     judge();
   }
   [[nodiscard]] std::size_t open() const noexcept { return open_; }
+  /// Whether operations on cells were under way at the same time: one in twenty.
+  [[nodiscard]] bool cells_met() const noexcept { return cells_met_; }
 
  private:
   [[nodiscard]] unsigned clients() const noexcept { return crew_.threads + crew_.processes + crew_.killed; }
@@ -157,11 +158,7 @@ class Recording {
         counted(lookups_.by_location), counted(lookups_.by_index), counted(lookups_.by_message),
         counted(lookups_.stale), counted(lookups_.retries), counted(lookups_.overtaken));
     std::fflush(stdout);
-    // An atomic of the soft NIC is over before another one has begun, unless the NIC is late; and it may be late for
-    // the cells of one worker, and hardly for the other's.
-    if (crew_.meet_in_cells) {
-      EXPECT_GE(overlapping_of_cells, of_cells / 20) << "hardly two calls at the same time";
-    }
+    cells_met_ = overlapping_of_cells >= of_cells / 20;
     EXPECT_GT(calls, plan_.calls) << "of one client alone";
   }
 
@@ -173,6 +170,7 @@ class Recording {
   std::uint64_t seed_;
   Journal journal_;
   std::size_t open_ = 0;
+  bool cells_met_ = false;
   std::mutex mutex_;
   LookupCounters lookups_;
 };
@@ -226,12 +224,21 @@ TEST(KvLinear, LargeValuesOfTrustedClients) {
 
 TEST(KvLinear, ClientsThatAreKilled) { run(kMixedPlan, {.threads = 2, .processes = 1, .killed = 3}); }
 
-// Reads and atomics of cells on NICs that are late go through the queue, as on a device, and meet each other there.
+// Reads and atomics of cells on NICs that are late go through the queue, as on a device, and meet each other there. All
+// of them take some 10 ms a client: on a busy machine the clients may have a core one after the other, so another
+// history is recorded then.
 TEST(KvLinear, CellsOnLateNics) {
+  constexpr unsigned kMostHistories = 10;
   VERBENA_SKIP_ON_A_DEVICE("chaos is the soft NIC's");
   with_seeds([](std::uint64_t seed) {
     const test::LateNics late(seed);
-    Recording(kCellsPlan, {.meet_in_cells = true}, seed).go(shared_server());
+    bool have_met = false;
+    for (unsigned tries = 0; !have_met && tries < kMostHistories; ++tries) {
+      Recording cells(kCellsPlan, {}, seed);
+      cells.go(shared_server());
+      have_met = cells.cells_met();
+    }
+    EXPECT_TRUE(have_met) << "hardly two calls at the same time";
   });
 }
 
