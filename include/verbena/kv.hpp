@@ -35,7 +35,8 @@ enum class LargePut : std::uint8_t {
   /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. For
   /// clients that trust each other: on a device nobody writes but into its own lease, and not any more once the value
   /// is published; on the software NIC any client's process could write all items, because all of it maps their memory.
-  /// Not with require_hugepages, and as kCopy on a device without memory windows.
+  /// Not with require_hugepages, and as kCopy on a device without memory windows and on Soft-RoCE, whose windows fail
+  /// under load.
   kAdopt = 1,
 };
 

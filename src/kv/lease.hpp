@@ -20,6 +20,12 @@ namespace verbena::kv {
   return limits.max_mw != 0 && !limits.is_soft_roce;
 }
 
+/// Of one client at one worker, by `ServerOptions` or `WorkerOptions`.
+template <class Options>
+[[nodiscard]] constexpr unsigned leases_of(const nic::Limits& limits, const Options& options) noexcept {
+  return options.large_put == LargePut::kAdopt && can_adopt(limits) ? options.client_leases : 0;
+}
+
 /// What the leases of all clients of one worker share. Of the worker's thread.
 struct LeasePolicy {
   ibv_mr* memory = nullptr;      ///< The items' region, with the right to bind windows. Null: nobody gets a lease.

@@ -164,8 +164,8 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   if (options.workers * regions > limits.max_mr)
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
                     options.workers, regions);
-  const std::uint64_t leases = options.large_put == LargePut::kAdopt ? options.client_leases : 0;
-  if (can_adopt(limits) && options.workers * clients * leases > limits.max_mw)
+  const std::uint64_t leases = leases_of(limits, options);
+  if (options.workers * clients * leases > limits.max_mw)
     return too_much("memory windows", options.workers * clients * leases, limits.max_mw, "client_leases or max_clients",
                     options.workers * clients, leases);
   return {};

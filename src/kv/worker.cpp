@@ -30,11 +30,6 @@ engine::PollerOptions poller_options(const WorkerOptions& options) {
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// Of one client.
-unsigned leases_of(const nic::Limits& limits, const WorkerOptions& options) {
-  return options.large_put == LargePut::kAdopt && can_adopt(limits) ? options.client_leases : 0;
-}
-
 /// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not
 /// write.
 constexpr std::size_t kMemoryPerLease = 8;

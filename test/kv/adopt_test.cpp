@@ -34,8 +34,7 @@ class Adopting : public testing::Test {
   void begin(const ServerOptions& options = adopting_server()) {
     server_ = start(options);
     ASSERT_TRUE(server_);
-    if (std::string_view(server_->description()).find("no memory windows") != std::string_view::npos)
-      GTEST_SKIP() << server_->description();
+    if (lacks_windows(*server_)) GTEST_SKIP() << server_->description();
     client_ = connect(client_options(*server_));
     ASSERT_TRUE(client_);
   }
