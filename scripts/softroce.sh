@@ -50,7 +50,7 @@ if ((${#command[@]} == 0)); then
   if ((pair)); then command+=(pair); fi
 fi
 if ((pair)) && [[ -z $peer ]]; then
-  printf -v peer 'VERBENA_NIC=rxe0 exec %q peer 10.0.0.2 7471' "$build/test/message/test_peer_death"
+  printf -v peer 'VERBENA_NIC=rxe0 exec %q peer 10.0.0.2 7471' "$build/test/channel/test_peer_death"
 fi
 if [[ -n $peer ]] && ((numa)); then usage >&2; exit 2; fi
 

@@ -20,7 +20,7 @@ class Error {
   /// `call` names the failing call and must have static storage. `text` is copied, and cut at kTextBytes - 1.
   Error(Status status, const char* call, int system_errno, std::string_view text) noexcept;
 
-  /// What it came to, which is what a program decides by.
+  /// The code, for programs to decide by.
   [[nodiscard]] Status status() const noexcept { return status_; }
   /// The call that failed, such as "memfd_create". Static storage.
   [[nodiscard]] const char* call() const noexcept { return call_; }
@@ -36,7 +36,11 @@ class Error {
   std::array<char, kTextBytes> text_{};
 };
 
-/// What a control-plane call returns: the thing, or why there is none.
+/// One sentence about the last call that failed in this thread, among the calls that return a Status: the call, the
+/// argument, and the fix. "" before any failed. Valid until the next call that fails in this thread. \thread any
+[[nodiscard]] const char* error_detail() noexcept;
+
+/// The result of a control-plane call: a value or an Error.
 template <class T>
 using Result = std::expected<T, Error>;
 

@@ -8,8 +8,8 @@
  * Threads: a client is one thread's at a time; a second thread that calls meanwhile gets KV_ERR_BUSY and nothing is
  * done. Make a client for each thread. A server has threads of its own, and its functions are for one thread at a time.
  *
- * Keys have 1 to KV_MAX_KEY_BYTES bytes, values 0 to the server's max_value_bytes; both hold any bytes. What is passed
- * in is the caller's again when the call returns.
+ * Keys have 1 to KV_MAX_KEY_BYTES bytes, values 0 to the server's max_value_bytes; both hold any bytes. You may
+ * reuse or free keys and values when the call returns.
  *
  * Failures from KV_ERR_PEER_LOST on are the end of the connection: later calls return the same code at once.
  * kv_client_disconnect, then connect again. Smaller ones leave everything as it was. After fork the child must not use
@@ -65,7 +65,7 @@ extern "C" {
 
 enum { KV_MAX_KEY_BYTES = 1024, KV_DEFAULT_PORT = 7470 };
 
-/* What a call came to. kv_error_string has cause and fix of each. */
+/* Return codes of the calls. kv_error_string has cause and fix of each. */
 typedef enum kv_error {
   KV_OK = 0,
   /* Nothing is damaged. */
@@ -145,14 +145,14 @@ typedef struct kv_client_options {
   const char* device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   int gid_index;               /* Row of the port's GID table, 0 to 255; -1, the default: the best one. */
-  unsigned connect_timeout_ms; /* Of connecting. At least 1, default 5000. */
+  unsigned connect_timeout_ms; /* Deadline of connecting. At least 1, default 5000. */
   unsigned timeout_ms;         /* Deadline of each call, be it of one item or a batch. At least 1, default 5000. */
-  unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may have
-                                  less. */
+  unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may allow
+                                  fewer. */
   size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
-  size_t allowed_uid_count;    /* Of allowed_uids. */
+  size_t allowed_uid_count;    /* Number of allowed_uids. Default 0. */
   kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
   size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
                              or a power of two of 4 to 2^24; default 4096. */
@@ -196,27 +196,27 @@ int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
  * it. A cell is made once and stays until the server ends. The calls above are KV_ERR_WRONG_KIND for its key. Servers
  * have cells where kv_server_options_t::max_cells says so. */
 
-/* Where a cell is: for the client that opened it, until it disconnects. Copy it freely; its fields are the library's.
- */
+/* The place of a cell, for the client that opened it, until it disconnects. Copy it freely; the library alone uses its
+ * fields. */
 typedef struct kv_cell {
-  uint64_t address; /* In the server. */
-  uint32_t worker;  /* Of the server. */
-  uint32_t is_new;  /* 1: the call that filled this in has made the cell; else 0. */
+  uint64_t address; /* Address in the server. */
+  uint32_t worker;  /* The server's worker that has it. */
+  uint32_t is_new;  /* 1: the call that filled this in made the cell; else 0. */
 } kv_cell_t;
 /* Opens the cell under a key; where there is no such key, makes one that holds `initial`. KV_ERR_WRONG_KIND: the key
  * has a value; KV_ERR_LIMIT: max_cells are made; KV_ERR_UNSUPPORTED: the server has none; KV_ERR_TIMED_OUT: it may be
  * made, open it again. `*cell` is set with KV_OK only. */
 int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell);
-/* Adds `delta`, modulo 2^64. `*old`, unless null: what was there; set with KV_OK only. KV_ERR_TIMED_OUT, and what ends
- * the connection: whether it happened is not known, and after KV_ERR_TIMED_OUT it may still happen.
+/* Adds `delta`, modulo 2^64. `*old`, unless null: the value before; set with KV_OK only. KV_ERR_TIMED_OUT, and what
+ * ends the connection: whether it happened is not known, and after KV_ERR_TIMED_OUT it may still happen.
  * KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: no cell of this
  * client's. */
 int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_t delta, uint64_t* old);
-/* Puts `desired` there if `expected` is. KV_OK either way: it was swapped if `*old`, what was there, is `expected`.
+/* Replaces `expected` with `desired`. KV_OK either way: it was swapped if `*old`, the value before, is `expected`.
  * Otherwise as kv_client_cell_fetch_add. */
 int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint64_t expected, uint64_t desired,
                                 uint64_t* old);
-/* What is there. Otherwise as kv_client_cell_fetch_add. */
+/* Reads the cell. Otherwise as kv_client_cell_fetch_add. */
 int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value);
 
 /* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more that lie in it save a copy,
@@ -226,8 +226,8 @@ void* kv_client_allocate(kv_client_t* client, size_t bytes);
 /* One get of a batch. */
 typedef struct kv_get_item {
   const void* key;  /* 1 to KV_MAX_KEY_BYTES bytes. */
-  size_t klen;      /* Of the key, bytes. */
-  void* buf;        /* Where the value goes. */
+  size_t klen;      /* Length of the key in bytes. */
+  void* buf;        /* Gets the value. */
   size_t len;       /* As *len of kv_client_get. */
   uint64_t version; /* Out, with KV_OK. */
   int code;         /* Out: as kv_client_get returns. */
@@ -235,23 +235,23 @@ typedef struct kv_get_item {
 /* One put of a batch. */
 typedef struct kv_put_item {
   const void* key;   /* 1 to KV_MAX_KEY_BYTES bytes. */
-  size_t klen;       /* Of the key, bytes. */
-  const void* value; /* Copied, or read from where it is, until the batch is through. */
-  size_t vlen;       /* Of the value, bytes. */
-  uint64_t version;  /* Out, with KV_OK: the new one. */
+  size_t klen;       /* Length of the key in bytes. */
+  const void* value; /* Copied, or read in place, until the batch is complete. */
+  size_t vlen;       /* Length of the value in bytes. */
+  uint64_t version;  /* Out, with KV_OK: the new version. */
   int code;          /* Out: as kv_client_put returns. */
 } kv_put_item_t;
 /* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
  * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
  * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
- * all the same. What is late has KV_ERR_TIMED_OUT, as of the call of one. */
+ * all the same. Late items have KV_ERR_TIMED_OUT, as single calls have. */
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
 /* The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
 
-/* The same with an array for each part. vlens[i]: capacity in; out the length, the length needed when that is more than
- * the capacity, or SIZE_MAX for what was not there or could not be had. Set them anew for each call: SIZE_MAX is no
- * capacity, and KV_ERR_BAD_ARGUMENT. */
+/* Batches with an array for each part. vlens[i]: the capacity in; out the length, the length needed if that is more
+ * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them anew for each call: a capacity of
+ * SIZE_MAX is KV_ERR_BAD_ARGUMENT. */
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count);
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
@@ -271,18 +271,19 @@ typedef struct kv_server_options {
   unsigned workers;          /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
   unsigned max_clients;      /* 1 to 1024, default 64. */
   unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
-  size_t max_value_bytes;    /* 1 (with cells 8) to memory_bytes / workers / 2, default 64 MiB. */
+  size_t max_value_bytes;    /* 1 (with cells 8) to memory_bytes / workers / 2. 0, the default: that, and 64 MiB at
+                                most. */
   size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
   int trusted_clients;       /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
-  unsigned client_leases;    /* Of trusted clients: blocks for the next such values of one. 1 to 64, default 4. */
-  unsigned lease_term_ms;    /* Of trusted clients: an unused block is taken back then. 10 to 60000, default 2000. */
+  unsigned client_leases;    /* With trusted_clients: blocks for a client's next such values. 1 to 64, default 4. */
+  unsigned lease_term_ms;    /* With trusted_clients: lifetime of an unused block. 10 to 60000, default 2000. */
   size_t max_items;          /* 0, the default: one for every 128 bytes of memory_bytes. */
   int checksum_large_values; /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
   unsigned grace_ms;         /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
   unsigned spin_us;          /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
   int pin_workers;           /* Default 1. */
   const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
-  size_t allowed_uid_count;  /* Of allowed_uids. */
+  size_t allowed_uid_count;  /* Number of allowed_uids. Default 0. */
   size_t max_cells; /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */

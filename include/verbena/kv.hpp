@@ -20,15 +20,15 @@
 
 namespace verbena::kv {
 
-/// Keys are of 1 B to this.
+/// Longest key in bytes; the shortest has 1.
 inline constexpr std::size_t kMaxKeyBytes = 1024;
 /// Values below this travel inside a message in either direction.
 inline constexpr std::size_t kEagerBytes = 4096;
 
-/// Any bytes, null included; copied by the call that takes it.
+/// Any bytes, null included. The call that takes it copies it.
 using Key = std::span<const std::byte>;
 
-/// How values of 64 KiB and more come into the item memory.
+/// How values of 64 KiB and more get into the item memory.
 enum class LargePut : std::uint8_t {
   /// Through memory that the client has to itself; the server copies them once, into memory that no client can write.
   kCopy = 0,
@@ -40,7 +40,7 @@ enum class LargePut : std::uint8_t {
   kAdopt = 1,
 };
 
-/// Limits and places of a server. `Server::start` refuses what does not fit together, with the sum.
+/// Options of a server. `Server::start` refuses limits that do not fit together, and tells their sum.
 struct ServerOptions {
   Transport transport{};                            ///< NIC and bootstrap; clients need the same.
   std::string address{};                            ///< Address or name to listen on. Empty: this host, by the RDMA
@@ -51,27 +51,28 @@ struct ServerOptions {
   unsigned workers = 1;            ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
   unsigned max_clients = 64;       ///< 1 to 1024.
   unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
-  std::size_t max_value_bytes = std::size_t{64} << 20;  ///< 1 B (with cells 8) to memory_bytes / workers / 2.
-  std::size_t lease_bytes = std::size_t{2} << 20;       ///< Window a client writes large values into. 64 KiB to 1 GiB.
-  LargePut large_put = LargePut::kCopy;                 ///< Whether clients are trusted with the item memory.
-  /// By kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
+  /// 1 B (with cells 8) to memory_bytes / workers / 2; 0 derives it: that, and 64 MiB at most.
+  std::size_t max_value_bytes = 0;
+  std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.
+  LargePut large_put = LargePut::kCopy;            ///< kAdopt trusts clients with the item memory.
+  /// With kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
   unsigned client_leases = 4;
-  /// By kAdopt: a lease that is not used for so long is taken back. 10 ms to 1 min. A client leaves one alone after
-  /// half of it, so a WRITE may take the other half. Leases are as long as 128 MiB/s write all of one client's in that
-  /// time, in a power of two: 32 MiB by default. Longer values are copied.
+  /// With kAdopt: the server takes back a lease that is unused for this long. 10 ms to 1 min. A client stops using a
+  /// lease after half of it, so that a WRITE may take the other half. The length of a lease, a power of two, is such
+  /// that 128 MiB/s fill all leases of one client in that time: 32 MiB by default. Longer values are copied.
   std::chrono::milliseconds lease_term{2000};
   std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
   /// as much as copying them once more; without it they are protected by time, and by what names them.
   bool checksum_large_values = false;
-  std::size_t max_cells = 0;  ///< Words for `Client::open_cell`, 64 bytes of registered memory each; 0: none. A cell is
-                              ///< an item, too, so at most max_items.
+  std::size_t max_cells = 0;  ///< Words for `Client::open_cell`, 64 bytes of registered memory each; 0: none. At most
+                              ///< max_items, because each cell is an item too.
   std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
-  /// Of a worker without work. One that has no core of its own waits by events, and the description says why; by
-  /// kEvent no worker takes one.
+  /// How workers without work wait. A worker without a core of its own waits by events, and the description says why.
+  /// With kEvent no worker takes a core.
   WaitPolicy wait = WaitPolicy::kAdaptive;
-  std::chrono::microseconds spin{50};  ///< By kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
-  bool pin_workers = true;             ///< Workers take cores of their own while there are some. false: none does.
+  std::chrono::microseconds spin{50};  ///< With kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
+  bool pin_workers = true;             ///< Workers take cores of their own while some are free. false: none does.
   std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
 };
 
@@ -85,17 +86,17 @@ class Server {
 
   /// The port it listens on, also when 0 was asked for.
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
-  /// Where it listens. Lives as long as the server.
+  /// The address it listens on. Valid as long as the server.
   [[nodiscard]] virtual const char* address() const noexcept = 0;
-  /// One line: which NIC and why; of memory bytes, page size found and why, NUMA node; poller cores. Lives as long as
+  /// One line: the NIC and why; memory in bytes, page size found and why, NUMA node; cores of workers. Valid as long as
   /// the server.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
   /// A snapshot; no worker waits for it. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
-  /// Of one worker alone, 0 to ServerOptions::workers - 1 (of others nothing is counted): how keys and clients spread.
-  /// What the server counts as a whole (clients, last_version) is 0. \thread any  \alloc none
+  /// The same for one worker, 0 to ServerOptions::workers - 1 (zeros for others): shows how keys and clients spread.
+  /// Counts of the whole server (clients, last_version) are 0. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics worker_statistics(unsigned worker) const noexcept = 0;
-  /// Of all workers together. \thread any  \alloc none
+  /// Sums over all workers. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// Tells clients, finishes requests at hand, joins all threads. Idempotent.
   virtual void stop() noexcept = 0;
@@ -103,26 +104,26 @@ class Server {
 
 /// How a client's gets find their items.
 enum class Lookup : std::uint8_t {
-  /// By READs without the server's CPU where that is quicker: of a key whose location is known by one READ; of another
-  /// one through the index where READs need no queue (the software NIC), else by message.
+  /// By READs without the server's CPU where that is quicker: one READ for a key with a known location; for other keys
+  /// through the index where READs need no queue (the software NIC), else by message.
   kAuto,
   kMessage,   ///< Always by message, so that the server sees every get.
-  kOneSided,  ///< By READs, of the location or through the index. What READs do not settle goes by message.
+  kOneSided,  ///< By READs, of the location or through the index; by message if READs do not settle it.
 };
 /// "auto", "message", "one-sided". \thread any  \alloc none
 [[nodiscard]] const char* to_string(Lookup lookup) noexcept;
 
-/// Where a client's server is, and what the client may have in flight.
+/// Options of a client.
 struct ClientOptions {
-  Transport transport{};      ///< As the server's.
-  std::string address{};      ///< Of the server, or its name. Empty: this host, as the server has it.
-  std::uint16_t port = 7470;  ///< Of the server. 1 to 65535.
+  Transport transport{};      ///< NIC and bootstrap, as the server's.
+  std::string address{};      ///< The server's address or name. Empty: this host, as the server has it.
+  std::uint16_t port = 7470;  ///< The server's port. 1 to 65535.
   std::chrono::milliseconds connect_timeout{5000};  ///< Deadline of `Client::connect`.
   std::chrono::milliseconds timeout{5000};          ///< Default deadline of each call.
   unsigned depth = 32;  ///< Operations in flight. 1 to the server's depth (the smaller counts).
   std::size_t buffer_bytes = std::size_t{4} << 20;  ///< Registered memory for `allocate`. 0 to 1 TiB.
-  WaitPolicy wait = WaitPolicy::kAdaptive;          ///< Of a blocked call.
-  std::chrono::microseconds spin{200};              ///< By kAdaptive a blocked call polls this long before it sleeps.
+  WaitPolicy wait = WaitPolicy::kAdaptive;          ///< How a blocked call waits.
+  std::chrono::microseconds spin{200};              ///< With kAdaptive a blocked call polls this long, then sleeps.
   std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
   Lookup lookup = Lookup::kAuto;      ///< How gets find their items.
   /// Keys whose items' locations are kept, 16 B each: what this client put or got last. 0 (none), or a power of two of
@@ -130,55 +131,55 @@ struct ClientOptions {
   std::size_t known_locations = 4096;
 };
 
-/// How the gets of a client came by their items. Each get that was not refused counts in one of the first three.
+/// How the gets of a client found their items. Each get that was not refused counts in one of the first three.
 template <class Number>
 struct BasicLookupCounters {
   Number by_location{};  ///< By READs at a location that was known.
   Number by_index{};     ///< By READs of the index and of the item.
-  Number by_message{};   ///< Asked for by message, also after READs did not settle it: misses always.
+  Number by_message{};   ///< Asked for by message, also after READs did not settle it; misses always are.
   Number stale{};        ///< Known locations that were out of date; the get went on in another way.
   Number retries{};      ///< Lookups through the index begun again, because a change overtook them.
-  Number overtaken{};    ///< Of those by message, the ones that were overtaken at each lookup.
+  Number overtaken{};    ///< Gets by message because changes overtook every lookup.
 };
 /// A snapshot.
 using LookupCounters = BasicLookupCounters<std::uint64_t>;
 
-/// What one operation came to. By status:
+/// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
 /// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kAgain, kTimedOut,
 /// kPeerLost, ...: nothing else is set.
 struct Outcome {
-  Status status = Status::kOk;  ///< What it came to.
-  std::uint64_t version = 0;    ///< Of the item, by status as above. Never 0 for one that is there.
+  Status status = Status::kOk;  ///< kOk or an error.
+  std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
 };
 
 /// A pipelined operation that is complete.
 struct Completion {
-  std::uint64_t cookie = 0;  ///< As given to start_*.
-  Outcome outcome;           ///< As the blocking call would have returned it.
+  std::uint64_t cookie = 0;  ///< The cookie that you gave to start_*.
+  Outcome outcome;           ///< As the blocking call returns it.
 };
 
 /// One get of a batch.
 struct GetRequest {
-  Key key;                   ///< Of 1 to 1024 B, else its outcome is kBadKey.
-  std::span<std::byte> out;  ///< As of `Client::get`.
-  Outcome outcome;           ///< What it came to.
+  Key key;                   ///< 1 to 1024 B, else the outcome is kBadKey.
+  std::span<std::byte> out;  ///< As in `Client::get`.
+  Outcome outcome;           ///< Set by the call.
 };
 
 /// One put of a batch.
 struct PutRequest {
-  Key key;                           ///< Of 1 to 1024 B, else its outcome is kBadKey.
-  std::span<const std::byte> value;  ///< As of `Client::put`.
-  Outcome outcome;                   ///< What it came to.
+  Key key;                           ///< 1 to 1024 B, else the outcome is kBadKey.
+  std::span<const std::byte> value;  ///< As in `Client::put`.
+  Outcome outcome;                   ///< Set by the call.
 };
 
-/// Where a cell is: for the client that opened it, while its connection lasts. A value; copy it freely.
+/// The place of a cell, for the client that opened it, while its connection lasts. A value; copy it freely.
 struct Cell {
-  std::uint64_t address = 0;  ///< In the server. A multiple of 8.
-  std::uint32_t worker = 0;   ///< Of the server, whose cells it is among.
-  bool is_new = false;        ///< Whether the call that returned it has made it.
+  std::uint64_t address = 0;  ///< Address in the server. A multiple of 8.
+  std::uint32_t worker = 0;   ///< The server's worker that has it.
+  bool is_new = false;        ///< Whether the call that returned it made the cell.
 };
 
 /// A connection to one server. \thread owner  Calls do not allocate once connected.
@@ -224,16 +225,16 @@ class Client {
   /// (max_cells are made), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kTimedOut (the cell
   /// may be made; open it again), and those that end the connection.
   [[nodiscard]] virtual Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept = 0;
-  /// Adds `delta`, modulo 2^64; `old` is what was there. kTimedOut, kPeerLost and the like: whether it happened is not
-  /// known, and it may still happen after kTimedOut, from which the connection goes on; `old` stays as it is.
+  /// Adds `delta`, modulo 2^64; `old` becomes the value before. kTimedOut, kPeerLost and the like: whether it happened
+  /// is not known, and it may still happen after kTimedOut, from which the connection goes on; `old` stays as it is.
   /// kUnsupported: this side's device has no atomics. kBadArgument, kOutOfRange: no cell of this client's.
   [[nodiscard]] virtual Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old,
                                          Deadline deadline) noexcept = 0;
-  /// Puts `desired` there if `expected` is; `old` is what was there. kOk either way: it was swapped if `old` is
+  /// Replaces `expected` with `desired`; `old` becomes the value before. kOk either way: it was swapped if `old` is
   /// `expected`. Otherwise as fetch_add.
   [[nodiscard]] virtual Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired,
                                             std::uint64_t& old, Deadline deadline) noexcept = 0;
-  /// What is there. Statuses as of fetch_add.
+  /// Reads the cell. Statuses as in fetch_add.
   [[nodiscard]] virtual Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
   [[nodiscard]] Result<Cell> open_cell(Key key, std::uint64_t initial) noexcept {
@@ -273,13 +274,13 @@ class Client {
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
   /// The server's limit.
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
-  /// What this client posted and polled. \thread any  \alloc none
+  /// Counts of this client. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// How this client's gets found their items. \thread any  \alloc none
   [[nodiscard]] virtual LookupCounters lookups() const noexcept = 0;
-  /// What broke the connection, with cause and fix; kOk while it is well.
+  /// The failure that broke the connection, with cause and fix; kOk while it is well.
   [[nodiscard]] virtual Error connection_error() const noexcept = 0;
-  /// One line: server, NIC and why, bootstrap. Lives as long as the client.
+  /// One line: server, NIC and why, bootstrap. Valid as long as the client.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
 
  protected:

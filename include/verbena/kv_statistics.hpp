@@ -1,4 +1,4 @@
-// What a server of the key-value store counts, and how long its operations take.
+// Counts of a key-value server, and times of its operations.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace verbena::kv {
 
-/// Kinds of operation that a server counts apart. Large ones have a value of kEagerBytes and more. What clients do
-/// without the server (one-sided reads, arithmetic on cells) is not among them: it does not know of it.
+/// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. The server does
+/// not see, and so does not count, one-sided operations of clients (reads, arithmetic on cells).
 enum class OperationKind : std::uint8_t {
-  kGet,       ///< Also one that finds nothing.
-  kGetLarge,  ///< The server tells where the value lies; reading it is the client's.
+  kGet,       ///< Gets that find nothing included.
+  kGetLarge,  ///< The server tells where the value lies; the client reads it.
   kPut,
   kPutLarge,  ///< Timed from its first bytes to the reply, so most of it is the transfer.
   kCas,
@@ -40,10 +40,10 @@ struct LatencyHistogram {
   /// One linear range of 0 to 7 ns, then one for each leading bit from 3 to 35.
   static constexpr std::size_t kBuckets = std::size_t{8} * (36 - kPrecisionBits + 1);
 
-  std::array<std::uint64_t, kBuckets> counts{};  ///< Of the times in each bucket.
-  std::uint64_t sum_ns = 0;                      ///< Of all times.
+  std::array<std::uint64_t, kBuckets> counts{};  ///< Number of times in each bucket.
+  std::uint64_t sum_ns = 0;                      ///< Sum of all times.
 
-  /// Where a time belongs.
+  /// The bucket of a time.
   [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t ns) noexcept {
     if (ns < 8) return static_cast<std::size_t>(ns);
     const unsigned shift = static_cast<unsigned>(std::bit_width(ns)) - kPrecisionBits - 1;
@@ -57,7 +57,7 @@ struct LatencyHistogram {
     return std::uint64_t{bucket - 8 * shift} << shift;
   }
 
-  /// Of all times.
+  /// Number of all times.
   [[nodiscard]] constexpr std::uint64_t count() const noexcept {
     std::uint64_t sum = 0;
     for (const std::uint64_t some : counts) sum += some;
@@ -75,7 +75,7 @@ struct LatencyHistogram {
     for (std::uint64_t seen = counts[0]; seen < rank && at + 1 < kBuckets; seen += counts[at]) ++at;
     return static_cast<double>(lowest_ns(at)) + static_cast<double>(lowest_ns(at + 1) - lowest_ns(at) - 1) / 2;
   }
-  /// 0 while there are none.
+  /// Mean of all times; 0 while there are none.
   [[nodiscard]] double mean_ns() const noexcept {
     const std::uint64_t all = count();
     return all == 0 ? 0 : static_cast<double>(sum_ns) / static_cast<double>(all);
@@ -83,32 +83,32 @@ struct LatencyHistogram {
 };
 static_assert(LatencyHistogram::bucket_of((std::uint64_t{1} << 36) - 1) == LatencyHistogram::kBuckets - 1);
 
-/// What a server counts of one kind of operation.
+/// Counts and times of one kind of operation.
 struct OperationStatistics {
-  std::uint64_t requests = 0;  ///< All of them, those that failed included.
-  /// Times from a request's arrival at its worker to its reply. Of small values about one request in 16 is timed, the
-  /// first among them; of large puts every one. So its count is not that of the requests.
+  std::uint64_t requests = 0;  ///< All requests, failed ones included.
+  /// Times from a request's arrival at its worker to its reply. About one request in 16 with a small value is timed,
+  /// the first one included, and every large put. So this counts fewer than `requests`.
   LatencyHistogram latency{};
 };
 
-/// Blocks of item memory of about one size: up to `block_bytes_of` the class, and of more than half of that. The pool
+/// Blocks of item memory of about one size: at most `block_bytes_of` the class, and more than half of that. The pool
 /// splits and joins blocks, so free ones serve other sizes too.
 struct MemoryClass {
-  std::uint64_t used = 0;        ///< Blocks of items, of values, and of what rests.
-  std::uint64_t used_bytes = 0;  ///< Of these.
-  std::uint64_t free = 0;        ///< Blocks.
-  std::uint64_t free_bytes = 0;  ///< Of these.
+  std::uint64_t used = 0;        ///< Blocks in use: items, values, and resting blocks.
+  std::uint64_t used_bytes = 0;  ///< Bytes in use.
+  std::uint64_t free = 0;        ///< Free blocks.
+  std::uint64_t free_bytes = 0;  ///< Free bytes.
 };
 /// Classes of 64 B, 128 B, ... to 1 TiB.
 inline constexpr std::size_t kMemoryClasses = 35;
-/// Of the blocks of a class. \thread any  \alloc none
+/// The largest block of a class, in bytes. \thread any  \alloc none
 [[nodiscard]] constexpr std::uint64_t block_bytes_of(std::size_t memory_class) noexcept {
   return std::uint64_t{64} << memory_class;
 }
 
 /// Counts of a server, or of one worker of it, since its start, or as they are now.
 struct ServerStatistics {
-  std::uint64_t items = 0;              ///< Keys there are.
+  std::uint64_t items = 0;              ///< Keys in the store.
   std::uint64_t used_bytes = 0;         ///< Item memory taken by live items, and by those still being written.
   std::uint64_t capacity_bytes = 0;     ///< Item memory in all.
   std::uint64_t resting_bytes = 0;      ///< Item memory of replaced and erased items that readers may still look at.
@@ -117,23 +117,23 @@ struct ServerStatistics {
   std::uint64_t clients_refused = 0;    ///< Turned away: the server was full, the user not allowed, and the like.
   std::uint64_t puts = 0;               ///< Requests to put, those that failed included.
   std::uint64_t gets = 0;               ///< Requests to get.
-  std::uint64_t hits = 0;               ///< Of the gets, those that found their key.
+  std::uint64_t hits = 0;               ///< Gets that found their key.
   std::uint64_t erases = 0;             ///< Requests to erase.
   std::uint64_t compare_and_swaps = 0;  ///< Requests to compare and swap.
-  std::uint64_t failures = 0;           ///< Of all requests; a missing key or another version is none.
-  std::uint64_t last_version = 0;       ///< Given to an item last; 0 before the first.
-  std::uint64_t workers = 0;            ///< Whose counts these are.
-  std::uint64_t max_items = 0;          ///< Keys there can be.
-  std::uint64_t index_entries = 0;      ///< Of the indexes: `items` of them are taken.
+  std::uint64_t failures = 0;           ///< Failed requests; a missing key or another version does not count.
+  std::uint64_t last_version = 0;       ///< The latest version of an item; 0 before the first.
+  std::uint64_t workers = 0;            ///< Number of workers in these counts.
+  std::uint64_t max_items = 0;          ///< Most keys of the store.
+  std::uint64_t index_entries = 0;      ///< Entries of the indexes; `items` of them are taken.
   std::uint64_t sessions = 0;           ///< Channels of clients to workers, now: each client has one to each worker.
   std::uint64_t leases = 0;             ///< Blocks that clients may write their next large values into.
-  std::uint64_t lease_bytes = 0;        ///< Item memory of these: an eighth at most. Not in `used_bytes`.
-  std::uint64_t cells = 0;              ///< Made, each under a key of its own; never fewer.
-  std::uint64_t adoptions = 0;          ///< Values that were written where they stay, into a leased block.
+  std::uint64_t lease_bytes = 0;        ///< Item memory of `leases`: an eighth at most. Not in `used_bytes`.
+  std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
+  std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 
-  /// Of one kind.
+  /// Statistics of one kind.
   [[nodiscard]] const OperationStatistics& of(OperationKind operation) const noexcept {
     return operations[static_cast<std::size_t>(operation)];
   }

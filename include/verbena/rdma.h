@@ -9,9 +9,10 @@
  *  - A listener has one thread of its own, pinned to a core that it claims; it drives all of its connections and calls
  *    their callbacks. Other threads may call any function of an accepted connection, also at the same time: it has the
  *    call done by that thread, and waits.
- *  - A client's connection for which a callback was set before rdmaConnect has such a thread too.
+ *  - Client connections for which a callback was set before rdmaConnect share such a thread. With a node
+ *    (RdmaOptions::node) its threads drive them, and listeners' connections, in turn.
  *  - Any other client's connection is driven by the thread that calls, with no thread in between: a second thread that
- *    calls meanwhile gets RDMA_ERR_BUSY. What the peer sends waits, and the peer with it, until the next call.
+ *    calls meanwhile gets RDMA_ERR_BUSY. Messages of the peer, and the peer with them, wait until the next call.
  *
  * A callback may call every function of this header but rdmaServerStop, rdmaServerWait and rdmaServerRelease of its own
  * listener and rdmaRuntimeStop, and may wait in it; the other connections of its thread have their messages received
@@ -33,6 +34,8 @@
 #define rdmaServerOnDisconnect verbena_rdmaServerOnDisconnect
 #define rdmaServerStart verbena_rdmaServerStart
 #define rdmaServerPort verbena_rdmaServerPort
+#define rdmaServerAddress verbena_rdmaServerAddress
+#define rdmaServerWindow verbena_rdmaServerWindow
 #define rdmaServerWait verbena_rdmaServerWait
 #define rdmaServerStop verbena_rdmaServerStop
 #define rdmaServerRelease verbena_rdmaServerRelease
@@ -40,6 +43,15 @@
 #define rdmaServerRegister verbena_rdmaServerRegister
 #define rdmaServerDeregMem verbena_rdmaServerDeregMem
 #define rdmaServerPublish verbena_rdmaServerPublish
+#define rdmaServerPublishPart verbena_rdmaServerPublishPart
+#define rdmaNode verbena_rdmaNode
+#define rdmaNodeOptionsInit verbena_rdmaNodeOptionsInit
+#define rdmaNodeRelease verbena_rdmaNodeRelease
+#define rdmaNodeRegMem verbena_rdmaNodeRegMem
+#define rdmaNodeRegister verbena_rdmaNodeRegister
+#define rdmaNodeDeregMem verbena_rdmaNodeDeregMem
+#define rdmaNodePublish verbena_rdmaNodePublish
+#define rdmaNodePublishPart verbena_rdmaNodePublishPart
 #define rdmaConn verbena_rdmaConn
 #define rdmaConnSetOptions verbena_rdmaConnSetOptions
 #define rdmaConnSetRecvCallback verbena_rdmaConnSetRecvCallback
@@ -77,6 +89,7 @@
 #define rdmaConnRegister verbena_rdmaConnRegister
 #define rdmaConnDeregMem verbena_rdmaConnDeregMem
 #define rdmaConnPublish verbena_rdmaConnPublish
+#define rdmaConnPublishPart verbena_rdmaConnPublishPart
 #define rdmaConnLookup verbena_rdmaConnLookup
 #define rdmaConnImportWindow verbena_rdmaConnImportWindow
 #define rdmaConnReleaseWindow verbena_rdmaConnReleaseWindow
@@ -86,6 +99,8 @@
 #define rdmaSyncCompareSwap verbena_rdmaSyncCompareSwap
 #define rdmaStartWrite verbena_rdmaStartWrite
 #define rdmaStartRead verbena_rdmaStartRead
+#define rdmaStartFetchAdd verbena_rdmaStartFetchAdd
+#define rdmaStartCompareSwap verbena_rdmaStartCompareSwap
 #define rdmaConnComplete verbena_rdmaConnComplete
 #define rdmaPAExport verbena_rdmaPAExport
 #define rdmaPAAddress verbena_rdmaPAAddress
@@ -104,7 +119,7 @@
 extern "C" {
 #endif
 
-/* What a call came to. rdmaErrorString has cause and fix of each. */
+/* Return codes of the calls. rdmaErrorString has cause and fix of each. */
 typedef enum RdmaError {
   RDMA_OK = 0,   /* Done. */
   RDMA_ERR = -1, /* Never returned: for programs that have a code of their own. */
@@ -121,16 +136,16 @@ typedef enum RdmaError {
   RDMA_ERR_UNSUPPORTED = -15,     /* This connection or device does not have it. */
   RDMA_ERR_BUSY = -16,            /* In use by another call or thread, or too late. */
   /* The connection is dead, or was not made. */
-  RDMA_ERR_PEER_LOST = -17,          /* The peer's process, host or link is gone. */
+  RDMA_ERR_PEER_LOST = -17,          /* The peer's process, host or link is gone, without a goodbye. */
   RDMA_ERR_CONNECTION_REFUSED = -18, /* Nothing listens there. */
   RDMA_ERR_REJECTED = -19,           /* The server said no; the detail has its reason. */
   RDMA_ERR_PROTOCOL = -20,           /* The peer broke the protocol, or has another version. */
   RDMA_ERR_REMOTE_ACCESS = -21,      /* The peer's NIC refused a key, range or right. */
   RDMA_ERR_REMOTE_INVALID = -22,     /* The peer's NIC refused the form of a request. */
-  RDMA_ERR_RETRY_EXCEEDED = -23,     /* The peer's NIC never answered: addresses, firewall. */
+  RDMA_ERR_RETRY_EXCEEDED = -23,     /* The peer's device never answered: addresses, firewall. */
   RDMA_ERR_RNR_EXCEEDED = -24,       /* The peer took no messages in time. */
   RDMA_ERR_FLUSHED = -25,            /* The connection failed before this was done. */
-  RDMA_ERR_CLOSED = -26,             /* Closed, by this side or by the other. */
+  RDMA_ERR_CLOSED = -26,             /* Closed in order, by this side or by the other. */
   RDMA_ERR_NOT_ALLOWED = -27,        /* The peer runs as another user. */
   RDMA_ERR_OTHER_NAMESPACE = -28,    /* Same host, another network or PID namespace. */
   RDMA_ERR_OTHER_HOST = -29,         /* The software NIC reaches this host only. */
@@ -152,16 +167,25 @@ const char* rdmaErrorDetail(void);
 typedef struct verbena_RdmaListener RdmaListener;
 /* One end of a connection. Made by rdmaConn, freed by rdmaConnClose; or an accepted one: see rdmaConnKeep. */
 typedef struct verbena_RdmaConn RdmaConn;
+/* A NIC with threads and memory that many connections share. Made by rdmaNode, freed by rdmaNodeRelease. */
+typedef struct verbena_RdmaNode RdmaNode;
 
-/* How the two ends find each other. */
-typedef enum RdmaBootstrap {
-  RDMA_BOOTSTRAP_CM = 0,    /* RDMA CM; over TCP on the software NIC. */
+/* How the two ends find each other. In C++ it has a type, so that any number, which a C program may pass and have
+ * refused, is a value of it. */
+typedef enum RdmaBootstrap
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ RDMA_BOOTSTRAP_CM = 0,    /* RDMA CM; over TCP on the software NIC. */
   RDMA_BOOTSTRAP_SOCKET = 1 /* A TCP exchange. */
 } RdmaBootstrap;
 
-/* What becomes of messages for which there is no receive callback. */
-typedef enum RdmaRecvMode {
-  RDMA_RECV_DISCARD = 0, /* Messages are counted and dropped, where there is no callback for them. */
+/* How messages without a receive callback are handled. In C++ with a type, as above. */
+typedef enum RdmaRecvMode
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ RDMA_RECV_DISCARD = 0, /* Messages are counted and dropped, where there is no callback for them. */
   RDMA_RECV_QUEUE = 1    /* Messages wait for rdmaConnRecv. */
 } RdmaRecvMode;
 
@@ -170,87 +194,112 @@ typedef struct RdmaOptions {
   const char* device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   RdmaBootstrap bootstrap;     /* Both ends the same. Default RDMA_BOOTSTRAP_CM. */
-  unsigned connect_timeout_ms; /* Of rdmaConnect. Default 5000. */
-  unsigned timeout_ms;         /* Default deadline of each call. Default 5000. */
-  unsigned max_connections;    /* Of a listener. 1 to 1024, default 64. */
-  RdmaRecvMode recv_mode;      /* Of a listener's connections. Default RDMA_RECV_DISCARD; a client's always queue. */
-  void* window;                /* Memory of the caller's own as default window, for all connections of a listener the
-                                  same; window_bytes of it, a multiple of 64; it stays until they are closed. Null, the
-                                  default: allocated, one for each connection. */
-  size_t window_bytes;      /* Memory of this side that the peer of a connection reads, writes and changes by atomics:
-                               its default window. 0: none. At most 64 GiB, default 1 MiB. */
-  size_t inbox_bytes;       /* Messages that arrived and were not taken; what is beyond waits at the sender. 64 KiB
-                               to 1 GiB, default 1 MiB. */
-  size_t max_message_bytes; /* Of a message to a receive callback. Default 64 MiB. A longer one ends the connection
+  unsigned connect_timeout_ms; /* Deadline of rdmaConnect. 1 to 2^30, default 5000. */
+  unsigned timeout_ms;         /* Default deadline of each call. 1 to 2^30, default 5000. */
+  unsigned max_connections;    /* Listeners without a node only. 1 to 65536, default 64. */
+  RdmaRecvMode recv_mode;      /* Listeners only; clients always queue. Default RDMA_RECV_DISCARD. */
+  void* window;                /* Memory of your own as the default window: window_bytes of it, a multiple of 64. All
+                                  connections of a listener share it. Keep it until they are closed. It is as fast as
+                                  the library's own if rdmaNodeRegMem allocated it. Null, the default: the library
+                                  allocates one for each connection. */
+  size_t window_bytes;      /* Length of this side's default window: memory that the peer reads, writes and changes by
+                               atomics. 0: none. At most 64 GiB, default 1 MiB. */
+  size_t inbox_bytes;       /* Room for messages that arrived and were not taken; further ones wait at the sender.
+                               64 KiB to 1 GiB, default 1 MiB. */
+  size_t max_message_bytes; /* Longest message for a receive callback. Default 64 MiB. A longer one ends the connection
                                with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
+  int shared_window;        /* Listeners only. 1: all of its connections share one allocated default window of
+                               window_bytes, which rdmaServerWindow returns. Default 0. */
+  int gid_index;            /* On an RDMA device with RDMA_BOOTSTRAP_SOCKET: the row of the port's GID table, 0 to 255.
+                               Default -1: the best one, as verbena-info explains. */
+  const unsigned* allowed_uids; /* Users besides this one, and root, whose processes may connect (software NIC).
+                                   Copied. */
+  size_t allowed_uid_count;     /* Number of allowed_uids. Default 0. */
+  RdmaNode* node; /* The node to use; it replaces `device`, `bootstrap`, `gid_index` and `allowed_uids`. Release it
+                     after everything that uses it. Null, the default: the process's own node for that NIC. */
 } RdmaOptions;
 /* Sets all of `options` to the defaults. Call it first: fields may be added. */
 void rdmaOptionsInit(RdmaOptions* options);
 
-/* What kind of thing arrived. */
+/* Kinds of messages. */
 typedef enum RdmaMessageKind {
   RDMA_MESSAGE = 0, /* Sent by rdmaConnSend or rdmaConnSendWithImm. */
   RDMA_WRITTEN = 1  /* The peer wrote into this side's default window by rdmaConnWriteWithImm(At). */
 } RdmaMessageKind;
-/* What arrived. */
+/* A message that arrived. */
 typedef struct RdmaMessage {
   RdmaMessageKind kind; /* Sent, or written. */
   int has_imm;          /* 1 when the sender gave a number with it; else 0. */
-  uint32_t imm;         /* That number, or 0. */
-  void* data;    /* RDMA_MESSAGE: the bytes, the callback's until it returns; in rdmaConnRecv the caller's buffer.
+  uint32_t imm;         /* The sender's number, or 0. */
+  void* data;    /* RDMA_MESSAGE: the bytes, valid until the callback returns; in rdmaConnRecv the caller's buffer.
                     RDMA_WRITTEN: the place in the default window. */
-  size_t length; /* Bytes, at `data`. */
+  size_t length; /* Bytes at `data`. */
 } RdmaMessage;
 
-/* Rights to memory: what the peer may do with it. This side may always read and write. */
+/* Rights of the peer to memory. This side may always read and write it. */
 typedef enum RdmaAccess {
-  RDMA_ACCESS_LOCAL = 0,         /* None. */
-  RDMA_ACCESS_REMOTE_READ = 1,   /* It may read. */
-  RDMA_ACCESS_REMOTE_WRITE = 2,  /* It may write. */
-  RDMA_ACCESS_REMOTE_ATOMIC = 4, /* It may use atomics. */
-  RDMA_ACCESS_REMOTE_ALL = 7     /* All of these. */
+  RDMA_ACCESS_LOCAL = 0,         /* The peer has no access. */
+  RDMA_ACCESS_REMOTE_READ = 1,   /* The peer may read. */
+  RDMA_ACCESS_REMOTE_WRITE = 2,  /* The peer may write. */
+  RDMA_ACCESS_REMOTE_ATOMIC = 4, /* The peer may use atomics. */
+  RDMA_ACCESS_REMOTE_ALL = 7     /* The peer has all three rights. */
 } RdmaAccess;
 
-/* Registered memory of this side. The library's: valid until it is deregistered, or its owner ends. */
+/* Registered memory of this side. The library owns this struct: it is valid until the memory is deregistered, or the
+ * connection, listener or node that registered it ends. */
 typedef struct RdmaMemory {
-  void* addr;         /* Of its first byte. */
+  void* addr;         /* Address of the first byte. */
   size_t length;      /* Bytes. */
-  uint32_t lkey;      /* For calls of this side. */
-  uint32_t rkey;      /* For calls of the peer. */
-  uint32_t access;    /* RdmaAccess */
-  uint64_t memory_id; /* The software NIC's. */
+  uint32_t lkey;      /* Key for calls of this side. */
+  uint32_t rkey;      /* Key for calls of the peer. */
+  uint32_t access;    /* RdmaAccess bits. */
+  uint64_t memory_id; /* For the library: the software NIC's number of the memory. */
 } RdmaMemory;
 
-/* Memory of the other side. Plain numbers of the sending process: they may travel in a message. */
+/* Memory of the other side, as plain numbers of that process: you may send them in a message. */
 typedef struct RdmaWindow {
-  uint64_t addr;      /* Of its first byte, in the other process. */
+  uint64_t addr;      /* Address of the first byte, in the other process. */
   uint64_t length;    /* Bytes. */
-  uint32_t rkey;      /* What calls name it by. */
-  uint32_t access;    /* RdmaAccess */
-  uint64_t memory_id; /* The software NIC's. */
+  uint32_t rkey;      /* Key for calls. */
+  uint32_t access;    /* RdmaAccess bits. */
+  uint64_t memory_id; /* For the library: the software NIC's number of the memory. */
 } RdmaWindow;
 
-/* What was started without waiting. */
-typedef enum RdmaOperation { RDMA_WRITE = 0, RDMA_READ = 1 } RdmaOperation;
-/* How an operation ended that was started without waiting. */
+/* Operations that are started without waiting. */
+typedef enum RdmaOperation { RDMA_WRITE = 0, RDMA_READ = 1, RDMA_ATOMIC = 2 } RdmaOperation;
+/* The end of an operation that was started without waiting. */
 typedef struct RdmaCompletion {
-  uint64_t cookie;         /* As it was started with. */
-  RdmaOperation operation; /* Which it was. */
-  int code;                /* RDMA_OK, or why not. Its memory is the caller's again. */
+  uint64_t cookie;         /* The cookie that you started it with. */
+  RdmaOperation operation; /* The kind of operation. */
+  int code;                /* RDMA_OK or an error. You may touch the operation's memory again. */
+  uint64_t old;            /* RDMA_ATOMIC: the value before. */
 } RdmaCompletion;
 
-/* Callbacks, called by the thread that drives the connection (see above). `data`: data_len bytes, the callback's until
- * it returns. */
+/* NIC, threads and limits of a node. rdmaNodeOptionsInit sets the defaults. */
+typedef struct RdmaNodeOptions {
+  const char* device;           /* As RdmaOptions::device. Copied. */
+  RdmaBootstrap bootstrap;      /* As RdmaOptions::bootstrap. Default RDMA_BOOTSTRAP_CM. */
+  int gid_index;                /* As RdmaOptions::gid_index. Default -1. */
+  const char* address;          /* Without a device: selects the NIC that has this address. Null: any NIC. Copied. */
+  unsigned shards;              /* Threads that drive connections. 1 to 256, default 1. */
+  unsigned connections;         /* Most connections of each shard. 1 to 65536, default 256. */
+  const unsigned* cpus;         /* One core number for each shard. Null, the default: claims free cores. Copied. */
+  const unsigned* allowed_uids; /* As RdmaOptions::allowed_uids. Copied. */
+  size_t allowed_uid_count;     /* Number of allowed_uids. Default 0. */
+} RdmaNodeOptions;
+
+/* Callbacks. The thread that drives the connection calls them (see above). `data`: data_len bytes, valid until the
+ * callback returns. */
 typedef void (*RdmaAcceptCallbackFunc)(RdmaConn* conn);
 typedef void (*RdmaRecvCallbackFunc)(RdmaConn* conn, void* data, size_t data_len);
 typedef void (*RdmaConnectedCallbackFunc)(RdmaConn* conn);
 typedef void (*RdmaDisconnectCallbackFunc)(RdmaConn* conn);
 typedef void (*RdmaWriteCallbackFunc)(RdmaConn* conn);
 typedef void (*RdmaReadCallbackFunc)(RdmaConn* conn);
-/* The same with a pointer of the user's own, as it was given with the function. */
+/* The same with `user`, the pointer that you gave with the function. */
 typedef void (*RdmaConnFunc)(RdmaConn* conn, void* user);
 typedef void (*RdmaMessageFunc)(RdmaConn* conn, const RdmaMessage* message, void* user);
-typedef void (*RdmaDisconnectFunc)(RdmaConn* conn, int code, void* user); /* `code`: why. */
+typedef void (*RdmaDisconnectFunc)(RdmaConn* conn, int code, void* user); /* `code`: the reason. */
 typedef void (*RdmaCompletionFunc)(RdmaConn* conn, const RdmaCompletion* completion, void* user);
 
 /* --- servers. Any thread, one at a time for one listener. -------------------------------------------------------- */
@@ -258,25 +307,57 @@ typedef void (*RdmaCompletionFunc)(RdmaConn* conn, const RdmaCompletion* complet
 /* Makes a listener; nothing is opened yet. `ip`: address or name to listen on; null or "": this host. Port 0 takes any
  * free one, which rdmaServerPort tells once started. RDMA_ERR_BAD_ARGUMENT, RDMA_ERR_NO_MEMORY. */
 int rdmaServer(RdmaListener** listener, const char* ip, int port);
-/* Before start, as the callbacks: RDMA_ERR_BUSY afterwards. */
+/* Set options and callbacks before rdmaServerStart: RDMA_ERR_BUSY afterwards. */
 int rdmaServerSetOptions(RdmaListener* listener, const RdmaOptions* options);
-/* Called for each new connection, before anything of it is received: the place to set callbacks on it. */
+/* Sets the function that is called for each new connection, before anything of it is received. Set callbacks of the
+ * connection there. */
 int rdmaServerSetAcceptCallback(RdmaListener* listener, RdmaAcceptCallbackFunc func);
 int rdmaServerOnAccept(RdmaListener* listener, RdmaConnFunc func, void* user);
-/* What every new connection starts with. */
+/* The callbacks of every new connection. */
 int rdmaServerOnMessage(RdmaListener* listener, RdmaMessageFunc func, void* user);
 int rdmaServerOnDisconnect(RdmaListener* listener, RdmaDisconnectFunc func, void* user);
 /* Returns once clients can connect. Errors: those of the NIC and the address, RDMA_ERR_BUSY (it runs). */
 int rdmaServerStart(RdmaListener* listener);
 /* The port, or a negative code before start. */
 int rdmaServerPort(const RdmaListener* listener);
-/* Waits, for ever if need be, until some other thread has stopped the listener. */
+/* Writes the address for rdmaConnect of a peer, on any host, to `address`, which has `length` bytes: text with a null
+ * character. If the listener listens on all addresses, it is this host's name. RDMA_ERR_BUFFER_TOO_SMALL: the detail
+ * says how many bytes it needs; RDMA_ERR_CLOSED: the listener does not run. */
+int rdmaServerAddress(const RdmaListener* listener, char* address, size_t length);
+/* Returns the default window that all connections share (RdmaOptions::shared_window or RdmaOptions::window), with its
+ * length in `*length` unless null. Null and 0 if there is none, or the listener does not run. An allocated one starts
+ * zeroed and is valid until rdmaServerStop. */
+void* rdmaServerWindow(const RdmaListener* listener, size_t* length);
+/* Waits without a deadline until another thread has stopped the listener. */
 int rdmaServerWait(RdmaListener* listener);
 /* Ends all connections and the thread; calls under way in other threads return RDMA_ERR_CLOSED. RDMA_OK also when it
  * does not run; RDMA_ERR_BUSY from one of its callbacks. It can be started again. */
 int rdmaServerStop(RdmaListener* listener);
 /* Stops it, and frees it. null is fine. Not from its callbacks. */
 void rdmaServerRelease(RdmaListener* listener);
+
+/* --- nodes -------------------------------------------------------------------------------------------------------
+ *
+ * A process opens each NIC once, and all of its connections share it. Make a node to choose the NIC's threads, cores
+ * and limits. A node's threads, its shards, take the connections of its listeners, and of its clients with callbacks,
+ * in turn. All connections of a node use the memory that it registers, and all of their peers reach it. Any thread, one
+ * at a time for one node. */
+
+/* Sets all of `options` to the defaults. Call it first: fields may be added. */
+void rdmaNodeOptionsInit(RdmaNodeOptions* options);
+/* Makes a node. options null: the defaults. Errors: those of the NIC, RDMA_ERR_BAD_ARGUMENT (an option), RDMA_ERR_LIMIT
+ * (threads, files), RDMA_ERR_NO_MEMORY. */
+int rdmaNode(RdmaNode** node, const RdmaNodeOptions* options);
+/* Frees a node, with the memory that it registered. Release its listeners and close its connections before. null is
+ * fine. */
+void rdmaNodeRelease(RdmaNode* node);
+/* These do for a node as rdmaServerRegMem and the like do for a listener, below. The memory lasts until
+ * rdmaNodeRelease; rdmaNodeDeregMem waits 5 seconds at most. */
+const RdmaMemory* rdmaNodeRegMem(RdmaNode* node, size_t size);
+const RdmaMemory* rdmaNodeRegister(RdmaNode* node, void* addr, size_t length, unsigned access);
+int rdmaNodeDeregMem(RdmaNode* node, const RdmaMemory* memory);
+int rdmaNodePublish(RdmaNode* node, const char* name, const RdmaMemory* memory);
+int rdmaNodePublishPart(RdmaNode* node, const char* name, const RdmaMemory* memory, size_t offset, size_t length);
 
 /* --- connections ------------------------------------------------------------------------------------------------- */
 
@@ -289,7 +370,8 @@ int rdmaConnSetOptions(RdmaConn* conn, const RdmaOptions* options);
 int rdmaConnSetRecvCallback(RdmaConn* conn, RdmaRecvCallbackFunc func);
 int rdmaConnSetConnectedCallback(RdmaConn* conn, RdmaConnectedCallbackFunc func);
 int rdmaConnSetDisconnectCallback(RdmaConn* conn, RdmaDisconnectCallbackFunc func);
-/* Called for each write, each read, that was started without waiting (rdmaStart..., rdmaPA...Signaled). */
+/* Called for each write and atomic, and for each read, that was started without waiting (rdmaStart...,
+ * rdmaPA...Signaled). */
 int rdmaConnSetWriteCallback(RdmaConn* conn, RdmaWriteCallbackFunc func);
 int rdmaConnSetReadCallback(RdmaConn* conn, RdmaReadCallbackFunc func);
 int rdmaConnOnConnect(RdmaConn* conn, RdmaConnFunc func, void* user);
@@ -304,21 +386,22 @@ int rdmaConnect(RdmaConn* conn, const char* ip, int port);
 /* An accepted connection is the listener's, and freed when its disconnect callback has returned; use it in callbacks
  * only. After this call, in the accept callback, it is the caller's: valid until rdmaConnClose, whatever happens. */
 int rdmaConnKeep(RdmaConn* conn);
-/* Tells the peer, ends what is under way, and frees the connection. What was accepted by rdmaConnSend has arrived when
- * the peer answers, for which this waits 200 ms at most. In a callback it returns at once, and the connection goes when
- * the callback has returned. No other call of the connection may be under way or follow. null is fine. */
+/* Tells the peer, ends what is under way, and frees the connection. Messages that rdmaConnSend accepted are in the
+ * peer's memory when this returns, unless the peer takes longer than 200 ms for it. In a callback it returns at once,
+ * and the connection goes when the callback has returned. No other call of the connection may be under way or follow.
+ * null is fine. */
 void rdmaConnClose(RdmaConn* conn);
 /* Ends the threads of all client connections of this process, and those connections with RDMA_ERR_CLOSED; their handles
  * are still to be closed. No call of a client's connection may be under way. */
 void rdmaRuntimeStop(void);
 
-/* Default deadline of the calls that follow. */
+/* Sets the default deadline of later calls: 1 to 2^30 ms. */
 int rdmaConnSetTimeout(RdmaConn* conn, unsigned timeout_ms);
-/* Code of the last call on this connection that failed, or why it is dead. */
+/* The code of the last call on this connection that failed, or the reason why it is dead. */
 int rdmaConnError(const RdmaConn* conn);
 /* 1 while calls can work, 0 before rdmaConnect and once it is dead. */
 int rdmaConnIsConnected(const RdmaConn* conn);
-/* Messages that nobody wanted (RDMA_RECV_DISCARD without a callback). */
+/* Number of messages that were dropped (RDMA_RECV_DISCARD without a callback). */
 uint64_t rdmaConnDiscarded(const RdmaConn* conn);
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
@@ -359,35 +442,41 @@ const RdmaMemory* rdmaConnWindowMemory(RdmaConn* conn);
 
 /* --- registered memory --------------------------------------------------------------------------------------------
  *
- * Memory that the NIC reads and writes itself, without a copy through the library's own. Any thread. What a connection
- * registers is for its peer, and ends with rdmaConnClose; what a listener registers, while it runs, is for all of its
- * connections, and ends with rdmaServerStop. Registering waits for the system and, on a device, pins: not for data
- * paths. These return null on failure, with the code in rdmaConnError and the sentence in rdmaErrorDetail. */
+ * The NIC reads and writes registered memory itself, without a copy through the library's own. Any thread. A connection
+ * registers memory for its peer, until rdmaConnClose; a running listener registers it for all of its connections, until
+ * rdmaServerStop. Registering waits for the system and, on a device, pins memory: don't do it on a data path. These
+ * return null on failure, with the code in rdmaConnError and the sentence in rdmaErrorDetail. */
 
 /* Allocates `size` bytes (1 to 2^40), zeroed, and registers them with all rights. On the software NIC this memory, and
  * no other, is accessed by peers directly; all else costs a system call each time. */
 const RdmaMemory* rdmaConnRegMem(RdmaConn* conn, size_t size);
 const RdmaMemory* rdmaServerRegMem(RdmaListener* listener, size_t size);
-/* Registers memory of the caller's own, which stays mapped until it is deregistered. `access`: of RdmaAccess. */
+/* Registers memory of your own. Keep it mapped until you deregister it. `access`: RdmaAccess bits. */
 const RdmaMemory* rdmaConnRegister(RdmaConn* conn, void* addr, size_t length, unsigned access);
 const RdmaMemory* rdmaServerRegister(RdmaListener* listener, void* addr, size_t length, unsigned access);
-/* Takes the registration back, and the names and physical addresses that it has; frees what rdma...RegMem allocated.
- * Nobody reads or writes it afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer sat in it for
- * longer than the default deadline; then allocated memory is not used again. RDMA_ERR_BAD_ARGUMENT: it is not
- * registered there. */
+/* Takes the registration back, with its names and physical addresses, and frees memory that rdma...RegMem allocated.
+ * Nobody reads or writes the memory afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer was
+ * still using it after the default deadline; allocated memory is then never used again. RDMA_ERR_BAD_ARGUMENT: the
+ * memory is not registered there. */
 int rdmaConnDeregMem(RdmaConn* conn, const RdmaMemory* memory);
 int rdmaServerDeregMem(RdmaListener* listener, const RdmaMemory* memory);
 
-/* Publishes memory registered there under a name of 1 to 64 bytes, which a listener's clients or this connection's peer
- * look up. memory null takes the name back. RDMA_ERR_BUSY: the name is taken. */
+/* Publishes registered memory under a name of 1 to 64 bytes. Clients of the listener, or the peer of the connection,
+ * look it up. memory null takes the name back. RDMA_ERR_BUSY: the name is taken; RDMA_ERR_NOT_FOUND: no such name to
+ * take back; RDMA_ERR_BAD_ARGUMENT: the memory is not registered there. */
 int rdmaServerPublish(RdmaListener* listener, const char* name, const RdmaMemory* memory);
 int rdmaConnPublish(RdmaConn* conn, const char* name, const RdmaMemory* memory);
+/* Publishes `length` bytes, at least 1, from `offset` on. The peer's own library keeps the peer inside this part; its
+ * NIC would allow access to all of the memory. RDMA_ERR_OUT_OF_RANGE: the part is not inside the memory. */
+int rdmaServerPublishPart(RdmaListener* listener, const char* name, const RdmaMemory* memory, size_t offset,
+                          size_t length);
+int rdmaConnPublishPart(RdmaConn* conn, const char* name, const RdmaMemory* memory, size_t offset, size_t length);
 /* Finds the window that the peer has published under `name`, and makes it usable; waits until it is published.
  * timeout_ms as in rdmaConnRecv. RDMA_ERR_NOT_FOUND: not by then; RDMA_ERR_TIMED_OUT: the peer did not answer (a client
  * without callbacks answers only during its calls); RDMA_ERR_LIMIT: a connection uses at most 63 windows. */
 int rdmaConnLookup(RdmaConn* conn, const char* name, RdmaWindow* window, int timeout_ms);
-/* Makes a window usable of which the peer has told in some other way, and takes that back. A key that is used without
- * is asked for, once, at its first use. */
+/* Imports a window that the peer told you of in some other way, and releases it. The library asks the peer for a key
+ * that you use without importing it, once, at its first use. */
 int rdmaConnImportWindow(RdmaConn* conn, const RdmaWindow* window);
 int rdmaConnReleaseWindow(RdmaConn* conn, const RdmaWindow* window);
 
@@ -411,16 +500,20 @@ int rdmaSyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uin
 int rdmaSyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t* old);
 int rdmaSyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
                         uint64_t* old);
-/* The same transfers without waiting: the memory is the NIC's until the completion with this cookie comes, to the write
- * or the read callback, or to rdmaConnComplete where there is none. They have no deadline; the end of the connection
- * completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not taken. */
+/* Start a transfer and return. Don't touch the memory until its completion, which has this cookie: the write or the
+ * read callback gets it, or rdmaConnComplete if there is no such callback. These have no deadline; the end of the
+ * connection completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not taken. */
 int rdmaStartWrite(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                    uint32_t length, uint64_t cookie);
 int rdmaStartRead(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                   uint32_t length, uint64_t cookie);
-/* Takes the completion that has been there longest, of the kinds that have no callback. timeout_ms as in rdmaConnRecv.
- * RDMA_ERR_TIMED_OUT: none came; RDMA_ERR_NOT_FOUND: none is under way. The result of the operation is in
- * completion->code. */
+/* Start an atomic and return. completion->old is the value before; the write callback gets it. Atomics and transfers
+ * complete in the order in which they were started. */
+int rdmaStartFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t cookie);
+int rdmaStartCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
+                         uint64_t cookie);
+/* Takes the oldest completion of the kinds that have no callback. timeout_ms as in rdmaConnRecv. RDMA_ERR_TIMED_OUT:
+ * none came; RDMA_ERR_NOT_FOUND: none is under way. The result of the operation is in completion->code. */
 int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms);
 
 /* --- physical addresses -------------------------------------------------------------------------------------------
@@ -437,8 +530,9 @@ int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical);
 /* The physical address of a byte of this process: that under which this connection exported it, or else what the kernel
  * says, with the privilege. conn may be null. RDMA_ERR_NOT_FOUND: nothing is there yet; write to it first. */
 int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical);
-/* As rdmaSync..., with the same errors. RDMA_ERR_OUT_OF_RANGE: the peer did not export all of it. What crosses from one
- * run of memory into the next is several operations, and may have happened in part when it fails. */
+/* As rdmaSync..., with the same errors. RDMA_ERR_OUT_OF_RANGE: the peer did not export all of it. A transfer that
+ * crosses from one run of physical memory into the next is several operations; when it fails, some may have happened.
+ */
 int rdmaPASyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
 int rdmaPASyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length);
 int rdmaPASyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint64_t add, uint64_t* old);

@@ -9,7 +9,7 @@
 
 namespace verbena {
 
-/// What an operation came to. The order of the groups is the order of damage; `damage_of` tells the group.
+/// The outcome of an operation. The order of the groups is the order of damage; `damage_of` returns the group.
 enum class Status : std::uint8_t {
   kOk = 0,
 
@@ -42,7 +42,7 @@ enum class Status : std::uint8_t {
   kRetryExceeded,      ///< The peer's NIC never answered: wrong addresses, or a firewall (UDP 4791 for RoCE).
   kRnrExceeded,        ///< The peer posted no receive within the retries.
   kFlushed,            ///< The queue pair went to error before this operation was executed.
-  kClosed,             ///< This side closed the connection.
+  kClosed,             ///< This side or the peer closed the connection in order.
   kNotAllowed,         ///< The peer's user is not on the allow-list.
   kOtherNamespace,     ///< Same host, but another network or PID namespace.
   kOtherHost,          ///< The soft NIC was asked for a peer on another host.

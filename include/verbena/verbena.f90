@@ -1,21 +1,24 @@
-! The blocking C API of verbena/rdma.h for Fortran 2018, under its names; what each call does and returns is told there.
-! Modules are files of one compiler's one version, so this is installed as source, to be compiled with the program:
+! The blocking C API of verbena/rdma.h, verbena/version.h and verbena/log.h for Fortran 2018, under the same names. The
+! C headers document what each call does and returns. A compiled module works with one version of one compiler only, so
+! this file is installed as source; compile it with your program:
 !   gfortran $(pkg-config --variable=fortran verbena) hello.f90 $(pkg-config --cflags --libs verbena)
 !
-! Where this differs from C:
-!  - Handles are type(rdma_conn) and type(rdma_listener). Names are the same to Fortran in any case.
-!  - Text is character(*), without a null character at its end; '' is C's null.
-!  - Data is a variable of any type and rank, with its length in bytes, as c_sizeof tells it: rdmaConnSend(conn, a,
-!    c_sizeof(a)). An array section that is not contiguous is copied by the compiler. Give a variable that is read from
-!    its memory by the peer, or polled, the attributes target and volatile.
-!  - rdmaErrorText and rdmaErrorDetail are allocatable text.
-!  - Callbacks are bind(C) procedures; `user` is type(c_ptr), c_null_ptr where there is none.
+! Differences from C:
+!  - Handles are type(rdma_conn), type(rdma_listener) and type(rdma_node). Fortran ignores the case of names.
+!  - Text is character(*) without a null character at its end; '' stands for C's null.
+!  - Data is a variable of any type and rank, followed by its length in bytes, as c_sizeof returns it:
+!    rdmaConnSend(conn, a, c_sizeof(a)). The compiler copies an array section that is not contiguous. Declare a variable
+!    as target and volatile if the peer reads or writes it in place, or if you poll it.
+!  - rdmaErrorText (rdmaErrorString in C), rdmaErrorDetail, rdmaServerAddress and verbena_version return allocatable
+!    text.
+!  - Lists, such as allowed_uids, are allocatable arrays and need no count.
+!  - Callbacks are bind(C) procedures; `user` is type(c_ptr), c_null_ptr if you need none.
 module verbena
   use, intrinsic :: iso_c_binding
   implicit none
   private
 
-  ! --- what a call came to: enum RdmaError --------------------------------------------------------------------------
+  ! --- error codes: enum RdmaError -----------------------------------------------------------------------------------
   integer(c_int), parameter, public :: &
     RDMA_OK = 0, RDMA_ERR = -1, &
     RDMA_ERR_AGAIN = -2, RDMA_ERR_TIMED_OUT = -3, &
@@ -31,21 +34,26 @@ module verbena
   integer(c_int), parameter, public :: RDMA_BOOTSTRAP_CM = 0, RDMA_BOOTSTRAP_SOCKET = 1
   integer(c_int), parameter, public :: RDMA_RECV_DISCARD = 0, RDMA_RECV_QUEUE = 1
   integer(c_int), parameter, public :: RDMA_MESSAGE = 0, RDMA_WRITTEN = 1
-  integer(c_int), parameter, public :: RDMA_WRITE = 0, RDMA_READ = 1
+  integer(c_int), parameter, public :: RDMA_WRITE = 0, RDMA_READ = 1, RDMA_ATOMIC = 2
   integer(c_int), parameter, public :: &
     RDMA_ACCESS_LOCAL = 0, RDMA_ACCESS_REMOTE_READ = 1, RDMA_ACCESS_REMOTE_WRITE = 2, &
     RDMA_ACCESS_REMOTE_ATOMIC = 4, RDMA_ACCESS_REMOTE_ALL = 7
+  integer(c_int), parameter, public :: VERBENA_LOG_ERROR = 0, VERBENA_LOG_WARNING = 1, VERBENA_LOG_INFO = 2
 
   ! --- types --------------------------------------------------------------------------------------------------------
-  ! A pointer of C's, passed as one.
+  ! Handles: C pointers.
   type, bind(C), public :: rdma_listener
     type(c_ptr) :: handle = c_null_ptr
   end type
   type, bind(C), public :: rdma_conn
     type(c_ptr) :: handle = c_null_ptr
   end type
+  type, bind(C), public :: rdma_node
+    type(c_ptr) :: handle = c_null_ptr
+  end type
 
-  ! RdmaOptions. rdmaOptionsInit sets the defaults.
+  ! RdmaOptions. Call rdmaOptionsInit first: it sets the defaults. Users are allowed by allowed_uids(:), which needs no
+  ! count; leave it unallocated for none.
   type, public :: rdma_options
     character(len=256) :: device = ''
     integer(c_int) :: bootstrap = RDMA_BOOTSTRAP_CM
@@ -57,8 +65,12 @@ module verbena
     integer(c_size_t) :: window_bytes = 0
     integer(c_size_t) :: inbox_bytes = 0
     integer(c_size_t) :: max_message_bytes = 0
+    integer(c_int) :: shared_window = 0
+    integer(c_int) :: gid_index = -1
+    integer(c_int), allocatable :: allowed_uids(:)
+    type(rdma_node) :: node
   end type
-  ! As C has it.
+  ! RdmaOptions, field by field.
   type, bind(C) :: c_options
     type(c_ptr) :: device
     integer(c_int) :: bootstrap
@@ -70,9 +82,40 @@ module verbena
     integer(c_size_t) :: window_bytes
     integer(c_size_t) :: inbox_bytes
     integer(c_size_t) :: max_message_bytes
+    integer(c_int) :: shared_window
+    integer(c_int) :: gid_index
+    type(c_ptr) :: allowed_uids
+    integer(c_size_t) :: allowed_uid_count
+    type(rdma_node) :: node
   end type
 
-  ! RdmaMessage, whose name is the constant's here. c_f_pointer(incoming%data, array, [...]) makes the bytes an array.
+  ! RdmaNodeOptions. Call rdmaNodeOptionsInit first: it sets the defaults. cpus(:) names a core for each shard; leave it
+  ! unallocated to have free ones claimed.
+  type, public :: rdma_node_options
+    character(len=256) :: device = ''
+    integer(c_int) :: bootstrap = RDMA_BOOTSTRAP_CM
+    integer(c_int) :: gid_index = -1
+    character(len=256) :: address = ''
+    integer(c_int) :: shards = 0
+    integer(c_int) :: connections = 0
+    integer(c_int), allocatable :: cpus(:)
+    integer(c_int), allocatable :: allowed_uids(:)
+  end type
+  ! RdmaNodeOptions, field by field.
+  type, bind(C) :: c_node_options
+    type(c_ptr) :: device
+    integer(c_int) :: bootstrap
+    integer(c_int) :: gid_index
+    type(c_ptr) :: address
+    integer(c_int) :: shards
+    integer(c_int) :: connections
+    type(c_ptr) :: cpus
+    type(c_ptr) :: allowed_uids
+    integer(c_size_t) :: allowed_uid_count
+  end type
+
+  ! RdmaMessage; Fortran needs another name, because RDMA_MESSAGE is a constant. c_f_pointer(incoming%data, array,
+  ! [...]) makes its bytes an array.
   type, bind(C), public :: rdma_incoming
     integer(c_int) :: kind
     integer(c_int) :: has_imm
@@ -81,7 +124,7 @@ module verbena
     integer(c_size_t) :: length
   end type
 
-  ! RdmaMemory; rdmaConnRegMem and the like return a pointer, null where they fail.
+  ! RdmaMemory. rdmaConnRegMem and the like return a pointer to it, or null on failure.
   type, bind(C), public :: rdma_memory
     type(c_ptr) :: addr
     integer(c_size_t) :: length
@@ -105,6 +148,7 @@ module verbena
     integer(c_int64_t) :: cookie
     integer(c_int) :: operation
     integer(c_int) :: code
+    integer(c_int64_t) :: old
   end type
 
   abstract interface
@@ -131,10 +175,18 @@ module verbena
       integer(c_int), value :: code
       type(c_ptr), value :: user
     end subroutine
+    ! `line` is C text, which ends with a null character; verbenaLogLine(line) returns it as Fortran text.
+    subroutine verbena_log_procedure(level, line, user) bind(C)
+      import :: c_int, c_ptr
+      integer(c_int), value :: level
+      type(c_ptr), value :: line
+      type(c_ptr), value :: user
+    end subroutine
   end interface
-  public :: rdma_conn_procedure, rdma_message_procedure, rdma_disconnect_procedure, rdma_completion_procedure
+  public :: rdma_conn_procedure, rdma_message_procedure, rdma_disconnect_procedure, rdma_completion_procedure, &
+    verbena_log_procedure
 
-  ! --- calls that are C's own ---------------------------------------------------------------------------------------
+  ! --- calls with the same arguments as in C ------------------------------------------------------------------------
   interface
     function rdmaServerStart(listener) bind(C, name='verbena_rdmaServerStart')
       import
@@ -155,6 +207,26 @@ module verbena
       import
       type(rdma_listener), value :: listener
       integer(c_int) :: rdmaServerStop
+    end function
+    function rdmaServerWindow(listener, length) bind(C, name='verbena_rdmaServerWindow')
+      import
+      type(rdma_listener), value :: listener
+      integer(c_size_t), intent(out) :: length
+      type(c_ptr) :: rdmaServerWindow
+    end function
+    subroutine rdmaNodeRelease(node) bind(C, name='verbena_rdmaNodeRelease')
+      import
+      type(rdma_node), value :: node
+    end subroutine
+    function rdmaNodeDeregMem(node, memory) bind(C, name='verbena_rdmaNodeDeregMem')
+      import
+      type(rdma_node), value :: node
+      type(rdma_memory), intent(in) :: memory
+      integer(c_int) :: rdmaNodeDeregMem
+    end function
+    function verbena_version_number() bind(C, name='verbena_version_number')
+      import
+      integer(c_int) :: verbena_version_number
     end function
     subroutine rdmaServerRelease(listener) bind(C, name='verbena_rdmaServerRelease')
       import
@@ -299,6 +371,26 @@ module verbena
       integer(c_int64_t), value :: cookie
       integer(c_int) :: rdmaStartRead
     end function
+    function rdmaStartFetchAdd(conn, remote_addr, rkey, add, cookie) bind(C, name='verbena_rdmaStartFetchAdd')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int64_t), value :: add
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: rdmaStartFetchAdd
+    end function
+    function rdmaStartCompareSwap(conn, remote_addr, rkey, expected, desired, cookie) &
+        bind(C, name='verbena_rdmaStartCompareSwap')
+      import
+      type(rdma_conn), value :: conn
+      integer(c_int64_t), value :: remote_addr
+      integer(c_int32_t), value :: rkey
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: rdmaStartCompareSwap
+    end function
     function rdmaConnComplete(conn, completion, timeout_ms) bind(C, name='verbena_rdmaConnComplete')
       import
       type(rdma_conn), value :: conn
@@ -381,13 +473,15 @@ module verbena
   end interface
   public :: rdmaServerDeregMem, rdmaConnPeerWindow, rdmaConnDeregMem, rdmaConnImportWindow, &
     rdmaConnReleaseWindow, rdmaSyncWriteSignaled, rdmaSyncReadSignaled, rdmaSyncFetchAdd, rdmaSyncCompareSwap, &
-    rdmaStartWrite, rdmaStartRead, rdmaConnComplete, rdmaPAExport, rdmaPAAddress, rdmaPASyncWriteSignaled, &
-    rdmaPASyncReadSignaled, rdmaPASyncFetchAdd, rdmaPASyncCompareSwap, rdmaPAWriteSignaled, rdmaPAReadSignaled
+    rdmaStartWrite, rdmaStartRead, rdmaStartFetchAdd, rdmaStartCompareSwap, rdmaConnComplete, rdmaPAExport, &
+    rdmaPAAddress, rdmaPASyncWriteSignaled, rdmaPASyncReadSignaled, rdmaPASyncFetchAdd, rdmaPASyncCompareSwap, &
+    rdmaPAWriteSignaled, rdmaPAReadSignaled
   public :: rdmaServerStart, rdmaServerPort, rdmaServerWait, rdmaServerStop, rdmaServerRelease, rdmaConn, &
     rdmaConnKeep, rdmaConnClose, rdmaRuntimeStop, rdmaConnSetTimeout, rdmaConnError, rdmaConnDiscarded, &
-    rdmaConnWindow, rdmaConnPeerWindowBytes
+    rdmaConnWindow, rdmaConnPeerWindowBytes, rdmaServerWindow, rdmaNodeRelease, rdmaNodeDeregMem, &
+    verbena_version_number
 
-  ! --- what the procedures below call -------------------------------------------------------------------------------
+  ! --- C functions behind the procedures below ----------------------------------------------------------------------
   interface
     subroutine c_rdmaOptionsInit(options) bind(C, name='verbena_rdmaOptionsInit')
       import
@@ -616,6 +710,82 @@ module verbena
       integer(c_int), value :: access
       type(c_ptr) :: c_rdmaServerRegister
     end function
+    function c_rdmaServerAddress(listener, address, length) bind(C, name='verbena_rdmaServerAddress')
+      import
+      type(rdma_listener), value :: listener
+      character(kind=c_char), intent(out) :: address(*)
+      integer(c_size_t), value :: length
+      integer(c_int) :: c_rdmaServerAddress
+    end function
+    subroutine c_rdmaNodeOptionsInit(options) bind(C, name='verbena_rdmaNodeOptionsInit')
+      import
+      type(c_node_options), intent(out) :: options
+    end subroutine
+    function c_rdmaNode(node, options) bind(C, name='verbena_rdmaNode')
+      import
+      type(rdma_node), intent(out) :: node
+      type(c_node_options), intent(in), optional :: options
+      integer(c_int) :: c_rdmaNode
+    end function
+    function c_rdmaNodeRegMem(node, size) bind(C, name='verbena_rdmaNodeRegMem')
+      import
+      type(rdma_node), value :: node
+      integer(c_size_t), value :: size
+      type(c_ptr) :: c_rdmaNodeRegMem
+    end function
+    function c_rdmaNodeRegister(node, addr, length, access) bind(C, name='verbena_rdmaNodeRegister')
+      import
+      type(rdma_node), value :: node
+      type(c_ptr), value :: addr
+      integer(c_size_t), value :: length
+      integer(c_int), value :: access
+      type(c_ptr) :: c_rdmaNodeRegister
+    end function
+    function c_rdmaNodePublish(node, name, memory) bind(C, name='verbena_rdmaNodePublish')
+      import
+      type(rdma_node), value :: node
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in), optional :: memory
+      integer(c_int) :: c_rdmaNodePublish
+    end function
+    function c_rdmaNodePublishPart(node, name, memory, offset, length) bind(C, name='verbena_rdmaNodePublishPart')
+      import
+      type(rdma_node), value :: node
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in) :: memory
+      integer(c_size_t), value :: offset
+      integer(c_size_t), value :: length
+      integer(c_int) :: c_rdmaNodePublishPart
+    end function
+    function c_rdmaServerPublishPart(listener, name, memory, offset, length) &
+        bind(C, name='verbena_rdmaServerPublishPart')
+      import
+      type(rdma_listener), value :: listener
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in) :: memory
+      integer(c_size_t), value :: offset
+      integer(c_size_t), value :: length
+      integer(c_int) :: c_rdmaServerPublishPart
+    end function
+    function c_rdmaConnPublishPart(conn, name, memory, offset, length) bind(C, name='verbena_rdmaConnPublishPart')
+      import
+      type(rdma_conn), value :: conn
+      character(kind=c_char), intent(in) :: name(*)
+      type(rdma_memory), intent(in) :: memory
+      integer(c_size_t), value :: offset
+      integer(c_size_t), value :: length
+      integer(c_int) :: c_rdmaConnPublishPart
+    end function
+    function c_verbena_version() bind(C, name='verbena_version')
+      import
+      type(c_ptr) :: c_verbena_version
+    end function
+    subroutine c_verbena_set_log(func, user, least) bind(C, name='verbena_set_log')
+      import
+      type(c_funptr), value :: func
+      type(c_ptr), value :: user
+      integer(c_int), value :: least
+    end subroutine
     function c_strlen(text) bind(C, name='strlen')
       import
       type(c_ptr), value :: text
@@ -627,6 +797,9 @@ module verbena
     rdmaConnOnConnect, rdmaConnOnMessage, rdmaConnOnDisconnect, rdmaConnect, rdmaConnSend, rdmaConnSendWithImm, &
     rdmaConnRecv, rdmaConnWrite, rdmaConnWriteAt, rdmaConnWriteWithImm, rdmaConnWriteWithImmAt, rdmaConnRead, &
     rdmaConnReadAt
+  public :: rdmaServerAddress, rdmaServerPublishPart, rdmaConnPublishPart, rdmaNodeOptionsInit, rdmaNode, &
+    rdmaNodeRegMem, rdmaNodeRegister, rdmaNodePublish, rdmaNodePublishPart, verbena_version, verbena_set_log, &
+    verbenaLogLine
   public :: rdmaAddress, rdmaConnOnWrite, rdmaConnOnRead, rdmaServerPublish, rdmaConnPublish, rdmaConnLookup, &
     rdmaConnWindowMemory, rdmaConnRegMem, rdmaServerRegMem, rdmaConnRegister, rdmaServerRegister
 
@@ -646,7 +819,7 @@ contains
     end do
   end function
 
-  ! rdmaErrorString: cause and fix of a code.
+  ! Cause and fix of an error code: rdmaErrorString in C.
   function rdmaErrorText(code) result(text)
     integer(c_int), intent(in) :: code
     character(len=:), allocatable :: text
@@ -664,23 +837,57 @@ contains
     type(rdma_options), intent(out) :: options
     type(c_options) :: c
     call c_rdmaOptionsInit(c)
-    options = rdma_options('', c%bootstrap, c%connect_timeout_ms, c%timeout_ms, c%max_connections, c%recv_mode, &
-                           c%window, c%window_bytes, c%inbox_bytes, c%max_message_bytes)
+    options%bootstrap = c%bootstrap
+    options%connect_timeout_ms = c%connect_timeout_ms
+    options%timeout_ms = c%timeout_ms
+    options%max_connections = c%max_connections
+    options%recv_mode = c%recv_mode
+    options%window = c%window
+    options%window_bytes = c%window_bytes
+    options%inbox_bytes = c%inbox_bytes
+    options%max_message_bytes = c%max_message_bytes
+    options%shared_window = c%shared_window
+    options%gid_index = c%gid_index
+    options%node = c%node
   end subroutine
 
-  ! `device` is to live as long as the result.
+  ! The list of numbers as C takes it: null and 0 if it is unallocated. `list` must outlive the pointer.
+  subroutine list_to_c(list, first, count)
+    integer(c_int), allocatable, intent(in), target :: list(:)
+    type(c_ptr), intent(out) :: first
+    integer(c_size_t), intent(out) :: count
+    first = c_null_ptr
+    count = 0
+    if (.not. allocated(list)) return
+    if (size(list) == 0) return
+    first = c_loc(list(1))
+    count = size(list, kind=c_size_t)
+  end subroutine
+
+  ! `options` and `device` must outlive the result.
   function c_options_of(options, device) result(c)
-    type(rdma_options), intent(in) :: options
+    type(rdma_options), intent(in), target :: options
     character(kind=c_char, len=*), intent(in), target :: device
     type(c_options) :: c
-    c = c_options(c_loc(device), options%bootstrap, options%connect_timeout_ms, options%timeout_ms, &
-                  options%max_connections, options%recv_mode, options%window, options%window_bytes, &
-                  options%inbox_bytes, options%max_message_bytes)
+    c%device = c_loc(device)
+    c%bootstrap = options%bootstrap
+    c%connect_timeout_ms = options%connect_timeout_ms
+    c%timeout_ms = options%timeout_ms
+    c%max_connections = options%max_connections
+    c%recv_mode = options%recv_mode
+    c%window = options%window
+    c%window_bytes = options%window_bytes
+    c%inbox_bytes = options%inbox_bytes
+    c%max_message_bytes = options%max_message_bytes
+    c%shared_window = options%shared_window
+    c%gid_index = options%gid_index
+    call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+    c%node = options%node
   end function
 
   function rdmaServerSetOptions(listener, options) result(code)
     type(rdma_listener), value :: listener
-    type(rdma_options), intent(in) :: options
+    type(rdma_options), intent(in), target :: options
     integer(c_int) :: code
     character(kind=c_char, len=:), allocatable, target :: device
     device = trim(options%device)//c_null_char
@@ -689,14 +896,120 @@ contains
 
   function rdmaConnSetOptions(conn, options) result(code)
     type(rdma_conn), value :: conn
-    type(rdma_options), intent(in) :: options
+    type(rdma_options), intent(in), target :: options
     integer(c_int) :: code
     character(kind=c_char, len=:), allocatable, target :: device
     device = trim(options%device)//c_null_char
     code = c_rdmaConnSetOptions(conn, c_options_of(options, device))
   end function
 
-  ! --- the rest: text and data as C takes them ----------------------------------------------------------------------
+  ! --- version and log ----------------------------------------------------------------------------------------------
+
+  function verbena_version() result(text)
+    character(len=:), allocatable :: text
+    text = text_of(c_verbena_version())
+  end function
+
+  ! Without `func` nobody gets lines any more.
+  subroutine verbena_set_log(func, user, least)
+    procedure(verbena_log_procedure), optional :: func
+    type(c_ptr), intent(in), optional :: user
+    integer(c_int), intent(in), optional :: least
+    type(c_funptr) :: to
+    type(c_ptr) :: pointer
+    integer(c_int) :: level
+    to = c_null_funptr
+    pointer = c_null_ptr
+    level = VERBENA_LOG_INFO
+    if (present(func)) to = c_funloc(func)
+    if (present(user)) pointer = user
+    if (present(least)) level = least
+    call c_verbena_set_log(to, pointer, level)
+  end subroutine
+
+  ! The line that a verbena_log_procedure gets, as text.
+  function verbenaLogLine(line) result(text)
+    type(c_ptr), intent(in) :: line
+    character(len=:), allocatable :: text
+    text = text_of(line)
+  end function
+
+  ! --- nodes --------------------------------------------------------------------------------------------------------
+
+  subroutine rdmaNodeOptionsInit(options)
+    type(rdma_node_options), intent(out) :: options
+    type(c_node_options) :: c
+    call c_rdmaNodeOptionsInit(c)
+    options%bootstrap = c%bootstrap
+    options%gid_index = c%gid_index
+    options%shards = c%shards
+    options%connections = c%connections
+  end subroutine
+
+  ! Returns RDMA_ERR_BAD_ARGUMENT also if options%cpus does not name as many cores as there are shards.
+  function rdmaNode(node, options) result(code)
+    type(rdma_node), intent(out) :: node
+    type(rdma_node_options), intent(in), target, optional :: options
+    integer(c_int) :: code
+    character(kind=c_char, len=:), allocatable, target :: device, address
+    type(c_node_options) :: c
+    integer(c_size_t) :: cpus
+    if (.not. present(options)) then
+      code = c_rdmaNode(node)
+      return
+    end if
+    device = trim(options%device)//c_null_char
+    address = trim(options%address)//c_null_char
+    c%device = c_loc(device)
+    c%bootstrap = options%bootstrap
+    c%gid_index = options%gid_index
+    c%address = c_loc(address)
+    c%shards = options%shards
+    c%connections = options%connections
+    call list_to_c(options%cpus, c%cpus, cpus)
+    call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+    if (cpus /= 0 .and. cpus /= options%shards) then
+      code = RDMA_ERR_BAD_ARGUMENT
+      return
+    end if
+    code = c_rdmaNode(node, c)
+  end function
+
+  function rdmaNodeRegMem(node, size) result(memory)
+    type(rdma_node), value :: node
+    integer(c_size_t), value :: size
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaNodeRegMem(node, size))
+  end function
+
+  function rdmaNodeRegister(node, addr, length, access) result(memory)
+    type(rdma_node), value :: node
+    type(c_ptr), value :: addr
+    integer(c_size_t), value :: length
+    integer(c_int), value :: access
+    type(rdma_memory), pointer :: memory
+    memory => memory_of(c_rdmaNodeRegister(node, addr, length, access))
+  end function
+
+  function rdmaNodePublish(node, name, memory) result(code)
+    type(rdma_node), value :: node
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in), optional :: memory
+    integer(c_int) :: code
+    code = c_rdmaNodePublish(node, trim(name)//c_null_char, memory)
+  end function
+
+  function rdmaNodePublishPart(node, name, memory, offset, length) result(code)
+    type(rdma_node), value :: node
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in) :: memory
+    integer(c_size_t), value :: offset
+    integer(c_size_t), value :: length
+    integer(c_int) :: code
+    code = c_rdmaNodePublishPart(node, trim(name)//c_null_char, memory, offset, length)
+  end function
+
+  ! --- servers, connections and data --------------------------------------------------------------------------------
 
   function rdmaConnIsConnected(conn) result(is)
     type(rdma_conn), value :: conn
@@ -710,6 +1023,20 @@ contains
     integer(c_int), value :: port
     integer(c_int) :: code
     code = c_rdmaServer(listener, trim(ip)//c_null_char, port)
+  end function
+
+  ! The address for peers on any host. '' if the listener does not run; rdmaErrorDetail says so.
+  function rdmaServerAddress(listener) result(text)
+    type(rdma_listener), value :: listener
+    character(len=:), allocatable :: text
+    character(kind=c_char), target :: address(1024)
+    integer(c_int) :: code
+    code = c_rdmaServerAddress(listener, address, size(address, kind=c_size_t))
+    if (code == RDMA_OK) then
+      text = text_of(c_loc(address))
+    else
+      text = ''
+    end if
   end function
 
   function rdmaServerOnAccept(listener, func, user) result(code)
@@ -880,6 +1207,26 @@ contains
     code = c_rdmaConnPublish(conn, trim(name)//c_null_char, memory)
   end function
 
+  function rdmaServerPublishPart(listener, name, memory, offset, length) result(code)
+    type(rdma_listener), value :: listener
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in) :: memory
+    integer(c_size_t), value :: offset
+    integer(c_size_t), value :: length
+    integer(c_int) :: code
+    code = c_rdmaServerPublishPart(listener, trim(name)//c_null_char, memory, offset, length)
+  end function
+
+  function rdmaConnPublishPart(conn, name, memory, offset, length) result(code)
+    type(rdma_conn), value :: conn
+    character(len=*), intent(in) :: name
+    type(rdma_memory), intent(in) :: memory
+    integer(c_size_t), value :: offset
+    integer(c_size_t), value :: length
+    integer(c_int) :: code
+    code = c_rdmaConnPublishPart(conn, trim(name)//c_null_char, memory, offset, length)
+  end function
+
   function rdmaConnLookup(conn, name, window, timeout_ms) result(code)
     type(rdma_conn), value :: conn
     character(len=*), intent(in) :: name
@@ -891,7 +1238,7 @@ contains
 
   ! --- registered memory --------------------------------------------------------------------------------------------
 
-  ! The address of a variable as the calls below take it.
+  ! The address of a variable, for `local_addr` of rdmaSync..., rdmaStart... and rdmaPA....
   function rdmaAddress(variable) result(address)
     type(*), dimension(..), intent(in), target :: variable
     integer(c_int64_t) :: address

@@ -1,4 +1,4 @@
-// What a thread does while there is nothing to do.
+// How a thread waits while there is nothing to do.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -7,7 +7,7 @@
 
 namespace verbena {
 
-/// How whoever waits for completions waits.
+/// How a thread waits for completions.
 enum class WaitPolicy : std::uint8_t {
   kSpin,      ///< Polls until the deadline. Needs a core of its own.
   kAdaptive,  ///< Polls for the time that the options call `spin`, then sleeps until an event.

@@ -64,7 +64,7 @@ const char* to_string(Status status) noexcept {
 Error::Error(Status status, const char* call, int system_errno, std::string_view text) noexcept
     : status_(status), errno_(system_errno), call_(call) {
   const std::size_t length = std::min(text.size(), kTextBytes - 1);
-  std::memcpy(text_.data(), text.data(), length);
+  std::ranges::copy(text.substr(0, length), text_.begin());
   text_[length] = '\0';
 }
 

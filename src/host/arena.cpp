@@ -1,6 +1,7 @@
 #include "host/arena.hpp"
 
 #include "base/error.hpp"
+#include "base/units.hpp"
 #include "host/memory_limits.hpp"
 #include "host/prefault.hpp"
 #include "host/proc_file.hpp"
@@ -42,7 +43,6 @@ bool memory_can_be_bound() noexcept {
 
 namespace {
 
-constexpr std::size_t kMebi = std::size_t{1} << 20;
 constexpr std::size_t kGibi = std::size_t{1} << 30;
 constexpr std::size_t kMaxArenaBytes = 1024 * kGibi;
 constexpr std::size_t kMaxNameBytes = 32;
@@ -129,6 +129,10 @@ Result<void> check_options(const ArenaOptions& options) {
                 "memory that peers may write is never on hugetlb pages, since they could punch holes into it: do not "
                 "require hugepages for it");
   }
+  if (options.huge == HugePolicy::kRequire && options.populate == Populate::kAsUsed) {
+    return fail(Status::kBadArgument, kCall, 0,
+                "memory that is faulted in as it is used is of small pages: do not require hugepages for it");
+  }
   if (options.node && !node_is_usable(*options.node)) {
     return fail(Status::kBadArgument, kCall, 0,
                 "NUMA node {} is not there, has no memory, or may not be used by this process; see `numactl -H` and "
@@ -195,7 +199,8 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   Backing backing;
   const std::size_t size = round_up(options.size_bytes, hugetlb ? rung.page_bytes : system_page_bytes());
   VERBENA_TRY(check_process_limits(size));
-  if (!hugetlb) VERBENA_TRY(check_memory(size, options.node));
+  const bool is_populated = options.populate == Populate::kAll;
+  if (!hugetlb && is_populated) VERBENA_TRY(check_memory(size, options.node));
 
   VERBENA_ASSIGN(backing.fd, make_memfd(options.name, rung.memfd_flags));
   if (ftruncate(backing.fd, static_cast<off_t>(size)) != 0)
@@ -208,10 +213,15 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   // Advice: where it is refused the report says what was found.
   if (rung.pages == Pages::kTransparent) (void)madvise(backing.data, size, MADV_HUGEPAGE);
 
-  const unsigned threads = options.prefault_threads != 0 ? options.prefault_threads : default_prefault_threads();
-  const std::size_t step = hugetlb ? rung.page_bytes : system_page_bytes();
-  if (const int error = prefault({backing.data, size}, backing.fd, step, threads); error != 0)
-    return std::unexpected(memory_error("madvise", error, size, options.node));
+  if (is_populated) {
+    const unsigned threads = options.prefault_threads != 0 ? options.prefault_threads : default_prefault_threads();
+    const std::size_t step = hugetlb ? rung.page_bytes : system_page_bytes();
+    if (const int error = prefault({backing.data, size}, backing.fd, step, threads); error != 0)
+      return std::unexpected(memory_error("madvise", error, size, options.node));
+  } else {
+    // Advice, for machines that give memfds huge pages whatever they ask for: one would be there whole.
+    (void)madvise(backing.data, size, MADV_NOHUGEPAGE);
+  }
   VERBENA_TRY(seal(backing.fd, options.share));
   return backing;
 }
@@ -346,7 +356,8 @@ Found find_in_smaps(const std::byte* data) noexcept {
 }
 
 PageReport report_of(const Rung& rung, const Backing& backing, Reasons& reasons) {
-  const Found found = find_in_smaps(backing.data);
+  // Small pages are what they are. The kernel takes long to list a process of thousands of mappings.
+  const Found found = rung.pages == Pages::kSmall ? Found{} : find_in_smaps(backing.data);
   PageReport report;
   const bool hugetlb = (rung.memfd_flags & MFD_HUGETLB) != 0;
   report.page_bytes = found.page_bytes != 0 ? found.page_bytes : hugetlb ? rung.page_bytes : system_page_bytes();
@@ -375,6 +386,7 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
     Arena arena;
     arena.report_ = report_of(rung, backing, reasons);
     arena.share_ = options.share;
+    arena.populate_ = options.populate;
     arena.size_ = backing.size;
     arena.data_ = std::exchange(backing.data, nullptr);
     arena.fd_ = std::exchange(backing.fd, -1);
@@ -382,6 +394,12 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
   };
 
   Reasons reasons;
+  if (options.populate == Populate::kAsUsed) {
+    const Rung small{Pages::kSmall, system_page_bytes(), 0};
+    if (options.size_bytes >= kRung2M.page_bytes) reasons.add("hugepages: not for memory that is faulted in as used");
+    VERBENA_ASSIGN(Backing backing, build(small, options));
+    return adopt(backing, small, reasons);
+  }
   const Ladder ladder = hugetlb_rungs(options, reasons);
   for (std::size_t i = 0; i < ladder.count; ++i) {
     const Rung& rung = ladder.rungs[i];
@@ -403,6 +421,7 @@ Arena::Arena(Arena&& other) noexcept
       size_(std::exchange(other.size_, 0)),
       fd_(std::exchange(other.fd_, -1)),
       share_(std::exchange(other.share_, Share::kNone)),
+      populate_(other.populate_),
       report_(std::exchange(other.report_, {})) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
@@ -411,8 +430,13 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(size_, old.size_);
   std::swap(fd_, old.fd_);
   std::swap(share_, old.share_);
+  std::swap(populate_, old.populate_);
   std::swap(report_, old.report_);
   return *this;
+}
+
+void Arena::close_file() noexcept {
+  if (const int fd = std::exchange(fd_, -1); fd >= 0) close(fd);
 }
 
 Arena::~Arena() {

@@ -1,4 +1,4 @@
-// Arenas: one contiguous, pre-faulted, NUMA-bound range of memory, from the largest pages there are.
+// Arenas: one contiguous, NUMA-bound range of memory, pre-faulted from the largest pages there are, or faulted as used.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -29,12 +29,19 @@ enum class HugePolicy : std::uint8_t {
   kRequire,     ///< Fail with kLimit, naming the sysctl that reserves pages, unless hugetlb pages back all of it.
 };
 
+enum class Populate : std::uint8_t {
+  kAll,     ///< Every page is there when the arena is.
+  kAsUsed,  ///< Small pages, each there once it is touched: for what is large and mostly unused. A page that the
+            ///< machine cannot give then ends the process, and a device that pins the memory faults it in.
+};
+
 struct ArenaOptions {
   std::size_t size_bytes = 0;    ///< Rounded up to the page size found. 1 byte to 1 TiB.
   std::optional<unsigned> node;  ///< NUMA node to bind to; the machine's default policy without.
   HugePolicy huge = HugePolicy::kBestEffort;
   Share share = Share::kNone;
-  unsigned prefault_threads = 0;    ///< Threads that fault pages in: 1 to 64; 0 is one a core, 8 at most.
+  Populate populate = Populate::kAll;
+  unsigned prefault_threads = 0;    ///< Threads that fault pages in (kAll): 1 to 64; 0 is one a core, 8 at most.
   std::string_view name = "arena";  ///< Shows in /proc/PID/maps as memfd:verbena-NAME. Cut at 32 characters.
 };
 
@@ -45,8 +52,8 @@ struct PageReport {
   char reason[256] = "";          ///< Why better rungs were not taken; empty for the best rung that could apply.
 };
 
-/// Move-only owner of one memfd and its mapping. The memory is zeroed, pre-faulted, and of this process until
-/// destruction. Setup and teardown only. \thread any (one at a time)  \alloc setup
+/// Move-only owner of one memfd and its mapping. The memory is zeroed, faulted in as asked for, and of this process
+/// until destruction. Setup and teardown only. \thread any (one at a time)  \alloc setup
 class Arena {
  public:
   Arena() noexcept = default;
@@ -56,8 +63,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  /// Errors: kBadArgument (size 0 or absurd, unknown node, more than 64 threads, kRequire with kReadWrite), kLimit
-  /// (hugepages required and not there, open files, RLIMIT_FSIZE), kPermission (binding to a node denied),
+  /// Errors: kBadArgument (size 0 or absurd, unknown node, more than 64 threads, kRequire with kReadWrite or kAsUsed),
+  /// kLimit (hugepages required and not there, open files, RLIMIT_FSIZE), kPermission (binding to a node denied),
   /// kNoMemory (with the limit that was hit). Nothing is left behind on failure.
   [[nodiscard]] static Result<Arena> create(const ArenaOptions& options);
 
@@ -66,7 +73,11 @@ class Arena {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
   /// The memfd, sealed against shrinking, growing and further seals; -1 when empty. Owned by the arena.
   [[nodiscard]] int fd() const noexcept { return fd_; }
+  /// Closes the memfd: nobody gets it any more, and the memory stays as long as the arena does. For what is shared with
+  /// nobody, so that a pool's memory takes no descriptors.
+  void close_file() noexcept;
   [[nodiscard]] Share share() const noexcept { return share_; }
+  [[nodiscard]] Populate populate() const noexcept { return populate_; }
   [[nodiscard]] const PageReport& page_report() const noexcept { return report_; }
   [[nodiscard]] bool contains(const void* address, std::size_t length) const noexcept {
     const auto* at = static_cast<const std::byte*>(address);
@@ -78,6 +89,7 @@ class Arena {
   std::size_t size_ = 0;
   int fd_ = -1;
   Share share_ = Share::kNone;
+  Populate populate_ = Populate::kAll;
   PageReport report_;
 };
 

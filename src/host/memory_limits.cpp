@@ -1,6 +1,7 @@
 #include "host/memory_limits.hpp"
 
 #include "base/error.hpp"
+#include "base/units.hpp"
 #include "host/cgroup.hpp"
 #include "host/proc_file.hpp"
 
@@ -16,8 +17,6 @@
 namespace verbena::host {
 
 namespace {
-
-constexpr std::size_t kMebi = std::size_t{1} << 20;
 
 std::optional<Headroom> machine_headroom(const char* proc) {
   char path[kKernelPathBytes];

@@ -21,7 +21,7 @@ namespace verbena::host {
 
 namespace {
 
-constexpr unsigned kMaxThreads = 64;
+constexpr unsigned kMostThreads = 64;
 // Small enough that threads finish together, large enough that the counter and the system call do not show.
 constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
 // EINTR and EAGAIN come back when a signal is on its way; a call that makes no progress so often has failed.
@@ -75,7 +75,7 @@ void* thread_main(void* argument) {
 }  // namespace
 
 int prefault(std::span<std::byte> range, int fd, std::size_t page_bytes, unsigned threads) noexcept {
-  VERBENA_CHECK(threads >= 1 && threads <= kMaxThreads);
+  VERBENA_CHECK(threads >= 1 && threads <= kMostThreads);
   Job job{.range = range, .fd = fd, .page_bytes = page_bytes, .chunk_bytes = std::max(kChunkBytes, page_bytes)};
   const std::size_t chunks = (range.size() + job.chunk_bytes - 1) / job.chunk_bytes;
   const auto helpers = static_cast<unsigned>(std::min<std::size_t>(threads, chunks)) - 1;
@@ -85,7 +85,7 @@ int prefault(std::span<std::byte> range, int fd, std::size_t page_bytes, unsigne
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::array<pthread_t, kMaxThreads> started;
+  std::array<pthread_t, kMostThreads> started;
   unsigned count = 0;
   while (count < helpers && pthread_create(&started[count], nullptr, thread_main, &job) == 0) ++count;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

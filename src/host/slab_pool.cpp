@@ -12,7 +12,40 @@
 
 namespace verbena::host {
 
+/// Named, because SlabPool::State has members of these types.
+namespace slab {
+
+// A level has one bit for 64 of the level below: 64^10 is past the 2^58 units that 64-bit offsets can name.
+constexpr unsigned kMaxLevels = 10;
+
+/// The free blocks of one order as a set: one bit a block, and above it levels with one bit for every non-zero word
+/// below, so that insert, erase and first are one word a level.
+struct FreeSet {
+  std::array<std::uint64_t*, kMaxLevels> levels{};
+  unsigned depth = 0;
+};
+
+/// Blocks and their units, with one writer and any number of readers.
+struct Tally {
+  std::atomic<std::uint64_t> blocks{0}, units{0};
+
+  void add(std::uint64_t some_units) noexcept { change(1, some_units); }
+  void remove(std::uint64_t some_units) noexcept { change(~std::uint64_t{0}, 0 - some_units); }
+
+ private:
+  void change(std::uint64_t more_blocks, std::uint64_t more_units) noexcept {
+    blocks.store(blocks.load(std::memory_order_relaxed) + more_blocks, std::memory_order_relaxed);
+    units.store(units.load(std::memory_order_relaxed) + more_units, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace slab
+
 namespace {
+
+using slab::FreeSet;
+using slab::kMaxLevels;
+using slab::Tally;
 
 constexpr unsigned kUnitShift = 6;
 static_assert(SlabPool::kMinBlockBytes == std::size_t{1} << kUnitShift);
@@ -36,16 +69,6 @@ constexpr std::uint64_t units_of(Code code) noexcept {
 unsigned order_for(std::size_t bytes) noexcept {
   return bytes <= SlabPool::kMinBlockBytes ? 0U : static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
 }
-// A level has one bit for 64 of the level below: 64^10 is past the 2^58 units that 64-bit offsets can name.
-constexpr unsigned kMaxLevels = 10;
-
-/// The free blocks of one order as a set: one bit a block, and above it levels with one bit for every non-zero word
-/// below, so that insert, erase and first are one word a level.
-struct FreeSet {
-  std::array<std::uint64_t*, kMaxLevels> levels{};
-  unsigned depth = 0;
-};
-
 std::size_t words_for(std::uint64_t bits) noexcept { return static_cast<std::size_t>((bits + 63) / 64); }
 
 std::size_t words_of_set(std::uint64_t bits) noexcept {
@@ -67,20 +90,6 @@ std::size_t words_of_sets(std::uint64_t units) noexcept {
     sum += words_of_set(bits_for(units, order));
   return sum;
 }
-
-/// Blocks and their units, with one writer and any number of readers.
-struct Tally {
-  std::atomic<std::uint64_t> blocks{0}, units{0};
-
-  void add(std::uint64_t some_units) noexcept { change(1, some_units); }
-  void remove(std::uint64_t some_units) noexcept { change(~std::uint64_t{0}, 0 - some_units); }
-
- private:
-  void change(std::uint64_t more_blocks, std::uint64_t more_units) noexcept {
-    blocks.store(blocks.load(std::memory_order_relaxed) + more_blocks, std::memory_order_relaxed);
-    units.store(units.load(std::memory_order_relaxed) + more_units, std::memory_order_relaxed);
-  }
-};
 
 /// The order of the smallest power of two that holds so many units.
 unsigned class_of_units(std::uint64_t units) noexcept { return static_cast<unsigned>(std::bit_width(units - 1)); }

@@ -2,7 +2,6 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
-#include "nic/verbs.hpp"
 
 #include <array>
 #include <atomic>
@@ -18,8 +17,7 @@ static_assert(Cells::kBytesEach % sizeof(Word) == 0);
 }  // namespace
 
 Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node) {
-  const nic::DeviceFacts* const facts = nic::facts_of(nic);
-  if (facts != nullptr && facts->atomics == IBV_ATOMIC_NONE)
+  if (!nic.capabilities().has_atomics)
     return fail(Status::kUnsupported, "Server::start", 0,
                 "max_cells is given, and {} has no atomics: set it to 0, or use another device", nic.name());
   // No right to WRITE. Where a mapping is what gives access, on the soft NIC, it gives more than the right: see

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/failure.hpp"
 #include "base/limit.hpp"
 #include "base/ticks.hpp"
 #include "kv/index.hpp"
@@ -17,7 +18,7 @@
 namespace verbena::kv {
 namespace {
 
-/// For the answers of all workers: each may be in the midst of something longer.
+/// Until all workers' NICs have the goodbye.
 constexpr std::chrono::milliseconds kGoodbyeTimeout{250};
 /// The engine drains a failed channel within a second, or destroys its queue pair.
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
@@ -32,6 +33,17 @@ constexpr unsigned kMaxWorkers = 64;
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
+/// As users write it.
+constexpr const char* call_of(wire::Op op) noexcept {
+  switch (op) {
+    case wire::Op::kPut: return "kv::Client::put";
+    case wire::Op::kGet: return "kv::Client::get";
+    case wire::Op::kCas: return "kv::Client::cas";
+    case wire::Op::kErase: return "kv::Client::erase";
+    default: return "kv::Client::open_cell";
+  }
+}
+
 constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
 
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
@@ -44,29 +56,31 @@ bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire
 
 // Of a large value that is in place.
 bool has_its_checksum(const Operation& operation) noexcept {
-  return operation.checksum == 0 ||
-         checksum_of_value(operation.out.first(operation.outcome.length)) == operation.checksum;
+  return operation.source.checksum == 0 ||
+         checksum_of_value(operation.out.first(operation.outcome.length)) == operation.source.checksum;
 }
 
-message::Options channel_options(const ClientOptions& options) noexcept {
-  message::Options channel;
+channel::Options channel_options(const ClientOptions& options) noexcept {
+  channel::Options channel;
   channel.depth = wire::channel_depth(options.depth);
   // Of a lookup through the index both buckets are READ at the same time.
   const bool looks_up = options.lookup == Lookup::kOneSided;
   channel.max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces;
+  channel.max_larges = options.depth + kSparePieces;
   if (looks_up) channel.max_reads = kMostReads;
-  channel.attach = message::Attach::kByCaller;
   return channel;
 }
 
 /// Sized before the server has told how many workers it has.
-engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits& limits) noexcept {
-  return {.max_connections = kMaxWorkers,
-          .cqe = std::min(message::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
-          .wait = options.wait,
-          .spin = options.spin,
-          // A server may drop one connection and live on, of which no kernel tells.
-          .keepalive_on = engine::KeepaliveOn::kEveryNic};
+node::ShardOptions shard_options(const ClientOptions& options, const nic::Limits& limits) {
+  node::ShardOptions shard;
+  shard.loop = {.max_connections = kMaxWorkers,
+                .cqe = std::min(channel::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
+                .wait = options.wait,
+                .spin = options.spin,
+                // A server may drop one connection and live on, of which no kernel tells.
+                .keepalive_on = engine::KeepaliveOn::kEveryNic};
+  return shard;
 }
 
 }  // namespace
@@ -76,20 +90,20 @@ engine::LoopOptions loop_options(const ClientOptions& options, const nic::Limits
 host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limits, const ClientOptions& options,
                                          unsigned workers) {
   host::Footprint pools;
-  pools.add({.name = "staging and buffers",
+  pools.add({.name = "places and buffers",
              .kind = host::PoolKind::kRegistered,
              .bytes_each = own_bytes(options) + options.buffer_bytes});
   pools.add({.name = "client", .bytes_each = sizeof(PollingClient)});
   if (options.lookup != Lookup::kMessage && options.known_locations != 0)
     pools.add({.name = "known locations", .bytes_each = Locations::bytes(options.known_locations)});
-  // The operation, and its places in free_, done_ and staged_.
+  // The operation, and its places in free_ and done_.
   pools.add(
-      {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 3 * sizeof(std::uint32_t)});
+      {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 2 * sizeof(std::uint32_t)});
   pools.add({.name = "tables of the workers",
              .count = workers,
              .bytes_each = HeldLeases::bytes_for_worker() + sizeof(Part) + sizeof(nic::Window)});
-  pools.add("loop", 1, engine::CompletionLoop::footprint(kind, loop_options(options, limits)));
-  pools.add("channels", workers, message::footprint(kind, limits, channel_options(options)));
+  pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options, limits)));
+  pools.add("channels", workers, channel::footprint(kind, limits, channel_options(options)));
   return pools;
 }
 
@@ -106,11 +120,12 @@ Result<void> PollingClient::check_lookup() const {
 }
 
 PollingClient::~PollingClient() {
-  if (loop_ && error_.status() == Status::kOk) say_goodbye();
+  if (loop_ != nullptr && error_.status() == Status::kOk) say_goodbye();
   channels_.clear();
 }
 
 Result<void> PollingClient::connect() {
+  if (options_.port == 0) return fail(Status::kBadArgument, "Client::connect", 0, "port must be 1 to 65535; got 0");
   if (options_.depth == 0 || options_.depth > 1024)
     return fail(Status::kBadArgument, "Client::connect", 0, "depth is {}: it must be 1 to 1024", options_.depth);
   if (options_.buffer_bytes > std::size_t{1} << 40)
@@ -131,9 +146,10 @@ Result<void> PollingClient::connect() {
                                               .allowed_uids = trusted},
                                              deadline));
   nic::Nic& nic = fabric_->nic();
-  VERBENA_ASSIGN(ibv_pd * pd, nic.alloc_pd());
-  pd_ = nic::Pd(nic, pd);
-  VERBENA_TRY(region_.open(nic, pd_.get(),
+  VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
+  VERBENA_ASSIGN(shard_, node::Shard::create(device_, shard_options(options_, nic.limits())));
+  loop_ = &shard_->loop();
+  VERBENA_TRY(region_.open(nic, device_->pd(),
                            {.size_bytes = own_bytes(options_) + options_.buffer_bytes, .name = "client"}, {},
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = own_bytes(options_);
@@ -143,9 +159,10 @@ Result<void> PollingClient::connect() {
   const wire::ServerHello hello = *first;
   size_tables(hello);
   for (unsigned worker = 1; worker < hello.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
+  loop_->poll();  // Posts the receives: a goodbye arrives before the first call.
   fmt::format_to_n(description_.data(), description_.size() - 1,
                    "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}", fabric_->address(), options_.port,
-                   hello.workers, hello.workers == 1 ? "" : "s", max_value_bytes_, operations_.size(),
+                   hello.workers, hello.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
                    fabric_->reason());
   return {};
 }
@@ -156,26 +173,16 @@ std::unexpected<Error> PollingClient::tried(const Error& error) const noexcept {
 }
 
 Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline deadline) {
-  const message::Options options = channel_options(options_);
-  if (!loop_) {
-    VERBENA_ASSIGN(loop_,
-                   engine::CompletionLoop::create(fabric_->nic(), loop_options(options_, fabric_->nic().limits())));
-  }
-  VERBENA_ASSIGN(auto channel, message::Channel::create(*loop_, pd_.get(), options, *this));
+  VERBENA_ASSIGN(auto channel, channel::Connection::create(*loop_, shard_->memory(), channel_options(options_), *this));
   const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};
-  VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(mine)));
-  VERBENA_ASSIGN(auto dialed, fabric_->dial(options_.port, local, deadline));
-  VERBENA_ASSIGN(const auto data, message::Channel::user_data_of(dialed.remote()));
-  const auto hello = wire::decode_server_hello(data);
+  VERBENA_TRY(channel->dial(*fabric_, options_.port, wire::bytes_of(mine), deadline));
+  const auto hello = wire::decode_server_hello(channel->peer_data());
   if (!hello)
     return fail(Status::kProtocol, "Client::connect", 0,
                 "what answers at {} port {} is no key-value store of protocol version {}", fabric_->address(),
                 options_.port, wire::kVersion);
   VERBENA_TRY(check_server(*hello, worker));
-  VERBENA_TRY(channel->connect(local, dialed.remote(), deadline, dialed.how()));
-  VERBENA_ASSIGN(link::Lifeline lifeline, dialed.finish(deadline));
-  channel->keep(std::move(lifeline));
-  VERBENA_TRY(channel->open_lease(deadline));
+  VERBENA_TRY(channel->connect(deadline));
   VERBENA_TRY(channel->import_window(wire::window_of(*hello), deadline));
   channel->attach();
   reader_.add({.channel = channel.get(),
@@ -190,16 +197,16 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
 
 Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigned worker) {
   if (worker == 0) {
-    server_ = hello.server;
+    server_.id = hello.server;
     reader_.set_hash_seed(hello.hash_seed);
     channels_.reserve(hello.workers);
     leases_.reserve(hello.workers);
-    max_value_bytes_ = static_cast<std::size_t>(hello.max_value_bytes);
+    server_.max_value_bytes = static_cast<std::size_t>(hello.max_value_bytes);
     // A quarter of the grace period is for clocks that drift apart.
-    read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
+    server_.read_ticks = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
     return {};
   }
-  if (hello.server == server_ && hello.hash_seed == reader_.hash_seed()) return {};
+  if (hello.server == server_.id && hello.hash_seed == reader_.hash_seed()) return {};
   return fail(Status::kPeerLost, "Client::connect", 0,
               "the server was replaced by another one meanwhile: connect again");
 }
@@ -210,26 +217,18 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
   free_.reserve(depth);
   for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
   done_.resize(depth);
-  staged_.resize(depth);
-  cell_windows_.resize(hello.workers);
+  cells_.windows.resize(hello.workers);
 }
 
-// So that the server knows that nobody was lost. Tells all workers, then waits for their answers shortly: these prove
-// that the words have arrived.
+// Announces an orderly leave, so the server does not count this client as crashed. Tells all workers, then waits
+// shortly until their NICs have it.
 void PollingClient::say_goodbye() noexcept {
-  const wire::RequestHead head{.op = wire::Op::kGoodbye};
+  static constexpr wire::RequestHead kGoodbye{.op = wire::Op::kGoodbye};
   is_leaving_ = true;
-  std::uint64_t said = 0;
+  for (auto& channel : channels_)
+    if (channel->alive()) channel->leave(wire::bytes_of(kGoodbye));
   const auto is_over = [&] {
-    std::uint64_t left = 0;
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
-      const std::uint64_t bit = std::uint64_t{1} << i;
-      if (!channels_[i]->alive()) continue;
-      // Without credit it goes after one of the next polls.
-      if ((said & bit) == 0 && channels_[i]->send(wire::bytes_of(head)) == Status::kOk) said |= bit;
-      left |= bit & ~goodbyes_;
-    }
-    return left == 0;
+    return std::ranges::all_of(channels_, [](const auto& channel) { return channel->has_left(); });
   };
   (void)loop_->wait_until(is_over, Deadline::after(kGoodbyeTimeout));
 }
@@ -246,7 +245,7 @@ bool PollingClient::is_registered(std::span<const std::byte> bytes) const noexce
   return bytes.data() >= region_.data() + own_bytes(options_) && region_.arena().contains(bytes.data(), bytes.size());
 }
 
-message::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const noexcept {
+channel::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const noexcept {
   return {.data = const_cast<std::byte*>(bytes.data()), .length = bytes.size(), .lkey = region_.lkey()};
 }
 
@@ -278,9 +277,19 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   if (error_.status() != Status::kOk) [[unlikely]]
     return error_.status();
   if (ask.op == wire::Op::kStatistics || ask.word != nullptr) return Status::kOk;
-  if (ask.key.empty() || ask.key.size() > kMaxKeyBytes) return Status::kBadKey;
-  if (ask.op == wire::Op::kCas && ask.expected == wire::kAnyVersion) return Status::kBadArgument;
-  return ask.value.size() > max_value_bytes_ ? Status::kTooLong : Status::kOk;
+  const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
+                        (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion);
+  return is_right ? Status::kOk : refuse(ask);
+}
+
+[[gnu::cold]] Status PollingClient::refuse(const Ask& ask) const noexcept {
+  const char* const call = call_of(ask.op);
+  if (ask.key.size() - 1 >= kMaxKeyBytes)
+    return note(Status::kBadKey, call, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
+  if (ask.value.size() > server_.max_value_bytes)
+    return note(Status::kTooLong, call, "value must have at most {} bytes, which is the server's limit; got {}",
+                server_.max_value_bytes, ask.value.size());
+  return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
 Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
@@ -288,16 +297,16 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
   if (slot == kNoSlot) return Status::kAgain;
   Operation& operation = operations_[slot];
   operation.op = ask.op;
-  operation.is_pipelined = operation.is_abandoned = operation.is_staged = operation.has_reply = false;
+  operation.is_pipelined = operation.is_abandoned = operation.is_bounced = operation.has_reply = false;
   operation.result = ask.result;
   operation.hash = ask.op == wire::Op::kStatistics ? 0 : reader_.hash(ask.key);
   operation.worker = static_cast<std::uint16_t>(worker_of(operation.hash, static_cast<unsigned>(channels_.size())));
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
-  operation.pieces = 0;
+  operation.transfer.pieces = 0;
   operation.mismatches = 0;
-  operation.way = Operation::Way::kMessage;
-  operation.posted = operation.copied = 0;
-  operation.burst = kChunks;
+  operation.source.way = Operation::Way::kMessage;
+  operation.transfer.posted = operation.transfer.copied = 0;
+  operation.transfer.burst = kMostPieces;
   operation.outcome = {};
   operation.out = ask.out;
   if (ask.op == wire::Op::kGet) {
@@ -318,7 +327,7 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
     status = start_in_lease(slot, ask);
     if (status == Status::kNotFound) {
       if (!is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
-      operation.pieces = 1;
+      operation.transfer.pieces = 1;
       status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
     }
   } else {
@@ -372,7 +381,7 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
 // The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
 // grace period. Rests a little more than that, so that the value is not sent in vain.
 bool PollingClient::pause_for_rest(Deadline deadline) noexcept {
-  const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
+  const Deadline pause = Deadline::at_ticks(ticks_now() + server_.read_ticks / 10);
   while (!pause.passed() && !deadline.passed() && error_.status() == Status::kOk)
     (void)loop_->wait(earlier(pause, deadline));
   return error_.status() == Status::kOk && !deadline.passed();
@@ -385,12 +394,12 @@ Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resti
   Status status = start(ask, slot);
   // No credit, or slots that wait for replies to calls which timed out: something has to complete first. Slots that
   // only the caller's own `poll` sets free are not waited for.
-  while (status == Status::kAgain && pipelined_ < operations_.size()) {
+  while (status == Status::kAgain && in_flight_.pipelined < operations_.size()) {
     if (loop_->wait(deadline) == 0 && deadline.passed()) return {Status::kTimedOut};
     if (error_.status() != Status::kOk) break;
     status = start(ask, slot);
   }
-  if (status == Status::kOk && operations_[slot].stage == Stage::kSending && operations_[slot].pieces == 0)
+  if (status == Status::kOk && operations_[slot].stage == Stage::kSending && operations_[slot].transfer.pieces == 0)
     status = send_staged(slot, ask, deadline);
   else if (status != Status::kOk)
     slot = kNoSlot;
@@ -418,7 +427,7 @@ Outcome PollingClient::take_outcome(std::uint32_t slot) noexcept {
 // The deadline passed. What may still touch the caller's memory ends before this returns.
 Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
   if (!uses_memory(operations_[slot])) {
-    abandon(operations_[slot]);
+    abandon(slot);
     return {Status::kTimedOut};
   }
   die_late();
@@ -428,13 +437,25 @@ Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
 }
 
 bool PollingClient::uses_memory(const Operation& operation) noexcept {
-  return operation.stage == Stage::kSending ? operation.pieces != 0 || operation.posted != operation.copied
-                                            : operation.stage == Stage::kReading && !operation.is_staged;
+  return operation.stage == Stage::kSending ? !operation.transfer.is_idle()
+                                            : operation.stage == Stage::kReading && !operation.is_bounced;
 }
 
-void PollingClient::abandon(Operation& operation) noexcept {
+void PollingClient::abandon(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
   operation.is_abandoned = true;
   operation.out = {};
+  if (operation.stage != Stage::kReading) return;
+  // What the connection copies lands in memory of its own, and nothing of it comes here any more.
+  (void)channels_[operation.worker]->abandon(token_of(Piece::kRead, 0, id_of(slot)));
+  forget_pieces(operation);
+  free_slot(slot);
+}
+
+// READs ahead of the first are counted for all gets together.
+void PollingClient::forget_pieces(Operation& operation) noexcept {
+  if (operation.transfer.pieces > 1) in_flight_.ahead -= operation.transfer.pieces - 1;
+  operation.transfer.pieces = 0;
 }
 
 void PollingClient::die_late() noexcept {
@@ -443,13 +464,13 @@ void PollingClient::die_late() noexcept {
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
   Result<ServerStatistics> statistics;
-  wanted_ = &*statistics;
+  wanted_.out = &*statistics;
   Outcome outcome;
   for (std::uint64_t part = 0; part < kStatisticsParts && outcome.status == Status::kOk; ++part) {
-    wanted_part_ = static_cast<StatisticsPart>(part);
+    wanted_.part = static_cast<StatisticsPart>(part);
     outcome = run({.op = wire::Op::kStatistics, .expected = part}, deadline);
   }
-  wanted_ = nullptr;
+  wanted_.out = nullptr;
   if (outcome.status == Status::kOk) return statistics;
   if (error_.status() != Status::kOk) return std::unexpected(error_);
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
@@ -469,7 +490,10 @@ Status PollingClient::start_get(Key key, std::span<std::byte> out, std::uint64_t
 Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
     return checked;
-  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) return Status::kBadArgument;
+  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) [[unlikely]]
+    return note(Status::kBadArgument, "kv::Client::start_put",
+                "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
+                ask.value.size(), kEagerBytes);
   std::uint32_t slot = kNoSlot;
   if (ask.op == wire::Op::kGet && reads_now_) {
     if (free_.empty()) return Status::kAgain;
@@ -485,7 +509,7 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   operation.is_pipelined = true;
   operation.cookie = cookie;
   operation.started_ticks = ask.op == wire::Op::kGet ? operation.sent_ticks : ticks_now();
-  ++pipelined_;
+  ++in_flight_.pipelined;
   return Status::kOk;
 }
 
@@ -497,28 +521,26 @@ Status PollingClient::end_pipelined(const Outcome& outcome, std::uint64_t cookie
   operation.is_abandoned = false;
   operation.result = nullptr;
   operation.cookie = cookie;
-  ++pipelined_;
+  ++in_flight_.pipelined;
   finish(slot, outcome);
   return Status::kOk;
 }
 
 std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {
-  if (!channels_.empty() && done_count_ < completions.size()) work();
+  if (!channels_.empty() && done_.count() < completions.size()) work();
   std::size_t count = 0;
-  for (; count < completions.size() && done_count_ != 0; ++count) {
-    const std::uint32_t slot = done_[done_first_];
-    done_first_ = done_first_ + 1 == done_.size() ? 0 : done_first_ + 1;
-    --done_count_;
+  for (; count < completions.size() && done_.count() != 0; ++count) {
+    const std::uint32_t slot = done_.pop();
     completions[count] = {operations_[slot].cookie, operations_[slot].outcome};
     free_slot(slot);
   }
-  pipelined_ -= count;
+  in_flight_.pipelined -= count;
   return count;
 }
 
 std::size_t PollingClient::wait(std::span<Completion> completions, Deadline deadline) noexcept {
   const auto is_over = [&] {
-    return done_count_ != 0 || pipelined_ == 0 || completions.empty() || error_.status() != Status::kOk;
+    return done_.count() != 0 || in_flight_.pipelined == 0 || completions.empty() || error_.status() != Status::kOk;
   };
   while (!is_over() && loop_->wait_until(is_over, earlier(deadline, pipeline_deadline())) != Status::kOk) {
     expire();
@@ -549,21 +571,19 @@ Deadline PollingClient::pipeline_deadline() const noexcept {
 }
 
 void PollingClient::expire() noexcept {
-  if (pipelined_ == done_count_ || !pipeline_deadline().passed()) return;
+  if (in_flight_.pipelined == done_.count() || !pipeline_deadline().passed()) return;
   die(Status::kTimedOut, "a pipelined operation had no answer in time; connect again, with a longer timeout");
 }
 
 // --- replies
 
-void PollingClient::on_message(message::Channel& channel, std::span<const std::byte> body) noexcept {
+void PollingClient::on_message(channel::Connection& channel, std::span<const std::byte> body) noexcept {
   wire::Reply reply;
   if (wire::decode_reply(body, reply) != Status::kOk) [[unlikely]]
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
     // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
-    if (!is_leaving_) return die(Status::kPeerLost, kStopped);
-    for (std::size_t i = 0; i < channels_.size(); ++i)
-      if (channels_[i].get() == &channel) goodbyes_ |= std::uint64_t{1} << i;
+    if (!is_leaving_) die(Status::kClosed, kStopped);
     return;
   }
   const std::uint32_t slot = slot_of(reply.head.id);
@@ -594,7 +614,7 @@ void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexc
     return take_location(slot, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
     // Calls that gave up never get here, so this is the one that is blocked.
-    take_words(reply.value, wanted_part_, *wanted_);
+    take_words(reply.value, wanted_.part, *wanted_.out);
     return finish(slot, {});
   }
   if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) return take_cell(slot, reply);
@@ -619,15 +639,15 @@ void PollingClient::take_value(std::uint32_t slot, const wire::Reply& reply) noe
 void PollingClient::take_location(std::uint32_t slot, const wire::Reply& reply) noexcept {
   Operation& operation = operations_[slot];
   const auto length = static_cast<std::size_t>(reply.location.length);
-  if (length > max_value_bytes_) return die(Status::kProtocol, "the server names a value longer than its limit");
+  if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
   if (length > operation.out.size()) return finish(slot, {Status::kBufferTooSmall, reply.head.version, length});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
-  if (!goes_on) operation.copied = 0;
-  operation.posted = operation.copied;
+  if (!goes_on) operation.transfer.copied = 0;
+  operation.transfer.posted = operation.transfer.copied;
   operation.is_late = false;
-  operation.address = reply.location.address;
-  operation.rkey = reply.location.rkey;
-  operation.checksum = reply.location.checksum;
+  operation.source.address = reply.location.address;
+  operation.source.rkey = reply.location.rkey;
+  operation.source.checksum = reply.location.checksum;
   operation.outcome = {Status::kOk, reply.head.version, length};
   start_reading(slot);
 }
@@ -637,74 +657,55 @@ void PollingClient::finish(std::uint32_t slot, const Outcome& outcome) noexcept 
   if (operation.is_abandoned) return free_slot(slot);
   if (operation.result != nullptr) {
     *std::exchange(operation.result, nullptr) = outcome;
-    --batched_;
+    --in_flight_.batched;
     return free_slot(slot);
   }
   operation.outcome = outcome;
   operation.stage = Stage::kDone;
-  if (!operation.is_pipelined) return;
-  const std::size_t at = done_first_ + done_count_++;
-  done_[at < done_.size() ? at : at - done_.size()] = slot;
+  if (operation.is_pipelined) done_.push(slot);
 }
 
 // A large put is complete when the reply is here and the channel has let go of the value.
 void PollingClient::settle(std::uint32_t slot) noexcept {
   const Operation& operation = operations_[slot];
-  if (operation.has_reply && operation.pieces == 0 && operation.posted == operation.copied)
-    finish(slot, operation.outcome);
+  if (operation.has_reply && operation.transfer.is_idle()) finish(slot, operation.outcome);
 }
 
 // --- large values in
 
 void PollingClient::start_reading(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  operation.is_staged = !is_registered(operation.out.first(operation.outcome.length));
-  if (!operation.is_staged) {
-    operation.stage = Stage::kReading;
-    return read_pieces(slot);
-  }
-  operation.stage = Stage::kQueued;
-  const std::size_t at = staged_first_ + staged_count_++;
-  staged_[at < staged_.size() ? at : at - staged_.size()] = slot;
-  if (staged_count_ == 1) start_staged();
+  operation.is_bounced = !is_registered(operation.out.first(operation.outcome.length));
+  operation.stage = Stage::kReading;
+  read_pieces(slot);
 }
 
-// The staging memory serves the oldest get that needs it only.
-void PollingClient::start_staged() noexcept {
-  while (staged_count_ != 0 && error_.status() == Status::kOk) {
-    const std::uint32_t slot = staged_[staged_first_];
-    operations_[slot].stage = Stage::kReading;
-    if (!operations_[slot].is_abandoned) return read_pieces(slot);
-    pop_staged();
-    free_slot(slot);
-  }
+Status PollingClient::start_piece(std::uint32_t slot, std::size_t bytes) noexcept {
+  const Operation& operation = operations_[slot];
+  const std::span<std::byte> to = operation.out.subspan(operation.transfer.posted, bytes);
+  const channel::RemoteSpan from{
+      .address = operation.source.address + operation.transfer.posted, .length = bytes, .rkey = operation.source.rkey};
+  const std::uint64_t token = token_of(Piece::kRead, 0, id_of(slot));
+  channel::Connection& channel = *channels_[operation.worker];
+  return operation.is_bounced ? channel.start_read(to, from, token) : channel.start_read(local(to), from, token);
 }
 
-void PollingClient::pop_staged() noexcept {
-  staged_first_ = staged_first_ + 1 == staged_.size() ? 0 : staged_first_ + 1;
-  --staged_count_;
-}
-
-// The pieces of one get go through one channel, hence complete in order.
+// The pieces of one get go through one connection, hence complete in order.
 void PollingClient::read_pieces(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
   const std::uint64_t length = operation.outcome.length;
-  while (operation.pieces < operation.burst && operation.posted < length) {
-    const bool is_ahead = !operation.is_staged && operation.pieces != 0;
-    if (is_ahead && ahead_ == kMostAhead) return;  // It goes on when its own are here.
+  while (operation.transfer.pieces < operation.transfer.burst && operation.transfer.posted < length) {
+    const bool is_ahead = operation.transfer.pieces != 0;
+    if (is_ahead && in_flight_.ahead == kMostAhead) return;  // It goes on when its own are here.
     const auto bytes =
-        static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.posted));
-    std::byte* const to = operation.is_staged ? in_chunk(operation.posted) : operation.out.data() + operation.posted;
-    const Status status = channels_[operation.worker]->start_read(
-        local({to, bytes}), {.address = operation.address + operation.posted, .length = bytes, .rkey = operation.rkey},
-        token_of(Piece::kRead, 0, id_of(slot)));
-    if (status != Status::kOk) {
+        static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.transfer.posted));
+    if (const Status status = start_piece(slot, bytes); status != Status::kOk) {
       (void)notice(operation.worker, status);
       return die(Status::kProtocol, "the server names a location outside its window");
     }
-    operation.posted += bytes;
-    ++operation.pieces;
-    if (is_ahead) ++ahead_;
+    operation.transfer.posted += bytes;
+    ++operation.transfer.pieces;
+    if (is_ahead) ++in_flight_.ahead;
   }
 }
 
@@ -713,30 +714,21 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
 // asked for again, and reading goes on where it was if the version is still the same.
 void PollingClient::on_piece_read(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  if (!operation.is_abandoned && !operation.is_late) {
-    // Of an item that was READ itself, another READ tells: start_check.
-    operation.is_late = operation.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > read_ticks_;
-    if (!operation.is_late) take_piece(operation);
+  if (!operation.is_late) {
+    // Whether an item that was READ itself is still live, another READ tells: start_check.
+    operation.is_late =
+        operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > server_.read_ticks;
+    if (!operation.is_late)
+      operation.transfer.copied +=
+          std::min<std::uint64_t>(operation.piece_bytes(), operation.outcome.length - operation.transfer.copied);
   }
-  const bool is_over = operation.is_abandoned || operation.is_late || operation.copied == operation.outcome.length;
-  if (!is_over) return read_pieces(slot);
-  if (operation.pieces == 0) end_read(slot);
-}
-
-void PollingClient::take_piece(Operation& operation) noexcept {
-  const auto bytes = static_cast<std::size_t>(
-      std::min<std::uint64_t>(operation.piece_bytes(), operation.outcome.length - operation.copied));
-  if (operation.is_staged) std::memcpy(operation.out.data() + operation.copied, in_chunk(operation.copied), bytes);
-  operation.copied += bytes;
+  if (!operation.is_late && operation.transfer.copied != operation.outcome.length) return read_pieces(slot);
+  if (operation.transfer.pieces == 0) end_read(slot);
 }
 
 void PollingClient::end_read(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  const bool was_staged = operation.is_staged;
-  if (was_staged) pop_staged();
-  if (operation.is_abandoned) {
-    free_slot(slot);
-  } else if (operation.way != Operation::Way::kMessage) {
+  if (operation.source.way != Operation::Way::kMessage) {
     has_its_checksum(operation) ? start_check(slot) : on_overtaken(slot);
   } else if (!operation.is_late && has_its_checksum(operation)) {
     finish(slot, operation.outcome);
@@ -744,10 +736,9 @@ void PollingClient::end_read(std::uint32_t slot) noexcept {
     die(Status::kProtocol, "a value does not have the checksum that the server tells");
   } else {
     if (!operation.is_late) operation.outcome.version = 0;  // From the start.
-    operation.burst = 1;                                    // The next piece may be all that there is time for.
+    operation.transfer.burst = 1;                           // The next piece may be all that there is time for.
     ask_again(slot);
   }
-  if (was_staged) start_staged();
 }
 
 void PollingClient::ask_again(std::uint32_t slot) noexcept {
@@ -762,32 +753,28 @@ void PollingClient::ask_again(std::uint32_t slot) noexcept {
   if (error_.status() == Status::kOk) finish(slot, {noticed});  // Else it ends with the connection.
 }
 
-void PollingClient::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
-  const Piece piece = piece_of(token);
-  const unsigned chunk = chunk_of(token);
-  if (piece == Piece::kBodyChunk) out_busy_ &= ~(1u << chunk);
-  const std::uint32_t slot = slot_of(static_cast<std::uint32_t>(token));
+void PollingClient::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
+  const Piece piece = piece_of(completion.token);
+  if (piece == Piece::kBodyChunk) shard_->memory().bounce->give_back(chunk_of(completion.token));
+  const std::uint32_t slot = slot_of(static_cast<std::uint32_t>(completion.token));
   if (slot == kNoSlot) return;
   Operation& operation = operations_[slot];
-  --operation.pieces;
-  if (piece == Piece::kRead && !operation.is_staged && operation.pieces != 0) --ahead_;
-  if (status != Status::kOk) return;  // The channel is failing; the operation ends with the connection.
+  --operation.transfer.pieces;
+  if (piece == Piece::kRead && operation.transfer.pieces != 0) --in_flight_.ahead;
+  if (completion.status != Status::kOk) return;  // The connection is failing; the operation ends with it.
   switch (piece) {
     case Piece::kBody:
     case Piece::kBodyChunk: return settle(slot);
     case Piece::kRead: return on_piece_read(slot);
     case Piece::kLookup: return on_lookup_read(slot);
-    case Piece::kWord: return take_word(slot);
+    case Piece::kWord: return take_word(slot, *word_at(slot));
+    case Piece::kChange: return take_word(slot, completion.old);
   }
-}
-
-void PollingClient::on_fragment(message::Channel&, const message::Fragment&) noexcept {
-  die(Status::kProtocol, "the server sent a large message, which no server does");
 }
 
 // --- the end of the connection
 
-void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
+void PollingClient::on_end(channel::Connection&, Status reason) noexcept {
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
   die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
@@ -796,10 +783,10 @@ void PollingClient::on_failure(message::Channel&, Status reason) noexcept {
 // A channel that began to fail in the poll of an earlier call tells nobody before it is drained, and without a poll it
 // never is: then the status of what is posted to it is the first that anybody sees.
 Status PollingClient::notice(unsigned worker, Status status) noexcept {
-  message::Channel& channel = *channels_[worker];
+  channel::Connection& channel = *channels_[worker];
   if (status == Status::kOk || channel.alive()) [[likely]]
     return status;
-  on_failure(channel, status);
+  on_end(channel, status);
   return error_.status();
 }
 
@@ -818,7 +805,6 @@ void PollingClient::drain() noexcept {
   (void)loop_->wait_until(is_drained, Deadline::after(kDrainTimeout));
   // Destroying a queue pair ends whatever it had left, so no buffer of a caller is touched from here on.
   channels_.clear();
-  staged_count_ = 0;
   for (std::uint32_t slot = 0; slot < operations_.size(); ++slot) {
     const Stage stage = operations_[slot].stage;
     if (stage != Stage::kFree && stage != Stage::kDone) finish(slot, {error_.status()});

@@ -1,14 +1,16 @@
 // The client: channels to all workers of one server, and a fixed table of operations.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "channel/connection.hpp"
+#include "engine/loop.hpp"
 #include "kv/held_leases.hpp"
 #include "kv/reader.hpp"
 #include "kv/statistics.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
-#include "message/message.hpp"
 #include "nic/registered_arena.hpp"
+#include "node/device.hpp"
+#include "node/shard.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -24,7 +26,7 @@ namespace verbena::kv {
 struct WordAsk {
   Cell cell;
   bool is_read = false;
-  message::Change change;
+  channel::Change change;
 };
 
 /// What a client call wants, before it has a slot.
@@ -39,7 +41,7 @@ struct Ask {
   bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
-/// Values that go through staging memory do so in chunks of this size.
+/// Values that the connection copies are read in pieces of this size.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
 /// One operation from start to completion. Its slot is used again only when nothing of it can arrive any more: after a
@@ -52,7 +54,6 @@ struct Operation {
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
     kFetching,  ///< Get: the READ of an item is in flight. Of a cell's word, the READ or the atomic.
     kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
-    kQueued,    ///< Get: the location is known; its bytes wait for a place in the staging memory.
     kReading,   ///< Get: READs are in flight.
     kDone,      ///< The outcome is set, and nobody has taken it yet.
   };
@@ -62,7 +63,7 @@ struct Operation {
   wire::Op op = wire::Op::kGet;
   bool is_pipelined = false;
   bool is_abandoned = false;  ///< Timed out: whoever asked is gone.
-  bool is_staged = false;     ///< Get: read through the staging memory, because `out` is not registered.
+  bool is_bounced = false;    ///< Get: `out` is not registered, so the connection copies.
   bool has_reply = false;
   bool is_late = false;         ///< Get: a piece came too late to be believed.
   std::uint8_t mismatches = 0;  ///< Get: whole values that did not have their checksum.
@@ -78,30 +79,58 @@ struct Operation {
   std::uint64_t sent_ticks = 0;  ///< Before the request went out.
   std::uint64_t started_ticks = 0;
   std::span<std::byte> out;
-  // Get: where the value is; outcome.length is how long. The checksum is 0 when the server keeps none.
-  std::uint64_t address = 0;
-  std::uint64_t checksum = 0;
-  std::uint32_t rkey = 0;
-  Way way = Way::kMessage;
-  std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
-  std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
-  std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
-  std::uint32_t burst = 0;   ///< Get: READs at the same time, at most.
+  /// Get: where the value is, and how it was found; outcome.length is how long it is.
+  struct Source {
+    std::uint64_t address = 0;
+    std::uint64_t checksum = 0;  ///< 0 when the server keeps none.
+    std::uint32_t rkey = 0;
+    Way way = Way::kMessage;
+  } source;
+  /// How far the value is.
+  struct Transfer {
+    std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
+    std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
+    std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
+    std::uint32_t burst = 0;   ///< Get: READs at the same time, at most.
+    [[nodiscard]] bool is_idle() const noexcept { return pieces == 0 && posted == copied; }
+  } transfer;
   Outcome outcome;
   std::array<std::byte, kMaxKeyBytes> key;  ///< For asking again, when a READ came too late.
 
-  [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_staged ? kChunkBytes : kPieceBytes; }
+  [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
 static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
 
+/// Slots in the order in which they were put in: as many as there are, at most. \thread owner
+class SlotRing {
+ public:
+  void resize(std::size_t slots) { slots_.resize(slots); }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  void push(std::uint32_t slot) noexcept {
+    const std::size_t at = first_ + count_++;
+    slots_[at < slots_.size() ? at : at - slots_.size()] = slot;
+  }
+  [[nodiscard]] std::uint32_t pop() noexcept {
+    const std::uint32_t slot = slots_[first_];
+    first_ = first_ + 1 == slots_.size() ? 0 : first_ + 1;
+    --count_;
+    return slot;
+  }
+
+ private:
+  std::vector<std::uint32_t> slots_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
 /// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5, kChange = 6 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
 }
 
-class PollingClient final : public Client, private message::Handler {
+class PollingClient final : public Client, private channel::Handler {
  public:
   explicit PollingClient(const ClientOptions& options);
   ~PollingClient() override;
@@ -125,10 +154,10 @@ class PollingClient final : public Client, private message::Handler {
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
   std::size_t poll(std::span<Completion> completions) noexcept override;
   std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept override;
-  std::size_t in_flight() const noexcept override { return pipelined_; }
+  std::size_t in_flight() const noexcept override { return in_flight_.pipelined; }
   std::span<std::byte> allocate(std::size_t bytes) noexcept override;
   Result<ServerStatistics> server_statistics(Deadline deadline) noexcept override;
-  std::size_t max_value_bytes() const noexcept override { return max_value_bytes_; }
+  std::size_t max_value_bytes() const noexcept override { return server_.max_value_bytes; }
   verbena::Counters counters() const noexcept override { return loop_->counters(); }
   LookupCounters lookups() const noexcept override;
   Error connection_error() const noexcept override { return error_; }
@@ -140,11 +169,10 @@ class PollingClient final : public Client, private message::Handler {
 
   Deadline deadline() const noexcept override { return Deadline::after(options_.timeout); }
 
-  // message::Handler
-  void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
-  void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
-  void on_complete(message::Channel& channel, std::uint64_t token, Status status) noexcept override;
-  void on_failure(message::Channel& channel, Status reason) noexcept override;
+  // channel::Handler
+  void on_message(channel::Connection& channel, std::span<const std::byte> body) noexcept override;
+  void on_complete(channel::Connection& channel, const channel::Completion& completion) noexcept override;
+  void on_end(channel::Connection& channel, Status reason) noexcept override;
 
   // Setup.
   [[nodiscard]] Result<void> check_lookup() const;
@@ -164,6 +192,8 @@ class PollingClient final : public Client, private message::Handler {
 
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
+  /// What is wrong with it, in words.
+  [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, std::uint32_t& slot) noexcept;
   [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
   [[nodiscard]] Status end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept;
@@ -174,7 +204,8 @@ class PollingClient final : public Client, private message::Handler {
   [[nodiscard]] Outcome take_outcome(std::uint32_t slot) noexcept;
   [[nodiscard]] Outcome give_up(std::uint32_t slot) noexcept;
   [[nodiscard]] static bool uses_memory(const Operation& operation) noexcept;
-  static void abandon(Operation& operation) noexcept;
+  void abandon(std::uint32_t slot) noexcept;
+  void forget_pieces(Operation& operation) noexcept;
   void die_late() noexcept;
   void finish(std::uint32_t slot, const Outcome& outcome) noexcept;
   void settle(std::uint32_t slot) noexcept;
@@ -212,7 +243,7 @@ class PollingClient final : public Client, private message::Handler {
 
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
-  [[nodiscard]] message::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
+  [[nodiscard]] channel::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
   [[nodiscard]] Status start_in_lease(std::uint32_t slot, const Ask& ask) noexcept;
   [[nodiscard]] bool take_lease_for(std::uint32_t slot, const Ask& ask, HeldLeases::Held& held) noexcept;
   [[nodiscard]] bool is_open(unsigned worker, const wire::Lease& lease) noexcept;
@@ -221,23 +252,21 @@ class PollingClient final : public Client, private message::Handler {
   [[nodiscard]] Status send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Status send_chunks(std::uint32_t slot, const Ask& ask, const wire::Lease* lease,
                                    Deadline deadline) noexcept;
-  [[nodiscard]] Status send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
+  [[nodiscard]] Status send_head(std::uint32_t slot, const Ask& ask, channel::LocalSpan body,
                                  std::uint64_t token) noexcept;
   void start_reading(std::uint32_t slot) noexcept;
-  void start_staged() noexcept;
-  void pop_staged() noexcept;
   void read_pieces(std::uint32_t slot) noexcept;
+  [[nodiscard]] Status start_piece(std::uint32_t slot, std::size_t bytes) noexcept;
   void on_piece_read(std::uint32_t slot) noexcept;
-  void take_piece(Operation& operation) noexcept;
   void end_read(std::uint32_t slot) noexcept;
 
   // Cells: client_cells.cpp.
   void take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept;
   [[nodiscard]] Result<void> use_cells(Deadline deadline) noexcept;
   [[nodiscard]] Status on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept;
-  [[nodiscard]] message::RemoteSpan span_of(const Cell& cell) const noexcept;
+  [[nodiscard]] channel::RemoteSpan span_of(const Cell& cell) const noexcept;
   [[nodiscard]] Status start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept;
-  void take_word(std::uint32_t slot) noexcept;
+  void take_word(std::uint32_t slot, std::uint64_t value) noexcept;
 
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
@@ -249,67 +278,60 @@ class PollingClient final : public Client, private message::Handler {
 
   ClientOptions options_;
   std::unique_ptr<link::Fabric> fabric_;
-  nic::Pd pd_;
-  nic::RegisteredArena region_;  ///< Staging, then what `allocate` hands out.
-  std::unique_ptr<engine::CompletionLoop> loop_;
-  std::vector<std::unique_ptr<message::Channel>> channels_;  ///< One for each worker.
+  std::shared_ptr<node::Device> device_;
+  nic::RegisteredArena region_;             ///< Places of operations, then what `allocate` hands out.
+  std::unique_ptr<node::Shard> shard_;      ///< Driven by whoever calls.
+  engine::CompletionLoop* loop_ = nullptr;  ///< The shard's.
+  std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;
-  std::uint64_t server_ = 0;
-  std::size_t max_value_bytes_ = 0;
-  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
+  struct {
+    std::uint64_t id = 0;
+    std::size_t max_value_bytes = 0;
+    std::uint64_t read_ticks = 0;  ///< A READ that completes later than this after the request is not believed.
+  } server_;                       ///< As its first worker has said.
 
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_;  ///< A stack of slots.
-  std::vector<std::uint32_t> done_;  ///< A ring of pipelined operations that are complete.
-  std::size_t done_first_ = 0;
-  std::size_t done_count_ = 0;
-  std::size_t pipelined_ = 0;
-  std::size_t batched_ = 0;            ///< Operations of the batch at hand that are in flight.
-  std::vector<std::uint32_t> staged_;  ///< A ring of gets that read through the staging memory, in order.
-  std::size_t staged_first_ = 0;
-  std::size_t staged_count_ = 0;
+  SlotRing done_;                    ///< Pipelined operations that are complete.
+  struct {
+    std::size_t pipelined = 0;  ///< Operations that were started and not polled.
+    std::size_t batched = 0;    ///< Operations of the batch at hand.
+    std::uint32_t ahead = 0;    ///< READs beyond the first of each get into registered memory.
+  } in_flight_;
   unsigned empty_polls_ = 0;
 
-  // Staging: kChunks pieces for values on their way out, as many for values on their way in.
-  static constexpr unsigned kChunks = 4;
-  static constexpr std::size_t kStagingBytes = 2 * kChunks * kChunkBytes;
-  // Behind it a place for each operation: of buckets, then of an item; or of a cell's word. What comes late comes
-  // there, and its slot is taken until it is here.
+  static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
+  // Own memory is a place for each operation: for buckets, then for an item; or for a cell's word. A late READ still
+  // lands there, and keeps its slot until it has.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
-    return kStagingBytes + options.depth * place_bytes(options);
+    return options.depth * place_bytes(options);
   }
   [[nodiscard]] static constexpr std::size_t place_bytes(const ClientOptions& options) noexcept {
     return options.lookup != Lookup::kMessage ? kPlaceBytes : kLineBytes;
   }
   [[nodiscard]] std::uint64_t* word_at(std::uint32_t slot) const noexcept {
-    return reinterpret_cast<std::uint64_t*>(region_.data() + kStagingBytes + slot * place_bytes(options_));
+    return reinterpret_cast<std::uint64_t*>(region_.data() + slot * place_bytes(options_));
   }
-  [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept {
-    return region_.data() + kStagingBytes + slot * kPlaceBytes;
-  }
+  [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept { return region_.data() + slot * kPlaceBytes; }
   [[nodiscard]] std::byte* item_at(std::uint32_t slot) const noexcept { return buckets_at(slot) + 2 * sizeof(Bucket); }
-  [[nodiscard]] std::byte* out_chunk(unsigned chunk) const noexcept { return region_.data() + chunk * kChunkBytes; }
-  /// Where the piece of a value that begins at `offset` comes in.
-  [[nodiscard]] std::byte* in_chunk(std::uint64_t offset) const noexcept {
-    return out_chunk(kChunks + static_cast<unsigned>(offset / kChunkBytes % kChunks));
-  }
   HeldLeases leases_;
-  std::uint32_t out_busy_ = 0;  ///< A bit for each chunk that the channel reads.
-  std::uint32_t ahead_ = 0;     ///< READs in flight beyond the first of each get into registered memory.
 
   Lookups lookups_;
   Reader reader_{lookups_};
   bool reads_now_ = false;  ///< The NIC may carry READs out in this thread.
 
   std::size_t allocated_ = 0;
-  StatisticsPart wanted_part_{};           ///< The part of the statistics that is asked for,
-  ServerStatistics* wanted_ = nullptr;     ///< and where it goes.
-  std::vector<nic::Window> cell_windows_;  ///< Of each worker's cells; of length 0 until one of them is opened.
-  wire::CellPlace cell_place_;             ///< Of the last one opened.
-  std::uint32_t cell_worker_ = 0;
-  std::uint64_t goodbyes_ = 0;  ///< A bit for each worker that has answered this side's goodbye.
-  bool is_leaving_ = false;     ///< This side has said goodbye first.
+  struct {
+    StatisticsPart part{};
+    ServerStatistics* out = nullptr;
+  } wanted_;  ///< The part of the statistics that is asked for, and where it goes.
+  struct {
+    std::vector<nic::Window> windows;  ///< Of each worker's; of length 0 until one of them is opened.
+    wire::CellPlace place;             ///< Of the last one opened,
+    std::uint32_t worker = 0;          ///< and whose it is.
+  } cells_;
+  bool is_leaving_ = false;  ///< This side has said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };

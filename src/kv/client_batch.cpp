@@ -52,7 +52,7 @@ bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {
   if (request.value.size() < kEagerBytes || is_registered(request.value))
     return start_in_batch(
         {.op = wire::Op::kPut, .key = request.key, .value = request.value, .result = &request.outcome});
-  // It goes through the staging memory, which takes a call of its own; the others go on meanwhile.
+  // It goes through chunks of the loop, which takes a call of its own; the others go on meanwhile.
   request.outcome = put(request.key, request.value, deadline);
   return true;
 }
@@ -63,7 +63,7 @@ bool PollingClient::start_in_batch(const Ask& ask) noexcept {
   if (status == Status::kOk) status = start(ask, slot);
   if (status == Status::kAgain) return false;
   if (status == Status::kOk) {
-    ++batched_;
+    ++in_flight_.batched;
   } else {
     *ask.result = {status};
   }
@@ -84,9 +84,9 @@ bool PollingClient::start_some(std::span<Request> requests, std::size_t& next, D
 template <class Request>
 void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) noexcept {
   std::size_t next = 0;
-  while (!start_some(requests, next, deadline) || batched_ != 0) {
+  while (!start_some(requests, next, deadline) || in_flight_.batched != 0) {
     // Slots that only the caller's own `poll` sets free are not waited for.
-    if (batched_ == 0 && pipelined_ == operations_.size()) return;
+    if (in_flight_.batched == 0 && in_flight_.pipelined == operations_.size()) return;
     const bool is_late = loop_->wait(deadline) == 0 && deadline.passed();
     if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
       drain();
@@ -107,12 +107,12 @@ void PollingClient::give_up_batch() noexcept {
     die_late();
     drain();
   }
-  for (Operation& operation : operations_)
-    if (is_ours(operation)) {
-      *std::exchange(operation.result, nullptr) = {Status::kTimedOut};
-      abandon(operation);
+  for (std::uint32_t slot = 0; slot < operations_.size(); ++slot)
+    if (is_ours(operations_[slot])) {
+      *std::exchange(operations_[slot].result, nullptr) = {Status::kTimedOut};
+      abandon(slot);
     }
-  batched_ = 0;
+  in_flight_.batched = 0;
 }
 
 }  // namespace verbena::kv

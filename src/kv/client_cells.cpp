@@ -2,6 +2,7 @@
 #include "kv/client.hpp"
 
 #include "base/error.hpp"
+#include "base/failure.hpp"
 
 #include <algorithm>
 #include <new>
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
 
-std::unexpected<Error> refused(Status status) noexcept {
+std::unexpected<Error> refused(Status status, Key key) noexcept {
   constexpr const char* kCall = "open_cell";
   switch (status) {
     case Status::kUnsupported:
@@ -21,7 +22,9 @@ std::unexpected<Error> refused(Status status) noexcept {
           status, kCall, 0,
           "the server's cells, of the worker that the key belongs to, are all made: start it with more max_cells");
     case Status::kWrongKind: return fail(status, kCall, 0, "the key has a value and no cell: use another key");
-    default: return fail(status, kCall, 0, "the cell could not be opened: {}", to_string(status));
+    case Status::kBadKey:
+      return fail(status, kCall, 0, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, key.size());
+    default: return fail(status, kCall, 0, "the cell is not opened: {}", sentence_of(status));
   }
 }
 
@@ -32,24 +35,24 @@ std::unexpected<Error> refused(Status status) noexcept {
 Result<Cell> PollingClient::open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept {
   const Outcome outcome = run({.op = wire::Op::kCell, .expected = initial, .key = key}, deadline);
   if (error_.status() != Status::kOk) return std::unexpected(error_);
-  if (outcome.status != Status::kOk) return refused(outcome.status);
+  if (outcome.status != Status::kOk) return refused(outcome.status, key);
   VERBENA_TRY(use_cells(deadline));
-  return Cell{.address = cell_place_.window_address + cell_place_.offset,
-              .worker = cell_worker_,
-              .is_new = cell_place_.is_new != 0};
+  return Cell{.address = cells_.place.window_address + cells_.place.offset,
+              .worker = cells_.worker,
+              .is_new = cells_.place.is_new != 0};
 }
 
 // Its frame is sound, and it is the answer to the only open_cell that somebody waits for.
 void PollingClient::take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept {
-  cell_place_ = reply.cell;
-  cell_worker_ = operations_[slot].worker;
+  cells_.place = reply.cell;
+  cells_.worker = operations_[slot].worker;
   finish(slot, {Status::kOk, reply.head.version, 0});
 }
 
 // Makes the window of the last reply's cells usable, which it stays.
 Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
-  const nic::Window window = wire::window_of(cell_place_);
-  nic::Window& known = cell_windows_[cell_worker_];
+  const nic::Window window = wire::window_of(cells_.place);
+  nic::Window& known = cells_.windows[cells_.worker];
   if (known == window) return {};
   if (known.length != 0) {
     die(Status::kProtocol, "the server says that a worker's cells are elsewhere now, where they never are");
@@ -57,7 +60,7 @@ Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
     return std::unexpected(error_);
   }
   try {
-    VERBENA_TRY(channels_[cell_worker_]->import_window(window, deadline));
+    VERBENA_TRY(channels_[cells_.worker]->import_window(window, deadline));
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, "open_cell", 0, "no memory for another window of the server");
   }
@@ -89,10 +92,14 @@ Status PollingClient::on_word(const WordAsk& ask, std::uint64_t& value, Deadline
   if (error_.status() != Status::kOk) [[unlikely]]
     return error_.status();
   const Cell& cell = ask.cell;
-  if (cell.worker >= channels_.size() || cell_windows_[cell.worker].length == 0 || cell.address % kWordBytes != 0)
-    return Status::kBadArgument;
-  message::Channel& channel = *channels_[cell.worker];
-  const message::RemoteSpan word = span_of(cell);
+  if (cell.worker >= channels_.size() || cells_.windows[cell.worker].length == 0 || cell.address % kWordBytes != 0)
+      [[unlikely]]
+    return note(Status::kBadArgument, ask.is_read ? "kv::Client::read" : "kv::Client::fetch_add or compare_swap",
+                "cell is at address {:#x} of worker {}, where this client has opened none: open it here, and connect "
+                "only once",
+                cell.address, cell.worker);
+  channel::Connection& channel = *channels_[cell.worker];
+  const channel::RemoteSpan word = span_of(cell);
   const Status now = ask.is_read ? channel.read_now(std::as_writable_bytes(std::span(&value, 1)), word)
                                  : channel.change_now(ask.change, word, value);
   if (now == Status::kOk) [[likely]]
@@ -104,27 +111,29 @@ Status PollingClient::on_word(const WordAsk& ask, std::uint64_t& value, Deadline
   }
   if (damage_of(now) < Damage::kConnection) return now;
   // It has failed in a poll of this very call.
-  on_failure(channel, now);
+  on_end(channel, now);
   drain();
   return error_.status();
 }
 
-message::RemoteSpan PollingClient::span_of(const Cell& cell) const noexcept {
-  return {.address = cell.address, .length = kWordBytes, .rkey = cell_windows_[cell.worker].rkey};
+channel::RemoteSpan PollingClient::span_of(const Cell& cell) const noexcept {
+  return {.address = cell.address, .length = kWordBytes, .rkey = cells_.windows[cell.worker].rkey};
 }
 
 Status PollingClient::start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept {
   Operation& operation = operations_[slot];
   operation.stage = Stage::kFetching;
   operation.worker = static_cast<std::uint16_t>(ask.cell.worker);
-  operation.pieces = 1;
-  message::Channel& channel = *channels_[operation.worker];
-  const std::uint64_t token = token_of(Piece::kWord, 0, id_of(slot));
-  const message::LocalSpan result = local(std::as_bytes(std::span(word_at(slot), 1)));
-  return ask.is_read ? channel.start_read(result, span_of(ask.cell), token)
-                     : channel.start_atomic(ask.change, result, span_of(ask.cell), token);
+  operation.transfer.pieces = 1;
+  channel::Connection& channel = *channels_[operation.worker];
+  if (!ask.is_read)
+    return channel.start_change(ask.change, span_of(ask.cell), token_of(Piece::kChange, 0, id_of(slot)));
+  return channel.start_read(local(std::as_bytes(std::span(word_at(slot), 1))), span_of(ask.cell),
+                            token_of(Piece::kWord, 0, id_of(slot)));
 }
 
-void PollingClient::take_word(std::uint32_t slot) noexcept { finish(slot, {Status::kOk, *word_at(slot), 0}); }
+void PollingClient::take_word(std::uint32_t slot, std::uint64_t value) noexcept {
+  finish(slot, {Status::kOk, value, 0});
+}
 
 }  // namespace verbena::kv

@@ -19,13 +19,13 @@ constexpr std::chrono::milliseconds kImportTimeout{100};
 /// kNotFound: not this way, or not now. Anything but kOk has left nothing behind.
 Status PollingClient::start_in_lease(std::uint32_t slot, const Ask& ask) noexcept {
   Operation& operation = operations_[slot];
-  message::Channel& channel = *channels_[operation.worker];
+  channel::Connection& channel = *channels_[operation.worker];
   // Neither the WRITE, which may be several work requests, nor the request behind it may have to wait for room.
   const std::uint64_t writes = ask.value.size() / fabric_->nic().limits().max_message + 1;
   if (channel.credits() < writes + 1) return Status::kNotFound;
   HeldLeases::Held held;
   while (take_lease_for(slot, ask, held)) {
-    const message::RemoteSpan to{held.lease.address, ask.value.size(), held.lease.rkey};
+    const channel::RemoteSpan to{held.lease.address, ask.value.size(), held.lease.rkey};
     const Status written = channel.write_now(ask.value, to);
     if (written == Status::kOk) {
       operation.stage = Stage::kAwaiting;
@@ -41,7 +41,7 @@ Status PollingClient::start_in_lease(std::uint32_t slot, const Ask& ask) noexcep
       return Status::kNotFound;
     }
     if (started != Status::kOk) return started;
-    operation.pieces = 1;
+    operation.transfer.pieces = 1;
     // From here on the channel reads the value: a failure ends the operation with the connection.
     if (const Status sent = send_adopt(slot, ask, held.lease); sent != Status::kOk)
       die(sent == Status::kAgain ? Status::kProtocol : sent, "a large value could not be sent");
@@ -60,15 +60,15 @@ bool PollingClient::take_lease_for(std::uint32_t slot, const Ask& ask, HeldLease
 
 /// Makes the lease's window usable. False: the server has taken it back.
 bool PollingClient::is_open(unsigned worker, const wire::Lease& lease) noexcept {
-  message::Channel& channel = *channels_[worker];
+  channel::Connection& channel = *channels_[worker];
   const nic::Window window{.address = lease.address,
                            .length = lease.length,
                            .rkey = lease.rkey,
                            .access = IBV_ACCESS_REMOTE_WRITE,
                            .memory_id = leases_.memory_id(worker)};
-  // A device wants to know nothing of windows, and tells nothing of them before a WRITE does.
+  // Another NIC needs no import, and reports a window that was taken back only when a WRITE fails.
   nic::Nic& nic = fabric_->nic();
-  if (nic.kind() == nic::Kind::kSoft &&
+  if (nic.capabilities().maps_windows &&
       (channel.queue_pair() == nullptr ||
        !nic.import_window(channel.queue_pair(), window, Deadline::after(kImportTimeout))))
     return false;
@@ -98,7 +98,7 @@ void PollingClient::take_lease(const Operation& operation, wire::Reply& reply) n
 
 // --- streamed
 
-Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, message::LocalSpan body,
+Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, channel::LocalSpan body,
                                 std::uint64_t token) noexcept {
   std::array<std::byte, wire::kMaxLargeHeadBytes> head;
   const unsigned worker = operations_[slot].worker;
@@ -123,7 +123,7 @@ Status PollingClient::send_staged(std::uint32_t slot, const Ask& ask, Deadline d
   for (;;) {
     const Status sent = send_adopt(slot, ask, held.lease);
     if (sent != Status::kAgain) {
-      if (sent == Status::kOk) operations_[slot].copied = ask.value.size();
+      if (sent == Status::kOk) operations_[slot].transfer.copied = ask.value.size();
       return sent;
     }
     if (loop_->wait(deadline) == 0 && deadline.passed()) return Status::kTimedOut;
@@ -136,10 +136,10 @@ Status PollingClient::send_staged(std::uint32_t slot, const Ask& ask, Deadline d
 Status PollingClient::send_chunks(std::uint32_t slot, const Ask& ask, const wire::Lease* lease,
                                   Deadline deadline) noexcept {
   Operation& operation = operations_[slot];
-  message::Channel& channel = *channels_[operation.worker];
-  operation.posted = ask.value.size();
+  channel::Connection& channel = *channels_[operation.worker];
+  operation.transfer.posted = ask.value.size();
   std::size_t done = 0;
-  const auto start = [&](message::LocalSpan body, std::uint64_t token) {
+  const auto start = [&](channel::LocalSpan body, std::uint64_t token) {
     if (lease != nullptr) {
       if (!is_open(operation.worker, *lease)) return Status::kRemoteAccess;
       return channel.start_write(body, {lease->address + done, body.length, lease->rkey}, token);
@@ -147,25 +147,31 @@ Status PollingClient::send_chunks(std::uint32_t slot, const Ask& ask, const wire
     const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = id_of(slot)};
     return done == 0 ? send_head(slot, ask, body, token) : channel.start_large(wire::bytes_of(more), body, token);
   };
-  for (unsigned chunk = 0; done < ask.value.size(); chunk = (chunk + 1) % kChunks) {
-    const auto is_free = [&] { return (out_busy_ >> chunk & 1) == 0 || error_.status() != Status::kOk; };
-    if (loop_->wait_until(is_free, deadline) != Status::kOk) return Status::kTimedOut;
+  channel::Bounce& bounce = *shard_->memory().bounce;
+  while (done < ask.value.size()) {
+    std::uint32_t chunk = channel::Bounce::kNone;
+    const auto has_chunk = [&] {
+      if (chunk == channel::Bounce::kNone) chunk = bounce.take();
+      return chunk != channel::Bounce::kNone || error_.status() != Status::kOk;
+    };
+    const Status waited = loop_->wait_until(has_chunk, deadline);
+    if (error_.status() != Status::kOk && chunk != channel::Bounce::kNone) bounce.give_back(chunk);
+    if (waited != Status::kOk) return Status::kTimedOut;
     if (error_.status() != Status::kOk) return error_.status();
-    const std::span piece = ask.value.subspan(done, std::min(kChunkBytes, ask.value.size() - done));
-    std::memcpy(out_chunk(chunk), piece.data(), piece.size());
-    out_busy_ |= 1u << chunk;
-    ++operation.pieces;
+    const std::span piece = ask.value.subspan(done, std::min(channel::Bounce::kChunkBytes, ask.value.size() - done));
+    std::memcpy(bounce.data(chunk), piece.data(), piece.size());
+    ++operation.transfer.pieces;
     const Status status =
-        start(local({out_chunk(chunk), piece.size()}), token_of(Piece::kBodyChunk, chunk, id_of(slot)));
+        start({bounce.data(chunk), piece.size(), bounce.lkey()}, token_of(Piece::kBodyChunk, chunk, id_of(slot)));
     if (status != Status::kOk) {
-      out_busy_ &= ~(1u << chunk);
-      --operation.pieces;
+      bounce.give_back(chunk);
+      --operation.transfer.pieces;
       die(status == Status::kAgain ? Status::kProtocol : status, "a large value could not be sent");
       return status;
     }
     done += piece.size();
     // With a lease the request is still to come: until then the operation is not through.
-    if (lease == nullptr) operation.copied = done;
+    if (lease == nullptr) operation.transfer.copied = done;
   }
   return Status::kOk;
 }

@@ -21,21 +21,21 @@ bool PollingClient::start_lookup(std::uint32_t slot) noexcept {
 
 bool PollingClient::start_buckets(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  message::Channel& channel = *channels_[operation.worker];
+  channel::Connection& channel = *channels_[operation.worker];
   const Part& part = reader_.part(operation.worker);
   std::uint64_t number = first_bucket(operation.hash, part.buckets);
-  operation.pieces = 0;
+  operation.transfer.pieces = 0;
   // Without its second bucket a key that is there may be missed, and is then asked for by message.
   std::memset(buckets_at(slot), 0, 2 * sizeof(Bucket));
   channel.hold();
   for (std::size_t i = 0; i < 2; ++i) {
-    const message::LocalSpan to = local({buckets_at(slot) + i * sizeof(Bucket), sizeof(Bucket)});
+    const channel::LocalSpan to = local({buckets_at(slot) + i * sizeof(Bucket), sizeof(Bucket)});
     if (channel.start_read(to, part.bucket(number), token_of(Piece::kLookup, 0, id_of(slot))) == Status::kOk)
-      ++operation.pieces;
+      ++operation.transfer.pieces;
     number = other_bucket(number, tag_of(operation.hash), part.buckets);
   }
   channel.release();
-  if (operation.pieces == 0) return false;
+  if (operation.transfer.pieces == 0) return false;
   operation.stage = Stage::kLooking;
   operation.candidate = 0;
   ++operation.lookups;
@@ -44,14 +44,14 @@ bool PollingClient::start_buckets(std::uint32_t slot) noexcept {
 
 bool PollingClient::start_item(std::uint32_t slot, std::uint64_t entry, Way way) noexcept {
   Operation& operation = operations_[slot];
-  const message::RemoteSpan item = reader_.part(operation.worker).item(entry);
+  const channel::RemoteSpan item = reader_.part(operation.worker).item(entry);
   if (item.length == 0) return false;  // No server makes such an entry.
-  const message::LocalSpan to = local({item_at(slot), static_cast<std::size_t>(item.length)});
+  const channel::LocalSpan to = local({item_at(slot), static_cast<std::size_t>(item.length)});
   const std::uint64_t token = token_of(Piece::kLookup, 0, id_of(slot));
   if (channels_[operation.worker]->start_read(to, item, token) != Status::kOk) return false;
   operation.stage = Stage::kFetching;
-  operation.pieces = 1;
-  operation.way = way;
+  operation.transfer.pieces = 1;
+  operation.source.way = way;
   operation.entry = entry;
   return true;
 }
@@ -59,18 +59,18 @@ bool PollingClient::start_item(std::uint32_t slot, std::uint64_t entry, Way way)
 // After all of a large value: if its item is live still, it was so while the value was READ, and the value is whole.
 void PollingClient::start_check(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  message::RemoteSpan front = reader_.part(operation.worker).item(operation.entry);
+  channel::RemoteSpan front = reader_.part(operation.worker).item(operation.entry);
   front.length = sizeof(ItemHeader::state);
-  const message::LocalSpan to = local({item_at(slot), sizeof(ItemHeader::state)});
+  const channel::LocalSpan to = local({item_at(slot), sizeof(ItemHeader::state)});
   const std::uint64_t token = token_of(Piece::kLookup, 0, id_of(slot));
   if (channels_[operation.worker]->start_read(to, front, token) != Status::kOk) return ask_by_message(slot);
   operation.stage = Stage::kChecking;
-  operation.pieces = 1;
+  operation.transfer.pieces = 1;
 }
 
 void PollingClient::on_lookup_read(std::uint32_t slot) noexcept {
   const Operation& operation = operations_[slot];
-  if (operation.pieces != 0) return;
+  if (operation.transfer.pieces != 0) return;
   if (operation.is_abandoned) return free_slot(slot);
   switch (operation.stage) {
     case Stage::kLooking: return try_candidates(slot);
@@ -119,10 +119,10 @@ void PollingClient::take_whole(std::uint32_t slot, const ItemView& item) noexcep
     return end_lookup(slot, operation.outcome);
   }
   const Part& part = reader_.part(operation.worker);
-  operation.address = part.address + item.place.offset;
-  operation.rkey = part.rkey;
-  operation.checksum = item.place.checksum;
-  operation.posted = operation.copied = 0;
+  operation.source.address = part.address + item.place.offset;
+  operation.source.rkey = part.rkey;
+  operation.source.checksum = item.place.checksum;
+  operation.transfer.posted = operation.transfer.copied = 0;
   operation.is_late = false;
   start_reading(slot);
 }
@@ -137,7 +137,7 @@ void PollingClient::take_check(std::uint32_t slot) noexcept {
 
 void PollingClient::end_lookup(std::uint32_t slot, const Outcome& outcome) noexcept {
   const Operation& operation = operations_[slot];
-  if (operation.way == Way::kLocation) {
+  if (operation.source.way == Way::kLocation) {
     ++lookups_.by_location;
   } else {
     ++lookups_.by_index;
@@ -147,14 +147,14 @@ void PollingClient::end_lookup(std::uint32_t slot, const Outcome& outcome) noexc
 }
 
 void PollingClient::on_other_key(std::uint32_t slot) noexcept {
-  if (operations_[slot].way == Way::kIndex) return try_candidates(slot);
+  if (operations_[slot].source.way == Way::kIndex) return try_candidates(slot);
   on_overtaken(slot);
 }
 
 // Another lookup through the index, if that is the way to go and there were not too many.
 void PollingClient::on_overtaken(std::uint32_t slot) noexcept {
   const Operation& operation = operations_[slot];
-  if (operation.way == Way::kLocation) {
+  if (operation.source.way == Way::kLocation) {
     reader_.drop(operation.hash);
   } else if (operation.lookups == Reader::kMostLookups) {
     ++lookups_.overtaken;
@@ -167,7 +167,7 @@ void PollingClient::on_overtaken(std::uint32_t slot) noexcept {
 
 void PollingClient::ask_by_message(std::uint32_t slot) noexcept {
   Operation& operation = operations_[slot];
-  operation.way = Way::kMessage;
+  operation.source.way = Way::kMessage;
   operation.outcome = {};  // Nothing of what was READ is believed.
   ++lookups_.by_message;
   ask_again(slot);

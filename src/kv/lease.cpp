@@ -36,7 +36,7 @@ host::Footprint Leases::footprint(nic::Kind kind, unsigned most) {
   return pools;
 }
 
-bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept {
+bool Leases::offer(channel::Connection& channel, std::uint64_t value_length, wire::Lease& told) noexcept {
   if (value_length < wire::kLeastLease || value_length > policy_.longest) return false;
   if (policy_.is_scarce(ticks_now())) return false;
   const std::uint64_t bytes = std::bit_ceil(value_length);
@@ -51,7 +51,7 @@ bool Leases::offer(message::Channel& channel, std::uint64_t value_length, wire::
   return give_again(channel, *at, told);
 }
 
-bool Leases::give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept {
+bool Leases::give_again(channel::Connection& channel, Lease& lease, wire::Lease& told) noexcept {
   // Read after the request came, so the client's own reading, before it sent, is earlier.
   const std::uint64_t now = ticks_now();
   const std::uint32_t rkey = ibv_inc_rkey(lease.window->rkey);
@@ -78,7 +78,7 @@ Leases::Lease* Leases::find(std::uint32_t id) noexcept {
   return lease.state == Lease::State::kGiven && id_of(lease) == id ? &lease : nullptr;
 }
 
-bool Leases::revoke(message::Channel& channel, Lease& lease, Lease::State state) noexcept {
+bool Leases::revoke(channel::Connection& channel, Lease& lease, Lease::State state) noexcept {
   VERBENA_DCHECK(lease.state == Lease::State::kGiven);
   lease.state = state;
   lease.is_posted = false;
@@ -86,7 +86,7 @@ bool Leases::revoke(message::Channel& channel, Lease& lease, Lease::State state)
   return post(channel);
 }
 
-bool Leases::post(message::Channel& channel) noexcept {
+bool Leases::post(channel::Connection& channel) noexcept {
   for (std::size_t at = 0; unposted_ != 0 && at < leases_.size(); ++at) {
     Lease& lease = leases_[at];
     const bool waits = lease.state == Lease::State::kAdopting || lease.state == Lease::State::kReturning;
@@ -106,7 +106,7 @@ void Leases::close(Lease& lease) noexcept {
   lease.state = Lease::State::kNone;
 }
 
-bool Leases::expire(message::Channel& channel, std::uint64_t now) noexcept {
+bool Leases::expire(channel::Connection& channel, std::uint64_t now) noexcept {
   bool is_posted = true;
   for (Lease& lease : leases_) {
     // `now` may have been read before a lease was given.
@@ -116,7 +116,7 @@ bool Leases::expire(message::Channel& channel, std::uint64_t now) noexcept {
   return is_posted;
 }
 
-void Leases::end(message::Channel* channel) noexcept {
+void Leases::end(channel::Connection* channel) noexcept {
   // An invalidation that is on its way must not find its window gone: nothing is executed any more in the error state.
   const auto is_used = [](const Lease& lease) { return lease.state != Lease::State::kNone; };
   if (channel != nullptr && std::ranges::any_of(leases_, is_used)) channel->fail(Status::kClosed);
@@ -126,7 +126,7 @@ void Leases::end(message::Channel* channel) noexcept {
   const Deadline deadline = Deadline::after(kLeaveTimeout);  // Of all of them: there is one client to leave.
   for (Lease& lease : leases_) {
     if (!is_used(lease)) continue;
-    const bool is_waited_for = is_bound || nic_->kind() == nic::Kind::kVerbs;
+    const bool is_waited_for = is_bound || !nic_->capabilities().maps_windows;
     const auto left = nic_->dealloc_mw(lease.window.release(), deadline);
     // Else somebody may still write: the block is nobody's from now on, and stays in the account.
     if (left && is_waited_for) close(lease);

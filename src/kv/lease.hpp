@@ -1,10 +1,10 @@
 // Leases: blocks of the item memory that one client writes its next large values into (LargePut::kAdopt).
 #pragma once
 
+#include "channel/connection.hpp"
 #include "host/footprint.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
-#include "message/message.hpp"
 #include "nic/nic.hpp"
 
 #include <array>
@@ -91,25 +91,25 @@ class Leases {
   /// A block for values as long as this one; the reply that tells of it is sent behind. False: the client has as many
   /// leases as it may, or all have as much memory as they may, or memory is scarce, or the value is too long to be
   /// written within a term, or nobody gets any.
-  [[nodiscard]] bool offer(message::Channel& channel, std::uint64_t value_length, wire::Lease& told) noexcept;
+  [[nodiscard]] bool offer(channel::Connection& channel, std::uint64_t value_length, wire::Lease& told) noexcept;
   /// The client's own lease of that id, or null: never given, used up, or taken back.
   [[nodiscard]] Lease* find(std::uint32_t id) noexcept;
   /// Begins to take the window back, for kAdopting or kReturning. False: `post` has to be called again.
-  bool revoke(message::Channel& channel, Lease& lease, Lease::State state) noexcept;
+  bool revoke(channel::Connection& channel, Lease& lease, Lease::State state) noexcept;
   /// Posts the invalidations for which there was no room. True when none is left.
-  bool post(message::Channel& channel) noexcept;
+  bool post(channel::Connection& channel) noexcept;
   /// The lease whose invalidation is complete: `token` is that of Handler::on_complete.
   [[nodiscard]] Lease& revoked(std::uint64_t token) noexcept { return leases_[token]; }
   /// The revoked lease's block for the client once more, under a new key. False: it was given back, for the want of
   /// memory or of room in the send queue.
-  [[nodiscard]] bool give_again(message::Channel& channel, Lease& lease, wire::Lease& told) noexcept;
+  [[nodiscard]] bool give_again(channel::Connection& channel, Lease& lease, wire::Lease& told) noexcept;
   /// Ends a revoked lease. Its block, unless it is a value now, is free.
   void close(Lease& lease) noexcept;
   /// Begins to take back what the client has not used within the term. False: `post` has to be called again.
-  bool expire(message::Channel& channel, std::uint64_t now) noexcept;
+  bool expire(channel::Connection& channel, std::uint64_t now) noexcept;
   /// The client is gone: all blocks are free once it surely is out of them. Fails the channel, and is called before
   /// that goes. Null: there is none.
-  void end(message::Channel* channel) noexcept;
+  void end(channel::Connection* channel) noexcept;
 
  private:
   [[nodiscard]] std::uint32_t id_of(const Lease& lease) const noexcept {

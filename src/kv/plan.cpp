@@ -16,7 +16,7 @@ namespace verbena::kv {
 namespace {
 
 /// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
-constexpr unsigned kSpareSessions = kHandshakers + 4;
+constexpr unsigned kSpareSessions = 8;
 /// Bytes of item memory that are thought to belong to one item when max_items is not given: a value of 64 bytes.
 constexpr std::size_t kBytesPerItem = 128;
 /// An item takes a block of the slab pool: this is the smallest, of a key of one byte without a value.
@@ -32,14 +32,14 @@ std::size_t share_of(const ServerOptions& options) noexcept {
 
 unsigned sessions_of(const ServerOptions& options) noexcept { return options.max_clients + kSpareSessions; }
 
-message::Options channel_options(const ServerOptions& options) noexcept {
-  message::Options channel;
+channel::Options channel_options(const ServerOptions& options) noexcept {
+  channel::Options channel;
   channel.depth = wire::channel_depth(options.depth);
   channel.lease_bytes = options.lease_bytes;
   channel.max_reads = 1;
-  // A server's own: invalidations of leases.
-  channel.max_operations = options.large_put == LargePut::kAdopt ? options.client_leases : 1;
-  channel.attach = message::Attach::kByCaller;
+  // A server's own: invalidations of leases, and the goodbye.
+  channel.max_operations = 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0);
+  channel.max_larges = 0;
   return channel;
 }
 
@@ -102,7 +102,7 @@ Result<void> check_options(const ServerOptions& options) {
                           std::to_underlying(WaitPolicy::kEvent)));
   VERBENA_TRY(check_limit(kCall, "spin (us)", count_of(options.spin), 0, 1'000'000));
   const std::size_t share = options.memory_bytes / options.workers;
-  if (options.max_value_bytes == 0 || options.max_value_bytes > share / 2)
+  if (options.max_value_bytes > share / 2)
     return fail(
         Status::kBadArgument, "Server::start", 0,
         "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
@@ -124,7 +124,7 @@ Result<void> check_options(const ServerOptions& options) {
                 "max_cells is {}: each is an item, too, and max_items is {}: lower max_cells, or raise max_items",
                 options.max_cells, all_items_of(options));
   // Its item's value is the word's place, which the store refuses as any value that is too long.
-  if (options.max_cells != 0 && options.max_value_bytes < sizeof(std::uint64_t))
+  if (options.max_cells != 0 && max_value_of(options) < sizeof(std::uint64_t))
     return fail(Status::kBadArgument, kCall, 0,
                 "max_value_bytes is {}, and max_cells is {}: a cell is an item with a value of {} bytes: raise "
                 "max_value_bytes to that, or set max_cells to 0",
@@ -132,18 +132,23 @@ Result<void> check_options(const ServerOptions& options) {
   return {};
 }
 
+std::size_t max_value_of(const ServerOptions& options) noexcept {
+  if (options.max_value_bytes != 0) return options.max_value_bytes;
+  return std::min(64 * kMib, options.memory_bytes / options.workers / 2);
+}
+
 Result<void> check_device(const ServerOptions& options, const nic::Limits& limits) {
-  const message::Options channel = channel_options(options);
+  const channel::Options channel = channel_options(options);
   const std::uint64_t sessions = sessions_of(options);
-  const std::uint64_t entries = message::completions_needed(channel);
-  const engine::QueueOptions queues = message::queues_needed(channel);
+  const std::uint64_t entries = channel::completions_needed(channel);
+  const engine::QueueOptions queues = channel::queues_needed(channel);
   const auto too_much = [](const char* what, std::uint64_t sum, std::uint64_t most, const char* how,
                            const auto&... parts) -> Result<void> {
     return fail(Status::kLimit, "Server::start", 0, "{} {} are needed ({}), and the device has {}: lower {}", sum, what,
                 fmt::format("{} x {}", parts...), most, how);
   };
   // Sends, with the reserve that every connection keeps, and receives are queues of their own.
-  const std::uint64_t requests = std::max(queues.sends + engine::Connection::kReserve, queues.receives);
+  const std::uint64_t requests = std::max(queues.sends + engine::QueuePair::kReserve, queues.receives);
   if (requests > limits.max_qp_wr)
     return fail(Status::kLimit, "Server::start", 0,
                 "depth is {}: a client's queue pair needs {} work requests in one queue, and the device has {}: lower "
@@ -173,11 +178,12 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
 
 host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
                                          const nic::Nic& nic) {
+  const char* const device = nic.capabilities().locality_name;
   return {.pollers = options.workers,
           .wait = options.wait,
           .pin = options.pin_workers ? host::Pin::kYes : host::Pin::kNo,
           .leave_a_core = false,  // The workers are the application.
-          .device = nic.kind() == nic::Kind::kSoft ? host::Locality{} : topology.locality_of(nic.name())};
+          .device = device != nullptr ? topology.locality_of(device) : host::Locality{}};
 }
 
 WorkerOptions worker_options(const ServerOptions& options, unsigned index, const host::PlacedPoller& place) noexcept {
@@ -187,7 +193,7 @@ WorkerOptions worker_options(const ServerOptions& options, unsigned index, const
                        .node = place.node,
                        .max_items = items_of(options),
                        .max_cells = cells_of(options),
-                       .max_value_bytes = options.max_value_bytes,
+                       .max_value_bytes = max_value_of(options),
                        .checksum_large_values = options.checksum_large_values,
                        .grace = options.grace,
                        .wait = place.wait,

@@ -14,10 +14,6 @@
 
 namespace verbena::kv {
 
-/// Clients in their handshake at the same time. Each step of one has a deadline, so this many silent ones hold up the
-/// others for a step at most.
-inline constexpr unsigned kHandshakers = 4;
-
 /// What no user sets, and tests do.
 struct ServerInternals {
   std::uint64_t first_version = 1;  ///< Versions end at kMaxVersion.
@@ -28,6 +24,8 @@ struct ServerInternals {
 
 /// The limits by themselves and among each other. Errors: kBadArgument, with the sum that does not fit. \alloc none
 [[nodiscard]] Result<void> check_options(const ServerOptions& options);
+/// ServerOptions::max_value_bytes, or what is derived for it. Of options that are right.
+[[nodiscard]] std::size_t max_value_of(const ServerOptions& options) noexcept;
 /// What of the device they would exceed. Of checked options. Errors: kLimit, with the sum that does not fit.
 /// \alloc none
 [[nodiscard]] Result<void> check_device(const ServerOptions& options, const nic::Limits& limits);

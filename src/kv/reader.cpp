@@ -1,5 +1,7 @@
 #include "kv/reader.hpp"
 
+#include "base/failure.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -79,7 +81,7 @@ Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
 }
 
 Reader::Read Reader::read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept {
-  const message::RemoteSpan item = part.item(entry);
+  const channel::RemoteSpan item = part.item(entry);
   if (item.length == 0) [[unlikely]]
     return Read::kOtherKey;
   const std::span bytes(scratch_.data(), static_cast<std::size_t>(item.length));
@@ -119,13 +121,15 @@ Reader::Read Reader::read_value(const Part& part, std::uint64_t address, const I
       return Read::kDone;
     }
     const std::span<std::byte> piece = value.subspan(done, std::min(kPieceBytes, value.size() - done));
-    const message::RemoteSpan from{.address = part.address + item.place.offset + done, .rkey = part.rkey};
+    const channel::RemoteSpan from{
+        .address = part.address + item.place.offset + done, .length = piece.size(), .rkey = part.rkey};
     if (part.channel->read_now(piece, from) != Status::kOk) return Read::kNoWay;
     done += piece.size();
   }
   std::uint64_t state = 0;
   const std::span bytes = std::as_writable_bytes(std::span(&state, 1));
-  if (part.channel->read_now(bytes, {.address = address, .rkey = part.rkey}) != Status::kOk) return Read::kNoWay;
+  const channel::RemoteSpan front{.address = address, .length = bytes.size(), .rkey = part.rkey};
+  if (part.channel->read_now(bytes, front) != Status::kOk) return Read::kNoWay;
   const bool is_intact = (item.flags & kHasValueChecksum) == 0 || checksum_of_value(value) == item.place.checksum;
   return is_live(state, item.version) && is_intact ? Read::kDone : Read::kOvertaken;
 }
@@ -137,8 +141,9 @@ Reader::Left Reader::get_some(std::span<GetRequest> requests, Deadline deadline)
   std::size_t count = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     GetRequest& request = requests[i];
-    if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
-      request.outcome = {Status::kBadKey};
+    if (request.key.size() - 1 >= kMaxKeyBytes) {
+      request.outcome = {note(Status::kBadKey, "kv::Client::get", "key must have 1 to {} bytes; got {}", kMaxKeyBytes,
+                              request.key.size())};
       continue;
     }
     const std::uint64_t h = hash(request.key);
@@ -214,7 +219,7 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
     std::size_t count = 0, used = 0;
     for (; next < sought.size(); ++next) {
       const Sought& one = sought[next];
-      const message::RemoteSpan item = part.item(one.entry);
+      const channel::RemoteSpan item = part.item(one.entry);
       if (item.length == 0) {  // There is none: also what an entry of 0 says.
         left.by_message |= one.bit;
         continue;

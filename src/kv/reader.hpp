@@ -4,9 +4,9 @@
 #pragma once
 
 #include "base/count.hpp"
+#include "channel/connection.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
-#include "message/message.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/kv.hpp>
@@ -60,17 +60,17 @@ class Locations {
 
 /// What one worker exports: the index, then the items.
 struct Part {
-  message::Channel* channel = nullptr;
+  channel::Connection* channel = nullptr;
   std::uint64_t address = 0;
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   std::uint64_t buckets = 0;
 
-  [[nodiscard]] message::RemoteSpan bucket(std::uint64_t number) const noexcept {
+  [[nodiscard]] channel::RemoteSpan bucket(std::uint64_t number) const noexcept {
     return {.address = address + number * sizeof(Bucket), .length = sizeof(Bucket), .rkey = rkey};
   }
   /// The item of an entry; nothing for an entry that no server makes.
-  [[nodiscard]] message::RemoteSpan item(std::uint64_t word) const noexcept {
+  [[nodiscard]] channel::RemoteSpan item(std::uint64_t word) const noexcept {
     const Entry entry = Entry::unpack(word);
     const bool can_be = entry.is_inside(length) && entry.bytes() <= kMostItemBytes;
     return {.address = address + entry.offset(), .length = can_be ? entry.bytes() : 0, .rkey = rkey};

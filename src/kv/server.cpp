@@ -6,29 +6,24 @@
 #include "kv/wire.hpp"
 #include "kv/worker.hpp"
 #include "link/fabric.hpp"
+#include "node/acceptor.hpp"
+#include "node/device.hpp"
 
 #include <verbena/kv.hpp>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <iterator>
-#include <mutex>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 namespace verbena::kv {
 namespace {
 
-constexpr std::size_t kMaxWaiting = 256;
-constexpr std::chrono::milliseconds kStepTimeout{1000};
 /// For finding the device of an address.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
 
-class PollingServer final : public Server, private WorkerHost {
+class PollingServer final : public Server, private WorkerHost, private node::Acceptor::Host {
  public:
   PollingServer(const ServerOptions& options, const ServerInternals& internals)
       : options_(options),
@@ -40,7 +35,7 @@ class PollingServer final : public Server, private WorkerHost {
 
   [[nodiscard]] Result<void> start();
 
-  std::uint16_t port() const noexcept override { return listener_->port(); }
+  std::uint16_t port() const noexcept override { return port_; }
   const char* address() const noexcept override { return fabric_->address().c_str(); }
   const char* description() const noexcept override { return description_.data(); }
   ServerStatistics statistics() const noexcept override;
@@ -52,15 +47,18 @@ class PollingServer final : public Server, private WorkerHost {
   void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept override;
   void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept override;
 
+  class Guest;
+  [[nodiscard]] Result<std::unique_ptr<node::Acceptor::Guest>> welcome(
+      std::unique_ptr<link::Handshake> handshake) override;
+  [[nodiscard]] Result<std::unique_ptr<Session>> serve(std::unique_ptr<link::Handshake>& handshake,
+                                                       const wire::ClientHello& hello);
+  [[nodiscard]] Result<wire::ClientHello> enter(const link::Handshake& handshake);
+
   [[nodiscard]] Result<void> create_workers();
   [[nodiscard]] Result<void> start_threads();
   void describe() noexcept;
-  void accept_clients() noexcept;
-  void shake_hands() noexcept;
-  void welcome(link::Incoming& incoming) noexcept;
-  [[nodiscard]] Result<void> serve(link::Incoming& incoming, const wire::ClientHello& hello);
   [[nodiscard]] wire::ServerHello hello_of(const Worker& worker) const noexcept;
-  void refuse(link::Incoming& incoming, const Error& error) noexcept;
+  void count_refused() noexcept { clients_refused_.fetch_add(1, std::memory_order_relaxed); }
 
   const ServerOptions options_;
   Clients clients_;
@@ -70,18 +68,15 @@ class PollingServer final : public Server, private WorkerHost {
   std::atomic<std::uint64_t> clients_lost_{0};
   std::atomic<std::uint64_t> clients_refused_{0};
   std::unique_ptr<link::Fabric> fabric_;
-  nic::Pd pd_;
-  std::unique_ptr<link::Listener> listener_;
-  host::HeldPlacement placement_;  ///< The workers' cores are this server's until they are gone.
+  std::shared_ptr<node::Device> device_;
+  node::Acceptor* acceptor_ = nullptr;
+  std::uint64_t door_ = 0;
+  std::uint16_t port_ = 0;
+  std::unique_ptr<link::Listener> listener_;  ///< Until the acceptor has it.
+  host::HeldPlacement placement_;             ///< The workers' cores are this server's until they are gone.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::string memory_warning_;
   std::array<char, 2048> description_{};
-
-  std::mutex mutex_;  // Of the handshakes that wait.
-  std::condition_variable arrived_;
-  std::deque<link::Incoming> waiting_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
 };
 
 Result<void> PollingServer::start() {
@@ -94,8 +89,8 @@ Result<void> PollingServer::start() {
                                              Deadline::after(kFabricTimeout)));
   VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
   VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
-  VERBENA_ASSIGN(ibv_pd * pd, fabric_->nic().alloc_pd());
-  pd_ = nic::Pd(fabric_->nic(), pd);
+  port_ = listener_->port();
+  VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
   VERBENA_TRY(create_workers());
   describe();
   return start_threads();
@@ -112,7 +107,7 @@ Result<void> PollingServer::create_workers() {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
     worker.hash_seed = hash_seed_;
     worker.versions = &versions_;
-    VERBENA_ASSIGN(auto made, Worker::create(fabric_->nic(), pd_.get(), worker, *this));
+    VERBENA_ASSIGN(auto made, Worker::create(device_, worker, *this));
     workers_.push_back(std::move(made));
   }
   return {};
@@ -120,14 +115,9 @@ Result<void> PollingServer::create_workers() {
 
 Result<void> PollingServer::start_threads() {
   for (auto& worker : workers_) VERBENA_TRY(worker->start());
-  try {
-    threads_.reserve(kHandshakers + 1);
-    for (unsigned i = 0; i < kHandshakers; ++i) threads_.emplace_back([this] { shake_hands(); });
-    threads_.emplace_back([this] { accept_clients(); });
-  } catch (const std::system_error& error) {
-    return fail(Status::kLimit, "pthread_create", error.code().value(),
-                "the server's threads could not be started: raise the limit on processes (ulimit -u)");
-  }
+  VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
+  VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
+  acceptor_ = acceptor;
   return {};
 }
 
@@ -188,15 +178,7 @@ void PollingServer::add_statistics(StatisticsPart part, ServerStatistics& sum) c
 }
 
 void PollingServer::stop() noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    waiting_.clear();
-  }
-  arrived_.notify_all();
-  if (listener_) listener_->close();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  if (acceptor_ != nullptr) std::exchange(acceptor_, nullptr)->close(door_);
   for (auto& worker : workers_) worker->stop();
 }
 
@@ -204,86 +186,73 @@ void PollingServer::session_ended(std::uint64_t client, unsigned worker, bool ha
   if (clients_.leave(client, worker) && !has_left) clients_lost_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// --- bootstrap
+// --- clients on their way in
 
-void PollingServer::accept_clients() noexcept {
-  host::block_signals_in_this_thread();
-  host::name_this_thread("verbena-accept");
-  for (;;) {
-    auto incoming = listener_->next(Deadline::after(std::chrono::seconds{60}));
-    if (!incoming) {
-      if (incoming.error().status() == Status::kTimedOut) continue;
-      return;  // Closed; or the listener's own descriptors are broken, and nobody new can come.
-    }
-    const std::lock_guard lock(mutex_);
-    if (stopping_) return;
-    if (waiting_.size() == kMaxWaiting) {
-      clients_refused_.fetch_add(1, std::memory_order_relaxed);
-      incoming->reject(Status::kLimit, "too many clients connect at the same time: try again");
-      continue;
-    }
-    waiting_.push_back(std::move(*incoming));
-    arrived_.notify_one();
+/// Until the last step nothing of its connection is known to the worker, so a client that stalls or fails costs nobody
+/// else.
+class PollingServer::Guest final : public node::Acceptor::Guest {
+ public:
+  Guest(PollingServer& server, const wire::ClientHello& hello, std::unique_ptr<Session> session) noexcept
+      : server_(server), hello_(hello), session_(std::move(session)) {}
+  ~Guest() override {
+    if (session_) server_.clients_.leave(hello_.client, hello_.worker);
   }
-}
-
-void PollingServer::shake_hands() noexcept {
-  host::block_signals_in_this_thread();
-  host::name_this_thread("verbena-hello");
-  for (;;) {
-    link::Incoming incoming;
-    {
-      std::unique_lock lock(mutex_);
-      arrived_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-      if (stopping_) return;
-      incoming = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    welcome(incoming);
+  Result<void> step() override { return session_->connection().connect(Deadline::now()); }
+  int fd() const noexcept override { return session_->connection().wait_fd(); }
+  short events() const noexcept override { return session_->connection().wait_events(); }
+  void done() noexcept override {
+    session_->join();
+    (void)session_.release();
   }
-}
+  void refuse(const Error& why) noexcept override {
+    server_.count_refused();
+    session_->connection().refuse(why);
+  }
 
-void PollingServer::refuse(link::Incoming& incoming, const Error& error) noexcept {
-  clients_refused_.fetch_add(1, std::memory_order_relaxed);
-  incoming.reject(error.status(), error.text());
-}
+ private:
+  PollingServer& server_;
+  const wire::ClientHello hello_;
+  std::unique_ptr<Session> session_;
+};
 
-void PollingServer::welcome(link::Incoming& incoming) noexcept {
-  const auto data = message::Channel::user_data_of(incoming.remote());
-  if (!data) return refuse(incoming, data.error());
-  const auto hello = wire::decode_client_hello(*data);
+Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake) {
+  VERBENA_ASSIGN(const auto data, channel::Connection::user_data_of(handshake.remote()));
+  const auto hello = wire::decode_client_hello(data);
   if (!hello || hello->worker >= options_.workers)
-    return refuse(incoming,
-                  format_error(Status::kProtocol, "connect", 0,
-                               "this is no client of a key-value store of protocol version {}", wire::kVersion));
-  if (auto entered = clients_.enter(hello->client, hello->worker); !entered) return refuse(incoming, entered.error());
-  const auto served = [&]() -> Result<void> {
+    return fail(Status::kProtocol, "connect", 0, "this is no client of a key-value store of protocol version {}",
+                wire::kVersion);
+  VERBENA_TRY(clients_.enter(hello->client, hello->worker));
+  return *hello;
+}
+
+Result<std::unique_ptr<Session>> PollingServer::serve(std::unique_ptr<link::Handshake>& handshake,
+                                                      const wire::ClientHello& hello) {
+  Worker& worker = *workers_[hello.worker];
+  auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
+  VERBENA_TRY(session->open_leases(device_->nic(), device_->pd()));
+  VERBENA_TRY(session->open_connection(worker.loop(), worker.memory(), worker.options().channel));
+  VERBENA_TRY(session->connection().answer(std::move(handshake), wire::bytes_of(hello_of(worker))));
+  return session;
+}
+
+Result<std::unique_ptr<node::Acceptor::Guest>> PollingServer::welcome(std::unique_ptr<link::Handshake> handshake) {
+  const auto refuse = [&](const Error& why) {
+    count_refused();
+    if (handshake) handshake->reject(why.status(), why.text());
+    return std::unexpected(why);
+  };
+  const auto hello = enter(*handshake);
+  if (!hello) return refuse(hello.error());
+  auto session = [&]() -> Result<std::unique_ptr<Session>> {
     try {
-      return serve(incoming, *hello);
+      return serve(handshake, *hello);
     } catch (const std::bad_alloc&) {
       return fail(Status::kNoMemory, "connect", 0, "the server has no memory for another client");
     }
   }();
-  if (served) return;
+  if (session) return std::make_unique<Guest>(*this, *hello, std::move(*session));
   clients_.leave(hello->client, hello->worker);
-  refuse(incoming, served.error());
-}
-
-// Until the last step nothing of the channel is known to the worker, so a peer that stalls or fails costs nobody else.
-Result<void> PollingServer::serve(link::Incoming& incoming, const wire::ClientHello& hello) {
-  Worker& worker = *workers_[hello.worker];
-  auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
-  VERBENA_TRY(session->open_leases(fabric_->nic(), pd_.get()));
-  VERBENA_ASSIGN(auto channel, message::Channel::create(worker.loop(), pd_.get(), worker.options().channel, *session));
-  const wire::ServerHello answer = hello_of(worker);
-  VERBENA_ASSIGN(const link::Endpoint local, channel->local_endpoint(wire::bytes_of(answer)));
-  VERBENA_TRY(channel->connect(local, incoming.remote(), Deadline::after(kStepTimeout), incoming.how()));
-  VERBENA_TRY(incoming.answer(local, Deadline::after(kStepTimeout)));
-  VERBENA_ASSIGN(link::Lifeline lifeline, incoming.finish(Deadline::after(kStepTimeout)));
-  channel->keep(std::move(lifeline));
-  session->set_channel(std::move(channel));
-  worker.adopt(std::move(session));
-  return {};
+  return refuse(session.error());
 }
 
 wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
@@ -292,7 +261,7 @@ wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
           .server = id_,
           .depth = options_.depth,
           .max_key_bytes = kMaxKeyBytes,
-          .max_value_bytes = options_.max_value_bytes,
+          .max_value_bytes = max_value_of(options_),
           .grace_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options_.grace).count()),
           .window_address = window.address,
           .window_length = window.length,

@@ -9,8 +9,6 @@ namespace verbena::kv {
 namespace {
 
 constexpr wire::ReplyHead kGoodbye{.kind = wire::ReplyKind::kGoodbye};
-/// Of a completion; the others are of leases.
-constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
 
 OperationKind kind_of(wire::Op op) noexcept {
   if (op == wire::Op::kErase) return OperationKind::kErase;
@@ -31,6 +29,21 @@ Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
       depth_(depth),
       backlog_(depth * kReplyBytes),
       backlog_bytes_(depth) {}
+
+Result<void> Session::open_connection(engine::CompletionLoop& loop, const channel::Memory& memory,
+                                      const channel::Options& options) {
+  VERBENA_ASSIGN(channel_, channel::Connection::create(loop, memory, options, *this));
+  return {};
+}
+
+void Session::join() noexcept {
+  arrival_.session = this;
+  arrival_.open = [](engine::Mailbox::Letter& letter) noexcept {
+    Session& arrived = *static_cast<Arrival&>(letter).session;
+    arrived.worker_.take_in(arrived);
+  };
+  worker_.loop().post(arrival_);
+}
 
 host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leases) {
   host::Footprint pools;
@@ -84,13 +97,12 @@ bool Session::flush() noexcept {
   return true;
 }
 
-bool Session::say_goodbye() noexcept {
+bool Session::leave() noexcept {
   if (!channel_->alive()) return true;
-  if (goodbye_ == Goodbye::kUnsaid) goodbye_ = Goodbye::kDue;
-  if (goodbye_ == Goodbye::kDue && flush() &&
-      channel_->start_send(wire::bytes_of(kGoodbye), {}, kGoodbyeToken) != Status::kAgain)
-    goodbye_ = Goodbye::kSaid;
-  return goodbye_ == Goodbye::kThere;
+  is_leaving_ = true;
+  if (!flush()) return false;
+  channel_->leave(wire::bytes_of(kGoodbye));
+  return channel_->has_left();
 }
 
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
@@ -121,13 +133,13 @@ void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t 
 
 // --- small requests
 
-void Session::on_message(message::Channel& channel, std::span<const std::byte> body) noexcept {
-  if (goodbye_ != Goodbye::kUnsaid) [[unlikely]]
+void Session::on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept {
+  if (is_leaving_) [[unlikely]]
     return;
   wire::Request request;
   const Status decoded = wire::decode_request(body, request);
   if (decoded == Status::kProtocol) [[unlikely]]
-    return channel.fail(Status::kProtocol);
+    return connection.fail(Status::kProtocol);
   if (decoded != Status::kOk) [[unlikely]]
     return reply_change(request.head.id, {decoded, 0});
   switch (request.head.op) {
@@ -138,13 +150,11 @@ void Session::on_message(message::Channel& channel, std::span<const std::byte> b
     case wire::Op::kCell: return open_cell(request);
     case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
-    case wire::Op::kGoodbye:
-      if (!std::exchange(has_left_, true)) worker_.see_off(*this);
-      return reply(kGoodbye);
+    case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }
-  channel.fail(Status::kProtocol);
+  connection.fail(Status::kProtocol);
 }
 
 void Session::get(const wire::Request& request) noexcept {
@@ -197,8 +207,8 @@ void Session::tell_statistics(std::uint32_t id, StatisticsPart part) noexcept {
 
 // --- large values
 
-void Session::on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept {
-  if (goodbye_ != Goodbye::kUnsaid) [[unlikely]]
+void Session::on_fragment(channel::Connection& connection, const channel::Fragment& fragment) noexcept {
+  if (is_leaving_) [[unlikely]]
     return;
   if (fragment.offset == 0) {
     front_.is_complete = false;
@@ -208,7 +218,7 @@ void Session::on_fragment(message::Channel& channel, const message::Fragment& fr
   Status status = front_.is_complete ? Status::kOk : take_front(bytes);
   if (status == Status::kOk) status = append(bytes);
   // kAgain: the front goes on in the next fragment, if there is one.
-  if (status == Status::kProtocol || (status == Status::kAgain && fragment.last())) channel.fail(Status::kProtocol);
+  if (status == Status::kProtocol || (status == Status::kAgain && fragment.last())) connection.fail(Status::kProtocol);
 }
 
 // Moves the message's front out of the lease, which the client can still write, before anything of it is looked at.
@@ -287,13 +297,9 @@ void Session::adopt(const wire::Request& request) noexcept {
   take_back(*lease, Leases::Lease::State::kAdopting);
 }
 
-void Session::on_complete(message::Channel&, std::uint64_t token, Status status) noexcept {
-  if (status != Status::kOk) return;  // The channel is failing, and the leases end with the session.
-  if (token == kGoodbyeToken) {
-    goodbye_ = Goodbye::kThere;
-    return;
-  }
-  Leases::Lease& lease = leases_.revoked(token);
+void Session::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
+  if (completion.status != Status::kOk) return;  // The connection is failing, and the leases end with the session.
+  Leases::Lease& lease = leases_.revoked(completion.token);
   if (lease.state == Leases::Lease::State::kAdopting) return finish_adoption(lease);
   leases_.close(lease);
 }
@@ -318,7 +324,7 @@ void Session::expire_leases(std::uint64_t now) noexcept {
   if (!is_dead_ && !leases_.expire(*channel_, now)) stand_in_line();
 }
 
-void Session::on_failure(message::Channel&, Status) noexcept {
+void Session::on_end(channel::Connection&, Status) noexcept {
   is_dead_ = true;
   store_.abandon(large_.pending);
   worker_.bury(*this);

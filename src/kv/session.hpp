@@ -1,11 +1,11 @@
 // The server's end of one channel: requests of one client to one worker.
 #pragma once
 
+#include "channel/connection.hpp"
 #include "kv/lease.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
-#include "message/message.hpp"
 
 #include <array>
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace verbena::kv {
 class Worker;
 
 /// Immovable. \thread owner of the worker's loop, except creation and what is said  \alloc setup
-class Session final : public message::Handler {
+class Session final : public channel::Handler {
  public:
   /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
   Session(Worker& worker, std::uint64_t client, unsigned depth);
@@ -30,9 +30,12 @@ class Session final : public message::Handler {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Setup: the channel that calls this session, from its attach on.
-  void set_channel(std::unique_ptr<message::Channel> channel) noexcept { channel_ = std::move(channel); }
-  [[nodiscard]] message::Channel& channel() noexcept { return *channel_; }
+  /// Setup: makes the connection, which calls this session from its attach on. Errors: those of Connection::create.
+  [[nodiscard]] Result<void> open_connection(engine::CompletionLoop& loop, const channel::Memory& memory,
+                                             const channel::Options& options);
+  [[nodiscard]] channel::Connection& connection() noexcept { return *channel_; }
+  /// Hands itself to its worker, who destroys it. \thread any
+  void join() noexcept;
   [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
   [[nodiscard]] bool is_dead() const noexcept { return is_dead_; }
   /// Whether the client said that it leaves.
@@ -44,12 +47,12 @@ class Session final : public message::Handler {
   void expire_leases(std::uint64_t now) noexcept;
   /// The server stops: from the first call on nothing is answered any more. Says goodbye behind what was answered
   /// before. True when the client's NIC has that, or the client is lost; else to be called again after the next poll.
-  [[nodiscard]] bool say_goodbye() noexcept;
+  [[nodiscard]] bool leave() noexcept;
 
-  void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override;
-  void on_fragment(message::Channel& channel, const message::Fragment& fragment) noexcept override;
-  void on_complete(message::Channel& channel, std::uint64_t token, Status status) noexcept override;
-  void on_failure(message::Channel& channel, Status reason) noexcept override;
+  void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override;
+  void on_fragment(channel::Connection& connection, const channel::Fragment& fragment) noexcept override;
+  void on_complete(channel::Connection& connection, const channel::Completion& completion) noexcept override;
+  void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
   /// A value on its way in, over one or several large messages.
@@ -93,7 +96,7 @@ class Session final : public message::Handler {
 
   Worker& worker_;
   Store& store_;
-  std::unique_ptr<message::Channel> channel_;
+  std::unique_ptr<channel::Connection> channel_;
   LargePut large_;
   Front front_;
   Leases leases_;
@@ -101,8 +104,10 @@ class Session final : public message::Handler {
   bool is_in_line_ = false;  ///< The worker calls `flush`.
   bool is_dead_ = false;
   bool has_left_ = false;
-  /// This side's goodbye.
-  enum class Goodbye : std::uint8_t { kUnsaid, kDue, kSaid, kThere } goodbye_ = Goodbye::kUnsaid;
+  bool is_leaving_ = false;  ///< The server stops.
+  struct Arrival : engine::Mailbox::Letter {
+    Session* session = nullptr;
+  } arrival_;
 
   // Replies for which there was no credit: at most one for each request in flight.
   unsigned depth_;

@@ -1,8 +1,8 @@
 #include "kv/wire.hpp"
 
+#include "channel/wire.hpp"
 #include "kv/index.hpp"
 #include "link/link.hpp"
-#include "message/wire.hpp"
 
 #include <infiniband/verbs.h>
 
@@ -13,7 +13,7 @@
 namespace verbena::kv::wire {
 namespace {
 
-static_assert(message::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
+static_assert(channel::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
               "a hello that RDMA CM cannot carry");
 
 // Copies a frame off the front of `data`, which must be that long.

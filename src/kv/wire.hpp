@@ -71,7 +71,7 @@ enum class Op : std::uint8_t {
   kCas = 3,         ///< Head, expected version, key, value of less than kEagerBytes.
   kErase = 4,       ///< Head, key.
   kStatistics = 5,  ///< Head, the part that is wanted as u64.
-  kGoodbye = 6,     ///< Head. The client leaves; the server answers in kind.
+  kGoodbye = 6,     ///< Head. The client leaves.
   kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or makes it.
@@ -147,7 +147,7 @@ enum class ReplyKind : std::uint8_t {
   kValue = 2,       ///< Head, value of less than kEagerBytes.
   kLocation = 3,    ///< Head, Location.
   kStatistics = 4,  ///< Head, words of the part that was asked for: see kv/statistics.hpp.
-  kGoodbye = 5,     ///< Head. The server stops, or the client's goodbye is heard.
+  kGoodbye = 5,     ///< Head. The server stops.
   kCell = 6,        ///< Head, CellPlace.
   kLease = 7,       ///< Head, Lease. Otherwise as kPlain: to a large PUT or CAS, of any status.
 };

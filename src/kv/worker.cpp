@@ -13,17 +13,16 @@ namespace {
 /// A worker without work looks up this often, to free what has rested.
 constexpr std::chrono::milliseconds kIdleWait{100};
 constexpr unsigned kIdleReclaim = 4096;
-/// Of a client's session after its goodbye. An answer is on its way for less, and a client waits for it for as long.
-constexpr std::chrono::milliseconds kLinger{1000};
 /// For the goodbyes at the end: without credit, or on a NIC that is late, they need the next polls. A client that is
 /// alive takes them within a round trip, and one that is not must not hold up the end.
 constexpr std::chrono::milliseconds kLastWords{100};
 
-engine::PollerOptions poller_options(const WorkerOptions& options) {
+node::ShardOptions shard_options(const WorkerOptions& options) {
   return {.name = fmt::format("verbena-kv-{}", options.index),
           .cpu = options.cpu,
+          .node = options.node,
           .loop = {.max_connections = options.max_sessions,
-                   .cqe = message::completions_needed(options.channel) * options.max_sessions,
+                   .cqe = channel::completions_needed(options.channel) * options.max_sessions,
                    .wait = options.wait,
                    .spin = options.spin,
                    // A client whose side of the queue pair failed may live on, of which no kernel tells.
@@ -56,19 +55,21 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
-             // sessions_ and mail_; short_of_credit_ and dead_; leaving_.
-             .bytes_each = 2 * sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*) + sizeof(Leaving)});
+             // sessions_; short_of_credit_ and dead_.
+             .bytes_each = sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*)});
   pools.add("store", 1, Store::footprint(options.memory_bytes));
-  pools.add("poller", 1, engine::Poller::footprint(kind, poller_options(options)));
+  pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options)));
   host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
-  session.add("channel", 1, message::footprint(kind, limits, options.channel));
+  session.add("channel", 1, channel::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;
 }
 
-Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
+Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> device, const WorkerOptions& options,
                                                WorkerHost& host) {
   std::unique_ptr<Worker> worker(new Worker(options, host));
+  nic::Nic& nic = device->nic();
+  ibv_pd* const pd = device->pd();
   const std::size_t window_bytes = Store::window_bytes(options.memory_bytes, options.max_items);
   const unsigned leases = leases_of(nic.limits(), options);
   VERBENA_TRY(worker->region_.open(
@@ -96,12 +97,10 @@ Result<std::unique_ptr<Worker>> Worker::create(nic::Nic& nic, ibv_pd* pd, const 
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions}));
   if (options.max_cells != 0) VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node));
-  VERBENA_ASSIGN(worker->poller_, engine::Poller::create(nic, poller_options(options), worker.get()));
+  VERBENA_ASSIGN(worker->shard_, node::Shard::create(std::move(device), shard_options(options)));
   worker->sessions_.reserve(options.max_sessions);
   worker->short_of_credit_.reserve(options.max_sessions);
-  worker->leaving_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);
-  worker->mail_.reserve(options.max_sessions);
   worker->count_limits();
   worker->publish();
   return worker;
@@ -111,16 +110,13 @@ Worker::Worker(const WorkerOptions& options, WorkerHost& host)
     : options_(options), host_(host), idle_ticks_(ticks_in(kIdleWait)) {}
 
 Worker::~Worker() {
-  if (poller_) stop();
+  if (shard_) stop();
 }
 
-void Worker::adopt(std::unique_ptr<Session> session) noexcept {
-  {
-    const std::lock_guard lock(mail_mutex_);
-    mail_.push_back(std::move(session));
-    has_mail_.store(true, std::memory_order_release);
-  }
-  loop().wake();
+void Worker::take_in(Session& session) noexcept {
+  sessions_.emplace_back(&session);
+  Counters::set(counters_.sessions, sessions_.size());
+  session.connection().attach();
 }
 
 Deadline Worker::before_wait() noexcept {
@@ -131,12 +127,8 @@ Deadline Worker::before_wait() noexcept {
 }
 
 void Worker::after_wait(unsigned handled) noexcept {
-  if (has_mail_.load(std::memory_order_relaxed)) [[unlikely]]
-    take_mail();
   if (!short_of_credit_.empty()) [[unlikely]]
     flush_replies();
-  if (!leaving_.empty()) [[unlikely]]
-    end_leaving(now_);
   if (!dead_.empty()) [[unlikely]]
     remove_dead();
   if (lease_policy_.leases != 0) expire_leases();
@@ -167,31 +159,8 @@ void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const no
   if (kind_of(part) < kOperations) counters_.add_operation(static_cast<OperationKind>(kind_of(part)), sum);
 }
 
-void Worker::take_mail() noexcept {
-  const std::lock_guard lock(mail_mutex_);
-  has_mail_.store(false, std::memory_order_relaxed);
-  for (auto& session : mail_) {
-    session->channel().attach();
-    sessions_.push_back(std::move(session));
-  }
-  mail_.clear();
-  Counters::set(counters_.sessions, sessions_.size());
-}
-
 void Worker::flush_replies() noexcept {
   std::erase_if(short_of_credit_, [](Session* session) { return session->is_dead() || session->flush(); });
-}
-
-// Before remove_dead: a session is here only while it is there.
-void Worker::end_leaving(std::uint64_t now) noexcept {
-  const std::uint64_t linger = ticks_in(kLinger);
-  std::erase_if(leaving_, [&](const Leaving& leaving) {
-    if (leaving.session->is_dead()) return true;
-    // `now` was read before the goodbye came.
-    if (now < leaving.since_ticks || now - leaving.since_ticks < linger) return false;
-    leaving.session->channel().fail(Status::kClosed);
-    return true;
-  });
 }
 
 void Worker::remove_dead() noexcept {
@@ -217,14 +186,12 @@ void Worker::expire_leases() noexcept {
 }
 
 void Worker::before_end() noexcept {
-  take_mail();
   const auto is_told = [&] {
     bool are_all = true;
-    for (auto& session : sessions_) are_all &= session->say_goodbye();
+    for (auto& session : sessions_) are_all &= session->leave();
     return are_all;
   };
   (void)loop().wait_until(is_told, Deadline::after(kLastWords));
-  leaving_.clear();
   dead_.clear();
   short_of_credit_.clear();
   sessions_.clear();

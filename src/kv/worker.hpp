@@ -2,16 +2,16 @@
 #pragma once
 
 #include "base/ticks.hpp"
-#include "engine/poller.hpp"
+#include "engine/duty.hpp"
 #include "kv/cells.hpp"
 #include "kv/session.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "nic/registered_arena.hpp"
+#include "node/shard.hpp"
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -44,7 +44,7 @@ struct WorkerOptions {
   std::chrono::nanoseconds spin{0};
   unsigned max_sessions = 0;
   unsigned depth = 0;
-  message::Options channel;
+  channel::Options channel;
   LargePut large_put = LargePut::kCopy;
   unsigned client_leases = 0;
   std::chrono::nanoseconds lease_term{0};
@@ -58,21 +58,21 @@ struct WorkerOptions {
 /// Immovable. \thread setup, except where said  \alloc setup
 class Worker final : private engine::Duty {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<Worker>> create(nic::Nic& nic, ibv_pd* pd, const WorkerOptions& options,
-                                                              WorkerHost& host);
+  [[nodiscard]] static Result<std::unique_ptr<Worker>> create(std::shared_ptr<node::Device> device,
+                                                              const WorkerOptions& options, WorkerHost& host);
   /// What `create` allocates, and at most all its sessions. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
                                                  const WorkerOptions& options);
   ~Worker();
 
-  [[nodiscard]] Result<void> start() { return poller_->start(); }
+  [[nodiscard]] Result<void> start() { return shard_->start(*this); }
   /// Tells clients, ends the thread. Idempotent.
-  void stop() noexcept { poller_->stop(); }
+  void stop() noexcept { shard_->stop(); }
 
-  /// A session whose bootstrap is complete. \thread any
-  void adopt(std::unique_ptr<Session> session) noexcept;
-  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return poller_->loop(); }
-  [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return poller_->loop(); }
+  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return shard_->loop(); }
+  [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return std::as_const(*shard_).loop(); }
+  /// What its sessions' connections are made of.
+  [[nodiscard]] const channel::Memory& memory() const noexcept { return shard_->memory(); }
   [[nodiscard]] const WorkerOptions& options() const noexcept { return options_; }
   /// What clients READ: the index, and the items behind it.
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
@@ -93,27 +93,19 @@ class Worker final : private engine::Duty {
   }
   void publish() noexcept;
   void wait_for_credit(Session& session) noexcept { short_of_credit_.push_back(&session); }
-  /// The client has said goodbye. On a device nothing tells that it is gone, so its session ends by itself, once the
-  /// answer had time to arrive.
-  void see_off(Session& session) noexcept { leaving_.push_back({&session, ticks_now()}); }
-  /// The session's channel is drained; it goes after this poll.
+  /// A session whose client is connected, which is the worker's from now on.
+  void take_in(Session& session) noexcept;
+  /// The session's connection is drained; it goes after this poll.
   void bury(Session& session) noexcept { dead_.push_back(&session); }
 
  private:
-  struct Leaving {
-    Session* session;
-    std::uint64_t since_ticks;
-  };
-
   Worker(const WorkerOptions& options, WorkerHost& host);
   // engine::Duty
   Deadline before_wait() noexcept override;
   void after_wait(unsigned handled) noexcept override;
   void before_end() noexcept override;
   void count_limits() noexcept;
-  void take_mail() noexcept;
   void flush_replies() noexcept;
-  void end_leaving(std::uint64_t now) noexcept;
   void remove_dead() noexcept;
   void expire_leases() noexcept;
 
@@ -125,16 +117,12 @@ class Worker final : private engine::Duty {
   Cells cells_;
   LeasePolicy lease_policy_;
   std::uint64_t lease_look_ticks_ = 0;  ///< When leases were looked through last.
-  std::unique_ptr<engine::Poller> poller_;
+  std::unique_ptr<node::Shard> shard_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<Session*> short_of_credit_;
-  std::vector<Leaving> leaving_;
   std::vector<Session*> dead_;
 
-  std::mutex mail_mutex_;
-  std::vector<std::unique_ptr<Session>> mail_;
-  alignas(64) std::atomic<bool> has_mail_{false};
   alignas(64) Counters counters_;
   std::uint64_t now_ = 0;  ///< Ticks before the wait at hand.
   const std::uint64_t idle_ticks_;

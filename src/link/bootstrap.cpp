@@ -5,6 +5,7 @@
 #include "link/socket.hpp"
 #include "link/socket_watcher.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,7 +15,6 @@
 #include <cerrno>
 #include <limits>
 #include <new>
-#include <optional>
 
 namespace verbena::link {
 
@@ -52,92 +52,89 @@ Result<Endpoint> read_answer(int fd, const Frame& sent, const Step& step, Deadli
   return endpoint;
 }
 
-/// The peer's READY, which must name the generation that its HELLO did.
-Result<void> read_ready(int fd, const Endpoint& remote, const Step& step, Deadline deadline) {
-  Inbox inbox;
-  VERBENA_TRY(receive_frame(fd, inbox, step, deadline));
-  const auto generation = decode_ready(inbox.bytes());
-  if (!generation) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, generation.error().text());
-  if (*generation != remote.generation) {
-    return fail(Status::kProtocol, "handshake", 0, "{} sent the READY of another connection: connect again", step.peer);
-  }
-  return {};
-}
-
-Error no_connection(const char* call) noexcept {
-  return format_error(Status::kBadArgument, call, 0,
-                      "this handshake has ended or was moved from: each is finished, or rejected, once");
-}
-
 /// Both ends of a handshake over a socket.
 class SocketHandshake final : public Handshake {
  public:
-  SocketHandshake(Fd fd, std::uint64_t generation, const Endpoint& remote, SocketWatcher* watcher,
-                  std::size_t max_answer_bytes) noexcept
-      : fd_(std::move(fd)),
-        generation_(generation),
-        remote_(remote),
+  /// A client that has the server's answer; its own generation is what its READY repeats.
+  SocketHandshake(Fd fd, const Endpoint& remote, std::uint64_t generation, SocketWatcher* watcher) noexcept
+      : Handshake(Role::kClient, remote, 0),
+        fd_(std::move(fd)),
+        peer_(HostPort::of_peer(fd_.get())),
         watcher_(watcher),
-        max_answer_bytes_(max_answer_bytes) {}
-
-  void reject(Status status, std::string_view text) noexcept override { send_reject(fd_.get(), status, text); }
-  Result<void> answer(const Endpoint& local, Deadline deadline) override;
-  Result<Lifeline> finish(Deadline deadline) override;
+        outbox_{.frame = encode_ready(generation)} {}
+  /// A server that has the client's HELLO.
+  SocketHandshake(Fd fd, const Endpoint& remote, const ListenerOptions& options) noexcept
+      : Handshake(Role::kServer, remote, options.max_answer_bytes),
+        fd_(std::move(fd)),
+        peer_(HostPort::of_peer(fd_.get())),
+        watcher_(options.watcher) {}
 
  private:
+  Result<bool> try_answer(const Endpoint& local) override;
+  Result<bool> try_finish() override;
+  Result<Lifeline> take_lifeline() override {
+    return watcher_ != nullptr ? watcher_->take(std::move(fd_)) : Lifeline();
+  }
+  void send_reject(Status status, std::string_view text) noexcept override {
+    link::send_reject(fd_.get(), status, text);
+  }
+  void close() noexcept override { fd_.reset(); }
+  [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
+  [[nodiscard]] Error late() const noexcept override {
+    return link::late(events() == POLLOUT ? "send" : "recv", step());
+  }
+
+  [[nodiscard]] Step step() const noexcept { return {.peer = peer_.c_str(), .awaited = kAwaitedReady}; }
+  [[nodiscard]] Result<bool> try_give();
+  [[nodiscard]] Result<bool> try_take_ready();
+
   Fd fd_;
-  std::uint64_t generation_;  // Ours, as READY repeats it; the client's from the start, the server's from its answer.
-  const Endpoint remote_;
+  const HostPort peer_;
   SocketWatcher* const watcher_;
-  const std::size_t max_answer_bytes_;
-  bool is_server_ = false;
+  Inbox inbox_;    // The peer's READY.
+  Outbox outbox_;  // A server's HELLO; then READY. Empty until there is one.
 };
 
-Result<void> SocketHandshake::answer(const Endpoint& local, Deadline deadline) {
-  VERBENA_TRY(check_local(local, max_answer_bytes_, "Incoming::answer"));
-  is_server_ = true;
-  generation_ = local.generation;
-  const HostPort name = HostPort::of_peer(fd_.get());
-  return send_frame(fd_.get(), encode_hello(local), {.peer = name.c_str(), .awaited = kAwaitedReady}, deadline);
+Result<bool> SocketHandshake::try_give() {
+  set_events(POLLOUT);
+  return try_send(fd_.get(), outbox_, step());
 }
 
-// The client's READY goes first; the server's answers it.
-Result<Lifeline> SocketHandshake::finish(Deadline deadline) {
-  const HostPort name = HostPort::of_peer(fd_.get());
-  const Step step{.peer = name.c_str(), .awaited = kAwaitedReady};
-  if (is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
-  VERBENA_TRY(send_frame(fd_.get(), encode_ready(generation_), step, deadline));
-  if (!is_server_) VERBENA_TRY(read_ready(fd_.get(), remote_, step, deadline));
-  return watcher_ != nullptr ? watcher_->take(std::move(fd_)) : Lifeline();
+/// The peer's READY, which must name the generation that its HELLO did.
+Result<bool> SocketHandshake::try_take_ready() {
+  set_events(POLLIN);
+  VERBENA_ASSIGN(const bool is_whole, try_receive(fd_.get(), inbox_, step()));
+  if (!is_whole) return false;
+  const auto generation = decode_ready(inbox_.bytes());
+  if (!generation) {
+    return fail(Status::kProtocol, "handshake", 0, "{}: {}", peer_.c_str(), generation.error().text());
+  }
+  if (*generation == remote().generation) return true;
+  return fail(Status::kProtocol, "handshake", 0, "{} sent the READY of another connection: connect again",
+              peer_.c_str());
+}
+
+Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
+  if (outbox_.frame.size == 0) outbox_.frame = encode_hello(local);
+  VERBENA_ASSIGN(const bool is_sent, try_give());
+  if (!is_sent) return false;
+  outbox_ = {.frame = encode_ready(local.generation)};
+  set_events(POLLIN);  // For the client's.
+  return true;
+}
+
+// The client's READY goes first; the server's answers it. Each step says so again when it is done already.
+Result<bool> SocketHandshake::try_finish() {
+  const bool is_server = role() == Role::kServer;
+  VERBENA_ASSIGN(const bool is_first_done, is_server ? try_take_ready() : try_give());
+  if (!is_first_done) return false;
+  return is_server ? try_give() : try_take_ready();
 }
 
 }  // namespace
 
-// --- the two ends of a handshake ---------------------------------------------------------------
-
-Result<Lifeline> Dialed::finish(Deadline deadline) {
-  const auto handshake = std::exchange(handshake_, nullptr);
-  if (!handshake) return std::unexpected(no_connection("Dialed::finish"));
-  return handshake->finish(deadline);
-}
-
-void Incoming::reject(Status status, std::string_view text) noexcept {
-  if (const auto handshake = std::exchange(handshake_, nullptr)) handshake->reject(status, text);
-}
-
-Result<void> Incoming::answer(const Endpoint& local, Deadline deadline) {
-  if (!handshake_) return std::unexpected(no_connection("Incoming::answer"));
-  return handshake_->answer(local, deadline);
-}
-
-Result<Lifeline> Incoming::finish(Deadline deadline) {
-  const auto handshake = std::exchange(handshake_, nullptr);
-  if (!handshake) return std::unexpected(no_connection("Incoming::finish"));
-  return handshake->finish(deadline);
-}
-
-Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline,
-                    SocketWatcher* watcher) {
+Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
+                                        Deadline deadline, SocketWatcher* watcher) {
   VERBENA_TRY(check_local(local, kMaxPrivateBytes, "dial"));
   VERBENA_ASSIGN(Fd fd, connect_to(host, port, deadline));
   const HostPort name(host, port);
@@ -145,8 +142,7 @@ Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint&
   const Frame hello = encode_hello(local);
   VERBENA_TRY(send_frame(fd.get(), hello, step, deadline));
   VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, step, deadline));
-  return Dialed(std::make_unique<SocketHandshake>(std::move(fd), local.generation, remote, watcher, std::size_t{0}),
-                remote);
+  return std::make_unique<SocketHandshake>(std::move(fd), remote, local.generation, watcher);
 }
 
 // --- listener ----------------------------------------------------------------------------------
@@ -190,13 +186,14 @@ class SocketListener final : public Listener {
 
   [[nodiscard]] std::uint16_t port() const noexcept override { return port_; }
   [[nodiscard]] std::uint64_t dropped() const noexcept override { return dropped_.load(std::memory_order_relaxed); }
-  [[nodiscard]] Result<Incoming> next(Deadline deadline) override;
+  [[nodiscard]] int fd() const noexcept override { return epoll_.get(); }
+  [[nodiscard]] Deadline due() const noexcept override;
+  [[nodiscard]] Result<std::unique_ptr<Handshake>> next(Deadline deadline) override;
   void close() noexcept override;
 
  private:
-  using Found = std::optional<Incoming>;
+  using Found = std::unique_ptr<Handshake>;
 
-  [[nodiscard]] Deadline next_event_due(Deadline deadline) const noexcept;
   [[nodiscard]] Result<Found> accept_some() noexcept;
   [[nodiscard]] Found drop_late() noexcept;
   [[nodiscard]] Found look(std::uint32_t index) noexcept;
@@ -225,14 +222,14 @@ class SocketListener final : public Listener {
   std::atomic<std::uint64_t> dropped_{0};
 };
 
-Result<Incoming> SocketListener::next(Deadline deadline) {
+Result<std::unique_ptr<Handshake>> SocketListener::next(Deadline deadline) {
   for (;;) {
     if (is_closed()) {
       while (oldest_ != kNone) (void)remove(oldest_);
       return fail(Status::kClosed, "Listener::next", 0, "the listener was closed by this process");
     }
     std::array<epoll_event, kEventsPerTurn> events;
-    const int count = epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, next_event_due(deadline).left_ms());
+    const int count = epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, earlier(deadline, due()).left_ms());
     if (count < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for clients");
     const auto ready = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
     // Those that are here come before new ones, which may evict them. Events are level-triggered:
@@ -241,17 +238,15 @@ Result<Incoming> SocketListener::next(Deadline deadline) {
     for (const epoll_event& event : ready) {
       if (event.data.u64 == kListenEvent) has_new = true;
       if (event.data.u64 >= kListenEvent) continue;
-      if (Found found = look(static_cast<std::uint32_t>(event.data.u64))) return std::move(*found);
+      if (Found found = look(static_cast<std::uint32_t>(event.data.u64))) return found;
     }
     if (has_new) {
       VERBENA_ASSIGN(Found found, accept_some());
-      if (found) return std::move(*found);
+      if (found) return found;
     }
-    if (Found found = drop_late()) return std::move(*found);
+    if (Found found = drop_late()) return found;
     if (resting_ && rest_until_.passed()) resume_accepting();
-    if (!is_closed() && deadline.passed()) {
-      return fail(Status::kTimedOut, "Listener::next", 0, "no client came in time");
-    }
+    if (!is_closed() && deadline.passed()) return std::unexpected(no_client(deadline));
   }
 }
 
@@ -263,9 +258,9 @@ void SocketListener::close() noexcept {
   signal_eventfd(closing_.get());  // Never read: every later wait returns at once as well.
 }
 
-Deadline SocketListener::next_event_due(Deadline deadline) const noexcept {
-  if (oldest_ != kNone) deadline = earlier(deadline, slots_[oldest_].deadline);
-  return resting_ ? earlier(deadline, rest_until_) : deadline;
+Deadline SocketListener::due() const noexcept {
+  const Deadline oldest = oldest_ != kNone ? slots_[oldest_].deadline : Deadline::never();
+  return resting_ ? earlier(oldest, rest_until_) : oldest;
 }
 
 Result<SocketListener::Found> SocketListener::accept_some() noexcept {
@@ -296,16 +291,16 @@ SocketListener::Found SocketListener::drop_late() noexcept {
   while (oldest_ != kNone && slots_[oldest_].deadline.passed()) {
     if (Found found = look_and_drop(oldest_)) return found;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
-/// Takes what the socket has. A whole HELLO leaves the slot as an Incoming; what can never be one
+/// Takes what the socket has. A whole HELLO leaves the slot as a handshake; what can never be one
 /// is dropped.
 SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   Slot& slot = slots_[index];
-  if (!slot.fd) return std::nullopt;  // An event of this turn for a slot that was dropped in it.
+  if (!slot.fd) return nullptr;  // An event of this turn for a slot that was dropped in it.
   const auto arrival = take_arrived(slot.fd.get(), slot.inbox);
-  if (arrival && *arrival == Arrival::kPart) return std::nullopt;
+  if (arrival && *arrival == Arrival::kPart) return nullptr;
   if (arrival && *arrival == Arrival::kWhole) {
     const auto hello = decode_hello(slot.inbox.bytes());
     if (hello) {
@@ -322,15 +317,13 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
     send_reject(slot.fd.get(), Status::kProtocol, {text, end.out});
   }
   drop(index);
-  return std::nullopt;
+  return nullptr;
 }
 
 SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote) noexcept {
-  std::unique_ptr<Handshake> handshake(
-      new (std::nothrow) SocketHandshake(remove(index), 0, remote, options_.watcher, options_.max_answer_bytes));
-  if (handshake) return Incoming(std::move(handshake), remote);
-  count_dropped();
-  return std::nullopt;
+  Found handshake(new (std::nothrow) SocketHandshake(remove(index), remote, options_));
+  if (!handshake) count_dropped();
+  return handshake;
 }
 
 /// The end of a socket's time. Its HELLO may have come while nobody was in `next`: then it is no
@@ -338,7 +331,7 @@ SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& 
 SocketListener::Found SocketListener::look_and_drop(std::uint32_t index) noexcept {
   if (Found found = look(index)) return found;
   if (slots_[index].fd) drop(index);
-  return std::nullopt;
+  return nullptr;
 }
 
 void SocketListener::add(Fd fd) noexcept {

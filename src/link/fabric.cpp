@@ -1,16 +1,17 @@
 #include "link/fabric.hpp"
 
 #include "base/error.hpp"
+#include "base/limit.hpp"
 #include "link/cm/cm.hpp"
 #include "link/frames.hpp"
 #include "link/socket.hpp"
-#include "link/socket_watcher.hpp"
 #include "nic/verbs.hpp"
 
 #include <netinet/in.h>
 
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 namespace verbena::link {
 
@@ -32,7 +33,15 @@ Result<DeviceName> parse_device(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, name.port);
   if (error == std::errc() && rest == end && name.port != 0 && !name.device.empty()) return name;
   return fail(Status::kBadArgument, "Fabric::open", 0,
-              "\"{:.60}\" names no device: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2", text);
+              "device \"{:.60}\" is none: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2", text);
+}
+
+Result<void> check(const Transport& transport) {
+  if (transport.bootstrap != Bootstrap::kCm && transport.bootstrap != Bootstrap::kSocket)
+    return fail(Status::kBadArgument, "Fabric::open", 0, "bootstrap must be kCm (0) or kSocket (1); got {}",
+                std::to_underlying(transport.bootstrap));
+  if (transport.gid_index) return check_limit("Fabric::open", "gid_index", *transport.gid_index, 0, 255);
+  return {};
 }
 
 bool is_loopback(const sockaddr& address) noexcept {
@@ -75,99 +84,110 @@ std::string cause_of(const Error& error) {
 
 const char* to_string(Bootstrap bootstrap) noexcept { return bootstrap == Bootstrap::kCm ? "RDMA CM" : "socket"; }
 
-Fabric::~Fabric() = default;
-
-Result<std::unique_ptr<Fabric>> Fabric::open(const FabricOptions& options, Deadline deadline) {
+Result<std::unique_ptr<Fabric>> Fabric::open(const FabricOptions& options, Deadline deadline, NicRegistry& registry) {
+  VERBENA_TRY(check(options.transport));
   std::unique_ptr<Fabric> fabric(new Fabric);
   fabric->bootstrap_ = options.transport.bootstrap;
   fabric->address_ = options.address;
   if (options.transport.device == "soft") {
-    VERBENA_TRY(fabric->open_soft(options, "as asked for"));
+    VERBENA_TRY(fabric->use_soft(registry, options, "as asked for"));
   } else if (!options.transport.device.empty()) {
-    VERBENA_TRY(fabric->open_named(options));
+    VERBENA_TRY(fabric->use_named(registry, options));
   } else {
-    VERBENA_TRY(fabric->choose(options, deadline));
+    VERBENA_TRY(fabric->choose(registry, options, deadline));
   }
   VERBENA_TRY(fabric->finish());
   return fabric;
 }
 
-Result<void> Fabric::open_named(const FabricOptions& options) {
+Result<void> Fabric::use_named(NicRegistry& registry, const FabricOptions& options) {
   VERBENA_ASSIGN(const DeviceName name, parse_device(options.transport.device));
-  VERBENA_ASSIGN(nic_, nic::open_verbs({.device = name.device,
-                                        .port = name.port,
-                                        .gid = {.index = options.transport.gid_index, .address = {}}}));
-  reason_ = "as asked for";
+  auto device = registry.device(
+      {.device = name.device, .port = name.port, .gid = {.index = options.transport.gid_index, .address = {}}});
+  if (!device) {
+    const Error& error = device.error();
+    const bool is_named = std::string_view(error.text()).find(name.device) != std::string_view::npos;
+    if (is_named) return std::unexpected(error);
+    return fail(error.status(), error.call(), error.system_errno(), "device {:.60}: {}", name.device, error.text());
+  }
+  use(std::move(*device), "as asked for");
   return {};
 }
 
-Result<void> Fabric::open_soft(const FabricOptions& options, std::string why) {
-  VERBENA_ASSIGN(nic_, nic::open_soft({.allowed_uids = options.allowed_uids}));
+Result<void> Fabric::use_soft(NicRegistry& registry, const FabricOptions& options, std::string why) {
+  VERBENA_ASSIGN(shared_, registry.soft(options.allowed_uids));
   reason_ = std::move(why);
   return {};
 }
 
+void Fabric::use(SharedDevice device, std::string why) {
+  shared_ = std::move(device.nic);
+  gid_ = device.gid;
+  reason_ = std::move(why);
+}
+
 // Whatever keeps a device from being used is the reason for the software NIC, not an error.
-Result<void> Fabric::choose(const FabricOptions& options, Deadline deadline) {
+Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options, Deadline deadline) {
   VERBENA_ASSIGN(const Where where, where_is(options.address));
   nic::VerbsOptions wanted{.device = {}, .port = 0, .gid = {.index = options.transport.gid_index, .address = {}}};
   const char* why = "the first usable RDMA device";
   if (bootstrap_ == Bootstrap::kCm && where == Where::kLoopback)
-    return open_soft(options, fmt::format("{} is a loopback address, which no RDMA device has", options.address));
+    return use_soft(registry, options,
+                    fmt::format("{} is a loopback address, which no RDMA device has", options.address));
   if (bootstrap_ == Bootstrap::kCm && where == Where::kAddress && has_devices()) {
     const auto place = options.role == Role::kServer ? cm::place_of(options.address)
                                                      : cm::place_towards(options.address, options.port, deadline);
-    if (!place) return open_soft(options, cause_of(place.error()));
+    if (!place) return use_soft(registry, options, cause_of(place.error()));
     wanted.device = place->device;
     wanted.port = place->port;
     if (!wanted.gid.index) wanted.gid.address = place->gid.address;
     why = options.role == Role::kServer ? "the device of that address" : "the device towards that address";
   }
-  auto opened = nic::open_verbs(wanted);
-  if (!opened) return open_soft(options, cause_of(opened.error()));
-  nic_ = std::move(*opened);
-  reason_ = why;
+  auto device = registry.device(wanted);
+  if (!device) return use_soft(registry, options, cause_of(device.error()));
+  use(std::move(*device), why);
   return {};
 }
 
 Result<void> Fabric::finish() {
-  const nic::DeviceFacts* facts = nic::facts_of(*nic_);
+  const nic::DeviceFacts* facts = nic::facts_of(nic());
   if (facts == nullptr) {
     if (address_.empty()) address_ = kLoopbackAddress;
     reason_ = fmt::format("software NIC ({}), {} over TCP", reason_, to_string(bootstrap_));
+    VERBENA_ASSIGN(watcher_, shared_->watcher());
     return {};
   }
-  reason_ = fmt::format("{} port {} ({}), {}, {}", nic_->name(), facts->port, reason_, to_string(bootstrap_),
-                        nic::verbs::describe(facts->gid).data());
+  reason_ = fmt::format("{} port {} ({}), {}, {}", nic().name(), facts->port, reason_, to_string(bootstrap_),
+                        nic::verbs::describe(gid_).data());
   if (bootstrap_ == Bootstrap::kSocket) {
     if (address_.empty()) address_ = kLoopbackAddress;
-    VERBENA_ASSIGN(watcher_, SocketWatcher::start());
+    VERBENA_ASSIGN(watcher_, shared_->watcher());
     return {};
   }
   if (address_.empty()) address_ = address_of(*facts);
   if (address_.empty()) {
     return fail(Status::kBadArgument, "Fabric::open", 0,
                 "{} has no IP address of its own: give the address of its IPoIB interface, or use socket mode",
-                nic_->name());
+                nic().name());
   }
-  VERBENA_ASSIGN(manager_, cm::start(*nic_));
+  VERBENA_ASSIGN(manager_, shared_->manager());
   return {};
 }
 
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
   options.address = address_;
-  options.watcher = watcher_.get();
+  options.watcher = watcher_;
   if (bootstrap_ == Bootstrap::kCm) {
     options.max_request_bytes = kMaxCmRequestBytes;
     options.max_answer_bytes = kMaxCmAnswerBytes;
   }
-  return manager_ ? manager_->listen(options) : Listener::open(options);
+  return manager_ != nullptr ? manager_->listen(options) : Listener::open(options);
 }
 
-Result<Dialed> Fabric::dial(std::uint16_t port, const Endpoint& local, Deadline deadline) {
-  if (manager_) return manager_->dial(address_, port, local, deadline);
+Result<std::unique_ptr<Handshake>> Fabric::dial(std::uint16_t port, const Endpoint& local, Deadline deadline) {
+  if (manager_ != nullptr) return manager_->dial(address_, port, local, deadline);
   if (bootstrap_ == Bootstrap::kCm) VERBENA_TRY(check_user_data(local, kMaxCmRequestBytes, "dial"));
-  return link::dial(address_, port, local, deadline, watcher_.get());
+  return link::dial(address_, port, local, deadline, watcher_);
 }
 
 }  // namespace verbena::link

@@ -1,7 +1,8 @@
-// A NIC, chosen when the program runs, and the way that connections over it are made.
+// The choice of a NIC when the program runs, and of the way that connections over it are made.
 #pragma once
 
 #include "link/link.hpp"
+#include "link/shared_nic.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/transport.hpp>
@@ -14,13 +15,6 @@
 
 namespace verbena::link {
 
-class SocketWatcher;
-namespace cm {
-class Manager;
-}
-
-enum class Role : std::uint8_t { kServer, kClient };
-
 struct FabricOptions {
   Transport transport;
   Role role = Role::kServer;
@@ -31,40 +25,49 @@ struct FabricOptions {
   std::span<const uid_t> allowed_uids{};  ///< As SoftOptions has them.
 };
 
-/// Immovable. Outlives what it makes. \thread any
+/// One use of a NIC that the whole process shares. Immovable, and cheap beside the first one. What it makes lives as
+/// long as the NIC: keep the fabric, or shared_nic(). \thread any
 class Fabric {
  public:
-  /// Opens the NIC that the transport names. Unless it names one: an RDMA device if there is a usable one that has the
-  /// address, or the way to it; the software NIC otherwise. Errors: those of open_verbs and open_soft for a NIC that is
-  /// named, kBadArgument (a name of none), kNotFound (the address is on no RDMA device, and one is named).
-  [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline);
-  ~Fabric();
+  /// The NIC that the transport names. Unless it names one: an RDMA device if there is a usable one that has the
+  /// address, or the way to it; the software NIC otherwise. It is opened unless this process has it open already, in
+  /// the same way (NicRegistry). Errors: those of open_verbs and open_soft for a NIC that is named, kBadArgument (a
+  /// name of none), kNotFound (the address is on no RDMA device, and one is named).
+  [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline) {
+    return open(options, deadline, NicRegistry::of_process());
+  }
+  /// The same over the NICs of a test.
+  [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline,
+                                                            NicRegistry& registry);
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  [[nodiscard]] nic::Nic& nic() const noexcept { return *nic_; }
+  [[nodiscard]] nic::Nic& nic() const noexcept { return shared_->nic(); }
+  [[nodiscard]] const std::shared_ptr<SharedNic>& shared_nic() const noexcept { return shared_; }
   [[nodiscard]] Bootstrap bootstrap() const noexcept { return bootstrap_; }
   /// As in the options, or what it was chosen to be.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   /// Which NIC and bootstrap, and why, in one line.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
-  /// At `address`. The options' address and limits of user data are the fabric's to set.
+  /// At `address`. The options' address, watcher and limits of user data are the fabric's to set.
   [[nodiscard]] Result<std::unique_ptr<Listener>> listen(ListenerOptions options);
   /// To `address`.
-  [[nodiscard]] Result<Dialed> dial(std::uint16_t port, const Endpoint& local, Deadline deadline);
+  [[nodiscard]] Result<std::unique_ptr<Handshake>> dial(std::uint16_t port, const Endpoint& local, Deadline deadline);
 
  private:
   Fabric() = default;
-  [[nodiscard]] Result<void> choose(const FabricOptions& options, Deadline deadline);
-  [[nodiscard]] Result<void> open_named(const FabricOptions& options);
-  [[nodiscard]] Result<void> open_soft(const FabricOptions& options, std::string why);
+  [[nodiscard]] Result<void> choose(NicRegistry& registry, const FabricOptions& options, Deadline deadline);
+  [[nodiscard]] Result<void> use_named(NicRegistry& registry, const FabricOptions& options);
+  [[nodiscard]] Result<void> use_soft(NicRegistry& registry, const FabricOptions& options, std::string why);
+  void use(SharedDevice device, std::string why);
   [[nodiscard]] Result<void> finish();
 
-  std::unique_ptr<nic::Nic> nic_;
-  // On an RDMA device one of them, by the bootstrap; else null.
-  std::unique_ptr<cm::Manager> manager_;
-  std::unique_ptr<SocketWatcher> watcher_;
+  std::shared_ptr<SharedNic> shared_;
+  nic::verbs::GidChoice gid_{};  ///< Of a device.
+  // The NIC's: one of them, by what carries the handshake.
+  cm::Manager* manager_ = nullptr;
+  SocketWatcher* watcher_ = nullptr;
   Bootstrap bootstrap_ = Bootstrap::kCm;
   std::string address_;
   std::string reason_;

@@ -128,7 +128,8 @@ Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const En
                 "kind (option gid_index; verbena-info lists them)",
                 nic::to_string(local.qp.network), nic::to_string(remote.qp.network));
   }
-  VERBENA_TRY(to_init(nic, qp, options, deadline));
+  // After kAgain it is further: the same step goes on.
+  if (nic.qp_state(qp) == IBV_QPS_RESET) VERBENA_TRY(to_init(nic, qp, options, deadline));
   VERBENA_TRY(to_rtr(nic, qp, local, remote, options, deadline));
   return to_rts(nic, qp, local, remote, options, deadline);
 }

@@ -68,7 +68,8 @@ struct BringUp {
   const Route* route = nullptr;
 };
 /// Checks that both sides fit (kind of NIC and of network: kRejected with the text), then takes the QP from RESET
-/// through INIT and RTR to RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp.
+/// through INIT and RTR to RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp;
+/// after its kAgain call it again with the same arguments.
 [[nodiscard]] Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote,
                                     const BringUp& options, Deadline deadline);
 
@@ -86,14 +87,15 @@ struct BringUp {
 // ready-to-use, which the server does not answer.
 
 /// What tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
-/// closes when the process ends. Empty on the software NIC, which hears of it by itself. Destroying it tells the peer.
-/// Move-only.
+/// closes when the process ends. The software NIC hears by itself of a process that ends, and not of a connection whose
+/// process and NIC go on. Destroying it tells the peer. Empty without a watcher. Move-only.
 class Lifeline {
  public:
   class Watched {
    public:
     virtual ~Watched() = default;
     virtual void watch(nic::Nic& nic, const ibv_qp* qp) noexcept = 0;
+    [[nodiscard]] virtual bool is_over() const noexcept { return false; }
   };
   Lifeline() noexcept = default;
   explicit Lifeline(std::unique_ptr<Watched> watched) noexcept : watched_(std::move(watched)) {}
@@ -101,6 +103,8 @@ class Lifeline {
   void watch(nic::Nic& nic, const ibv_qp* qp) noexcept {
     if (watched_) watched_->watch(nic, qp);
   }
+  /// Whether the peer is seen to have left at this moment. RDMA CM tells later.
+  [[nodiscard]] bool is_over() const noexcept { return watched_ && watched_->is_over(); }
 
  private:
   std::unique_ptr<Watched> watched_;
@@ -108,69 +112,97 @@ class Lifeline {
 
 class SocketWatcher;
 
-/// One side's end of a handshake, over whatever carries it. Destroyed before its end: the peer is told, as kPeerLost.
+enum class Role : std::uint8_t { kServer, kClient };
+
+/// One end of a handshake, over whatever carries it: a client's comes from `dial`, a server's from `Listener::next`.
+/// Destroyed before it is over, it tells the peer, which sees kPeerLost. \thread owner
+///
+/// `answer` and `finish` wait for the peer until their deadline. With `Deadline::now()` they are one attempt instead:
+/// kAgain until the peer has done its part, and the next call goes on from there, with what is received or sent of a
+/// frame. So one thread drives any number of handshakes with an epoll set. A deadline that was in the future when it
+/// was made is a wait even if it has passed by now, and ends with kTimedOut.
+///
+/// A handshake is over after `reject`, after `finish` has succeeded, and after any error of `answer` or `finish` but
+/// kAgain and those that say nothing was done (kTooLong and kBadArgument of the call's own arguments). Then every call
+/// is kBadArgument, and what carried it is closed or has become the lifeline.
 class Handshake {
  public:
   virtual ~Handshake() = default;
   Handshake(const Handshake&) = delete;
   Handshake& operator=(const Handshake&) = delete;
-  /// How to bring the QP up; good until `finish`.
-  [[nodiscard]] virtual BringUp how() const noexcept { return {}; }
-  /// Server only. Sends REJECT and ends.
-  virtual void reject(Status status, std::string_view text) noexcept = 0;
-  /// Server only. Sends HELLO.
-  [[nodiscard]] virtual Result<void> answer(const Endpoint& local, Deadline deadline) = 0;
-  [[nodiscard]] virtual Result<Lifeline> finish(Deadline deadline) = 0;
 
- protected:
-  Handshake() = default;
-};
-
-/// A client's attempt: made by `dial`, finished by `finish`. Move-only; closing it early tells the peer.
-class Dialed {
- public:
-  Dialed(std::unique_ptr<Handshake> handshake, const Endpoint& remote) noexcept
-      : handshake_(std::move(handshake)), remote_(remote) {}
   [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
-  /// Options for bring_up: the QP takes the way that the bootstrap found. Good until `finish`.
-  [[nodiscard]] BringUp how() const noexcept { return handshake_ ? handshake_->how() : BringUp{}; }
-  /// After the QP is in RTS: sends READY, waits for the server's. Then both sides may post.
+  /// Options for bring_up: the QP takes the way that the bootstrap found. Good until the handshake is over.
+  [[nodiscard]] BringUp how() const noexcept;
+  /// What to poll for `events` before the next attempt; -1 once it is over. The descriptor may live on in the lifeline:
+  /// take it out of the poll set by this number, or watch it with EPOLLONESHOT.
+  [[nodiscard]] int fd() const noexcept { return is_over() ? -1 : descriptor(); }
+  /// POLLIN (as EPOLLIN) while the peer's part is awaited, POLLOUT (as EPOLLOUT) while a frame of ours waits for room,
+  /// which it does only where the kernel is short of memory for sockets.
+  [[nodiscard]] short events() const noexcept { return events_; }
+
+  /// Server only: sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), as far as that
+  /// goes without waiting, and ends. A client's handshake only ends. Does nothing when it is over.
+  void reject(Status status, std::string_view text) noexcept;
+  /// Server only: sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
+  /// After kAgain call it with the same endpoint. Errors besides: kPeerLost, kTimedOut.
+  [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
+  /// After the QP is in RTS, and a server's `answer`: exchanges READY, the client's first. Then both sides may post.
+  /// Errors: those of the peer's REJECT, kPeerLost, kProtocol, kTimedOut.
   [[nodiscard]] Result<Lifeline> finish(Deadline deadline);
 
+ protected:
+  /// A server's answer may have `max_answer_bytes` of user data.
+  Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes) noexcept;
+  [[nodiscard]] Role role() const noexcept { return role_; }
+  /// What an attempt waits for that has come to nothing yet: POLLIN until it is set.
+  void set_events(short events) noexcept { events_ = events; }
+
  private:
-  std::unique_ptr<Handshake> handshake_;
-  Endpoint remote_;
+  enum class State : std::uint8_t {
+    kAsked,      ///< A server has the client's HELLO.
+    kAnswering,  ///< Its own is partly sent.
+    kMet,        ///< Both have both: READY is next.
+    kOver,
+  };
+  /// What of it is left to the bootstrap. Attempts wait for nothing: false when the peer, or room, is
+  /// awaited.
+  [[nodiscard]] virtual Result<bool> try_answer(const Endpoint& local) = 0;
+  [[nodiscard]] virtual Result<bool> try_finish() = 0;
+  /// After `try_finish` was true: what carried it goes on as this.
+  [[nodiscard]] virtual Result<Lifeline> take_lifeline() = 0;
+  virtual void send_reject(Status status, std::string_view text) noexcept = 0;
+  /// Releases what carries it. Idempotent.
+  virtual void close() noexcept = 0;
+  [[nodiscard]] virtual int descriptor() const noexcept = 0;
+  [[nodiscard]] virtual const Route* route() const noexcept { return nullptr; }
+  /// The kTimedOut of a peer that did not do its part.
+  [[nodiscard]] virtual Error late() const noexcept = 0;
+
+  [[nodiscard]] bool is_over() const noexcept { return state_ == State::kOver; }
+  [[nodiscard]] Error not_now(const char* call) const noexcept;
+  /// Attempts until one comes to something, or the deadline passes. Afterwards the state is `next`, `again` after
+  /// kAgain, or kOver.
+  template <class Attempt>
+  [[nodiscard]] Result<void> drive(const char* call, State again, State next, Deadline deadline,
+                                   const Attempt& attempt);
+
+  State state_;
+  const Role role_;
+  short events_;
+  const Endpoint remote_;
+  const std::size_t max_answer_bytes_;
 };
-/// Over a socket: resolves, connects, sends HELLO, reads the answer. Errors: kNotFound (name does not resolve),
+
+/// Over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not resolve),
 /// kConnectionRefused, kRejected / kNotAllowed / ... as the server sent it with its text, kProtocol, kTimedOut,
 /// kPeerLost, kBadArgument.
 /// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
 /// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
 /// With a `watcher`, which both ends have or neither, the socket becomes the connection's lifeline.
-[[nodiscard]] Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline,
-                                  SocketWatcher* watcher = nullptr);
-
-/// A client that has said HELLO to a listener and waits for the answer. Destroyed without one, it closes, which the
-/// client sees as kPeerLost. Move-only.
-class Incoming {
- public:
-  Incoming() noexcept = default;
-  Incoming(std::unique_ptr<Handshake> handshake, const Endpoint& remote) noexcept
-      : handshake_(std::move(handshake)), remote_(remote) {}
-  [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
-  /// As Dialed::how.
-  [[nodiscard]] BringUp how() const noexcept { return handshake_ ? handshake_->how() : BringUp{}; }
-  /// Sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), and closes.
-  void reject(Status status, std::string_view text) noexcept;
-  /// Sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
-  [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
-  /// Waits for the client's READY and sends ours.
-  [[nodiscard]] Result<Lifeline> finish(Deadline deadline);
-
- private:
-  std::unique_ptr<Handshake> handshake_;
-  Endpoint remote_;
-};
+[[nodiscard]] Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
+                                                      const Endpoint& local, Deadline deadline,
+                                                      SocketWatcher* watcher = nullptr);
 
 struct ListenerOptions {
   std::string address = "127.0.0.1";
@@ -178,7 +210,7 @@ struct ListenerOptions {
   unsigned max_pending = 64;  ///< Sockets that have not finished HELLO; one more evicts the oldest.
   std::chrono::milliseconds hello_timeout{2000};
   std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Of a client's user data; one with more is rejected.
-  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Incoming::answer.
+  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Handshake::answer.
   SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
 };
 /// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
@@ -188,9 +220,16 @@ class Listener {
   [[nodiscard]] static Result<std::unique_ptr<Listener>> open(const ListenerOptions& options);
   virtual ~Listener() = default;
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
-  /// The next complete HELLO. kTimedOut when none came; kClosed after `close`. \thread owner
-  [[nodiscard]] virtual Result<Incoming> next(Deadline deadline) = 0;
-  /// Makes `next` return kClosed, now and ever after; connecting is refused from here on. \thread any
+  /// The next client that has said a complete HELLO. kTimedOut when none came, but kAgain with `Deadline::now()`, which
+  /// is one attempt, as of Handshake; kClosed after `close`. \thread owner
+  [[nodiscard]] virtual Result<std::unique_ptr<Handshake>> next(Deadline deadline) = 0;
+  /// Readable when `next` may get on: for clients, and after `close`. An epoll set itself, so poll it for EPOLLIN only.
+  /// The same as long as the listener lives. \thread any
+  [[nodiscard]] virtual int fd() const noexcept = 0;
+  /// When to call `next` at the latest, even if fd() is not readable: it drops silent sockets. \thread owner
+  [[nodiscard]] virtual Deadline due() const noexcept = 0;
+  /// Makes `next` return kClosed, now and ever after, and fd() readable; connecting is refused from here on. \thread
+  /// any
   virtual void close() noexcept = 0;
   /// Sockets so far that were closed before a whole HELLO: garbage, silence, overflow, or the peer left. \thread any
   [[nodiscard]] virtual std::uint64_t dropped() const noexcept = 0;

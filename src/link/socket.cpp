@@ -23,18 +23,6 @@ const char* describe_errno(int error) noexcept {
   return text != nullptr ? text : "unknown errno";
 }
 
-/// Waits until `events` (POLLIN or POLLOUT) or an error can be had from the socket. kTimedOut, or
-/// kSystem.
-Status wait_for(int fd, short events, Deadline deadline) noexcept {
-  for (;;) {
-    pollfd entry{.fd = fd, .events = events, .revents = 0};
-    const int count = poll(&entry, 1, deadline.left_ms());
-    if (count > 0) return Status::kOk;
-    if (count < 0 && errno != EINTR) return Status::kSystem;
-    if (deadline.passed()) return Status::kTimedOut;
-  }
-}
-
 /// An unused port of this host can be given to the connecting socket itself, which then meets
 /// itself.
 bool is_connected_to_itself(int fd) noexcept {
@@ -72,9 +60,8 @@ Result<Fd> connect_one(const addrinfo& address, const char* peer, Deadline deadl
   if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
     // An interrupted connect goes on by itself, as one in progress does.
     if (errno != EINPROGRESS && errno != EINTR) return std::unexpected(connect_error(peer, errno));
-    const Status waited = wait_for(fd.get(), POLLOUT, deadline);
-    if (waited == Status::kTimedOut) return std::unexpected(connect_error(peer, ETIMEDOUT));
-    if (waited != Status::kOk) return fail_system("poll", errno, "waiting for a connection");
+    VERBENA_ASSIGN(const bool is_ready, wait_for(fd.get(), POLLOUT, deadline));
+    if (!is_ready) return std::unexpected(connect_error(peer, ETIMEDOUT));
     int error = 0;
     socklen_t bytes = sizeof error;
     if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
@@ -121,13 +108,6 @@ Error lost(const char* call, int error, const Step& step) noexcept {
   return format_error(Status::kPeerLost, call, error,
                       "{} closed the connection before {}: see whether it still runs and what it logged", step.peer,
                       step.awaited);
-}
-
-Error late(const char* call, const Step& step) noexcept {
-  return format_error(Status::kTimedOut, call, 0,
-                      "{} is connected, but {} did not come in time: check that it is a Verbena "
-                      "server and not stuck",
-                      step.peer, step.awaited);
 }
 
 }  // namespace
@@ -247,44 +227,79 @@ Result<Arrival> take_arrived(int fd, Inbox& inbox) noexcept {
   return Arrival::kWhole;
 }
 
-Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept {
-  auto rest = frame.bytes();
-  while (!rest.empty()) {
+Result<bool> wait_for(int fd, short events, Deadline deadline) noexcept {
+  for (;;) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    const int count = poll(&entry, 1, deadline.left_ms());
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR) return fail_system("poll", errno, "waiting for a peer");
+    if (deadline.passed()) return false;
+  }
+}
+
+Error late(const char* call, const Step& step) noexcept {
+  return format_error(Status::kTimedOut, call, 0,
+                      "{} is connected, but {} did not come in time: check that it is a Verbena "
+                      "server and not stuck",
+                      step.peer, step.awaited);
+}
+
+Error no_client(Deadline deadline) noexcept {
+  if (is_attempt(deadline)) return format_error(Status::kAgain, "Listener::next", 0, "no client has come yet");
+  return format_error(Status::kTimedOut, "Listener::next", 0, "no client came in time");
+}
+
+Result<bool> try_send(int fd, Outbox& outbox, const Step& step) noexcept {
+  // Bounded by the frame, but for signals.
+  while (outbox.sent < outbox.frame.size) {
+    const auto rest = outbox.frame.bytes().subspan(outbox.sent);
     const ssize_t count = send(fd, rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count >= 0) {
-      rest = rest.subspan(static_cast<std::size_t>(count));
+      outbox.sent += static_cast<std::size_t>(count);
       continue;
     }
     if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
     if (errno == ECONNRESET || errno == EPIPE || errno == ETIMEDOUT) return std::unexpected(lost("send", errno, step));
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return fail_system("send", errno, "sending a handshake");
-    const Status waited = wait_for(fd, POLLOUT, deadline);
-    if (waited == Status::kTimedOut) return std::unexpected(late("send", step));
-    if (waited != Status::kOk) return fail_system("poll", errno, "sending a handshake");
+    return fail_system("send", errno, "sending a handshake");
   }
-  return {};
+  return true;
 }
 
-Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept {
-  for (;;) {
-    auto arrival = take_arrived(fd, inbox);
-    if (!arrival) {
-      return fail(arrival.error().status(), arrival.error().call(), arrival.error().system_errno(), "{}: {}", step.peer,
-                  arrival.error().text());
-    }
-    if (*arrival == Arrival::kWhole) break;
-    if (*arrival == Arrival::kEnd) return std::unexpected(lost("recv", 0, step));
-    const Status waited = wait_for(fd, POLLIN, deadline);
-    if (waited == Status::kTimedOut) return std::unexpected(late("recv", step));
-    if (waited != Status::kOk) return fail_system("poll", errno, "waiting for a handshake");
+Result<bool> try_receive(int fd, Inbox& inbox, const Step& step) noexcept {
+  const auto arrival = take_arrived(fd, inbox);
+  if (!arrival) {
+    return fail(arrival.error().status(), arrival.error().call(), arrival.error().system_errno(), "{}: {}", step.peer,
+                arrival.error().text());
   }
+  if (*arrival == Arrival::kPart) return false;
+  if (*arrival == Arrival::kEnd) return std::unexpected(lost("recv", 0, step));
   const auto type = decode_type(inbox.bytes());
   if (!type) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, type.error().text());
-  if (*type != FrameType::kReject) return {};
+  if (*type != FrameType::kReject) return true;
   const auto reject = decode_reject(inbox.bytes());
   if (!reject) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, reject.error().text());
   return fail(reject->status, "handshake", 0, "{} rejected the connection: {}", step.peer,
               reject->text_bytes != 0 ? reject->reason() : std::string_view(to_string(reject->status)));
+}
+
+Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept {
+  Outbox outbox{.frame = frame};
+  for (;;) {
+    VERBENA_ASSIGN(const bool is_sent, try_send(fd, outbox, step));
+    if (is_sent) return {};
+    VERBENA_ASSIGN(const bool has_room, wait_for(fd, POLLOUT, deadline));
+    if (!has_room) return std::unexpected(late("send", step));
+  }
+}
+
+Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept {
+  for (;;) {
+    VERBENA_ASSIGN(const bool is_whole, try_receive(fd, inbox, step));
+    if (is_whole) return {};
+    VERBENA_ASSIGN(const bool has_more, wait_for(fd, POLLIN, deadline));
+    if (!has_more) return std::unexpected(late("recv", step));
+  }
 }
 
 void send_reject(int fd, Status status, std::string_view text) noexcept {

@@ -68,14 +68,35 @@ enum class Arrival : std::uint8_t {
 /// cannot be a frame.
 [[nodiscard]] Result<Arrival> take_arrived(int fd, Inbox& inbox) noexcept;
 
+/// One frame as it goes out.
+struct Outbox {
+  Frame frame;
+  std::size_t sent = 0;
+};
+
 /// Words for errors: who the peer is and what was expected of it.
 struct Step {
   const char* peer;
   const char* awaited;
 };
+// These wait for nothing: false when there is no room, or the frame is not whole yet. Then, and when all is done, they
+// can be called again.
+[[nodiscard]] Result<bool> try_send(int fd, Outbox& outbox, const Step& step) noexcept;
+/// A REJECT becomes the error that it carries; whatever else is wrong is kProtocol or kPeerLost. On failure `inbox` has
+/// what came.
+[[nodiscard]] Result<bool> try_receive(int fd, Inbox& inbox, const Step& step) noexcept;
+/// The kTimedOut of a peer for which a wait has ended.
+[[nodiscard]] Error late(const char* call, const Step& step) noexcept;
+
+/// Whether a call with this deadline is one attempt that comes to kAgain, and no wait that comes to kTimedOut.
+[[nodiscard]] constexpr bool is_attempt(Deadline deadline) noexcept { return deadline.ticks() == 0; }
+/// What `Listener::next` says when there is none.
+[[nodiscard]] Error no_client(Deadline deadline) noexcept;
+
+/// Waits until `events` (POLLIN or POLLOUT) or an error can be had from the descriptor: false past the deadline.
+[[nodiscard]] Result<bool> wait_for(int fd, short events, Deadline deadline) noexcept;
+// The same with waits; besides kTimedOut.
 [[nodiscard]] Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept;
-/// A whole frame. A REJECT becomes the error that it carries; whatever else is wrong is kProtocol,
-/// kPeerLost or kTimedOut. On failure `inbox` has what came.
 [[nodiscard]] Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept;
 /// Sends a REJECT as far as that goes without waiting, and makes sure that closing does not destroy
 /// it on its way.

@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "host/thread.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <array>
@@ -18,6 +19,11 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
   // Leaves first: once the descriptor is closed its number is another's.
   ~Watched() override { watcher_.watches_.leave(socket_.get()); }
   void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(socket_.get(), nic, qp); }
+  // The peer has nothing more to say, so whatever is there to be read is its end.
+  [[nodiscard]] bool is_over() const noexcept override {
+    pollfd end{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    return ::poll(&end, 1, 0) == 1;
+  }
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
 
  private:

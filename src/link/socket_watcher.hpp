@@ -10,8 +10,7 @@
 
 namespace verbena::link {
 
-/// One thread, which sleeps until a peer leaves. For connections of an RDMA device; the software NIC hears of peers by
-/// itself. Outlives the lifelines it makes. \thread any
+/// One thread, which sleeps until a peer leaves. Outlives the lifelines it makes. \thread any
 class SocketWatcher {
  public:
   /// Errors: kLimit (files, processes).

@@ -1,7 +1,7 @@
 // Which queue pair goes to error when a peer leaves.
 #pragma once
 
-#include "nic/verbs.hpp"
+#include "nic/nic.hpp"
 
 #include <mutex>
 #include <unordered_map>
@@ -28,7 +28,7 @@ class Watches {
     if (at == watches_.end()) return;
     at->second.nic = &nic;
     at->second.qp = qp;
-    if (at->second.is_gone) nic::fail_qp(nic, qp, Status::kPeerLost);
+    if (at->second.is_gone) nic.lose_peer(qp);
   }
   void gone(Key key) noexcept {
     const std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ class Watches {
     if (at == watches_.end()) return;
     at->second.is_gone = true;
     // Under the lock: who destroys the queue pair leaves before.
-    if (at->second.nic != nullptr) nic::fail_qp(*at->second.nic, at->second.qp, Status::kPeerLost);
+    if (at->second.nic != nullptr) at->second.nic->lose_peer(at->second.qp);
   }
 
  private:

@@ -127,6 +127,17 @@ struct Direct {
   bool (*read_list)(ibv_qp* qp, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept = nullptr;
 };
 
+/// What a NIC does, or needs, that the layers above act on. They ask for this and never for the kind of NIC.
+struct Capabilities {
+  bool has_atomics = false;         ///< Fetch-and-add and compare-and-swap of a peer's memory.
+  bool doorbell_is_costly = false;  ///< A post writes to a device over PCIe, so work requests are worth gathering.
+  bool hears_of_peers = false;      ///< The NIC itself reports that a peer's process has ended; no keepalive is needed.
+  bool sends_need_polls = false;    ///< What was posted moves on only while its owner polls.
+  bool pins_memory = false;         ///< Registered memory counts against RLIMIT_MEMLOCK.
+  bool maps_windows = false;        ///< A peer's window must be imported, and then is memory of this process.
+  const char* locality_name = nullptr;  ///< What host::Topology finds the device by; null for a NIC without a place.
+};
+
 class Nic {
  public:
   virtual ~Nic() = default;
@@ -137,6 +148,7 @@ class Nic {
   /// Device name: "soft" or the verbs device's.
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   [[nodiscard]] virtual const Limits& limits() const noexcept = 0;
+  [[nodiscard]] virtual const Capabilities& capabilities() const noexcept = 0;
   /// The GID that peers are told.
   [[nodiscard]] virtual const ibv_gid& gid() const noexcept = 0;
   [[nodiscard]] virtual ibv_context* context() noexcept = 0;
@@ -187,7 +199,8 @@ class Nic {
   /// Makes a peer's window usable on `qp` (in RTR or later). Soft NIC: maps its memfd after checking seals and size.
   /// On a device nothing happens. Errors: kPeerLost, kNotAllowed (no grant), kProtocol (wrong seals or size),
   /// kOutOfRange, kTimedOut. May be called again for the same window: it is counted, and once released as often is
-  /// gone.
+  /// gone. With `Deadline::now()` it does not wait, as modify_qp: kAgain until the peer's NIC has answered, and then
+  /// the same call counts once.
   [[nodiscard]] virtual Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) = 0;
   [[nodiscard]] virtual Result<void> release_window(ibv_qp* qp, const Window& window) = 0;
 
@@ -214,11 +227,22 @@ class Nic {
   /// As ibv_modify_qp: the same attributes and mask, checked alike. Going to RTR contacts the peer's NIC on the soft
   /// NIC (within `deadline`). Errors: kBadArgument (order or attributes), kPeerLost, kOtherHost, kOtherNamespace,
   /// kNotAllowed, kTimedOut.
+  /// With `Deadline::now()` it does not wait: kAgain means that the peer's NIC has not answered yet, and that the same
+  /// call goes on from there (see `notify_progress`); the queue pair is in INIT or in RTR meanwhile. Other arguments
+  /// give that attempt up and begin a new one; so do RESET and ERR, which begin none. A device never says kAgain.
   [[nodiscard]] virtual Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) = 0;
+  /// From now on the NIC signals `eventfd` whenever a call that returned kAgain may get on, and sometimes without a
+  /// reason. The caller owns it, and says -1 before it is closed. One a NIC: the last one given. \thread any
+  virtual void notify_progress(int eventfd) noexcept { static_cast<void>(eventfd); }
   /// The state as the NIC sees it, which an error may have changed.
   [[nodiscard]] virtual ibv_qp_state qp_state(const ibv_qp* qp) const noexcept = 0;
   /// Why the QP is in error: kOk while it is not; kPeerLost when the peer's process or link went. \thread any
   [[nodiscard]] virtual Status qp_failure(const ibv_qp* qp) const noexcept = 0;
+  /// For who hears by other ways that the peer has left: the QP goes to error with kPeerLost, what is posted is
+  /// flushed, and sleepers wake. The soft NIC receives first what the peer has sent. Nothing happens when it failed
+  /// before.
+  /// \thread any
+  virtual void lose_peer(const ibv_qp* qp) noexcept = 0;
   /// Its completions vanish with it, as on a device. Peers' windows imported for it are released.
   [[nodiscard]] virtual Result<void> destroy_qp(ibv_qp* qp) = 0;
   /// Address to give to the peer; psn is the caller's choice.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "host/arena.hpp"
 #include "nic/nic.hpp"
 
@@ -19,7 +20,10 @@ class RegisteredArena {
   ~RegisteredArena() {
     mr_.reset();
     // Refused only while a peer sits in the region past the deadline of its deregistration; the memfd is never reused.
-    if (nic_ != nullptr) (void)nic_->detach(memory_id_);
+    if (nic_ == nullptr) return;
+    if (const auto detached = nic_->detach(memory_id_); !detached)
+      log(VERBENA_LOG_ERROR, "{} bytes are in quarantine, because a peer still uses them: {}", arena_.bytes().size(),
+          detached.error().text());
   }
 
   /// Once. Registers the bytes asked for, not those that the page size rounds them up to.
@@ -28,6 +32,7 @@ class RegisteredArena {
     VERBENA_ASSIGN(arena_, host::Arena::create(options));
     VERBENA_ASSIGN(memory_id_, nic.attach(arena_, grant));
     nic_ = &nic;
+    if (options.share == host::Share::kNone) arena_.close_file();
     const auto iova = reinterpret_cast<std::uintptr_t>(arena_.data());
     VERBENA_ASSIGN(ibv_mr * mr, nic.reg_mr(pd, arena_.data(), options.size_bytes, iova, access));
     mr_ = Mr(nic, mr);

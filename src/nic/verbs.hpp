@@ -45,10 +45,6 @@ struct DeviceFacts {
 /// Null for a NIC that is no RDMA device. Lives as long as the NIC.
 [[nodiscard]] const DeviceFacts* facts_of(const Nic& nic) noexcept;
 
-/// Takes a QP of an RDMA device to error with `reason`, as an event of the device would: what is posted is flushed, and
-/// sleepers wake. Nothing happens when it failed before. \thread any
-void fail_qp(Nic& nic, const ibv_qp* qp, Status reason) noexcept;
-
 /// One port of a device.
 struct DeviceSummary {
   std::string device;

@@ -27,7 +27,6 @@ namespace {
 
 constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below, a copy is not what takes the time.
 constexpr std::chrono::milliseconds kYardstickSpan{30};
-constexpr std::chrono::milliseconds kExtraPatience{2000};
 /// Of the server's index.
 constexpr double kEntryBytes = 8;
 

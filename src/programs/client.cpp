@@ -1,6 +1,7 @@
 // Commands of one operation each: put, get, cas, del and stats.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
+#include "programs/option_words.hpp"
 #include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
@@ -24,7 +25,7 @@ Exit finish(const kv::Client& client, const ItemArguments& item, const kv::Outco
 }
 
 /// stdout is checked: a full disk or a closed pipe must not look like success.
-Exit print(std::string_view text) {
+Exit print_or_complain(std::string_view text) {
   const auto written = write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
   if (written) return Exit::kDone;
   complain("{}", written.error().text());
@@ -39,7 +40,7 @@ void pause_while_read(std::chrono::milliseconds time) {
 
 Exit finish_with_version(const kv::Client& client, const ItemArguments& item, const kv::Outcome& outcome) {
   if (outcome.status != Status::kOk) return finish(client, item, outcome);
-  return print(fmt::format("{}\n", outcome.version));
+  return print_or_complain(fmt::format("{}\n", outcome.version));
 }
 
 /// The value from the command line, a file or stdin. False after a complaint.
@@ -78,7 +79,7 @@ std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options
   if (client && where.is_verbose) fmt::print(stderr, "verbena-kv: {}\n", (*client)->description());
   if (client) return std::move(*client);
   complain("cannot connect to {}: {}: {}", endpoint(options.address, options.port), to_string(client.error().status()),
-           client.error().text());
+           by_option(client.error().text()));
   return nullptr;
 }
 
@@ -132,7 +133,7 @@ Exit run_stats(const ConnectArguments& where, const StatsArguments& stats) {
     const std::string text = stats.json ? statistics_json(*statistics)
                              : before   ? interval_text(*before, *statistics, seconds) + '\n'
                                         : statistics_text(*statistics) + (stats.watch_s ? "\n" : "");
-    const Exit printed = print(text);
+    const Exit printed = print_or_complain(text);
     if (!stats.watch_s || printed != Exit::kDone) return printed;
     before = std::make_unique<kv::ServerStatistics>(*statistics);
     pause_while_read(std::chrono::seconds{*stats.watch_s});

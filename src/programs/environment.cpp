@@ -32,9 +32,9 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-std::string or_unknown(std::string_view text) { return text.empty() ? "unknown" : std::string(text); }
-
 }  // namespace
+
+std::string or_unknown(std::string_view text) { return text.empty() ? "unknown" : std::string(text); }
 
 std::string environment_text(const Environment& e) {
   return fmt::format("on {} cores ({} allowed), {}, {}, pages {} B, transparent hugepages {}, hugepages free {}, {}",

@@ -31,6 +31,8 @@ struct Environment {
 /// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.
 [[nodiscard]] std::string_view bracketed(std::string_view text);
 
+/// "unknown" for what is empty.
+[[nodiscard]] std::string or_unknown(std::string_view text);
 /// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.
 [[nodiscard]] std::string json_string(std::string_view text);
 

@@ -1,4 +1,5 @@
 // RDMA devices from sysfs.
+#include "programs/environment.hpp"
 #include "programs/info.hpp"
 
 #include <arpa/inet.h>
@@ -12,8 +13,6 @@ namespace verbena::programs {
 namespace {
 
 constexpr std::string_view kClass = "sys/class/infiniband";
-
-std::string or_unknown(std::string text) { return text.empty() ? "unknown" : text; }
 
 /// "ACTIVE" of "4: ACTIVE".
 std::string after_colon(const std::string& text) {

@@ -1,4 +1,5 @@
 // Memory, NUMA nodes and resource limits from the kernel's files.
+#include "base/units.hpp"
 #include "host/memory_limits.hpp"
 
 #include "programs/environment.hpp"
@@ -13,7 +14,6 @@
 namespace verbena::programs {
 namespace {
 
-constexpr std::uint64_t kKib = 1024;
 constexpr std::string_view kNodes = "sys/devices/system/node";
 
 std::optional<std::uint64_t> natural(std::optional<std::int64_t> number) {
@@ -32,8 +32,8 @@ std::optional<std::uint64_t> number_after(std::string_view text, std::string_vie
 std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view name) {
   const auto words = words_of(proc_field(meminfo, name));
   const auto kib = words.empty() ? std::nullopt : natural(whole_number(words.front()));
-  if (!kib || *kib > UINT64_MAX / kKib) return std::nullopt;
-  return *kib * kKib;
+  if (!kib || *kib > UINT64_MAX / kKibi) return std::nullopt;
+  return *kib * kKibi;
 }
 
 std::vector<HugepagePool> read_pools(const SystemFiles& files, const std::string& directory) {
@@ -42,8 +42,8 @@ std::vector<HugepagePool> read_pools(const SystemFiles& files, const std::string
     const auto kib = number_after(name, "hugepages-", "kB");
     const auto total = natural(files.number(fmt::format("{}/{}/nr_hugepages", directory, name)));
     const auto free = natural(files.number(fmt::format("{}/{}/free_hugepages", directory, name)));
-    if (!kib || *kib == 0 || *kib > UINT64_MAX / kKib || !total || !free) continue;
-    pools.push_back({.page_bytes = *kib * kKib, .total = *total, .free = *free});
+    if (!kib || *kib == 0 || *kib > UINT64_MAX / kKibi || !total || !free) continue;
+    pools.push_back({.page_bytes = *kib * kKibi, .total = *total, .free = *free});
   }
   std::ranges::sort(pools, {}, &HugepagePool::page_bytes);
   return pools;

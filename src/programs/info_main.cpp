@@ -2,10 +2,13 @@
 #include "programs/exit_code.hpp"
 #include "programs/info.hpp"
 #include "programs/info_plan.hpp"
+#include "programs/option_words.hpp"
 #include "programs/serve_options.hpp"
 #include "programs/transport_options.hpp"
 
 #include <fmt/core.h>
+#include <verbena/version.h>
+
 #include <CLI/CLI.hpp>
 
 #include <csignal>
@@ -28,7 +31,7 @@ Exit write(std::string_view text) {
 Exit print_plan(const kv::ServerOptions& options, bool json) {
   const auto plan = plan_server(options);
   if (plan) return write(json ? plan_json(*plan) : plan_text(*plan));
-  say("no plan: ", plan.error().text());
+  say("no plan: ", by_option(plan.error().text()));
   return plan.error().status() == Status::kBadArgument ? Exit::kUsage : Exit::kError;
 }
 
@@ -50,6 +53,7 @@ Exit run(int argc, char** argv) {
   add_transport_options(serving, server.transport);
   serving.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
   add_serve_options(serving, server, units);
+  add_allowed_uids(serving, server.allowed_uids, "a user besides this one who may connect, by number");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {

@@ -5,6 +5,7 @@
 #include "kv/plan.hpp"
 #include "link/fabric.hpp"
 #include "programs/environment.hpp"
+#include "programs/json.hpp"
 
 #include <fmt/core.h>
 
@@ -36,31 +37,22 @@ void put_pools(std::string& text, const char* title, const host::Footprint& foot
                  human(footprint.bytes(PoolKind::kPrivate)), human(footprint.bytes(PoolKind::kAsUsed)));
 }
 
-template <class Range, class Of>
-std::string array(const Range& range, Of&& of) {
-  std::string text;
-  for (const auto& element : range) text += (text.empty() ? "" : ",") + of(element);
-  return "[" + text + "]";
-}
-
-std::string number(const std::optional<unsigned>& value) { return value ? fmt::format("{}", *value) : "null"; }
-
 std::string pools_json(const host::Footprint& footprint) {
   using host::PoolKind;
   const auto pool_json = [](const host::Pool& pool) {
     return fmt::format(R"({{"name":{},"memory":{},"count":{},"bytes_each":{},"bytes":{},"node":{},"when":{}}})",
                        json_string(pool.name), json_string(to_string(pool.kind)), pool.count, pool.bytes_each,
-                       pool.bytes(), number(pool.node), json_string(pool.when));
+                       pool.bytes(), json_number(pool.node), json_string(pool.when));
   };
   return fmt::format(R"({{"pools":{},"registered_bytes":{},"private_bytes":{},"as_used_bytes":{}}})",
-                     array(footprint.pools(), pool_json), footprint.bytes(PoolKind::kRegistered),
+                     json_array(footprint.pools(), pool_json), footprint.bytes(PoolKind::kRegistered),
                      footprint.bytes(PoolKind::kPrivate), footprint.bytes(PoolKind::kAsUsed));
 }
 
 std::string poller_json(const host::PlacedPoller& poller) {
   return fmt::format(R"({{"cpu":{},"node":{},"wait":{}}})",
-                     number(poller.core ? std::optional(poller.core->cpu) : std::nullopt), number(poller.node),
-                     json_string(to_string(poller.wait)));
+                     json_number(poller.core ? std::optional(poller.core->cpu) : std::nullopt),
+                     json_number(poller.node), json_string(to_string(poller.wait)));
 }
 
 }  // namespace
@@ -112,8 +104,8 @@ std::string plan_json(const ServerPlan& plan) {
                      R"("memory":{},"refused":{}}})"
                      "\n",
                      json_string(plan.nic), json_string(plan.nic_reason),
-                     array(plan.placement.words, [](const std::string& words) { return json_string(words); }),
-                     array(plan.placement.pollers, poller_json), pools_json(plan.server), pools_json(plan.client),
+                     json_array(plan.placement.words, [](const std::string& words) { return json_string(words); }),
+                     json_array(plan.placement.pollers, poller_json), pools_json(plan.server), pools_json(plan.client),
                      plan.memory.empty() ? "null" : json_string(plan.memory),
                      plan.refused.empty() ? "null" : json_string(plan.refused));
 }

@@ -32,7 +32,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{5};
 
 /// The child and its parent have it at the same address.
-constexpr std::uint64_t kWord = 0x7665'7262'656e'6121;
+constexpr std::uint64_t kProbeWord = 0x7665'7262'656e'6121;
 
 std::string why(int error) {
   const char* text = ::strerrordesc_np(error);
@@ -43,14 +43,14 @@ Probe outcome(const char* name, bool works, int error, const char* purpose) {
   return {.name = name, .works = works, .detail = works ? purpose : fmt::format("{} ({})", why(error), purpose)};
 }
 
-/// 0, or the errno, of reading kWord in process `pid`, which is a fork of this one or the other way round.
+/// 0, or the errno, of reading kProbeWord in process `pid`, which is a fork of this one or the other way round.
 int read_word(pid_t pid) noexcept {
   std::uint64_t copy = 0;
   const iovec local{.iov_base = &copy, .iov_len = sizeof copy};
-  const iovec remote{.iov_base = const_cast<std::uint64_t*>(&kWord), .iov_len = sizeof copy};
+  const iovec remote{.iov_base = const_cast<std::uint64_t*>(&kProbeWord), .iov_len = sizeof copy};
   const ssize_t got = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
   if (got < 0) return errno;
-  return got == sizeof copy && copy == kWord ? 0 : EIO;
+  return got == sizeof copy && copy == kProbeWord ? 0 : EIO;
 }
 
 struct Pipe {

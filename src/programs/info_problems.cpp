@@ -1,4 +1,5 @@
 // What stands in the way, and the command that mends it. From the facts alone.
+#include "base/units.hpp"
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 
@@ -10,7 +11,6 @@
 namespace verbena::programs {
 namespace {
 
-constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 /// What a server takes when nothing else is said.
 constexpr std::uint64_t kServer = kGib;
@@ -201,7 +201,7 @@ void check_limits(const ProcessLimits& limits, Findings& findings) {
 
 /// Pages of 2 MiB, which can be had while the machine runs; those of 1 GiB want to be reserved at boot.
 const HugepagePool* common_pool(const NodeFacts& node) {
-  const auto pool = std::ranges::find(node.hugepages, 2 * kMib, &HugepagePool::page_bytes);
+  const auto pool = std::ranges::find(node.hugepages, 2 * kMebi, &HugepagePool::page_bytes);
   return pool == node.hugepages.end() ? nullptr : &*pool;
 }
 
@@ -227,7 +227,7 @@ void check_hugepages(const MemoryFacts& memory, Findings& findings) {
   if (memory.nodes.size() == 1) {
     // sysctl is about pages of the default size, whatever that is.
     const std::string place =
-        memory.default_hugepage_bytes == 2 * kMib
+        memory.default_hugepage_bytes == 2 * kMebi
             ? fmt::format("sysctl vm.nr_hugepages={}", wanted_pages(*first))
             : fmt::format("echo {} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", wanted_pages(*first));
     findings.advice(fmt::format("no hugepage is free{}, so arenas take smaller pages",
@@ -247,7 +247,7 @@ void check_hugepages(const MemoryFacts& memory, Findings& findings) {
 
 void check_memory(const MemoryFacts& memory, Findings& findings) {
   if (memory.headroom_bytes && *memory.headroom_bytes < kServer + kServer / 4) {
-    const std::uint64_t mib = std::max<std::uint64_t>(1, *memory.headroom_bytes / 2 / kMib);
+    const std::uint64_t mib = std::max<std::uint64_t>(1, *memory.headroom_bytes / 2 / kMebi);
     findings.advice(fmt::format("{} of memory can be had ({}), and a server takes 1 GiB when nothing else is said",
                                 human_bytes(static_cast<double>(*memory.headroom_bytes)), memory.headroom_limit),
                     fmt::format("verbena-kv serve -m {}", mib));

@@ -20,8 +20,6 @@ std::string bytes(const std::optional<std::uint64_t>& count, const char* none) {
   return count ? human_bytes(static_cast<double>(*count)) : none;
 }
 
-std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
-
 std::string distances_text(const NodeFacts& node) {
   std::string text;
   for (const auto& [other, distance] : node.distances)

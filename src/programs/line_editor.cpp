@@ -45,8 +45,8 @@ void note_interrupt(int) noexcept { interrupted = 1; }
 
 class TerminalLines final : public LineEditor {
  public:
-  TerminalLines(const char* program, const char* prompt)
-      : prompt_(prompt), editor_(::el_init(program, stdin, stdout, stderr)), history_(::history_init()) {
+  TerminalLines(const char* name, const char* prompt)
+      : prompt_(prompt), editor_(::el_init(name, stdin, stdout, stderr)), history_(::history_init()) {
     if (editor_ == nullptr || history_ == nullptr) return;
     constexpr int kHistoryLines = 1000;
     HistEvent event;
@@ -141,10 +141,10 @@ class TerminalLines final : public LineEditor {
 
 }  // namespace
 
-std::unique_ptr<LineEditor> LineEditor::create(const char* program, const char* prompt) {
+std::unique_ptr<LineEditor> LineEditor::create(const char* name, const char* prompt) {
   if (::isatty(STDIN_FILENO) == 1) {
     std::setlocale(LC_CTYPE, "");
-    auto terminal = std::make_unique<TerminalLines>(program, prompt);
+    auto terminal = std::make_unique<TerminalLines>(name, prompt);
     if (terminal->valid()) return terminal;
   }
   return std::make_unique<ScriptLines>();

@@ -11,7 +11,7 @@ namespace verbena::programs {
 class LineEditor {
  public:
   /// `prompt` has static storage.
-  [[nodiscard]] static std::unique_ptr<LineEditor> create(const char* program, const char* prompt);
+  [[nodiscard]] static std::unique_ptr<LineEditor> create(const char* name, const char* prompt);
   virtual ~LineEditor() = default;
   /// The next line without its end; nothing at the end of input. A line given up with ^C is empty.
   [[nodiscard]] virtual std::optional<std::string> next() = 0;

@@ -6,6 +6,8 @@
 #include "programs/wait_option.hpp"
 
 #include <fmt/core.h>
+#include <verbena/version.h>
+
 #include <CLI/CLI.hpp>
 
 #include <functional>
@@ -44,10 +46,7 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
   add_transport_options(command, line.where.transport);
   add_wait_option(command, line.where.wait, "calls");
   command.add_flag("-v,--verbose", line.where.is_verbose, "say which NIC was taken, and why");
-  // One number an option: positional arguments follow it.
-  command.add_option("--allow-uid", line.where.allowed_uids, "trust a server of this user too, by number")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_allowed_uids(command, line.where.allowed_uids, "trust a server of this user too, by number");
   return command;
 }
 
@@ -68,7 +67,7 @@ void add_serve(CLI::App& app, CommandLine& line) {
   command.add_option("-p,--port", server.port, "port to listen on; 0 takes any free one")->capture_default_str();
   add_transport_options(command, server.transport);
   add_serve_options(command, server, line.units);
-  command.add_option("--allow-uid", server.allowed_uids, "users besides this one who may connect, by number");
+  add_allowed_uids(command, server.allowed_uids, "a user besides this one who may connect, by number");
   CLI::Option* const metrics = command
                                    .add_option("--metrics-port", line.serve.metrics.port,
                                                "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")

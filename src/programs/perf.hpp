@@ -1,7 +1,7 @@
 // verbena-perf: what a run is, what it measured, and the two ends of it.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "base/fd.hpp"
 #include "programs/environment.hpp"
 #include "programs/exit_code.hpp"
 #include "programs/histogram.hpp"
@@ -10,11 +10,10 @@
 
 #include <verbena/transport.hpp>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -24,71 +23,63 @@ struct PerfWhere {
   Transport transport;
   std::string address;  ///< Empty: this host.
   std::uint16_t port = 7471;
-  std::optional<unsigned> cpu;      ///< Of the first thread; anywhere without.
-  std::uint32_t timeout_ms = 5000;  ///< Of each wait.
+  std::uint32_t timeout_ms = 5000;       ///< Longest wait for the peer.
+  std::vector<unsigned> allowed_uids{};  ///< Users of the other side that are trusted, besides this one and root.
 };
 
-enum class PerfFormat : std::uint8_t { kText, kJson, kCsv };
+/// Who answers at the server, in words.
+[[nodiscard]] const char* explain(perf_wire::Serving serving) noexcept;
+
+struct PerfServeArguments {
+  PerfWhere where;
+  perf_wire::Serving serving = perf_wire::Serving::kHandler;
+  std::size_t window_bytes = std::size_t{1} << 20;  ///< Each connection's.
+  std::uint32_t clients = 0;                        ///< End after so many whole runs; 0: never.
+  std::optional<int> port_to{};  ///< Descriptor that gets the port, instead of a line on standard output.
+};
 
 struct PerfArguments {
   PerfWhere where;
   PerfTest test = PerfTest::kRead;
   std::vector<std::uint64_t> sizes;  ///< Bytes of an operation; a run each.
-  std::uint64_t iterations = 0;      ///< Of each thread.
-  std::uint64_t warm_up = 1000;
-  std::uint64_t clock_every = 1;  ///< One reading of the clock in so many operations, where they are one at a time.
-  std::uint32_t depth = 1;        ///< Operations in flight on a connection.
-  std::uint32_t batch = 1;        ///< Of these, by one doorbell.
+  std::uint64_t iterations = 0;      ///< Operations of each thread.
+  std::uint64_t warm_up = 1000;      ///< Operations before them.
+  std::uint64_t clock_every = 1;     ///< One reading of the clock in so many operations, one at a time.
+  std::uint64_t idle_us = 0;         ///< Silence before each operation; 0: none.
+  std::uint32_t depth = 1;           ///< Operations in flight on a connection.
   std::uint32_t threads = 1;
-  std::uint32_t connections = 1;  ///< Of each thread.
-  engine::WaitPolicy wait = engine::WaitPolicy::kSpin;
-  std::uint64_t idle_us = 0;  ///< Of silence before each message; 0: none.
-  PerfFormat format = PerfFormat::kText;
-  bool local = false;  ///< Start the server as well.
+  std::uint32_t connections = 1;                              ///< Connections of each thread.
+  std::optional<unsigned> cpu;                                ///< The first thread's; anywhere without.
+  bool json = false;                                          ///< A JSON object a size, instead of text.
+  bool local = false;                                         ///< Start the server as well,
+  perf_wire::Serving serving = perf_wire::Serving::kHandler;  ///< which serves so.
+  [[nodiscard]] std::uint32_t all_connections() const noexcept { return threads * connections; }
 };
 
-/// "8", "64K", "1M", "1G": bytes in binary units. Empty when it is none.
-[[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string_view text) noexcept;
 /// "1..1M": the powers of two from the first to the last, and both of them. Empty when it is none.
-[[nodiscard]] std::vector<std::uint64_t> parse_sweep(std::string_view text);
-/// What is wrong with the arguments; empty when nothing is.
+[[nodiscard]] std::vector<std::uint64_t> parse_sweep(const std::string& text);
+/// What is wrong with the sizes, or with the arguments together; empty when nothing is.
 [[nodiscard]] std::string check_perf_arguments(const PerfArguments& arguments);
-/// The hello of a run of these.
-[[nodiscard]] perf_wire::RunHello run_of(const PerfArguments& arguments, std::uint64_t bytes) noexcept;
+/// As many cpus as there are threads, the allowed ones in turn, from `first` on; empty without `first`.
+[[nodiscard]] std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads);
 
-struct PerfServeArguments {
-  PerfWhere where;
-  std::uint32_t clients = 0;  ///< End after so many whole runs; 0: never.
-};
-
-/// So long nothing is sent to see what an idle receiver uses.
-inline constexpr std::chrono::milliseconds kPerfIdleInterval{500};
-
-/// Of a receiver that has fallen asleep.
-struct PerfIdle {
-  double reference_ns = 0;     ///< Median of the round trip with a receiver that spins.
-  double round_trip_ns = 0;    ///< With the policy asked for.
-  double p99_added_ns = 0;     ///< Of its 99th percentile over the reference's.
-  double thread_percent = 0;   ///< Of a core, that a receiver uses to which nothing comes: its thread,
-  double process_percent = 0;  ///< and the whole process.
-  std::uint64_t sleeps = 0;    ///< Of its thread meanwhile.
-  std::chrono::milliseconds interval{0};
-  [[nodiscard]] double added_ns() const noexcept { return round_trip_ns - reference_ns; }
-};
+/// A latency is recorded in sixteenths of a tick: some operations take few ticks.
+inline constexpr std::uint64_t kPerfTick = 16;
 
 struct PerfResult {
   PerfArguments arguments;
   std::uint64_t bytes = 0;
-  std::string nic, path;  ///< Device, and what was chosen of it; of tests without one, what was used.
+  std::string nic, path;  ///< The device, and how the connection was made; of tests without one, what was used.
+  perf_wire::Serving serving = perf_wire::Serving::kHandler;
   Environment environment;
-  Histogram ticks;  ///< Of a round trip, or of an operation, in units of kPerfTick.
+  Histogram ticks;  ///< Time of a round trip, or of an operation, in units of kPerfTick.
   std::uint64_t operations = 0;
-  double seconds = 0;          ///< Of all of them.
-  double clock_ns = 0;         ///< What reading the clock adds to each latency.
-  engine::Counters work;       ///< Of the operations, at this side.
-  std::vector<unsigned> cpus;  ///< Of this side's threads; empty: anywhere.
-  std::optional<PerfIdle> idle;
-  double memory_bytes_per_s = 0;  ///< Of memcpy: through memory, instead of caches.
+  double seconds = 0;             ///< All of them together.
+  double clock_ns = 0;            ///< What reading the clock adds to each latency.
+  std::vector<unsigned> cpus;     ///< Where this side's threads ran; empty: anywhere.
+  double server_percent = 0;      ///< What the server's process used of a core.
+  std::uint64_t other_runs = 0;   ///< Runs that it served at the same time.
+  double memory_bytes_per_s = 0;  ///< memcpy through memory, instead of caches.
 
   [[nodiscard]] const PerfTestFacts& facts() const noexcept { return facts_of(arguments.test); }
   /// One way where the test is a ping-pong: half of the round trip.
@@ -103,33 +94,34 @@ struct PerfResult {
 /// Several lines for people, with a histogram.
 [[nodiscard]] std::string perf_text(const PerfResult& result);
 /// A table: one line a size, below its head, and what they were measured on.
-[[nodiscard]] std::string perf_table_head(const PerfTestFacts& facts);
+[[nodiscard]] std::string perf_table_head(const PerfResult& result);
 [[nodiscard]] std::string perf_table_row(const PerfResult& result);
 [[nodiscard]] std::string perf_configuration(const PerfResult& result);
 /// One JSON object on one line.
 [[nodiscard]] std::string perf_json(const PerfResult& result);
-[[nodiscard]] std::string perf_csv_head();
-[[nodiscard]] std::string perf_csv_row(const PerfResult& result);
 
 /// Measures and prints. \thread main
 [[nodiscard]] Exit run_perf(const PerfArguments& arguments);
-/// Serves one client after the other until a signal ends the process. \thread main
+/// Serves whoever comes until a signal ends the process, or so many runs. \thread main
 [[nodiscard]] Exit run_perf_server(const PerfServeArguments& arguments);
+/// A test without a peer. \thread main
+[[nodiscard]] Result<void> measure_bare(PerfResult& result);
 
-/// A `verbena-perf server` on a free port, for so many runs; its end is waited for, then forced.
+/// A server on a free port, in a process of its own, for so many runs; its end is waited for, then forced.
 class PerfLocalServer {
  public:
   /// Forks: \thread main, the process must have started no thread yet. Returns when it is ready.
-  [[nodiscard]] static Result<PerfLocalServer> start(const PerfServeArguments& arguments);
-  PerfLocalServer(PerfLocalServer&& other) noexcept;
+  [[nodiscard]] static Result<PerfLocalServer> start(PerfServeArguments arguments);
+  PerfLocalServer(PerfLocalServer&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), pipe_(std::move(other.pipe_)), port_(other.port_) {}
   PerfLocalServer& operator=(PerfLocalServer&&) = delete;
   ~PerfLocalServer();
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
 
  private:
-  PerfLocalServer(pid_t pid, int out) noexcept : pid_(pid), out_(out) {}
+  explicit PerfLocalServer(Fd pipe) noexcept : pipe_(std::move(pipe)) {}
   pid_t pid_ = -1;
-  int out_ = -1;  ///< Its standard output.
+  Fd pipe_;  ///< Brings the port, and is closed with the process.
   std::uint16_t port_ = 0;
 };
 

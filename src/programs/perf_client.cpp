@@ -1,13 +1,13 @@
-// The measuring end of verbena-perf.
+// The measuring end of verbena-perf: sizes of a command, one after the other, and what is printed of them.
 #include "programs/files.hpp"
 #include "programs/line.hpp"
 #include "programs/perf.hpp"
-#include "programs/perf_measure.hpp"
-#include "programs/values.hpp"
+#include "programs/perf_run.hpp"
 
 #include "base/error.hpp"
 
-#include <sys/random.h>
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <memory>
@@ -17,27 +17,26 @@
 namespace verbena::programs {
 namespace {
 
-using Milliseconds = std::chrono::milliseconds;
-
-std::uint32_t random_session() noexcept {
-  std::uint32_t word = 0;
-  if (::getrandom(&word, sizeof word, 0) != static_cast<ssize_t>(sizeof word))
-    word = static_cast<std::uint32_t>(ticks_now());
-  return word | 1;
-}
-
 Result<void> print(std::string_view text) {
   return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
 }
 
-/// Sizes of a command, one after the other, and what is printed of them.
+/// What reading the clock takes.
+double clock_reading_ns() noexcept {
+  constexpr int kReadings = 1000;
+  const std::uint64_t begin = ticks_now();
+  std::uint64_t now = begin;
+  for (int i = 0; i < kReadings; ++i) now = ticks_now();
+  return static_cast<double>(now - begin) / kReadings / ticks_per_us() * 1e3;
+}
+
 class PerfSession {
  public:
   explicit PerfSession(const PerfArguments& arguments)
       : arguments_(arguments), environment_(read_environment()), clock_ns_(clock_reading_ns()) {}
 
   Result<void> run() {
-    if (facts().by != PerfBy::kNothing) VERBENA_TRY(find_server());
+    if (arguments_.local) VERBENA_TRY(start_server());
     for (const std::uint64_t bytes : arguments_.sizes) VERBENA_TRY(measure(bytes));
     if (is_table()) VERBENA_TRY(print(perf_configuration(*last_)));
     return {};
@@ -45,115 +44,74 @@ class PerfSession {
 
  private:
   [[nodiscard]] const PerfTestFacts& facts() const noexcept { return facts_of(arguments_.test); }
-  [[nodiscard]] bool is_table() const noexcept {
-    return arguments_.format == PerfFormat::kText && arguments_.sizes.size() > 1;
-  }
+  [[nodiscard]] bool is_table() const noexcept { return !arguments_.json && arguments_.sizes.size() > 1; }
 
-  /// Starts it, if it is to be local, and opens the NIC.
-  Result<void> find_server() {
-    PerfWhere& where = arguments_.where;
-    if (arguments_.local) {
-      PerfServeArguments of_server{
-          .where = where,
-          .clients = static_cast<std::uint32_t>(arguments_.sizes.size()) * (arguments_.idle_us == 0 ? 1 : 2)};
-      choose_cpus(of_server.where);
-      VERBENA_ASSIGN(auto started, PerfLocalServer::start(of_server));
-      server_.emplace(std::move(started));
-      where.port = server_->port();
-    }
-    const link::FabricOptions options{
-        .transport = where.transport, .role = link::Role::kClient, .address = where.address, .port = where.port};
-    VERBENA_ASSIGN(device_, PerfDevice::open(options, Deadline::after(Milliseconds{where.timeout_ms})));
+  Result<void> start_server() {
+    // The listener takes the last core that is free for its thread; the client the first, where there are two.
+    if (const std::vector<unsigned> cpus = allowed_cpus(); cpus.size() > 1 && !arguments_.cpu)
+      arguments_.cpu = cpus.front();
+    VERBENA_ASSIGN(auto started,
+                   PerfLocalServer::start({.where = arguments_.where,
+                                           .serving = arguments_.serving,
+                                           .window_bytes = facts().by == PerfBy::kWindow ? arguments_.sizes.back() : 0,
+                                           .clients = static_cast<std::uint32_t>(arguments_.sizes.size())}));
+    server_.emplace(std::move(started));
+    arguments_.where.port = server_->port();
     return {};
-  }
-
-  /// Both sides of `--local` on different cpus, where there are as many; in front of the server's start, which inherits
-  /// none of it.
-  void choose_cpus(PerfWhere& server) {
-    const std::vector<unsigned> cpus = allowed_cpus();
-    if (cpus.size() < 2) return;
-    if (!arguments_.where.cpu) arguments_.where.cpu = cpus.front();
-    server.cpu = perf_cpus(arguments_.where.cpu, arguments_.threads + 1).back();
   }
 
   Result<void> measure(std::uint64_t bytes) {
     // On the heap, because a histogram is large for a stack.
-    auto result = std::make_unique<PerfResult>();
-    result->arguments = arguments_;
-    result->bytes = bytes;
-    result->environment = environment_;
-    result->clock_ns = clock_ns_;
-    last_ = std::move(result);
-    if (facts().by != PerfBy::kNothing) {
-      last_->nic = device_.nic().name();
-      last_->path = device_.path();
-      last_->cpus = perf_cpus(arguments_.where.cpu, arguments_.threads);
-    }
+    last_ = std::make_unique<PerfResult>();
+    last_->arguments = arguments_;
+    last_->bytes = bytes;
+    last_->environment = environment_;
+    last_->clock_ns = clock_ns_;
     VERBENA_TRY(measure_it());
     return report();
   }
 
   Result<void> measure_it() {
-    if (facts().by == PerfBy::kNothing) {
+    if (!facts().has_peer()) {
       VERBENA_TRY(announce());
       return measure_bare(*last_);
     }
-    return arguments_.idle_us == 0 ? measure_run(*last_) : measure_wake_up();
-  }
-
-  /// First with a receiver that spins, so that what sleeping adds can be told.
-  Result<void> measure_wake_up() {
-    const auto reference = std::make_unique<PerfResult>(*last_);
-    reference->arguments.wait = engine::WaitPolicy::kSpin;
-    VERBENA_TRY(measure_run(*reference));
-    last_->idle.emplace();
-    VERBENA_TRY(measure_run(*last_));
-    const auto round_trip = [](const PerfResult& of, double percent) { return 2 * of.percentile_ns(percent); };
-    last_->idle->reference_ns = round_trip(*reference, 50);
-    last_->idle->round_trip_ns = round_trip(*last_, 50);
-    last_->idle->p99_added_ns = round_trip(*last_, 99) - round_trip(*reference, 99);
-    return {};
-  }
-
-  Result<void> measure_run(PerfResult& result) {
-    perf_wire::RunHello run = run_of(result.arguments, result.bytes);
-    run.session = random_session();
-    VERBENA_ASSIGN(const auto end,
-                   PerfEnd::create(device_, run, PerfRole::kClient, Milliseconds{arguments_.where.timeout_ms}));
-    VERBENA_TRY(end->dial(arguments_.where.port));
+    last_->cpus = perf_cpus(arguments_.cpu, arguments_.threads);
+    VERBENA_ASSIGN(PerfRun run, open_run(arguments_, static_cast<std::uint32_t>(last_->bytes)));
+    describe(run);
     VERBENA_TRY(announce());
-    VERBENA_TRY(measure_lanes(*end, result));
-    if (result.idle) VERBENA_TRY(measure_idle(*end, *result.idle));
-    end->say_bye();
+    VERBENA_TRY(measure_run(run, *last_));
+    end_run(run, *last_);
     return {};
+  }
+
+  /// What the library tells of the connection: only the software NIC's memory has an id.
+  void describe(const PerfRun& run) {
+    const Transport& transport = arguments_.where.transport;
+    const bool is_soft = run.peers.front().own.window().memory_id != 0;
+    const bool is_cm = transport.bootstrap == Bootstrap::kCm && !is_soft;
+    last_->nic = is_soft ? "soft" : transport.device.empty() ? "an RDMA device" : transport.device;
+    last_->path = is_cm ? "connected by RDMA CM" : "connected over TCP";
+    if (transport.gid_index) last_->path += fmt::format(", GID index {}", *transport.gid_index);
+    last_->serving = run.serving;
   }
 
   /// Once, in front of the first measurement: it may take long.
   Result<void> announce() {
-    if (std::exchange(is_announced_, true)) return {};
-    switch (arguments_.format) {
-      case PerfFormat::kJson: return {};
-      case PerfFormat::kCsv: return print(perf_csv_head());
-      case PerfFormat::kText: break;
-    }
+    if (std::exchange(is_announced_, true) || arguments_.json) return {};
     VERBENA_TRY(print(perf_announcement(*last_)));
-    return is_table() ? print(perf_table_head(facts())) : Result<void>();
+    return is_table() ? print(perf_table_head(*last_)) : Result<void>();
   }
 
   Result<void> report() {
-    switch (arguments_.format) {
-      case PerfFormat::kJson: return print(perf_json(*last_));
-      case PerfFormat::kCsv: return print(perf_csv_row(*last_));
-      case PerfFormat::kText: break;
-    }
+    if (arguments_.json) return print(perf_json(*last_));
     return print(is_table() ? perf_table_row(*last_) : perf_text(*last_));
   }
 
   PerfArguments arguments_;
   const Environment environment_;
   const double clock_ns_;
-  std::optional<PerfLocalServer> server_;  ///< Outlives the device's connections to it.
-  PerfDevice device_;
+  std::optional<PerfLocalServer> server_;
   std::unique_ptr<PerfResult> last_;
   bool is_announced_ = false;
 };

@@ -1,162 +1,303 @@
-// The other end of verbena-perf: a server of one client after the other, and the one that --local starts.
+// The other end of verbena-perf: a listener, and who answers its clients.
+#include "programs/files.hpp"
 #include "programs/perf.hpp"
-#include "programs/perf_end.hpp"
+#include "programs/perf_mark.hpp"
 #include "programs/values.hpp"
 
 #include "base/error.hpp"
+#include "host/thread.hpp"
+
+#include <verbena/rdma.hpp>
 
 #include <fmt/core.h>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
-#include <csignal>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
 #include <vector>
 
 namespace verbena::programs {
 namespace {
 
-constexpr std::chrono::seconds kStartTimeout{20};
-constexpr std::chrono::seconds kEndTimeout{2};
+using perf_wire::Ask;
+using perf_wire::Reply;
+using perf_wire::Request;
+using perf_wire::Serving;
+using rdma::Connection;
 
-/// One client. False: it was none, and was sent away.
-Result<bool> serve_client(PerfDevice& device, link::Incoming& control, link::Listener& listener,
-                          const PerfWhere& where) {
-  const auto data = message::Channel::user_data_of(control.remote());
-  const auto run = data ? perf_wire::decode_run(*data) : std::unexpected(Status::kProtocol);
-  if (!run) {
-    control.reject(Status::kProtocol, "this is a verbena-perf server, and that is no hello of its version");
-    complain("sent a client away whose hello makes no sense");
-    return false;
-  }
-  auto end = PerfEnd::create(device, *run, PerfRole::kServer, std::chrono::milliseconds{where.timeout_ms});
-  if (!end) {
-    control.reject(end.error().status(), end.error().text());
-    return std::unexpected(end.error());
-  }
-  if (const auto welcomed = (*end)->welcome(control, listener); !welcomed) {
-    control.reject(welcomed.error().status(), welcomed.error().text());
-    return std::unexpected(welcomed.error());
-  }
-  VERBENA_TRY((*end)->serve(perf_cpus(where.cpu, run->threads)));
-  return true;
+/// Longest silence in a ping-pong that has a thread for itself.
+constexpr std::chrono::hours kLongestSilence{1};
+
+double wall_seconds() noexcept { return static_cast<double>(ticks_now()) / ticks_per_us() / 1e6; }
+
+/// What this process has used of processors.
+double cpu_seconds() noexcept {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-/// For ever, or until so many clients were served. Runs that broke do not count: who breaks one does not end the
-/// server.
-Result<void> serve_clients(PerfDevice& device, link::Listener& listener, const PerfServeArguments& arguments) {
-  for (std::uint32_t served = 0; arguments.clients == 0 || served < arguments.clients;) {
-    // For ever: a server waits for whoever comes.
-    VERBENA_ASSIGN(link::Incoming control, listener.next(Deadline::never()));
-    const auto outcome = serve_client(device, control, listener, arguments.where);
-    served += outcome && *outcome ? 1 : 0;
-    if (outcome) continue;
-    // What one client asks for may be too much; a device that failed is what the next one needs as well.
-    if (outcome.error().status() == Status::kDevice) return std::unexpected(outcome.error());
-    complain("{}: {}", to_string(outcome.error().status()), outcome.error().text());
+/// Messages are handled by the listener's thread, or with Serving::kThread by one of each connection's own.
+class Server final : private rdma::Handler {
+ public:
+  explicit Server(const PerfServeArguments& arguments) : arguments_(arguments) {}
+  /// Serves until so many clients had whole runs, or for ever. \thread main
+  [[nodiscard]] Result<void> serve();
+
+ private:
+  /// A connection that has asked for a run, or to be in one.
+  struct Client {
+    Request request;           ///< Without connections: it is not a run's first, or its run is over.
+    rdma::Memory memory;       ///< Exported by physical address.
+    std::uint64_t others = 0;  ///< Runs at the same time.
+    double begin = wall_seconds();
+    double cpu = cpu_seconds();  ///< What this process had used then.
+  };
+
+  // rdma::Handler
+  void on_accept(Connection& connection) noexcept override;
+  void on_message(Connection& connection, const rdma::Message& message) noexcept override;
+  void on_disconnect(Connection& connection, Status reason) noexcept override {
+    // A connection's own thread finds out by itself.
+    if (arguments_.serving == Serving::kHandler) leave(connection, reason);
   }
+
+  /// With Serving::kThread.
+  void receive_from(Connection& connection) noexcept;
+  /// Does what a message asks for. Not kOk: the connection is to be closed.
+  [[nodiscard]] Status handle(Connection& connection, const rdma::Message& message) noexcept;
+  [[nodiscard]] Status on_request(Connection& connection, std::span<const std::byte> message) noexcept;
+  /// The physical address of the client's memory, of tests that go by it.
+  [[nodiscard]] Result<std::uint64_t> admit(Connection& connection, const Request& request);
+  [[nodiscard]] static Result<std::uint64_t> export_memory(Connection& connection, Client& client);
+  [[nodiscard]] Status on_bye(Connection& connection) noexcept;
+  [[nodiscard]] Status play_ping_pong(Connection& connection, std::size_t bytes) noexcept;
+  /// The connection has ended. Its run breaks, unless it has said bye.
+  void leave(Connection& connection, Status reason) noexcept;
+  /// Tells where it listens.
+  [[nodiscard]] Result<void> report(std::uint16_t port) const;
+  [[nodiscard]] bool is_done() const noexcept { return arguments_.clients != 0 && served_ >= arguments_.clients; }
+
+  const PerfServeArguments& arguments_;
+  const std::chrono::milliseconds timeout_{arguments_.where.timeout_ms};
+  std::atomic<std::uint32_t> workers_{0};  ///< Threads of connections.
+  /// Guards what follows. With Serving::kThread the listener's thread never takes it: who holds it may wait for that.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Connection*, Client> clients_;
+  std::uint32_t served_ = 0;  ///< Whole runs.
+};
+
+// --- messages
+
+void Server::on_accept(Connection& connection) noexcept {
+  if (arguments_.serving == Serving::kHandler) return;
+  workers_.fetch_add(1, std::memory_order_relaxed);
+  auto started = host::start_thread("perf-receive", [this, kept = connection.keep()]() mutable {
+    receive_from(*kept);
+    kept.reset();
+    const std::lock_guard lock(mutex_);  // The server is there until it is released.
+    workers_.fetch_sub(1, std::memory_order_relaxed);
+    changed_.notify_all();
+  });
+  if (started) return started->detach();  // Counted, and awaited at the end.
+  workers_.fetch_sub(1, std::memory_order_relaxed);
+  complain("{}: {}", to_string(started.error().status()), started.error().text());
+}
+
+void Server::receive_from(Connection& connection) noexcept {
+  std::vector<std::byte> buffer(sizeof(Request));
+  Status status = Status::kOk;
+  while (status == Status::kOk) {
+    // For ever: the end of the connection, or of the listener, ends it.
+    const auto message = connection.receive(buffer, Deadline::never());
+    if (message) {
+      status = handle(connection, *message);
+    } else if (message.error() == Status::kBufferTooSmall && connection.waiting_bytes() <= kPerfMostMessage) {
+      buffer.resize(connection.waiting_bytes());
+    } else {
+      status = message.error();
+    }
+  }
+  leave(connection, status);
+}
+
+void Server::on_message(Connection& connection, const rdma::Message& message) noexcept {
+  const Status status = handle(connection, message);
+  if (status == Status::kOk) return;
+  leave(connection, status);
+  connection.close();
+}
+
+Status Server::handle(Connection& connection, const rdma::Message& message) noexcept {
+  const bool is_written = message.kind == rdma::Message::Kind::kWritten;
+  switch (static_cast<Ask>(is_written ? *message.immediate : static_cast<std::uint32_t>(message.data.front()))) {
+    case Ask::kNothing: return Status::kOk;
+    case Ask::kAnswer:
+      if (!is_written) return connection.send(message.data);
+      return connection.write_with_immediate(message.data, static_cast<std::uint32_t>(Ask::kNothing));
+    case Ask::kRun: return on_request(connection, message.data);
+    case Ask::kBye: return on_bye(connection);
+  }
+  return Status::kProtocol;
+}
+
+// --- runs
+
+Status Server::on_request(Connection& connection, std::span<const std::byte> message) noexcept {
+  const auto request = perf_wire::decode_request(message);
+  if (!request) {
+    complain("sent a client away whose request makes no sense");
+    return Status::kProtocol;
+  }
+  Reply reply{.serving = arguments_.serving};
+  const auto physical = admit(connection, *request);
+  if (physical) {
+    reply.physical = *physical;
+  } else {
+    const std::string_view why = physical.error().text();
+    std::ranges::copy(why.substr(0, reply.refusal.size() - 1), reply.refusal.begin());
+  }
+  const Status sent = connection.send(perf_wire::bytes_of(reply));
+  const bool plays = physical && request->test == PerfTest::kPingPong;
+  return sent == Status::kOk && plays ? play_ping_pong(connection, request->bytes) : sent;
+}
+
+Result<std::uint64_t> Server::admit(Connection& connection, const Request& request) {
+  constexpr const char* kCall = "verbena-perf";
+  const PerfBy by = facts_of(request.test).by;
+  if (by == PerfBy::kWindow && request.bytes > connection.window().size())
+    return fail(Status::kOutOfRange, kCall, 0, "the server's windows have {} B: start it with --window {}",
+                connection.window().size(), request.bytes);
+  if (arguments_.serving == Serving::kHandler && request.test == PerfTest::kPingPong && request.connections != 1)
+    return fail(Status::kUnsupported, kCall, 0,
+                "the listener's thread polls for one ping-pong: take one thread, or a server of --serve thread");
+  const std::lock_guard lock(mutex_);
+  const auto [client, is_new] = clients_.try_emplace(&connection);
+  if (!is_new) return fail(Status::kProtocol, kCall, 0, "a connection is in one run");
+  client->second.request = request;
+  for (auto& [other, its] : clients_) {
+    if (request.connections == 0 || its.request.connections == 0 || other == &connection) continue;
+    ++its.others;
+    ++client->second.others;
+  }
+  if (by != PerfBy::kPhysical) return 0;
+  const auto physical = export_memory(connection, client->second);
+  if (!physical) clients_.erase(client);
+  return physical;
+}
+
+Result<std::uint64_t> Server::export_memory(Connection& connection, Client& client) {
+  VERBENA_ASSIGN(client.memory, connection.allocate(client.request.bytes));
+  VERBENA_ASSIGN(const std::uint64_t physical, connection.export_physical(client.memory));
+  // The client uses it in one piece.
+  constexpr std::size_t kPage = 4096;
+  for (std::size_t offset = 0; offset < client.request.bytes; offset += kPage) {
+    VERBENA_ASSIGN(const std::uint64_t at, connection.physical_address_of(&client.memory.bytes()[offset]));
+    if (at - physical == offset) continue;
+    return fail(Status::kLimit, "verbena-perf", 0,
+                "the server's memory has only {} B in one piece of physical memory: transparent hugepages for shared "
+                "memory make longer ones (docs/physical-addressing.md)",
+                offset);
+  }
+  return physical;
+}
+
+Status Server::on_bye(Connection& connection) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = clients_.find(&connection);
+  if (found == clients_.end() || found->second.request.connections == 0) return Status::kProtocol;
+  Client& client = found->second;
+  const double seconds = std::max(wall_seconds() - client.begin, 1e-9);
+  const Reply reply{.serving = arguments_.serving,
+                    .cpu_ppm = static_cast<std::uint64_t>((cpu_seconds() - client.cpu) / seconds * 1e6),
+                    .others = client.others};
+  client.request.connections = 0;
+  ++served_;
+  // The client has its answer before the server ends.
+  const Status sent = connection.send(perf_wire::bytes_of(reply));
+  changed_.notify_all();
+  return sent;
+}
+
+void Server::leave(Connection& connection, Status reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto client = clients_.find(&connection);
+  if (client == clients_.end()) return;
+  const Request& request = client->second.request;
+  // It does not count: who breaks a run does not end the server.
+  if (request.connections != 0)
+    complain("{}: a run of {} with {} B broke", to_string(reason), facts_of(request.test).name, request.bytes);
+  clients_.erase(client);
+}
+
+Status Server::play_ping_pong(Connection& connection, std::size_t bytes) noexcept {
+  const std::byte& seen = connection.window()[bytes - 1];
+  const rdma::Remote theirs = connection.peer_window().at(0, bytes);
+  const auto own = connection.allocate(bytes);
+  if (!own) return own.error().status();
+  // A thread of the client's that waits for its others is silent. With a handler it has no others.
+  const bool is_handler = arguments_.serving == Serving::kHandler;
+  const std::chrono::milliseconds patience = is_handler ? timeout_ : kLongestSilence;
+  for (std::uint8_t mark = kFirstMark;; mark = next_mark(mark)) {
+    Status status = await_mark(seen, mark, connection, own->at(), theirs, patience);
+    if (status == Status::kClosed) return Status::kOk;
+    if (status != Status::kOk) return status;
+    set_mark(own->bytes(), mark);
+    status = connection.write(own->bytes());
+    if (status != Status::kOk) return status;
+  }
+}
+
+Result<void> Server::report(std::uint16_t port) const {
+  const std::string& address = arguments_.where.address;
+  const std::string text =
+      fmt::format("verbena-perf: serving on {}\nverbena-perf: {}\n",
+                  endpoint(address.empty() ? "this host" : address, port), explain(arguments_.serving));
+  if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+  return write_all(*arguments_.port_to, "the pipe of --local", perf_wire::bytes_of(port));
+}
+
+Result<void> Server::serve() {
+  const PerfWhere& where = arguments_.where;
+  const bool is_handler = arguments_.serving == Serving::kHandler;
+  VERBENA_ASSIGN(const auto listener,
+                 rdma::Listener::start({.transport = where.transport,
+                                        .address = where.address,
+                                        .port = where.port,
+                                        .handler = this,
+                                        .receive = is_handler ? rdma::Receive::kHandler : rdma::Receive::kQueue,
+                                        .timeout = timeout_,
+                                        .max_connections = perf_wire::kMaxConnections,
+                                        .window_bytes = arguments_.window_bytes,
+                                        .max_message_bytes = kPerfMostMessage,
+                                        .allowed_uids = where.allowed_uids}));
+  VERBENA_TRY(report(listener->port()));
+  std::unique_lock lock(mutex_);
+  // For ever: a server waits for whoever comes.
+  changed_.wait(lock, [this] { return is_done(); });
+  lock.unlock();
+  listener->stop();  // Connections end with it, and so do their threads.
+  lock.lock();
+  changed_.wait(lock, [this] { return workers_.load(std::memory_order_relaxed) == 0; });
   return {};
-}
-
-Result<void> serve(const PerfServeArguments& arguments) {
-  const PerfWhere& where = arguments.where;
-  const link::FabricOptions options{
-      .transport = where.transport, .role = link::Role::kServer, .address = where.address, .port = where.port};
-  VERBENA_ASSIGN(PerfDevice device,
-                 PerfDevice::open(options, Deadline::after(std::chrono::milliseconds{where.timeout_ms})));
-  VERBENA_ASSIGN(const auto listener, device.fabric->listen({.port = where.port}));
-  fmt::print("verbena-perf: serving on {}\nverbena-perf: {}\n", endpoint(device.fabric->address(), listener->port()),
-             device.path());
-  std::fflush(stdout);
-  return serve_clients(device, *listener, arguments);
-}
-
-/// In the child: becomes the server. Nothing here allocates: the arguments were made before the fork.
-[[noreturn]] void become_server(char* const* argv, int out) noexcept {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::dup2(out, STDOUT_FILENO);
-  ::execv("/proc/self/exe", argv);
-  ::_exit(126);
-}
-
-enum class ReadTo : std::uint8_t { kLineBreak, kEnd };
-
-/// Reads up to a line break or the end. False: the deadline passed before.
-bool read_up_to(ReadTo to, int fd, std::string& line, Deadline deadline) {
-  std::array<char, 256> part;
-  while (to == ReadTo::kEnd || line.find('\n') == std::string::npos) {
-    // What goes on writing does not put it off either.
-    if (deadline.passed()) return false;
-    pollfd readable{fd, POLLIN, 0};
-    const int ready = ::poll(&readable, 1, deadline.left_ms());
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
-    const ssize_t got = ::read(fd, part.data(), part.size());
-    if (got <= 0) return true;
-    line.append(part.data(), static_cast<std::size_t>(got));
-  }
-  return true;
 }
 
 }  // namespace
 
 Exit run_perf_server(const PerfServeArguments& arguments) {
-  const auto served = serve(arguments);
+  const auto served = Server(arguments).serve();
   if (served) return Exit::kDone;
   complain("{}: {}", to_string(served.error().status()), served.error().text());
   return Exit::kError;
-}
-
-Result<PerfLocalServer> PerfLocalServer::start(const PerfServeArguments& arguments) {
-  const PerfWhere& where = arguments.where;
-  std::vector<std::string> words{"verbena-perf", "server", "--clients",    std::to_string(arguments.clients),
-                                 "-p",           "0",      "--timeout-ms", std::to_string(where.timeout_ms)};
-  const Transport& transport = where.transport;
-  if (!where.address.empty()) words.insert(words.end(), {"-a", where.address});
-  if (!transport.device.empty()) words.insert(words.end(), {"-d", transport.device});
-  if (transport.bootstrap == Bootstrap::kSocket) words.emplace_back("-S");
-  if (transport.gid_index) words.insert(words.end(), {"--gid-index", std::to_string(*transport.gid_index)});
-  if (where.cpu) words.insert(words.end(), {"--cpu", std::to_string(*where.cpu)});
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  std::array<int, 2> out{};
-  if (::pipe2(out.data(), O_CLOEXEC) != 0) return fail_system("pipe2", errno, "starting a server");
-  const pid_t pid = ::fork();
-  const int cause = errno;
-  if (pid == 0) become_server(argv.data(), out[1]);
-  ::close(out[1]);
-  PerfLocalServer server(pid, out[0]);
-  if (pid < 0) return fail_system("fork", cause, "starting a server");
-  std::string line;
-  const bool in_time = read_up_to(ReadTo::kLineBreak, out[0], line, Deadline::after(kStartTimeout));
-  line.resize(std::min(line.size(), line.find('\n')));
-  const char* digits = line.data() + line.rfind(':') + 1;
-  if (std::from_chars(digits, line.data() + line.size(), server.port_).ec != std::errc{} || server.port_ == 0)
-    return fail(in_time ? Status::kPeerLost : Status::kTimedOut, "verbena-perf", 0,
-                "the server that --local starts did not get ready; its own message says why");
-  return server;
-}
-
-PerfLocalServer::PerfLocalServer(PerfLocalServer&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)), port_(other.port_) {}
-
-PerfLocalServer::~PerfLocalServer() {
-  if (pid_ > 0) {
-    // Its end closes the pipe; there may be lines in front of that.
-    std::string rest;
-    if (!read_up_to(ReadTo::kEnd, out_, rest, Deadline::after(kEndTimeout))) ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  if (out_ >= 0) ::close(out_);
 }
 
 }  // namespace verbena::programs

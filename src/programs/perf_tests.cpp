@@ -2,80 +2,54 @@
 
 #include "base/check.hpp"
 
-#include <algorithm>
 #include <array>
 
 namespace verbena::programs {
 namespace {
 
-constexpr std::uint32_t kKi = 1024;
-constexpr std::uint32_t kLinkMost = 64 * kKi * kKi;
-constexpr std::uint32_t kMessageMost = 16 * kKi;  // The channel's limit of an eager message.
-constexpr std::uint32_t kLargeMost = kKi * kKi;   // The lease holds many.
-constexpr std::uint32_t kWord = 8;
+using enum PerfBy;
+using enum PerfPace;
 
-constexpr PerfBy kNothing = PerfBy::kNothing, kLink = PerfBy::kLink, kPhysical = PerfBy::kPhysical,
-                 kChannel = PerfBy::kChannel;
-constexpr PerfPace kCall = PerfPace::kCall, kToAndFro = PerfPace::kPingPong, kPipelined = PerfPace::kPipelined;
+constexpr std::uint32_t kKi = 1024, kWord = 8, kMost = kPerfMostWindow, kMessageMost = kPerfMostMessage;
 
-// In the order of the help.
-constexpr std::array<PerfTestFacts, 19> kTests{{
-    {PerfTest::kRead, "read", "blocking reads of the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
-    {PerfTest::kWrite, "write", "blocking writes to the server's memory", kLink, kCall, false, 8, kLinkMost, 1, 10'000},
-    {PerfTest::kPingPong, "pingpong", "writes to and fro, seen by polling memory", kLink, kToAndFro, true, 8, kLinkMost,
-     1, 10'000},
-    {PerfTest::kMessage, "message", "messages to and fro", kChannel, kToAndFro, true, 8, kMessageMost, 1, 10'000,
-     "send"},
-    {PerfTest::kWriteImm, "write-imm", "writes with an immediate to and fro", kLink, kToAndFro, true, 8, kLinkMost, 1,
-     10'000},
-    {PerfTest::kFetchAdd, "fetch-add", "blocking fetch-and-add on a word of the server's", kLink, kCall, false, kWord,
-     kWord, 1, 10'000},
-    {PerfTest::kCompareSwap, "compare-swap", "blocking compare-and-swap on a word of the server's", kLink, kCall, false,
-     kWord, kWord, 1, 10'000},
-    {PerfTest::kPaRead, "pa-read", "blocking reads of the server's memory by physical address", kPhysical, kCall, false,
-     8, kLinkMost, 1, 10'000},
-    {PerfTest::kPaWrite, "pa-write", "blocking writes to the server's memory by physical address", kPhysical, kCall,
-     false, 8, kLinkMost, 1, 10'000},
-    {PerfTest::kReadBw, "read-bw", "reads, several in flight", kLink, kPipelined, false, 64 * kKi, kLinkMost, 16,
-     10'000},
-    {PerfTest::kWriteBw, "write-bw", "writes, several in flight", kLink, kPipelined, false, 64 * kKi, kLinkMost, 32,
-     10'000},
-    {PerfTest::kWriteImmBw, "write-imm-bw", "writes with an immediate, several in flight", kLink, kPipelined, true,
-     64 * kKi, kLinkMost, 32, 10'000},
-    {PerfTest::kFetchAddBw, "fetch-add-bw", "fetch-and-add, several in flight", kLink, kPipelined, false, kWord, kWord,
-     16, 100'000},
-    {PerfTest::kCompareSwapBw, "compare-swap-bw", "compare-and-swap, several in flight", kLink, kPipelined, false,
-     kWord, kWord, 16, 100'000},
-    {PerfTest::kMessageBw, "message-bw", "messages in a stream, as fast as the server takes them", kChannel, kPipelined,
-     true, 8, kMessageMost, 64, 1'000'000, "send-bw"},
-    {PerfTest::kLargeBw, "large-bw", "large messages into the server's lease, several in flight", kChannel, kPipelined,
-     true, 64 * kKi, kLargeMost, 32, 10'000},
-    {PerfTest::kLine, "line", "the machine's limit: a cache line to and fro between two cpus", kNothing, kToAndFro,
-     false, kWord, kWord, 1, 200'000},
-    {PerfTest::kMemcpy, "memcpy", "the machine's limit: memcpy of a block", kNothing, kCall, false, kKi* kKi, kLinkMost,
-     1, 2'000},
-    {PerfTest::kWake, "wake", "the machine's limit: waking a thread that sleeps on an eventfd", kNothing, kToAndFro,
-     false, kWord, kWord, 1, 1'000},
-}};
+constexpr std::array kTests{
+    PerfTestFacts{"read", "blocking reads of the server's memory", kWindow, kCall, kWord, kMost, 10'000},
+    PerfTestFacts{"write", "blocking writes to the server's memory", kWindow, kCall, kWord, kMost, 10'000},
+    PerfTestFacts{"pingpong", "writes to and fro, seen by polling memory", kWindow, kPingPong, kWord, kMost, 10'000},
+    PerfTestFacts{"message", "messages to and fro", kMessages, kPingPong, kWord, kMessageMost, 10'000, 1, "send"},
+    PerfTestFacts{"write-imm", "writes with an immediate to and fro", kWindow, kPingPong, kWord, kMost, 10'000},
+    PerfTestFacts{"fetch-add", "blocking fetch-and-add on a word of the server's", kWindow, kCall, kWord, kWord,
+                  10'000},
+    PerfTestFacts{"compare-swap", "blocking compare-and-swap on a word of the server's", kWindow, kCall, kWord, kWord,
+                  10'000},
+    PerfTestFacts{"pa-read", "blocking reads of the server's memory by physical address", kPhysical, kCall, kWord,
+                  kMessageMost, 10'000},
+    PerfTestFacts{"pa-write", "blocking writes to the server's memory by physical address", kPhysical, kCall, kWord,
+                  kMessageMost, 10'000},
+    PerfTestFacts{"read-bw", "reads, several in flight", kWindow, kPipelined, 64 * kKi, kMost, 10'000, 16},
+    PerfTestFacts{"write-bw", "writes, several in flight", kWindow, kPipelined, 64 * kKi, kMost, 10'000, 32},
+    PerfTestFacts{"write-imm-bw", "writes with an immediate in a stream", kWindow, kStream, 64 * kKi, kMost, 10'000},
+    PerfTestFacts{"message-bw", "messages in a stream, as fast as the server takes them", kMessages, kStream, kWord,
+                  kMessageMost, 1'000'000, 1, "send-bw"},
+    PerfTestFacts{"fetch-add-bw", "fetch-and-add on a word of the server's, several in flight", kWindow, kPipelined,
+                  kWord, kWord, 10'000, 16},
+    PerfTestFacts{"compare-swap-bw", "compare-and-swap on a word of the server's, several in flight", kWindow,
+                  kPipelined, kWord, kWord, 10'000, 16},
+    PerfTestFacts{"line", "the machine's limit: a cache line to and fro between two cpus", kNothing, kPingPong, kWord,
+                  kWord, 200'000},
+    PerfTestFacts{"memcpy", "the machine's limit: memcpy of a block", kNothing, kCall, kKi* kKi, kMost, 2'000},
+    PerfTestFacts{"wake", "the machine's limit: waking a thread that sleeps on an eventfd", kNothing, kPingPong, kWord,
+                  kWord, 1'000},
+};
+static_assert(kTests.size() == static_cast<std::size_t>(PerfTest::kWake) + 1);
 
 }  // namespace
 
 std::span<const PerfTestFacts> perf_tests() noexcept { return kTests; }
 
-const PerfTestFacts* find_perf_test(PerfTest test) noexcept {
-  const auto* const found = std::ranges::find(kTests, test, &PerfTestFacts::test);
-  return found == kTests.end() ? nullptr : found;
-}
-
 const PerfTestFacts& facts_of(PerfTest test) noexcept {
-  const PerfTestFacts* facts = find_perf_test(test);
-  VERBENA_CHECK(facts != nullptr);
-  return *facts;
-}
-
-const char* to_string(PerfTest test) noexcept {
-  const PerfTestFacts* facts = find_perf_test(test);
-  return facts == nullptr ? "unknown" : facts->name;
+  VERBENA_CHECK(static_cast<std::size_t>(test) < kTests.size());
+  return kTests[static_cast<std::size_t>(test)];
 }
 
 }  // namespace verbena::programs

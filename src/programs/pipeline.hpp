@@ -4,6 +4,7 @@
 #include <verbena/kv.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,9 @@
 #include <vector>
 
 namespace verbena::programs {
+
+/// Beyond a client's own timeout, which comes first: see Pipeline.
+inline constexpr std::chrono::milliseconds kExtraPatience{2000};
 
 /// `depth` slots over a client. Their buffers come from registered memory where the client has that, and otherwise are
 /// plain memory below the eager limit, whose values the client copies. \thread owner of the client

@@ -1,6 +1,7 @@
 // serve: the server as a process.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
+#include "programs/option_words.hpp"
 #include "programs/statistics.hpp"
 #include "programs/values.hpp"
 
@@ -78,7 +79,7 @@ Exit run_serve(const ServeArguments& arguments) {
   auto server = kv::Server::start(arguments.server);
   if (!server) {
     complain("cannot serve on {}: {}: {}", endpoint(arguments.server.address, arguments.server.port),
-             to_string(server.error().status()), server.error().text());
+             to_string(server.error().status()), by_option(server.error().text()));
     return Exit::kError;
   }
   if (const auto started = start_metrics(metrics->get(), **server, arguments.server.workers); !started) {

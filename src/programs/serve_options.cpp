@@ -1,19 +1,15 @@
 #include "programs/serve_options.hpp"
 
+#include "base/units.hpp"
 #include "programs/wait_option.hpp"
 
-#include <algorithm>
 #include <chrono>
 
 namespace verbena::programs {
 
-namespace {
-constexpr std::size_t kKib = 1024, kMib = kKib * 1024;
-}
-
 void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits& units) {
   command.add_option("-m,--memory", units.memory_mib, "memory for items, in MiB")
-      ->check(CLI::Range(std::size_t{1}, kMib))
+      ->check(CLI::Range(std::size_t{1}, kMebi))
       ->capture_default_str();
   command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
   command.add_option("-w,--workers", server.workers, "pinned polling threads")
@@ -24,9 +20,9 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command.add_option("--max-value-mib", units.max_value_mib, "longest value (default: 64, or half a worker's memory)")
-      ->check(CLI::Range(std::size_t{1}, kMib));
+      ->check(CLI::Range(std::size_t{1}, kMebi));
   command.add_option("--lease-kib", units.lease_kib, "window that each client writes large values into")
-      ->check(CLI::Range(std::size_t{64}, kMib))
+      ->check(CLI::Range(std::size_t{64}, kMebi))
       ->capture_default_str();
   command.add_option("--max-items", server.max_items, "keys there may be (default: one for every 128 bytes of memory)");
   command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)");
@@ -43,14 +39,11 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server, ServeUnits&
 }
 
 void settle(const ServeUnits& units, kv::ServerOptions& server) noexcept {
-  server.memory_bytes = units.memory_mib * kMib;
-  server.lease_bytes = units.lease_kib * kKib;
+  server.memory_bytes = units.memory_mib * kMebi;
+  server.lease_bytes = units.lease_kib * kKibi;
   if (units.trusted_clients) server.large_put = kv::LargePut::kAdopt;
   server.grace = std::chrono::milliseconds{units.grace_ms};
-  // Unless said otherwise a small store takes smaller values, instead of refusing to start.
-  const std::size_t most = server.memory_bytes / server.workers / 2;
-  server.max_value_bytes =
-      units.max_value_mib == 0 ? std::min(server.max_value_bytes, most) : units.max_value_mib * kMib;
+  server.max_value_bytes = units.max_value_mib * kMebi;
 }
 
 }  // namespace verbena::programs

@@ -8,7 +8,7 @@
 namespace verbena::programs {
 namespace {
 
-constexpr std::string_view kBlank = " \t\r\n";
+constexpr std::string_view kWordBreaks = " \t\r\n";
 
 std::optional<unsigned> hex_digit(char c) noexcept {
   if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
@@ -43,7 +43,7 @@ Result<std::string> take_word(std::string_view& rest) {
   char quote = '\0';
   while (!rest.empty()) {
     const char c = rest.front();
-    if (quote == '\0' && kBlank.find(c) != std::string_view::npos) break;
+    if (quote == '\0' && kWordBreaks.find(c) != std::string_view::npos) break;
     rest.remove_prefix(1);
     if (quote == '\0' && (c == '"' || c == '\'')) {
       quote = c;
@@ -68,7 +68,7 @@ Result<std::string> take_word(std::string_view& rest) {
 Result<std::vector<std::string>> split_words(std::string_view line) {
   std::vector<std::string> words;
   for (;;) {
-    const std::size_t begin = line.find_first_not_of(kBlank);
+    const std::size_t begin = line.find_first_not_of(kWordBreaks);
     if (begin == std::string_view::npos) return words;
     line.remove_prefix(begin);
     VERBENA_ASSIGN(std::string word, take_word(line));

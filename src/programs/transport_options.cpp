@@ -13,4 +13,10 @@ void add_transport_options(CLI::App& command, Transport& transport) {
       ->check(CLI::Range(0, 255));
 }
 
+void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what) {
+  command.add_option("--allow-uid", uids, what)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 }  // namespace verbena::programs

@@ -20,7 +20,6 @@ namespace {
 /// Files up to this size go through the pipeline, larger ones by a call each: at 64 KiB the round trip is small
 /// beside the copy.
 constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
-constexpr std::chrono::milliseconds kExtraPatience{2000};
 
 /// What load and verify have in common: the tree, the pipeline over the client and the report.
 class TreeRun {

@@ -166,16 +166,18 @@ def languages(report, root, work, environment):
             report.check(code == 0, f'{client.name} with {server.name} ended with {code}:\n{output}')
 
 
-# What C's types are in the interfaces of verbena.f90.
+# The types of C in the interfaces of verbena.f90.
 FORTRAN = {
     'int': 'integer(c_int)', 'unsigned': 'integer(c_int)', 'size_t': 'integer(c_size_t)',
     'uint32_t': 'integer(c_int32_t)', 'uint64_t': 'integer(c_int64_t)', 'RdmaConn *': 'type(rdma_conn)',
-    'RdmaListener *': 'type(rdma_listener)', 'void *': 'type(c_ptr)', 'char *': 'type(c_ptr)',
-    'RdmaMemory *': 'type(c_ptr)', 'RdmaMessageKind': 'integer(c_int)', 'RdmaBootstrap': 'integer(c_int)',
-    'RdmaRecvMode': 'integer(c_int)', 'RdmaOperation': 'integer(c_int)', 'void': None,
+    'RdmaListener *': 'type(rdma_listener)', 'RdmaNode *': 'type(rdma_node)', 'void *': 'type(c_ptr)',
+    'char *': 'type(c_ptr)', 'unsigned *': 'type(c_ptr)', 'RdmaMemory *': 'type(c_ptr)',
+    'RdmaMessageKind': 'integer(c_int)', 'RdmaBootstrap': 'integer(c_int)', 'RdmaRecvMode': 'integer(c_int)',
+    'RdmaOperation': 'integer(c_int)', 'verbena_log_level': 'integer(c_int)', 'void': None,
 }
-STRUCTS = {'RdmaOptions': 'c_options', 'RdmaMessage': 'rdma_incoming', 'RdmaMemory': 'rdma_memory',
-           'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion'}
+STRUCTS = {'RdmaOptions': 'c_options', 'RdmaNodeOptions': 'c_node_options', 'RdmaMessage': 'rdma_incoming',
+           'RdmaMemory': 'rdma_memory', 'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion'}
+HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode': 'rdma_node'}
 VARIABLE = re.compile(r'^(?:const )?(\w+ ?\**)\s*?(\w+)$')
 
 
@@ -188,11 +190,11 @@ def variable(text):
 def argument(kind, is_const):
     """How an interface of verbena.f90 declares an argument of C's."""
     if kind == 'char *':
-        return 'character(kind=c_char), intent(in) ::'
-    if kind.endswith('Func'):
+        return f'character(kind=c_char), intent({"in" if is_const else "out"}) ::'
+    if kind.lower().endswith('func'):
         return 'type(c_funptr), value ::'
-    if kind == 'RdmaListener **':
-        return 'type(rdma_listener), intent(out) ::'
+    if kind.endswith(' **'):
+        return f'type({HANDLES[kind[:-3]]}), intent(out) ::'
     if kind.endswith(' *') and kind[:-2] in STRUCTS:
         return f'type({STRUCTS[kind[:-2]]}), intent({"in" if is_const else "out"})'
     if kind in ('uint64_t *', 'size_t *'):
@@ -200,22 +202,84 @@ def argument(kind, is_const):
     return f'{FORTRAN[kind]}, value ::'
 
 
+def struct_variables(header, struct):
+    """`variable` of each field of a C struct."""
+    text = re.search(rf'^typedef struct {struct} {{\n(.*?)^}} {struct};', header, re.MULTILINE | re.DOTALL)[1]
+    return [variable(line) for line in text.replace('\n', ' ').split(';') if line.strip()]
+
+
+def struct_fields(header, struct):
+    return [name for _, _, name in struct_variables(header, struct)]
+
+
 def fields(header, module, struct):
     """Fields of a struct in C and of its type in Fortran, each as (Fortran's type, name)."""
-    c = re.search(rf'^typedef struct {struct} {{\n(.*?)^}} {struct};', header, re.MULTILINE | re.DOTALL)[1]
-    of_c = [variable(line) for line in c.replace('\n', ' ').split(';') if line.strip()]
+    of_c = struct_variables(header, struct)
     f = re.search(rf'^ *type, bind\(C\)(?:, public)? :: {STRUCTS[struct]}\n(.*?)^ *end type', module,
                   re.MULTILINE | re.DOTALL)[1]
     return ([(FORTRAN[kind], name) for kind, _, name in of_c],
             [tuple(line.strip().split(' :: ')) for line in f.splitlines()])
 
 
-def fortran(report, root, work, environment):
-    """The module says what the header says: names, values, layouts, arguments. And its calls do what they should."""
-    header = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / 'rdma.h').read_text(), flags=re.DOTALL)
-    header = re.sub(r'(\w)(\*+) ', r'\1 \2', header)  # As C has it, whatever the formatter does.
+def layouts_in_c(header):
+    """A C program that prints the size of each struct and the offset of each of its fields."""
+    lines = []
+    for struct in STRUCTS:
+        lines.append(f'printf("{struct} %zu\\n", sizeof({struct}));')
+        lines += [f'printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}));'
+                  for name in struct_fields(header, struct)]
+    lines += [f'printf("{handle} %zu\\n", sizeof({handle}*));' for handle in HANDLES]
+    return ('#include <stddef.h>\n#include <stdio.h>\n#include <verbena/rdma.h>\n\nint main(void) {\n'
+            + '\n'.join(lines) + '\nreturn 0;\n}\n')
+
+
+def layouts_in_fortran(header):
+    """The same in Fortran. It reads the module's private types, so it needs a module without `private`."""
+    types = [f'type({name}), target :: {name}_' for name in [*STRUCTS.values(), *HANDLES.values()]]
+    lines = []
+    for struct, name in STRUCTS.items():
+        lines.append(f"print '(a, i0)', '{struct} ', c_sizeof({name}_)")
+        lines += [f"print '(a, i0)', '{struct}.{field} ', address(c_loc({name}_%{field})) - address(c_loc({name}_))"
+                  for field in struct_fields(header, struct)]
+    lines += [f"print '(a, i0)', '{handle} ', c_sizeof({name}_)" for handle, name in HANDLES.items()]
+    return '\n'.join(['program layouts', 'use verbena', 'use, intrinsic :: iso_c_binding', 'implicit none', *types,
+                      *lines, 'contains', 'function address(pointer)', 'type(c_ptr), intent(in) :: pointer',
+                      'integer(c_int64_t) :: address', 'address = transfer(pointer, address)', 'end function',
+                      'end program', ''])
+
+
+def layouts(report, root, work, environment):
+    """The compilers lay out the types of verbena.f90 as the C compiler lays out the structs of rdma.h."""
+    need(report.name, ['cc', 'gfortran'], environment)
+    header = plain_header(root, 'rdma.h')
     module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
-    values = dict(re.findall(r'\b(RDMA_\w+) = (-?\d+)', header))
+    (work / 'open.f90').write_text(re.sub(r'^  private$', '', module, count=1, flags=re.MULTILINE))
+    (work / 'layouts.c').write_text(layouts_in_c(header))
+    (work / 'layouts.f90').write_text(layouts_in_fortran(header))
+    printed = []
+    for commands in (['cc -std=c11 -Wall -Werror layouts.c $(pkg-config --cflags verbena) -o layouts_c', './layouts_c'],
+                     ['gfortran -ffree-line-length-none open.f90 layouts.f90 $(pkg-config --libs verbena) '
+                      '-o layouts_f', './layouts_f']):
+        code, output = shell(commands, work, environment)
+        if not report.check(code == 0, f'{commands} ended with {code}:\n{output}'):
+            return
+        printed.append(output.split('\n'))
+    report.check(len(printed[0]) > 40, f'C prints only {printed[0]}')
+    for of_c, of_fortran in zip(*printed, strict=True):
+        report.check(of_c == of_fortran, f'C has "{of_c}", Fortran "{of_fortran}"')
+
+
+def plain_header(root, name):
+    """A C header without its comments, with pointers as `type *name`, whatever the formatter does."""
+    text = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / name).read_text(), flags=re.DOTALL)
+    return re.sub(r'(\w)(\*+) ', r'\1 \2', text)
+
+
+def fortran(report, root, work, environment):
+    """The module says what the headers say: names, values, layouts, arguments. And its calls do what they should."""
+    header = ''.join(plain_header(root, name) for name in ('rdma.h', 'version.h', 'log.h'))
+    module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
+    values = dict(re.findall(r'\b((?:RDMA|VERBENA_LOG)_\w+) = (-?\d+)', header))
     report.check(len(values) > 35, f'only {len(values)} values are found in rdma.h')
     for name, value in values.items():
         report.check(re.search(rf'\b{name} = {value}\b', module), f'verbena.f90 lacks {name} = {value}')
@@ -223,11 +287,12 @@ def fortran(report, root, work, environment):
         c, f = fields(header, module, struct)
         report.check(c == f, f'{struct} is {c}, and in verbena.f90 {f}')
     public = ' '.join(re.findall(r'^ *public ::((?:&\n|[^\n])*)', module, re.MULTILINE))
-    interfaces = {name: (head, body) for head, name, body in re.findall(
-        r"^ *((?:function|subroutine) [^\n]*?(?:&\n[^\n]*?)?)bind\(C, name='verbena_(\w+)'\)\n(.*?)^ *end ", module,
+    interfaces = {name.removeprefix('verbena_') if 'verbena_rdma' in name else name: (head, body)
+                  for head, name, body in re.findall(
+        r"^ *((?:function|subroutine) [^\n]*?(?:&\n[^\n]*?)?)bind\(C, name='(verbena_\w+)'\)\n(.*?)^ *end ", module,
         re.MULTILINE | re.DOTALL)}
-    prototypes = re.findall(r'^(?!typedef)([\w *]+?)(rdma\w+)\(([^;{]*)\);', header, re.MULTILINE)
-    report.check(len(prototypes) > 40, f'only {len(prototypes)} calls are found in rdma.h')
+    prototypes = re.findall(r'^(?!typedef)([\w *]+?)((?:rdma|verbena_)\w+)\(([^;{]*)\);', header, re.MULTILINE)
+    report.check(len(prototypes) > 60, f'only {len(prototypes)} calls are found in the headers')
     for result, name, arguments in prototypes:
         # These are the same calls without a pointer of the user's own.
         if re.match(r'rdma(Server|Conn)Set\w*Callback$', name):
@@ -252,14 +317,18 @@ def fortran(report, root, work, environment):
     if report.failures:
         return
     need(report.name, ['gfortran'], environment)
-    program = compile_in(work, environment, 'gfortran', HERE / 'calls.f90', 'calls', FORTRAN_FLAGS)
-    if report.check(program, 'calls.f90 does not compile'):
-        code, output = shell([str(program)], work, environment)
-        report.check(code == 0, f'calls.f90 ended with {code}:\n{output}')
+    version = re.search(r'^#define VERBENA_VERSION "(.*)"$', header, re.MULTILINE)[1]
+    for name, said in (('calls', ''), ('windows', f'verbena {version}\n')):
+        program = compile_in(work, environment, 'gfortran', HERE / f'{name}.f90', name, FORTRAN_FLAGS)
+        if report.check(program, f'{name}.f90 does not compile'):
+            code, output = shell([str(program)], work, environment)
+            report.check(code == 0 and output == said, f'{name}.f90 ended with {code}:\n{output}')
 
 
 def readme(report, root, work, environment):
-    """The programs of the project's README, which need not be examples, compile with what it says; C's runs, too."""
+    """The programs of the project's README, which need not be examples, compile with the flags of a careful user. Those
+    with commands and their output below them are built and run by these commands, and print that and nothing else: so
+    the C++ client reaches the C++ server. C's single program runs, too."""
     text = (root / 'README.md').read_text()
     tools = {'c': ('cc', []), 'cpp': ('c++', ['-std=c++23']), 'fortran': ('gfortran', [])}
     blocks = re.findall(r'^```(c|cpp|fortran)\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
@@ -275,6 +344,19 @@ def readme(report, root, work, environment):
         if report.check(built, f'a {language} program of README.md does not compile:\n{program}') and language == 'c':
             code, output = shell([str(built)], work, environment)
             report.check(code == 0, f'the C program of README.md ended with {code}:\n{output}')
+    named = {program['file']: program['text'] for program in PROGRAM.finditer(text)}
+    for file, program in named.items():
+        (work / file).write_text(program)
+    paired = set()
+    for block in SAID.finditer(text):
+        commands = block['text'].splitlines()
+        need(report.name, commands, environment)
+        code, output = shell(commands, work, environment)
+        report.check(code == 0, f'README.md: {commands} ended with {code}:\n{output}')
+        report.check(output == block['said'], f'README.md: {commands} print:\n{output}\nand not:\n{block["said"]}')
+        paired |= {file for file in named if file in block['text']}
+    report.check({'server.cpp', 'client.cpp'} <= paired,
+                 f'README.md does not run a server.cpp with a client.cpp, only {sorted(paired)}')
 
 
 def guide(report, root, work, environment):
@@ -302,7 +384,7 @@ def guide(report, root, work, environment):
     report.check(all(program['file'] in compiled for program in programs), 'docs/guide.md: a program is not compiled')
 
 
-TESTS = {'languages': languages, 'fortran': fortran, 'readme': readme, 'guide': guide}
+TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide}
 
 
 def built(report, build):

@@ -1,46 +1,18 @@
-// The parts of the engine that need no traffic; the rest is exercised through message and remote.
-#include "engine/connection.hpp"
-#include "node.hpp"
+// The parts of the engine that need no traffic; the rest is exercised through connections.
+#include "engine/mailbox.hpp"
+#include "engine/queue_pair.hpp"
+#include "side.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace verbena::engine {
 namespace {
 
 using namespace verbena::test;
-
-TEST(InFlight, HandsOutEachSlotOnceAndForgetsOldGenerations) {
-  InFlight table(3);
-  const std::uint32_t first = table.begin();
-  ASSERT_LT(first, table.capacity());
-  EXPECT_NE(table.begin(), wr::kNoSlot);
-  EXPECT_NE(table.begin(), wr::kNoSlot);
-  EXPECT_EQ(table.begin(), wr::kNoSlot);
-  EXPECT_EQ(table.count(), 3u);
-  const std::uint64_t id = std::uint64_t{0xffff'ffff} << 32 | table.tag(first);
-  EXPECT_FALSE(wr::is_receive(id));
-  EXPECT_EQ(wr::position_of(id), 0xffff'ffffu);
-  EXPECT_EQ(table.find(id), first);
-  table.end(first);
-  EXPECT_EQ(table.find(id), wr::kNoSlot);
-  EXPECT_EQ(table.begin(), first);
-  EXPECT_EQ(table.find(id), wr::kNoSlot) << "a completion of the operation before";
-  EXPECT_EQ(table.find(wr::kNoTag), wr::kNoSlot);
-}
-
-TEST(InFlight, GenerationsWrapWithoutTouchingTheReceiveBit) {
-  InFlight table(1);
-  for (int i = 0; i < 70'000; ++i) {
-    const std::uint32_t slot = table.begin();
-    ASSERT_EQ(slot, 0u);
-    ASSERT_FALSE(wr::is_receive(table.tag(slot)));
-    ASSERT_EQ(table.find(table.tag(slot)), slot);
-    table.end(slot);
-  }
-}
 
 TEST(WindowTable, ChecksKeyRangeAndRight) {
   WindowTable table;
@@ -64,6 +36,26 @@ TEST(WindowTable, ChecksKeyRangeAndRight) {
   for (std::size_t i = 1; i < WindowTable::kCapacity; ++i)
     ASSERT_EQ(table.add({.address = 0, .length = 1, .rkey = 100 + static_cast<std::uint32_t>(i)}), Status::kOk);
   EXPECT_EQ(table.add(window), Status::kLimit);
+}
+
+TEST(WindowTable, PartsOfOneMemoryHaveOneKey) {
+  WindowTable table;
+  const nic::Window first{.address = 1000, .length = 8, .rkey = 5, .access = IBV_ACCESS_REMOTE_READ};
+  const nic::Window longer{.address = 1000, .length = 16, .rkey = 5, .access = 0};
+  const nic::Window second{.address = 2000, .length = 8, .rkey = 5, .access = IBV_ACCESS_REMOTE_READ};
+  for (const nic::Window& window : {first, longer, second}) ASSERT_EQ(table.add(window), Status::kOk);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(table.check({2000, 8, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+    EXPECT_EQ(table.check({1000, 8, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+    EXPECT_EQ(table.check({1000, 16, 5}, 0), Status::kOk);
+    EXPECT_EQ(table.check({1000, 16, 5}, IBV_ACCESS_REMOTE_READ), Status::kRemoteAccess) << "inside, without the right";
+    EXPECT_EQ(table.check({1000, 17, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+    EXPECT_EQ(table.check({1500, 8, 5}, IBV_ACCESS_REMOTE_READ), Status::kOutOfRange);
+  }
+  EXPECT_EQ(table.remove(longer), Status::kOk);
+  EXPECT_EQ(table.check({1000, 8, 5}, IBV_ACCESS_REMOTE_READ), Status::kOk);
+  EXPECT_EQ(table.check({1000, 16, 5}, 0), Status::kOutOfRange);
+  EXPECT_EQ(table.remove(longer), Status::kNotFound);
 }
 
 TEST(WindowTable, ALentWindowHoldsUntilAnotherIsUsed) {
@@ -105,7 +97,7 @@ TEST(StatusOf, NamesTheReason) {
 }
 
 TEST(CompletionLoop, RefusesLimitsThatCannotWork) {
-  Node node;
+  LoopSide side;
   struct Case {
     LoopOptions options;
     Status status;
@@ -125,26 +117,26 @@ TEST(CompletionLoop, RefusesLimitsThatCannotWork) {
   };
   for (const Case& bad : cases) {
     SCOPED_TRACE(bad.text);
-    const auto loop = CompletionLoop::create(*node.nic, bad.options);
+    const auto loop = CompletionLoop::create(*side.nic, bad.options);
     ASSERT_TRUE(has_status(loop, bad.status));
     EXPECT_NE(std::string(loop.error().text()).find(bad.text), std::string::npos) << loop.error().text();
   }
-  EXPECT_OK(CompletionLoop::create(*node.nic, {.max_connections = 64, .cqe = 192}));
+  EXPECT_OK(CompletionLoop::create(*side.nic, {.max_connections = 64, .cqe = 192}));
 }
 
 TEST(CompletionLoop, WaitEndsAtItsDeadlineAndAtAWake) {
-  Node node({.spin = std::chrono::microseconds{1}});
-  EXPECT_EQ(node.loop->wait(Deadline::now()), 0u);
-  EXPECT_EQ(node.loop->wait(Deadline::after(std::chrono::milliseconds{2})), 0u);
-  EXPECT_GE(node.loop->counters().sleeps, 1u);
-  EXPECT_EQ(node.loop->wait_until([] { return false; }, Deadline::after(std::chrono::milliseconds{2})),
+  LoopSide side({.spin = std::chrono::microseconds{1}});
+  EXPECT_EQ(side.loop->wait(Deadline::now()), 0u);
+  EXPECT_EQ(side.loop->wait(Deadline::after(std::chrono::milliseconds{2})), 0u);
+  EXPECT_GE(side.loop->counters().sleeps, 1u);
+  EXPECT_EQ(side.loop->wait_until([] { return false; }, Deadline::after(std::chrono::milliseconds{2})),
             Status::kTimedOut);
-  EXPECT_EQ(node.loop->wait_until([] { return true; }, Deadline::now()), Status::kOk);
-  node.loop->wake();
-  EXPECT_EQ(node.loop->wait(Deadline::never()), 0u) << "a wake before the wait counts";
+  EXPECT_EQ(side.loop->wait_until([] { return true; }, Deadline::now()), Status::kOk);
+  side.loop->wake();
+  EXPECT_EQ(side.loop->wait(Deadline::never()), 0u) << "a wake before the wait counts";
   for (int i = 0; i < 200; ++i) {
-    std::thread waker([&] { node.loop->wake(); });
-    EXPECT_EQ(node.loop->wait(patience()), 0u);
+    std::thread waker([&] { side.loop->wake(); });
+    EXPECT_EQ(side.loop->wait(patience()), 0u);
     waker.join();
   }
 }

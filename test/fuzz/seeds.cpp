@@ -1,17 +1,17 @@
 // Writes the seeds of each corpus, from frames that are well-formed today; --check tells of those that are not written
 // as they would be now.
 // usage: fuzz_seeds [--check] CORPUS_DIRECTORY
-#include "c/wire.hpp"
+#include "channel/wire.hpp"
 #include "input.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
 #include "kv/wire.hpp"
 #include "link/cm/private_data.hpp"
 #include "link/frames.hpp"
-#include "message/wire.hpp"
 #include "nic/soft/layout.hpp"
 #include "programs/perf_wire.hpp"
-#include "remote/physical_table.hpp"
+#include "session/physical_table.hpp"
+#include "session/wire.hpp"
 
 #include <concepts>
 #include <cstdio>
@@ -102,74 +102,63 @@ void add_link_cm_private_data(Seeds& out) {
   out.push_back({"link_cm_private_data/reject_fields", Seed(1).bytes(reject.bytes().subspan(3))});
 }
 
-void add_message_wire(Seeds& out) {
-  using namespace message;
+void add_channel_wire(Seeds& out) {
+  using namespace channel;
   const auto plain = wire::encode({.depth = 64, .eager_bytes = 5248, .first_count = 0, .lease = {}});
   const auto with_lease =
       wire::encode({.depth = wire::kMaxDepth,
                     .eager_bytes = wire::kMaxEagerBytes,
                     .first_count = ~0U,
                     .lease = {.address = 4096, .length = 1 << 20, .rkey = 1, .access = IBV_ACCESS_REMOTE_WRITE}});
-  out.push_back({"message_wire/plain", Seed(0).bytes(plain.bytes())});
-  out.push_back({"message_wire/with_lease", Seed(0).bytes(with_lease.bytes())});
-  out.push_back({"message_wire/with_user_data", Seed(0).bytes(plain.bytes()).text("user data")});
-  out.push_back({"message_wire/fields", Seed(1).bytes(with_lease.bytes().subspan(2))});
-  out.push_back({"message_wire/reserved", Seed(1).bytes(plain.bytes().subspan(2)).text("!")});
-  out.push_back({"message_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
+  out.push_back({"channel_wire/plain", Seed(0).bytes(plain.bytes())});
+  out.push_back({"channel_wire/with_lease", Seed(0).bytes(with_lease.bytes())});
+  out.push_back({"channel_wire/with_user_data", Seed(0).bytes(plain.bytes()).text("user data")});
+  out.push_back({"channel_wire/fields", Seed(1).bytes(with_lease.bytes().subspan(2))});
+  out.push_back({"channel_wire/reserved", Seed(1).bytes(plain.bytes().subspan(2)).text("!")});
+  out.push_back({"channel_wire/places", Seed(2).put(100U).put(16U).put(17U).put(99U).put(63U).put(1U).put(40U)});
 }
 
-void add_c_wire(Seeds& out) {
-  namespace wire = c::wire;
+void add_session_wire(Seeds& out) {
+  namespace wire = session::wire;
   const auto plain = wire::encode({.inbox_bytes = wire::kMinInboxBytes, .window = {}});
   const auto with_window = wire::encode(
       {.inbox_bytes = wire::kMaxInboxBytes,
        .window = {.address = 4096, .length = wire::kMaxWindowBytes, .rkey = 0x80000001, .access = 0, .memory_id = 7}});
-  out.push_back({"c_wire/plain", Seed(0).bytes(plain)});
-  out.push_back({"c_wire/with_window", Seed(0).bytes(with_window)});
-  out.push_back({"c_wire/fields", Seed(1).bytes(std::span(with_window).subspan(2))});
-  out.push_back(
-      {"c_wire/found", Seed(2).put(wire::Found{.address = 1, .length = 2, .rkey = 3, .access = 7, .memory_id = 4})});
-  out.push_back({"c_wire/inbox", Seed(3)
-                                     .put(std::uint16_t{500})
-                                     .put(std::uint16_t{401})
-                                     .put(std::uint16_t{400})
-                                     .put(std::uint16_t{3})
-                                     .put(std::uint16_t{601})
-                                     .put(std::uint16_t{0})});
+  out.push_back({"session_wire/plain", Seed(0).bytes(plain)});
+  out.push_back({"session_wire/with_window", Seed(0).bytes(with_window)});
+  out.push_back({"session_wire/fields", Seed(1).bytes(std::span(with_window).subspan(2))});
+  out.push_back({"session_wire/found",
+                 Seed(2).put(wire::Found{.address = 1, .length = 2, .rkey = 3, .access = 7, .memory_id = 4})});
+  out.push_back({"session_wire/inbox", Seed(3)
+                                           .put(std::uint16_t{500})
+                                           .put(std::uint16_t{401})
+                                           .put(std::uint16_t{400})
+                                           .put(std::uint16_t{3})
+                                           .put(std::uint16_t{601})
+                                           .put(std::uint16_t{0})});
 }
 
 void add_perf_wire(Seeds& out) {
   using namespace programs;
-  const perf_wire::RunHello run{.test = PerfTest::kWriteBw,
-                                .wait = engine::WaitPolicy::kAdaptive,
-                                .depth = 32,
-                                .session = 1,
-                                .bytes = 65536,
-                                .connections = 64,
-                                .threads = 4};
-  perf_wire::RunHello most{.test = PerfTest::kMessageBw,
-                           .depth = perf_wire::kMaxInFlight / perf_wire::kMaxConnections,
-                           .session = ~0U,
-                           .bytes = 1,
-                           .connections = perf_wire::kMaxConnections,
-                           .threads = perf_wire::kMaxThreads};
-  const perf_wire::LinkHello link{.session = 1, .address = 4096, .memory = 1, .rkey = 1, .index = 5};
-  const perf_wire::ChannelHello channel{.session = 1, .index = 5};
-  const auto behind_front = [](const auto& hello) { return std::as_bytes(std::span(&hello, 1)).subspan(3); };
-  out.push_back({"perf_wire/run", Seed(0).put(run)});
-  out.push_back({"perf_wire/link", Seed(0).put(link)});
-  out.push_back({"perf_wire/run_fields", Seed(1).bytes(behind_front(run))});
-  out.push_back({"perf_wire/link_fields", Seed(1).bytes(behind_front(link))});
-  out.push_back({"perf_wire/run_most", Seed(0).put(most)});
-  most.test = PerfTest::kLargeBw;  // Which needs more memory than there is for it.
-  out.push_back({"perf_wire/run_too_much", Seed(0).put(most)});
-  out.push_back({"perf_wire/channel", Seed(0).put(channel)});
-  out.push_back({"perf_wire/channel_fields", Seed(1).bytes(behind_front(channel))});
+  const perf_wire::Request request{.test = PerfTest::kWriteBw, .connections = 64, .bytes = 65536};
+  const perf_wire::Request most{
+      .test = PerfTest::kReadBw, .connections = perf_wire::kMaxConnections, .bytes = kPerfMostWindow};
+  perf_wire::Request too_much = most;
+  too_much.test = PerfTest::kMessageBw;  // A message is not that long.
+  const perf_wire::Reply reply{.physical = 4096}, refusal{.refusal = {'n', 'o'}};
+  const auto behind_front = [](const auto& message) { return perf_wire::bytes_of(message).subspan(4); };
+  out.push_back({"perf_wire/request", Seed(0).put(request)});
+  out.push_back({"perf_wire/request_most", Seed(0).put(most)});
+  out.push_back({"perf_wire/request_too_much", Seed(0).put(too_much)});
+  out.push_back({"perf_wire/request_fields", Seed(1).bytes(behind_front(request))});
+  out.push_back({"perf_wire/reply", Seed(0).put(reply)});
+  out.push_back({"perf_wire/reply_refusal", Seed(0).put(refusal)});
+  out.push_back({"perf_wire/reply_fields", Seed(1).bytes(behind_front(reply))});
 }
 
 void add_remote_physical(Seeds& out) {
-  using remote::PhysicalTable;
-  const auto encoded = [](std::vector<remote::PhysicalRun> runs) {
+  using session::PhysicalTable;
+  const auto encoded = [](std::vector<session::PhysicalRun> runs) {
     const auto table = PhysicalTable::make(std::move(runs), PhysicalTable::kRights, 1);
     VERBENA_CHECK(table.has_value());
     return table->encode();
@@ -182,16 +171,16 @@ void add_remote_physical(Seeds& out) {
                                                   {.address = ~kHuge, .length = kHuge, .rkey = 4}});
   // Behind magic number and version, and without the checksum.
   const auto fields = [](Bytes bytes) { return bytes.subspan(6, bytes.size() - 6 - PhysicalTable::kChecksumBytes); };
-  out.push_back({"remote_physical/one", Seed(0).bytes(one)});
-  out.push_back({"remote_physical/several", Seed(0).bytes(several)});
-  out.push_back({"remote_physical/one_sealed", Seed(1).bytes(fields(one))});
-  out.push_back({"remote_physical/several_sealed", Seed(1).bytes(fields(several))});
+  out.push_back({"session_physical/one", Seed(0).bytes(one)});
+  out.push_back({"session_physical/several", Seed(0).bytes(several)});
+  out.push_back({"session_physical/one_sealed", Seed(1).bytes(fields(one))});
+  out.push_back({"session_physical/several_sealed", Seed(1).bytes(fields(several))});
   Seed runs(2);
   runs.put(PhysicalTable::kRights);
   for (const std::uint16_t address : std::initializer_list<std::uint16_t>{300, 100, 200, 500})
     runs.put(address).u8(100);
-  out.push_back({"remote_physical/runs", runs});
-  out.push_back({"remote_physical/runs_overlap", runs.put(std::uint16_t{599}).u8(1)});
+  out.push_back({"session_physical/runs", runs});
+  out.push_back({"session_physical/runs_overlap", runs.put(std::uint16_t{599}).u8(1)});
 }
 
 void add_kv_wire(Seeds& out) {
@@ -239,6 +228,10 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
   const AdoptHead adopt{.expected = kAnyVersion, .value_length = 100'000, .lease = 1};
   out.push_back({"kv_wire/put_adopt", front(2, Op::kPutAdopt, 3).put(adopt).text("key")});
+}
+
+void add_kv_wire_replies(Seeds& out) {
+  using namespace kv::wire;
   out.push_back({"kv_wire/reply", Seed(4).put(ReplyHead{.status = Status::kNotFound, .id = 7})});
   out.push_back({"kv_wire/reply_value", Seed(4).put(ReplyHead{.kind = ReplyKind::kValue, .version = 3}).text("value")});
   const ReplyHead made{.version = 9, .entry = kv::Entry{.tag = 5, .lines = 2, .line = 70}.pack()};
@@ -388,7 +381,7 @@ void add_soft_rendezvous(Seeds& out) {
   add("hello", Conversation().hello().hello().wake().memory(0).memory(1).memory(2));
   add("without_hello", Conversation().memory(0).offer().hello().offer());
   add("wake_without_hello", Conversation().wake().hello().wake());
-  add("raw", Conversation().raw(0).raw(86).raw(88).raw(255));
+  add("raw", Conversation().raw(0).raw(sizeof(nic::soft::Request) - 2).raw(sizeof(nic::soft::Request)).raw(255));
   for (unsigned bit = 0; bit < 8; ++bit)
     add("offer_lie_" + std::to_string(bit),
         Conversation().hello().receive(512).offer(bit == 3 ? 0 : 1U << bit).poll().offer().poll());
@@ -422,7 +415,7 @@ void add_soft_rendezvous(Seeds& out) {
   add("gone", met().word(0, 2).send(8).receive(8).poll());
 }
 
-void add_message_channel(Seeds& out) {
+void add_channel_connection(Seeds& out) {
   // Steps: 0 eager (lies, length), 1 fragment (lies, length of the whole and of the piece, then the lies), 2 the victim
   // sends, 3 posts receives again, 4 polls.
   const auto eager = [](Seed& seed, unsigned lies, unsigned length) -> Seed& { return seed.u8(0).u8(lies).u8(length); };
@@ -446,20 +439,20 @@ void add_message_channel(Seeds& out) {
   for (int i = 0; i < 3; ++i) fragment(wraps, 0, 0, 1000);
   // A total below the piece's own length, under the immediate of a message that goes on.
   Seed shrunk;
-  fragment(shrunk, 4 | 8, 99, 98).put(std::uint64_t{3}).put(message::wire::kFirst).u8(4);
-  out.push_back({"message_channel/total_too_small", shrunk});
-  out.push_back({"message_channel/honest", honest});
-  out.push_back({"message_channel/update", update});
-  out.push_back({"message_channel/whole", whole});
-  out.push_back({"message_channel/pieces", pieces});
-  out.push_back({"message_channel/more_than_the_lease", wraps});
+  fragment(shrunk, 4 | 8, 99, 98).put(std::uint64_t{3}).put(channel::wire::kFirst).u8(4);
+  out.push_back({"channel_connection/total_too_small", shrunk});
+  out.push_back({"channel_connection/honest", honest});
+  out.push_back({"channel_connection/update", update});
+  out.push_back({"channel_connection/whole", whole});
+  out.push_back({"channel_connection/pieces", pieces});
+  out.push_back({"channel_connection/more_than_the_lease", wraps});
   for (unsigned bit = 0; bit < 4; ++bit) {
     Seed seed;
-    out.push_back({"message_channel/eager_lie_" + std::to_string(bit), eager(seed, 1U << bit, 50).put(5U).u8(4)});
+    out.push_back({"channel_connection/eager_lie_" + std::to_string(bit), eager(seed, 1U << bit, 50).put(5U).u8(4)});
   }
   for (unsigned bit = 0; bit < 6; ++bit) {
     Seed seed;
-    out.push_back({"message_channel/fragment_lie_" + std::to_string(bit),
+    out.push_back({"channel_connection/fragment_lie_" + std::to_string(bit),
                    fragment(seed, 1U << bit, 99, 500).put(std::uint64_t{3}).u8(4)});
   }
 }
@@ -489,12 +482,13 @@ int main(int argc, char** argv) {
   }
   Seeds seeds;
   add_kv_wire(seeds);
+  add_kv_wire_replies(seeds);
   add_kv_item(seeds);
-  add_c_wire(seeds);
+  add_session_wire(seeds);
   add_link_frames(seeds);
-  add_message_channel(seeds);
+  add_channel_connection(seeds);
   add_link_cm_private_data(seeds);
-  add_message_wire(seeds);
+  add_channel_wire(seeds);
   add_perf_wire(seeds);
   add_remote_physical(seeds);
   add_soft_rendezvous(seeds);

@@ -160,8 +160,9 @@ class Session {
     switch (request.type) {
       case RequestType::kHello: return Answer::kOk;
       case RequestType::kOffer: {
-        const bool wanted = fds.size() == (request.has_event != 0 ? 2U : 1U);
-        return greeted_ && wanted && (request.has_event == 0 || is_eventfd(fds[1])) ? Answer::kOk : Answer::kBad;
+        const bool wanted = request.bell_count <= kMaxBells && fds.size() == 1 + std::size_t{request.bell_count};
+        const bool ring = wanted && std::ranges::all_of(fds.subspan(1), is_eventfd);
+        return greeted_ && ring ? Answer::kOk : Answer::kBad;
       }
       case RequestType::kMemory:
         if (greeted_ && request.memory_id == world().memory) return Answer::kOk;
@@ -248,7 +249,8 @@ class Session {
     offer.access = in_.take<std::uint8_t>();
     offer.ready_bit = in_.take<std::uint32_t>();
     offer.min_rnr_timer = in_.take<std::uint32_t>();
-    offer.has_event = is(2) ? 1 : 0;
+    offer.bell_count = is(2) ? 1 : 0;
+    offer.bells[0] = flags % 4U;
     offer.geometry = geometry(!is(3));
     const std::size_t bytes = offer.geometry.valid() ? offer.geometry.total_bytes() : 4096;
     Fd file = make_memfd(is(4) ? bytes : bytes + 4096, is(5) ? kSealed : 0);

@@ -117,8 +117,9 @@ void check_both(Input& in) {
     // As make_shared_memory leaves them.
     memory.slots[i].header.store(static_cast<std::uint32_t>(start + i + 1 - memory.slot_count));
   }
+  const auto ends = std::make_unique<std::uint64_t[]>(memory.slot_count);
   RingProducer<RealMemory> producer(memory.slots.get(), memory.slot_count, memory.data.writable().data(),
-                                    memory.data_bytes(), std::make_unique<std::uint64_t[]>(memory.slot_count), start);
+                                    memory.data_bytes(), ends.get(), start);
   RingConsumer<RealMemory> consumer(memory.slots.get(), memory.slot_count, memory.data.bytes().data(),
                                     memory.data_bytes(), start);
   std::atomic<std::uint64_t> progress{start};

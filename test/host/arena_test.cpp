@@ -1,4 +1,5 @@
 #include "host/arena.hpp"
+#include "base/units.hpp"
 #include "host/topology.hpp"
 
 #include "child.hpp"
@@ -18,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -32,7 +34,6 @@
 namespace verbena::host {
 namespace {
 
-constexpr std::size_t kMebi = std::size_t{1} << 20;
 constexpr char kHugepages[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
 
 std::size_t small_page() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
@@ -73,6 +74,32 @@ TEST_F(ArenaTest, IsPresentAndWritableAllOver) {
     test::fill(arena->bytes(), threads);
     EXPECT_TRUE(test::matches(arena->bytes(), threads));
   }
+}
+
+TEST_F(ArenaTest, PagesAreThereAsTheyAreUsedIfAskedForSo) {
+  for (const Share share : {Share::kNone, Share::kReadOnly, Share::kReadWrite}) {
+    auto arena = Arena::create({.size_bytes = 40 * kMebi + 5, .share = share, .populate = Populate::kAsUsed});
+    ASSERT_OK(arena);
+    EXPECT_EQ(arena->populate(), Populate::kAsUsed);
+    EXPECT_EQ(arena->page_report().pages, Pages::kSmall);
+    EXPECT_EQ(arena->page_report().page_bytes, small_page());
+    const auto present = [&] {
+      std::vector<unsigned char> pages(arena->size() / small_page());
+      EXPECT_EQ(mincore(arena->data(), arena->size(), pages.data()), 0);
+      return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+    };
+    EXPECT_EQ(present(), 0);
+    test::fill(arena->bytes().subspan(3 * small_page(), 2 * small_page()), 1);
+    EXPECT_EQ(present(), 2);
+    EXPECT_TRUE(test::matches(arena->bytes().subspan(3 * small_page(), 2 * small_page()), 1));
+    EXPECT_EQ(arena->bytes()[0], std::byte{0});
+    const Arena moved = std::move(*arena);
+    EXPECT_EQ(moved.populate(), Populate::kAsUsed);
+  }
+  // More than the machine has: nothing of it is there yet.
+  EXPECT_OK(Arena::create({.size_bytes = std::size_t{1} << 39, .populate = Populate::kAsUsed}));
+  EXPECT_STATUS(Arena::create({.size_bytes = 4 * kMebi, .huge = HugePolicy::kRequire, .populate = Populate::kAsUsed}),
+                Status::kBadArgument);
 }
 
 TEST_F(ArenaTest, NamesItsMapping) {

@@ -1,4 +1,5 @@
 #include "host/memory_limits.hpp"
+#include "base/units.hpp"
 #include "child.hpp"
 
 #include <gtest/gtest.h>
@@ -13,8 +14,6 @@
 
 namespace verbena::host {
 namespace {
-
-constexpr std::size_t kMebi = std::size_t{1} << 20;
 
 /// A tree of files like the kernel's.
 class MemoryHeadroom : public testing::Test {

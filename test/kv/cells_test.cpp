@@ -423,9 +423,9 @@ TEST_F(KvCells, EndWithTheServer) {
     ++running;
     Status status = Status::kOk;
     EXPECT_TRUE(eventually([&] { return (status = calls[number](mine, *cell)) != Status::kOk; })) << number;
-    EXPECT_EQ(status, Status::kPeerLost) << number << ": " << to_string(status);
-    EXPECT_EQ(mine.connection_error().status(), Status::kPeerLost);
-    for (const Call& call : calls) EXPECT_EQ(call(mine, *cell), Status::kPeerLost);
+    EXPECT_EQ(status, Status::kClosed) << number << ": " << to_string(status);
+    EXPECT_EQ(mine.connection_error().status(), Status::kClosed);
+    for (const Call& call : calls) EXPECT_EQ(call(mine, *cell), Status::kClosed);
   });
 }
 

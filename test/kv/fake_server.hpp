@@ -2,13 +2,14 @@
 // test wants.
 #pragma once
 
-#include "engine/poller.hpp"
+#include "channel/connection.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
-#include "message/message.hpp"
 #include "nic/registered_arena.hpp"
+#include "node/device.hpp"
+#include "node/shard.hpp"
 #include "result.hpp"
 #include "transport.hpp"
 
@@ -28,7 +29,7 @@ namespace verbena::kv::testing_support {
 
 /// One worker, one client. What it exports is read by the client's thread when NICs are made of software, so the test
 /// writes it between calls of the client.
-class FakeServer final : private message::Handler {
+class FakeServer final : private channel::Handler, private engine::Duty {
  public:
   static constexpr std::uint64_t kBuckets = 16;
   static constexpr std::size_t kBytes = std::size_t{256} << 10;
@@ -40,20 +41,20 @@ class FakeServer final : private message::Handler {
     auto fabric = link::Fabric::open({.transport = test::transport_under_test()}, soon());
     EXPECT_OK(fabric);
     fabric_ = std::move(*fabric);
-    nic::Nic& nic = fabric_->nic();
-    pd_ = nic::Pd(nic, nic.alloc_pd().value());
-    EXPECT_OK(region_.open(nic, pd_.get(), {.size_bytes = kBytes, .share = host::Share::kReadOnly, .name = "fake"},
+    device_ = node::Device::of(fabric_->shared_nic()).value();
+    EXPECT_OK(region_.open(device_->nic(), device_->pd(),
+                           {.size_bytes = kBytes, .share = host::Share::kReadOnly, .name = "fake"},
                            {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
-    poller_ = engine::Poller::create(nic, {.loop = {.max_connections = 2, .cqe = 4096}}).value();
+    shard_ = node::Shard::create(device_, {.loop = {.max_connections = 2, .cqe = 4096}}).value();
     listener_ = fabric_->listen({.port = 0}).value();
-    EXPECT_OK(poller_->start());
+    EXPECT_OK(shard_->start(*this));
     accepting_ = std::jthread([this] { accept(); });
   }
   ~FakeServer() {
     listener_->close();
     accepting_.join();
-    poller_->stop();
-    channel_.reset();
+    shard_->stop();
+    connection_.reset();
   }
   FakeServer(const FakeServer&) = delete;
   FakeServer& operator=(const FakeServer&) = delete;
@@ -102,8 +103,8 @@ class FakeServer final : private message::Handler {
   [[nodiscard]] static Deadline soon() { return Deadline::after(std::chrono::seconds{20}); }
 
   void accept() {
-    auto incoming = listener_->next(soon());
-    if (!incoming) return;
+    auto handshake = listener_->next(soon());
+    if (!handshake) return;
     const nic::Window window = region_.window();
     const wire::ServerHello hello{.workers = 1,
                                   .server = 5,
@@ -118,40 +119,37 @@ class FakeServer final : private message::Handler {
                                   .window_access = window.access,
                                   .hash_seed = kSeed,
                                   .index_buckets = kBuckets};
-    const message::Options options{
-        .depth = wire::channel_depth(32), .lease_bytes = 1 << 16, .attach = message::Attach::kByCaller};
-    channel_ = message::Channel::create(poller_->loop(), pd_.get(), options, *this).value();
-    const auto local = channel_->local_endpoint(wire::bytes_of(hello)).value();
-    EXPECT_OK(channel_->connect(local, incoming->remote(), soon(), incoming->how()));
-    EXPECT_OK(incoming->answer(local, soon()));
-    auto lifeline = incoming->finish(soon());
-    EXPECT_OK(lifeline);
-    channel_->keep(std::move(*lifeline));
-    channel_->attach();
+    const channel::Options options{.depth = wire::channel_depth(32), .lease_bytes = 1 << 16};
+    connection_ = channel::Connection::create(shard_->loop(), shard_->memory(), options, *this).value();
+    EXPECT_OK(connection_->answer(std::move(*handshake), wire::bytes_of(hello)));
+    EXPECT_OK(connection_->connect(soon()));
+    connection_->attach();
   }
 
-  void on_message(message::Channel& channel, std::span<const std::byte> body) noexcept override {
+  Deadline before_wait() noexcept override { return Deadline::never(); }
+  void after_wait(unsigned /*handled*/) noexcept override {}
+
+  void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override {
     wire::Request request;
-    if (wire::decode_request(body, request) != Status::kOk) return channel.fail(Status::kProtocol);
+    if (wire::decode_request(body, request) != Status::kOk) return connection.fail(Status::kProtocol);
     const wire::ReplyHead head{
         .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = kVersion, .entry = entry_};
     if (request.head.op == wire::Op::kGet) {
       ++asked_;
-      (void)channel.send(wire::bytes_of(head), std::as_bytes(std::span(kByMessage)));
+      (void)connection.send(wire::bytes_of(head), std::as_bytes(std::span(kByMessage)));
     } else if (request.head.op == wire::Op::kGoodbye) {
-      (void)channel.send(wire::bytes_of(wire::ReplyHead{.kind = wire::ReplyKind::kGoodbye}));
+      (void)connection.send(wire::bytes_of(wire::ReplyHead{.kind = wire::ReplyKind::kGoodbye}));
     }
   }
-  void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
-  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
-  void on_failure(message::Channel&, Status) noexcept override {}
+  void on_complete(channel::Connection&, const channel::Completion&) noexcept override {}
+  void on_end(channel::Connection&, Status) noexcept override {}
 
   std::unique_ptr<link::Fabric> fabric_;
-  nic::Pd pd_;
+  std::shared_ptr<node::Device> device_;
   nic::RegisteredArena region_;
-  std::unique_ptr<engine::Poller> poller_;
+  std::unique_ptr<node::Shard> shard_;
   std::unique_ptr<link::Listener> listener_;
-  std::unique_ptr<message::Channel> channel_;
+  std::unique_ptr<channel::Connection> connection_;
   std::atomic<unsigned> asked_{0};
   std::atomic<std::uint64_t> entry_{0};
   std::jthread accepting_;

@@ -305,13 +305,13 @@ bool brute_force(std::span<const Call> calls, std::vector<const Call*>& order) {
 
 /// Seven calls of three clients as a right store may answer them, some without an answer.
 std::vector<Call> random_history(std::mt19937_64& random) {
-  struct Point {
+  struct Tick {
     std::uint64_t at;
     std::size_t call;
   };
   constexpr std::size_t kCalls = 7;
   std::vector<Call> calls;
-  std::vector<Point> points;
+  std::vector<Tick> ticks;
   std::array<std::uint64_t, 3> clocks{1, 2, 3};
   for (std::size_t i = 0; i < kCalls; ++i) {
     const std::size_t client = random() % clocks.size();
@@ -326,12 +326,12 @@ std::vector<Call> random_history(std::mt19937_64& random) {
     call.end = is_open ? End::kOpen : End::kOk;
     call.value = call.op == Op::kPut || call.op == Op::kCas ? 10 + i : 0;
     calls.push_back(call);
-    if (!is_open || random() % 2 == 0) points.push_back({at, i});
+    if (!is_open || random() % 2 == 0) ticks.push_back({at, i});
   }
-  std::ranges::sort(points, {}, &Point::at);
+  std::ranges::sort(ticks, {}, &Tick::at);
   std::uint64_t value = 0, version = 0, last = 0;
-  for (const Point& point : points) {
-    Call& call = calls[point.call];
+  for (const Tick& tick : ticks) {
+    Call& call = calls[tick.call];
     const auto answer = [&](End end, std::uint64_t told) {
       if (call.end != End::kOpen) call.version = told, call.end = end;
     };

@@ -1,10 +1,10 @@
 // Server and clients in one process.
+#include "channel/connection.hpp"
 #include "chaos.hpp"
 #include "device.hpp"
-#include "engine/engine.hpp"
+#include "engine/loop.hpp"
 #include "kv/wire.hpp"
 #include "link/link.hpp"
-#include "message/message.hpp"
 #include "model.hpp"
 #include "nic/nic.hpp"
 #include "pattern.hpp"
@@ -463,7 +463,7 @@ TEST_F(KvTest, ServesUpToItsLimitOfClients) {
   EXPECT_EQ(server_->statistics().clients_refused, 1u);
 }
 
-TEST_F(KvTest, StoppedServerIsPeerLost) {
+TEST_F(KvTest, AStoppedServerHasClosed) {
   begin();
   ASSERT_EQ(put("k", "v").status, Status::kOk);
   ASSERT_EQ(client_->start_get(key_of("k"), {}, 5), Status::kOk);
@@ -471,16 +471,16 @@ TEST_F(KvTest, StoppedServerIsPeerLost) {
   server_->stop();
   Outcome outcome;
   EXPECT_TRUE(eventually([&] { return (outcome = put("k", "w")).status != Status::kOk; }));
-  EXPECT_EQ(outcome.status, Status::kPeerLost);
-  EXPECT_EQ(put("k", std::string(10'000, 'w')).status, Status::kPeerLost);
-  EXPECT_EQ(get("k"), "peer lost");
-  EXPECT_EQ(client_->connection_error().status(), Status::kPeerLost);
+  EXPECT_EQ(outcome.status, Status::kClosed);
+  EXPECT_EQ(put("k", std::string(10'000, 'w')).status, Status::kClosed);
+  EXPECT_EQ(get("k"), "closed");
+  EXPECT_EQ(client_->connection_error().status(), Status::kClosed);
   EXPECT_STRNE(client_->connection_error().text(), "");
   Completion completion;
   EXPECT_TRUE(eventually([&] { return client_->poll({&completion, 1}) == 1; }));
   EXPECT_EQ(completion.cookie, 5u);
   EXPECT_EQ(client_->in_flight(), 0u);
-  EXPECT_EQ(client_->start_get(key_of("k"), {}, 6), Status::kPeerLost);
+  EXPECT_EQ(client_->start_get(key_of("k"), {}, 6), Status::kClosed);
   const auto refused = Client::connect(client_options(*server_));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status(), Status::kConnectionRefused);
@@ -604,8 +604,8 @@ TEST_F(KvTest, StrangersOnThePortHurtNobody) {
   EXPECT_EQ(get("k7"), "v");
 }
 
-/// One end of a channel on the software NIC, without anybody above it.
-class Bare : private message::Handler {
+/// One end of a connection on the software NIC, without anybody above it.
+class Bare : private channel::Handler {
  public:
   Bare(const Bare&) = delete;
   Bare& operator=(const Bare&) = delete;
@@ -616,23 +616,28 @@ class Bare : private message::Handler {
     nic_ = nic::open_soft({}).value();
     pd_ = nic::Pd(*nic_, nic_->alloc_pd().value());
     loop_ = engine::CompletionLoop::create(*nic_, {.max_connections = 1}).value();
-    channel_ = message::Channel::create(*loop_, pd_.get(), {.attach = message::Attach::kByCaller}, *this).value();
+    buffers_.emplace(*nic_, pd_.get());
+    EXPECT_TRUE(bounce_.open(*buffers_, {}));
+    connection_ =
+        channel::Connection::create(*loop_, {.pd = pd_.get(), .buffers = &*buffers_, .bounce = &bounce_}, {}, *this)
+            .value();
   }
   template <class Hello>
   [[nodiscard]] link::Endpoint endpoint(const Hello& hello) {
-    return channel_->local_endpoint(wire::bytes_of(hello)).value();
+    return connection_->describe(wire::bytes_of(hello)).value();
   }
 
  private:
-  void on_message(message::Channel&, std::span<const std::byte>) noexcept override {}
-  void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
-  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
-  void on_failure(message::Channel&, Status) noexcept override {}
+  void on_message(channel::Connection&, std::span<const std::byte>) noexcept override {}
+  void on_complete(channel::Connection&, const channel::Completion&) noexcept override {}
+  void on_end(channel::Connection&, Status) noexcept override {}
 
   std::unique_ptr<nic::Nic> nic_;
   nic::Pd pd_;
   std::unique_ptr<engine::CompletionLoop> loop_;
-  std::unique_ptr<message::Channel> channel_;
+  std::optional<nic::BufferPool> buffers_;
+  channel::Bounce bounce_;
+  std::unique_ptr<channel::Connection> connection_;
 };
 
 /// A client that says HELLO, hears the answer, and then nothing more.
@@ -645,7 +650,7 @@ class SilentClient : Bare {
   [[nodiscard]] const Error& refusal() const { return dialed_.error(); }
 
  private:
-  Result<link::Dialed> dialed_;
+  Result<std::unique_ptr<link::Handshake>> dialed_;
 };
 
 /// A server that answers one HELLO.
@@ -654,9 +659,9 @@ class SilentServer : Bare {
   SilentServer() : listener_(link::Listener::open({.address = "127.0.0.1"}).value()) {}
   [[nodiscard]] std::uint16_t port() const { return listener_->port(); }
   void answer(const wire::ServerHello& hello) {
-    auto incoming = listener_->next(Deadline::after(20s));
-    ASSERT_TRUE(incoming) << incoming.error().text();
-    EXPECT_TRUE(incoming->answer(endpoint(hello), Deadline::after(20s)));
+    auto handshake = listener_->next(Deadline::after(20s));
+    ASSERT_TRUE(handshake) << handshake.error().text();
+    EXPECT_TRUE((*handshake)->answer(endpoint(hello), Deadline::after(20s)));
   }
 
  private:
@@ -733,8 +738,8 @@ TEST(KvServer, RefusesOptionsThatCannotWork) {
 }
 
 /// Both ends of a store wait by `wait`, whatever `spin` says, and the client asks `requests` times.
-void ask_by(WaitPolicy wait, std::chrono::microseconds spin, unsigned requests, Counters& server_did,
-            Counters& client_did) {
+void ask_by(WaitPolicy wait, std::chrono::microseconds spin, unsigned requests, verbena::Counters& server_did,
+            verbena::Counters& client_did) {
   ServerOptions options = small_server();
   options.wait = wait;
   options.spin = spin;
@@ -759,7 +764,7 @@ void ask_by(WaitPolicy wait, std::chrono::microseconds spin, unsigned requests, 
 }
 
 TEST(KvWait, SpinNeverSleeps) {
-  Counters server, client;
+  verbena::Counters server, client;
   ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kSpin, 0us, 200, server, client));
   EXPECT_EQ(server.sleeps, 0u);
   EXPECT_EQ(client.sleeps, 0u);
@@ -767,7 +772,7 @@ TEST(KvWait, SpinNeverSleeps) {
 
 TEST(KvWait, EventHardlyPolls) {
   constexpr unsigned kRequests = 200;
-  Counters server, client;
+  verbena::Counters server, client;
   ASSERT_NO_FATAL_FAILURE(ask_by(WaitPolicy::kEvent, 1s, kRequests, server, client));
   // A wait polls, arms and polls again, and what wakes it may be no completion; so may the waits of set-up.
   EXPECT_LT(server.empty_polls, 8 * kRequests);

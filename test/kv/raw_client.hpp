@@ -1,12 +1,13 @@
 // A client of the store that speaks the protocol by hand, and says and writes what it likes.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "channel/connection.hpp"
+#include "channel/wire.hpp"
+#include "engine/loop.hpp"
 #include "kv/wire.hpp"
 #include "link/fabric.hpp"
-#include "message/message.hpp"
-#include "message/wire.hpp"
 #include "model.hpp"
+#include "nic/buffer_pool.hpp"
 #include "nic/registered_arena.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 
 namespace verbena::kv::testing_support {
 
-class RawClient final : private message::Handler {
+class RawClient final : private channel::Handler {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;
 
@@ -33,27 +34,26 @@ class RawClient final : private message::Handler {
     pd_ = nic::Pd(nic, nic.alloc_pd().value());
     EXPECT_TRUE(memory_.open(nic, pd_.get(), {.size_bytes = kBytes, .name = "hostile"}, {}, IBV_ACCESS_LOCAL_WRITE));
     loop_ = engine::CompletionLoop::create(nic, {.max_connections = 1}).value();
-    channel_ =
-        message::Channel::create(
-            *loop_, pd_.get(),
-            {.depth = wire::channel_depth(32), .max_operations = 64, .attach = message::Attach::kByCaller}, *this)
-            .value();
+    buffers_.emplace(nic, pd_.get());
+    EXPECT_TRUE(bounce_.open(*buffers_, {}));
+    connection_ = channel::Connection::create(*loop_, {.pd = pd_.get(), .buffers = &*buffers_, .bounce = &bounce_},
+                                              {.depth = wire::channel_depth(32), .max_operations = 64}, *this)
+                      .value();
     std::random_device random;
     const wire::ClientHello mine{.client = random() | 1u, .depth = 32};
-    const link::Endpoint local = channel_->local_endpoint(wire::bytes_of(mine)).value();
-    auto dialed = fabric_->dial(port, local, deadline).value();
-    hello_ = wire::decode_server_hello(message::Channel::user_data_of(dialed.remote()).value()).value();
-    lease_ = message::wire::decode(dialed.remote().user_data()).value().lease;
+    const link::Endpoint local = connection_->describe(wire::bytes_of(mine)).value();
+    auto handshake = fabric_->dial(port, local, deadline).value();
+    lease_ = channel::wire::decode(handshake->remote().user_data()).value().lease;
     lease_.access = IBV_ACCESS_REMOTE_WRITE;
-    EXPECT_TRUE(channel_->connect(local, dialed.remote(), deadline, dialed.how()));
-    channel_->keep(dialed.finish(deadline).value());
-    EXPECT_TRUE(channel_->open_lease(deadline));
-    EXPECT_TRUE(channel_->import_window(window(), deadline));
-    channel_->attach();
+    EXPECT_TRUE(connection_->dialed(std::move(handshake)));
+    hello_ = wire::decode_server_hello(connection_->peer_data()).value();
+    EXPECT_TRUE(connection_->connect(deadline));
+    EXPECT_TRUE(connection_->import_window(window(), deadline));
+    connection_->attach();
   }
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
-  ~RawClient() { channel_.reset(); }
+  ~RawClient() { connection_.reset(); }
 
   /// The worker's, with the rights that it says.
   [[nodiscard]] nic::Window window() const {
@@ -63,26 +63,27 @@ class RawClient final : private message::Handler {
             .access = hello_.window_access,
             .memory_id = hello_.window_memory};
   }
-  /// Of this client's channel: what large messages go through.
+  /// Of this client's connection: what large messages go through.
   [[nodiscard]] const nic::Window& stream() const noexcept { return lease_; }
   [[nodiscard]] const wire::ServerHello& hello() const noexcept { return hello_; }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_.data(), kBytes}; }
   [[nodiscard]] nic::Nic& nic() const noexcept { return fabric_->nic(); }
-  [[nodiscard]] bool is_alive() const noexcept { return channel_->alive(); }
+  [[nodiscard]] bool is_alive() const noexcept { return connection_->alive(); }
 
   /// One eager message; whether it went out.
   bool say(std::span<const std::byte> frame) {
     Status status = Status::kOk;
-    const bool is_over = eventually([&] { return loop_->poll(), (status = channel_->send(frame)) != Status::kAgain; });
+    const bool is_over =
+        eventually([&] { return loop_->poll(), (status = connection_->send(frame)) != Status::kAgain; });
     return is_over && status == Status::kOk;
   }
   /// A large message of this head and as many bytes of `memory`; whether it went out.
   bool stream(std::span<const std::byte> head, std::size_t bytes) {
-    return channel_->start_large(head, {memory_.data(), bytes, memory_.lkey()}, 1) == Status::kOk;
+    return connection_->start_large(head, {memory_.data(), bytes, memory_.lkey()}, 1) == Status::kOk;
   }
   /// The next reply, private; none when the server has ended the connection instead.
   std::optional<wire::Reply> hear() {
-    EXPECT_TRUE(eventually([&] { return loop_->poll(), !replies_.empty() || !channel_->alive(); }));
+    EXPECT_TRUE(eventually([&] { return loop_->poll(), !replies_.empty() || !connection_->alive(); }));
     if (replies_.empty()) return std::nullopt;
     const wire::Reply reply = replies_.front();
     replies_.erase(replies_.begin());
@@ -93,20 +94,20 @@ class RawClient final : private message::Handler {
   /// WRITEs the front of `memory` to `address` under that key, whatever this end knows of it: straight to the queue
   /// pair. What the window should be, for the NICs that want to know.
   void post_write(const nic::Window& window, std::uint64_t address, std::size_t bytes) {
-    if (channel_->queue_pair() == nullptr) return;
-    (void)nic().import_window(channel_->queue_pair(), window, Deadline::after(std::chrono::seconds{1}));
+    if (connection_->queue_pair() == nullptr) return;
+    (void)nic().import_window(connection_->queue_pair(), window, Deadline::after(std::chrono::seconds{1}));
     nic::Window all = window;
     all.address = 0;
     all.length = ~std::uint64_t{0};
     all.access = IBV_ACCESS_REMOTE_WRITE;
-    channel_->lend_window(all);
-    (void)channel_->start_write({memory_.data(), bytes, memory_.lkey()}, {address, bytes, window.rkey}, 2);
+    connection_->lend_window(all);
+    (void)connection_->start_write({memory_.data(), bytes, memory_.lkey()}, {address, bytes, window.rkey}, 2);
   }
   /// Whether the NICs carried that out.
   bool write(const nic::Window& window, std::uint64_t address, std::size_t bytes) {
     const unsigned before = done_;
     post_write(window, address, bytes);
-    EXPECT_TRUE(eventually([&] { return loop_->poll(), done_ != before || !channel_->alive(); }));
+    EXPECT_TRUE(eventually([&] { return loop_->poll(), done_ != before || !connection_->alive(); }));
     return done_ != before;
   }
 
@@ -129,23 +130,24 @@ class RawClient final : private message::Handler {
     return wire::bytes_of(frame);
   }
 
-  void on_message(message::Channel&, std::span<const std::byte> body) noexcept override {
+  void on_message(channel::Connection&, std::span<const std::byte> body) noexcept override {
     wire::Reply reply;
     EXPECT_EQ(wire::decode_reply(body, reply), Status::kOk);
     reply.value = {};  // Not private.
     replies_.push_back(reply);
   }
-  void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
-  void on_complete(message::Channel&, std::uint64_t token, Status status) noexcept override {
-    done_ += token == 2 && status == Status::kOk ? 1 : 0;
+  void on_complete(channel::Connection&, const channel::Completion& completion) noexcept override {
+    done_ += completion.token == 2 && completion.status == Status::kOk ? 1 : 0;
   }
-  void on_failure(message::Channel&, Status) noexcept override {}
+  void on_end(channel::Connection&, Status) noexcept override {}
 
   std::unique_ptr<link::Fabric> fabric_;
   nic::Pd pd_;
   nic::RegisteredArena memory_;
   std::unique_ptr<engine::CompletionLoop> loop_;
-  std::unique_ptr<message::Channel> channel_;
+  std::optional<nic::BufferPool> buffers_;
+  channel::Bounce bounce_;
+  std::unique_ptr<channel::Connection> connection_;
   wire::ServerHello hello_;
   nic::Window lease_;
   std::vector<wire::Reply> replies_;

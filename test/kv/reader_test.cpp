@@ -548,13 +548,13 @@ TEST_F(KvOneSided, BatchesEndWithTheirDeadlineAndWithTheirServer) {
     server_->stop();
     EXPECT_TRUE(eventually([&] {
       reader_->get(gets);
-      return gets[0].outcome.status == Status::kPeerLost;
+      return gets[0].outcome.status == Status::kClosed;
     }));
     reader_->get(gets);
-    for (const GetRequest& get : gets) EXPECT_EQ(get.outcome.status, Status::kPeerLost);
+    for (const GetRequest& get : gets) EXPECT_EQ(get.outcome.status, Status::kClosed);
     std::vector<PutRequest> puts{{.key = key_of("k"), .value = bytes_of("v")}};
     reader_->put(puts);
-    EXPECT_EQ(puts[0].outcome.status, Status::kPeerLost);
+    EXPECT_EQ(puts[0].outcome.status, Status::kClosed);
   }
 }
 

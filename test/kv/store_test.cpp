@@ -400,6 +400,12 @@ TEST_F(StoreTest, BlocksAreAdoptedWhereTheyLie) {
 }
 
 // Sizes around the limits, often the same keys, sometimes a full store, with the clock moving: against std::map.
+std::string random_value(std::mt19937_64& random) {
+  constexpr std::size_t kSizes[] = {0, 1, 63, 64, 65, 1000, 4095, 4096, 4097, 20'000, 65'536, 200'000};
+  const std::size_t size = kSizes[random() % std::size(kSizes)];
+  return std::string(size, static_cast<char>('a' + random() % 26));
+}
+
 TEST_F(StoreTest, BehavesLikeAMap) {
   for (const unsigned seed : {1u, 2u, 3u, 4u}) {
     make(std::size_t{2} << 20, 300, 300'000);
@@ -411,11 +417,6 @@ TEST_F(StoreTest, BehavesLikeAMap) {
     std::map<std::string, Expected> model;
     std::set<std::uint64_t> versions;
     unsigned full = 0;
-    const auto random_value = [&] {
-      constexpr std::size_t kSizes[] = {0, 1, 63, 64, 65, 1000, 4095, 4096, 4097, 20'000, 65'536, 200'000};
-      const std::size_t size = kSizes[random() % std::size(kSizes)];
-      return std::string(size, static_cast<char>('a' + random() % 26));
-    };
     for (int step = 0; step < 20'000; ++step) {
       const std::string key(1 + random() % 40, static_cast<char>('a' + random() % 12));
       const auto known = model.find(key);
@@ -432,7 +433,7 @@ TEST_F(StoreTest, BehavesLikeAMap) {
           const bool compares = random() % 2 == 0;
           const std::uint64_t current = known == model.end() ? 0 : known->second.version;
           const std::uint64_t expected = !compares ? kAny : random() % 4 == 0 ? random() % 50 : current;
-          const std::string value = random_value();
+          const std::string value = random_value(random);
           const auto change = put(key, value, expected);
           if (change.status == Status::kStoreFull || change.status == Status::kIndexFull) {
             full += change.status == Status::kStoreFull ? 1u : 0u;

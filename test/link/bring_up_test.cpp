@@ -30,6 +30,7 @@ class NotingNic final : public nic::Nic {
   [[nodiscard]] nic::Kind kind() const noexcept override { return kind_; }
   [[nodiscard]] const char* name() const noexcept override { return "noting"; }
   [[nodiscard]] const nic::Limits& limits() const noexcept override { return limits_; }
+  [[nodiscard]] const nic::Capabilities& capabilities() const noexcept override { return capabilities_; }
   [[nodiscard]] const ibv_gid& gid() const noexcept override { return address.gid; }
   [[nodiscard]] ibv_context* context() noexcept override { return nullptr; }
   [[nodiscard]] Result<ibv_pd*> alloc_pd() override { return none(); }
@@ -60,6 +61,7 @@ class NotingNic final : public nic::Nic {
   }
   [[nodiscard]] ibv_qp_state qp_state(const ibv_qp*) const noexcept override { return IBV_QPS_RESET; }
   [[nodiscard]] Status qp_failure(const ibv_qp*) const noexcept override { return Status::kOk; }
+  void lose_peer(const ibv_qp*) noexcept override {}
   [[nodiscard]] Result<void> destroy_qp(ibv_qp*) override { return none(); }
   [[nodiscard]] nic::QpAddress address_of(const ibv_qp*) const noexcept override { return address; }
   [[nodiscard]] Result<nic::PeerProcess> peer_of(const ibv_qp*) const override { return none(); }
@@ -69,6 +71,7 @@ class NotingNic final : public nic::Nic {
   static std::unexpected<Error> none() { return fail(Status::kUnsupported, "NotingNic", 0, "not here"); }
   nic::Kind kind_;
   nic::Limits limits_;
+  nic::Capabilities capabilities_;
 };
 
 TEST(Describe, TakesTheAddressAndDrawsTheRest) {

@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <poll.h>
+
 #include <future>
 #include <optional>
 
@@ -56,7 +58,8 @@ class CmTest : public testing::Test {
   }
   void TearDown() override { listener_.reset(); }
   /// In the background: the server's side is the test's.
-  [[nodiscard]] std::future<Result<Dialed>> dial(const Endpoint& local, Deadline deadline = generous()) {
+  [[nodiscard]] std::future<Result<std::unique_ptr<Handshake>>> dial(const Endpoint& local,
+                                                                     Deadline deadline = generous()) {
     return std::async(std::launch::async, [this, local, deadline, port = listener_->port()] {
       return manager_->dial("10.0.0.1", port, local, deadline);
     });
@@ -86,19 +89,19 @@ TEST_F(CmTest, ShakesHandsAndHearsOfTheEnd) {
   auto dialing = dial(client);
   auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  EXPECT_TRUE(told(incoming->remote(), client));
+  EXPECT_TRUE(told((*incoming)->remote(), client));
   nic::Pd pd;
   nic::Cq cq;
   const nic::Qp qp = make_qp(pd, cq);
-  EXPECT_OK(bring_up(*nic_, qp.get(), server, incoming->remote(), incoming->how(), generous()));
+  EXPECT_OK(bring_up(*nic_, qp.get(), server, (*incoming)->remote(), (*incoming)->how(), generous()));
   EXPECT_EQ(cm_.states_asked, (std::vector{IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}));
-  EXPECT_OK(incoming->answer(server, generous()));
+  EXPECT_OK((*incoming)->answer(server, generous()));
   auto dialed = dialing.get();
   ASSERT_OK(dialed);
-  EXPECT_TRUE(told(dialed->remote(), server));
-  auto at_client = dialed->finish(generous());
+  EXPECT_TRUE(told((*dialed)->remote(), server));
+  auto at_client = (*dialed)->finish(generous());
   ASSERT_OK(at_client);
-  auto at_server = incoming->finish(generous());
+  auto at_server = (*incoming)->finish(generous());
   ASSERT_OK(at_server);
   at_server->watch(*nic_, qp.get());
   EXPECT_EQ(nic_->qp_failure(qp.get()), Status::kOk);
@@ -114,12 +117,12 @@ TEST_F(CmTest, APeerThatLeftBeforeItWasWatchedIsLost) {
   auto dialing = dial(endpoint_of(1, 8));
   auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  ASSERT_OK(incoming->answer(endpoint_of(2, 8), generous()));
+  ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
   auto dialed = dialing.get();
   ASSERT_OK(dialed);
-  auto at_client = dialed->finish(generous());
+  auto at_client = (*dialed)->finish(generous());
   ASSERT_OK(at_client);
-  auto at_server = incoming->finish(generous());
+  auto at_server = (*incoming)->finish(generous());
   ASSERT_OK(at_server);
   *at_client = {};
   nic::Pd pd;
@@ -134,7 +137,7 @@ TEST_F(CmTest, RejectsWithStatusAndText) {
   auto dialing = dial(endpoint_of(1, 8));
   auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  incoming->reject(Status::kLimit, "the server is full " + std::string(300, '!'));
+  (*incoming)->reject(Status::kLimit, "the server is full " + std::string(300, '!'));
   const auto dialed = dialing.get();
   EXPECT_STATUS(dialed, Status::kLimit);
   ASSERT_FALSE(dialed.has_value());
@@ -156,9 +159,122 @@ TEST_F(CmTest, ClientThatLeavesInTheHandshakeIsPeerLost) {
   auto dialing = dial(endpoint_of(1, 8));
   auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  ASSERT_OK(incoming->answer(endpoint_of(2, 8), generous()));
+  ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
   { const auto dialed = dialing.get(); }
-  EXPECT_STATUS(incoming->finish(generous()), Status::kPeerLost);
+  EXPECT_STATUS((*incoming)->finish(generous()), Status::kPeerLost);
+}
+
+bool is_readable(int fd) { return wait_readable(fd, Deadline::now()); }
+
+TEST_F(CmTest, ShakesHandsWithoutWaiting) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  EXPECT_FALSE(is_readable(listener_->fd()));
+  EXPECT_TRUE(listener_->due().is_never());
+  EXPECT_STATUS(listener_->next(Deadline::now()), Status::kAgain);
+  const Endpoint client = endpoint_of(1, 8), server = endpoint_of(2, 8);
+  auto dialing = dial(client);
+  ASSERT_TRUE(wait_readable(listener_->fd(), generous()));
+  auto incoming = listener_->next(Deadline::now());
+  ASSERT_OK(incoming);
+  EXPECT_FALSE(is_readable(listener_->fd()));
+  Handshake& handshake = **incoming;
+  EXPECT_STATUS(handshake.finish(Deadline::now()), Status::kBadArgument);
+  ASSERT_OK(handshake.answer(server, Deadline::now()));
+  EXPECT_STATUS(handshake.answer(server, Deadline::now()), Status::kBadArgument);
+  EXPECT_STATUS(handshake.finish(Deadline::now()), Status::kAgain);
+  EXPECT_FALSE(is_readable(handshake.fd()));
+  EXPECT_EQ(handshake.events(), POLLIN);
+  auto dialed = dialing.get();
+  ASSERT_OK(dialed);
+  EXPECT_STATUS(handshake.finish(Deadline::now()), Status::kAgain);
+  const auto at_client = (*dialed)->finish(Deadline::now());
+  ASSERT_OK(at_client);
+  ASSERT_TRUE(wait_readable(handshake.fd(), generous()));
+  const auto at_server = handshake.finish(Deadline::now());
+  ASSERT_OK(at_server);
+  for (Handshake* over : {&handshake, dialed->get()}) {
+    EXPECT_EQ(over->fd(), -1);
+    EXPECT_EQ(over->how().route, nullptr);
+    EXPECT_STATUS(over->finish(Deadline::now()), Status::kBadArgument);
+    over->reject(Status::kRejected, "does nothing");
+  }
+}
+
+TEST_F(CmTest, AClientThatGoesBetweenTwoAttemptsIsPeerLost) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  auto dialing = dial(endpoint_of(1, 8));
+  const auto incoming = listener_->next(generous());
+  ASSERT_OK(incoming);
+  ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), Deadline::now()));
+  EXPECT_STATUS((*incoming)->finish(Deadline::now()), Status::kAgain);
+  { const auto dialed = dialing.get(); }
+  ASSERT_TRUE(wait_readable((*incoming)->fd(), generous()));
+  EXPECT_STATUS((*incoming)->finish(Deadline::now()), Status::kPeerLost);
+  EXPECT_EQ((*incoming)->fd(), -1);
+}
+
+TEST_F(CmTest, AClientThatSaysNothingMoreIsLate) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  auto dialing = dial(endpoint_of(1, 8));
+  const auto incoming = listener_->next(generous());
+  ASSERT_OK(incoming);
+  ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
+  const auto dialed = dialing.get();
+  ASSERT_OK(dialed);
+  EXPECT_STATUS((*incoming)->finish(brief()), Status::kTimedOut);
+  EXPECT_STATUS((*incoming)->finish(brief()), Status::kBadArgument);
+}
+
+/// All requests are there before the first is answered, and one thread with one poll set drives all of them.
+TEST_F(CmTest, ManyAtOnceInOneThread) {
+  constexpr std::size_t kClients = 40;
+  ASSERT_NO_FATAL_FAILURE(begin());
+  std::vector<std::future<Result<Lifeline>>> clients;
+  for (std::size_t i = 0; i < kClients; ++i) {
+    clients.push_back(std::async(std::launch::async, [this, i, port = listener_->port()]() -> Result<Lifeline> {
+      auto dialed = manager_->dial("10.0.0.1", port, endpoint_of(i, 8), generous());
+      if (!dialed) return std::unexpected(dialed.error());
+      EXPECT_EQ((*dialed)->remote().generation, endpoint_of(i + 1000, 8).generation);
+      if (i % 4 == 3) return Lifeline();  // Goes.
+      return (*dialed)->finish(generous());
+    }));
+  }
+  std::vector<std::unique_ptr<Handshake>> handshakes;
+  while (handshakes.size() < kClients && wait_readable(listener_->fd(), generous())) {
+    auto incoming = listener_->next(Deadline::now());
+    if (incoming) handshakes.push_back(std::move(*incoming));
+  }
+  ASSERT_EQ(handshakes.size(), kClients);
+  for (const auto& one : handshakes) {
+    const std::uint64_t client = one->remote().generation - endpoint_of(0, 8).generation;
+    ASSERT_OK(one->answer(endpoint_of(client + 1000, 8), Deadline::now()));
+  }
+  std::vector<Lifeline> done;
+  std::size_t lost = 0;
+  const Deadline deadline = generous();
+  while (!handshakes.empty() && !deadline.passed()) {
+    std::vector<pollfd> set;
+    for (const auto& one : handshakes) set.push_back({one->fd(), one->events(), 0});
+    ASSERT_GT(poll(set.data(), set.size(), deadline.left_ms()), 0);
+    std::vector<std::unique_ptr<Handshake>> waiting;
+    for (std::size_t i = 0; i < set.size(); ++i) {
+      const bool is_ready = set[i].revents != 0;
+      auto finished = is_ready ? handshakes[i]->finish(Deadline::now()) : Result<Lifeline>();
+      const Status status = finished ? Status::kOk : finished.error().status();
+      if (!is_ready || status == Status::kAgain) {
+        waiting.push_back(std::move(handshakes[i]));
+      } else if (status == Status::kOk) {
+        done.push_back(std::move(*finished));
+      } else {
+        EXPECT_EQ(status, Status::kPeerLost);
+        ++lost;
+      }
+    }
+    handshakes.swap(waiting);
+  }
+  EXPECT_EQ(done.size(), kClients / 4 * 3);
+  EXPECT_EQ(lost, kClients / 4);
+  for (auto& client : clients) EXPECT_OK(client.get());
 }
 
 TEST_F(CmTest, NobodyListensNobodyAnswersNoDevice) {
@@ -184,8 +300,8 @@ TEST_F(CmTest, UserDataHasTheLimitsOfItsPackets) {
   auto dialing = dial(endpoint_of(1, 0));
   auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  EXPECT_STATUS(incoming->answer(endpoint_of(2, kMaxCmAnswerBytes + 1), generous()), Status::kTooLong);
-  incoming->reject(Status::kTooLong, "");
+  EXPECT_STATUS((*incoming)->answer(endpoint_of(2, kMaxCmAnswerBytes + 1), generous()), Status::kTooLong);
+  (*incoming)->reject(Status::kTooLong, "");
   EXPECT_STATUS(dialing.get(), Status::kTooLong);
 }
 
@@ -219,8 +335,10 @@ TEST_F(CmTest, ClosedListenerSaysSoAndRefuses) {
   auto waiting = std::async(std::launch::async, [&] { return listener_->next(generous()); });
   listener_->close();
   EXPECT_STATUS(waiting.get(), Status::kClosed);
+  EXPECT_TRUE(is_readable(listener_->fd()));
   EXPECT_STATUS(manager_->dial("10.0.0.1", port, endpoint_of(1, 8), generous()), Status::kConnectionRefused);
   EXPECT_STATUS(listener_->next(generous()), Status::kClosed);
+  EXPECT_TRUE(is_readable(listener_->fd())) << "for good";
 }
 
 TEST_F(CmTest, AddressInUseAndNoAddressOfADevice) {
@@ -255,24 +373,31 @@ Result<void> connect_once(FakeCm& cm, nic::Nic& nic) {
   Manager& manager = **started;
   auto listener = manager.listen({.address = "10.0.0.1"});
   if (!listener) return std::unexpected(listener.error());
-  auto dialing = std::async(std::launch::async, [&, port = (*listener)->port()]() -> Result<void> {
-    auto dialed = manager.dial("10.0.0.1", port, endpoint_of(1, 8), Deadline::after(std::chrono::seconds{1}));
+  const auto dial = [&, port = (*listener)->port()]() -> Result<void> {
+    auto dialed = manager.dial("10.0.0.1", port, endpoint_of(1, 8), generous());
     if (!dialed) return std::unexpected(dialed.error());
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTR;
-    if (auto known = dialed->how().route->attributes(attr); !known) return std::unexpected(known.error());
-    if (auto lifeline = dialed->finish(generous()); !lifeline) return std::unexpected(lifeline.error());
+    if (auto known = (*dialed)->how().route->attributes(attr); !known) return std::unexpected(known.error());
+    if (auto lifeline = (*dialed)->finish(generous()); !lifeline) return std::unexpected(lifeline.error());
     return {};
-  });
+  };
   const auto serve = [&]() -> Result<void> {
-    auto incoming = (*listener)->next(Deadline::after(std::chrono::milliseconds{200}));
+    auto incoming = (*listener)->next(generous());
     if (!incoming) return std::unexpected(incoming.error());
-    if (auto answered = incoming->answer(endpoint_of(2, 8), generous()); !answered) return answered;
-    auto lifeline = incoming->finish(generous());
+    if (auto answered = (*incoming)->answer(endpoint_of(2, 8), generous()); !answered) return answered;
+    auto lifeline = (*incoming)->finish(generous());
     if (!lifeline) return std::unexpected(lifeline.error());
     return {};
   };
-  const Result<void> served = serve();
+  // Whoever fails ends the wait of the other.
+  const auto closing = [&](const auto& act) {
+    Result<void> done = act();
+    if (!done) (*listener)->close();
+    return done;
+  };
+  auto dialing = std::async(std::launch::async, [&] { return closing(dial); });
+  const Result<void> served = closing(serve);
   const Result<void> dialed = dialing.get();
   return dialed ? served : dialed;
 }
@@ -290,6 +415,17 @@ TEST_F(CmTest, WhicheverCallFailsEverythingIsReleased) {
     EXPECT_STRNE(done.error().text(), "") << n;
     EXPECT_EQ(cm_.live(), 0U) << n;
   }
+}
+
+// As version 1 has them for ever.
+TEST(CmPrivateData, BytesAreTheSameInEveryRelease) {
+  EXPECT_EQ(hex_of(encode_cm_hello(endpoint_of(1, 3)).bytes()),
+            "5642010103000102"
+            "f0cdab8967452301"
+            "01080f");
+  EXPECT_EQ(hex_of(encode_cm_reject(Status::kNotAllowed, "uid 12").bytes()),
+            "56420102061a0000"
+            "756964203132");
 }
 
 TEST(CmPrivateData, CarriesBothWaysAndRefusesTheRest) {

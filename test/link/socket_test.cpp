@@ -43,8 +43,8 @@ std::unique_ptr<Listener> open_listener(const ListenerOptions& options = {}) {
 }
 
 /// dial on a thread, as the tests' main thread is the server.
-std::future<Result<Dialed>> dial_in_background(std::uint16_t port, const Endpoint& local,
-                                               const std::string& host = "127.0.0.1") {
+std::future<Result<std::unique_ptr<Handshake>>> dial_in_background(std::uint16_t port, const Endpoint& local,
+                                                                   const std::string& host = "127.0.0.1") {
   return std::async(std::launch::async, [=] { return dial(host, port, local, generous()); });
 }
 
@@ -204,28 +204,20 @@ void shake_hands(const std::string& host) {
   auto dialing = std::async(std::launch::async, [&, port = listener->port()]() -> Result<void> {
     auto dialed = dial(host, port, client, generous());
     if (!dialed) return std::unexpected(dialed.error());
-    EXPECT_TRUE(same(dialed->remote(), server));
-    Dialed moved(std::move(*dialed));
-    EXPECT_FALSE(dialed->finish(generous()).has_value());
-    *dialed = std::move(moved);
-    if (auto finished = dialed->finish(generous()); !finished) return std::unexpected(finished.error());
+    EXPECT_TRUE(same((*dialed)->remote(), server));
+    if (auto finished = (*dialed)->finish(generous()); !finished) return std::unexpected(finished.error());
     return {};
   });
   auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-  EXPECT_TRUE(same(incoming->remote(), client));
-  const auto answered = incoming->answer(server, generous());
+  EXPECT_TRUE(same((*incoming)->remote(), client));
+  const auto answered = (*incoming)->answer(server, generous());
   ASSERT_TRUE(answered.has_value()) << answered.error().text();
-  Incoming moved;
-  moved = std::move(*incoming);
-  const auto finished = moved.finish(generous());
+  const auto finished = (*incoming)->finish(generous());
   EXPECT_TRUE(finished.has_value()) << finished.error().text();
   const auto dialed = dialing.get();
   EXPECT_TRUE(dialed.has_value()) << dialed.error().text();
   EXPECT_EQ(listener->dropped(), 0U);
-  const auto again = moved.finish(generous());
-  ASSERT_FALSE(again.has_value());
-  EXPECT_EQ(again.error().status(), Status::kBadArgument);
 }
 
 TEST(Handshake, Ipv4) { shake_hands("127.0.0.1"); }
@@ -242,14 +234,14 @@ TEST(Handshake, ManyOneAfterTheOther) {
   for (std::uint64_t i = 0; i < 50; ++i) {
     auto dialing = std::async(std::launch::async, [&, i, port = listener->port()] {
       auto dialed = dial("127.0.0.1", port, make_endpoint(i), generous());
-      return dialed.has_value() && dialed->remote().generation == make_endpoint(i + 1000).generation &&
-             dialed->finish(generous()).has_value();
+      return dialed.has_value() && (*dialed)->remote().generation == make_endpoint(i + 1000).generation &&
+             (*dialed)->finish(generous()).has_value();
     });
     auto incoming = listener->next(generous());
     ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-    EXPECT_TRUE(same(incoming->remote(), make_endpoint(i)));
-    ASSERT_TRUE(incoming->answer(make_endpoint(i + 1000), generous()));
-    ASSERT_TRUE(incoming->finish(generous()));
+    EXPECT_TRUE(same((*incoming)->remote(), make_endpoint(i)));
+    ASSERT_TRUE((*incoming)->answer(make_endpoint(i + 1000), generous()));
+    ASSERT_TRUE((*incoming)->finish(generous()));
     EXPECT_TRUE(dialing.get());
   }
   EXPECT_EQ(listener->dropped(), 0U);
@@ -262,14 +254,14 @@ TEST(Handshake, RejectCarriesStatusAndText) {
     auto dialing = dial_in_background(listener->port(), make_endpoint(1));
     auto incoming = listener->next(generous());
     ASSERT_TRUE(incoming.has_value());
-    incoming->reject(status, "64 clients are connected: raise max_clients");
+    (*incoming)->reject(status, "64 clients are connected: raise max_clients");
     const auto dialed = dialing.get();
     ASSERT_FALSE(dialed.has_value());
     EXPECT_EQ(dialed.error().status(), status);
     EXPECT_TRUE(contains(dialed.error(), "64 clients are connected: raise max_clients")) << dialed.error().text();
     EXPECT_TRUE(contains(dialed.error(), "127.0.0.1:")) << dialed.error().text();
-    EXPECT_FALSE(incoming->answer(make_endpoint(2), generous()).has_value());
-    incoming->reject(status, "twice does nothing");
+    EXPECT_FALSE((*incoming)->answer(make_endpoint(2), generous()).has_value());
+    (*incoming)->reject(status, "twice does nothing");
   }
 }
 
@@ -285,15 +277,15 @@ TEST(Handshake, IncomingDroppedWithoutAnswer) {
 
 /// Both ends after HELLO and answer.
 struct Pair {
-  Result<Dialed> dialed;
-  Result<Incoming> incoming;
+  Result<std::unique_ptr<Handshake>> dialed;
+  Result<std::unique_ptr<Handshake>> incoming;
 };
 Pair half_a_handshake(Listener& listener) {
   auto dialing = dial_in_background(listener.port(), make_endpoint(1));
   auto incoming = listener.next(generous());
   EXPECT_TRUE(incoming.has_value());
   if (incoming) {
-    EXPECT_TRUE(incoming->answer(make_endpoint(2), generous()).has_value());
+    EXPECT_TRUE((*incoming)->answer(make_endpoint(2), generous()).has_value());
   }
   return {dialing.get(), std::move(incoming)};
 }
@@ -303,8 +295,8 @@ TEST(Handshake, ClientLeavesBeforeReady) {
   ASSERT_NE(listener, nullptr);
   auto [dialed, incoming] = half_a_handshake(*listener);
   ASSERT_TRUE(dialed && incoming);
-  { const Dialed gone(std::move(*dialed)); }
-  const auto finished = incoming->finish(generous());
+  dialed->reset();
+  const auto finished = (*incoming)->finish(generous());
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().status(), Status::kPeerLost);
   EXPECT_TRUE(contains(finished.error(), "127.0.0.1:")) << finished.error().text();
@@ -315,8 +307,8 @@ TEST(Handshake, ServerLeavesBeforeReady) {
   ASSERT_NE(listener, nullptr);
   auto [dialed, incoming] = half_a_handshake(*listener);
   ASSERT_TRUE(dialed && incoming);
-  { const Incoming gone(std::move(*incoming)); }
-  const auto finished = dialed->finish(generous());
+  incoming->reset();
+  const auto finished = (*dialed)->finish(generous());
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().status(), Status::kPeerLost);
 }
@@ -327,17 +319,17 @@ TEST(Handshake, SilenceInsteadOfReady) {
   {
     auto [dialed, incoming] = half_a_handshake(*listener);
     ASSERT_TRUE(dialed && incoming);
-    const auto finished = incoming->finish(brief());
+    const auto finished = (*incoming)->finish(brief());
     ASSERT_FALSE(finished.has_value());
     EXPECT_EQ(finished.error().status(), Status::kTimedOut);
     // It is over for the client as well.
-    const auto other = dialed->finish(generous());
+    const auto other = (*dialed)->finish(generous());
     ASSERT_FALSE(other.has_value());
     EXPECT_EQ(other.error().status(), Status::kPeerLost);
   }
   auto [dialed, incoming] = half_a_handshake(*listener);
   ASSERT_TRUE(dialed && incoming);
-  const auto finished = dialed->finish(brief());
+  const auto finished = (*dialed)->finish(brief());
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().status(), Status::kTimedOut);
 }
@@ -349,9 +341,9 @@ TEST(Handshake, ReadyOfAnotherConnection) {
   send_raw(client.get(), encode_hello(make_endpoint(1)).bytes());
   auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value());
-  ASSERT_TRUE(incoming->answer(make_endpoint(2), generous()));
+  ASSERT_TRUE((*incoming)->answer(make_endpoint(2), generous()));
   send_raw(client.get(), encode_ready(make_endpoint(1).generation + 1).bytes());
-  const auto finished = incoming->finish(generous());
+  const auto finished = (*incoming)->finish(generous());
   ASSERT_FALSE(finished.has_value());
   EXPECT_EQ(finished.error().status(), Status::kProtocol);
 }
@@ -367,8 +359,8 @@ TEST(Handshake, GarbageInsteadOfReady) {
     send_raw(client.get(), kind == 0 ? std::span(hello.bytes()) : std::as_bytes(std::span("garbage, garbage")));
     auto incoming = listener->next(generous());
     ASSERT_TRUE(incoming.has_value());
-    ASSERT_TRUE(incoming->answer(make_endpoint(2), generous()));
-    const auto finished = incoming->finish(generous());
+    ASSERT_TRUE((*incoming)->answer(make_endpoint(2), generous()));
+    const auto finished = (*incoming)->finish(generous());
     ASSERT_FALSE(finished.has_value());
     EXPECT_EQ(finished.error().status(), Status::kProtocol);
   }
@@ -385,7 +377,7 @@ TEST(Handshake, ByteByByte) {
   });
   const auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-  EXPECT_TRUE(same(incoming->remote(), make_endpoint(1)));
+  EXPECT_TRUE(same((*incoming)->remote(), make_endpoint(1)));
 }
 
 // --- listener ----------------------------------------------------------------------------------
@@ -408,8 +400,8 @@ TEST(ListenerOpen, PortIsFreeAgainAfterClients) {
     port = first->port();
     auto [dialed, incoming] = half_a_handshake(*first);
     // The server closes first, so the server's end stays in TIME_WAIT.
-    { const Incoming gone(std::move(*incoming)); }
-    EXPECT_FALSE(dialed->finish(generous()).has_value());
+    incoming->reset();
+    EXPECT_FALSE((*dialed)->finish(generous()).has_value());
   }
   const auto second = Listener::open({.port = port});
   EXPECT_TRUE(second.has_value()) << second.error().text();
@@ -431,10 +423,10 @@ TEST(ListenerOpen, BadOptions) {
 TEST(ListenerNext, TimesOutWithoutClients) {
   const auto listener = open_listener();
   ASSERT_NE(listener, nullptr);
-  for (const Deadline deadline : {Deadline::now(), brief()}) {
+  for (const auto& [deadline, expected] : {std::pair{Deadline::now(), Status::kAgain}, {brief(), Status::kTimedOut}}) {
     const auto incoming = listener->next(deadline);
     ASSERT_FALSE(incoming.has_value());
-    EXPECT_EQ(incoming.error().status(), Status::kTimedOut);
+    EXPECT_EQ(incoming.error().status(), expected);
   }
   EXPECT_EQ(listener->dropped(), 0U);
 }
@@ -444,13 +436,13 @@ TEST(ListenerNext, WorksAsAPoll) {
   ASSERT_NE(listener, nullptr);
   auto dialing = dial_in_background(listener->port(), make_endpoint(1));
   const Deadline deadline = generous();
-  Result<Incoming> incoming = listener->next(Deadline::now());
+  Result<std::unique_ptr<Handshake>> incoming = listener->next(Deadline::now());
   while (!incoming && !deadline.passed()) {
-    ASSERT_EQ(incoming.error().status(), Status::kTimedOut);
+    ASSERT_EQ(incoming.error().status(), Status::kAgain);
     incoming = listener->next(Deadline::now());
   }
   ASSERT_TRUE(incoming.has_value());
-  incoming->reject(Status::kRejected, "enough");
+  (*incoming)->reject(Status::kRejected, "enough");
   EXPECT_FALSE(dialing.get().has_value());
 }
 
@@ -474,7 +466,7 @@ void expect_dropped(const std::function<void(int)>& act, const ListenerOptions& 
   auto dialing = dial_in_background(listener->port(), make_endpoint(1));
   auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-  incoming->reject(Status::kRejected, "enough");
+  (*incoming)->reject(Status::kRejected, "enough");
   EXPECT_FALSE(dialing.get().has_value());
   EXPECT_EQ(listener->dropped(), 1U);
 }
@@ -546,7 +538,7 @@ TEST(ListenerFlood, SilentSocketsBeyondTheLimit) {
   auto dialing = dial_in_background(listener->port(), make_endpoint(1));
   auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-  ASSERT_TRUE(incoming->answer(make_endpoint(2), generous()));
+  ASSERT_TRUE((*incoming)->answer(make_endpoint(2), generous()));
   auto dialed = dialing.get();
   ASSERT_TRUE(dialed.has_value()) << dialed.error().text();
   // At most four of the forty are kept, and the client took a place of its own for a while.
@@ -566,25 +558,25 @@ TEST(ListenerFlood, HelloThatIsThereIsNotEvictedUnread) {
   for (int i = 0; i < 12; ++i) silent.push_back(connect_raw(listener->port()));
   const auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-  EXPECT_TRUE(same(incoming->remote(), make_endpoint(1)));
+  EXPECT_TRUE(same((*incoming)->remote(), make_endpoint(1)));
 }
 
 TEST(ListenerFlood, AllAtOnce) {
-  constexpr std::uint64_t kClients = 24;
+  constexpr std::uint64_t kAtOnce = 24;
   const auto listener = open_listener({.max_pending = 64});
   ASSERT_NE(listener, nullptr);
   std::vector<Fd> clients;
-  for (std::uint64_t i = 0; i < kClients; ++i) {
+  for (std::uint64_t i = 0; i < kAtOnce; ++i) {
     clients.push_back(connect_raw(listener->port()));
     send_raw(clients.back().get(), encode_hello(make_endpoint(i)).bytes());
   }
   std::uint64_t sum = 0;
-  for (std::uint64_t i = 0; i < kClients; ++i) {
+  for (std::uint64_t i = 0; i < kAtOnce; ++i) {
     const auto incoming = listener->next(generous());
     ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
-    sum += incoming->remote().generation - make_endpoint(0).generation;
+    sum += (*incoming)->remote().generation - make_endpoint(0).generation;
   }
-  EXPECT_EQ(sum, kClients * (kClients - 1) / 2);
+  EXPECT_EQ(sum, kAtOnce * (kAtOnce - 1) / 2);
   EXPECT_EQ(listener->dropped(), 0U);
 }
 
@@ -601,7 +593,7 @@ TEST(ListenerDescriptors, OutOfThemGivesUpTheOldestPending) {
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
   EXPECT_EQ(listener->dropped(), 1U);
   await_end(silent.get());
-  incoming->reject(Status::kRejected, "enough");
+  (*incoming)->reject(Status::kRejected, "enough");
   EXPECT_FALSE(dialing.get().has_value());
 }
 
@@ -624,6 +616,28 @@ TEST(ListenerDescriptors, OutOfThemDoesNotSpin) {
   // And when there are descriptors again, the client that waited is served.
   const auto incoming = listener->next(generous());
   ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
+}
+
+TEST(ListenerDescriptors, OutOfThemIsDueAgainSoon) {
+  const auto listener = open_listener();
+  ASSERT_NE(listener, nullptr);
+  const Fd client = connect_raw(listener->port());
+  send_raw(client.get(), encode_hello(make_endpoint(1)).bytes());
+  ASSERT_TRUE(wait_readable(listener->fd(), generous()));
+  accept_failures_left = 1;
+  EXPECT_EQ(listener->next(Deadline::now()).error().status(), Status::kAgain);
+  EXPECT_EQ(accept_failures_left.exchange(0), 0);
+  // Nothing tells when there are descriptors again.
+  EXPECT_FALSE(listener->due().is_never());
+  const Deadline deadline = generous();
+  auto incoming = listener->next(Deadline::now());
+  while (!incoming && !deadline.passed()) {
+    ASSERT_EQ(incoming.error().status(), Status::kAgain);
+    (void)wait_readable(listener->fd(), earlier(deadline, listener->due()));
+    incoming = listener->next(Deadline::now());
+  }
+  ASSERT_TRUE(incoming.has_value()) << incoming.error().text();
+  EXPECT_TRUE(listener->due().is_never());
 }
 
 TEST(ListenerClose, WakesNext) {

@@ -1,10 +1,13 @@
 // What the suites of src/link share: endpoints, raw sockets, and a peer that does as a test says.
 #pragma once
 
+#include "base/error.hpp"
+#include "link/fabric.hpp"
 #include "link/frames.hpp"
 #include "link/link.hpp"
 #include "link/socket.hpp"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -14,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +58,12 @@ inline bool same(const Endpoint& a, const Endpoint& b) {
   return std::ranges::equal(encode_hello(a).bytes(), encode_hello(b).bytes());
 }
 
+inline std::string hex_of(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
 inline bool contains(const Error& error, std::string_view part) {
   return std::string_view(error.text()).find(part) != std::string_view::npos;
 }
@@ -75,6 +85,31 @@ inline void send_raw(int fd, std::span<const std::byte> bytes) {
   }
 }
 inline void send_raw(int fd, std::string_view text) { send_raw(fd, std::as_bytes(std::span(text))); }
+
+/// Connects the queue pairs of both sides as servers and clients do.
+struct Lifelines {
+  Result<Lifeline> client;
+  Result<Lifeline> server;
+};
+inline Lifelines connect_over(Fabric& server, ibv_qp* of_server, Fabric& client, ibv_qp* of_client) {
+  const auto listener = server.listen({});
+  if (!listener) return {std::unexpected(listener.error()), std::unexpected(listener.error())};
+  auto dialing = std::async(std::launch::async, [&]() -> Result<Lifeline> {
+    const Endpoint local = describe(client.nic(), of_client, 0);
+    VERBENA_ASSIGN(const auto dialed, client.dial((*listener)->port(), local, generous()));
+    VERBENA_TRY(bring_up(client.nic(), of_client, local, dialed->remote(), dialed->how(), generous()));
+    return dialed->finish(generous());
+  });
+  const auto serve = [&]() -> Result<Lifeline> {
+    const Endpoint local = describe(server.nic(), of_server, 0);
+    VERBENA_ASSIGN(const auto incoming, (*listener)->next(generous()));
+    VERBENA_TRY(bring_up(server.nic(), of_server, local, incoming->remote(), incoming->how(), generous()));
+    VERBENA_TRY(incoming->answer(local, generous()));
+    return incoming->finish(generous());
+  };
+  auto served = serve();
+  return {dialing.get(), std::move(served)};
+}
 
 /// Waits for a frame as a well-behaved peer does.
 inline Result<Inbox> read_frame(int fd) {

@@ -100,6 +100,43 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
   }
 }
 
+// The option, its value and its range as the command line has them, and no name of the library's own.
+TEST(KvUsage, WrongOptionsAreNamedAsTheyAreWritten) {
+  struct Wrong {
+    Arguments arguments;
+    int exit;
+    std::vector<std::string> says;
+  };
+  const std::vector<Wrong> all{
+      {{"serve", "-m", "0"}, 2, {"--memory", "0", "1048576"}},
+      {{"serve", "-w", "65"}, 2, {"--workers", "65", "64"}},
+      {{"serve", "--max-clients", "1025"}, 2, {"--max-clients", "1025", "1024"}},
+      {{"serve", "--lease-kib", "1"}, 2, {"--lease-kib", "1", "64"}},
+      {{"serve", "--grace-ms", "0"}, 2, {"--grace-ms", "0", "60000"}},
+      {{"serve", "--depth", "1025"}, 2, {"--depth", "1025", "1024"}},
+      {{"serve", "--gid-index", "256"}, 2, {"--gid-index", "256", "255"}},
+      {{"serve", "--wait", "hard"}, 2, {"--wait", "hard", "spin, adaptive or event"}},
+      {{"serve", "-d", "soft", "-m", "1", "--max-value-mib", "4"}, 3, {"--max-value-mib", "4194304", "1 to 524288"}},
+      {{"serve", "-d", "soft", "-m", "1", "--max-items", "1000000"}, 3, {"--max-items", "1000000", "--memory"}},
+      {{"serve", "-d", "soft", "-m", "1", "--max-cells", "1000000"}, 3, {"--max-cells", "1000000", "--max-items"}},
+      {{"serve", "-d", "soft", "--trusted-clients", "-H"}, 3, {"--hugepages", "--trusted-clients"}},
+      {{"serve", "-d", "mlx5_0:x"}, 3, {"mlx5_0:x", "mlx5_0:2"}},
+      {{"get", "key", "-p", "65536"}, 2, {"--port", "65536", "65535"}},
+      {{"get", "key", "-p", "0"}, 2, {"--port", "0", "65535"}},
+      {{"get", "key", "--timeout-ms", "0"}, 2, {"--timeout-ms", "0", "86400000"}},
+      {{"bench", "-d", "soft", "-p", "1", "--known-locations", "3"}, 3, {"--known-locations", "3", "power of two"}},
+  };
+  for (const Wrong& each : all) {
+    const Ran ran = run_kv(each.arguments);
+    SCOPED_TRACE(ran.err);
+    EXPECT_TRUE(ended(ran, each.exit));
+    for (const std::string& part : each.says) EXPECT_TRUE(contains(ran.err, part));
+    for (const std::string_view field : {"memory_bytes", "max_value_bytes", "max_items", "max_cells", "lease_bytes",
+                                         "require_hugepages", "large_put", "known_locations", "kAdopt", "::"})
+      EXPECT_EQ(ran.err.find(field), std::string::npos) << field;
+  }
+}
+
 TEST(KvUsage, HelpAndVersionGoToStdout) {
   const Ran help = run_kv({"--help"});
   EXPECT_TRUE(ended(help, 0));
@@ -525,6 +562,7 @@ TEST(KvServe, StopsWhileAClientIsThere) {
   EXPECT_TRUE(ended(server.process().finish(), 0));
   const Ran ran = shell.finish("get key\n");
   EXPECT_EQ(ran.exit, 3) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "the server has stopped"));
 }
 
 TEST(KvServe, AKilledServerIsAnErrorAtOnce) {
@@ -568,6 +606,36 @@ TEST(KvServe, PortInUse) {
 TEST(KvServe, LimitsThatDoNotFitAreNamed) {
   const Ran ran = run_kv({"serve", "-p", "0", "-m", "16", "--max-value-mib", "16"});
   EXPECT_TRUE(ended(ran, 3));
+}
+
+TEST(KvServe, OptionsSayWhichOtherUsersMayConnectAndAreTrusted) {
+  if (const char* why = why_not_as_another_user(); why != nullptr) GTEST_SKIP() << why;
+  constexpr uid_t kStranger = 65534;
+  const std::string stranger = std::to_string(kStranger);
+  const auto put = [](std::uint16_t port) {
+    return run_kv_as(kStranger, {"put", "-p", std::to_string(port), "-d", "soft", "key", "value"});
+  };
+  {
+    const KvServer closed({"-m", "64", "-d", "soft"});
+    ASSERT_NE(closed.port(), 0);
+    const Ran refused = put(closed.port());
+    EXPECT_TRUE(ended(refused, 3));
+    EXPECT_TRUE(contains(refused.err, "not allowed"));
+  }
+  const KvServer open({"-m", "64", "-d", "soft", "--allow-uid", "1234", "--allow-uid", stranger});
+  ASSERT_NE(open.port(), 0);
+  EXPECT_TRUE(ended(put(open.port()), 0));
+  EXPECT_EQ(open.run({"get", "-d", "soft", "key"}).out, "value");
+  // A server of another user, which has to allow this one and to be trusted by it.
+  KvProcess other({"serve", "-p", "0", "-m", "64", "-d", "soft", "--allow-uid", "0"}, kStranger);
+  const std::string line = other.first_line();
+  const std::size_t colon = line.find("serving on 127.0.0.1:");
+  ASSERT_NE(colon, std::string::npos) << line;
+  const std::string port = std::to_string(std::strtoul(line.c_str() + colon + 21, nullptr, 10));
+  const Ran unknown = run_kv({"put", "-p", port, "-d", "soft", "key", "value"});
+  EXPECT_TRUE(ended(unknown, 3));
+  EXPECT_TRUE(contains(unknown.err, "not allowed"));
+  EXPECT_TRUE(ended(run_kv({"put", "-p", port, "-d", "soft", "--allow-uid", stranger, "key", "value"}), 0));
 }
 
 TEST(KvServe, WaitsAsItIsTold) {

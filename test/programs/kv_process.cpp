@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/prctl.h>
@@ -30,7 +31,10 @@ std::vector<char*> as_argv(std::vector<std::string>& words) {
 }
 
 /// In the child: becomes the program.
-[[noreturn]] void become(char* const* argv) {
+[[noreturn]] void become(char* const* argv, std::optional<uid_t> user = {}) {
+  if (user &&
+      (::setgroups(0, nullptr) != 0 || ::setresgid(*user, *user, *user) != 0 || ::setresuid(*user, *user, *user) != 0))
+    ::_exit(125);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::execv(VERBENA_PROGRAM, argv);
   ::_exit(126);
@@ -54,7 +58,7 @@ void take(int& fd, std::string& text) {
 
 }  // namespace
 
-KvProcess::KvProcess(const Arguments& arguments) {
+KvProcess::KvProcess(const Arguments& arguments, std::optional<uid_t> user) {
   // A child that ends early must not end the test by SIGPIPE.
   std::signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> words{VERBENA_PROGRAM};
@@ -71,7 +75,7 @@ KvProcess::KvProcess(const Arguments& arguments) {
     ::dup2(in[0], STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);
-    become(argv.data());
+    become(argv.data(), user);
   }
   ::close(in[0]);
   ::close(out[1]);
@@ -153,6 +157,15 @@ KvServer::KvServer(const Arguments& more) {
   const std::size_t colon = ready_line_.find("serving on 127.0.0.1:");
   if (colon == std::string::npos) return;
   port_ = static_cast<std::uint16_t>(std::strtoul(ready_line_.c_str() + colon + 21, nullptr, 10));
+}
+
+Ran run_kv_as(uid_t user, const Arguments& arguments) { return KvProcess(arguments, user).finish(); }
+
+const char* why_not_as_another_user() {
+  if (::geteuid() != 0) return "needs root, to start a process of another user";
+  constexpr uid_t kNobody = 65534;
+  return run_kv_as(kNobody, {"--version"}).exit == 0 ? nullptr
+                                                     : "the build directory is closed to processes of other users";
 }
 
 Ran KvServer::run(Arguments arguments, const std::string& input) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct Ran {
 /// A verbena-kv with pipes for its three streams. Killed by the destructor, and when the test dies.
 class KvProcess {
  public:
-  explicit KvProcess(const Arguments& arguments);
+  /// With `user`: of that user, which takes root.
+  explicit KvProcess(const Arguments& arguments, std::optional<uid_t> user = {});
   KvProcess(const KvProcess&) = delete;
   KvProcess& operator=(const KvProcess&) = delete;
   ~KvProcess();
@@ -45,6 +47,11 @@ class KvProcess {
 
 /// One command from start to end.
 [[nodiscard]] Ran run_kv(const Arguments& arguments, const std::string& input = {});
+
+/// The same as another user, which takes root.
+[[nodiscard]] Ran run_kv_as(uid_t user, const Arguments& arguments);
+/// Why this process cannot start the program as another user; null: it can.
+[[nodiscard]] const char* why_not_as_another_user();
 
 /// A server on a free port of 127.0.0.1.
 class KvServer {

@@ -2,43 +2,48 @@
 // and where VERBENA_NIC names an RDMA device the runs are on that.
 #include "programs/perf.hpp"
 #include "../host/child.hpp"
-#include "base/error.hpp"
 #include "capability.hpp"
 #include "device.hpp"
 #include "kv_process.hpp"
 #include "programs/line.hpp"
-#include "programs/perf_end.hpp"
+#include "programs/perf_mark.hpp"
 #include "result.hpp"
 #include "shell.hpp"
+
+#include <verbena/rdma.hpp>
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <expected>
 #include <iterator>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 namespace verbena::programs {
 namespace {
 
-using perf_wire::ChannelHello;
-using perf_wire::LinkHello;
-using perf_wire::RunHello;
+using perf_wire::Ask;
+using perf_wire::bytes_of;
+using perf_wire::Reply;
+using perf_wire::Request;
+using perf_wire::Serving;
+using rdma::Connection;
 using test::Arguments;
 using test::KvProcess;
 using test::Ran;
@@ -50,39 +55,18 @@ const std::string& device() {
   }();
   return name;
 }
-/// Where it is set, this program is a server that does not end: the descriptor of which it writes when it does.
-constexpr const char* kStaysEnv = "VERBENA_TEST_STAYS";
-
-int stay(int report) {
-  const std::string lines = "verbena-perf: serving on here:1234\n" + std::string(1000, '\n');
-  if (::write(STDOUT_FILENO, lines.data(), lines.size()) < 0) return 1;
-  ::poll(nullptr, 0, 60'000);
-  return ::write(report, "e", 1) == 1 ? 0 : 1;
-}
-
 bool is_soft() { return device() == "soft"; }
 
 /// On the soft NIC so long that nothing but the peer's death can end a wait; a device has no other way for a side that
 /// has nothing in flight.
 std::string death_timeout() { return is_soft() ? "3600000" : "3000"; }
 
-/// Those with a server.
-const std::vector<PerfTestFacts>& peer_tests() {
-  static const std::vector<PerfTestFacts> tests = [] {
-    std::vector<PerfTestFacts> found;
-    std::ranges::copy_if(perf_tests(), std::back_inserter(found),
-                         [](const PerfTestFacts& facts) { return facts.by != PerfBy::kNothing; });
-    return found;
-  }();
-  return tests;
-}
-
-/// Of these, what this process may run.
+/// Those with a server that this process may run.
 const std::vector<PerfTestFacts>& tests_to_run() {
   static const std::vector<PerfTestFacts> tests = [] {
     std::vector<PerfTestFacts> found;
-    std::ranges::copy_if(peer_tests(), std::back_inserter(found), [](const PerfTestFacts& facts) {
-      return facts.by != PerfBy::kPhysical || test::may_see_frames();
+    std::ranges::copy_if(perf_tests(), std::back_inserter(found), [](const PerfTestFacts& facts) {
+      return facts.has_peer() && (facts.by != PerfBy::kPhysical || test::may_see_frames());
     });
     return found;
   }();
@@ -144,52 +128,48 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
       {{"frobnicate"}, "subcommand"},
       {{"read", "-s", "0"}, "--size 0: takes 1 to 67108864"},
       {{"read", "-s", "1G"}, "--size 1073741824: takes 1 to 67108864"},
-      {{"read", "-s", "8Q"}, "--size 8Q: takes bytes"},
-      {{"read", "-s", "K"}, "--size K: takes bytes"},
-      {{"read", "-s", "99999999999999999999"}, "--size 99999999999999999999: takes bytes"},
-      {{"read", "-s", "-1"}, "--size -1: takes bytes"},
-      {{"message", "-s", "16385"}, "--size 16385: takes 1 to 16384"},
-      {{"large-bw", "-s", "1048577"}, "--size 1048577: takes 1 to 1048576"},
+      {{"read", "-s", "8Q"}, "--size"},
+      {{"read", "-s", "99999999999999999999"}, "--size"},
+      {{"read", "-s", "-1"}, "--size"},
+      {{"message", "-s", "4194305"}, "--size 4194305: takes 1 to 4194304"},
+      {{"pa-read", "-s", "4194305"}, "--size 4194305: takes 1 to 4194304"},
       {{"fetch-add", "-s", "8"}, "-s"},
+      {{"fetch-add-bw", "-s", "8"}, "-s"},
+      {{"compare-swap-bw", "--depth", "65"}, "--depth: Value 65 not in range 1 to 64"},
+      {{"read", "--allow-uid", "nobody"}, "--allow-uid"},
       {{"line", "-s", "8"}, "-s"},
-      {{"read", "--sweep", "8"}, "--sweep 8: takes FIRST..LAST"},
-      {{"read", "--sweep", "0..8"}, "--sweep 0..8: takes FIRST..LAST"},
-      {{"read", "--sweep", "16..8"}, "--sweep 16..8: takes FIRST..LAST"},
-      {{"read", "--sweep", "1..x"}, "--sweep 1..x: takes FIRST..LAST"},
+      {{"read", "--sweep", "8"}, "--sweep: takes FIRST..LAST"},
+      {{"read", "--sweep", "0..8"}, "--sweep: takes FIRST..LAST"},
+      {{"read", "--sweep", "16..8"}, "--sweep: takes FIRST..LAST"},
+      {{"read", "--sweep", "1..x"}, "--sweep: takes FIRST..LAST"},
       {{"read", "--sweep", "1..128M"}, "--size 134217728: takes 1 to 67108864"},
       {{"read", "--sweep", "1..8", "-s", "8"}, "excludes"},
-      {{"write-bw", "--in-flight", "0"}, "--depth 0: takes 1 to 1024"},
-      {{"write-bw", "--depth", "1025"}, "--depth 1025: takes 1 to 1024"},
+      {{"write-bw", "--in-flight", "0"}, "--depth: Value 0 not in range 1 to 64"},
+      {{"write-bw", "--depth", "65"}, "--depth: Value 65 not in range 1 to 64"},
       {{"write-bw", "--depth", "some"}, "some"},
-      {{"write-bw", "--depth", "1024", "--connections", "17"}, "--depth 1024 on 17 connections: 16384 in flight"},
-      {{"write-bw", "--connections", "0"}, "--connections 0: takes 1 to 256"},
-      {{"write-bw", "--connections", "257"}, "--connections 257: takes 1 to 256"},
-      {{"write-bw", "--batch", "0"}, "--batch 0: takes 1 to 32"},
-      {{"write-bw", "--batch", "33"}, "--batch 33: takes 1 to 32"},
+      {{"write-bw", "--connections", "0"}, "--connections: Value 0 not in range 1 to 128"},
+      {{"write-bw", "--connections", "129"}, "--connections: Value 129 not in range 1 to 128"},
+      {{"write-bw", "--threads", "43", "--connections", "3"}, "--threads 43 of 3 connections: 128 connections at most"},
       {{"write-bw", "--clock-every", "2"}, "--clock-every"},
-      {{"large-bw", "-s", "1M", "--depth", "1024"}, "B of memory at each end; 1073741824 at most"},
-      {{"write", "-s", "64M", "--threads", "9"}, "B of memory at each end; 1073741824 at most"},
+      {{"write", "-s", "64M", "--threads", "17"},
+       "--size 67108864 on 17 connections: 1073741824 B at each end at most"},
+      {{"message-bw", "--depth", "1"}, "--depth"},
       {{"read", "--in-flight", "1"}, "--in-flight"},
       {{"read", "--connections", "2"}, "--connections"},
-      {{"read", "--threads", "0"}, "--threads 0: takes 1 to 64"},
-      {{"read", "--threads", "65"}, "--threads 65: takes 1 to 64"},
-      {{"read", "--clock-every", "0"}, "--clock-every 0: takes 1 to 1000"},
-      {{"read", "--clock-every", "1001"}, "--clock-every 1001: takes 1 to 1000"},
-      {{"read", "--wait", "2"}, "--wait 2: takes spin, adaptive or event"},
-      {{"read", "--wait", "hard"}, "--wait hard: takes spin"},
-      {{"pingpong", "--wait", "event"}, "--wait event: pingpong polls memory"},
+      {{"read", "--threads", "0"}, "--threads: Value 0 not in range 1 to 128"},
+      {{"read", "--clock-every", "0"}, "--clock-every: Value 0 not in range 1 to 1000"},
+      {{"read", "--clock-every", "1001"}, "--clock-every: Value 1001 not in range 1 to 1000"},
       {{"read", "--idle-us", "1"}, "--idle-us"},
-      {{"message", "--idle-us", "1000001"}, "--idle-us 1000001: takes 0 to 1000000"},
-      {{"message", "--idle-us", "1000000", "--timeout-ms", "2000"}, "raise --timeout-ms above 2000"},
-      {{"message", "--idle-us", "10", "--timeout-ms", "1000"}, "raise --timeout-ms above 1000"},
-      {{"message", "--idle-us", "10", "--threads", "2"}, "--idle-us: takes one thread"},
-      {{"message", "--idle-us", "10", "--clock-every", "2"}, "--clock-every"},
-      {{"read", "-n", "0"}, "--iterations 0: takes 1 to 1099511627776"},
+      {{"message", "--idle-us", "1000001"}, "--idle-us: Value 1000001 not in range 0 to 1000000"},
+      {{"message", "--idle-us", "10", "--clock-every", "2"}, "--clock-every: not with --idle-us"},
+      {{"message", "--local", "--serve", "nobody"}, "--serve: nobody not in {handler,thread}"},
+      {{"message", "--serve", "thread"}, "--serve requires --local"},
+      {{"read", "--local", "--serve", "thread"}, "--serve"},
+      {{"read", "-n", "0"}, "--iterations: Value 0 not in range 1 to 1099511627776"},
       {{"read", "-n", "many"}, "many"},
-      {{"read", "-n", "1099511627777"}, "--iterations 1099511627777: takes 1 to"},
+      {{"read", "-n", "1099511627777"}, "--iterations: Value 1099511627777 not in range 1 to"},
       {{"read", "--warm-up", "-1"}, "--warm-up"},
-      {{"read", "--warm-up", "1099511627777"}, "--warm-up 1099511627777: takes 0 to"},
-      {{"read", "--json", "--csv"}, "excludes"},
+      {{"read", "--warm-up", "1099511627777"}, "--warm-up: Value 1099511627777 not in range 0 to"},
       {{"read", "-p", "0"}, "--port"},
       {{"read", "-p", "65536"}, "--port"},
       {{"read", "--timeout-ms", "0"}, "--timeout-ms"},
@@ -197,10 +177,11 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
       {{"line", "--local"}, "--local"},
       {{"line", "--threads", "2"}, "--threads"},
       {{"wake", "--local"}, "--local"},
-      {{"wake", "--idle-us", "0"}, "--idle-us 0: takes 1 to 1000000"},
+      {{"wake", "--idle-us", "0"}, "--idle-us: Value 0 not in range 1 to 1000000"},
       {{"memcpy", "-s", "0"}, "--size 0: takes 1 to 67108864"},
       {{"memcpy", "-d", "soft"}, "-d"},
       {{"server", "--local"}, "--local"},
+      {{"server", "--window", "65M"}, "--window"},
       {{"server", "--clients", "0"}, "--clients"},
       {{"server", "--clients", "2", "--once"}, "excludes"},
   };
@@ -212,16 +193,7 @@ TEST(PerfUsage, WrongCommandLinesEndWithTwoAndSayWhatIsWrong) {
   }
 }
 
-TEST(PerfUsage, SizesAndSweeps) {
-  EXPECT_EQ(parse_bytes("0"), 0u);
-  EXPECT_EQ(parse_bytes("8"), 8u);
-  EXPECT_EQ(parse_bytes("64K"), 65536u);
-  EXPECT_EQ(parse_bytes("3M"), 3u << 20);
-  EXPECT_EQ(parse_bytes("18446744073709551615"), ~std::uint64_t{0});
-  EXPECT_EQ(parse_bytes("17179869183G"), std::uint64_t{17179869183} << 30);
-  for (const char* text :
-       {"", "K", "k", "1k", "1 K", " 1", "+1", "-1", "1KK", "0x8", "18446744073709551616", "17179869184G"})
-    EXPECT_FALSE(parse_bytes(text)) << text;
+TEST(PerfUsage, Sweeps) {
   using Sizes = std::vector<std::uint64_t>;
   EXPECT_EQ(parse_sweep("1..8"), (Sizes{1, 2, 4, 8}));
   EXPECT_EQ(parse_sweep("3..9"), (Sizes{3, 4, 8, 9}));
@@ -229,7 +201,7 @@ TEST(PerfUsage, SizesAndSweeps) {
   EXPECT_EQ(parse_sweep("1K..4K"), (Sizes{1024, 2048, 4096}));
   EXPECT_EQ(parse_sweep("9223372036854775808..18446744073709551615"),
             (Sizes{std::uint64_t{1} << 63, ~std::uint64_t{0}}));
-  for (const char* text : {"", "1", "..", "1..", "..1", "0..1", "2..1", "1..2..3", "1.2"})
+  for (const char* text : {"", "1", "..", "1..", "..1", "0..1", "2..1", "1..2..3", "1.2", "1..2Q"})
     EXPECT_TRUE(parse_sweep(text).empty()) << text;
 }
 
@@ -256,18 +228,32 @@ TEST(PerfRun, EveryTestAndSize) {
   ASSERT_FALSE(server.port().empty());
   for (const PerfTestFacts& facts : tests_to_run()) {
     // Longer than a page may not lie in one piece of physical memory.
-    const char* const large = facts.by == PerfBy::kPhysical ? "4K" : "16K";
+    const char* const large = facts.by == PerfBy::kPhysical ? "4K" : "100K";
     const std::vector<Arguments> sizes = facts.has_size()
                                              ? std::vector<Arguments>{{"-s", "1"}, {"-s", "65"}, {"-s", large}}
                                              : std::vector<Arguments>{{}};
     for (const Arguments& size : sizes) {
       const Ran ran = server.run(facts.name, size);
       ASSERT_TRUE(ended(ran, 0)) << facts.name << ' ' << testing::PrintToString(size);
-      EXPECT_EQ(has(ran.out, "median"), facts.test != PerfTest::kMessageBw) << ran.out;
+      EXPECT_EQ(has(ran.out, "median"), facts.pace != PerfPace::kStream) << ran.out;
       EXPECT_EQ(has(ran.out, "one way"), facts.ping_pong()) << ran.out;
       EXPECT_EQ(has(ran.out, "bandwidth"), !facts.ping_pong()) << ran.out;
+      EXPECT_EQ(has(ran.out, "a handler answers"), facts.keeps_server_busy()) << ran.out;
+      EXPECT_TRUE(has(ran.out, "% of a core")) << ran.out;
     }
   }
+}
+
+TEST(PerfRun, AWindowIsAsLongAsTheServerMadeIt) {
+  Server server({"--window", "8K"});
+  ASSERT_FALSE(server.port().empty());
+  EXPECT_TRUE(ended(server.run("write", {"-s", "8K"}), 0));
+  const Ran refused = server.run("write", {"-s", "9K"});
+  EXPECT_TRUE(ended(refused, 3));
+  EXPECT_TRUE(has(refused.err, "rejected: the server's windows have 8192 B: start it with --window 9216"))
+      << refused.err;
+  EXPECT_TRUE(ended(server.run("message", {"-s", "9K"}), 0));
+  EXPECT_TRUE(ended(test::run_kv({"write", "--local", "-d", device(), "-s", "2M", "-n", "5", "--warm-up", "1"}), 0));
 }
 
 TEST(PerfRun, WithoutThePrivilegeOnlyPhysicalAddressesAreRefused) {
@@ -289,9 +275,9 @@ TEST(PerfRun, OtherToolsNamesOfATestAreTaken) {
   Server server;
   ASSERT_FALSE(server.port().empty());
   for (const auto& [name, own] : {std::pair("send", "message"), std::pair("send-bw", "message-bw")}) {
-    const Ran ran = server.run(name, {"--csv"});
+    const Ran ran = server.run(name, {"--json"});
     EXPECT_TRUE(ended(ran, 0)) << name;
-    EXPECT_TRUE(has(ran.out, fmt::format("\n{},", own))) << ran.out;
+    EXPECT_TRUE(has(ran.out, fmt::format("\"test\":\"{}\",", own))) << ran.out;
   }
 }
 
@@ -302,49 +288,74 @@ TEST(PerfRun, RoundsPassTheMarkOfOneByte) {
       test::run_kv({"pingpong", "-p", server.port(), "-d", device(), "-s", "1", "-n", "1000", "--warm-up", "0"}), 0));
 }
 
-/// Several threads, connections and batches at once, the last of which are not whole.
-TEST(PerfRun, ThreadsConnectionsAndBatches) {
+/// The other side is of another user, on the software NIC.
+TEST(PerfRun, OptionsSayWhichOtherUsersMayConnect) {
+  if (!is_soft()) GTEST_SKIP() << "only the software NIC asks who the peer is";
+  if (const char* why = test::why_not_as_another_user(); why != nullptr) GTEST_SKIP() << why;
+  constexpr uid_t kStranger = 65534;
+  const auto run = [&](const Server& server) {
+    return test::run_kv_as(kStranger, {"read", "-p", server.port(), "-d", "soft", "-n", "20", "--warm-up", "2"});
+  };
+  {
+    const Server closed;
+    ASSERT_FALSE(closed.port().empty());
+    const Ran refused = run(closed);
+    EXPECT_TRUE(ended(refused, 3));
+    EXPECT_TRUE(has(refused.err, "not allowed")) << refused.err;
+  }
+  const Server open({"--allow-uid", "1234", "--allow-uid", std::to_string(kStranger)});
+  ASSERT_FALSE(open.port().empty());
+  EXPECT_TRUE(ended(run(open), 0));
+}
+
+/// Counts that neither connections nor depth divide.
+TEST(PerfRun, ThreadsAndConnections) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   Server server;
   ASSERT_FALSE(server.port().empty());
-  for (const PerfTestFacts& facts : peer_tests()) {
+  for (const PerfTestFacts& facts : tests_to_run()) {
+    // The listener's thread polls for one.
+    if (facts.name == std::string_view("pingpong")) continue;
     Arguments more{"--threads", "2", "--json"};
-    if (facts.pipelined()) more = with(more, {"--connections", "3", "--depth", "6", "--batch", "4"});
-    // More threads than most machines here have cpus for; but pingpong has no other way of waiting.
-    if (facts.test != PerfTest::kPingPong) more = with(more, {"--wait", "adaptive"});
+    if (facts.overlaps()) more = with(more, {"--connections", "3"});
+    if (facts.pipelined()) more = with(more, {"--depth", "6"});
     const Ran ran = server.run(facts.name, more, "61");
     ASSERT_TRUE(ended(ran, 0)) << facts.name;
-    EXPECT_EQ(test::from_json(ran.out,
-                              "data[\"threads\"], data[\"operations\"], data[\"connections\"], data[\"batch\"],"
-                              "data[\"work\"][\"requests\"] >= 122"),
-              facts.pipelined() ? "2 122 3 4 True" : "2 122 1 1 True")
+    EXPECT_EQ(test::from_json(ran.out, "data[\"threads\"], data[\"operations\"], data[\"connections\"]"),
+              facts.overlaps() ? "2 122 3" : "2 122 1")
         << facts.name << ran.out;
   }
+  const Ran refused = server.run("pingpong", {"--threads", "2"});
+  EXPECT_TRUE(ended(refused, 3));
+  EXPECT_TRUE(has(refused.err, "rejected: the listener's thread polls for one ping-pong")) << refused.err;
 }
 
-TEST(PerfRun, ABatchIsOneDoorbell) {
+TEST(PerfRun, AThreadForEachConnectionMayAnswer) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  for (const char* test : {"write-bw", "read-bw", "fetch-add-bw", "write-imm-bw", "message-bw"}) {
-    const Ran ran = test::run_kv(
-        {test, "--local", "-d", device(), "-n", "800", "--warm-up", "80", "--depth", "16", "--batch", "4", "--json"});
+  Server server({"--serve", "thread", "--clients", "5"});
+  ASSERT_FALSE(server.port().empty());
+  for (const char* test : {"message", "write-imm", "pingpong"}) {
+    const Ran ran = server.run(test, {"--threads", "2", "--json"}, "20");
     ASSERT_TRUE(ended(ran, 0)) << test;
-    // A stream also has messages that are not there in a multiple of four: credits.
-    EXPECT_EQ(test::from_json(ran.out,
-                              "800 <= data[\"work\"][\"requests\"] <= 900,"
-                              "data[\"work\"][\"doorbells\"] <= data[\"work\"][\"requests\"] / 2"),
-              "True True")
-        << test << ran.out;
+    EXPECT_EQ(test::from_json(ran.out, "data[\"served_by\"], data[\"operations\"]"), "thread 40") << test;
   }
+  EXPECT_TRUE(ended(server.run("message-bw", {"--connections", "3", "-s", "20K"}), 0));
+  const Ran text = server.run("message");
+  ASSERT_TRUE(ended(text, 0));
+  EXPECT_TRUE(has(text.out, "a thread for each connection receives and answers")) << text.out;
+  EXPECT_TRUE(ended(server.process().finish(), 0)) << "its threads end with it";
+  const Ran local =
+      test::run_kv({"message", "--local", "--serve", "thread", "-d", device(), "-n", "20", "--warm-up", "2"});
+  EXPECT_TRUE(ended(local, 0));
 }
 
 /// Everything that is promised of a row, of each test.
 constexpr const char* kSchema =
-    "sorted(data) == [\"batch\", \"bytes\", \"bytes_per_s\", \"clock_every\", \"clock_ns\", \"connections\","
-    " \"cpu\", \"cpus\", \"endpoint\", \"environment\", \"idle\", \"in_flight\", \"iterations\", \"latency\","
-    " \"memory_bytes_per_s\", \"nic\", \"operations\", \"operations_per_s\", \"path\", \"seconds\", \"test\","
-    " \"threads\", \"wait\", \"warm_up\", \"work\"],"
-    "sorted(data[\"work\"]) == [\"completions\", \"direct\", \"doorbells\", \"empty_polls\", \"inline\", \"requests\","
-    " \"sleeps\"],"
+    "sorted(data) == [\"bytes\", \"bytes_per_s\", \"clock_every\", \"clock_ns\", \"connections\","
+    " \"cpu\", \"cpus\", \"endpoint\", \"environment\", \"idle_us\", \"in_flight\", \"iterations\", \"latency\","
+    " \"memory_bytes_per_s\", \"nic\", \"operations\", \"operations_per_s\", \"other_runs\", \"path\", \"seconds\","
+    " \"served_by\", \"server_percent\", \"test\", \"threads\", \"warm_up\"],"
+    "data[\"other_runs\"] == 0 and data[\"server_percent\"] >= 0,"
     "data[\"bytes_per_s\"] > 0 and data[\"operations_per_s\"] > 0 and data[\"seconds\"] > 0,"
     "data[\"environment\"][\"cores\"] > 0";
 constexpr const char* kLatencySchema =
@@ -359,15 +370,15 @@ constexpr const char* kNoLatency = "data[\"latency\"]";
 
 TEST(PerfRun, JsonHasWhatWasMeasuredAndOn) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  for (const PerfTestFacts& facts : peer_tests()) {
+  for (const PerfTestFacts& facts : tests_to_run()) {
     const Ran ran = test::run_kv({facts.name, "--local", "-d", device(), "-n", "40", "--warm-up", "3", "--json"});
     ASSERT_TRUE(ended(ran, 0)) << facts.name;
     EXPECT_EQ(test::from_json(ran.out,
                               "data[\"test\"], data[\"iterations\"], data[\"warm_up\"], data[\"nic\"],"
-                              "data[\"bytes\"], data[\"in_flight\"], data[\"work\"][\"requests\"] >= 40"),
-              fmt::format("{} 40 3 {} {} {} True", facts.name, device(), facts.bytes, facts.depth));
+                              "data[\"bytes\"], data[\"in_flight\"], data[\"served_by\"]"),
+              fmt::format("{} 40 3 {} {} {} handler", facts.name, device(), facts.bytes, facts.depth));
     // Nothing tells a sender of messages when each has arrived.
-    const bool has_latency = facts.test != PerfTest::kMessageBw;
+    const bool has_latency = facts.pace != PerfPace::kStream;
     EXPECT_EQ(test::from_json(ran.out, fmt::format("{}, {}", kSchema, has_latency ? kLatencySchema : kNoLatency)),
               has_latency ? "True True True True True True True True" : "True True True True None")
         << facts.name << ran.out;
@@ -412,49 +423,16 @@ TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
 }
 
 TEST(PerfRun, ASweepIsARowASize) {
-  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON and CSV";
+  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   const Arguments sweep{"write", "--local", "-d", device(), "--sweep", "3..9", "-n", "20", "--warm-up", "2"};
   const Ran table = test::run_kv(sweep);
   ASSERT_TRUE(ended(table, 0));
   EXPECT_TRUE(has(table.out, "99.9 %")) << table.out;
+  for (const char* row : {"\n           3 ", "\n           4 ", "\n           8 ", "\n           9 "})
+    EXPECT_TRUE(has(table.out, row)) << table.out;
   const Ran json = test::run_kv(with(sweep, {"--json"}));
   ASSERT_TRUE(ended(json, 0));
   EXPECT_EQ(test::from_json_lines(json.out, "[row[\"bytes\"] for row in data]"), "[3, 4, 8, 9]");
-  const Ran csv = test::run_kv(with(sweep, {"--csv"}));
-  ASSERT_TRUE(ended(csv, 0));
-  EXPECT_EQ(
-      test::from_csv(csv.out,
-                     "[int(row[\"bytes\"]) for row in data],"
-                     "{len(row) for row in data}, all(None not in row and None not in row.values() for row in data),"
-                     "all(float(row[\"median_ns\"]) <= float(row[\"p99_9_ns\"]) <= float(row[\"max_ns\"])"
-                     " for row in data),"
-                     "{(row[\"test\"], row[\"iterations\"], row[\"nic\"], row[\"wait\"]) for row in data}"),
-      fmt::format("[3, 4, 8, 9] {{27}} True True {{('write', '20', '{}', 'spin')}}", device()));
-}
-
-TEST(PerfRun, CsvOfARateHasNoLatency) {
-  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse CSV";
-  const Ran csv = test::run_kv({"message-bw", "--local", "-d", device(), "-n", "100", "--csv"});
-  ASSERT_TRUE(ended(csv, 0));
-  EXPECT_EQ(test::from_csv(csv.out,
-                           "[(row[\"samples\"], row[\"median_ns\"], row[\"max_ns\"],"
-                           " float(row[\"operations_per_s\"]) > 0) for row in data]"),
-            "[('0', '', '', True)]");
-}
-
-TEST(PerfRun, ABlockingCallIsOneRequestAndOneCompletion) {
-  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  std::vector<const char*> tests{"read", "write", "pingpong", "fetch-add", "compare-swap"};
-  if (test::may_see_frames()) tests.insert(tests.end(), {"pa-read", "pa-write"});
-  for (const char* const test : tests) {
-    const Ran ran = test::run_kv({test, "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--json"});
-    ASSERT_TRUE(ended(ran, 0)) << test;
-    EXPECT_EQ(test::from_json(ran.out,
-                              "[data[\"work\"][\"requests\"]] + [data[\"work\"][k] + data[\"work\"][\"direct\"]"
-                              " for k in (\"doorbells\", \"completions\")]"),
-              "[100, 100, 100]")
-        << test;
-  }
 }
 
 TEST(PerfRun, OneReadingOfTheClockForSeveralOperations) {
@@ -466,50 +444,17 @@ TEST(PerfRun, OneReadingOfTheClockForSeveralOperations) {
             "100 4 32");
 }
 
-TEST(PerfRun, WaitPolicies) {
+TEST(PerfRun, MessagesAfterSilence) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  Server server;
-  ASSERT_FALSE(server.port().empty());
-  for (const char* test : {"message", "write-imm", "write-bw", "message-bw"}) {
-    for (const char* wait : {"spin", "adaptive", "event"}) {
-      const Ran ran = server.run(test, {"--wait", wait, "--json"}, "200");
-      ASSERT_TRUE(ended(ran, 0)) << test << ' ' << wait;
-      EXPECT_EQ(test::from_json(ran.out, "data[\"wait\"]"), wait);
-      if (std::string_view(wait) == "spin") {
-        EXPECT_EQ(test::from_json(ran.out, "data[\"work\"][\"sleeps\"]"), "0") << test;
-      }
-    }
-  }
-}
-
-TEST(PerfRun, AReceiverThatWaitsForEventsSleeps) {
-  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  // What it waits for comes a long time apart: without that, an answer may be there whenever the client looks, because
-  // the server ran in between.
-  const Ran slept = test::run_kv({"message", "--local", "-d", device(), "--wait", "event", "--idle-us", "300", "-n",
-                                  "20", "--warm-up", "2", "--json"});
-  ASSERT_TRUE(ended(slept, 0));
-  EXPECT_EQ(test::from_json(slept.out, "data[\"idle\"][\"sleeps\"] > 0"), "True") << slept.out;
-}
-
-TEST(PerfRun, AReceiverThatFellAsleepIsComparedWithOneThatSpins) {
-  if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
-  const Arguments idle{"message",   "--local", "-d", device(), "--wait",    "adaptive",
-                       "--idle-us", "300",     "-n", "20",     "--warm-up", "2"};
+  const Arguments idle{"message", "--local", "-d", device(), "--idle-us", "2000", "-n", "20", "--warm-up", "2"};
   const Ran text = test::run_kv(idle);
   ASSERT_TRUE(ended(text, 0));
-  EXPECT_TRUE(has(text.out, "waking the receiver: ")) << text.out;
+  EXPECT_TRUE(has(text.out, "after 2000 us of silence each")) << text.out;
   const Ran json = test::run_kv(with(idle, {"--json"}));
   ASSERT_TRUE(ended(json, 0));
-  EXPECT_EQ(
-      test::from_json(json.out, "sorted(data[\"idle\"])"),
-      "['added_ns', 'added_p99_ns', 'idle_us', 'interval_ms', 'process_percent', 'reference_ns', 'round_trip_ns', "
-      "'sleeps', 'thread_percent']");
-  EXPECT_EQ(test::from_json(json.out,
-                            "data[\"idle\"][\"idle_us\"], data[\"idle\"][\"reference_ns\"] > 0,"
-                            "data[\"idle\"][\"interval_ms\"], data[\"idle\"][\"sleeps\"] > 0,"
-                            "data[\"latency\"][\"samples\"]"),
-            "300 True 500 True 20");
+  EXPECT_EQ(test::from_json(json.out, "data[\"idle_us\"], data[\"latency\"][\"samples\"], data[\"seconds\"] >= 0.04"),
+            "2000 20 True")
+      << json.out;
 }
 
 TEST(PerfRun, ServerEndsWithItsLastClient) {
@@ -524,21 +469,17 @@ TEST(PerfRun, ServerEndsWithItsLastClient) {
   EXPECT_TRUE(ended(server.process().finish(), 0));
 }
 
-/// `main` below is the program that is started: it says a port and more than one read takes, and stays.
 TEST(PerfRun, ALocalServerThatStaysIsForced) {
-  std::array<int, 2> fds{};
-  ASSERT_EQ(::pipe(fds.data()), 0);
-  ::setenv(kStaysEnv, std::to_string(fds[1]).c_str(), 1);
-  {
-    const auto server = PerfLocalServer::start({});
-    ASSERT_OK(server);
-    EXPECT_EQ(server->port(), 1234);
-  }
-  ::unsetenv(kStaysEnv);
-  ::close(fds[1]);
-  char byte = 0;
-  EXPECT_EQ(::read(fds[0], &byte, 1), 0) << "its own end was awaited";
-  ::close(fds[0]);
+  const auto server =
+      PerfLocalServer::start({.where = {.transport = {.device = device(), .gid_index = {}}}, .clients = 1});
+  ASSERT_OK(server);
+  EXPECT_NE(server->port(), 0);
+  // No client comes, so that it does not end by itself: the destructor returns nevertheless.
+}
+
+TEST(PerfRun, ALocalServerThatDoesNotStartIsTold) {
+  EXPECT_STATUS(PerfLocalServer::start({.where = {.transport = {.device = "no_such0", .gid_index = {}}}}),
+                Status::kPeerLost);
 }
 
 // --- ends
@@ -585,375 +526,224 @@ TEST(PerfEnds, SilentServerIsTimedOut) {
   }
 }
 
-// --- clients that are none
-
-template <class Hello>
-std::span<const std::byte> bytes_of(const Hello& hello) {
-  return std::as_bytes(std::span(&hello, 1));
-}
-
-/// A client's control connection, with whatever hello.
-struct Stranger final : message::Handler {
-  Stranger() {
-    auto opened = PerfDevice::open({.transport = {.device = "soft", .gid_index = {}}}, patience());
-    EXPECT_OK(opened);
-    device = std::move(*opened);
-    auto made_loop = engine::CompletionLoop::create(device.nic(), {});
-    EXPECT_OK(made_loop);
-    loop = std::move(*made_loop);
-    auto made = message::Channel::create(*loop, device.pd.get(), {}, *this);
-    EXPECT_OK(made);
-    channel = std::move(*made);
-  }
-  Result<link::Dialed> dial(std::uint16_t port, std::span<const std::byte> hello) {
-    VERBENA_ASSIGN(local, channel->local_endpoint(hello));
-    return link::dial("127.0.0.1", port, local, patience());
-  }
-  static Deadline patience() { return Deadline::after(std::chrono::seconds{20}); }
-  void on_message(message::Channel&, std::span<const std::byte>) noexcept override {}
-  void on_fragment(message::Channel&, const message::Fragment&) noexcept override {}
-  void on_complete(message::Channel&, std::uint64_t, Status) noexcept override {}
-  void on_failure(message::Channel&, Status) noexcept override {}
-  /// A control connection of a run with this hello, ready for use.
-  void enter(std::uint16_t port, const RunHello& hello) {
-    auto dialed = dial(port, bytes_of(hello));
-    ASSERT_OK(dialed);
-    ASSERT_OK(channel->connect(local, dialed->remote(), patience()));
-    ASSERT_OK(dialed->finish(patience()));
-    ASSERT_OK(channel->open_lease(patience()));
-  }
-
-  /// A channel of the run, as its hello says.
-  Result<void> join(std::uint16_t port, const ChannelHello& hello) {
-    VERBENA_ASSIGN(measured, message::Channel::create(*loop, device.pd.get(), {.depth = 4}, *this));
-    VERBENA_ASSIGN(const link::Endpoint mine, measured->local_endpoint(bytes_of(hello)));
-    VERBENA_ASSIGN(auto dialed, link::dial("127.0.0.1", port, mine, patience()));
-    VERBENA_TRY(measured->connect(mine, dialed.remote(), patience()));
-    VERBENA_TRY(dialed.finish(patience()));
-    return measured->open_lease(patience());
-  }
-  /// A link of the run, whose memory the server may use, and the server's window.
-  Result<void> join(std::uint16_t port, const RunHello& run, LinkHello hello) {
-    VERBENA_TRY(memory.open(device.nic(), device.pd.get(),
-                            {.size_bytes = 4096, .share = host::Share::kReadWrite, .name = "stranger"}, {},
-                            IBV_ACCESS_LOCAL_WRITE | perf_wire::window_access(run)));
-    const nic::Window window = memory.window();
-    hello.address = window.address;
-    hello.memory = window.memory_id;
-    hello.rkey = window.rkey;
-    VERBENA_ASSIGN(link, remote::Link::create(*loop, device.pd.get(), {.receives = 4, .handler = &nobody}));
-    VERBENA_ASSIGN(const link::Endpoint mine, link->local_endpoint(bytes_of(hello)));
-    VERBENA_ASSIGN(auto dialed, link::dial("127.0.0.1", port, mine, patience()));
-    VERBENA_TRY(device.nic().grant(memory.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = dialed.remote().qp.gid}));
-    VERBENA_TRY(link->connect(mine, dialed.remote(), patience()));
-    VERBENA_TRY(dialed.finish(patience()));
-    const auto theirs = perf_wire::decode_link(dialed.remote().user_data(), run);
-    if (!theirs) return fail(Status::kProtocol, "join", 0, "the server's hello is none");
-    servers = perf_wire::window_of(*theirs, run);
-    return link->import_window(servers, patience());
-  }
-  [[nodiscard]] Status write_imm(std::uint32_t bytes, std::uint32_t immediate) const {
-    return link->start_write_imm({memory.data(), bytes, memory.lkey()},
-                                 {.address = servers.address, .length = bytes, .rkey = servers.rkey}, immediate, 0);
-  }
-
-  struct Nobody final : remote::Handler {};
-
-  PerfDevice device;
-  Nobody nobody;
-  nic::RegisteredArena memory;
-  nic::Window servers;
-  std::unique_ptr<engine::CompletionLoop> loop;
-  std::unique_ptr<message::Channel> channel;  ///< The control connection.
-  std::unique_ptr<message::Channel> measured;
-  std::unique_ptr<remote::Link> link;
-  link::Endpoint local;
-};
-
-constexpr RunHello kRun{.test = PerfTest::kRead, .session = 7, .bytes = 64, .connections = 2};
-constexpr RunHello kOneChannel{.test = PerfTest::kMessage, .session = 7, .bytes = 64};
-constexpr LinkHello kLink{.session = 7, .address = 4096, .rkey = 1, .index = 1};
-constexpr ChannelHello kChannel{.session = 7, .index = 1};
-
-TEST(PerfHostile, GarbageIsSentAwayAndTheNextClientServed) {
-  Server server;
+/// It has the listener's thread, which others wait for.
+TEST(PerfEnds, SilentClientOfAPingPongIsTimedOut) {
+  Server server({"--timeout-ms", "300"});
   ASSERT_FALSE(server.port().empty());
-  {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(server.port_number());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    const std::string garbage(700, '\xA5');
-    EXPECT_GT(::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
-    char byte = 0;
-    EXPECT_LE(::recv(fd, &byte, 1, 0), 512) << "closed, with or without a word";
-    ::close(fd);
-  }
-  RunHello too_long = kRun;
-  too_long.bytes = facts_of(too_long.test).most_bytes + 1;
-  EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(too_long)), Status::kProtocol);
-  EXPECT_STATUS(Stranger().dial(server.port_number(), {}), Status::kProtocol);
-  EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kLink).first(sizeof kRun)), Status::kProtocol);
+  KvProcess client(server.endless("pingpong", "3600000"));
+  ASSERT_FALSE(client.first_line().empty());
+  client.send(SIGSTOP);
   EXPECT_TRUE(ended(server.run("read"), 0));
 }
 
-/// The link of a run that another stranger asks for; one that is none of the run's, and one whose window wraps.
-TEST(PerfHostile, OnlyTheRunsOwnLinkIsLetIn) {
-  Server server;
-  ASSERT_FALSE(server.port().empty());
-  Stranger stranger;
-  ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), kRun));
-  const auto try_link = [&](const LinkHello& hello) {
-    auto link = remote::Link::create(*stranger.loop, stranger.device.pd.get(), {});
-    EXPECT_OK(link);
-    auto local = (*link)->local_endpoint(bytes_of(hello));
-    EXPECT_OK(local);
-    return link::dial("127.0.0.1", server.port_number(), *local, Stranger::patience());
-  };
-  LinkHello other = kLink;
-  other.session = 8;
-  EXPECT_STATUS(try_link(other), Status::kBusy);
-  other = kLink;
-  other.index = 2;
-  EXPECT_STATUS(try_link(other), Status::kBusy);
-  other = kLink;
-  other.address = ~std::uint64_t{62};
-  EXPECT_STATUS(try_link(other), Status::kBusy);
-  EXPECT_STATUS(Stranger().dial(server.port_number(), bytes_of(kRun)), Status::kBusy);
-  EXPECT_OK(try_link(kLink));
+// --- clients that are none
+
+/// A connection to a server of verbena-perf, which says whatever it likes.
+class PerfHostile : public testing::Test {
+ protected:
+  void SetUp() override {
+    VERBENA_SKIP_ON_A_DEVICE("the stranger speaks to the software NIC");
+    ASSERT_FALSE(server_.port().empty());
+    connect();
+  }
+  void connect(std::size_t window_bytes = 4096) {
+    stranger_.reset();
+    auto connected = Connection::connect({.transport = {.device = "soft", .gid_index = {}},
+                                          .port = server_.port_number(),
+                                          .timeout = std::chrono::seconds{20},
+                                          .window_bytes = window_bytes});
+    ASSERT_OK(connected);
+    stranger_ = std::move(*connected);
+  }
+  /// What the server answers to a request; its end where it has none.
+  std::expected<Reply, Status> ask(std::span<const std::byte> request) {
+    if (const Status sent = stranger_->send(request); sent != Status::kOk) return std::unexpected(sent);
+    std::array<std::byte, sizeof(Reply)> buffer{};
+    const auto answer = stranger_->receive(buffer);
+    if (!answer) return std::unexpected(answer.error());
+    return perf_wire::decode_reply(answer->data, 0);
+  }
+  /// The server closes the connection, and serves the next.
+  void expect_sent_away() {
+    std::array<std::byte, sizeof(Reply)> buffer{};
+    const auto answer = stranger_->receive(buffer);
+    ASSERT_FALSE(answer.has_value());
+    EXPECT_EQ(answer.error(), Status::kClosed) << to_string(answer.error());
+    EXPECT_TRUE(ended(server_.run("read"), 0));
+  }
+
+  Server server_{Arguments{"--once"}};
+  std::unique_ptr<Connection> stranger_;
+};
+
+constexpr Request kRun{.test = PerfTest::kRead, .connections = 1, .bytes = 64};
+constexpr Ask kBye = Ask::kBye;
+
+TEST_F(PerfHostile, GarbageBeforeAConnection) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server_.port_number());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const std::string garbage(700, '\xA5');
+  EXPECT_GT(::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+  char byte = 0;
+  EXPECT_LE(::recv(fd, &byte, 1, 0), 512) << "closed, with or without a word";
+  ::close(fd);
+  EXPECT_TRUE(ended(server_.run("read"), 0));
+}
+
+TEST_F(PerfHostile, NoRequest) {
+  ASSERT_EQ(stranger_->send(std::as_bytes(std::span("\xA5"))), Status::kOk);
+  expect_sent_away();
+}
+
+TEST_F(PerfHostile, ARequestCutShort) {
+  ASSERT_EQ(stranger_->send(bytes_of(kRun).first(sizeof kRun - 1)), Status::kOk);
+  expect_sent_away();
+}
+
+TEST_F(PerfHostile, ARequestOfTooMuch) {
+  Request request = kRun;
+  request.bytes = facts_of(request.test).most_bytes + 1;
+  ASSERT_EQ(stranger_->send(bytes_of(request)), Status::kOk);
+  expect_sent_away();
+}
+
+TEST_F(PerfHostile, ARequestThatTheWindowHolds) {
+  constexpr Request kInWindow = kRun;
+  ASSERT_EQ(stranger_->write_with_immediate(bytes_of(kInWindow), static_cast<std::uint32_t>(Ask::kRun)), Status::kOk);
+  std::array<std::byte, sizeof(Reply)> buffer{};
+  const auto answer = stranger_->receive(buffer);
+  ASSERT_TRUE(answer.has_value()) << "as good as a message";
+  EXPECT_TRUE(perf_wire::decode_reply(answer->data, kInWindow.bytes).has_value());
+}
+
+TEST_F(PerfHostile, AByeWithoutARunCountsForNothing) {
+  ASSERT_EQ(stranger_->send(bytes_of(kBye)), Status::kOk);
+  expect_sent_away();
+  EXPECT_TRUE(ended(server_.process().finish(), 0));
+}
+
+TEST_F(PerfHostile, OneRunAConnection) {
+  const auto first = ask(bytes_of(kRun));
+  ASSERT_TRUE(first.has_value());
+  EXPECT_STREQ(first->refusal.data(), "");
+  const auto second = ask(bytes_of(kRun));
+  ASSERT_TRUE(second.has_value());
+  EXPECT_STREQ(second->refusal.data(), "a connection is in one run");
+  EXPECT_TRUE(ask(bytes_of(kBye)).has_value());
 }
 
 /// Who breaks a run does not end a server that is to serve one whole.
-TEST(PerfHostile, ABrokenRunDoesNotCount) {
-  Server server({"--once"});
-  ASSERT_FALSE(server.port().empty());
-  {
-    Stranger stranger;
-    ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), kOneChannel));
-    ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = kOneChannel.session}));
-  }
-  EXPECT_TRUE(ended(server.run("read"), 0));
-  const Ran ran = server.process().finish();
+TEST_F(PerfHostile, ABrokenRunDoesNotCount) {
+  ASSERT_TRUE(ask(bytes_of(kRun)).has_value());
+  stranger_.reset();
+  EXPECT_TRUE(ended(server_.run("read"), 0));
+  const Ran ran = server_.process().finish();
   EXPECT_EQ(ran.exit, 0) << ran.err;
-  EXPECT_TRUE(ran.err.starts_with("verbena-perf: ")) << ran.err;
+  EXPECT_EQ(ran.err, "verbena-perf: closed: a run of read with 64 B broke\n");
 }
 
-/// A client's thread that is done, or waits for the others, says nothing meanwhile; when none says anything, the run
-/// is over.
-TEST(PerfEnds, OnlyTheSilenceOfAllThreadsEndsARun) {
-  VERBENA_SKIP_ON_A_DEVICE("the stranger speaks to the software NIC");
-  constexpr std::chrono::milliseconds kTimeout{1000};
-  Server server({"--timeout-ms", std::to_string(kTimeout.count())});
-  ASSERT_FALSE(server.port().empty());
-  Stranger stranger;
-  RunHello run = kOneChannel;
-  run.threads = 2;
-  ASSERT_NO_FATAL_FAILURE(stranger.enter(server.port_number(), run));
-  ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = run.session}));
-  const auto silent = std::move(stranger.measured);
-  ASSERT_OK(stranger.join(server.port_number(), ChannelHello{.session = run.session, .index = 1}));
-  const std::array<std::byte, 64> wants_nothing{};
-  const auto send = [&] {
-    const Status status = stranger.measured->send(wants_nothing);
-    stranger.loop->poll();
-    return status;
-  };
-  Status status = Status::kOk;
-  for (const Deadline end = Deadline::after(3 * kTimeout); !end.passed();) {
-    status = send();
-    ASSERT_TRUE(status == Status::kOk || status == Status::kAgain) << to_string(status);
-  }
-  const Deadline patience = Stranger::patience();
-  while ((status = send()) == Status::kAgain && !patience.passed()) {}
-  EXPECT_EQ(status, Status::kOk);
-  // The stranger lives, and says nothing any more.
-  EXPECT_TRUE(ended(server.run("read"), 0));
+TEST_F(PerfHostile, AnAnswerThatHasNoPlace) {
+  ASSERT_NO_FATAL_FAILURE(connect(0));
+  ASSERT_EQ(stranger_->write_with_immediate(bytes_of(kRun), static_cast<std::uint32_t>(Ask::kAnswer)), Status::kOk);
+  expect_sent_away();
 }
 
-/// A stranger in a run of one connection, that says something which no client of ours says.
-class PerfHostileRun : public testing::Test {
- protected:
-  PerfHostileRun() : server_({"--timeout-ms", "3600000"}) {}
-  void SetUp() override { ASSERT_FALSE(server_.port().empty()); }
-  [[nodiscard]] std::uint16_t port() const { return server_.port_number(); }
-  [[nodiscard]] static RunHello run_of_one(PerfTest test) {
-    RunHello run = kRun;
-    run.test = test;
-    run.depth = 64;
-    run.connections = 1;
-    return run;
-  }
-  void enter(PerfTest test) {
-    ASSERT_NO_FATAL_FAILURE(stranger_.enter(port(), run_of_one(test)));
-    if (facts_of(test).by == PerfBy::kChannel) {
-      ASSERT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session}));
-    } else {
-      ASSERT_OK(stranger_.join(port(), run_of_one(test), LinkHello{.session = kRun.session}));
-    }
-  }
-  /// The server is done with it, and has time for the next, while the stranger still lives and has its say repeated.
-  void expect_the_next_served() {
-    std::atomic<bool> done = false;
-    Ran ran;
-    std::jthread next([&] {
-      ran = server_.run("read");
-      done = true;
-      stranger_.loop->wake();
-    });
-    EXPECT_EQ(stranger_.loop->wait_until([&] { return done.load(); }, Deadline::after(std::chrono::seconds{90})),
-              Status::kOk);
-    next.join();
-    EXPECT_TRUE(ended(ran, 0));
-  }
-
-  Server server_;
-  Stranger stranger_;
-  const std::string text_ = std::string(64, '\1');  ///< Each byte asks for an answer.
-  const std::span<const std::byte> body_ = std::as_bytes(std::span(text_));
-};
-
-TEST_F(PerfHostileRun, EndsWithAMessageOfAnotherLength) {
-  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kMessage));
-  ASSERT_EQ(stranger_.measured->send(body_.first(63)), Status::kOk);
-  expect_the_next_served();
+TEST_F(PerfHostile, APingPongWithoutAWindow) {
+  ASSERT_NO_FATAL_FAILURE(connect(0));
+  Request request = kRun;
+  request.test = PerfTest::kPingPong;
+  ASSERT_TRUE(ask(bytes_of(request)).has_value());
+  const std::byte mark{kFirstMark};
+  ASSERT_EQ(stranger_->write(std::span(&mark, 1), request.bytes - 1), Status::kOk);
+  expect_sent_away();
 }
 
-TEST_F(PerfHostileRun, EndsWithALargeMessageOfAnotherLength) {
-  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kLargeBw));
-  ASSERT_EQ(stranger_.measured->start_large(body_.first(63), {}, 1), Status::kOk);
-  expect_the_next_served();
+/// Its figures are told to be of both.
+TEST_F(PerfHostile, TwoRunsAtOnceAreTold) {
+  ASSERT_TRUE(ask(bytes_of(kRun)).has_value());
+  const Ran ran = server_.run("message");
+  ASSERT_TRUE(ended(ran, 0));
+  EXPECT_TRUE(has(ran.out, "the server served 1 other runs meanwhile")) << ran.out;
 }
 
-TEST_F(PerfHostileRun, EndsWithAnImmediateOfAnotherLength) {
-  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kWriteImm));
-  ASSERT_EQ(stranger_.write_imm(63, 0), Status::kOk);
-  expect_the_next_served();
-}
-
-/// Who wants a second answer before it took the first would have the server keep count for it.
-TEST_F(PerfHostileRun, EndsWithAnAnswerTooManyAskedFor) {
-  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kMessageBw));
-  Status status = Status::kOk;
-  // It takes no answers meanwhile: the server can send four, and then it owes one.
-  for (int i = 0; i < 1000 && status == Status::kOk; ++i) status = stranger_.measured->send(body_);
-  EXPECT_EQ(status, Status::kAgain);
-  expect_the_next_served();
-}
-
-TEST_F(PerfHostileRun, EndsWithAByeOfAnyBytes) {
-  ASSERT_NO_FATAL_FAILURE(enter(PerfTest::kRead));
-  EXPECT_EQ(stranger_.channel->start_large(body_, {}, 1), Status::kUnsupported) << "it gives no lease";
-  ASSERT_EQ(stranger_.channel->send(body_), Status::kOk);
-  expect_the_next_served();
-}
-
-TEST_F(PerfHostileRun, TakesEachConnectionOnce) {
-  RunHello run = run_of_one(PerfTest::kMessage);
-  run.connections = 2;
-  ASSERT_NO_FATAL_FAILURE(stranger_.enter(port(), run));
-  ASSERT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 1}));
-  const auto first = std::move(stranger_.measured);
-  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 1}), Status::kBusy);
-  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session, .index = 2}), Status::kBusy);
-  EXPECT_STATUS(stranger_.join(port(), ChannelHello{.session = kRun.session + 1}), Status::kBusy);
-  EXPECT_OK(stranger_.join(port(), ChannelHello{.session = kRun.session}));
-}
-
-TEST(PerfWire, TakesWhatItsOwnClientsSay) {
-  EXPECT_EQ(perf_wire::decode_run(bytes_of(kRun)), kRun);
-  const auto link = perf_wire::decode_link(bytes_of(kLink), kRun);
-  ASSERT_TRUE(link.has_value());
-  const nic::Window window = perf_wire::window_of(*link, kRun);
-  EXPECT_EQ(window.address, 4096u);
-  EXPECT_EQ(window.length, kRun.bytes);
-  EXPECT_EQ(window.access & IBV_ACCESS_REMOTE_ATOMIC, 0u) << "reads need no atomics";
-  EXPECT_TRUE(perf_wire::decode_channel(bytes_of(kChannel), kRun).has_value());
+TEST(PerfWire, TakesWhatItsOwnClientsAndServersSay) {
+  EXPECT_EQ(perf_wire::decode_request(bytes_of(kRun)), kRun);
+  const Reply reply{.serving = Serving::kThread, .refusal = {'n', 'o'}, .physical = 4096};
+  const auto decoded = perf_wire::decode_reply(bytes_of(reply), 64);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->serving, Serving::kThread);
+  EXPECT_STREQ(decoded->refusal.data(), "no");
+  EXPECT_EQ(decoded->physical, 4096u);
 }
 
 TEST(PerfWire, RefusesEveryFieldOutOfItsRange) {
   const auto run_with = [](auto&& change) {
-    RunHello hello = kRun;
-    change(hello);
-    return perf_wire::decode_run(bytes_of(hello)).has_value();
+    Request request = kRun;
+    change(request);
+    return perf_wire::decode_request(bytes_of(request)).has_value();
   };
-  EXPECT_TRUE(run_with([](RunHello&) {}));
-  EXPECT_FALSE(run_with([](RunHello& h) { ++h.magic; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { ++h.version; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.kind = 2; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{0}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest{20}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLine; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kWake; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.wait = engine::WaitPolicy{3}; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.session = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = perf_wire::kMaxDepth + 1; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.connections = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.connections = perf_wire::kMaxConnections + 1; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.threads = 0; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.threads = perf_wire::kMaxThreads + 1; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.reserved = 1; }));
-  for (const PerfTestFacts& facts : peer_tests()) {
-    EXPECT_FALSE(run_with([&](RunHello& h) { h.test = facts.test, h.bytes = facts.most_bytes + 1; })) << facts.name;
-    EXPECT_EQ(run_with([&](RunHello& h) { h.test = facts.test, h.bytes = 1; }), facts.has_size()) << facts.name;
+  EXPECT_TRUE(run_with([](Request&) {}));
+  EXPECT_FALSE(run_with([](Request& r) { ++r.magic; }));
+  EXPECT_FALSE(run_with([](Request& r) { ++r.version; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.ask = Ask::kBye; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.test = PerfTest::kLine; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.test = PerfTest::kWake; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.test = PerfTest{16}; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.test = PerfTest{255}; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.bytes = 0; }));
+  EXPECT_TRUE(run_with([](Request& r) { r.connections = 0; }));
+  EXPECT_TRUE(run_with([](Request& r) { r.connections = perf_wire::kMaxConnections; }));
+  EXPECT_FALSE(run_with([](Request& r) { r.connections = perf_wire::kMaxConnections + 1; }));
+  for (std::size_t i = 0; i < Request().reserved.size(); ++i)
+    EXPECT_FALSE(run_with([&](Request& r) { r.reserved[i] = 1; }));
+  for (std::size_t i = 0; i < perf_tests().size(); ++i) {
+    const auto test = static_cast<PerfTest>(i);
+    const PerfTestFacts& facts = facts_of(test);
+    EXPECT_EQ(run_with([&](Request& r) { r.test = test, r.bytes = facts.most_bytes; }), facts.has_peer()) << facts.name;
+    EXPECT_FALSE(run_with([&](Request& r) { r.test = test, r.bytes = facts.most_bytes + 1; })) << facts.name;
+    EXPECT_EQ(run_with([&](Request& r) { r.test = test, r.bytes = 1; }), facts.has_peer() && facts.has_size())
+        << facts.name;
   }
-  // Each in its range, and too much together.
-  EXPECT_FALSE(run_with([](RunHello& h) { h.depth = 1024, h.connections = 17; }));
-  EXPECT_TRUE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 7; }));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.bytes = 64 << 20, h.threads = 8; }));
-  // Little to send, and many queue pairs.
-  const auto sends_with = [&](std::uint8_t threads) {
-    return run_with([&](RunHello& h) { h.test = PerfTest::kMessageBw, h.connections = 256, h.threads = threads; });
-  };
-  EXPECT_TRUE(sends_with(4));
-  EXPECT_FALSE(sends_with(16));
-  EXPECT_FALSE(run_with([](RunHello& h) { h.test = PerfTest::kLargeBw, h.bytes = 1 << 20, h.depth = 1024; }));
-  EXPECT_FALSE(run_with([](RunHello& h) {
-    h.test = PerfTest::kMessageBw, h.bytes = 16 << 10, h.depth = 64, h.connections = 256, h.threads = 64;
-  }));
-  const auto link_with = [](auto&& change) {
-    LinkHello hello = kLink;
-    change(hello);
-    return perf_wire::decode_link(bytes_of(hello), kRun).has_value();
-  };
-  EXPECT_TRUE(link_with([](LinkHello&) {}));
-  EXPECT_FALSE(link_with([](LinkHello& h) { ++h.magic; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { ++h.version; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.kind = 1; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { ++h.session; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.index = 2; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.reserved = 1; }));
-  EXPECT_TRUE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{64}; }));
-  EXPECT_FALSE(link_with([](LinkHello& h) { h.address = ~std::uint64_t{63}; }));
-  const auto channel_with = [](auto&& change) {
-    ChannelHello hello = kChannel;
-    change(hello);
-    return perf_wire::decode_channel(bytes_of(hello), kRun).has_value();
-  };
-  EXPECT_TRUE(channel_with([](ChannelHello&) {}));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.magic; }));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.version; }));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.kind = 2; }));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { ++h.session; }));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.index = 2; }));
-  EXPECT_FALSE(channel_with([](ChannelHello& h) { h.reserved = 1; }));
   for (std::size_t length = 0; length < sizeof kRun; ++length)
-    EXPECT_FALSE(perf_wire::decode_run(bytes_of(kRun).first(length)).has_value());
-  for (std::size_t length = 0; length < sizeof kLink; ++length)
-    EXPECT_FALSE(perf_wire::decode_link(bytes_of(kLink).first(length), kRun).has_value());
-  for (std::size_t length = 0; length < sizeof kChannel; ++length)
-    EXPECT_FALSE(perf_wire::decode_channel(bytes_of(kChannel).first(length), kRun).has_value());
+    EXPECT_FALSE(perf_wire::decode_request(bytes_of(kRun).first(length)).has_value());
+
+  const auto reply_with = [](auto&& change) {
+    Reply reply;
+    change(reply);
+    return perf_wire::decode_reply(bytes_of(reply), 64).has_value();
+  };
+  EXPECT_TRUE(reply_with([](Reply&) {}));
+  EXPECT_FALSE(reply_with([](Reply& r) { ++r.magic; }));
+  EXPECT_FALSE(reply_with([](Reply& r) { ++r.version; }));
+  EXPECT_FALSE(reply_with([](Reply& r) { r.ask = Ask::kNothing; }));
+  EXPECT_FALSE(reply_with([](Reply& r) { r.serving = Serving{2}; }));
+  EXPECT_FALSE(reply_with([](Reply& r) { r.refusal.fill('x'); })) << "without its end";
+  EXPECT_TRUE(reply_with([](Reply& r) { r.physical = ~std::uint64_t{64}; }));
+  EXPECT_FALSE(reply_with([](Reply& r) { r.physical = ~std::uint64_t{63}; })) << "it wraps";
+  const Reply reply;
+  for (std::size_t length = 0; length < sizeof reply; ++length)
+    EXPECT_FALSE(perf_wire::decode_reply(bytes_of(reply).first(length), 64).has_value());
+}
+
+TEST(PerfMark, TwoRoundsThatFollowEachOtherDiffer) {
+  std::uint8_t mark = kFirstMark;
+  for (int round = 0; round < 600; ++round) {
+    const std::uint8_t next = next_mark(mark);
+    EXPECT_NE(next, mark);
+    EXPECT_NE(next, kStopMark);
+    EXPECT_NE(next, kFirstMark) << "nothing but the first round's memory is 0 before";
+    std::array<std::byte, 11> bytes{};
+    set_mark(std::span(bytes).first(1), next);
+    EXPECT_EQ(bytes[0], std::byte{next});
+    set_mark(bytes, next);
+    EXPECT_EQ(bytes[10], std::byte{next});
+    mark = next;
+  }
 }
 
 }  // namespace
 }  // namespace verbena::programs
-
-int main(int argc, char** argv) {
-  using namespace verbena::programs;
-  if (const char* report = std::getenv(kStaysEnv); report != nullptr) return stay(std::atoi(report));
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -1,9 +1,8 @@
 // What is made and ended again leaves nothing: no object of the NIC, descriptor, mapping or heap memory, over thousands
 // of lives.
+#include "../channel/fixture.hpp"
 #include "../kv/churn.hpp"
 #include "../kv/model.hpp"
-#include "../message/fixture.hpp"
-#include "../remote/fixture.hpp"
 
 #include <allocations.hpp>
 #include <process.hpp>
@@ -78,65 +77,49 @@ class Growth : public testing::Test {
   void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
 };
 
-class LinkGrowth : public remote::test::LinkPair {
+class ConnectionGrowth : public channel::test::MemoryPair {
  protected:
   void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
   void end() {
-    link.reset();
-    peer.reset();
+    a.connection.reset();
+    b.connection.reset();
     target.reset();
     local.reset();
+    a.recorder.failures.clear();
+    b.recorder.failures.clear();
   }
 };
 
-TEST_F(LinkGrowth, Links) {
-  open({});
+TEST_F(ConnectionGrowth, Connections) {
+  a.recorder.keep = b.recorder.keep = false;
+  const channel::Options options{
+      .depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 2, .max_larges = 1};
+  const auto body = channel::test::pattern(8, 1);
+  open(options, options);
   end();
   const auto a_before = a.objects_but_peers();
   const auto b_before = b.objects_but_peers();
+  const auto a_usage = a.buffers->usage().slabs;
   expect_no_growth(a.rounds(1000), [&](std::uint64_t i) {
-    open({.bounce_bytes = 4096, .bounce_buffers = 2});
-    EXPECT_EQ(link->write(local->local(0, 8), target->remote(0, 8), patience()), Status::kOk);
-    // Some with operations in flight, and in the other order.
-    EXPECT_TRUE(i % 3 != 0 || link->start_read(local->local(0, 8), target->remote(0, 8), 1) == Status::kOk);
-    if (i % 2 == 0) peer.reset();
-    end();
-  });
-  EXPECT_EQ(a.nic->objects(), a_before);
-  EXPECT_EQ(b.nic->objects(), b_before);
-}
-
-class ChannelGrowth : public message::test::ChannelPair {
- protected:
-  void SetUp() override { VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS(); }
-};
-
-TEST_F(ChannelGrowth, Channels) {
-  a.recorder.keep = b.recorder.keep = false;
-  const message::Options options{
-      .depth = 4, .eager_bytes = 64, .lease_bytes = 4096, .max_reads = 1, .max_operations = 1};
-  const auto body = message::test::pattern(8, 1);
-  const auto a_before = a.objects_but_peers();
-  const auto b_before = b.objects_but_peers();
-  expect_no_growth(a.rounds(1000), [&](std::uint64_t) {
     const std::uint64_t before = b.recorder.message_count;
     open(options, options);
-    send(*a.channel, body);
+    send(*a.connection, body);
     EXPECT_TRUE(until([&] { return b.recorder.message_count == before + 1; }));
-    a.channel.reset();
-    b.channel.reset();
-    a.recorder.failures.clear();
-    b.recorder.failures.clear();
+    EXPECT_EQ(here().write(local->local(0, 8), target->remote(0, 8), patience()), Status::kOk);
+    // Some with operations in flight, and in the other order.
+    EXPECT_TRUE(i % 3 != 0 || here().start_read(local->local(0, 8), target->remote(0, 8), 1) == Status::kOk);
+    if (i % 2 == 0) b.connection.reset();
+    end();
   });
   EXPECT_EQ(a.objects_but_peers(), a_before);
   EXPECT_EQ(b.objects_but_peers(), b_before);
+  EXPECT_EQ(a.buffers->usage().slabs, a_usage);
 }
 
 TEST_F(Growth, NicsAndLoops) {
-  expect_no_growth(device_under_test() == nullptr ? 1000 : 50, [](std::uint64_t) { const Node node; });
+  expect_no_growth(device_under_test() == nullptr ? 1000 : 50, [](std::uint64_t) { const channel::test::Side side; });
 }
 
-// Each client brings its NIC, as a process would.
 TEST_F(Growth, ClientsOfTheStore) {
   const auto server = kv::testing_support::start(kv::testing_support::small_server());
   ASSERT_TRUE(server);

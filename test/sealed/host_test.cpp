@@ -1,13 +1,11 @@
 // Pools of the host's memory, sealed.
 #include "../host/range.hpp"
-#include "host/hot_pool.hpp"
 #include "host/slab_pool.hpp"
 #include "result.hpp"
 #include "sealed.hpp"
 
 #include <array>
 #include <atomic>
-#include <thread>
 
 namespace verbena::host {
 namespace {
@@ -35,32 +33,6 @@ TEST(SealedPools, SlabPool) {
   auto pool = SlabPool::create(range.span());
   ASSERT_OK(pool);
   expect_sealed("of the owner", 50, [&] { return churn(*pool); });
-}
-
-TEST(SealedPools, HotPool) {
-  VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-  Range range(kBytes);
-  auto pool = HotPool::create(range.span(), {.guards = HotPoolOptions::Guards::kOff});
-  ASSERT_OK(pool);
-  expect_sealed("of one thread", 50, [&] { return churn(*pool); });
-}
-
-// A thread that comes, works and goes: it too allocates nothing of its own.
-TEST(SealedPools, HotPoolOfAThreadFromItsFirstBlockOn) {
-  VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-  Range range(kBytes);
-  auto pool = HotPool::create(range.span(), {});
-  ASSERT_OK(pool);
-  Allocations made;
-  bool is_well = false;
-  std::thread thread([&] {
-    const Allocations before = thread_allocations();
-    is_well = churn(*pool);
-    made = thread_allocations() - before;
-  });
-  thread.join();
-  EXPECT_TRUE(is_well);
-  EXPECT_EQ(made, Allocations{});
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ class Echo final : public Handler {
   }
 };
 
-class SealedConnection : public testing::Test {
+class SealedBlocking : public testing::Test {
  protected:
   void SetUp() override {
     VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
@@ -62,7 +62,7 @@ class SealedConnection : public testing::Test {
   Memory memory_;
 };
 
-TEST_F(SealedConnection, BlockingOneSidedCalls) {
+TEST_F(SealedBlocking, BlockingOneSidedCalls) {
   std::vector<std::byte> own(200'000);
   for (const std::size_t length : {std::size_t{8}, std::size_t{4096}, own.size()}) {
     SCOPED_TRACE(length);
@@ -79,12 +79,12 @@ TEST_F(SealedConnection, BlockingOneSidedCalls) {
   }
 }
 
-TEST_F(SealedConnection, Atomics) {
+TEST_F(SealedBlocking, Atomics) {
   expect_sealed("fetch_add", rounds(500), [&] { return client->fetch_add(there(8), 1).has_value(); });
   expect_sealed("compare_swap", rounds(500), [&] { return client->compare_swap(there(8), 0, 0).has_value(); });
 }
 
-TEST_F(SealedConnection, WhatIsStarted) {
+TEST_F(SealedBlocking, WhatIsStarted) {
   std::array<Completion, 32> completions;
   expect_sealed("32 writes and reads", rounds(100), [&] {
     for (std::uint64_t i = 0; i < completions.size(); ++i) {
@@ -100,7 +100,7 @@ TEST_F(SealedConnection, WhatIsStarted) {
 }
 
 // The listener's thread may sleep meanwhile: its system calls are its right.
-TEST_F(SealedConnection, MessagesAndTheirHandler) {
+TEST_F(SealedBlocking, MessagesAndTheirHandler) {
   test::why_calls_are_due = "the listener's thread waits for what comes";
   std::vector<std::byte> own(60'000);
   for (const std::size_t length : {std::size_t{8}, std::size_t{4096}, own.size()}) {

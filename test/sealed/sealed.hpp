@@ -49,14 +49,14 @@ void expect_sealed(const char* what, std::uint64_t rounds, Operation&& operation
   SCOPED_TRACE(what);
   (void)cost_of(rounds / 10 + 1, operation);
   Cost cost;
-  // A control thread that was woken by the set-up goes back to sleep when the machine lets it, by a system call that is
-  // no operation's. It does so once.
+  // A control thread that was woken by the set-up ends its work there, and goes back to sleep by a system call, when
+  // the machine lets it. That is no operation's, and happens once: what an operation costs comes with each attempt.
   constexpr int kAttempts = 4;
   for (int i = 0; i < kAttempts; ++i) {
     cost = cost_of(rounds, operation);
-    ASSERT_EQ(cost.allocations, Allocations{});
-    if (cost.calls == 0 || !no_calls_are_due()) break;
+    if (cost.allocations == Allocations{} && (cost.calls == 0 || !no_calls_are_due())) break;
   }
+  EXPECT_EQ(cost.allocations, Allocations{});
   if (!no_calls_are_due()) return;
   EXPECT_EQ(cost.calls, 0u) << testing::PrintToString(SystemCallSection::calls());
 }

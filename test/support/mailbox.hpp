@@ -30,6 +30,10 @@ class Mailbox {
     items_.pop_front();
     return item;
   }
+  [[nodiscard]] bool empty() {
+    const std::lock_guard lock(mutex_);
+    return items_.empty();
+  }
 
  private:
   std::mutex mutex_;

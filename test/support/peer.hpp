@@ -61,6 +61,8 @@ class Peer {
     EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
   }
   void resume() { ::kill(pid_, SIGCONT); }
+  /// One that the peer handles.
+  void send(int signal) { EXPECT_EQ(::kill(pid_, signal), 0); }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);

@@ -28,4 +28,25 @@ namespace verbena::test {
   return count;
 }
 
+/// Bytes of this process's mappings that are in memory, those that it shares included.
+[[nodiscard]] inline std::size_t resident_bytes() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(rollup, line);) {
+    if (line.starts_with("Rss:")) return std::stoul(line.substr(4)) << 10;
+  }
+  return 0;
+}
+
+/// Bytes of addresses that are mapped, but for the heap and the stacks of the main thread.
+[[nodiscard]] inline std::size_t mapped_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t sum = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with("]")) continue;
+    const std::size_t dash = line.find('-');
+    sum += std::stoul(line.substr(dash + 1), nullptr, 16) - std::stoul(line, nullptr, 16);
+  }
+  return sum;
+}
+
 }  // namespace verbena::test

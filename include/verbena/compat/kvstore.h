@@ -3,9 +3,9 @@
  * kv_close are in verbena/kv.h, with the store behind them; these do not need it, and the store does not use them.
  *
  * All return 0 or a negative code of RdmaError (those of kv.h are the same numbers); rdmaErrorString and
- * rdmaErrorDetail tell more. A context is one thread's at a time. What differs from the original: any number of
- * clients, on any device or the software NIC; nothing is registered for each operation; every failure is told; a packet
- * costs what it holds, because zeros at its end do not travel. */
+ * rdmaErrorDetail tell more. One thread at a time uses a context. Differences from the original: any number of clients,
+ * on any device or the software NIC; no operation registers memory; every failure is returned; zeros at the end of a
+ * packet are not sent, so a packet costs only the bytes that it holds. */
 #ifndef VERBENA_COMPAT_KVSTORE_H
 #define VERBENA_COMPAT_KVSTORE_H
 
@@ -35,9 +35,9 @@ extern "C" {
 #endif
 
 enum {
-  KVSTORE_PACKET_BYTES = 12288, /* Of a packet: a program's own struct must fit. */
+  KVSTORE_PACKET_BYTES = 12288, /* Bytes of a packet: a program's own struct must fit. */
   KVSTORE_BUFFERS = 16,         /* Packets of a context. */
-  KVSTORE_PORT = 7471           /* Of RDMA_connect. */
+  KVSTORE_PORT = 7471           /* Default port of RDMA_connect. */
 };
 
 /* A connection. The program fills buf[currBuffer] and sends it, or has it filled; it may set currBuffer at any time. */

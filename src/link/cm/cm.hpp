@@ -23,8 +23,8 @@ class Manager {
   virtual ~Manager() = default;
   /// As link::dial, over RDMA CM. Besides: kNotFound when the address is not reached by an RDMA device, kBadArgument
   /// when it is reached by another than the NIC's.
-  [[nodiscard]] virtual Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
-                                            Deadline deadline) = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
+                                                                const Endpoint& local, Deadline deadline) = 0;
   /// As Listener::open; max_pending is the backlog. An empty or any-address listens on all of the device's.
   [[nodiscard]] virtual Result<std::unique_ptr<Listener>> listen(const ListenerOptions& options) = 0;
 };

@@ -86,6 +86,11 @@ Error error_of(const rdma_cm_event& event, const char* peer) noexcept {
 
 }  // namespace
 
+Result<void> check_event(const Event& event, rdma_cm_event_type expected, const Subject& subject) noexcept {
+  if (event->event == expected && event->status == 0) return {};
+  return std::unexpected(error_of(*event.operator->(), subject.peer));
+}
+
 std::unexpected<Error> refused(const char* call, int cause, const Subject& subject) noexcept {
   switch (cause) {
     case ENODEV:
@@ -133,30 +138,31 @@ Result<EventChannel> EventChannel::open(const CmLibrary& library) {
   return channel;
 }
 
-Result<Event> EventChannel::wait(Deadline deadline) const {
+Result<std::optional<Event>> EventChannel::poll() const {
   for (;;) {
     rdma_cm_event* event = nullptr;
     if (library_->get_event(channel_, &event) == 0) return Event(*library_, event);
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+    if (errno != EINTR)
       return fail(Status::kDevice, "rdma_get_cm_event", errno, "RDMA CM's event channel is broken ({})",
                   std::strerror(errno));
-    if (!wait_readable(fd(), deadline))
-      return fail(Status::kTimedOut, "rdma_get_cm_event", 0, "no event of RDMA CM came in time");
   }
 }
 
 Result<Event> EventChannel::expect(rdma_cm_event_type expected, const Subject& subject, Deadline deadline) const {
-  auto event = wait(deadline);
-  if (event && (*event)->event == expected && (*event)->status == 0) return event;
-  if (event) return std::unexpected(error_of(*event->operator->(), subject.peer));
-  if (event.error().status() != Status::kTimedOut) return event;
-  if (expected == RDMA_CM_EVENT_ESTABLISHED) {
-    return fail(Status::kTimedOut, "rdma_accept", 0,
-                "{} did not finish the handshake in time: see whether it still runs", subject.peer);
+  for (;;) {
+    VERBENA_ASSIGN(std::optional<Event> event, poll());
+    if (event) {
+      VERBENA_TRY(check_event(*event, expected, subject));
+      return std::move(*event);
+    }
+    if (!wait_readable(fd(), deadline)) {
+      return fail(Status::kTimedOut, "rdma_connect", 0,
+                  "{} does not answer by RDMA CM: check that the host is up, runs a Verbena server and has rdma_ucm "
+                  "loaded",
+                  subject.peer);
+    }
   }
-  return fail(Status::kTimedOut, "rdma_connect", 0,
-              "{} does not answer by RDMA CM: check that the host is up, runs a Verbena server and has rdma_ucm loaded",
-              subject.peer);
 }
 
 Id& Id::operator=(Id&& other) noexcept {

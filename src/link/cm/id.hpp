@@ -7,6 +7,7 @@
 #include <verbena/error.hpp>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace verbena::link::cm {
@@ -47,9 +48,9 @@ class EventChannel {
   [[nodiscard]] int fd() const noexcept { return channel_->fd; }
   void reset() noexcept;
 
-  /// The next event, whatever it is. kTimedOut past the deadline, kDevice when the channel is broken.
-  [[nodiscard]] Result<Event> wait(Deadline deadline) const;
-  /// The event `expected`; any other becomes the error that it stands for.
+  /// The next event that is there, whatever it is. kDevice when the channel is broken.
+  [[nodiscard]] Result<std::optional<Event>> poll() const;
+  /// Waits for the event `expected`; any other becomes the error that it stands for. kTimedOut past the deadline.
   [[nodiscard]] Result<Event> expect(rdma_cm_event_type expected, const Subject& subject, Deadline deadline) const;
 
  private:
@@ -85,6 +86,9 @@ class Id {
   rdma_cm_id* id_ = nullptr;
 };
 
+/// Whether an event is the one `expected`; if not, the error that it stands for.
+[[nodiscard]] Result<void> check_event(const Event& event, rdma_cm_event_type expected,
+                                       const Subject& subject) noexcept;
 /// For a call of librdmacm that returned -1 just now.
 [[nodiscard]] std::unexpected<Error> refused(const char* call, int cause, const Subject& subject) noexcept;
 

@@ -12,11 +12,13 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <thread>
@@ -124,14 +126,15 @@ void Watcher::run() noexcept {
     // Sleeps until a peer leaves, or the manager ends.
     if (::poll(fds.data(), fds.size(), -1) < 0) continue;
     if (fds[0].revents != 0) return;
-    const auto event = channel_.wait(Deadline::now());
-    if (!event && event.error().status() == Status::kTimedOut) continue;
-    if (!event) {
+    const auto taken = channel_.poll();
+    if (!taken) {
       fds[1].fd = -1;  // Broken: nothing more is heard, and the device's own events and keepalives remain.
       continue;
     }
-    const auto type = (*event)->event;
-    if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_DEVICE_REMOVAL) watches_.gone((*event)->id);
+    if (!*taken) continue;
+    const Event& event = **taken;
+    if (event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+      watches_.gone(event->id);
   }
 }
 
@@ -156,23 +159,28 @@ Watcher::Watched::~Watched() {
 /// Either end of a handshake.
 class CmHandshake final : public Handshake, private Route {
  public:
-  CmHandshake(const CmLibrary& library, Watcher& watcher, Id id, const Endpoint& remote, std::string peer)
-      : library_(library), watcher_(watcher), id_(std::move(id)), remote_(remote), peer_(std::move(peer)) {}
-
-  BringUp how() const noexcept override { return {.route = this}; }
-  void reject(Status status, std::string_view text) noexcept override;
-  Result<void> answer(const Endpoint& local, Deadline deadline) override;
-  Result<Lifeline> finish(Deadline deadline) override;
+  CmHandshake(Role role, const CmLibrary& library, Watcher& watcher, Id id, const Endpoint& remote, const char* peer)
+      : Handshake(role, remote, kMaxCmAnswerBytes),
+        library_(library),
+        watcher_(watcher),
+        id_(std::move(id)),
+        peer_(peer) {}
 
  private:
+  Result<bool> try_answer(const Endpoint& local) override;
+  Result<bool> try_finish() override;
+  Result<Lifeline> take_lifeline() override { return watcher_.take(std::move(id_)); }
+  void send_reject(Status status, std::string_view text) noexcept override;
+  void close() noexcept override { id_.reset(); }
+  [[nodiscard]] int descriptor() const noexcept override { return id_.channel().fd(); }
+  [[nodiscard]] const Route* route() const noexcept override { return this; }
+  [[nodiscard]] Error late() const noexcept override;
   Result<int> attributes(ibv_qp_attr& attr) const override;
 
   const CmLibrary& library_;
   Watcher& watcher_;
   Id id_;
-  const Endpoint remote_;
   const std::string peer_;
-  bool is_server_ = false;
 };
 
 Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
@@ -184,43 +192,57 @@ Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
   return mask;
 }
 
-void CmHandshake::reject(Status status, std::string_view text) noexcept {
+void CmHandshake::send_reject(Status status, std::string_view text) noexcept {
   const PrivateData data = encode_cm_reject(status, text);
   // A client that is gone hears nothing; the id is destroyed in any case.
   (void)library_.reject(id_.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
 }
 
-Result<void> CmHandshake::answer(const Endpoint& local, Deadline) {
-  VERBENA_TRY(check_local(local, kMaxCmAnswerBytes, "Incoming::answer"));
-  is_server_ = true;
+Result<bool> CmHandshake::try_answer(const Endpoint& local) {
   const PrivateData data = encode_cm_hello(local);
-  rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote_.qp.max_rd_atomic), data);
+  rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote().qp.max_rd_atomic), data);
   if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, {.peer = peer_.c_str()});
-  return {};
+  return true;
 }
 
-Result<Lifeline> CmHandshake::finish(Deadline deadline) {
-  if (is_server_) {
-    VERBENA_TRY(id_.channel().expect(RDMA_CM_EVENT_ESTABLISHED, {.peer = peer_.c_str()}, deadline));
+// A client waits for nobody: the server's answer was the last that it hears.
+Result<bool> CmHandshake::try_finish() {
+  const Subject subject{.peer = peer_.c_str()};
+  if (role() == Role::kServer) {
+    VERBENA_ASSIGN(const std::optional<Event> event, id_.channel().poll());
+    if (!event) return false;
+    VERBENA_TRY(check_event(*event, RDMA_CM_EVENT_ESTABLISHED, subject));
   } else if (library_.establish(id_.get()) != 0) {
-    return refused("rdma_establish", errno, {.peer = peer_.c_str()});
+    return refused("rdma_establish", errno, subject);
   }
-  return watcher_.take(std::move(id_));
+  return true;
+}
+
+Error CmHandshake::late() const noexcept {
+  return format_error(Status::kTimedOut, "rdma_accept", 0,
+                      "{} did not finish the handshake in time: see whether it still runs", peer_);
 }
 
 class CmListener final : public Listener {
  public:
-  CmListener(const CmLibrary& library, Watcher& watcher, nic::Nic& nic, Id id, Fd closing) noexcept
-      : library_(library), watcher_(watcher), nic_(nic), id_(std::move(id)), closing_(std::move(closing)) {}
+  CmListener(const CmLibrary& library, Watcher& watcher, nic::Nic& nic, Id id, Fd closing, Fd epoll) noexcept
+      : library_(library),
+        watcher_(watcher),
+        nic_(nic),
+        id_(std::move(id)),
+        closing_(std::move(closing)),
+        epoll_(std::move(epoll)) {}
 
   std::uint16_t port() const noexcept override { return port_; }
-  Result<Incoming> next(Deadline deadline) override;
+  int fd() const noexcept override { return epoll_.get(); }
+  Deadline due() const noexcept override { return Deadline::never(); }
+  Result<std::unique_ptr<Handshake>> next(Deadline deadline) override;
   void close() noexcept override { signal_eventfd(closing_.get()); }  // Never drained.
   std::uint64_t dropped() const noexcept override { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  [[nodiscard]] std::optional<Incoming> take(Event event);
-  [[nodiscard]] std::optional<Incoming> welcome(Id id, const Result<Endpoint>& remote);
+  [[nodiscard]] std::unique_ptr<Handshake> take(Event event);
+  [[nodiscard]] std::unique_ptr<Handshake> welcome(Id id, const Result<Endpoint>& remote);
   void refuse(const Id& id, const Error& error) noexcept;
 
   const CmLibrary& library_;
@@ -228,44 +250,42 @@ class CmListener final : public Listener {
   nic::Nic& nic_;
   Id id_;
   const Fd closing_;
+  const Fd epoll_;  ///< Of the id's channel and `closing_`.
   const std::uint16_t port_ = ntohs(library_.source_port(id_.get()));
   std::atomic<std::uint64_t> dropped_{0};
 };
 
-Result<Incoming> CmListener::next(Deadline deadline) {
+Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
   for (;;) {
     if (is_signalled(closing_.get())) {
       id_.reset();  // Requests are refused from here on.
       return fail(Status::kClosed, "Listener::next", 0, "the listener was closed by this process");
     }
-    auto event = id_.channel().wait(Deadline::now());
+    VERBENA_ASSIGN(auto event, id_.channel().poll());
     if (event) {
       if ((*event)->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
         return fail(Status::kDevice, "Listener::next", ENODEV, "the RDMA device that is listened on was removed");
-      if (auto incoming = take(std::move(*event))) return std::move(*incoming);
+      if (auto handshake = take(std::move(*event))) return handshake;
       continue;
     }
-    if (event.error().status() != Status::kTimedOut) return std::unexpected(event.error());
-    if (deadline.passed()) return fail(Status::kTimedOut, "Listener::next", 0, "no client came in time");
-    std::array<pollfd, 2> fds = {{{closing_.get(), POLLIN, 0}, {id_.channel().fd(), POLLIN, 0}}};
-    if (::poll(fds.data(), fds.size(), deadline.left_ms()) < 0 && errno != EINTR)
-      return fail_system("poll", errno, "waiting for clients");
+    if (deadline.passed()) return std::unexpected(no_client(deadline));
+    VERBENA_TRY(wait_for(epoll_.get(), POLLIN, deadline));
   }
 }
 
-std::optional<Incoming> CmListener::take(Event event) {
+std::unique_ptr<Handshake> CmListener::take(Event event) {
   // What comes of ids that are on their way to a channel of their own ends there.
-  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return std::nullopt;
+  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return nullptr;
   const auto remote = remote_of(*event.operator->(), nic::facts_of(nic_)->network);
   rdma_cm_id* const raw = event->id;
   event.give_back();
   auto id = Id::adopt(library_, raw);
   if (id) return welcome(std::move(*id), remote);
   dropped_.fetch_add(1, std::memory_order_relaxed);
-  return std::nullopt;
+  return nullptr;
 }
 
-std::optional<Incoming> CmListener::welcome(Id id, const Result<Endpoint>& remote) {
+std::unique_ptr<Handshake> CmListener::welcome(Id id, const Result<Endpoint>& remote) {
   char host[INET6_ADDRSTRLEN] = "the client";
   const sockaddr& from = id->route.addr.dst_addr;
   const void* bytes = from.sa_family == AF_INET6
@@ -276,18 +296,17 @@ std::optional<Incoming> CmListener::welcome(Id id, const Result<Endpoint>& remot
     refuse(id, format_error(Status::kRejected, "connect", 0,
                             "the server serves device {} and the request came to {}: connect to an address of {}",
                             nic_.name(), id->verbs->device->name, nic_.name()));
-    return std::nullopt;
+    return nullptr;
   }
-  if (remote) {
-    const auto fits = check_user_data(*remote, kMaxCmRequestBytes, "dial");
-    if (fits) {
-      return Incoming(std::make_unique<CmHandshake>(library_, watcher_, std::move(id), *remote, host), *remote);
-    }
+  if (!remote) {
+    refuse(id, remote.error());
+    return nullptr;
+  }
+  if (const auto fits = check_user_data(*remote, kMaxCmRequestBytes, "dial"); !fits) {
     refuse(id, fits.error());
-    return std::nullopt;
+    return nullptr;
   }
-  refuse(id, remote.error());
-  return std::nullopt;
+  return std::make_unique<CmHandshake>(Role::kServer, library_, watcher_, std::move(id), *remote, host);
 }
 
 void CmListener::refuse(const Id& id, const Error& error) noexcept {
@@ -309,11 +328,13 @@ class CmManager final : public Manager {
  public:
   CmManager(const CmLibrary& library, nic::Nic& nic, std::unique_ptr<Watcher> watcher) noexcept
       : library_(library), nic_(nic), watcher_(std::move(watcher)) {}
-  Result<Dialed> dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) override;
+  Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
+                                          Deadline deadline) override;
   Result<std::unique_ptr<Listener>> listen(const ListenerOptions& options) override;
 
  private:
-  [[nodiscard]] Result<Dialed> dial_one(sockaddr& to, const char* peer, const Endpoint& local, Deadline deadline);
+  [[nodiscard]] Result<std::unique_ptr<Handshake>> dial_one(sockaddr& to, const char* peer, const Endpoint& local,
+                                                            Deadline deadline);
 
   const CmLibrary& library_;
   nic::Nic& nic_;
@@ -334,7 +355,8 @@ auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
   return first;
 }
 
-Result<Dialed> CmManager::dial(const std::string& host, std::uint16_t port, const Endpoint& local, Deadline deadline) {
+Result<std::unique_ptr<Handshake>> CmManager::dial(const std::string& host, std::uint16_t port, const Endpoint& local,
+                                                   Deadline deadline) {
   VERBENA_TRY(check_local(local, kMaxCmRequestBytes, "dial"));
   const HostPort peer(host, port);
   if (port == 0) return fail(Status::kBadArgument, "dial", 0, "nothing can listen at {}: give a port", peer.c_str());
@@ -343,7 +365,8 @@ Result<Dialed> CmManager::dial(const std::string& host, std::uint16_t port, cons
                   [&](sockaddr& to, Deadline share) { return dial_one(to, peer.c_str(), local, share); });
 }
 
-Result<Dialed> CmManager::dial_one(sockaddr& to, const char* peer, const Endpoint& local, Deadline deadline) {
+Result<std::unique_ptr<Handshake>> CmManager::dial_one(sockaddr& to, const char* peer, const Endpoint& local,
+                                                       Deadline deadline) {
   const Subject subject{.peer = peer};
   VERBENA_ASSIGN(Id id, Id::create(library_));
   VERBENA_TRY(resolve_address(library_, id, to, subject, deadline));
@@ -363,7 +386,7 @@ Result<Dialed> CmManager::dial_one(sockaddr& to, const char* peer, const Endpoin
     return fail(told.error().status(), told.error().call(), 0, "{}: {}", peer, told.error().text());
   }();
   if (!remote) return std::unexpected(remote.error());
-  return Dialed(std::make_unique<CmHandshake>(library_, *watcher_, std::move(id), *remote, peer), *remote);
+  return std::make_unique<CmHandshake>(Role::kClient, library_, *watcher_, std::move(id), *remote, peer);
 }
 
 /// An id bound to an address of this host.
@@ -375,6 +398,18 @@ Result<Id> bind_to(const CmLibrary& library, const std::string& address, std::ui
     if (library.bind_addr(id.get(), &to) != 0) return refused("rdma_bind_addr", errno, {.peer = name.c_str()});
     return id;
   });
+}
+
+/// Readable when one of these is.
+Result<Fd> epoll_of(std::initializer_list<int> fds) {
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return fail_system("epoll_create1", errno, "making a listener");
+  for (const int fd : fds) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      return fail_system("epoll_ctl", errno, "making a listener");
+  }
+  return epoll;
 }
 
 Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& options) {
@@ -390,7 +425,8 @@ Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& optio
   if (library_.listen(id.get(), static_cast<int>(options.max_pending)) != 0)
     return refused("rdma_listen", errno, {.peer = name.c_str()});
   VERBENA_ASSIGN(Fd closing, make_eventfd());
-  return std::make_unique<CmListener>(library_, *watcher_, nic_, std::move(id), std::move(closing));
+  VERBENA_ASSIGN(Fd epoll, epoll_of({closing.get(), id.channel().fd()}));
+  return std::make_unique<CmListener>(library_, *watcher_, nic_, std::move(id), std::move(closing), std::move(epoll));
 }
 
 Place place_at(const Id& id) {

@@ -82,13 +82,14 @@ inline void announce(SoftCq& cq) noexcept {
   if (cq.armed == SoftCq::Armed::kNo) [[likely]]
     return;
   cq.armed = SoftCq::Armed::kNo;
+  cq.is_due = true;
   ++thread_counters.wakeups;
-  signal_eventfd(cq.event.get());
+  signal_eventfd(cq.bell);
 }
 
 inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status,
                           std::uint64_t bytes) noexcept {
-  if (status == IBV_WC_SUCCESS && !qp.signal_all && (wr.send_flags & IBV_SEND_SIGNALED) == 0) return;
+  if (status == IBV_WC_SUCCESS && !qp.sq.signal_all && (wr.send_flags & IBV_SEND_SIGNALED) == 0) return;
   push(*qp.scq, qp,
        {.wr_id = wr.wr_id,
         .status = status,
@@ -100,8 +101,8 @@ inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_in
 }
 
 inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
-  if (qp.wake_flags == flags) return;
-  qp.wake_flags = flags;
+  if (qp.watch.wake_flags == flags) return;
+  qp.watch.wake_flags = flags;
   qp.own->rare.wake.store(flags, std::memory_order_release);
 }
 
@@ -117,8 +118,8 @@ inline void add_stalled(SoftCq& cq, SoftQp& qp) noexcept {
 }
 
 inline void list_stalled(SoftQp& qp) noexcept {
-  if (qp.in_stalled) return;
-  qp.in_stalled = true;
+  if (qp.sq.in_stalled) return;
+  qp.sq.in_stalled = true;
   add_stalled(*qp.scq, qp);
   if (qp.rcq != qp.scq) add_stalled(*qp.rcq, qp);
 }
@@ -132,24 +133,33 @@ inline void remove_from(std::vector<SoftQp*>& list, const SoftQp& qp) noexcept {
 
 }  // namespace
 
+void forget_parked(SoftQp& qp) noexcept {
+  if (!std::exchange(qp.watch.parked, false)) return;
+  SoftQp** at = &qp.rcq->parked[qp.path.ready_slot];
+  while (*at != &qp) at = &(*at)->watch.next_parked;
+  *at = std::exchange(qp.watch.next_parked, nullptr);
+  --qp.rcq->parked_count;
+}
+
+void list_unarmed(SoftQp& qp) noexcept {
+  // Capacity was reserved when the QP joined the CQ.
+  if (!std::exchange(qp.watch.in_unarmed, true)) qp.rcq->unarmed.push_back(&qp);
+}
+
 void enter_error(SoftQp& qp, Status reason) noexcept {
-  if (qp.state_now() == IBV_QPS_ERR && qp.flushing) return;
+  if (qp.state_now() == IBV_QPS_ERR && qp.failing.flushing) return;
   Status none = Status::kOk;
-  qp.failure.compare_exchange_strong(none, reason, std::memory_order_relaxed);
+  qp.failing.reason.compare_exchange_strong(none, reason, std::memory_order_relaxed);
   qp.now.store(IBV_QPS_ERR, std::memory_order_relaxed);
   qp.state = IBV_QPS_ERR;
   qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
   remove_from(qp.rcq->active, qp);
-  if (qp.parked) {
-    qp.parked = false;
-    qp.rcq->parked[qp.ready_slot] = nullptr;
-    --qp.rcq->parked_count;
-  }
-  if (qp.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
-  qp.revoke_word = 0;
-  qp.is_asking = false;
-  qp.flushing = true;
-  qp.stall = SoftQp::Stall::kNone;
+  forget_parked(qp);
+  if (qp.rq.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
+  qp.peer_work.revoke_word = 0;
+  qp.peer_work.is_asking = false;
+  qp.failing.flushing = true;
+  qp.pending.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
 }
 
@@ -165,23 +175,23 @@ namespace {
 
 /// The bell: one load of a line that rarely changes; more only when the receiver asked to be told.
 inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
-  qp.notify = false;
+  qp.sq.notify = false;
   // The header store before and this load may pass each other in this CPU. The receiver's membarrier, between setting
   // its flag and looking at the ring once more, orders them: either it sees the message, or we see the flag.
   light_barrier();
   const std::uint32_t wake = remote.control->rare.wake.load(std::memory_order_relaxed);
   if (wake == 0) [[likely]] {
-    qp.notify_solicited = false;
+    qp.sq.notify_solicited = false;
     return;
   }
   if ((wake & Wake::kParked) != 0 && remote.ready_word != nullptr) {
     remote.ready_word->fetch_or(remote.ready_bit, std::memory_order_release);
   }
-  if ((wake & Wake::kMessage) != 0 || ((wake & Wake::kSolicited) != 0 && qp.notify_solicited)) {
+  if ((wake & Wake::kMessage) != 0 || ((wake & Wake::kSolicited) != 0 && qp.sq.notify_solicited)) {
     ++thread_counters.wakeups;
     wake_peer(remote);
   }
-  qp.notify_solicited = false;
+  qp.sq.notify_solicited = false;
 }
 
 Ran refuse(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_status status, Status reason) noexcept {
@@ -195,7 +205,7 @@ void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
   // Without room the responder learns of it from our readiness when it next sends.
   if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return;
   qp.tx.publish({kind, SlotFlags::kFirst | SlotFlags::kLast, 0, 0}, 0);
-  qp.notify_solicited = true;
+  qp.sq.notify_solicited = true;
   ring_bell(qp, remote);
 }
 
@@ -217,10 +227,10 @@ namespace {
 
 /// Whether the peer has a receive for the next message.
 inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
-  if (qp.sent < qp.sent_limit) [[likely]]
+  if (qp.credit.sent < qp.credit.limit) [[likely]]
     return true;
-  qp.sent_limit = remote.control->receives.posted.load(std::memory_order_acquire);
-  return qp.sent < qp.sent_limit;
+  qp.credit.limit = remote.control->receives.posted.load(std::memory_order_acquire);
+  return qp.credit.sent < qp.credit.limit;
 }
 
 /// What a message waits for that has no receive. A peer with a shared receive queue is asked for one, and it is not RNR
@@ -228,14 +238,14 @@ inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
 SoftQp::Stall ask_for_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (!remote.has_srq) return SoftQp::Stall::kRnr;
   // What waits behind the head is asked for with it.
-  const std::uint64_t wanted = qp.sent + std::max<std::uint64_t>(qp.pending_takers, 1);
-  if (wanted > qp.wanted) {
-    qp.wanted = wanted;
-    qp.own->demand.ask.store(++qp.ask, std::memory_order_relaxed);
+  const std::uint64_t wanted = qp.credit.sent + std::max<std::uint64_t>(qp.pending.takers, 1);
+  if (wanted > qp.credit.wanted) {
+    qp.credit.wanted = wanted;
+    qp.own->demand.ask.store(++qp.credit.ask, std::memory_order_relaxed);
     qp.own->demand.wanted.store(wanted, std::memory_order_release);
-    qp.notify = true;
+    qp.sq.notify = true;
   }
-  const bool is_refused = remote.control->receives.refused.load(std::memory_order_acquire) == qp.ask;
+  const bool is_refused = remote.control->receives.refused.load(std::memory_order_acquire) == qp.credit.ask;
   return is_refused ? SoftQp::Stall::kRnr : SoftQp::Stall::kAnswer;
 }
 
@@ -245,8 +255,8 @@ Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
   if (qp.qp_type == IBV_QPT_UC && why == SoftQp::Stall::kRnr) {
     if (remote.has_srq) {
       // Not wanted any more: the next message asks anew.
-      qp.wanted = qp.sent;
-      qp.own->demand.wanted.store(qp.wanted, std::memory_order_release);
+      qp.credit.wanted = qp.credit.sent;
+      qp.own->demand.wanted.store(qp.credit.wanted, std::memory_order_release);
     }
     return lose(qp, wr, sq_index);
   }
@@ -258,7 +268,8 @@ Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
 inline SlotKind receive_takes(const SoftQp& qp, const RemoteQp& remote, std::uint64_t length) noexcept {
   if (length <= remote.control->rare.min_receive.load(std::memory_order_relaxed)) [[likely]]
     return SlotKind::kSend;
-  const std::uint32_t entry = remote.receive_lengths[qp.sent & remote.receive_mask].load(std::memory_order_relaxed);
+  const std::uint32_t entry =
+      remote.receive_lengths[qp.credit.sent & remote.receive_mask].load(std::memory_order_relaxed);
   if (length > (entry & ~kBadReceive)) return SlotKind::kLengthError;
   return (entry & kBadReceive) != 0 ? SlotKind::kReceiveError : SlotKind::kSend;
 }
@@ -286,13 +297,13 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
                         : wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm
                                                             : SlotKind::kSendInv;
   const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
-  std::uint64_t offset = qp.pending_offset;
+  std::uint64_t offset = qp.pending.offset;
   do {
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
     const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
     if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
-      if (offset != qp.pending_offset) qp.stall = SoftQp::Stall::kNone;  // It got on, and its time begins anew.
-      qp.pending_offset = static_cast<std::uint32_t>(offset);
+      if (offset != qp.pending.offset) qp.pending.stall = SoftQp::Stall::kNone;  // It got on, and its time begins anew.
+      qp.pending.offset = static_cast<std::uint32_t>(offset);
       return stall(qp, SoftQp::Stall::kRoom);
     }
     std::byte* to = data_bytes == 0 ? qp.tx.slot_payload() : qp.tx.data_payload(data_bytes);
@@ -302,12 +313,12 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
                                                  (solicited && last ? SlotFlags::kSolicited : 0) |
                                                  (data_bytes != 0 ? SlotFlags::kInData : 0));
     qp.tx.publish({kind, flags, wr.imm_data, bytes}, data_bytes);
-    qp.notify = true;
+    qp.sq.notify = true;
     offset += bytes;
   } while (offset < length);
-  qp.notify_solicited |= solicited;
-  qp.pending_offset = 0;
-  ++qp.sent;
+  qp.sq.notify_solicited |= solicited;
+  qp.pending.offset = 0;
+  ++qp.credit.sent;
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
 }
@@ -350,9 +361,9 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
     const auto flags =
         static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
     qp.tx.publish({SlotKind::kWriteImm, flags, wr.imm_data, static_cast<std::uint32_t>(length)}, 0);
-    qp.notify = true;
-    qp.notify_solicited |= solicited;
-    ++qp.sent;
+    qp.sq.notify = true;
+    qp.sq.notify_solicited |= solicited;
+    ++qp.credit.sent;
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -434,7 +445,7 @@ Ran run_atomic(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::u
 
 Ran run_send_invalidate(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                         std::uint64_t sq_index) noexcept {
-  if (qp.pending_offset == 0 && !may_invalidate(remote, wr.invalidate_rkey)) {
+  if (qp.pending.offset == 0 && !may_invalidate(remote, wr.invalidate_rkey)) {
     return refuse_remote(qp, remote, wr, sq_index);
   }
   const Ran ran = run_send(qp, remote, wr, is_inline, sq_index);
@@ -448,7 +459,7 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
   if (wr.opcode == IBV_WR_BIND_MW) {
     const ibv_wc_status status = bind_window(qp, wr);
     if (status != IBV_WC_SUCCESS) return refuse(qp, wr, sq_index, status, Status::kLocalAccess);
-  } else if (qp.revoke_word == 0) {
+  } else if (qp.peer_work.revoke_word == 0) {
     if (!withdraw_window(qp, wr.invalidate_rkey)) {
       return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
     }
@@ -459,32 +470,37 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
     if (remote != nullptr) {
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
       if (seen % 2 == 1) {
-        qp.revoke_word = seen;
-        qp.is_revoking.store(true, std::memory_order_release);
+        qp.peer_work.revoke_word = seen;
+        qp.peer_work.is_revoking.store(true, std::memory_order_release);
         return stall(qp, SoftQp::Stall::kRevoke);
       }
     }
   } else {
-    const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != qp.revoke_word;
+    const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != qp.peer_work.revoke_word;
     if (!has_moved) return stall(qp, SoftQp::Stall::kRevoke);
-    qp.revoke_word = 0;
-    qp.is_revoking.store(false, std::memory_order_relaxed);
+    qp.peer_work.revoke_word = 0;
+    qp.peer_work.is_revoking.store(false, std::memory_order_relaxed);
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 0);
   return Ran::kDone;
 }
+
+void take_last_words(SoftQp& qp) noexcept;
 
 inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
 
 /// Executes one work request now, or says what it waits for.
 inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
                bool is_delivered = false) noexcept {
+  const bool is_peer_dead = qp.failing.peer_dead.load(std::memory_order_acquire);
+  if (is_peer_dead) [[unlikely]]
+    take_last_words(qp);
   // A completion of either kind must have its place: a CQ never overruns here, it holds the sender back.
   if (qp.scq->room() == 0) [[unlikely]]
     return stall(qp, SoftQp::Stall::kRoom);
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
-  if (qp.peer_dead.load(std::memory_order_relaxed)) [[unlikely]] {
-    qp.loss_told = true;
+  if (is_peer_dead) [[unlikely]] {
+    qp.failing.loss_told = true;
     return refuse(qp, wr, sq_index, IBV_WC_RETRY_EXC_ERR, Status::kPeerLost);
   }
   if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
@@ -508,15 +524,16 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
 
 /// Copies a work request into the send queue, inline data included: the caller's memory is its own again.
 void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
-  const std::size_t slot = qp.pending_tail & qp.pending_mask;
-  SendWqe& entry = qp.pending[slot];
+  if (qp.pending.is_empty()) qp.pending.head = qp.pending.tail = 0;  // What is used of it stays small.
+  const std::size_t slot = qp.pending.tail & qp.pending.mask;
+  SendWqe& entry = qp.pending.wqes[slot];
   entry.wr = wr;
   entry.wr.next = nullptr;
   entry.sq_index = sq_index;
-  ibv_sge* sges = qp.pending_sges.get() + slot * qp.max_send_sge;
+  ibv_sge* sges = qp.pending.sges + slot * qp.sq.max_sge;
   entry.wr.sg_list = sges;
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
-    std::byte* data = qp.pending_inline.get() + slot * qp.max_inline;
+    std::byte* data = qp.pending.inline_data + slot * qp.sq.max_inline;
     const std::uint64_t length = total_length(wr);
     gather(qp, wr, true, 0, data, length);
     sges[0] = {reinterpret_cast<std::uint64_t>(data), static_cast<std::uint32_t>(length), 0};
@@ -524,21 +541,20 @@ void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept
   } else {
     std::copy_n(wr.sg_list, wr.num_sge, sges);
   }
-  if (takes_receive(wr)) ++qp.pending_takers;
-  ++qp.pending_tail;
+  if (takes_receive(wr)) ++qp.pending.takers;
+  ++qp.pending.tail;
   list_stalled(qp);
 }
 
 /// What a stalled head becomes when its time is over: the status, or IBV_WC_SUCCESS while it may still wait.
 ibv_wc_status given_up(const SoftQp& qp) noexcept {
-  const std::uint64_t waited = ticks_now() - qp.stall_start;
-  if (qp.stall == SoftQp::Stall::kRnr && qp.rnr_retry != 7) {
+  const std::uint64_t waited = ticks_now() - qp.pending.stall_start;
+  if (qp.pending.stall == SoftQp::Stall::kRnr && qp.path.rnr_retry != 7) {
     const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
-    if (waited >= qp.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
+    if (waited >= qp.path.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  const bool waits_for_peer =
-      qp.stall == SoftQp::Stall::kPeer || qp.stall == SoftQp::Stall::kRevoke || qp.stall == SoftQp::Stall::kService;
-  if (waits_for_peer && qp.retry_ticks != 0 && waited >= qp.retry_ticks) return IBV_WC_RETRY_EXC_ERR;
+  if (qp.pending.waits_for_peer() && qp.path.retry_ticks != 0 && waited >= qp.path.retry_ticks)
+    return IBV_WC_RETRY_EXC_ERR;
   return IBV_WC_SUCCESS;
 }
 
@@ -580,7 +596,7 @@ Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
 /// Whether the peer is there and ready: before that, chaos lets the head wait as it would anyway.
 bool can_reach_peer(const SoftQp& qp) noexcept {
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
-  return remote != nullptr && !qp.peer_dead.load(std::memory_order_relaxed) &&
+  return remote != nullptr && !qp.failing.peer_dead.load(std::memory_order_relaxed) &&
          remote->control->rare.readiness.load(std::memory_order_acquire) ==
              static_cast<std::uint32_t>(Readiness::kReady);
 }
@@ -599,7 +615,7 @@ Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
 
 /// Not yet, for no reason that a peer could take away: no retries count, and a sleeper is not left to it.
 Ran wait_in_chaos(SoftQp& qp) noexcept {
-  qp.stall = SoftQp::Stall::kNone;
+  qp.pending.stall = SoftQp::Stall::kNone;
   return Ran::kStalled;
 }
 
@@ -612,7 +628,7 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   if (!chaos.is_drawn) {
     const bool is_rdma =
         wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-    chaos.draw(takes_receive(wr), is_rdma, total_length(wr), qp.rnr_retry);
+    chaos.draw(takes_receive(wr), is_rdma, total_length(wr), qp.path.rnr_retry);
   }
   Fate& fate = chaos.fate;
   if (fate.polls != 0) {
@@ -620,7 +636,7 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
     return wait_in_chaos(qp);
   }
   if (fate.end == Fate::End::kDeath) {
-    qp.peer_dead.store(true, std::memory_order_relaxed);
+    qp.failing.peer_dead.store(true, std::memory_order_relaxed);
     return run(qp, wr, is_inline, entry.sq_index);
   }
   const bool comes_late = fate.end == Fate::End::kRetryLate;
@@ -640,27 +656,27 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
 /// Goes on with the send queue. True when something was executed.
 bool run_pending(SoftQp& qp) noexcept {
   bool any = false;
-  while (qp.pending_head != qp.pending_tail && qp.state_now() == IBV_QPS_RTS) {
-    const std::uint8_t held = qp.held.load(std::memory_order_relaxed);
+  while (!qp.pending.is_empty() && qp.state_now() == IBV_QPS_RTS) {
+    const std::uint8_t held = qp.sq.held.load(std::memory_order_relaxed);
     if ((held & Hold::kByTest) != 0) break;
-    const SendWqe& entry = qp.pending[qp.pending_head & qp.pending_mask];
+    const SendWqe& entry = qp.pending.front();
     const bool is_inline = (entry.wr.send_flags & IBV_SEND_INLINE) != 0;
     const Ran ran = held == 0 ? run(qp, entry.wr, is_inline, entry.sq_index) : run_in_chaos(qp, entry, is_inline);
     if (ran == Ran::kStalled) {
       const ibv_wc_status status = given_up(qp);
-      if (qp.stall == SoftQp::Stall::kRoom && qp.scq->room() > 0) ask_to_take(qp);
+      if (qp.pending.stall == SoftQp::Stall::kRoom && qp.scq->room() > 0) ask_to_take(qp);
       if (status == IBV_WC_SUCCESS || qp.scq->room() == 0) break;
       refuse(qp, entry.wr, entry.sq_index, status,
              status == IBV_WC_RETRY_EXC_ERR ? Status::kRetryExceeded : Status::kRnrExceeded);
     }
-    qp.stall = SoftQp::Stall::kNone;
-    if (takes_receive(entry.wr)) --qp.pending_takers;
-    ++qp.pending_head;
+    qp.pending.stall = SoftQp::Stall::kNone;
+    if (takes_receive(entry.wr)) --qp.pending.takers;
+    ++qp.pending.head;
     if (held != 0) qp.chaos->is_drawn = false;
     any = true;
     if (ran != Ran::kDone) break;
   }
-  if (qp.notify) {
+  if (qp.sq.notify) {
     // The remote side is there: something was published.
     ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
   }
@@ -669,28 +685,29 @@ bool run_pending(SoftQp& qp) noexcept {
 
 /// The oldest receive is complete.
 inline void end_receive(SoftQp& qp) noexcept {
-  ++qp.rq_done;
-  if (qp.srq != nullptr) [[unlikely]]
-    retire_shared(*qp.srq);
+  ++qp.rq.done;
+  if (qp.rq.srq != nullptr) [[unlikely]]
+    retire_shared(*qp.rq.srq);
 }
 
 /// Completes what the error state left, as far as the CQs have room. True when all is flushed.
 bool flush(SoftQp& qp) noexcept {
-  while (qp.pending_head != qp.pending_tail && qp.scq->room() > 0) {
-    const SendWqe& entry = qp.pending[qp.pending_head & qp.pending_mask];
+  while (!qp.pending.is_empty() && qp.scq->room() > 0) {
+    const SendWqe& entry = qp.pending.front();
     // The request that was waiting for a peer that died is the one that failed; the rest is flushed behind it.
-    const bool lost = qp.peer_dead.load(std::memory_order_relaxed) && !std::exchange(qp.loss_told, true);
+    const bool lost =
+        qp.failing.peer_dead.load(std::memory_order_relaxed) && !std::exchange(qp.failing.loss_told, true);
     complete_send(qp, entry.wr, entry.sq_index, lost ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR, 0);
-    ++qp.pending_head;
+    ++qp.pending.head;
   }
-  if (qp.early_head != qp.early_tail) return false;  // They are older.
-  while (qp.rq_done != qp.rq_posted && qp.rcq->room() > 0) {
-    const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
+  if (!qp.early.is_empty()) return false;  // They are older.
+  while (!qp.rq.is_empty() && qp.rcq->room() > 0) {
+    const ReceiveWqe& receive = qp.rq.wqes[qp.rq.done & qp.rq.mask];
     push(*qp.rcq, qp, {.wr_id = receive.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV});
     announce(*qp.rcq);
     end_receive(qp);
   }
-  return qp.pending_head == qp.pending_tail && qp.rq_done == qp.rq_posted;
+  return qp.pending.is_empty() && qp.rq.is_empty();
 }
 
 bool run_stalled(SoftCq& cq) noexcept {
@@ -703,11 +720,11 @@ bool run_stalled(SoftCq& cq) noexcept {
       idle = flush(qp);
     } else {
       any |= run_pending(qp);
-      idle = qp.pending_head == qp.pending_tail && qp.state_now() == IBV_QPS_RTS;
+      idle = qp.pending.is_empty() && qp.state_now() == IBV_QPS_RTS;
     }
     if (idle) {
-      qp.in_stalled = false;
-      if ((qp.wake_flags & Wake::kCredit) != 0) set_wake(qp, qp.wake_flags & ~Wake::kCredit);
+      qp.sq.in_stalled = false;
+      if ((qp.watch.wake_flags & Wake::kCredit) != 0) set_wake(qp, qp.watch.wake_flags & ~Wake::kCredit);
       remove_from(qp.scq->stalled, qp);
       if (qp.rcq != qp.scq) remove_from(qp.rcq->stalled, qp);
     } else {
@@ -718,10 +735,10 @@ bool run_stalled(SoftCq& cq) noexcept {
 }
 
 void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
-  if (qp.rq_done != qp.rq_posted) {
-    const ReceiveWqe& receive = qp.receives[qp.rq_done & qp.receive_mask];
+  if (!qp.rq.is_empty()) {
+    const ReceiveWqe& receive = qp.rq.wqes[qp.rq.done & qp.rq.mask];
     push(*qp.rcq, qp, {.wr_id = receive.wr_id, .status = status, .opcode = IBV_WC_RECV});
-    qp.rx_open = false;
+    qp.rq.is_open = false;
     end_receive(qp);
   }
   enter_error(qp, reason);
@@ -743,7 +760,7 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
     return false;
   }
-  switch (take_segment(qp, view, qp.rq_posted)) {
+  switch (take_segment(qp, view, qp.rq.posted)) {
     case Segment::kWhole: break;
     case Segment::kPart: return true;
     case Segment::kProtocol: enter_error(qp, Status::kProtocol); return false;
@@ -763,12 +780,12 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
 /// A whole SEND in its slot, for a receive of one segment. False: it is something else, or wrong; nothing has happened.
 inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
   const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
-  if (!is_whole || qp.rx_open || qp.rq_done == qp.rq_posted || view.length > kSlotPayload) return false;
-  const std::size_t slot = qp.rq_done & qp.receive_mask;
-  const ReceiveWqe& receive = qp.receives[slot];
-  const ibv_sge& sge = qp.receive_sges[slot * qp.max_recv_sge];
+  if (!is_whole || qp.rq.is_open || qp.rq.is_empty() || view.length > kSlotPayload) return false;
+  const std::size_t slot = qp.rq.done & qp.rq.mask;
+  const ReceiveWqe& receive = qp.rq.wqes[slot];
+  const ibv_sge& sge = qp.rq.sges[slot * qp.rq.max_sge];
   if (receive.sge_count != 1 || view.length > receive.capacity) return false;
-  std::byte* const to = local_address(*qp.nic, qp.receive_pd, sge, IBV_ACCESS_LOCAL_WRITE);
+  std::byte* const to = local_address(*qp.nic, qp.rq.pd, sge, IBV_ACCESS_LOCAL_WRITE);
   if (to == nullptr) return false;
   std::memcpy(to, qp.rx.payload(view), view.length);
   push(*qp.rcq, qp, {.wr_id = receive.wr_id, .opcode = IBV_WC_RECV, .bytes = view.length});
@@ -777,16 +794,19 @@ inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
 }
 
 /// A QP whose peer rings the bell has received. The event of an armed CQ comes from messages after the arming only, and
-/// only the first: if the bell has rung, the CQ has had its event (which waits on the channel) and is not armed any
-/// more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state only.
+/// only the first: if the bell has rung, for whomever, the CQ has its event (which waits on the channel) and is not
+/// armed any more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state
+/// only.
 void settle_arming(SoftQp& qp) noexcept {
   SoftCq& cq = *qp.rcq;
   if (cq.armed != SoftCq::Armed::kNo) {
     ++thread_counters.checks;
-    if (!is_signalled(qp.event.get())) return;
+    if (!is_signalled(cq.bell)) return;
     cq.armed = SoftCq::Armed::kNo;
+    cq.is_due = true;
   }
-  set_wake(qp, qp.wake_flags & ~(Wake::kMessage | Wake::kSolicited));
+  set_wake(qp, qp.watch.wake_flags & ~(Wake::kMessage | Wake::kSolicited));
+  list_unarmed(qp);
 }
 
 /// Messages one QP may take in one pass, so that a flood does not starve its neighbours.
@@ -795,7 +815,7 @@ constexpr int kReceiveBudget = 64;
 inline bool receive(SoftQp& qp) noexcept {
   if (!qp.rx.ready()) [[likely]]
     return false;
-  if (qp.early_head != qp.early_tail) [[unlikely]]
+  if (!qp.early.is_empty()) [[unlikely]]
     return false;  // They are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
@@ -804,26 +824,33 @@ inline bool receive(SoftQp& qp) noexcept {
   }
   qp.rx.publish_progress(qp.own->consumer.consumed);
   ring_credit(*qp.rx_remote);
-  if ((qp.wake_flags & (Wake::kMessage | Wake::kSolicited)) != 0) [[unlikely]]
+  if ((qp.watch.wake_flags & (Wake::kMessage | Wake::kSolicited)) != 0) [[unlikely]]
     settle_arming(qp);
   return true;
 }
 
 /// QPs polled directly before any is parked: up to here a sweep is cheaper than a bell.
 constexpr std::size_t kDirectQps = 8;
-/// Passes between two parkings, and passes without a message after which a QP is parked.
-constexpr std::uint32_t kParkEvery = 1024;
+/// Passes between two looks at what may be parked, and passes without a message after which a QP is.
+constexpr std::uint32_t kHouseEvery = 1024;
 constexpr std::uint32_t kIdlePasses = 512;
 
+/// Those of a bit that have a message. None where the bit is a stray one: peers of our own user can set any. Whoever
+/// sets a bit has published before, and what is published after this look sets it again.
 void unpark(SoftCq& cq, std::uint32_t slot) noexcept {
-  SoftQp* qp = cq.parked[slot];
-  if (qp == nullptr) return;  // A stray bit: peers of our own user can set any.
-  cq.parked[slot] = nullptr;
-  --cq.parked_count;
-  qp->parked = false;
-  qp->idle_passes = 0;
-  set_wake(*qp, qp->wake_flags & ~Wake::kParked);
-  cq.active.push_back(qp);
+  for (SoftQp** at = &cq.parked[slot]; *at != nullptr;) {
+    SoftQp* const qp = *at;
+    if (!qp->rx.ready() && !(qp->rq.srq != nullptr && owes_shared(*qp))) {
+      at = &qp->watch.next_parked;
+      continue;
+    }
+    *at = std::exchange(qp->watch.next_parked, nullptr);
+    --cq.parked_count;
+    qp->watch.parked = false;
+    qp->watch.idle_passes = 0;
+    set_wake(*qp, qp->watch.wake_flags & ~Wake::kParked);
+    cq.active.push_back(qp);
+  }
 }
 
 bool check_ready_set(SoftCq& cq) noexcept {
@@ -838,30 +865,34 @@ bool check_ready_set(SoftCq& cq) noexcept {
   return any;
 }
 
-/// Takes idle QPs out of the sweep: their peers set a bit when they publish. One barrier serves all of them.
-void park_idle(SoftCq& cq) noexcept {
+/// Asks the peers of QPs without a message for so many passes to set a bit when they publish. True where there are any:
+/// after a barrier, one for all of them, `park_asked` follows.
+[[nodiscard]] bool ask_to_park(SoftCq& cq, std::uint32_t idle_passes) noexcept {
+  if (cq.active.size() <= kDirectQps) return false;
   bool any = false;
   for (SoftQp* qp : cq.active) {
-    if (qp->idle_passes >= kIdlePasses && qp->may_park && !(qp->srq != nullptr && owes_shared(*qp))) {
-      set_wake(*qp, qp->wake_flags | Wake::kParked);
+    if (qp->watch.idle_passes >= idle_passes && qp->watch.may_park && !(qp->rq.srq != nullptr && owes_shared(*qp))) {
+      set_wake(*qp, qp->watch.wake_flags | Wake::kParked);
       any = true;
     }
   }
-  if (!any) return;
-  // A peer that published before it could see the flag is seen by the look at the ring below; any later one sees it.
-  ++thread_counters.barriers;
-  barrier_all_processes();
+  return any;
+}
+
+/// Takes them out of the sweep. A peer that published before it could see the flag is seen by the look at the ring; any
+/// later one sees the flag.
+void park_asked(SoftCq& cq) noexcept {
   for (std::size_t i = 0; i < cq.active.size();) {
     SoftQp& qp = *cq.active[i];
-    if ((qp.wake_flags & Wake::kParked) == 0) {
+    if ((qp.watch.wake_flags & Wake::kParked) == 0) {
       ++i;
-    } else if (qp.rx.ready() || (qp.srq != nullptr && owes_shared(qp))) {
-      set_wake(qp, qp.wake_flags & ~Wake::kParked);
-      qp.idle_passes = 0;
+    } else if (qp.rx.ready() || (qp.rq.srq != nullptr && owes_shared(qp))) {
+      set_wake(qp, qp.watch.wake_flags & ~Wake::kParked);
+      qp.watch.idle_passes = 0;
       ++i;
     } else {
-      qp.parked = true;
-      cq.parked[qp.ready_slot] = &qp;
+      qp.watch.parked = true;
+      qp.watch.next_parked = std::exchange(cq.parked[qp.path.ready_slot], &qp);
       ++cq.parked_count;
       cq.active[i] = cq.active.back();
       cq.active.pop_back();
@@ -869,41 +900,64 @@ void park_idle(SoftCq& cq) noexcept {
   }
 }
 
+/// An empty ring begins anew: few of its entries are used then, whatever it could hold. Chaos counts completions by
+/// their places.
+inline void restart_ring(SoftCq& cq) noexcept {
+  if (cq.head == cq.tail && cq.held == 0) cq.head = cq.tail = 0;
+}
+
+/// What is done now and then.
+void keep_house(SoftCq& cq) noexcept {
+  restart_ring(cq);
+  if (!ask_to_park(cq, kIdlePasses)) return;
+  ++thread_counters.barriers;
+  barrier_all_processes();
+  park_asked(cq);
+}
+
 bool progress(SoftCq& cq) noexcept {
   bool any = false;
+  if (++cq.passes % kHouseEvery == 0) [[unlikely]]
+    keep_house(cq);
   if (cq.parked_count != 0) any |= check_ready_set(cq);
-  const std::size_t before = cq.active.size();
   for (std::size_t i = 0; i < cq.active.size(); ++i) {
     SoftQp* qp = cq.active[i];
     bool found = receive(*qp);
-    if (qp->srq != nullptr && qp->state_now() != IBV_QPS_ERR) [[unlikely]]
+    if (qp->rq.srq != nullptr && qp->state_now() != IBV_QPS_ERR) [[unlikely]]
       found |= serve_shared(*qp);
     if (found) {
-      qp->idle_passes = 0;
+      qp->watch.idle_passes = 0;
       any = true;
       if (i < cq.active.size() && cq.active[i] != qp) --i;  // It went to error, and another took its place.
     } else {
-      ++qp->idle_passes;
+      ++qp->watch.idle_passes;
     }
   }
   if (!cq.stalled.empty()) [[unlikely]]
     any |= run_stalled(cq);
-  if (before > kDirectQps && ++cq.passes % kParkEvery == 0) park_idle(cq);
   return any;
+}
+
+/// What the peer published before it died is still received, and completes before anything fails for its death, as on a
+/// device: it may be a goodbye. Where one thread has both CQs.
+void take_last_words(SoftQp& qp) noexcept {
+  if (qp.rcq != qp.scq) return;
+  take_over_early(qp);
+  while (qp.rx_remote != nullptr && qp.state_now() != IBV_QPS_ERR && qp.rcq->room() > 0 && receive(qp)) {}
 }
 
 /// News for QPs of this CQ: connected, peer dead, error asked for.
 void attend(SoftCq& cq) noexcept {
-  cq.control.fetch_and(~SoftCq::kAttention, std::memory_order_acquire);
+  cq.control.fetch_and(~(SoftCq::kAttention | SoftCq::kLeftOver), std::memory_order_acquire);
   for (SoftQp* qp : cq.members) {
     const ibv_qp_state state = qp->state_now();
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) continue;
     if (qp->rcq == &cq) take_over_early(*qp);
-    if (qp->peer_dead.load(std::memory_order_acquire)) {
-      // What the peer published before it died is still received.
+    if (qp->failing.peer_dead.load(std::memory_order_acquire)) {
+      // As in take_last_words.
       while (qp->rx_remote != nullptr && qp->state_now() != IBV_QPS_ERR && qp->rcq->room() > 0 && receive(*qp)) {}
       enter_error(*qp, Status::kPeerLost);
-    } else if (qp->error_wanted.load(std::memory_order_acquire)) {
+    } else if (qp->failing.error_wanted.load(std::memory_order_acquire)) {
       enter_error(*qp, Status::kClosed);
     } else if (const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
                remote != nullptr && qp->rx_remote == nullptr && qp->rcq == &cq && state != IBV_QPS_ERR) {
@@ -911,7 +965,7 @@ void attend(SoftCq& cq) noexcept {
       qp->rx_remote = remote;
       cq.active.push_back(qp);
       // Receives posted before the peer was known told nobody: a sender may sleep over them.
-      if (qp->rq_posted != 0) ring_credit(*remote);
+      if (qp->rq.posted != 0) ring_credit(*remote);
     }
   }
 }
@@ -932,9 +986,9 @@ inline int drain(SoftCq& cq, int count, ibv_wc* wc) noexcept {
       break;
     wc[got++] = entry.wc;
     if (entry.sq_index != kNotSend) {
-      entry.qp->sq_retired = entry.sq_index + 1;
+      entry.qp->sq.retired = entry.sq_index + 1;
     } else {
-      ++entry.qp->rq_polled;
+      ++entry.qp->rq.polled;
     }
     ++cq.head;
   }
@@ -965,18 +1019,17 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
     case IBV_WR_LOCAL_INV: return wr.num_sge == 0 ? 0 : EINVAL;
     default: return EOPNOTSUPP;
   }
-  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return EINVAL;
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.max_sge) return EINVAL;
   const std::uint64_t length = total_length(wr);
-  if ((wr.send_flags & IBV_SEND_INLINE) != 0 && length > qp.max_inline) return EINVAL;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0 && length > qp.sq.max_inline) return EINVAL;
   return length > kMaxMessage ? EMSGSIZE : 0;
 }
 
 /// Whether a work request that is posted now can be executed now: nothing is ahead of it, and its completion has a
 /// place.
 inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
-  if (qp.state_now() != IBV_QPS_RTS || qp.pending_head != qp.pending_tail ||
-      qp.held.load(std::memory_order_relaxed) != 0 || qp.sq_posted - qp.sq_retired >= qp.max_send_wr ||
-      qp.scq->room() == 0 || qp.peer_dead.load(std::memory_order_relaxed))
+  if (qp.state_now() != IBV_QPS_RTS || !qp.pending.is_empty() || qp.sq.held.load(std::memory_order_relaxed) != 0 ||
+      qp.sq.is_full() || qp.scq->room() == 0 || qp.failing.peer_dead.load(std::memory_order_relaxed))
     return nullptr;
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
   if (remote == nullptr ||
@@ -1014,12 +1067,12 @@ inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& 
   std::byte* here = nullptr;
   if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
     here = local_address(qp, sge, is_read ? IBV_ACCESS_LOCAL_WRITE : 0);
-  } else if (!is_read && sge.length <= qp.max_inline) {
+  } else if (!is_read && sge.length <= qp.sq.max_inline) {
     here = reinterpret_cast<std::byte*>(sge.addr);
   }
   const Move move{here, sge.length, is_read, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey};
   if (!move_now(qp, remote, move)) return false;
-  complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, sge.length);
+  complete_send(qp, wr, qp.sq.posted++, IBV_WC_SUCCESS, sge.length);
   return true;
 }
 
@@ -1035,9 +1088,9 @@ inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) no
 /// A SEND of inline data that a slot takes: what `validate`, `run` and the rest come to when nothing is in its way,
 /// with each look once. False: something is, or it is wrong; nothing has happened.
 inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
-  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.max_send_sge) return false;
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.max_sge) return false;
   const std::uint64_t bytes = total_length(wr);
-  if (bytes > kSlotPayload || bytes > qp.max_inline || !has_receive(qp, remote) ||
+  if (bytes > kSlotPayload || bytes > qp.sq.max_inline || !has_receive(qp, remote) ||
       bytes > remote.control->rare.min_receive.load(std::memory_order_relaxed) ||
       !qp.tx.has_room(0, &remote.control->consumer.consumed))
     return false;
@@ -1051,10 +1104,10 @@ inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) 
   const auto flags =
       static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
   qp.tx.publish({SlotKind::kSend, flags, 0, static_cast<std::uint32_t>(bytes)}, 0);
-  qp.notify = true;
-  qp.notify_solicited |= solicited;
-  ++qp.sent;
-  complete_send(qp, wr, qp.sq_posted++, IBV_WC_SUCCESS, bytes);
+  qp.sq.notify = true;
+  qp.sq.notify_solicited |= solicited;
+  ++qp.credit.sent;
+  complete_send(qp, wr, qp.sq.posted++, IBV_WC_SUCCESS, bytes);
   return true;
 }
 
@@ -1072,7 +1125,7 @@ bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint
   const RemoteQp* const peer = directly_reached(qp);
   if (peer == nullptr) [[unlikely]]
     return false;
-  if (kKeys == Keys::kChecked && (kIsRead || bytes > qp.max_inline)) {
+  if (kKeys == Keys::kChecked && (kIsRead || bytes > qp.sq.max_inline)) {
     const ibv_sge sge{.addr = reinterpret_cast<std::uint64_t>(local), .length = bytes, .lkey = lkey};
     local = local_address(qp, sge, kIsRead ? IBV_ACCESS_LOCAL_WRITE : 0);
   }
@@ -1135,9 +1188,10 @@ const Direct& direct_operations() noexcept {
 }
 
 void wake_peer(const RemoteQp& remote) noexcept {
-  if (remote.event_fd >= 0) {
-    signal_eventfd(remote.event_fd);
-  } else if (remote.wake_socket >= 0) {
+  for (const int bell : remote.bells) {
+    if (bell >= 0) signal_eventfd(bell);
+  }
+  if (remote.wake_socket >= 0) {
     Request wake;
     wake.type = RequestType::kWake;
     wake.your_qp = remote.qp_num;
@@ -1157,15 +1211,15 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     }
     const ibv_qp_state state = qp.state_now();
     int error = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? validate(qp, *wr) : EINVAL;
-    if (error == 0 && qp.sq_posted - qp.sq_retired >= qp.max_send_wr) error = ENOMEM;
+    if (error == 0 && qp.sq.is_full()) error = ENOMEM;
     if (error != 0) [[unlikely]] {
       *bad_wr = wr;
-      if (qp.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
+      if (qp.sq.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
       return error;
     }
-    const std::uint64_t sq_index = qp.sq_posted++;
+    const std::uint64_t sq_index = qp.sq.posted++;
     const bool may_run =
-        state == IBV_QPS_RTS && qp.pending_head == qp.pending_tail && qp.held.load(std::memory_order_relaxed) == 0;
+        state == IBV_QPS_RTS && qp.pending.is_empty() && qp.sq.held.load(std::memory_order_relaxed) == 0;
     if (may_run) [[likely]] {
       if (run(qp, *wr, (wr->send_flags & IBV_SEND_INLINE) != 0, sq_index) == Ran::kStalled) [[unlikely]] {
         enqueue(qp, *wr, sq_index);
@@ -1174,31 +1228,31 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
       enqueue(qp, *wr, sq_index);
     }
   }
-  if (qp.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
+  if (qp.sq.notify) ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
   return 0;
 }
 
 int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   int error = 0;
-  const std::uint64_t before = qp.rq_posted;
+  const std::uint64_t before = qp.rq.posted;
   for (; wr != nullptr; wr = wr->next) {
-    if (qp.state_now() == IBV_QPS_RESET || qp.srq != nullptr || wr->num_sge < 0 ||
-        static_cast<std::uint32_t>(wr->num_sge) > qp.max_recv_sge) {
+    if (qp.state_now() == IBV_QPS_RESET || qp.rq.srq != nullptr || wr->num_sge < 0 ||
+        static_cast<std::uint32_t>(wr->num_sge) > qp.rq.max_sge) {
       error = EINVAL;
-    } else if (qp.rq_posted - qp.rq_polled >= qp.max_recv_wr) {
+    } else if (qp.rq.posted - qp.rq.polled >= qp.rq.max_wr) {
       error = ENOMEM;
     }
     if (error != 0) [[unlikely]] {
       *bad_wr = wr;
       break;
     }
-    const std::size_t slot = qp.rq_posted & qp.receive_mask;
-    ReceiveWqe& entry = qp.receives[slot];
+    const std::size_t slot = qp.rq.posted & qp.rq.mask;
+    ReceiveWqe& entry = qp.rq.wqes[slot];
     entry.wr_id = wr->wr_id;
     entry.sge_count = static_cast<std::uint32_t>(wr->num_sge);
     std::uint64_t capacity = 0;
-    ibv_sge* sges = qp.receive_sges.get() + slot * qp.max_recv_sge;
+    ibv_sge* sges = qp.rq.sges_of(slot);
     bool keys_hold = true;
     for (int i = 0; i < wr->num_sge; ++i) {
       sges[i] = wr->sg_list[i];
@@ -1209,14 +1263,14 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     }
     entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
     publish_receive(qp, slot, keys_hold);
-    ++qp.rq_posted;
+    ++qp.rq.posted;
   }
-  if (qp.rq_posted != before) {
+  if (qp.rq.posted != before) {
     if (qp.state_now() == IBV_QPS_ERR) [[unlikely]] {
       list_stalled(qp);
       return error;
     }
-    qp.own->receives.posted.store(qp.rq_posted, std::memory_order_release);
+    qp.own->receives.posted.store(qp.rq.posted, std::memory_order_release);
     if (qp.rx_remote != nullptr) ring_credit(*qp.rx_remote);
   }
   return error;
@@ -1246,24 +1300,37 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
   SoftCq& cq = *static_cast<SoftCq*>(base);
   if (cq.channel == nullptr) return EINVAL;
   const OwnerSection section(cq);
+  restart_ring(cq);
   if (cq.armed != SoftCq::Armed::kAny) {
     cq.armed = solicited_only != 0 ? SoftCq::Armed::kSolicited : SoftCq::Armed::kAny;
   }
   const std::uint32_t wanted = cq.armed == SoftCq::Armed::kAny ? Wake::kMessage : Wake::kSolicited;
   bool changed = false;
-  for (SoftQp* qp : cq.members) {
-    std::uint32_t flags = qp->wake_flags;
-    if (qp->rcq == &cq) flags |= wanted;
-    if (qp->scq == &cq && qp->pending_head != qp->pending_tail) flags |= Wake::kCredit;
-    changed |= flags != qp->wake_flags;
-    set_wake(*qp, flags);
+  const auto tell = [&](SoftQp& qp, std::uint32_t flags) {
+    changed |= (qp.watch.wake_flags & flags) != flags;
+    set_wake(qp, qp.watch.wake_flags | flags);
+  };
+  // Whose peer rings already is not looked at: of many queue pairs, few have had messages since the CQ was armed last.
+  if (std::exchange(cq.armed_for, wanted) != wanted) {
+    for (SoftQp* qp : cq.members)
+      if (qp->rcq == &cq) tell(*qp, wanted);
   }
-  if (changed) {
+  for (SoftQp* qp : cq.unarmed) {
+    tell(*qp, wanted);
+    qp->watch.in_unarmed = false;
+  }
+  cq.unarmed.clear();
+  for (SoftQp* qp : cq.stalled)
+    if (qp->scq == &cq && !qp->pending.is_empty()) tell(*qp, Wake::kCredit);
+  // Who sleeps wakes to a few of many: the barrier that it pays anyway parks all that are idle now.
+  const bool parks = ask_to_park(cq, 1);
+  if (changed || parks) {
     // The sleeper pays: after this, a peer either sees the flag, or its message is seen by the poll that the caller
     // owes between arming and waiting.
     ++thread_counters.barriers;
     barrier_all_processes();
   }
+  if (parks) park_asked(cq);
   return 0;
 }
 
@@ -1272,30 +1339,37 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
   Deadline earliest = Deadline::never();
   for (const SoftQp* qp : cq.stalled) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
-    if (qp->stall == SoftQp::Stall::kRnr && qp->rnr_retry != 7) {
-      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->rnr_retry * remote->rnr_ticks));
-    } else if ((qp->stall == SoftQp::Stall::kPeer || qp->stall == SoftQp::Stall::kRevoke ||
-                qp->stall == SoftQp::Stall::kService) &&
-               qp->retry_ticks != 0) {
-      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + qp->retry_ticks));
+    if (qp->pending.stall == SoftQp::Stall::kRnr && qp->path.rnr_retry != 7) {
+      earliest =
+          earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + qp->path.rnr_retry * remote->rnr_ticks));
+    } else if (qp->pending.waits_for_peer() && qp->path.retry_ticks != 0) {
+      earliest = earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + qp->path.retry_ticks));
     } else if (may_ask_to_take(*qp)) {
-      earliest = earlier(earliest, Deadline::at_ticks(qp->stall_start + take_after_ticks()));
+      earliest = earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + take_after_ticks()));
     }
   }
   return earliest;
+}
+
+void take_ring(SoftCq& cq) noexcept {
+  const OwnerSection section(cq);
+  const bool needs_poll = !cq.stalled.empty() || (cq.control.load(std::memory_order_relaxed) & SoftCq::kAttention) != 0;
+  if (cq.armed == SoftCq::Armed::kNo && !needs_poll) return;
+  cq.armed = SoftCq::Armed::kNo;
+  cq.is_due = true;
 }
 
 bool arm_stalled(SoftCq& cq) noexcept {
   const OwnerSection section(cq);
   bool changed = false;
   for (SoftQp* qp : cq.stalled) {
-    if (qp->flushing) return true;
+    if (qp->failing.flushing) return true;
     // Chaos counts in polls: there is something to do as long as the head waits for nothing else.
-    if (qp->chaos != nullptr && qp->stall == SoftQp::Stall::kNone) return true;
+    if (qp->chaos != nullptr && qp->pending.stall == SoftQp::Stall::kNone) return true;
     // A peer that is inside a window tells nobody when it leaves; it is one copy.
-    if (qp->stall == SoftQp::Stall::kRevoke) return true;
-    if ((qp->wake_flags & Wake::kCredit) != 0) continue;
-    set_wake(*qp, qp->wake_flags | Wake::kCredit);
+    if (qp->pending.stall == SoftQp::Stall::kRevoke) return true;
+    if ((qp->watch.wake_flags & Wake::kCredit) != 0) continue;
+    set_wake(*qp, qp->watch.wake_flags | Wake::kCredit);
     changed = true;
   }
   if (!changed) return false;
@@ -1305,16 +1379,19 @@ bool arm_stalled(SoftCq& cq) noexcept {
   for (SoftQp* qp : cq.stalled) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (remote == nullptr) continue;
-    if ((qp->stall == SoftQp::Stall::kRnr || qp->stall == SoftQp::Stall::kAnswer) && has_receive(*qp, *remote)) {
+    if ((qp->pending.stall == SoftQp::Stall::kRnr || qp->pending.stall == SoftQp::Stall::kAnswer) &&
+        has_receive(*qp, *remote)) {
       return true;
     }
-    if (qp->stall == SoftQp::Stall::kAnswer && ask_for_receive(*qp, *remote) == SoftQp::Stall::kRnr) return true;
-    if (qp->stall == SoftQp::Stall::kRoom && qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
+    if (qp->pending.stall == SoftQp::Stall::kAnswer && ask_for_receive(*qp, *remote) == SoftQp::Stall::kRnr)
+      return true;
+    if (qp->pending.stall == SoftQp::Stall::kRoom &&
+        qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
       return true;
     }
-    if (qp->stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
-    if (qp->stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
-                                                 static_cast<std::uint32_t>(Readiness::kReady)) {
+    if (qp->pending.stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
+    if (qp->pending.stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
+                                                         static_cast<std::uint32_t>(Readiness::kReady)) {
       return true;
     }
   }
@@ -1322,7 +1399,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
 }
 
 void hold_execution(ibv_qp* base, bool hold) noexcept {
-  auto& held = static_cast<SoftQp*>(base)->held;
+  auto& held = static_cast<SoftQp*>(base)->sq.held;
   if (hold) {
     held.fetch_or(Hold::kByTest, std::memory_order_relaxed);
   } else {

@@ -23,10 +23,10 @@ bool take_one(SoftQp& qp) noexcept {
   if (taken != Segment::kWhole && taken != Segment::kPart) return false;
   if (taken == Segment::kWhole) {
     // There is room: one a receive, and no receive is posted anew before the completion of its predecessor is polled.
-    Cqe& entry = qp.early[qp.early_tail & qp.receive_mask];
+    Cqe& entry = qp.early.ring[qp.early.tail & qp.rq.mask];
     fill(entry, qp, end_message(qp, view), kNotSend);
-    ++qp.early_tail;
-    ++qp.rq_done;
+    ++qp.early.tail;
+    ++qp.rq.done;
   }
   qp.rx.advance();
   return true;
@@ -37,28 +37,29 @@ bool take_one(SoftQp& qp) noexcept {
 std::uint64_t take_after_ticks() noexcept { return static_cast<std::uint64_t>(1000 * ticks_per_us()); }
 
 bool may_ask_to_take(const SoftQp& qp) noexcept {
-  return qp.stall == SoftQp::Stall::kRoom && qp.take_asked < qp.stall_start && qp.scq->room() > 0;
+  return qp.pending.stall == SoftQp::Stall::kRoom && qp.pending.take_asked < qp.pending.stall_start &&
+         qp.scq->room() > 0;
 }
 
 void ask_to_take(SoftQp& qp) noexcept {
   const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
   const std::uint64_t now = ticks_now();
-  if (remote == nullptr || !may_ask_to_take(qp) || now - qp.stall_start < take_after_ticks()) return;
+  if (remote == nullptr || !may_ask_to_take(qp) || now - qp.pending.stall_start < take_after_ticks()) return;
   Request take;
   take.type = RequestType::kTake;
   take.your_qp = remote->qp_num;
   // A socket that is full takes it at a later poll.
   if (!send_message(remote->peer->socket.get(), std::as_bytes(std::span(&take, 1)), {})) return;
-  qp.take_asked = now;
+  qp.pending.take_asked = now;
   count_service();
 }
 
 void take_over_early(SoftQp& qp) noexcept {
   SoftCq& cq = *qp.rcq;
-  for (; qp.early_head != qp.early_tail && cq.room() > 0; ++qp.early_head) {
-    cq.ring[cq.tail++ & cq.mask] = qp.early[qp.early_head & qp.receive_mask];
+  for (; !qp.early.is_empty() && cq.room() > 0; ++qp.early.head) {
+    cq.ring[cq.tail++ & cq.mask] = qp.early.ring[qp.early.head & qp.rq.mask];
   }
-  if (qp.early_head != qp.early_tail) cq.control.fetch_or(SoftCq::kAttention, std::memory_order_relaxed);
+  if (!qp.early.is_empty()) cq.control.fetch_or(SoftCq::kLeftOver, std::memory_order_relaxed);
 }
 
 bool receive_early(SoftQp& qp) noexcept {

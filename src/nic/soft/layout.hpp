@@ -12,7 +12,7 @@
 
 namespace verbena::nic::soft {
 
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
 /// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
@@ -50,9 +50,9 @@ enum class Readiness : std::uint32_t {
 
 /// Bits of QpControl::wake: what the owner wants to be told of, because it does not look by itself.
 struct Wake {
-  static constexpr std::uint32_t kMessage = 1;    ///< Signal my event descriptor when you publish a message.
+  static constexpr std::uint32_t kMessage = 1;    ///< Ring my bells when you publish a message.
   static constexpr std::uint32_t kSolicited = 2;  ///< Only for a solicited one.
-  static constexpr std::uint32_t kCredit = 4;     ///< Signal when you post receives or consume messages.
+  static constexpr std::uint32_t kCredit = 4;     ///< Ring them when you post receives or consume messages.
   static constexpr std::uint32_t kParked = 8;     ///< Set my bit in the ready set when you publish a message.
 };
 
@@ -145,13 +145,16 @@ struct QpGeometry {
 
 enum class RequestType : std::uint32_t {
   kHello = 1,   ///< First. Reply carries the key table's descriptor, and the ready set's for the same user.
-  kOffer = 2,   ///< My QP wants yours: with its shared memory's descriptor and its event descriptor.
+  kOffer = 2,   ///< My QP wants yours: with the descriptors of its shared memory and of its bells.
   kMemory = 3,  ///< A descriptor of one of your arenas.
-  kWake = 4,    ///< Your QP asked to be told, and I do not write to a descriptor that another user could make block.
+  kWake = 4,    ///< Your QP asked to be told, and neither of us writes to a descriptor of another user's.
                 ///< Has no reply.
   kServe = 5,   ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
   kTake = 6,    ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
 };
+
+/// Completion channels that one QP may have: its receive queue's and its send queue's.
+inline constexpr std::uint32_t kMaxBells = 2;
 
 /// KeyEntry::memory_id of memory in no arena: `memory_offset` is the address in its process then.
 inline constexpr std::uint64_t kProcessMemory = 0;
@@ -167,13 +170,14 @@ struct Request {
   std::uint32_t access = 0;     ///< qp_access_flags of my QP.
   std::uint32_t ready_bit = 0;  ///< Bit of my QP in my ready set, kNoReadyBit without.
   std::uint32_t min_rnr_timer = 0;
-  std::uint32_t has_event = 0;  ///< 1: the second descriptor is my QP's event descriptor.
+  std::uint32_t bell_count = 0;  ///< Eventfds after the first descriptor: one for each channel of my QP.
   std::uint64_t memory_id = 0;
   QpGeometry geometry;
   std::uint32_t has_srq = 0;  ///< 1: my QP's receives come from a shared queue.
   std::uint32_t qp_type = IBV_QPT_RC;
+  std::uint32_t bells[kMaxBells] = {};  ///< Their numbers: the same for each QP on the channel, and never used again.
 };
-static_assert(sizeof(Request) == 96);
+static_assert(sizeof(Request) == 104);
 inline constexpr std::uint32_t kNoReadyBit = ~0U;
 
 enum class Answer : std::uint32_t { kOk = 0, kNotAllowed = 1, kVersion = 2, kUnknown = 3, kNotGranted = 4, kBad = 5 };
@@ -182,11 +186,11 @@ struct Reply {
   std::uint32_t magic = kMagic;
   std::uint32_t version = kLayoutVersion;
   Answer answer = Answer::kOk;
-  std::uint32_t key_entries = 0;  ///< Hello.
-  ibv_gid gid{};                  ///< Hello: who answers.
-  std::uint64_t size = 0;         ///< Memory: bytes. Hello: bytes of the ready set, 0 without.
-  std::uint32_t writable = 0;     ///< Memory: 1 when the peer may map it read-write.
-  std::uint32_t reserved = 0;
+  std::uint32_t key_entries = 0;   ///< Hello.
+  ibv_gid gid{};                   ///< Hello: who answers.
+  std::uint64_t size = 0;          ///< Memory: bytes. Hello: bytes of the ready set, 0 without.
+  std::uint32_t writable = 0;      ///< Memory: 1 when the peer may map it read-write.
+  std::uint32_t is_populated = 0;  ///< Memory: 1 when all of it is there, to be faulted in by who maps it.
 };
 static_assert(sizeof(Reply) == 48);
 

@@ -11,8 +11,9 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -56,53 +57,89 @@ struct LocalKey {
 };
 static_assert(sizeof(LocalKey) == 48);
 
-/// Anonymous zeroed memory of T, faulted in as it is touched: tables that are large for few.
+/// Tables that are large for few. All-zero bytes are a valid T: atomics of 0, null pointers.
 template <class T>
 class LazyTable {
  public:
-  LazyTable() noexcept = default;
-  LazyTable(LazyTable&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  LazyTable& operator=(LazyTable&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
+  [[nodiscard]] static Result<LazyTable> create(std::size_t count) {
+    LazyTable table;
+    VERBENA_ASSIGN(table.memory_, LazyMemory::create(count * sizeof(T), "making a key table"));
+    table.count_ = count;
+    return table;
   }
-  ~LazyTable();
-  [[nodiscard]] static Result<LazyTable> create(std::size_t count);
-  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return data_[i]; }
+  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return reinterpret_cast<T*>(memory_.data())[i]; }
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
  private:
-  T* data_ = nullptr;
+  LazyMemory memory_;
   std::size_t count_ = 0;
 };
 
-/// A process that this NIC is connected to, found by its GID. Shared by the QPs that lead there.
+/// One request to a peer's NIC. It is in a queue of its conversation until it is over, and belongs to whoever asks.
+struct Ask {
+  Request request;
+  std::array<int, kMaxFds> fds{};  // Borrowed: who asks takes an unsent request back before they are closed.
+  std::size_t fd_count = 0;
+  // When it is over: the answer with its descriptors, or why there is none.
+  bool is_over = false;
+  Reply reply;
+  Fds received;
+  std::optional<Error> failure;
+};
+
+/// A process that this NIC talks to, found by its GID. Shared by the QPs that lead there, or are on their way.
 struct Peer {
   // Data path.
   LazyTable<Import> imports;  // By key index.
   std::atomic<bool> dead{false};
   std::atomic<bool> denies_copies{false};  // The kernel refuses process_vm_readv and writev: its service thread copies.
-  // Control plane. `request_mutex` serialises requests on the socket; the rest is under the NIC's mutex.
+  // Control plane, under the NIC's mutex.
+  enum class State : std::uint8_t {
+    kConnecting,  // Its listener's backlog is full.
+    kGreeting,    // Its answer to the greeting is still to come: what is below `socket_source` is not there yet.
+    kKnown,
+  };
+  State state = State::kConnecting;
+  bool awaits_room = false;  // In the socket, which took no more requests.
   ibv_gid gid{};
   PeerProcess process;
   Fd socket;
-  Fd pidfd;       // Of another process only.
+  Fd pidfd;  // Of another process only.
+  // The conversation: answers come in the order of the requests.
+  std::deque<std::shared_ptr<Ask>> sent;
+  std::deque<std::shared_ptr<Ask>> unsent;
+  Error failure;                    // When it is dead: why.
+  std::uint32_t users = 0;          // QPs that lead there or are on their way.
+  std::uint64_t socket_source = 0;  // In the control thread's epoll; 0: not, or no longer.
+  std::uint64_t pidfd_source = 0;
   Mapping keys;   // Its KeyEntry table.
   Mapping ready;  // Its ready set; empty for a foreign user.
-  std::mutex request_mutex;
   struct Memory {
     std::uint64_t id = 0;
-    Mapping mapping;
+    Mapping mapping;  // Empty while the peer is asked for it,
+    std::shared_ptr<Ask> ask;
+    std::vector<const SoftQp*> waiting;  // by these.
     bool writable = false;
     std::uint32_t uses = 0;
   };
   std::vector<std::unique_ptr<Memory>> memories;
   std::uint32_t key_entries = 0;
-  std::uint32_t users = 0;          // QPs that lead there, and requests under way.
-  std::uint64_t socket_source = 0;  // In the control thread's epoll; 0: not, or no longer.
-  std::uint64_t pidfd_source = 0;
 };
+
+/// A QP's way from INIT to RTR, from the first call of modify_qp until the one that succeeds or fails.
+struct Approach {
+  ibv_gid gid{};
+  std::uint32_t qp_num = 0;
+  std::uint8_t min_rnr_timer = 0;
+  Peer* peer = nullptr;        // Counted; from the offer on it is the QP's.
+  std::shared_ptr<Ask> offer;  // Null until the peer is known.
+  [[nodiscard]] bool leads_to(const ibv_gid& to_gid, std::uint32_t to_qp, std::uint8_t timer) const noexcept {
+    return same(gid, to_gid) && qp_num == to_qp && min_rnr_timer == timer;
+  }
+};
+
+/// Duplicates of a process's bells: one for each bell, however many QPs of it ring it here.
+using Bells = std::array<std::shared_ptr<const Fd>, kMaxBells>;
 
 /// The peer's QP as this QP uses it: mapped, checked, immutable once published.
 struct RemoteQp {
@@ -117,16 +154,16 @@ struct RemoteQp {
   bool has_srq = false;                              // Receives are asked for (srq.cpp).
   std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
   std::uint64_t ready_bit = 0;
-  int event_fd = -1;     // Of a peer of this user.
-  int wake_socket = -1;  // Of a foreign one: asked for the same by message.
+  std::array<int, kMaxBells> bells{-1, -1};  // Of a peer of this user; those there are come first.
+  int wake_socket = -1;                      // Of a foreign one: asked for the same by message.
   std::uint32_t qp_num = 0;
   std::uint64_t rnr_ticks = 0;
   Peer* peer = nullptr;
   Mapping mapping;
-  Fd event;
+  Bells kept_bells;
   RingConsumer<RealMemory> ring;  // Where this side's receiving starts.
 };
-static_assert(sizeof(RemoteQp) == 176);
+static_assert(sizeof(RemoteQp) == 200);
 
 /// An offer that arrived before this side's QP went to RTR, or after: matched by GID and number.
 struct Offer {
@@ -134,7 +171,7 @@ struct Offer {
   std::uint32_t qp_num = 0;
   Request request;
   Fd memory;
-  Fd event;
+  Bells bells;
   pid_t pid = 0;
   uid_t uid = 0;
 };
@@ -168,17 +205,27 @@ struct alignas(64) Cqe {
 inline constexpr std::uint64_t kNotSend = ~std::uint64_t{0};
 static_assert(sizeof(Cqe) == 64);
 
+/// One eventfd rings for everything: for `wake`, for completions, and for what peers have to tell. They cannot say for
+/// which queue: each that waits for an event has one then, perhaps for nothing.
 struct SoftChannel : ibv_comp_channel {
   SoftNic* nic = nullptr;
-  Fd epoll;  // ibv_comp_channel::fd
-  Fd wake;
-  std::vector<SoftCq*> cqs;  // Under the NIC's mutex.
+  Fd bell;  // ibv_comp_channel::fd
+  std::uint32_t number = 0;
+  std::atomic<bool> is_woken{false};  // By `wake`, and not taken yet.
+  // Who waits.
+  std::uint64_t own_rings = 0;  // Since the bell was emptied, for queues whose event is still to be taken.
+  std::size_t next = 0;         // Queue that is looked at first.
+  std::vector<SoftCq*> cqs;     // Under the NIC's mutex.
 };
+
+/// One cache line for each CQ, whose QPs share the bits when they are more: a bit stands for a list of parked ones.
+inline constexpr std::uint32_t kReadyWords = 8;
+inline constexpr std::uint32_t kReadyBits = kReadyWords * 64;
 
 struct SoftCq : ibv_cq {
   SoftNic* nic = nullptr;
   // Owner of the CQ.
-  std::unique_ptr<Cqe[]> ring;
+  Cqe* ring = nullptr;  // Begun anew when it is empty: what is used of it stays small.
   std::uint32_t mask = 0;
   std::uint32_t capacity = 0;
   std::uint64_t head = 0;
@@ -188,27 +235,30 @@ struct SoftCq : ibv_cq {
   std::uint32_t passes = 0;
   enum class Armed : std::uint8_t { kNo, kAny, kSolicited };
   Armed armed = Armed::kNo;
+  bool is_due = false;           // It has had its event, which `wait` has not returned yet.
   std::uint8_t held = 0;         // Hold bits: completions are kept back.
+  int bell = -1;                 // Of its channel.
   std::vector<SoftQp*> active;   // Receive side polled here. Reserved up front.
   std::vector<SoftQp*> stalled;  // Send side, or a flush, has work left.
+  std::vector<SoftQp*> unarmed;  // Receive side polled here, and its peer may not ring as `armed_for` says.
+  std::uint32_t armed_for = 0;   // Wake bit that all but `unarmed` have.
   // `control` is odd bits of other threads: kExclusive while the control plane changes the lists, kAttention when a
-  // QP has news (peer dead, connected, error asked for).
+  // QP has news (peer dead, connected, error asked for). kLeftOver is the owner's: there was no room for all news.
   static constexpr std::uint32_t kExclusive = 1;
   static constexpr std::uint32_t kAttention = 2;
+  static constexpr std::uint32_t kLeftOver = 4;
   alignas(64) std::atomic<std::uint32_t> control{0};
   std::atomic<std::uint64_t> poll_word{0};  // Odd while the owner is inside poll.
   // Control plane.
-  Fd event;                                           // Signalled by completions of this side.
+  LazyMemory memory;                                  // Of the ring.
   std::vector<SoftQp*> members;                       // Every QP that uses it, once.
   std::atomic<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
   std::uint32_t ready_index = 0;
-  std::array<SoftQp*, 512> parked{};  // By bit.
+  std::array<SoftQp*, kReadyBits> parked{};  // By bit: the first of a list.
   std::unique_ptr<CqChaos> chaos;
 
   [[nodiscard]] std::uint32_t room() const noexcept { return capacity - static_cast<std::uint32_t>(tail - head); }
 };
-inline constexpr std::uint32_t kReadyWords = 8;  // One cache line: 512 QPs of a CQ can be parked.
-
 struct SoftPd : ibv_pd {
   std::uint32_t id = 0;
   std::uint32_t users = 0;
@@ -267,98 +317,139 @@ struct SoftQp : ibv_qp {
   std::atomic<RemoteQp*> remote{nullptr};         // Published by the control plane when both sides have offered.
   std::atomic<std::uint32_t> now{IBV_QPS_RESET};  // ibv_qp_state
   std::uint64_t access_count = 0;
-  std::uint64_t sent = 0;        // Messages that took a receive of the peer.
-  std::uint64_t sent_limit = 0;  // Receives of the peer as last read.
-  std::uint64_t wanted = 0;      // Mirrors of own->demand.
-  std::uint64_t ask = 0;
-  std::uint64_t sq_posted = 0;
-  std::uint64_t sq_retired = 0;  // Slots freed by polled completions.
-  std::uint32_t max_send_wr = 0;
-  std::uint32_t max_send_sge = 0;
-  std::uint32_t max_inline = 0;
-  bool signal_all = false;
-  bool in_stalled = false;
-  bool notify = false;  // Messages were published since the last bell.
-  bool notify_solicited = false;
-  std::atomic<std::uint8_t> held{0};  // Hold bits: execution is kept back.
-  // Send queue of what could not be executed at once.
-  std::uint64_t pending_head = 0;
-  std::uint64_t pending_tail = 0;
-  std::unique_ptr<SendWqe[]> pending;           // Ring of pending_mask + 1.
-  std::unique_ptr<ibv_sge[]> pending_sges;      // max_send_sge each.
-  std::unique_ptr<std::byte[]> pending_inline;  // max_inline each.
-  std::uint32_t pending_mask = 0;
-  std::uint32_t pending_offset = 0;  // Bytes of the head's SEND already in the ring.
-  std::uint32_t pending_takers = 0;  // Those that take a receive.
+  /// Receives of the peer, which messages take.
+  struct Credit {
+    std::uint64_t sent = 0;    // Messages that took one.
+    std::uint64_t limit = 0;   // Those posted, as last read.
+    std::uint64_t wanted = 0;  // Mirrors of own->demand.
+    std::uint64_t ask = 0;
+  } credit;
+  /// The send queue as the user sees it.
+  struct SendQueue {
+    std::uint64_t posted = 0;
+    std::uint64_t retired = 0;  // Slots freed by polled completions.
+    std::uint32_t max_wr = 0;
+    std::uint32_t max_sge = 0;
+    std::uint32_t max_inline = 0;
+    bool signal_all = false;
+    bool in_stalled = false;
+    bool notify = false;  // Messages were published since the last bell.
+    bool notify_solicited = false;
+    std::atomic<std::uint8_t> held{0};  // Hold bits: execution is kept back.
+    [[nodiscard]] bool is_full() const noexcept { return posted - retired >= max_wr; }
+  } sq;
   /// kAnswer: for receives of a shared queue; no retries are counted until the peer has said that it has none.
   /// kRevoke: for the peer to leave a window that is being invalidated. kService: for its service thread.
   enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke, kService };
-  Stall stall = Stall::kNone;
-  std::uint64_t stall_start = 0;   // Ticks at which the head stalled for `stall`, or got on since.
-  std::uint64_t take_asked = 0;    // Ticks at which the peer's control thread was asked to make room.
-  std::uint64_t asked = 0;         // Requests to the peer's service thread so far.
-  std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
-  bool is_asking = false;          // One is under way,
-  bool is_ask_sent = false;        // and the peer was told of it.
-  /// Since the head began to wait for kRevoke until it is complete; a failure leaves it set. For the control plane.
-  std::atomic<bool> is_revoking{false};
-  std::uint64_t revoke_word = 0;  // The peer's access word, odd, while the head waits for it to change; else 0.
+  /// What of it could not be executed at once, and why its head waits.
+  struct Pending {
+    std::uint64_t head = 0;
+    std::uint64_t tail = 0;
+    SendWqe* wqes = nullptr;           // Ring of mask + 1.
+    ibv_sge* sges = nullptr;           // max_sge each.
+    std::byte* inline_data = nullptr;  // max_inline each.
+    std::uint32_t mask = 0;
+    std::uint32_t offset = 0;  // Bytes of the head's SEND already in the ring.
+    std::uint32_t takers = 0;  // Those that take a receive.
+    Stall stall = Stall::kNone;
+    std::uint64_t stall_start = 0;  // Ticks at which the head stalled for `stall`, or got on since.
+    std::uint64_t take_asked = 0;   // Ticks at which the peer's control thread was asked to make room.
+    [[nodiscard]] bool is_empty() const noexcept { return head == tail; }
+    [[nodiscard]] const SendWqe& front() const noexcept { return wqes[head & mask]; }
+    [[nodiscard]] bool waits_for_peer() const noexcept {
+      return stall == Stall::kPeer || stall == Stall::kRevoke || stall == Stall::kService;
+    }
+  } pending;
+  /// What the head needs the peer to do.
+  struct PeerWork {
+    std::uint64_t asked = 0;         // Requests to its service thread so far.
+    std::uint64_t served_bytes = 0;  // Of the head, by those that are over.
+    bool is_asking = false;          // One is under way,
+    bool is_ask_sent = false;        // and the peer was told of it.
+    /// Since the head began to wait for kRevoke until it is complete; a failure leaves it set. For the control plane.
+    std::atomic<bool> is_revoking{false};
+    std::uint64_t revoke_word = 0;  // The peer's access word, odd, while the head waits for it to change; else 0.
+  } peer_work;
   // Receiving. Owner.
   RingConsumer<RealMemory> rx;
-  const RemoteQp* rx_remote = nullptr;     // Set with rx by the owner, once.
-  std::unique_ptr<ReceiveWqe[]> receives;  // Ring of receive_mask + 1.
-  std::unique_ptr<ibv_sge[]> receive_sges;
-  std::atomic<std::uint32_t>* receive_lengths = nullptr;  // Shared.
-  SoftSrq* srq = nullptr;
-  std::uint32_t receive_pd = 0;  // Of receives' keys: the shared queue's, or this QP's.
-  std::uint32_t receive_mask = 0;
-  std::uint32_t max_recv_wr = 0;
-  std::uint32_t max_recv_sge = 0;
-  std::uint64_t rq_posted = 0;
-  std::uint64_t rq_done = 0;    // Receives that are complete.
-  std::uint64_t rq_polled = 0;  // Completions of receives handed to the user.
-  std::uint32_t rx_offset = 0;  // Bytes of the current multi-segment message.
-  bool rx_open = false;         // Between its first and its last segment.
-  // Completions of what the control thread has received in the owner's place, until the owner polls. Ring of
-  // receive_mask + 1; none for a QP of a shared queue.
-  std::unique_ptr<Cqe[]> early;
-  std::uint64_t early_head = 0;
-  std::uint64_t early_tail = 0;
-  bool may_park = false;   // The peer can set our bit of the ready set.
-  bool loss_told = false;  // One request has been completed for the peer's loss.
-  std::uint32_t idle_passes = 0;
-  bool parked = false;
-  bool flushing = false;
-  std::uint32_t wake_flags = 0;  // Mirror of own->rare.wake. Owner.
+  const RemoteQp* rx_remote = nullptr;  // Set with rx by the owner, once.
+  /// The receive queue, and how much of its head is filled.
+  struct ReceiveQueue {
+    ReceiveWqe* wqes = nullptr;  // Ring of mask + 1.
+    ibv_sge* sges = nullptr;
+    std::atomic<std::uint32_t>* lengths = nullptr;  // Shared.
+    SoftSrq* srq = nullptr;
+    std::uint32_t pd = 0;  // Of receives' keys: the shared queue's, or this QP's.
+    std::uint32_t mask = 0;
+    std::uint32_t max_wr = 0;
+    std::uint32_t max_sge = 0;
+    std::uint64_t posted = 0;
+    std::uint64_t done = 0;    // Receives that are complete.
+    std::uint64_t polled = 0;  // Completions of receives handed to the user.
+    std::uint32_t offset = 0;  // Bytes of the current multi-segment message.
+    bool is_open = false;      // Between its first and its last segment.
+    [[nodiscard]] bool is_empty() const noexcept { return done == posted; }
+    [[nodiscard]] ibv_sge* sges_of(std::size_t slot) const noexcept { return sges + slot * max_sge; }
+  } rq;
+  /// Completions of what the control thread has received in the owner's place, until the owner polls. Ring of
+  /// rq.mask + 1; none for a QP of a shared queue.
+  struct Early {
+    Cqe* ring = nullptr;
+    std::uint64_t head = 0;
+    std::uint64_t tail = 0;
+    [[nodiscard]] bool is_empty() const noexcept { return head == tail; }
+  } early;
+  /// How the owner's polls look for messages, and how the peer wakes the owner. Owner.
+  struct Watch {
+    bool may_park = false;  // The peer can set our bit of the ready set.
+    bool parked = false;
+    bool in_unarmed = false;
+    std::uint32_t idle_passes = 0;
+    std::uint32_t wake_flags = 0;   // Mirror of own->rare.wake.
+    SoftQp* next_parked = nullptr;  // Of the same bit.
+  } watch;
+  /// How it ends. The atomics are the control plane's.
+  struct Failing {
+    bool flushing = false;
+    bool loss_told = false;  // One request has been completed for the peer's loss.
+    std::atomic<bool> peer_dead{false};
+    std::atomic<bool> error_wanted{false};  // modify_qp(ERR), or a revocation that timed out.
+    std::atomic<Status> reason{Status::kOk};
+  } failing;
   // Control plane.
-  std::atomic<bool> peer_dead{false};
-  std::atomic<bool> error_wanted{false};  // modify_qp(ERR), or a revocation that timed out.
-  std::atomic<Status> failure{Status::kOk};
   std::unique_ptr<QpChaos> chaos;
   SoftPd* spd = nullptr;
-  QpGeometry geometry;
-  Fd memory;
-  Mapping mapping;
-  Fd event;
-  Peer* peer = nullptr;
-  ibv_gid remote_gid{};
-  std::uint32_t remote_qp_num = 0;
-  std::uint32_t access_flags = 0;
-  std::uint32_t ready_slot = kNoReadyBit;  // In the receive CQ's ready words.
-  std::uint8_t min_rnr_timer = 0;
-  std::uint8_t rnr_retry = 7;
-  std::uint8_t retry_count = 7;
-  std::uint8_t timeout = 14;
-  std::uint64_t retry_ticks = 0;  // Until RETRY_EXC_ERR; 0 is for ever.
-  std::unique_ptr<RemoteQp> remote_owner;
-  std::vector<Offer> offers;                                  // At most kMaxOffers, newest last.
-  std::unordered_map<std::uint32_t, std::uint32_t> imported;  // Key index and count, to release with the QP.
+  /// Its memory: own arrays, and what the peer maps.
+  struct Storage {
+    LazyMemory queues;                   // Its arrays.
+    std::uint64_t* ring_ends = nullptr;  // One of them: `tx`'s.
+    QpGeometry geometry;
+    Fd memory;  // Until the peer has it.
+    Mapping mapping;
+  } storage;
+  /// The way to the peer, and what is kept of it until RESET.
+  struct Path {
+    Peer* peer = nullptr;
+    ibv_gid gid{};
+    std::uint32_t qp_num = 0;
+    std::uint32_t access_flags = 0;          // What the peer may do.
+    std::uint32_t ready_slot = kNoReadyBit;  // In the receive CQ's ready words.
+    std::uint8_t min_rnr_timer = 0;
+    std::uint8_t rnr_retry = 7;
+    std::uint8_t retry_count = 7;
+    std::uint8_t timeout = 14;
+    std::uint64_t retry_ticks = 0;       // Until RETRY_EXC_ERR; 0 is for ever.
+    std::unique_ptr<Approach> approach;  // On its way to RTR.
+    std::unique_ptr<RemoteQp> remote;
+    std::vector<Offer> offers;                                  // At most kMaxOffers, newest last.
+    std::unordered_map<std::uint32_t, std::uint32_t> imported;  // Key index and count, to release with the QP.
+  } path;
 
   [[nodiscard]] ibv_qp_state state_now() const noexcept {
     return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));
   }
 };
-static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 704);
+static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 736);
 inline constexpr std::size_t kMaxOffers = 4;
 
 }  // namespace verbena::nic::soft

@@ -97,28 +97,29 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
 void ask_service(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                  const Target& target) noexcept {
   ServiceBlock& own = *qp.service;
-  if (!qp.is_asking) {
+  if (!qp.peer_work.is_asking) {
     const bool is_atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
     own.ask.op = wr.opcode == IBV_WR_RDMA_READ              ? ServiceOp::kRead
                  : wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP   ? ServiceOp::kCompareSwap
                  : wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? ServiceOp::kFetchAdd
                                                             : ServiceOp::kWrite;
     own.ask.rkey = target.rkey;
-    own.ask.address = target.address + qp.served_bytes;
-    own.ask.length = std::min<std::uint64_t>(target.length - qp.served_bytes, kServiceBytes);
+    own.ask.address = target.address + qp.peer_work.served_bytes;
+    own.ask.length = std::min<std::uint64_t>(target.length - qp.peer_work.served_bytes, kServiceBytes);
     own.ask.compare_add = is_atomic ? wr.wr.atomic.compare_add : 0;
     own.ask.swap = is_atomic ? wr.wr.atomic.swap : 0;
-    if (own.ask.op == ServiceOp::kWrite) gather(qp, wr, is_inline, qp.served_bytes, own.written, own.ask.length);
-    own.ask.number.store(++qp.asked, std::memory_order_release);
-    qp.is_asking = true;
-    qp.is_ask_sent = false;
+    if (own.ask.op == ServiceOp::kWrite)
+      gather(qp, wr, is_inline, qp.peer_work.served_bytes, own.written, own.ask.length);
+    own.ask.number.store(++qp.peer_work.asked, std::memory_order_release);
+    qp.peer_work.is_asking = true;
+    qp.peer_work.is_ask_sent = false;
     count_service();
   }
-  if (qp.is_ask_sent) return;
+  if (qp.peer_work.is_ask_sent) return;
   Request serve;
   serve.type = RequestType::kServe;
   serve.your_qp = remote.qp_num;
-  qp.is_ask_sent = send_message(remote.peer->socket.get(), std::as_bytes(std::span(&serve, 1)), {});
+  qp.peer_work.is_ask_sent = send_message(remote.peer->socket.get(), std::as_bytes(std::span(&serve, 1)), {});
 }
 
 }  // namespace
@@ -131,14 +132,14 @@ bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept {
 }
 
 bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept {
-  return remote.service->answer.number.load(std::memory_order_acquire) == qp.asked;
+  return remote.service->answer.number.load(std::memory_order_acquire) == qp.peer_work.asked;
 }
 
 std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                                std::uint64_t sq_index, std::uint64_t* old) noexcept {
   const Target target = old != nullptr ? Target{wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, 8}
                                        : Target{wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, total_length(wr)};
-  if (!qp.is_asking && qp.served_bytes == 0) {
+  if (!qp.peer_work.is_asking && qp.peer_work.served_bytes == 0) {
     const AccessGuard guard(qp);
     const auto there = outside_address(remote, target, rights_for(wr.opcode));
     if (!there) return refuse_remote(qp, remote, wr, sq_index);
@@ -151,28 +152,28 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
       }
     }
   }
-  if (!qp.is_asking || !is_served(qp, remote)) {
+  if (!qp.peer_work.is_asking || !is_served(qp, remote)) {
     ask_service(qp, remote, wr, is_inline, target);
     return stall(qp, SoftQp::Stall::kService);
   }
   // The peer's words, each read once; the bytes are taken as they are.
-  qp.is_asking = false;
+  qp.peer_work.is_asking = false;
   const ServiceBlock& theirs = *remote.service;
   if (theirs.answer.answer != ServiceAnswer::kDone) {
-    qp.served_bytes = 0;
+    qp.peer_work.served_bytes = 0;
     return refuse_remote(qp, remote, wr, sq_index);
   }
   const std::uint64_t length = qp.service->ask.length;
   if (old != nullptr) *old = theirs.answer.old;
-  if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.served_bytes, theirs.read, length);
-  qp.served_bytes += length;
-  if (qp.served_bytes < target.length) {
+  if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.peer_work.served_bytes, theirs.read, length);
+  qp.peer_work.served_bytes += length;
+  if (qp.peer_work.served_bytes < target.length) {
     ask_service(qp, remote, wr, is_inline, target);
     // Each answer is progress: the peer has its time again.
-    qp.stall = SoftQp::Stall::kNone;
+    qp.pending.stall = SoftQp::Stall::kNone;
     return stall(qp, SoftQp::Stall::kService);
   }
-  qp.served_bytes = 0;
+  qp.peer_work.served_bytes = 0;
   return std::nullopt;
 }
 
@@ -188,7 +189,7 @@ std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& 
   if (static_cast<std::uint32_t>(entry.live.load(std::memory_order_acquire)) != ask.rkey ||
       entry.memory_id != kProcessMemory || (domain != qp.spd->id && domain != window_domain(qp.qp_num)) ||
       ask.address < entry.iova || offset > entry.length || ask.length > entry.length - offset ||
-      (entry.access & qp.access_flags & needed) != needed) {
+      (entry.access & qp.path.access_flags & needed) != needed) {
     return nullptr;
   }
   return reinterpret_cast<std::byte*>(entry.memory_offset + offset);

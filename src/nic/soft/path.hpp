@@ -54,6 +54,7 @@ class ReadByNic {
 #endif
 };
 
+inline constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
 inline constexpr std::uint32_t kMaxMessage = 1U << 30;
@@ -73,6 +74,14 @@ template <class T>
   return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
               what);
 }
+
+/// A call that does not wait: it says kAgain instead.
+[[nodiscard]] inline bool is_poll(Deadline deadline) noexcept { return deadline.ticks() == 0; }
+[[nodiscard]] inline std::unexpected<Error> not_yet(const char* call) noexcept {
+  return fail(Status::kAgain, call, EAGAIN, "the peer's NIC has not answered yet: call again");
+}
+/// The same past a deadline. (peers.cpp)
+[[nodiscard]] std::unexpected<Error> no_answer(const Peer& peer) noexcept;
 
 /// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
 inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
@@ -141,7 +150,7 @@ inline void fill(Cqe& entry, SoftQp& qp, const Ending& ending, std::uint64_t sq_
   auto* const words = reinterpret_cast<Words*>(&entry);
   words[0] = Words{ending.wr_id, word(ending.status, ending.opcode)};
   words[1] = Words{word(0, ending.bytes), word(ending.imm, qp.qp_num)};
-  words[2] = Words{word(qp.remote_qp_num, ending.flags), 0};
+  words[2] = Words{word(qp.path.qp_num, ending.flags), 0};
   words[3] = Words{std::bit_cast<std::uint64_t>(&qp), sq_index};
 }
 
@@ -154,9 +163,9 @@ inline void push(SoftCq& cq, SoftQp& qp, const Ending& ending, std::uint64_t sq_
 enum class Ran : std::uint8_t { kDone, kStalled, kFailed };
 
 inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
-  if (qp.stall != why) {
-    qp.stall = why;
-    qp.stall_start = ticks_now();
+  if (qp.pending.stall != why) {
+    qp.pending.stall = why;
+    qp.pending.stall_start = ticks_now();
   }
   return Ran::kStalled;
 }
@@ -180,8 +189,8 @@ class AccessGuard {
 /// Writes what senders check beforehand, the length and whether the keys hold, for the receive in `slot`. Length and
 /// smallest length are there before the count that admits a sender to them.
 inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexcept {
-  const std::uint32_t capacity = qp.receives[slot].capacity;
-  qp.receive_lengths[slot].store(capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
+  const std::uint32_t capacity = qp.rq.wqes[slot].capacity;
+  qp.rq.lengths[slot].store(capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
   const std::uint32_t smallest = keys_hold ? capacity : 0;
   if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
     qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
@@ -239,13 +248,13 @@ inline void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t 
 /// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
 inline bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset,
                     const std::byte* from, std::size_t bytes) noexcept {
-  const ibv_sge* sge = qp.receive_sges.get() + slot * qp.max_recv_sge;
+  const ibv_sge* sge = qp.rq.sges_of(slot);
   for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
     if (offset >= sge->length) {
       offset -= sge->length;
       continue;
     }
-    std::byte* to = local_address(*qp.nic, qp.receive_pd, *sge, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* to = local_address(*qp.nic, qp.rq.pd, *sge, IBV_ACCESS_LOCAL_WRITE);
     if (to == nullptr) return false;
     const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
     std::memcpy(to + offset, from, part);
@@ -265,41 +274,46 @@ inline Segment take_segment(SoftQp& qp, const SlotView& view, std::uint64_t post
   const bool known = view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm ||
                      view.kind == SlotKind::kWriteImm || view.kind == SlotKind::kSendInv;
   const bool first = (view.flags & SlotFlags::kFirst) != 0;
-  if (!known || qp.rq_done == posted || first != (qp.rx_offset == 0 && !qp.rx_open)) return Segment::kProtocol;
+  if (!known || qp.rq.done == posted || first != (qp.rq.offset == 0 && !qp.rq.is_open)) return Segment::kProtocol;
   const bool last = (view.flags & SlotFlags::kLast) != 0;
   // Only full segments are followed by more, so that a message grows and comes to its end.
   if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) return Segment::kProtocol;
-  const std::size_t slot = qp.rq_done & qp.receive_mask;
-  const ReceiveWqe& receive = qp.receives[slot];
+  const std::size_t slot = qp.rq.done & qp.rq.mask;
+  const ReceiveWqe& receive = qp.rq.wqes[slot];
   if (view.kind != SlotKind::kWriteImm) {
     const std::byte* from = qp.rx.payload(view);
     if (from == nullptr || view.length > kSegmentBytes) return Segment::kProtocol;
-    if (view.length > receive.capacity - qp.rx_offset) return Segment::kTooLong;
-    if (!scatter(qp, receive, slot, qp.rx_offset, from, view.length)) return Segment::kBadKey;
+    if (view.length > receive.capacity - qp.rq.offset) return Segment::kTooLong;
+    if (!scatter(qp, receive, slot, qp.rq.offset, from, view.length)) return Segment::kBadKey;
   }
   if (last) return Segment::kWhole;
-  qp.rx_open = true;
-  qp.rx_offset += view.length;
+  qp.rq.is_open = true;
+  qp.rq.offset += view.length;
   return Segment::kPart;
 }
 
 /// The completion of a whole message.
 inline Ending end_message(SoftQp& qp, const SlotView& view) noexcept {
-  Ending ending{.wr_id = qp.receives[qp.rq_done & qp.receive_mask].wr_id,
+  Ending ending{.wr_id = qp.rq.wqes[qp.rq.done & qp.rq.mask].wr_id,
                 .opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
-                .bytes = qp.rx_offset + view.length};
+                .bytes = qp.rq.offset + view.length};
   if (view.kind != SlotKind::kSend) {
     ending.imm = view.imm;
     ending.flags = view.kind == SlotKind::kSendInv ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
   }
-  qp.rx_offset = 0;
-  qp.rx_open = false;
+  qp.rq.offset = 0;
+  qp.rq.is_open = false;
   return ending;
 }
 
 // data_path.cpp
 /// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
 void enter_error(SoftQp& qp, Status reason) noexcept;
+/// Takes the QP out of the list of its bit, if it is parked. \thread owner of the receive CQ, or control that keeps him
+/// out
+void forget_parked(SoftQp& qp) noexcept;
+/// The QP's peer is not asked to ring for messages: the next arming of its receive CQ asks. \thread as above
+void list_unarmed(SoftQp& qp) noexcept;
 /// Tells a peer that waits for credit that there is some.
 void ring_credit(const RemoteQp& remote) noexcept;
 

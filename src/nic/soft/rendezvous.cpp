@@ -1,5 +1,8 @@
 // Rendezvous of the soft NIC: an abstract Unix socket named by the GID, credentials from the kernel, descriptors over
-// SCM_RIGHTS, and the control thread that serves it and watches peers' sockets and pidfds.
+// SCM_RIGHTS, and the control thread that serves it and watches peers' sockets and pidfds. What this side asks of
+// others is in peers.cpp.
+#include "nic/soft/rendezvous.hpp"
+
 #include "nic/soft/soft_nic.hpp"
 
 #include "base/check.hpp"
@@ -9,20 +12,13 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Linux 6.5
-#endif
 
 namespace verbena::nic::soft {
 
@@ -34,19 +30,6 @@ namespace {
 constexpr std::size_t kMaxUngreeted = 64;
 constexpr std::size_t kMaxOfOneStranger = 256;
 
-/// GID = 32 bits of the boot id's hash, 32 bits of pid as a hint for messages, 64 random bits.
-struct GidParts {
-  std::uint32_t boot;
-  std::uint32_t pid;
-  std::uint64_t random;
-};
-[[nodiscard]] GidParts parts_of(const ibv_gid& gid) noexcept {
-  GidParts parts{};
-  static_assert(sizeof parts == sizeof gid);
-  std::memcpy(&parts, &gid, sizeof parts);
-  return parts;
-}
-
 [[nodiscard]] std::uint32_t boot_hash() noexcept {
   char id[64] = {};
   std::size_t length = 0;
@@ -56,12 +39,16 @@ struct GidParts {
   return static_cast<std::uint32_t>(hash64(std::as_bytes(std::span(id, length))));
 }
 
-struct SocketName {
-  sockaddr_un address{};
-  socklen_t length = 0;
-};
-/// The abstract name of the NIC with that GID.
-[[nodiscard]] SocketName name_of(const ibv_gid& gid) noexcept {
+}  // namespace
+
+GidParts parts_of(const ibv_gid& gid) noexcept {
+  GidParts parts{};
+  static_assert(sizeof parts == sizeof gid);
+  std::memcpy(&parts, &gid, sizeof parts);
+  return parts;
+}
+
+SocketName name_of(const ibv_gid& gid) noexcept {
   SocketName name;
   name.address.sun_family = AF_UNIX;
   char* at = name.address.sun_path + 1;  // The leading zero makes it abstract.
@@ -72,7 +59,7 @@ struct SocketName {
   return name;
 }
 
-[[nodiscard]] Result<PeerProcess> credentials(int socket) {
+Result<PeerProcess> credentials(int socket) {
   ucred who{};
   socklen_t length = sizeof who;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) {
@@ -86,45 +73,23 @@ struct SocketName {
   return PeerProcess{who.pid, who.uid};
 }
 
-/// Why nobody answers to a GID of this host: the process is gone, or it lives in another network namespace, which has
-/// abstract sockets of its own.
-[[nodiscard]] Error nobody_answers(const ibv_gid& gid) {
-  const GidParts parts = parts_of(gid);
-  struct stat mine{};
-  struct stat theirs{};
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%u/ns/net", parts.pid);
-  if (::stat("/proc/self/ns/net", &mine) == 0 && ::stat(path, &theirs) == 0 && mine.st_ino != theirs.st_ino) {
-    return format_error(
-        Status::kOtherNamespace, "connect", ECONNREFUSED,
-        "the peer (pid {}) is on this host but in another network namespace; run both in one, or use an RDMA "
-        "device",
-        parts.pid);
-  }
-  return format_error(Status::kPeerLost, "connect", ECONNREFUSED,
-                      "no process answers to the peer's address (its pid was {}): it has ended or closed its NIC",
-                      parts.pid);
-}
-
-}  // namespace
-
 bool SoftNic::allowed(uid_t uid) const noexcept {
   return uid == ::geteuid() || std::find(allowed_uids_.begin(), allowed_uids_.end(), uid) != allowed_uids_.end();
 }
 
 std::uint64_t SoftNic::add_source(int fd, std::uint32_t events, Source source) {
-  const std::uint64_t id = next_source_++;
+  const std::uint64_t id = sources_.next++;
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return 0;
-  sources_.emplace(id, source);
+  if (::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) return 0;
+  sources_.by_id.emplace(id, source);
   return id;
 }
 
 void SoftNic::drop_source(std::uint64_t id, int fd) noexcept {
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  sources_.erase(id);
+  ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+  sources_.by_id.erase(id);
 }
 
 Result<void> SoftNic::open_rendezvous() {
@@ -136,20 +101,23 @@ Result<void> SoftNic::open_rendezvous() {
   }
   std::memcpy(&gid_, &parts, sizeof gid_);
 
-  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) return fail_system("epoll_create1", errno, "opening the soft NIC");
-  VERBENA_ASSIGN(stop_, make_eventfd());
-  VERBENA_ASSIGN(stir_, make_eventfd());
-  listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_) return fail_system("socket", errno, "opening the soft NIC's rendezvous socket");
+  sources_.epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!sources_.epoll) return fail_system("epoll_create1", errno, "opening the soft NIC");
+  VERBENA_ASSIGN(bells_.stop, make_eventfd());
+  VERBENA_ASSIGN(bells_.stir, make_eventfd());
+  retry_.timer = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!retry_.timer) return fail_system("timerfd_create", errno, "opening the soft NIC");
+  listener_.socket = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.socket) return fail_system("socket", errno, "opening the soft NIC's rendezvous socket");
   const SocketName name = name_of(gid_);
-  if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0 ||
-      ::listen(listener_.get(), 1024) != 0) {
+  if (::bind(listener_.socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0 ||
+      ::listen(listener_.socket.get(), 1024) != 0) {
     return fail_system("bind", errno, "opening the soft NIC's rendezvous socket");
   }
-  if (add_source(listener_.get(), EPOLLIN, {Source::Kind::kListener}) == 0 ||
-      add_source(stop_.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
-      add_source(stir_.get(), EPOLLIN, {Source::Kind::kStir}) == 0) {
+  if (add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener}) == 0 ||
+      add_source(bells_.stop.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
+      add_source(bells_.stir.get(), EPOLLIN, {Source::Kind::kStir}) == 0 ||
+      add_source(retry_.timer.get(), EPOLLIN, {Source::Kind::kRetry}) == 0) {
     return fail_system("epoll_ctl", errno, "opening the soft NIC");
   }
   VERBENA_ASSIGN(control_, host::start_thread("verbena-nic", [this] { control_loop(); }));
@@ -159,7 +127,7 @@ Result<void> SoftNic::open_rendezvous() {
 SoftNic::~SoftNic() {
   live_.fetch_sub(1, std::memory_order_relaxed);
   if (control_.joinable()) {
-    signal_eventfd(stop_.get());
+    signal_eventfd(bells_.stop.get());
     control_.join();
   }
   VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
@@ -171,81 +139,86 @@ void SoftNic::control_loop() noexcept {
   for (;;) {
     epoll_event event{};
     // Sleeps until a peer comes, goes or asks, or the NIC closes: the stop event is among the sources.
-    if (::epoll_wait(epoll_.get(), &event, 1, -1) != 1) continue;
+    if (::epoll_wait(sources_.epoll.get(), &event, 1, -1) != 1) continue;
     const std::lock_guard lock(mutex_);
     // A copy: the struct is packed, and a reference to its member would be misaligned.
     const std::uint64_t id = event.data.u64;
-    const auto at = sources_.find(id);
-    if (at == sources_.end()) continue;  // Dropped by another thread meanwhile.
+    const auto at = sources_.by_id.find(id);
+    if (at == sources_.by_id.end()) continue;  // Dropped by another thread meanwhile.
     const Source source = at->second;
     switch (source.kind) {
       case Source::Kind::kStop: return;
       case Source::Kind::kStir:
-        drain_eventfd(stir_.get());
+        drain_eventfd(bells_.stir.get());
         for (auto& [number, qp] : qps_) {
-          if (qp->srq != nullptr) attention(*qp);
+          if (qp->rq.srq != nullptr) attention(*qp);
         }
         break;
       case Source::Kind::kListener: accept_incoming(); break;
-      case Source::Kind::kIncoming: serve(id, incoming_.at(id)); break;
+      case Source::Kind::kIncoming: serve(id, listener_.incoming.at(id)); break;
+      case Source::Kind::kRetry: retry(); break;
       case Source::Kind::kPeerSocket:
-      case Source::Kind::kPeerPidfd: peer_gone(source.gid); break;
+        if ((event.events & EPOLLOUT) != 0) send_asks(*source.peer);
+        if ((event.events & ~std::uint32_t{EPOLLOUT}) != 0) take_answers(*source.peer);
+        break;
+      case Source::Kind::kPeerPidfd: lose_peer(*source.peer, hung_up(*source.peer, 0)); break;
     }
   }
 }
 
 /// Gives up the oldest connection that has not greeted, of the user who has most of those. False when all have greeted.
 bool SoftNic::evict_ungreeted() noexcept {
-  auto chosen = incoming_.end();
+  auto chosen = listener_.incoming.end();
   std::ptrdiff_t most = 0;
-  for (auto at = incoming_.begin(); at != incoming_.end(); ++at) {
+  for (auto at = listener_.incoming.begin(); at != listener_.incoming.end(); ++at) {
     if (at->second.greeted) continue;
-    const std::ptrdiff_t same_user = std::count_if(at, incoming_.end(), [&](const auto& other) {
+    const std::ptrdiff_t same_user = std::count_if(at, listener_.incoming.end(), [&](const auto& other) {
       return !other.second.greeted && other.second.process.uid == at->second.process.uid;
     });
     if (same_user <= most) continue;
     most = same_user;
     chosen = at;
   }
-  if (chosen == incoming_.end()) return false;
+  if (chosen == listener_.incoming.end()) return false;
   drop_source(chosen->first, chosen->second.socket.get());
-  incoming_.erase(chosen);
+  listener_.incoming.erase(chosen);
   return true;
 }
 
 void SoftNic::accept_incoming() noexcept {
-  Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Fd socket(::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno != EMFILE && errno != ENFILE) return;
     // No descriptor to accept with: give up one that has not greeted, or the listener would spin.
     if (evict_ungreeted()) return;
     // All descriptors serve peers in good standing: stop listening until one of them goes.
     epoll_event none{};
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), &none);
-    listener_paused_ = true;
+    ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_DEL, listener_.socket.get(), &none);
+    listener_.is_paused = true;
     return;
   }
   const auto who = credentials(socket.get());
   if (!who) return;
-  const auto ungreeted = static_cast<std::size_t>(
-      std::count_if(incoming_.begin(), incoming_.end(), [](const auto& entry) { return !entry.second.greeted; }));
+  const auto ungreeted = static_cast<std::size_t>(std::count_if(
+      listener_.incoming.begin(), listener_.incoming.end(), [](const auto& entry) { return !entry.second.greeted; }));
   if (ungreeted >= kMaxUngreeted) (void)evict_ungreeted();
   if (who->uid != ::geteuid()) {
-    const auto same_user = static_cast<std::size_t>(std::count_if(
-        incoming_.begin(), incoming_.end(), [&](const auto& entry) { return entry.second.process.uid == who->uid; }));
+    const auto same_user = static_cast<std::size_t>(
+        std::count_if(listener_.incoming.begin(), listener_.incoming.end(),
+                      [&](const auto& entry) { return entry.second.process.uid == who->uid; }));
     if (same_user >= std::clamp<std::size_t>(limits_.max_qp / 2, 4, kMaxOfOneStranger)) {
-      const auto oldest = std::find_if(incoming_.begin(), incoming_.end(), [&](const auto& entry) {
+      const auto oldest = std::find_if(listener_.incoming.begin(), listener_.incoming.end(), [&](const auto& entry) {
         return !entry.second.greeted && entry.second.process.uid == who->uid;
       });
-      if (oldest == incoming_.end()) return;
+      if (oldest == listener_.incoming.end()) return;
       drop_source(oldest->first, oldest->second.socket.get());
-      incoming_.erase(oldest);
+      listener_.incoming.erase(oldest);
     }
   }
-  if (incoming_.size() >= std::size_t{2} * limits_.max_qp) return;
+  if (listener_.incoming.size() >= std::size_t{2} * limits_.max_qp) return;
   const int fd = socket.get();
   const std::uint64_t id = add_source(fd, EPOLLIN, {Source::Kind::kIncoming});
-  if (id != 0) incoming_.emplace(id, Incoming{std::move(socket), *who, false});
+  if (id != 0) listener_.incoming.emplace(id, Incoming{std::move(socket), *who, false});
 }
 
 void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
@@ -259,14 +232,15 @@ void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
        request.type == RequestType::kTake)) {
     keep = true;
     const auto at = qps_.find(request.your_qp);
-    if (at != qps_.end() && at->second->peer != nullptr && at->second->peer->process.pid == incoming.process.pid) {
+    if (at != qps_.end() && at->second->path.peer != nullptr &&
+        at->second->path.peer->process.pid == incoming.process.pid) {
       SoftQp& qp = *at->second;
       if (request.type == RequestType::kServe) {
         serve_outside(qp);
       } else if (request.type == RequestType::kTake) {
         receive_for_owner(qp);
-      } else if (qp.event) {
-        signal_eventfd(qp.event.get());
+      } else {
+        ring_bells(qp);
       }
     }
   } else if (got == static_cast<ssize_t>(sizeof request)) {
@@ -279,10 +253,10 @@ void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
   }
   if (keep) return;
   drop_source(id, incoming.socket.get());
-  incoming_.erase(id);
-  if (listener_paused_) {
-    listener_paused_ = false;
-    add_source(listener_.get(), EPOLLIN, {Source::Kind::kListener});
+  listener_.incoming.erase(id);
+  if (listener_.is_paused) {
+    listener_.is_paused = false;
+    add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener});
   }
 }
 
@@ -306,20 +280,21 @@ Reply SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, std:
     case RequestType::kHello:
       incoming.greeted = true;
       reply.key_entries = options_.max_mr;
-      out[out_count++] = keys_.fd.get();
+      out[out_count++] = keys_.shared.fd.get();
       if (incoming.process.uid == ::geteuid()) {
         // Peers of this user share the ready set and may write it; others are swept instead.
-        reply.size = ready_.mapping.size();
-        out[out_count++] = ready_.fd.get();
+        reply.size = ready_.words.mapping.size();
+        out[out_count++] = ready_.words.fd.get();
       }
       return reply;
     case RequestType::kOffer:
-      if (!incoming.greeted || fds.count != 1 + std::size_t{request.has_event != 0}) {
+      if (!incoming.greeted || request.bell_count > kMaxBells || fds.count != 1 + std::size_t{request.bell_count}) {
         reply.answer = Answer::kBad;
         return reply;
       }
-      // The data path writes into it: a pipe would kill with SIGPIPE, a file of a hostile file system would block.
-      if (request.has_event != 0 && !is_eventfd(fds.fds[1].get())) {
+      // The data path writes into them: a pipe would kill with SIGPIPE, a file of a hostile file system would block.
+      for (std::size_t i = 1; i < fds.count; ++i) {
+        if (is_eventfd(fds.fds[i].get())) continue;
         reply.answer = Answer::kBad;
         return reply;
       }
@@ -338,6 +313,7 @@ Reply SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, std:
       } else {
         reply.size = at->second.size;
         reply.writable = at->second.share == host::Share::kReadWrite ? 1 : 0;
+        reply.is_populated = at->second.populate == host::Populate::kAll ? 1 : 0;
         out[out_count++] = at->second.fd;
       }
       return reply;
@@ -360,202 +336,53 @@ bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {
   });
 }
 
-void SoftNic::take_offer(const Incoming& incoming, const Request& request, Fds& fds) {
+/// The bell of that number which is here already, or this duplicate of it from now on. None of another user's: he
+/// could fill it and make it block, or take what it has rung.
+std::shared_ptr<const Fd> SoftNic::keep_bell(Incoming& incoming, std::uint32_t number, Fd duplicate) {
+  if (incoming.process.uid != ::geteuid()) return nullptr;
+  if (const auto known = incoming.bells.find(number); known != incoming.bells.end()) {
+    if (auto bell = known->second.lock()) return bell;
+  }
+  // It is written from the data path: it must not block, whatever its maker set.
+  const int flags = ::fcntl(duplicate.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(duplicate.get(), F_SETFL, flags | O_NONBLOCK) != 0) return nullptr;
+  std::erase_if(incoming.bells, [](const auto& entry) { return entry.second.expired(); });
+  auto bell = std::make_shared<const Fd>(std::move(duplicate));
+  incoming.bells.insert_or_assign(number, bell);
+  return bell;
+}
+
+void SoftNic::take_offer(Incoming& incoming, const Request& request, Fds& fds) {
   const auto at = qps_.find(request.your_qp);
   if (at == qps_.end()) return;  // As on a wire: what is sent to a QP that is not there is retried, then given up.
   SoftQp& qp = *at->second;
+  if (qp.remote.load() != nullptr) return;  // Connected: it takes no offer before it is reset.
   // Anyone allowed may offer to any QP; only an offer from the process behind the GID that the QP is told to connect to
   // is ever used. A newer offer of the same process replaces its older one, and beyond that the user with the most
   // offers loses his oldest: strangers cannot push out another user's.
-  std::erase_if(qp.offers, [&](const Offer& old) {
+  std::vector<Offer>& offers = qp.path.offers;
+  std::erase_if(offers, [&](const Offer& old) {
     return old.pid == incoming.process.pid && same(old.gid, request.my_gid) && old.qp_num == request.my_qp;
   });
-  if (qp.offers.size() >= kMaxOffers) {
+  if (offers.size() >= kMaxOffers) {
     const auto of_user = [&](uid_t uid) {
-      return std::count_if(qp.offers.begin(), qp.offers.end(), [&](const Offer& old) { return old.uid == uid; });
+      return std::count_if(offers.begin(), offers.end(), [&](const Offer& old) { return old.uid == uid; });
     };
-    qp.offers.erase(std::max_element(qp.offers.begin(), qp.offers.end(),
-                                     [&](const Offer& a, const Offer& b) { return of_user(a.uid) < of_user(b.uid); }));
+    offers.erase(std::max_element(offers.begin(), offers.end(),
+                                  [&](const Offer& a, const Offer& b) { return of_user(a.uid) < of_user(b.uid); }));
   }
   Offer offer;
   offer.gid = request.my_gid;
   offer.qp_num = request.my_qp;
   offer.request = request;
   offer.memory = std::move(fds.fds[0]);
-  if (request.has_event != 0) {
-    offer.event = std::move(fds.fds[1]);
-    // It is written from the data path: it must not block, whatever its maker set.
-    const int flags = ::fcntl(offer.event.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(offer.event.get(), F_SETFL, flags | O_NONBLOCK) != 0) return;
+  for (std::size_t i = 0; i < request.bell_count; ++i) {
+    offer.bells[i] = keep_bell(incoming, request.bells[i], std::move(fds.fds[1 + i]));
   }
   offer.pid = incoming.process.pid;
   offer.uid = incoming.process.uid;
-  qp.offers.push_back(std::move(offer));
+  offers.push_back(std::move(offer));
   match_offer(qp);
-}
-
-void SoftNic::peer_gone(const ibv_gid& gid) noexcept {
-  for (const auto& peer : peers_) {
-    if (!same(peer->gid, gid) || peer->dead.exchange(true)) continue;
-    if (peer->socket_source != 0) drop_source(std::exchange(peer->socket_source, 0), peer->socket.get());
-    if (peer->pidfd_source != 0) drop_source(std::exchange(peer->pidfd_source, 0), peer->pidfd.get());
-    for (auto& [number, qp] : qps_) {
-      if (qp->peer != peer.get()) continue;
-      qp->peer_dead.store(true, std::memory_order_release);
-      attention(*qp);
-    }
-  }
-}
-
-// --- asking peers: user threads -------------------------------------------------------------------------------------
-
-Result<Reply> SoftNic::request(Peer& peer, const Request& request, std::span<const int> fds, Fds& received,
-                               Deadline deadline) {
-  // One at a time on the socket. The lock is held for at most one exchange, which has a deadline.
-  const std::lock_guard lock(peer.request_mutex);
-  if (peer.dead.load()) return fail(Status::kPeerLost, "sendmsg", 0, "the peer's process is gone");
-  const auto lost = [&](int error) -> std::unexpected<Error> {
-    return fail(Status::kPeerLost, "recvmsg", error, "the peer (pid {}) closed its NIC while it was asked",
-                peer.process.pid);
-  };
-  if (!send_message(peer.socket.get(), std::as_bytes(std::span(&request, 1)), fds)) {
-    if (errno == EPIPE || errno == ECONNRESET) return lost(errno);
-    return fail_system("sendmsg", errno, "asking the peer's NIC");
-  }
-  Reply reply;
-  for (;;) {
-    if (!wait_readable(peer.socket.get(), deadline)) {
-      // An answer that comes later would be taken for the next one's: this conversation is over.
-      ::shutdown(peer.socket.get(), SHUT_RDWR);
-      return fail(Status::kTimedOut, "recvmsg", ETIMEDOUT, "the peer (pid {}) did not answer before the deadline",
-                  peer.process.pid);
-    }
-    const ssize_t got = receive_message(peer.socket.get(), std::as_writable_bytes(std::span(&reply, 1)), received);
-    if (got < 0 && (errno == EAGAIN)) continue;
-    if (got == 0) return lost(0);
-    if (got < 0) return lost(errno);
-    if (got != static_cast<ssize_t>(sizeof reply) || reply.magic != kMagic) {
-      return fail(Status::kProtocol, "recvmsg", 0, "the peer answered with something that is not an answer");
-    }
-    break;
-  }
-  switch (reply.answer) {
-    case Answer::kNotAllowed:
-      return fail(Status::kNotAllowed, "recvmsg", EACCES,
-                  "the peer (pid {}, uid {}) does not let uid {} connect; add it to the peer's allow-list",
-                  peer.process.pid, peer.process.uid, ::geteuid());
-    case Answer::kVersion:
-      return fail(Status::kProtocol, "recvmsg", 0,
-                  "the peer's soft NIC has layout version {}, this one {}; use one release", reply.version,
-                  kLayoutVersion);
-    default: return reply;
-  }
-}
-
-Result<Peer*> SoftNic::connect_peer(const ibv_gid& gid, Deadline deadline) {
-  if (parts_of(gid).boot != parts_of(gid_).boot) {
-    return fail(Status::kOtherHost, "connect", 0,
-                "the peer is on another host, and the soft NIC connects processes of one host; use an RDMA NIC, or the "
-                "kernel's Soft-RoCE (rdma link add)");
-  }
-  const auto find = [&]() -> Peer* {
-    for (const auto& peer : peers_) {
-      if (same(peer->gid, gid) && !peer->dead.load()) return peer.get();
-    }
-    return nullptr;
-  };
-  {
-    const std::lock_guard lock(mutex_);
-    if (Peer* peer = find(); peer != nullptr) {
-      ++peer->users;
-      return peer;
-    }
-  }
-  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) return fail_system("socket", errno, "connecting to the peer's NIC");
-  // A Unix connect blocks only while the listener's backlog is full; the send timeout bounds that.
-  const auto left = std::max<std::int64_t>(std::min<std::int64_t>(deadline.left().count(), 3'600'000'000'000), 1000);
-  const timeval timeout{left / 1'000'000'000, left % 1'000'000'000 / 1000};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-  const SocketName name = name_of(gid);
-  int connected = -1;
-  do {
-    connected = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length);
-  } while (connected != 0 && errno == EINTR && !deadline.passed());
-  if (connected != 0) {
-    if (errno == ECONNREFUSED) return std::unexpected(nobody_answers(gid));
-    if (errno == EAGAIN) {
-      return fail(Status::kTimedOut, "connect", EAGAIN,
-                  "the peer's NIC did not take the connection before the deadline");
-    }
-    return fail_system("connect", errno, "connecting to the peer's NIC");
-  }
-  VERBENA_ASSIGN(const PeerProcess process, credentials(socket.get()));
-  if (!allowed(process.uid)) {
-    return fail(
-        Status::kNotAllowed, "connect", EACCES,
-        "the peer (pid {}) runs as uid {}, which is not on this process's allow-list (SoftOptions::allowed_uids)",
-        process.pid, process.uid);
-  }
-  auto fresh = std::make_unique<Peer>();
-  fresh->gid = gid;
-  fresh->process = process;
-  fresh->socket = std::move(socket);
-  if (process.pid != ::getpid()) {
-    int pidfd = -1;
-    socklen_t length = sizeof pidfd;
-    // The kernel's own pidfd for the socket's other end has no race with a reused pid; before Linux 6.5 there is none.
-    if (::getsockopt(fresh->socket.get(), SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) != 0) {
-      pidfd = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
-    }
-    if (pidfd < 0) {
-      if (errno == ESRCH)
-        return fail(Status::kPeerLost, "pidfd_open", ESRCH, "the peer (pid {}) has just ended", process.pid);
-      return fail_system("pidfd_open", errno, "watching the peer's process");
-    }
-    fresh->pidfd = Fd(pidfd);
-  }
-  Request hello;
-  hello.type = RequestType::kHello;
-  hello.my_gid = gid_;
-  Fds received;
-  VERBENA_ASSIGN(const Reply reply, request(*fresh, hello, {}, received, deadline));
-  if (reply.answer != Answer::kOk || received.count < 1 || reply.key_entries < 2 || reply.key_entries > kMaxKeyIndex ||
-      !same(reply.gid, gid)) {
-    return fail(Status::kProtocol, "recvmsg", 0, "the peer's NIC did not introduce itself properly");
-  }
-  fresh->key_entries = reply.key_entries;
-  VERBENA_ASSIGN(fresh->imports, LazyTable<Import>::create(reply.key_entries));
-  VERBENA_ASSIGN(fresh->keys,
-                 Mapping::of_peer(received.fds[0].get(), reply.key_entries * sizeof(KeyEntry), Mapping::Mode::kRead));
-  if (received.count > 1) {
-    if (reply.size == 0 || reply.size > (1U << 24))
-      return fail(Status::kProtocol, "recvmsg", 0, "impossible ready set");
-    VERBENA_ASSIGN(fresh->ready, Mapping::of_peer(received.fds[1].get(), reply.size, Mapping::Mode::kReadWrite));
-  }
-  const std::lock_guard lock(mutex_);
-  if (Peer* peer = find(); peer != nullptr) {  // Another thread connected meanwhile.
-    ++peer->users;
-    return peer;
-  }
-  Peer* peer = fresh.get();
-  peer->socket_source = add_source(peer->socket.get(), EPOLLRDHUP, {Source::Kind::kPeerSocket, gid});
-  if (peer->pidfd) peer->pidfd_source = add_source(peer->pidfd.get(), EPOLLIN, {Source::Kind::kPeerPidfd, gid});
-  if (peer->socket_source == 0 || (peer->pidfd && peer->pidfd_source == 0)) {
-    if (peer->socket_source != 0) drop_source(peer->socket_source, peer->socket.get());
-    return fail_system("epoll_ctl", errno, "watching the peer's process");
-  }
-  peer->users = 1;
-  peers_.push_back(std::move(fresh));
-  return peer;
-}
-
-/// Under the mutex. The last user's going closes the conversation.
-void SoftNic::release_peer(Peer* peer) noexcept {
-  if (--peer->users != 0) return;
-  if (peer->socket_source != 0) drop_source(peer->socket_source, peer->socket.get());
-  if (peer->pidfd_source != 0) drop_source(peer->pidfd_source, peer->pidfd.get());
-  std::erase_if(peers_, [&](const auto& entry) { return entry.get() == peer; });
 }
 
 }  // namespace verbena::nic::soft

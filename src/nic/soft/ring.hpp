@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 
 namespace verbena::nic::soft {
 
@@ -86,13 +85,13 @@ class RingProducer {
   using Counter = typename Memory::template Atomic<std::uint64_t>;
 
   RingProducer() noexcept = default;
-  /// `slot_count` and `data_bytes` are powers of two; `data_ends` has slot_count entries of private memory. All
-  /// counters start at `start`, which must be a multiple of slot_count (tests start them near a wrap).
+  /// `slot_count` and `data_bytes` are powers of two; `data_ends` has slot_count entries of private memory, and stays.
+  /// All counters start at `start`, which must be a multiple of slot_count (tests start them near a wrap).
   RingProducer(Slot* slots, std::uint32_t slot_count, std::byte* data, std::uint32_t data_bytes,
-               std::unique_ptr<std::uint64_t[]> data_ends, std::uint64_t start) noexcept
+               std::uint64_t* data_ends, std::uint64_t start) noexcept
       : slots_(slots),
         data_(data),
-        data_ends_(std::move(data_ends)),
+        data_ends_(data_ends),
         tail_(start),
         freed_(start),
         slot_mask_(slot_count - 1),
@@ -157,11 +156,11 @@ class RingProducer {
 
   Slot* slots_ = nullptr;
   std::byte* data_ = nullptr;
-  std::unique_ptr<std::uint64_t[]> data_ends_;  // data_tail_ after the message in each slot
-  std::uint64_t tail_ = 0;                      // Messages published.
-  std::uint64_t freed_ = 0;                     // Messages the consumer is known to have copied out.
-  std::uint64_t data_tail_ = 0;                 // Bytes of the data ring used since the start, skips included.
-  std::uint64_t data_head_ = 0;                 // Bytes freed.
+  std::uint64_t* data_ends_ = nullptr;  // data_tail_ after the message in each slot
+  std::uint64_t tail_ = 0;              // Messages published.
+  std::uint64_t freed_ = 0;             // Messages the consumer is known to have copied out.
+  std::uint64_t data_tail_ = 0;         // Bytes of the data ring used since the start, skips included.
+  std::uint64_t data_head_ = 0;         // Bytes freed.
   std::uint64_t slot_mask_ = 0;
   std::uint64_t data_mask_ = 0;
 };

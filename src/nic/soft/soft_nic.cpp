@@ -4,7 +4,6 @@
 #include "base/check.hpp"
 #include "nic/footprint.hpp"
 
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -18,11 +17,10 @@ namespace verbena::nic::soft {
 
 namespace {
 
-constexpr std::uint32_t kMaxCqs = 1024;
+constexpr std::uint32_t kMaxCqs = 4096;  // As many as queue pairs by default: each may have its own.
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
 constexpr std::uint32_t kMaxCqe = 1U << 20;
-constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// IB specification, table 46 (RNR NAK timer field): 0.01 ms units, 0 is the longest.
 constexpr std::uint32_t kRnrTimerUs[32] = {
@@ -32,25 +30,6 @@ constexpr std::uint32_t kRnrTimerUs[32] = {
 [[nodiscard]] std::uint64_t us_to_ticks(double us) noexcept { return static_cast<std::uint64_t>(us * ticks_per_us()); }
 
 }  // namespace
-
-template <class T>
-LazyTable<T>::~LazyTable() {
-  if (data_ != nullptr) ::munmap(data_, count_ * sizeof(T));
-}
-
-template <class T>
-Result<LazyTable<T>> LazyTable<T>::create(std::size_t count) {
-  void* data =
-      ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return fail_system("mmap", errno, "making a key table");
-  LazyTable table;
-  // All-zero bytes are a valid T here: atomics of 0, null pointers.
-  table.data_ = static_cast<T*>(data);
-  table.count_ = count;
-  return table;
-}
-template class LazyTable<Import>;
-template class LazyTable<LocalKey>;
 
 /// Runs `change` while the owner of `cq` is outside poll and stays there. Under the NIC's mutex; must not be called by
 /// the owner from inside poll (it never is: polls call no control plane).
@@ -99,15 +78,16 @@ Result<void> SoftNic::start() {
   }
   if (options_.chaos) VERBENA_TRY(check_chaos(*options_.chaos));
   VERBENA_TRY(register_membarriers());
-  VERBENA_ASSIGN(keys_, Mapping::create("verbena-keys", options_.max_mr * sizeof(KeyEntry), Mapping::Mode::kRead));
-  VERBENA_ASSIGN(ready_, Mapping::create("verbena-ready", kMaxCqs * kReadyWords * sizeof(std::uint64_t),
-                                         Mapping::Mode::kReadWrite));
-  VERBENA_ASSIGN(local_keys_, LazyTable<LocalKey>::create(options_.max_mr));
-  generations_.resize(options_.max_mr, 0);
-  free_keys_.resize(options_.max_mr - 1);
+  VERBENA_ASSIGN(keys_.shared,
+                 Mapping::create("verbena-keys", options_.max_mr * sizeof(KeyEntry), Mapping::Mode::kRead));
+  VERBENA_ASSIGN(ready_.words, Mapping::create("verbena-ready", kMaxCqs * kReadyWords * sizeof(std::uint64_t),
+                                               Mapping::Mode::kReadWrite));
+  VERBENA_ASSIGN(keys_.local, LazyTable<LocalKey>::create(options_.max_mr));
+  keys_.generations.resize(options_.max_mr, 0);
+  keys_.free.resize(options_.max_mr - 1);
   // Index 0 stays unused: no key is 0.
-  for (std::uint32_t i = 0; i < free_keys_.size(); ++i) free_keys_[i] = i + 1;
-  cq_slots_.resize(kMaxCqs, false);
+  for (std::uint32_t i = 0; i < keys_.free.size(); ++i) keys_.free[i] = i + 1;
+  ready_.taken.resize(kMaxCqs, false);
 
   std::strncpy(device_.name, "verbena-soft", sizeof device_.name - 1);
   device_.node_type = IBV_NODE_UNSPECIFIED;
@@ -132,7 +112,7 @@ Result<ibv_pd*> SoftNic::alloc_pd() {
   auto* pd = new (std::nothrow) SoftPd();
   if (pd == nullptr) return no_memory("a protection domain");
   pd->context = context();
-  pd->id = next_pd_++;
+  pd->id = next_.pd++;
   pd->handle = pd->id;
   ++objects_.pds;
   return pd;
@@ -164,8 +144,10 @@ Result<std::uint64_t> SoftNic::attach(const host::Arena& arena, const Grant& gra
   if (arena.data() == nullptr) return fail(Status::kBadArgument, "attach", 0, "the arena is empty");
   VERBENA_TRY(check_grant(grant, arena.share()));
   const std::lock_guard lock(mutex_);
-  const std::uint64_t id = next_memory_++;
-  memories_[id] = {arena.data(), arena.size(), arena.fd(), arena.share(), grant, 0};
+  const std::uint64_t id = next_.memory++;
+  // What is shared with nobody may lose its file afterwards.
+  const int fd = arena.share() != host::Share::kNone ? arena.fd() : -1;
+  memories_[id] = {arena.data(), arena.size(), fd, arena.share(), grant, arena.populate(), 0};
   note_owner_mapping(arena.fd(), arena.data());
   ++objects_.arenas;
   return id;
@@ -200,25 +182,39 @@ Result<void> SoftNic::detach(std::uint64_t memory_id) {
 
 /// A key of an index that is not in use, newer than its last.
 Result<std::uint32_t> SoftNic::take_key(const char* call) {
-  if (free_keys_head_ == free_keys_.size()) {
-    return fail(Status::kLimit, call, ENOMEM, "all {} memory regions and windows are in use; raise SoftOptions::max_mr",
-                limits_.max_mr);
+  if (keys_.free_head == keys_.free.size()) {
+    return fail(Status::kLimit, call, ENOMEM,
+                "all {} memory regions and windows of this process are in use: deregister some", limits_.max_mr);
   }
-  const std::uint32_t index = free_keys_[free_keys_head_++];
-  return (index << 8) | ++generations_[index];
+  const std::uint32_t index = keys_.free[keys_.free_head++];
+  return (index << 8) | ++keys_.generations[index];
 }
 
 /// A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
 /// stale for a long time. The consumed front is dropped now and then.
 void SoftNic::give_key_back(std::uint32_t index) {
-  free_keys_.push_back(index);
-  if (free_keys_head_ > 4096 && free_keys_head_ * 2 > free_keys_.size()) {
-    free_keys_.erase(free_keys_.begin(), free_keys_.begin() + static_cast<std::ptrdiff_t>(free_keys_head_));
-    free_keys_head_ = 0;
+  keys_.free.push_back(index);
+  if (keys_.free_head > 4096 && keys_.free_head * 2 > keys_.free.size()) {
+    keys_.free.erase(keys_.free.begin(), keys_.free.begin() + static_cast<std::ptrdiff_t>(keys_.free_head));
+    keys_.free_head = 0;
   }
 }
 
 namespace {
+[[nodiscard]] Result<void> check_region(std::size_t length, std::uint64_t iova, int access) {
+  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_MW_BIND |
+                         IBV_ACCESS_RELAXED_ORDERING;
+  if (length == 0 || (access & ~kKnown) != 0 || iova + length < iova) {
+    return fail(Status::kBadArgument, "reg_mr", EINVAL, "length {} or access {:#x} cannot be registered", length,
+                access);
+  }
+  if ((access & kRemoteWriters) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    return fail(Status::kBadArgument, "reg_mr", EINVAL,
+                "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
+  }
+  return {};
+}
+
 /// Of memory in no arena: faulted in, as a device would, so that what is not there is found now and not by a copy.
 [[nodiscard]] Result<void> check_mapped(void* address, std::size_t length, int access) {
   const auto first = reinterpret_cast<std::uintptr_t>(address);
@@ -236,16 +232,7 @@ namespace {
 
 Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length, std::uint64_t iova, int access) {
   auto* pd = static_cast<SoftPd*>(base);
-  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteWriters | IBV_ACCESS_MW_BIND |
-                         IBV_ACCESS_RELAXED_ORDERING;
-  if (length == 0 || (access & ~kKnown) != 0 || iova + length < iova) {
-    return fail(Status::kBadArgument, "reg_mr", EINVAL, "length {} or access {:#x} cannot be registered", length,
-                access);
-  }
-  if ((access & kRemoteWriters) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    return fail(Status::kBadArgument, "reg_mr", EINVAL,
-                "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
-  }
+  VERBENA_TRY(check_region(length, iova, access));
   const auto* bytes = static_cast<const std::byte*>(address);
   std::unique_lock lock(mutex_);
   const auto find = [&] {
@@ -293,7 +280,7 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   ++pd->users;
   ++objects_.mrs;
 
-  LocalKey& local = local_keys_[index];
+  LocalKey& local = keys_.local[index];
   local.pd = pd->id;
   local.iova = iova;
   local.length = length;
@@ -346,8 +333,8 @@ Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lo
   for (const Inside& one : inside) {
     SoftQp& qp = *qps_.at(one.qp_num);
     Status none = Status::kOk;
-    qp.failure.compare_exchange_strong(none, Status::kTimedOut);
-    qp.error_wanted.store(true, std::memory_order_release);
+    qp.failing.reason.compare_exchange_strong(none, Status::kTimedOut);
+    qp.failing.error_wanted.store(true, std::memory_order_release);
     attention(qp);
   }
   if (!inside.empty()) {
@@ -373,7 +360,7 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
     return fail(Status::kBusy, "dereg_mr", EBUSY, "{} memory windows are bound on the region: invalidate them first",
                 windows);
   }
-  local_keys_[index].lkey.store(0, std::memory_order_release);
+  keys_.local[index].lkey.store(0, std::memory_order_release);
   shared_key(index).live.store(0, std::memory_order_release);
   // After the barrier an initiator either sees the key gone, or its access word is odd to us.
   barrier_all_processes();
@@ -395,176 +382,12 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
 
 Window SoftNic::window_of(const ibv_mr* base) const noexcept {
   const auto* mr = static_cast<const SoftMr*>(base);
-  const LocalKey& local = local_keys_[mr->handle];
+  const LocalKey& local = keys_.local[mr->handle];
   return {.address = local.iova,
           .length = mr->length,
           .rkey = mr->rkey,
           .access = local.access,
           .memory_id = mr->memory_id};
-}
-
-// --- windows of peers -------------------------------------------------------------------------------------------
-
-Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline deadline) {
-  auto& qp = *static_cast<SoftQp*>(base);
-  std::unique_lock lock(mutex_);
-  Peer* peer = qp.peer;
-  if (peer == nullptr) {
-    return fail(Status::kBadArgument, "import_window", EINVAL, "the queue pair is not in RTR yet: it has no peer");
-  }
-  if (peer->dead.load()) return fail(Status::kPeerLost, "import_window", 0, "the peer's process is gone");
-  const std::uint32_t index = key_index(window.rkey);
-  if ((window.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= peer->key_entries) {
-    return fail(Status::kOutOfRange, "import_window", EINVAL, "{:#x} is not a remote key of that peer", window.rkey);
-  }
-  Import& import = peer->imports[index];
-  const auto remember = [&] {
-    ++qp.imported[index];
-    ++import.uses;
-  };
-  const auto is_inside = [&](std::uint64_t memory_id, std::uint64_t iova, std::uint64_t length) {
-    return window.memory_id == memory_id && window.length <= length && window.address - iova <= length - window.length;
-  };
-  const auto outside = [] {
-    return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
-  };
-  if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {
-    if (!is_inside(import.memory_id, import.iova, import.length)) return outside();
-    remember();
-    return {};
-  }
-  // The entry is the owner's word: copied once, then checked.
-  const KeyEntry& shared = reinterpret_cast<const KeyEntry*>(peer->keys.data())[index];
-  const std::uint64_t word = shared.live.load(std::memory_order_acquire);
-  const auto revoked = [&] {
-    return fail(Status::kNotFound, "import_window", 0, "the peer has revoked the window's key {:#x}", window.rkey);
-  };
-  if (static_cast<std::uint32_t>(word) != window.rkey) return revoked();
-  const std::uint32_t domain = shared.domain.load(std::memory_order_acquire);
-  const std::uint64_t iova = shared.iova.load(std::memory_order_acquire);
-  const std::uint64_t length = shared.length.load(std::memory_order_acquire);
-  const std::uint64_t memory_id = shared.memory_id.load(std::memory_order_acquire);
-  const std::uint64_t memory_offset = shared.memory_offset.load(std::memory_order_acquire);
-  const std::uint32_t access = shared.access.load(std::memory_order_acquire);
-  // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
-  if (shared.live.load(std::memory_order_relaxed) != word) return revoked();
-  if (!is_inside(memory_id, iova, length)) return outside();
-  const auto find_memory = [&]() -> Peer::Memory* {
-    for (const auto& memory : peer->memories) {
-      if (memory->id == memory_id) return memory.get();
-    }
-    return nullptr;
-  };
-  const bool is_mapped = memory_id != kProcessMemory;
-  Peer::Memory* memory = find_memory();
-  if (memory == nullptr && is_mapped) {
-    ++peer->users;  // Keeps it while the lock is dropped.
-    lock.unlock();
-    Request ask;
-    ask.type = RequestType::kMemory;
-    ask.my_gid = gid_;
-    ask.memory_id = memory_id;
-    Fds received;
-    auto reply = request(*peer, ask, {}, received, deadline);
-    lock.lock();
-    --peer->users;
-    if (!reply) return std::unexpected(reply.error());
-    if (reply->answer == Answer::kNotGranted) {
-      return fail(Status::kNotAllowed, "import_window", EACCES,
-                  "the peer has not granted the window's memory to this process (Nic::attach and Nic::grant)");
-    }
-    if (reply->answer != Answer::kOk || received.count != 1) {
-      return fail(Status::kNotFound, "import_window", 0, "the peer has no memory {}: it has detached it", memory_id);
-    }
-    memory = find_memory();  // Another thread may have been faster.
-    if (memory == nullptr) {
-      const bool writable = reply->writable != 0;
-      VERBENA_ASSIGN(Mapping mapping, Mapping::of_peer(received.fds[0].get(), reply->size,
-                                                       writable ? Mapping::Mode::kReadWrite : Mapping::Mode::kRead));
-      // Fault the window in now, not on the data path; beyond this size the time to connect would show, and shared
-      // memory faults in 64 KiB around each first touch anyway.
-      constexpr std::size_t kPopulateBytes = std::size_t{256} << 20;
-      if (mapping.size() <= kPopulateBytes) {
-        ::madvise(mapping.data(), mapping.size(), writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-      }
-      auto owned = std::make_unique<Peer::Memory>();
-      owned->id = memory_id;
-      owned->mapping = std::move(mapping);
-      owned->writable = writable;
-      memory = owned.get();
-      peer->memories.push_back(std::move(owned));
-    }
-  }
-  if (is_mapped && (memory_offset > memory->mapping.size() || length > memory->mapping.size() - memory_offset ||
-                    (!memory->writable && (access & kRemoteWriters) != 0))) {
-    return fail(Status::kProtocol, "import_window", 0,
-                "the peer's key names bytes outside of the memory that it handed over");
-  }
-  if (import.rkey.load() != 0 && import.word.load() != word) drop_import(*peer, index);  // A revoked predecessor.
-  if (import.rkey.load() == 0) {
-    import.domain = domain;
-    import.word.store(word, std::memory_order_relaxed);
-    import.iova = iova;
-    import.length = length;
-    // Not an address of this process when it is not mapped, and hidden from the data path by the access.
-    import.base = is_mapped ? memory->mapping.data() + memory_offset : reinterpret_cast<std::byte*>(memory_offset);
-    import.live = &shared.live;
-    import.access = is_mapped ? access : access << kOutsideShift;
-    import.memory_id = memory_id;
-    import.uses = 0;
-    import.rkey.store(window.rkey, std::memory_order_release);
-    if (memory != nullptr) ++memory->uses;
-    ++objects_.imports;
-  }
-  remember();
-  return {};
-}
-
-/// Waits until no QP of this process is inside an access to `peer` that began before.
-void SoftNic::quiesce_own(const Peer& peer) noexcept {
-  barrier_this_process();
-  for (auto& [number, qp] : qps_) {
-    if (qp->peer != &peer || qp->own == nullptr) continue;
-    const std::uint64_t seen = qp->own->access.word.load(std::memory_order_acquire);
-    if (seen % 2 == 0) continue;
-    // An access is one copy by a thread of this process: it ends.
-    while (qp->own->access.word.load(std::memory_order_acquire) == seen) std::this_thread::yield();
-  }
-}
-
-void SoftNic::drop_import(Peer& peer, std::uint32_t index) noexcept {
-  Import& import = peer.imports[index];
-  import.rkey.store(0, std::memory_order_release);
-  quiesce_own(peer);
-  import.uses = 0;
-  --objects_.imports;
-  const auto at = std::find_if(peer.memories.begin(), peer.memories.end(),
-                               [&](const auto& memory) { return memory->id == import.memory_id; });
-  if (at != peer.memories.end() && --(*at)->uses == 0) peer.memories.erase(at);
-}
-
-Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
-  auto& qp = *static_cast<SoftQp*>(base);
-  const std::lock_guard lock(mutex_);
-  const std::uint32_t index = key_index(window.rkey);
-  const auto at = qp.imported.find(index);
-  if (at == qp.imported.end()) {
-    return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
-  }
-  if (--at->second == 0) qp.imported.erase(at);
-  Import& import = qp.peer->imports[index];
-  if (import.uses > 0 && --import.uses == 0) drop_import(*qp.peer, index);
-  return {};
-}
-
-void SoftNic::release_imports(SoftQp& qp) noexcept {
-  for (const auto& [index, count] : qp.imported) {
-    Import& import = qp.peer->imports[index];
-    const std::uint32_t gone = std::min(import.uses, count);
-    import.uses -= gone;
-    if (gone != 0 && import.uses == 0) drop_import(*qp.peer, index);
-  }
-  qp.imported.clear();
 }
 
 // --- channels and completion queues ----------------------------------------------------------------------------------
@@ -573,17 +396,10 @@ Result<ibv_comp_channel*> SoftNic::create_channel() {
   auto channel = std::make_unique<SoftChannel>();
   channel->context = context();
   channel->nic = this;
-  channel->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!channel->epoll) return fail_system("epoll_create1", errno, "making a completion channel");
-  VERBENA_ASSIGN(channel->wake, make_eventfd());
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.ptr = nullptr;
-  if (::epoll_ctl(channel->epoll.get(), EPOLL_CTL_ADD, channel->wake.get(), &event) != 0) {
-    return fail_system("epoll_ctl", errno, "making a completion channel");
-  }
-  channel->fd = channel->epoll.get();
+  VERBENA_ASSIGN(channel->bell, make_eventfd());
+  channel->fd = channel->bell.get();
   const std::lock_guard lock(mutex_);
+  channel->number = next_.bell++;
   ++objects_.channels;
   return channel.release();
 }
@@ -600,8 +416,42 @@ Result<void> SoftNic::destroy_channel(ibv_comp_channel* base) {
   return {};
 }
 
-void SoftNic::wake(ibv_comp_channel* channel) noexcept {
-  signal_eventfd(static_cast<SoftChannel*>(channel)->wake.get());
+void SoftNic::wake(ibv_comp_channel* base) noexcept {
+  auto& channel = *static_cast<SoftChannel*>(base);
+  channel.is_woken.store(true, std::memory_order_release);
+  signal_eventfd(channel.bell.get());
+}
+
+/// Empties the bell. A wake, or the queue whose event is due and was not taken the longest; nothing when it rang for
+/// somebody who has been served since.
+std::optional<ibv_cq*> SoftNic::take_event(SoftChannel& channel) noexcept {
+  std::uint64_t rings = 0;
+  if (::read(channel.bell.get(), &rings, sizeof rings) != static_cast<ssize_t>(sizeof rings)) rings = 0;
+  if (rings > std::exchange(channel.own_rings, 0)) {
+    for (SoftCq* cq : channel.cqs) take_ring(*cq);
+  }
+  std::optional<ibv_cq*> event;
+  if (channel.is_woken.exchange(false, std::memory_order_acquire)) event = nullptr;
+  bool is_left = false;
+  const std::size_t first = channel.next;
+  for (std::size_t i = 0; i < channel.cqs.size(); ++i) {
+    const std::size_t at = (first + i) % channel.cqs.size();
+    SoftCq& cq = *channel.cqs[at];
+    if (!cq.is_due) continue;
+    if (event) {
+      is_left = true;
+      break;
+    }
+    cq.is_due = false;
+    channel.next = at + 1;
+    event = &cq;
+  }
+  // The descriptor stays readable as long as there are events.
+  if (is_left) {
+    channel.own_rings = 1;
+    signal_eventfd(channel.bell.get());
+  }
+  return event;
 }
 
 Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
@@ -612,32 +462,15 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
     // `cqs` changes only while nothing waits on the channel: as on a device, a CQ is made and destroyed around its use.
     for (SoftCq* cq : channel.cqs) {
       // A wake is not put off by a queue that always has something to do.
-      if (arm_stalled(*cq)) return drain_eventfd(channel.wake.get()) ? nullptr : cq;
+      if (arm_stalled(*cq)) return channel.is_woken.exchange(false, std::memory_order_acquire) ? nullptr : cq;
       const Deadline gives_up = stall_deadline(*cq);
       stalled |= !gives_up.is_never();
       until = earlier(until, gives_up);
     }
-    epoll_event event{};
-    const int ready = ::epoll_wait(channel.epoll.get(), &event, 1, until.left_ms());
-    if (ready < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for a completion");
-    if (ready > 0) {
-      if (event.data.ptr == nullptr) {
-        if (drain_eventfd(channel.wake.get())) return nullptr;
-        continue;
-      }
-      // Low bit set: the CQ's own event; else a QP's. Both name their CQ and are drained here.
-      const auto tagged = reinterpret_cast<std::uintptr_t>(event.data.ptr);
-      SoftCq* cq = nullptr;
-      if ((tagged & 1) != 0) {
-        cq = reinterpret_cast<SoftCq*>(tagged & ~std::uintptr_t{1});
-        drain_eventfd(cq->event.get());
-      } else {
-        auto* qp = static_cast<SoftQp*>(event.data.ptr);
-        drain_eventfd(qp->event.get());
-        cq = qp->rcq->channel == base ? qp->rcq : qp->scq;
-      }
-      cq->armed = SoftCq::Armed::kNo;
-      return cq;
+    if (wait_readable(channel.bell.get(), until)) {
+      if (const auto event = take_event(channel)) return *event;
+      // The bell may ring without end for nobody here.
+      if (!deadline.passed()) continue;
     }
     if (deadline.passed()) return fail(Status::kTimedOut, "wait", ETIMEDOUT, "no completion event before the deadline");
     if (stalled && until.passed()) {
@@ -655,38 +488,29 @@ Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
   }
   auto cq = std::make_unique<SoftCq>();
   const std::uint32_t entries = std::bit_ceil(cqe);
-  cq->ring = make_array<Cqe>(entries);
-  if (cq->ring == nullptr) return no_memory("a completion queue");
+  VERBENA_ASSIGN(cq->memory, LazyMemory::create(entries * sizeof(Cqe), "making a completion queue"));
+  cq->ring = reinterpret_cast<Cqe*>(cq->memory.data());
   cq->context = context();
   cq->channel = base;
   cq->cqe = static_cast<int>(cqe);
   cq->nic = this;
   cq->mask = entries - 1;
   cq->capacity = cqe;
-  VERBENA_ASSIGN(cq->event, make_eventfd());
+  if (base != nullptr) cq->bell = base->fd;
   const std::lock_guard lock(mutex_);
-  const auto slot = std::find(cq_slots_.begin(), cq_slots_.end(), false);
-  if (slot == cq_slots_.end()) {
+  const auto slot = std::find(ready_.taken.begin(), ready_.taken.end(), false);
+  if (slot == ready_.taken.end()) {
     return fail(Status::kLimit, "create_cq", ENOMEM, "all {} completion queues are in use; share them", kMaxCqs);
   }
-  if (base != nullptr) {
-    auto& channel = *static_cast<SoftChannel*>(base);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = reinterpret_cast<std::uintptr_t>(cq.get()) | 1U;
-    if (::epoll_ctl(channel.epoll.get(), EPOLL_CTL_ADD, cq->event.get(), &event) != 0) {
-      return fail_system("epoll_ctl", errno, "adding a completion queue to its channel");
-    }
-    channel.cqs.push_back(cq.get());
-  }
+  if (base != nullptr) static_cast<SoftChannel*>(base)->cqs.push_back(cq.get());
   *slot = true;
   if (options_.chaos) {
-    cq->chaos = std::make_unique<CqChaos>(*options_.chaos, chaos_stream(next_cq_++));
+    cq->chaos = std::make_unique<CqChaos>(*options_.chaos, chaos_stream(next_.cq++));
     cq->held = Hold::kByChaos;
   }
-  cq->ready_index = static_cast<std::uint32_t>(slot - cq_slots_.begin());
-  cq->ready_words =
-      reinterpret_cast<std::atomic<std::uint64_t>*>(ready_.mapping.data()) + std::size_t{cq->ready_index} * kReadyWords;
+  cq->ready_index = static_cast<std::uint32_t>(slot - ready_.taken.begin());
+  cq->ready_words = reinterpret_cast<std::atomic<std::uint64_t>*>(ready_.words.mapping.data()) +
+                    std::size_t{cq->ready_index} * kReadyWords;
   ++objects_.cqs;
   return cq.release();
 }
@@ -698,13 +522,9 @@ Result<void> SoftNic::destroy_cq(ibv_cq* base) {
     return fail(Status::kBusy, "destroy_cq", EBUSY, "{} queue pairs still use the completion queue",
                 cq->members.size());
   }
-  if (cq->channel != nullptr) {
-    auto& channel = *static_cast<SoftChannel*>(cq->channel);
-    ::epoll_ctl(channel.epoll.get(), EPOLL_CTL_DEL, cq->event.get(), nullptr);
-    std::erase(channel.cqs, cq);
-  }
+  if (cq->channel != nullptr) std::erase(static_cast<SoftChannel*>(cq->channel)->cqs, cq);
   for (std::uint32_t i = 0; i < kReadyWords; ++i) cq->ready_words[i].store(0, std::memory_order_relaxed);
-  cq_slots_[cq->ready_index] = false;
+  ready_.taken[cq->ready_index] = false;
   delete cq;
   --objects_.cqs;
   return {};
@@ -730,18 +550,18 @@ QpGeometry geometry_for(std::uint32_t max_send_wr, std::uint32_t max_recv_wr) no
 }  // namespace
 
 Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
-  QpGeometry& geometry = qp.geometry = geometry_for(qp.max_send_wr, qp.max_recv_wr);
+  QpGeometry& geometry = qp.storage.geometry = geometry_for(qp.sq.max_wr, qp.rq.max_wr);
   const std::uint32_t slots = geometry.slots;
   geometry.start = test_.ring_start / slots * slots;
   VERBENA_ASSIGN(Mapping::Owned owned, Mapping::create("verbena-qp", geometry.total_bytes(), Mapping::Mode::kRead));
-  qp.memory = std::move(owned.fd);
-  qp.mapping = std::move(owned.mapping);
-  std::byte* base = qp.mapping.data();
+  qp.storage.memory = std::move(owned.fd);
+  qp.storage.mapping = std::move(owned.mapping);
+  std::byte* base = qp.storage.mapping.data();
   qp.own = reinterpret_cast<QpControl*>(base);
   qp.service = reinterpret_cast<ServiceBlock*>(base + geometry.service_offset());
   qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
   qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
-  qp.receive_lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
+  qp.rq.lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
   if (geometry.start != 0) {
     // The headers of the lap before, as a ring has them that came this far by itself: a zeroed slot would look valid at
     // the index whose low half wraps to 0.
@@ -750,13 +570,61 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
       ring[i].header.store(static_cast<std::uint32_t>(geometry.start + i + 1 - slots), std::memory_order_relaxed);
     }
   }
-  auto ends = make_array<std::uint64_t>(slots);
-  if (ends == nullptr) return no_memory("a ring's bookkeeping");
   qp.tx = RingProducer<RealMemory>(reinterpret_cast<Slot*>(base + geometry.slots_offset()), slots,
-                                   base + geometry.data_offset(), geometry.data_bytes, std::move(ends), geometry.start);
-  qp.wake_flags = 0;
+                                   base + geometry.data_offset(), geometry.data_bytes, qp.storage.ring_ends,
+                                   geometry.start);
+  qp.watch.wake_flags = 0;
   qp.access_count = 0;
   return {};
+}
+
+namespace {
+/// The QP's own arrays, in one mapping. What a connection without traffic has used, its receives, comes first.
+[[nodiscard]] Result<void> make_queues(SoftQp& qp) {
+  const std::uint32_t sends = std::bit_ceil(qp.sq.max_wr);
+  const std::uint32_t receives = std::bit_ceil(qp.rq.max_wr);
+  qp.pending.mask = sends - 1;
+  qp.rq.mask = receives - 1;
+  Places places;
+  const std::size_t receives_at = places.add<ReceiveWqe>(receives);
+  const std::size_t receive_sges_at = places.add<ibv_sge>(std::size_t{receives} * qp.rq.max_sge);
+  const std::size_t ends_at = places.add<std::uint64_t>(geometry_for(qp.sq.max_wr, qp.rq.max_wr).slots);
+  const std::size_t pending_at = places.add<SendWqe>(sends);
+  const std::size_t pending_sges_at = places.add<ibv_sge>(std::size_t{sends} * qp.sq.max_sge);
+  const std::size_t early_at = places.add<Cqe>(receives);
+  const std::size_t inline_at = places.add<std::byte>(std::size_t{sends} * qp.sq.max_inline);
+  VERBENA_ASSIGN(qp.storage.queues, LazyMemory::create(places.size(), "making a queue pair's queues"));
+  std::byte* const base = qp.storage.queues.data();
+  qp.rq.wqes = reinterpret_cast<ReceiveWqe*>(base + receives_at);
+  qp.rq.sges = reinterpret_cast<ibv_sge*>(base + receive_sges_at);
+  qp.storage.ring_ends = reinterpret_cast<std::uint64_t*>(base + ends_at);
+  qp.pending.wqes = reinterpret_cast<SendWqe*>(base + pending_at);
+  qp.pending.sges = reinterpret_cast<ibv_sge*>(base + pending_sges_at);
+  qp.early.ring = reinterpret_cast<Cqe*>(base + early_at);
+  qp.pending.inline_data = base + inline_at;
+  return {};
+}
+}  // namespace
+
+/// Enters the QP into the lists of its CQs, and gives it a bit of the ready set.
+void SoftNic::link(SoftQp& qp) {
+  for (SoftCq* cq : {qp.rcq, qp.scq}) {
+    if (std::find(cq->members.begin(), cq->members.end(), &qp) != cq->members.end()) continue;
+    exclusively(*cq, [&] {
+      cq->members.push_back(&qp);
+      // Room for every member in every list, so that the data path never allocates.
+      cq->active.reserve(cq->members.capacity());
+      cq->stalled.reserve(cq->members.capacity());
+      cq->unarmed.reserve(cq->members.capacity());
+      if (cq == qp.rcq) list_unarmed(qp);
+    });
+  }
+  // The bit of the ready set that the fewest have.
+  std::array<std::uint32_t, kReadyBits> taken{};
+  for (const SoftQp* other : qp.rcq->members) {
+    if (other != &qp && other->rcq == qp.rcq) ++taken[other->path.ready_slot];
+  }
+  qp.path.ready_slot = static_cast<std::uint32_t>(std::min_element(taken.begin(), taken.end()) - taken.begin());
 }
 
 Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
@@ -791,78 +659,36 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   qp->nic = this;
   qp->spd = static_cast<SoftPd*>(base);
   qp->ibv_qp::srq = srq;
-  qp->srq = srq;
-  qp->receive_pd = srq != nullptr ? srq->spd->id : qp->spd->id;
+  qp->rq.srq = srq;
+  qp->rq.pd = srq != nullptr ? srq->spd->id : qp->spd->id;
   qp->scq = static_cast<SoftCq*>(options.send_cq);
   qp->rcq = static_cast<SoftCq*>(options.recv_cq);
-  qp->max_send_wr = options.max_send_wr;
-  qp->max_send_sge = std::max(options.max_send_sge, 1U);
-  qp->max_recv_wr = options.max_recv_wr;
-  qp->max_recv_sge = std::max(options.max_recv_sge, 1U);
-  qp->max_inline = std::max(options.max_inline, 64U);
-  qp->signal_all = options.signal_all;
-  options.max_send_sge = qp->max_send_sge;
-  options.max_recv_sge = qp->max_recv_sge;
-  options.max_inline = qp->max_inline;
-  const std::uint32_t sends = std::bit_ceil(qp->max_send_wr);
-  const std::uint32_t receives = std::bit_ceil(qp->max_recv_wr);
-  qp->pending_mask = sends - 1;
-  qp->receive_mask = receives - 1;
-  qp->pending = make_array<SendWqe>(sends);
-  qp->pending_sges = make_array<ibv_sge>(std::size_t{sends} * qp->max_send_sge);
-  // Not zeroed: pages of it are touched only when a send with inline data has to wait.
-  qp->pending_inline.reset(new (std::nothrow) std::byte[std::size_t{sends} * qp->max_inline]);
-  qp->receives = make_array<ReceiveWqe>(receives);
-  qp->receive_sges = make_array<ibv_sge>(std::size_t{receives} * qp->max_recv_sge);
-  qp->early = make_array<Cqe>(receives);
-  if (qp->pending == nullptr || qp->pending_sges == nullptr || qp->pending_inline == nullptr ||
-      qp->receives == nullptr || qp->receive_sges == nullptr || qp->early == nullptr) {
-    return no_memory("a queue pair's queues");
-  }
-  qp->offers.reserve(kMaxOffers);
+  qp->sq.max_wr = options.max_send_wr;
+  qp->sq.max_sge = std::max(options.max_send_sge, 1U);
+  qp->rq.max_wr = options.max_recv_wr;
+  qp->rq.max_sge = std::max(options.max_recv_sge, 1U);
+  qp->sq.max_inline = std::max(options.max_inline, 64U);
+  qp->sq.signal_all = options.signal_all;
+  options.max_send_sge = qp->sq.max_sge;
+  options.max_recv_sge = qp->rq.max_sge;
+  options.max_inline = qp->sq.max_inline;
+  VERBENA_TRY(make_queues(*qp));
+  qp->path.offers.reserve(kMaxOffers);
   const std::lock_guard lock(mutex_);
   if (qps_.size() >= limits_.max_qp) {
-    return fail(Status::kLimit, "create_qp", ENOMEM, "all {} queue pairs are in use; raise SoftOptions::max_qp",
-                limits_.max_qp);
+    return fail(Status::kLimit, "create_qp", ENOMEM,
+                "all {} queue pairs of this process are in use: close some connections", limits_.max_qp);
   }
   VERBENA_TRY(make_shared_memory(*qp));
-  if (qp->scq->channel != nullptr || qp->rcq->channel != nullptr) {
-    VERBENA_ASSIGN(qp->event, make_eventfd());
-    for (ibv_comp_channel* channel : {qp->rcq->channel, qp->scq->channel}) {
-      if (channel == nullptr) continue;
-      epoll_event event{};
-      event.events = EPOLLIN;
-      event.data.ptr = qp.get();
-      if (::epoll_ctl(static_cast<SoftChannel*>(channel)->epoll.get(), EPOLL_CTL_ADD, qp->event.get(), &event) != 0 &&
-          errno != EEXIST) {  // Both CQs on one channel.
-        return fail_system("epoll_ctl", errno, "adding a queue pair to a completion channel");
-      }
-    }
-  }
   do {
-    next_qp_ = next_qp_ % 0xFFFFFF + 1;  // 24 bits, never 0; a number rests long before it comes again.
-  } while (qps_.contains(next_qp_));
-  qp->qp_num = next_qp_;
+    next_.qp = next_.qp % 0xFFFFFF + 1;  // 24 bits, never 0; a number rests long before it comes again.
+  } while (qps_.contains(next_.qp));
+  qp->qp_num = next_.qp;
   if (options_.chaos) {
     qp->chaos = std::make_unique<QpChaos>(*options_.chaos, chaos_stream(qp->qp_num));
-    qp->held = Hold::kByChaos;
+    qp->sq.held = Hold::kByChaos;
   }
-  for (SoftCq* cq : {qp->rcq, qp->scq}) {
-    if (std::find(cq->members.begin(), cq->members.end(), qp.get()) != cq->members.end()) continue;
-    exclusively(*cq, [&] {
-      cq->members.push_back(qp.get());
-      // Room for every member in every list, so that the data path never allocates.
-      cq->active.reserve(cq->members.capacity());
-      cq->stalled.reserve(cq->members.capacity());
-    });
-  }
-  // A bit of the ready set, if one is left.
-  std::array<bool, kReadyWords * 64> taken{};
-  for (const SoftQp* other : qp->rcq->members) {
-    if (other->rcq == qp->rcq && other->ready_slot != kNoReadyBit) taken[other->ready_slot] = true;
-  }
-  const auto* free_bit = std::find(taken.begin(), taken.end(), false);
-  if (free_bit != taken.end()) qp->ready_slot = static_cast<std::uint32_t>(free_bit - taken.begin());
+  link(*qp);
   ++qp->spd->users;
   if (srq != nullptr) ++srq->users;
   ++objects_.qps;
@@ -870,15 +696,23 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   return qp.release();
 }
 
+void SoftNic::ring_bells(const SoftQp& qp) noexcept {
+  if (qp.rcq->bell >= 0) signal_eventfd(qp.rcq->bell);
+  if (qp.scq->bell >= 0 && qp.scq->bell != qp.rcq->bell) signal_eventfd(qp.scq->bell);
+}
+
+/// Has the owners of the QP's queues look at it.
 void SoftNic::attention(SoftQp& qp) noexcept {
-  qp.rcq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
-  if (qp.scq != qp.rcq) qp.scq->control.fetch_or(SoftCq::kAttention, std::memory_order_release);
-  if (qp.event) signal_eventfd(qp.event.get());
+  for (SoftCq* cq : {qp.rcq, qp.scq}) {
+    // Who set it first rings, after the store: whoever is woken sees what all of them had to tell.
+    const std::uint32_t before = cq->control.fetch_or(SoftCq::kAttention, std::memory_order_acq_rel);
+    if ((before & SoftCq::kAttention) == 0 && cq->bell >= 0) signal_eventfd(cq->bell);
+  }
 }
 
 void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
-  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.srq != nullptr) return;
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.rq.srq != nullptr) return;
   bool any = false;
   exclusively(*qp.rcq, [&] { any = receive_early(qp); });
   if (any) attention(qp);
@@ -887,14 +721,14 @@ void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
 /// Under the mutex: when both sides have offered, makes the peer's QP usable here.
 void SoftNic::match_offer(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
-  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.peer == nullptr || qp.remote.load() != nullptr) return;
-  const auto offer = std::find_if(qp.offers.rbegin(), qp.offers.rend(), [&](const Offer& candidate) {
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.path.peer == nullptr || qp.remote.load() != nullptr) return;
+  const auto offer = std::find_if(qp.path.offers.rbegin(), qp.path.offers.rend(), [&](const Offer& candidate) {
     // The kernel's word on who offered, against its word on who answers to the GID.
-    return same(candidate.gid, qp.remote_gid) && candidate.qp_num == qp.remote_qp_num &&
-           candidate.pid == qp.peer->process.pid && candidate.uid == qp.peer->process.uid &&
+    return same(candidate.gid, qp.path.gid) && candidate.qp_num == qp.path.qp_num &&
+           candidate.pid == qp.path.peer->process.pid && candidate.uid == qp.path.peer->process.uid &&
            candidate.request.qp_type == static_cast<std::uint32_t>(qp.qp_type);
   });
-  if (offer == qp.offers.rend()) return;
+  if (offer == qp.path.offers.rend()) return;
   const Request& request = offer->request;
   auto mapping = request.geometry.valid()
                      ? Mapping::of_peer(offer->memory.get(), request.geometry.total_bytes(), Mapping::Mode::kRead)
@@ -902,8 +736,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   auto remote = std::unique_ptr<RemoteQp>(new (std::nothrow) RemoteQp());
   if (!mapping || remote == nullptr) {
     Status none = Status::kOk;
-    qp.failure.compare_exchange_strong(none, mapping ? Status::kNoMemory : mapping.error().status());
-    qp.error_wanted.store(true, std::memory_order_release);
+    qp.failing.reason.compare_exchange_strong(none, mapping ? Status::kNoMemory : mapping.error().status());
+    qp.failing.error_wanted.store(true, std::memory_order_release);
     attention(qp);
     return;
   }
@@ -917,37 +751,40 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   remote->access = request.access;
   remote->has_srq = request.has_srq != 0;
   remote->rnr_ticks = us_to_ticks(kRnrTimerUs[request.min_rnr_timer % 32]);
-  remote->peer = qp.peer;
+  remote->peer = qp.path.peer;
   remote->ring = RingConsumer<RealMemory>(reinterpret_cast<const Slot*>(base + request.geometry.slots_offset()),
                                           request.geometry.slots, base + request.geometry.data_offset(),
                                           request.geometry.data_bytes, request.geometry.start);
-  const bool bit_known = request.ready_bit < qp.peer->ready.size() * 8;
-  if (qp.peer->ready && bit_known) {
-    remote->ready_word = reinterpret_cast<std::atomic<std::uint64_t>*>(qp.peer->ready.data()) + request.ready_bit / 64;
+  const bool bit_known = request.ready_bit < qp.path.peer->ready.size() * 8;
+  if (qp.path.peer->ready && bit_known) {
+    remote->ready_word =
+        reinterpret_cast<std::atomic<std::uint64_t>*>(qp.path.peer->ready.data()) + request.ready_bit / 64;
     remote->ready_bit = std::uint64_t{1} << (request.ready_bit % 64);
   }
   remote->qp_num = offer->qp_num;
   remote->window_domain = window_domain(offer->qp_num);
-  if (qp.peer->process.uid == ::geteuid()) {
-    remote->event = std::move(offer->event);
-    remote->event_fd = remote->event.get();
+  if (qp.path.peer->process.uid == ::geteuid()) {
+    remote->kept_bells = std::move(offer->bells);
+    auto* bell = remote->bells.begin();
+    for (const auto& kept : remote->kept_bells) {
+      if (kept != nullptr) *bell++ = kept->get();
+    }
   } else {
-    // The description of an event descriptor is shared: its maker could fill it and make it block at any time.
-    remote->wake_socket = qp.peer->socket.get();
+    remote->wake_socket = qp.path.peer->socket.get();
   }
   remote->mapping = std::move(*mapping);
   // Only a peer of our own user has our ready set mapped; others are always looked at.
-  qp.may_park = qp.ready_slot != kNoReadyBit && qp.peer->process.uid == ::geteuid();
+  qp.watch.may_park = qp.path.peer->process.uid == ::geteuid();
   qp.own->consumer.consumed.store(request.geometry.start, std::memory_order_release);
-  qp.remote_owner = std::move(remote);
-  qp.remote.store(qp.remote_owner.get(), std::memory_order_release);
-  qp.offers.clear();
+  qp.path.remote = std::move(remote);
+  qp.remote.store(qp.path.remote.get(), std::memory_order_release);
+  qp.path.offers.clear();
   attention(qp);
   // A peer that sleeps over a send which waits for us to be ready: it is told. Its membarrier, between setting the flag
   // and looking once more, orders our store before this load; the compiler is kept from turning them around here.
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if ((qp.remote_owner->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
-    wake_peer(*qp.remote_owner);
+  if ((qp.path.remote->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
+    wake_peer(*qp.path.remote);
   }
 }
 
@@ -969,13 +806,14 @@ Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
   } else {
     VERBENA_TRY(check_mask(mask, kAttributes, 0, "RESET to INIT"));
   }
-  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access_flags = attr.qp_access_flags;
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.path.access_flags = attr.qp_access_flags;
   qp.state = IBV_QPS_INIT;
   qp.now.store(IBV_QPS_INIT, std::memory_order_release);
   return {};
 }
 
-Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline) {
+Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline,
+                             std::unique_lock<std::mutex>& lock) {
   constexpr int kOfBoth = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   constexpr int kOptional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
   const bool is_reliable = qp.qp_type == IBV_QPT_RC;
@@ -986,57 +824,120 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
                 "the soft NIC addresses peers by GID: set ah_attr.is_global and dgid");
   }
   const ibv_gid gid = attr.ah_attr.grh.dgid;
-  VERBENA_ASSIGN(Peer * peer, connect_peer(gid, deadline));  // Counted as a user of the peer from here on.
-  Request offer;
-  offer.type = RequestType::kOffer;
-  offer.my_qp = qp.qp_num;
-  offer.your_qp = attr.dest_qp_num;
-  offer.my_gid = gid_;
-  offer.pd = qp.spd->id;
-  offer.access = qp.access_flags;
-  offer.min_rnr_timer = is_reliable ? attr.min_rnr_timer : 0;
-  offer.ready_bit = qp.ready_slot == kNoReadyBit ? kNoReadyBit : qp.rcq->ready_index * kReadyWords * 64 + qp.ready_slot;
-  offer.geometry = qp.geometry;
-  offer.has_srq = qp.srq != nullptr ? 1 : 0;
-  offer.qp_type = static_cast<std::uint32_t>(qp.qp_type);
-  offer.has_event = qp.event ? 1 : 0;
-  std::array<int, 2> fds{qp.memory.get(), qp.event.get()};
-  {
-    // Receivable before the peer can learn of this QP: what it sends at once finds its place.
-    const std::lock_guard lock(mutex_);
-    qp.peer = peer;
-    qp.remote_gid = gid;
-    qp.remote_qp_num = attr.dest_qp_num;
-    qp.min_rnr_timer = static_cast<std::uint8_t>(offer.min_rnr_timer);
-    qp.state = IBV_QPS_RTR;
-    qp.now.store(IBV_QPS_RTR, std::memory_order_release);
-    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
-  }
-  Fds none;
-  const auto reply = request(*peer, offer, std::span(fds.data(), qp.event ? 2U : 1U), none, deadline);
-  const std::lock_guard lock(mutex_);
-  if (!reply || reply->answer != Answer::kOk) {
-    if (qp.remote.load() != nullptr) {
-      // The peer has connected to us all the same: this attempt cannot be undone, and its memory and what is known of
-      // it stay until the QP is reset or destroyed.
-      Status unset = Status::kOk;
-      qp.failure.compare_exchange_strong(unset, reply ? Status::kProtocol : reply.error().status());
-      qp.error_wanted.store(true, std::memory_order_release);
-      attention(qp);
-    } else {
-      qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kNotReady), std::memory_order_release);
-      qp.state = IBV_QPS_INIT;
-      qp.now.store(IBV_QPS_INIT, std::memory_order_release);
-      qp.peer = nullptr;
-      release_peer(peer);
+  const auto timer = static_cast<std::uint8_t>(is_reliable ? attr.min_rnr_timer : 0);
+  if (qp.path.approach != nullptr && !qp.path.approach->leads_to(gid, attr.dest_qp_num, timer)) {
+    retreat(qp, Status::kTimedOut);
+    if (qp.state_now() != IBV_QPS_INIT) {
+      return fail(Status::kPeerLost, "modify_qp", 0,
+                  "the peer that was given up has connected all the same: the queue pair is in error, reset it");
     }
-    if (!reply) return std::unexpected(reply.error());
-    return fail(Status::kProtocol, "modify_qp", 0, "the peer's NIC refused the offer (answer {})",
-                static_cast<std::uint32_t>(reply->answer));
   }
-  if (peer->dead.load()) qp.peer_dead.store(true, std::memory_order_release);
+  if (qp.path.approach == nullptr) {
+    VERBENA_ASSIGN(Peer * peer, find_peer(gid));
+    qp.path.approach = std::make_unique<Approach>(Approach{gid, attr.dest_qp_num, timer, peer, nullptr});
+  }
+  for (;;) {
+    const Result<void> result = approach(qp);
+    if (result || result.error().status() != Status::kAgain || is_poll(deadline)) return result;
+    if (await_answer(lock, deadline)) continue;
+    const auto late = no_answer(*qp.path.approach->peer);
+    retreat(qp, Status::kTimedOut);
+    return late;
+  }
+}
+
+/// The next steps to RTR, as far as they go without waiting: kAgain until the peer's NIC has answered. What ends it
+/// leaves the QP as `retreat` says.
+Result<void> SoftNic::approach(SoftQp& qp) {
+  const Peer& peer = *qp.path.approach->peer;
+  if (qp.path.approach->offer == nullptr) {
+    if (peer.dead.load()) {
+      const Error why = peer.failure;
+      retreat(qp, why.status());
+      return std::unexpected(why);
+    }
+    if (peer.state != Peer::State::kKnown) return not_yet("modify_qp");
+    make_offer(qp);
+  }
+  const std::shared_ptr<const Ask> offer = qp.path.approach->offer;
+  if (!offer->is_over) return not_yet("modify_qp");
+  if (offer->failure) {
+    retreat(qp, offer->failure->status());
+    return std::unexpected(*offer->failure);
+  }
+  if (offer->reply.answer != Answer::kOk) {
+    retreat(qp, Status::kProtocol);
+    return fail(Status::kProtocol, "modify_qp", 0, "the peer's NIC refused the offer (answer {})",
+                static_cast<std::uint32_t>(offer->reply.answer));
+  }
+  qp.path.approach.reset();
+  qp.storage.memory.reset();
+  if (peer.dead.load()) qp.failing.peer_dead.store(true, std::memory_order_release);
   match_offer(qp);
   return {};
+}
+
+void SoftNic::make_offer(SoftQp& qp) {
+  Approach& approach = *qp.path.approach;
+  auto offer = std::make_shared<Ask>();
+  Request& request = offer->request;
+  request.type = RequestType::kOffer;
+  request.my_qp = qp.qp_num;
+  request.your_qp = approach.qp_num;
+  request.my_gid = gid_;
+  request.pd = qp.spd->id;
+  request.access = qp.path.access_flags;
+  request.min_rnr_timer = approach.min_rnr_timer;
+  request.ready_bit = qp.rcq->ready_index * kReadyBits + qp.path.ready_slot;
+  request.geometry = qp.storage.geometry;
+  request.has_srq = qp.rq.srq != nullptr ? 1 : 0;
+  request.qp_type = static_cast<std::uint32_t>(qp.qp_type);
+  offer->fds[offer->fd_count++] = qp.storage.memory.get();
+  // Another user's process could empty a bell, and this one would sleep on.
+  const bool is_of_this_user = approach.peer->process.uid == ::geteuid();
+  for (const ibv_comp_channel* channel : {qp.rcq->channel, qp.scq->channel}) {
+    if (channel == nullptr || !is_of_this_user || (channel == qp.rcq->channel && request.bell_count != 0)) continue;
+    request.bells[request.bell_count++] = static_cast<const SoftChannel*>(channel)->number;
+    offer->fds[offer->fd_count++] = channel->fd;
+  }
+  approach.offer = offer;
+  // Receivable before the peer can learn of this QP: what it sends at once finds its place.
+  qp.path.peer = approach.peer;
+  qp.path.gid = approach.gid;
+  qp.path.qp_num = approach.qp_num;
+  qp.path.min_rnr_timer = approach.min_rnr_timer;
+  qp.state = IBV_QPS_RTR;
+  qp.now.store(IBV_QPS_RTR, std::memory_order_release);
+  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
+  ask(*approach.peer, std::move(offer));
+}
+
+/// Nobody waits for the peer's answer any more. The QP keeps the peer that it was offered to.
+void SoftNic::end_approach(SoftQp& qp) noexcept {
+  const std::unique_ptr<Approach> approach = std::move(qp.path.approach);
+  if (approach == nullptr) return;
+  if (approach->offer == nullptr) return release_peer(approach->peer);
+  drop_ask(*approach->peer, *approach->offer);
+}
+
+/// Gives up a way to RTR: back to INIT. A peer that has connected to us all the same cannot be undone: its memory and
+/// what is known of it stay until the QP is reset or destroyed, which is in error for `reason`.
+void SoftNic::retreat(SoftQp& qp, Status reason) noexcept {
+  const bool was_offered = qp.path.approach->offer != nullptr;
+  end_approach(qp);
+  if (!was_offered) return;
+  std::uint32_t rtr = IBV_QPS_RTR;
+  if (qp.remote.load() != nullptr || !qp.now.compare_exchange_strong(rtr, IBV_QPS_INIT)) {
+    Status unset = Status::kOk;
+    qp.failing.reason.compare_exchange_strong(unset, reason);
+    qp.failing.error_wanted.store(true, std::memory_order_release);
+    attention(qp);
+    return;
+  }
+  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kNotReady), std::memory_order_release);
+  qp.state = IBV_QPS_INIT;
+  qp.failing.peer_dead.store(false, std::memory_order_release);
+  release_peer(std::exchange(qp.path.peer, nullptr));
 }
 
 Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
@@ -1045,15 +946,15 @@ Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
   constexpr int kOptional = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
   if (qp.qp_type == IBV_QPT_UC) {
     VERBENA_TRY(check_mask(mask, IBV_QP_SQ_PSN, kOptional, "RTR to RTS of an unreliable connection"));
-    qp.rnr_retry = 7;
-    qp.retry_ticks = 0;  // What waits, waits for room of this side's.
+    qp.path.rnr_retry = 7;
+    qp.path.retry_ticks = 0;  // What waits, waits for room of this side's.
   } else {
     VERBENA_TRY(check_mask(mask, kReliable, kOptional | IBV_QP_MIN_RNR_TIMER, "RTR to RTS"));
-    qp.rnr_retry = attr.rnr_retry;
-    qp.retry_count = attr.retry_cnt;
-    qp.timeout = attr.timeout;
+    qp.path.rnr_retry = attr.rnr_retry;
+    qp.path.retry_count = attr.retry_cnt;
+    qp.path.timeout = attr.timeout;
     // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
-    qp.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
+    qp.path.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
   }
   qp.state = IBV_QPS_RTS;
   qp.now.store(IBV_QPS_RTS, std::memory_order_release);
@@ -1066,14 +967,13 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
     exclusively(*cq, [&] {
       std::erase(cq->active, &qp);
       std::erase(cq->stalled, &qp);
-      if (qp.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
-      if (qp.parked && cq == qp.rcq) {
-        cq->parked[qp.ready_slot] = nullptr;
-        --cq->parked_count;
-        qp.parked = false;
+      if (qp.rq.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
+      if (cq == qp.rcq) {
+        forget_parked(qp);
+        list_unarmed(qp);  // Once it is connected again.
       }
       // Nothing of it can be in the ring, and another thread, which owns the CQ, may be posting for other queue pairs.
-      if (qp.sq_posted == 0 && qp.rq_posted == 0) return;
+      if (qp.sq.posted == 0 && qp.rq.posted == 0) return;
       std::uint64_t keep = cq->head;
       for (std::uint64_t at = cq->head; at != cq->tail; ++at) {
         const Cqe& entry = cq->ring[at & cq->mask];
@@ -1082,21 +982,23 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
       cq->tail = keep;
     });
   }
-  qp.in_stalled = false;
+  qp.sq.in_stalled = false;
 }
 
 /// The private state that a QP has in RESET.
 void SoftNic::purge(SoftQp& qp) noexcept {
+  end_approach(qp);
   if (qp.own != nullptr) {
     qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
   }
   release_imports(qp);
+  if (qp.path.peer != nullptr) stop_asking(qp, *qp.path.peer);
   release_windows(qp);
   qp.remote.store(nullptr, std::memory_order_release);
   qp.rx_remote = nullptr;
-  qp.remote_owner.reset();
-  qp.offers.clear();
-  if (qp.peer != nullptr) release_peer(std::exchange(qp.peer, nullptr));
+  qp.path.remote.reset();
+  qp.path.offers.clear();
+  if (qp.path.peer != nullptr) release_peer(std::exchange(qp.path.peer, nullptr));
 }
 
 Result<void> SoftNic::to_reset(SoftQp& qp) {
@@ -1104,21 +1006,22 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   purge(qp);
   qp.now.store(IBV_QPS_RESET, std::memory_order_release);
   qp.state = IBV_QPS_RESET;
-  qp.sent = qp.sent_limit = qp.wanted = qp.ask = qp.sq_posted = qp.sq_retired = 0;
-  qp.pending_head = qp.pending_tail = 0;
-  qp.pending_offset = qp.pending_takers = 0;
-  qp.asked = qp.served_bytes = qp.revoke_word = 0;
-  qp.is_revoking.store(false);
-  qp.is_asking = false;
-  qp.take_asked = qp.early_head = qp.early_tail = 0;
-  qp.stall = SoftQp::Stall::kNone;
+  qp.credit = {};
+  qp.sq.posted = qp.sq.retired = 0;
+  qp.pending.head = qp.pending.tail = 0;
+  qp.pending.offset = qp.pending.takers = 0;
+  qp.peer_work.asked = qp.peer_work.served_bytes = qp.peer_work.revoke_word = 0;
+  qp.peer_work.is_revoking.store(false);
+  qp.peer_work.is_asking = false;
+  qp.pending.take_asked = qp.early.head = qp.early.tail = 0;
+  qp.pending.stall = SoftQp::Stall::kNone;
   if (qp.chaos != nullptr) qp.chaos->is_drawn = false;
-  qp.rq_posted = qp.rq_done = qp.rq_polled = 0;
-  qp.rx_offset = 0;
-  qp.rx_open = qp.flushing = qp.notify = qp.loss_told = false;
-  qp.peer_dead.store(false);
-  qp.error_wanted.store(false);
-  qp.failure.store(Status::kOk);
+  qp.rq.posted = qp.rq.done = qp.rq.polled = 0;
+  qp.rq.offset = 0;
+  qp.rq.is_open = qp.failing.flushing = qp.sq.notify = qp.failing.loss_told = false;
+  qp.failing.peer_dead.store(false);
+  qp.failing.error_wanted.store(false);
+  qp.failing.reason.store(Status::kOk);
   return make_shared_memory(qp);
 }
 
@@ -1133,20 +1036,24 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
   if (to == IBV_QPS_RESET) return to_reset(qp);
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_ERR) return {};
+    end_approach(qp);
     Status none = Status::kOk;
-    qp.failure.compare_exchange_strong(none, Status::kClosed);
+    qp.failing.reason.compare_exchange_strong(none, Status::kClosed);
     qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
     qp.state = IBV_QPS_ERR;
     qp.now.store(IBV_QPS_ERR, std::memory_order_release);
-    qp.error_wanted.store(true, std::memory_order_release);
+    qp.failing.error_wanted.store(true, std::memory_order_release);
     attention(qp);
     return {};
   }
   if ((from == IBV_QPS_RESET || from == IBV_QPS_INIT) && to == IBV_QPS_INIT) return to_init(qp, attr, mask);
-  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) return to_rts(qp, attr, mask);
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
-    lock.unlock();
-    return to_rtr(qp, attr, mask, deadline);
+  if (to == IBV_QPS_RTR && (from == IBV_QPS_INIT || qp.path.approach != nullptr)) {
+    return to_rtr(qp, attr, mask, deadline, lock);
+  }
+  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
+    if (qp.path.approach == nullptr) return to_rts(qp, attr, mask);
+    return fail(Status::kBadArgument, "modify_qp", EINVAL,
+                "the queue pair is on its way to RTR: call modify_qp for that until it does not say kAgain");
   }
   return fail(Status::kBadArgument, "modify_qp", EINVAL,
               "a queue pair cannot go from state {} to {}: the order is RESET, INIT, RTR, RTS", static_cast<int>(from),
@@ -1157,8 +1064,16 @@ ibv_qp_state SoftNic::qp_state(const ibv_qp* qp) const noexcept { return static_
 
 Status SoftNic::qp_failure(const ibv_qp* base) const noexcept {
   const auto& qp = *static_cast<const SoftQp*>(base);
-  if (qp.peer_dead.load(std::memory_order_acquire)) return Status::kPeerLost;
-  return qp.failure.load(std::memory_order_acquire);
+  if (qp.failing.peer_dead.load(std::memory_order_acquire)) return Status::kPeerLost;
+  return qp.failing.reason.load(std::memory_order_acquire);
+}
+
+void SoftNic::lose_peer(const ibv_qp* base) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto at = qps_.find(base->qp_num);
+  if (at == qps_.end() || at->second != base || qp_failure(base) != Status::kOk) return;
+  at->second->failing.peer_dead.store(true, std::memory_order_release);
+  attention(*at->second);
 }
 
 Result<void> SoftNic::destroy_qp(ibv_qp* base) {
@@ -1167,14 +1082,14 @@ Result<void> SoftNic::destroy_qp(ibv_qp* base) {
   qps_.erase(qp->qp_num);
   unlink(*qp);
   for (SoftCq* cq : {qp->rcq, qp->scq}) {
-    exclusively(*cq, [&] { std::erase(cq->members, qp); });
-    if (cq->channel != nullptr && qp->event) {
-      ::epoll_ctl(static_cast<SoftChannel*>(cq->channel)->epoll.get(), EPOLL_CTL_DEL, qp->event.get(), nullptr);
-    }
+    exclusively(*cq, [&] {
+      std::erase(cq->members, qp);
+      std::erase(cq->unarmed, qp);
+    });
   }
   purge(*qp);
   --qp->spd->users;
-  if (qp->srq != nullptr) --qp->srq->users;
+  if (qp->rq.srq != nullptr) --qp->rq.srq->users;
   --objects_.qps;
   delete qp;
   return {};
@@ -1192,8 +1107,9 @@ QpAddress SoftNic::address_of(const ibv_qp* qp) const noexcept {
 Result<PeerProcess> SoftNic::peer_of(const ibv_qp* base) const {
   const auto& qp = *static_cast<const SoftQp*>(base);
   const std::lock_guard lock(mutex_);
-  if (qp.peer == nullptr) return fail(Status::kBadArgument, "peer_of", EINVAL, "the queue pair has no peer before RTR");
-  return qp.peer->process;
+  if (qp.path.peer == nullptr)
+    return fail(Status::kBadArgument, "peer_of", EINVAL, "the queue pair has no peer before RTR");
+  return qp.path.peer->process;
 }
 
 Nic::Objects SoftNic::objects() const {
@@ -1223,20 +1139,15 @@ host::Footprint qp_footprint(Kind kind, const QpOptions& options) {
   const std::uint64_t receives = std::bit_ceil(options.max_recv_wr);
   const soft::QpGeometry geometry = soft::geometry_for(options.max_send_wr, options.max_recv_wr);
   pools.add({.name = "queue pair", .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer)});
-  pools.add({.name = "sends that wait",
-             .count = sends,
-             .bytes_each = sizeof(soft::SendWqe) + std::max(options.max_send_sge, 1U) * sizeof(ibv_sge)});
-  pools.add({.name = "inline data of sends that wait",
-             .kind = host::PoolKind::kAsUsed,
-             .count = sends,
-             .bytes_each = std::max(options.max_inline, 64U)});
-  pools.add({.name = "receives",
-             .count = receives,
-             .bytes_each =
-                 sizeof(soft::ReceiveWqe) + std::max(options.max_recv_sge, 1U) * sizeof(ibv_sge) + sizeof(soft::Cqe)});
-  pools.add(
-      {.name = "memory that the peer reads", .kind = host::PoolKind::kAsUsed, .bytes_each = geometry.total_bytes()});
-  pools.add({.name = "ends of the ring's data", .count = geometry.slots, .bytes_each = sizeof(std::uint64_t)});
+  const auto as_used = [&](const char* name, std::uint64_t count, std::uint64_t bytes_each) {
+    pools.add({.name = name, .kind = host::PoolKind::kAsUsed, .count = count, .bytes_each = bytes_each});
+  };
+  as_used("receives", receives,
+          sizeof(soft::ReceiveWqe) + std::max(options.max_recv_sge, 1U) * sizeof(ibv_sge) + sizeof(soft::Cqe));
+  as_used("ends of the ring's data", geometry.slots, sizeof(std::uint64_t));
+  as_used("sends that wait", sends, sizeof(soft::SendWqe) + std::max(options.max_send_sge, 1U) * sizeof(ibv_sge));
+  as_used("inline data of sends that wait", sends, std::max(options.max_inline, 64U));
+  as_used("memory that the peer reads", 1, geometry.total_bytes());
   return pools;
 }
 
@@ -1244,7 +1155,10 @@ host::Footprint cq_footprint(Kind kind, std::uint32_t cqe) {
   host::Footprint pools;
   if (kind != Kind::kSoft) return pools;
   pools.add({.name = "completion queue", .bytes_each = sizeof(soft::SoftCq)});
-  pools.add({.name = "completions", .count = std::bit_ceil(cqe), .bytes_each = sizeof(soft::Cqe)});
+  pools.add({.name = "completions",
+             .kind = host::PoolKind::kAsUsed,
+             .count = std::bit_ceil(cqe),
+             .bytes_each = sizeof(soft::Cqe)});
   return pools;
 }
 

@@ -9,6 +9,7 @@
 #include "nic/nic.hpp"
 #include "nic/soft/objects.hpp"
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -53,14 +54,19 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
 [[nodiscard]] Deadline stall_deadline(SoftCq& cq) noexcept;
 /// Asks the peers of stalled sends to signal credit; true when one could go on already.
 [[nodiscard]] bool arm_stalled(SoftCq& cq) noexcept;
+/// The bell of its channel has rung: an event is due for a queue that is armed, or that only gets on in a poll.
+void take_ring(SoftCq& cq) noexcept;
 
 class SoftNic final : public Nic {
  public:
+  static constexpr Capabilities kCapabilities{
+      .has_atomics = true, .hears_of_peers = true, .sends_need_polls = true, .maps_windows = true};
   SoftNic(const SoftOptions& options, const TestOptions& test);
   ~SoftNic() override;
   [[nodiscard]] Result<void> start();
 
   Kind kind() const noexcept override { return Kind::kSoft; }
+  const Capabilities& capabilities() const noexcept override { return kCapabilities; }
   const char* name() const noexcept override { return "soft"; }
   const Limits& limits() const noexcept override { return limits_; }
   const ibv_gid& gid() const noexcept override { return gid_; }
@@ -90,29 +96,31 @@ class SoftNic final : public Nic {
   Result<void> destroy_srq(ibv_srq* srq) override;
   Result<ibv_qp*> create_qp(ibv_pd* pd, QpOptions& options) override;
   Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) override;
+  void notify_progress(int eventfd) noexcept override;
   ibv_qp_state qp_state(const ibv_qp* qp) const noexcept override;
   Status qp_failure(const ibv_qp* qp) const noexcept override;
+  void lose_peer(const ibv_qp* qp) noexcept override;
   Result<void> destroy_qp(ibv_qp* qp) override;
   QpAddress address_of(const ibv_qp* qp) const noexcept override;
   Result<PeerProcess> peer_of(const ibv_qp* qp) const override;
   Objects objects() const override;
 
   /// Local keys, for the data path. Entries are published by lkey.
-  [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return local_keys_[index]; }
-  [[nodiscard]] LocalKey& local_key(std::uint32_t index) noexcept { return local_keys_[index]; }
+  [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return keys_.local[index]; }
+  [[nodiscard]] LocalKey& local_key(std::uint32_t index) noexcept { return keys_.local[index]; }
   /// The entry of the table that peers read.
   [[nodiscard]] KeyEntry& shared_key(std::uint32_t index) noexcept {
-    return reinterpret_cast<KeyEntry*>(keys_.mapping.data())[index];
+    return reinterpret_cast<KeyEntry*>(keys_.shared.mapping.data())[index];
   }
   /// Makes a written entry valid for peers. \thread whoever the region or window belongs to
   void publish_key(std::uint32_t index, std::uint32_t rkey) noexcept {
-    const std::uint64_t uses = ++local_keys_[index].uses;
+    const std::uint64_t uses = ++keys_.local[index].uses;
     shared_key(index).live.store(uses << 32 | rkey, std::memory_order_release);
   }
   [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
   /// Makes the control thread tell the owners of QPs on shared receive queues to look at them, sleepers included: one
   /// that was empty has receives again. \thread any
-  void stir() noexcept { signal_eventfd(stir_.get()); }
+  void stir() noexcept { signal_eventfd(bells_.stir.get()); }
 
  private:
   struct Memory {
@@ -121,16 +129,18 @@ class SoftNic final : public Nic {
     int fd = -1;
     host::Share share = host::Share::kNone;
     Grant grant;
+    host::Populate populate = host::Populate::kAll;
     std::uint32_t regions = 0;
   };
   struct Incoming {
     Fd socket;
     PeerProcess process;
     bool greeted = false;
+    std::unordered_map<std::uint32_t, std::weak_ptr<const Fd>> bells{};  // By their numbers.
   };
   struct Source {
-    enum class Kind : std::uint8_t { kListener, kStop, kStir, kIncoming, kPeerSocket, kPeerPidfd } kind;
-    ibv_gid gid{};
+    enum class Kind : std::uint8_t { kListener, kStop, kStir, kRetry, kIncoming, kPeerSocket, kPeerPidfd } kind;
+    Peer* peer = nullptr;
   };
 
   // rendezvous.cpp
@@ -141,15 +151,28 @@ class SoftNic final : public Nic {
   void serve(std::uint64_t id, Incoming& incoming) noexcept;
   [[nodiscard]] Reply answer(Incoming& incoming, const Request& request, Fds& fds, std::array<int, 2>& out,
                              std::size_t& out_count);
-  void take_offer(const Incoming& incoming, const Request& request, Fds& fds);
+  void take_offer(Incoming& incoming, const Request& request, Fds& fds);
+  [[nodiscard]] static std::shared_ptr<const Fd> keep_bell(Incoming& incoming, std::uint32_t number, Fd duplicate);
   [[nodiscard]] bool may_have(const Memory& memory, const PeerProcess& process) const;
-  void peer_gone(const ibv_gid& gid) noexcept;
   std::uint64_t add_source(int fd, std::uint32_t events, Source source);
   void drop_source(std::uint64_t id, int fd) noexcept;
   [[nodiscard]] bool allowed(uid_t uid) const noexcept;
-  [[nodiscard]] Result<Peer*> connect_peer(const ibv_gid& gid, Deadline deadline);
-  [[nodiscard]] Result<Reply> request(Peer& peer, const Request& request, std::span<const int> fds, Fds& received,
-                                      Deadline deadline);
+
+  // peers.cpp, all under mutex_
+  [[nodiscard]] Result<Peer*> find_peer(const ibv_gid& gid);
+  [[nodiscard]] Result<void> connect_to(Peer& peer);
+  [[nodiscard]] Result<void> introduce(Peer& peer, Ask& hello);
+  void ask(Peer& peer, std::shared_ptr<Ask> ask);
+  void send_asks(Peer& peer) noexcept;
+  void await_room(Peer& peer, bool wanted) noexcept;
+  void take_answers(Peer& peer) noexcept;
+  void drop_ask(Peer& peer, const Ask& ask) noexcept;
+  void retry_later() noexcept;
+  void retry() noexcept;
+  void unwatch(Peer& peer) noexcept;
+  void lose_peer(Peer& peer, const Error& why) noexcept;
+  void tell_progress() noexcept;
+  [[nodiscard]] bool await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline);
   void release_peer(Peer* peer) noexcept;
 
   // outside.cpp, under mutex_: the service thread
@@ -160,8 +183,14 @@ class SoftNic final : public Nic {
 
   // soft_nic.cpp, all under mutex_ unless said
   [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);
+  void link(SoftQp& qp);
   [[nodiscard]] Result<void> to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask);
-  [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline);  // takes mutex_
+  [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline,
+                                    std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Result<void> approach(SoftQp& qp);
+  void make_offer(SoftQp& qp);
+  void end_approach(SoftQp& qp) noexcept;
+  void retreat(SoftQp& qp, Status reason) noexcept;
   [[nodiscard]] Result<void> to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask);
   [[nodiscard]] Result<void> to_reset(SoftQp& qp);
   struct Inside {
@@ -177,12 +206,23 @@ class SoftNic final : public Nic {
   void give_key_back(std::uint32_t index);
   void release_windows(const SoftQp& qp) noexcept;
   void match_offer(SoftQp& qp) noexcept;
+  struct Fresh {
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+    bool writable = false;
+  };
+  [[nodiscard]] Result<void> try_import(SoftQp& qp, const Window& window, Fresh& fresh);
+  [[nodiscard]] Result<Peer::Memory*> memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id,
+                                                     Fresh& fresh);
+  void stop_asking(const SoftQp& qp, Peer& peer) noexcept;
   void unlink(SoftQp& qp) noexcept;
   void purge(SoftQp& qp) noexcept;
   void release_imports(SoftQp& qp) noexcept;
   void drop_import(Peer& peer, std::uint32_t index) noexcept;
   void quiesce_own(const Peer& peer) noexcept;
   static void attention(SoftQp& qp) noexcept;
+  static void ring_bells(const SoftQp& qp) noexcept;
+  [[nodiscard]] static std::optional<ibv_cq*> take_event(SoftChannel& channel) noexcept;
   [[nodiscard]] std::uint64_t chaos_stream(std::uint32_t number) const noexcept {
     return std::uint64_t{ordinal_} << 32 | number;
   }
@@ -201,32 +241,51 @@ class SoftNic final : public Nic {
   verbs_context verbs_{};
 
   mutable std::mutex mutex_;
-  Mapping::Owned keys_;   // KeyEntry[max_mr]
-  Mapping::Owned ready_;  // kReadyWords words a CQ
-  LazyTable<LocalKey> local_keys_;
-  std::vector<std::uint8_t> generations_;
-  std::vector<std::uint32_t> free_keys_;  // A queue: the oldest index is used again first.
-  std::size_t free_keys_head_ = 0;
-  std::vector<bool> cq_slots_;
+  struct {
+    Mapping::Owned shared;  // KeyEntry[max_mr]
+    LazyTable<LocalKey> local;
+    std::vector<std::uint8_t> generations;
+    std::vector<std::uint32_t> free;  // A queue: the oldest index is used again first.
+    std::size_t free_head = 0;
+  } keys_;
+  struct {
+    Mapping::Owned words;     // kReadyWords a CQ
+    std::vector<bool> taken;  // By a CQ.
+  } ready_;
   std::map<std::uint64_t, Memory> memories_;
-  std::uint64_t next_memory_ = 1;
-  std::uint32_t next_pd_ = 1;
-  std::uint32_t next_qp_ = 1;
-  std::uint32_t next_cq_ = 1;
+  struct {
+    std::uint64_t memory = 1;
+    std::uint32_t pd = 1;
+    std::uint32_t qp = 1;
+    std::uint32_t cq = 1;
+    std::uint32_t bell = 1;
+  } next_;  // Numbers.
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<SoftMw>> windows_;
   Objects objects_;
 
-  Fd epoll_;
-  Fd listener_;
-  Fd stop_;
-  Fd stir_;
-  std::uint64_t next_source_ = 1;
-  std::unordered_map<std::uint64_t, Source> sources_;
-  std::map<std::uint64_t, Incoming> incoming_;  // Ordered by age.
-  bool listener_paused_ = false;                // Out of descriptors.
-  std::thread control_;                         // Last: reads everything above.
+  struct {
+    Fd epoll;
+    std::uint64_t next = 1;
+    std::unordered_map<std::uint64_t, Source> by_id;
+  } sources_;  // Of events for the control thread.
+  struct {
+    Fd socket;
+    bool is_paused = false;                      // Out of descriptors.
+    std::map<std::uint64_t, Incoming> incoming;  // Ordered by age.
+  } listener_;
+  struct {
+    Fd stop;
+    Fd stir;
+  } bells_;  // Of the control thread.
+  struct {
+    Fd timer;
+    bool is_set = false;
+  } retry_;                           // For what the kernel tells nobody of: room in a listener's backlog.
+  std::condition_variable answered_;  // A peer's NIC has answered, or is lost.
+  int progress_fd_ = -1;              // The caller's.
+  std::thread control_;               // Last: reads everything above.
 };
 
 }  // namespace verbena::nic::soft

@@ -47,19 +47,18 @@ void put(SoftSrq& srq, const ReceiveWqe& receive, const ibv_sge* sges, bool keys
 }
 
 /// Moves the oldest receive of the shared queue into the QP's own ring. False when there is none.
-bool take_one(SoftQp& qp) noexcept {
-  SoftSrq& srq = *qp.srq;
+bool take_shared(SoftQp& qp) noexcept {
+  SoftSrq& srq = *qp.rq.srq;
   std::uint64_t at = 0;
   SoftSrq::Entry* const entry = claim(srq, srq.out, 1, at);
   if (entry == nullptr) return false;
-  const std::size_t slot = qp.rq_posted & qp.receive_mask;
-  qp.receives[slot] = entry->receive;
+  const std::size_t slot = qp.rq.posted & qp.rq.mask;
+  qp.rq.wqes[slot] = entry->receive;
   const bool keys_hold = entry->keys_hold;
-  std::copy_n(srq.sges.get() + (at & srq.mask) * srq.max_sge, entry->receive.sge_count,
-              qp.receive_sges.get() + slot * qp.max_recv_sge);
+  std::copy_n(srq.sges.get() + (at & srq.mask) * srq.max_sge, entry->receive.sge_count, qp.rq.sges_of(slot));
   entry->turn.store(at + srq.mask + 1, std::memory_order_release);
   publish_receive(qp, slot, keys_hold);
-  ++qp.rq_posted;
+  ++qp.rq.posted;
   return true;
 }
 
@@ -77,8 +76,7 @@ void tell_if_short(SoftSrq& srq) noexcept {
 
 bool owes_shared(const SoftQp& qp) noexcept {
   if (qp.rx_remote == nullptr) return false;
-  return qp.rq_posted != qp.rq_done ||
-         qp.rx_remote->control->demand.wanted.load(std::memory_order_acquire) > qp.rq_posted;
+  return !qp.rq.is_empty() || qp.rx_remote->control->demand.wanted.load(std::memory_order_acquire) > qp.rq.posted;
 }
 
 bool serve_shared(SoftQp& qp) noexcept {
@@ -87,44 +85,44 @@ bool serve_shared(SoftQp& qp) noexcept {
   if (peer.rare.readiness.load(std::memory_order_acquire) == static_cast<std::uint32_t>(Readiness::kGone)) {
     // A QP that is gone sends nothing any more: what it asked for is not given to it, and what it was given and has not
     // used (all it sent before is received first) goes back.
-    if (qp.rq_posted == qp.rq_done || qp.rx_open || qp.rx.ready()) return false;
+    if (qp.rq.is_empty() || qp.rq.is_open || qp.rx.ready()) return false;
     give_back_shared(qp, GiveBack::kUntouched);
     return true;
   }
   // The peer's word, read once; any number is good for what is there and fits.
   const std::uint64_t wanted = peer.demand.wanted.load(std::memory_order_acquire);
-  if (wanted <= qp.rq_posted) return false;
+  if (wanted <= qp.rq.posted) return false;
   // Read after `wanted`, before the queue is looked at: what is refused is this ask or an older one.
   const std::uint64_t ask = peer.demand.ask.load(std::memory_order_relaxed);
-  const std::uint64_t before = qp.rq_posted;
-  const std::uint64_t most = qp.rq_done + qp.receive_mask + 1;
+  const std::uint64_t before = qp.rq.posted;
+  const std::uint64_t most = qp.rq.done + qp.rq.mask + 1;
   bool found = true;
-  while (qp.rq_posted < std::min(wanted, most) && found) {
-    found = take_one(qp);
+  while (qp.rq.posted < std::min(wanted, most) && found) {
+    found = take_shared(qp);
     if (found) continue;
-    qp.srq->is_short.store(true, std::memory_order_relaxed);
+    qp.rq.srq->is_short.store(true, std::memory_order_relaxed);
     // Against who posts: either it sees that the queue is short, or its receive is seen here.
-    qp.srq->turnstile.fetch_add(1, std::memory_order_acq_rel);
-    found = take_one(qp);
+    qp.rq.srq->turnstile.fetch_add(1, std::memory_order_acq_rel);
+    found = take_shared(qp);
   }
-  if (qp.rq_posted != before) qp.own->receives.posted.store(qp.rq_posted, std::memory_order_release);
+  if (qp.rq.posted != before) qp.own->receives.posted.store(qp.rq.posted, std::memory_order_release);
   const bool refuses = !found && qp.own->receives.refused.load(std::memory_order_relaxed) != ask;
   if (refuses) qp.own->receives.refused.store(ask, std::memory_order_release);
-  if (qp.rq_posted == before && !refuses) return false;
+  if (qp.rq.posted == before && !refuses) return false;
   ring_credit(*qp.rx_remote);
   return true;
 }
 
 void give_back_shared(SoftQp& qp, GiveBack what) noexcept {
-  const std::uint64_t keep = qp.rq_done + (what == GiveBack::kUntouched && qp.rx_open ? 1 : 0);
-  const bool any = qp.rq_posted > keep;
-  for (std::uint64_t i = keep; i < qp.rq_posted; ++i) {
-    const std::size_t slot = i & qp.receive_mask;
-    const bool keys_hold = (qp.receive_lengths[slot].load(std::memory_order_relaxed) & kBadReceive) == 0;
-    put(*qp.srq, qp.receives[slot], qp.receive_sges.get() + slot * qp.max_recv_sge, keys_hold);
+  const std::uint64_t keep = qp.rq.done + (what == GiveBack::kUntouched && qp.rq.is_open ? 1 : 0);
+  const bool any = qp.rq.posted > keep;
+  for (std::uint64_t i = keep; i < qp.rq.posted; ++i) {
+    const std::size_t slot = i & qp.rq.mask;
+    const bool keys_hold = (qp.rq.lengths[slot].load(std::memory_order_relaxed) & kBadReceive) == 0;
+    put(*qp.rq.srq, qp.rq.wqes[slot], qp.rq.sges_of(slot), keys_hold);
   }
-  qp.rq_posted = std::min(qp.rq_posted, keep);
-  if (any) tell_if_short(*qp.srq);
+  qp.rq.posted = std::min(qp.rq.posted, keep);
+  if (any) tell_if_short(*qp.rq.srq);
 }
 
 void retire_shared(SoftSrq& srq) noexcept { srq.unfinished.fetch_sub(1, std::memory_order_relaxed); }

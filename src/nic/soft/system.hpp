@@ -3,6 +3,7 @@
 
 #include "base/error.hpp"
 #include "base/fd.hpp"
+#include "host/lazy_memory.hpp"
 
 #include <verbena/deadline.hpp>
 
@@ -46,6 +47,26 @@ class Mapping {
 struct Mapping::Owned {
   Fd fd;
   Mapping mapping;
+};
+
+using host::LazyMemory;
+
+/// Arrays one behind another in one piece of memory, each on a cache line of its own.
+class Places {
+ public:
+  /// Where an array begins.
+  template <class T>
+  [[nodiscard]] std::size_t add(std::size_t count) noexcept {
+    constexpr std::size_t kPlaceBytes = 64;
+    static_assert(alignof(T) <= kPlaceBytes);
+    const std::size_t at = size_;
+    size_ += (count * sizeof(T) + kPlaceBytes - 1) / kPlaceBytes * kPlaceBytes;
+    return at;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::size_t size_ = 0;
 };
 
 /// TSan builds: makes an owner's mapping of `fd` known to Mapping::of_peer, and forgets it. No-ops otherwise.

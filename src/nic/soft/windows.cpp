@@ -119,7 +119,7 @@ Result<ibv_mw*> SoftNic::alloc_mw(ibv_pd* base) {
   mw.handle = key_index(key);
   mw.rkey = key;
   mw.key.store(key, std::memory_order_relaxed);
-  local_keys_[mw.handle].window.store(&mw, std::memory_order_release);
+  keys_.local[mw.handle].window.store(&mw, std::memory_order_release);
   ++mw.spd->users;
   ++objects_.mws;
   return &mw;
@@ -129,12 +129,12 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
   auto* const mw = static_cast<SoftMw*>(base);
   std::unique_lock lock(mutex_);
   Result<void> result;
-  local_keys_[mw->handle].window.store(nullptr, std::memory_order_release);
+  keys_.local[mw->handle].window.store(nullptr, std::memory_order_release);
   const std::uint32_t number = mw->qp_num.load(std::memory_order_relaxed);
   const auto at = qps_.find(number);
   // An invalidation that began and did not end has freed the window, and has not seen the peer leave it.
   const bool is_free = !release(*this, *mw);
-  if (!is_free || (at != qps_.end() && at->second->is_revoking.load(std::memory_order_acquire))) {
+  if (!is_free || (at != qps_.end() && at->second->peer_work.is_revoking.load(std::memory_order_acquire))) {
     barrier_all_processes();
     std::vector<Inside> inside;
     const RemoteQp* remote = at == qps_.end() ? nullptr : at->second->remote.load(std::memory_order_acquire);
@@ -145,7 +145,7 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
     result = wait_until_left(std::move(inside), lock, "dealloc_mw", deadline);
   }
   // The next user of the index begins behind the last key that was bound.
-  generations_[mw->handle] = static_cast<std::uint8_t>(mw->key.load(std::memory_order_relaxed) & kVariant);
+  keys_.generations[mw->handle] = static_cast<std::uint8_t>(mw->key.load(std::memory_order_relaxed) & kVariant);
   give_key_back(mw->handle);
   --mw->spd->users;
   --objects_.mws;

@@ -9,17 +9,21 @@ namespace {
 
 // Some of these are macros or inline functions, so each has a function of its own to be pointed to.
 constexpr verbs::VerbsLibrary kLibrary = {
-    .get_device_list = [](int* count) { return ibv_get_device_list(count); },
-    .free_device_list = [](ibv_device** list) { ibv_free_device_list(list); },
-    .open_device = [](ibv_device* device) { return ibv_open_device(device); },
-    .close_device = [](ibv_context* context) { return ibv_close_device(context); },
-    .query_device = [](ibv_context* context, ibv_device_attr* attr) { return ibv_query_device(context, attr); },
-    .query_port = [](ibv_context* context, std::uint8_t port,
-                     ibv_port_attr* attr) { return ibv_query_port(context, port, attr); },
-    .query_gid_table = [](ibv_context* context, ibv_gid_entry* entries,
-                          std::size_t max_entries) { return ibv_query_gid_table(context, entries, max_entries, 0); },
-    .get_async_event = [](ibv_context* context, ibv_async_event* event) { return ibv_get_async_event(context, event); },
-    .ack_async_event = [](ibv_async_event* event) { ibv_ack_async_event(event); },
+    .device = {.get_device_list = [](int* count) { return ibv_get_device_list(count); },
+               .free_device_list = [](ibv_device** list) { ibv_free_device_list(list); },
+               .open_device = [](ibv_device* device) { return ibv_open_device(device); },
+               .close_device = [](ibv_context* context) { return ibv_close_device(context); },
+               .query_device = [](ibv_context* context,
+                                  ibv_device_attr* attr) { return ibv_query_device(context, attr); },
+               .query_port = [](ibv_context* context, std::uint8_t port,
+                                ibv_port_attr* attr) { return ibv_query_port(context, port, attr); },
+               .query_gid_table =
+                   [](ibv_context* context, ibv_gid_entry* entries, std::size_t max_entries) {
+                     return ibv_query_gid_table(context, entries, max_entries, 0);
+                   },
+               .get_async_event = [](ibv_context* context,
+                                     ibv_async_event* event) { return ibv_get_async_event(context, event); },
+               .ack_async_event = [](ibv_async_event* event) { ibv_ack_async_event(event); }},
     .alloc_pd = [](ibv_context* context) { return ibv_alloc_pd(context); },
     .dealloc_pd = [](ibv_pd* pd) { return ibv_dealloc_pd(pd); },
     .alloc_td =

@@ -13,15 +13,18 @@ namespace verbena::nic::verbs {
 
 /// Each member is the libibverbs function of that name, with its return values and errno.
 struct VerbsLibrary {
-  ibv_device** (*get_device_list)(int* count);
-  void (*free_device_list)(ibv_device** list);
-  ibv_context* (*open_device)(ibv_device* device);
-  int (*close_device)(ibv_context* context);
-  int (*query_device)(ibv_context* context, ibv_device_attr* attr);
-  int (*query_port)(ibv_context* context, std::uint8_t port, ibv_port_attr* attr);
-  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, std::size_t max_entries);
-  int (*get_async_event)(ibv_context* context, ibv_async_event* event);
-  void (*ack_async_event)(ibv_async_event* event);
+  /// Of the host and of a device; what follows makes, uses and ends objects of an open one.
+  struct Device {
+    ibv_device** (*get_device_list)(int* count);
+    void (*free_device_list)(ibv_device** list);
+    ibv_context* (*open_device)(ibv_device* device);
+    int (*close_device)(ibv_context* context);
+    int (*query_device)(ibv_context* context, ibv_device_attr* attr);
+    int (*query_port)(ibv_context* context, std::uint8_t port, ibv_port_attr* attr);
+    ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, std::size_t max_entries);
+    int (*get_async_event)(ibv_context* context, ibv_async_event* event);
+    void (*ack_async_event)(ibv_async_event* event);
+  } device;
   ibv_pd* (*alloc_pd)(ibv_context* context);
   int (*dealloc_pd)(ibv_pd* pd);
   ibv_td* (*alloc_td)(ibv_context* context);

@@ -26,7 +26,7 @@ class DeviceList {
       : library_(other.library_), list_(std::exchange(other.list_, nullptr)), count_(other.count_) {}
   DeviceList& operator=(DeviceList&&) = delete;
   ~DeviceList() {
-    if (list_ != nullptr) library_->free_device_list(list_);
+    if (list_ != nullptr) library_->device.free_device_list(list_);
   }
   [[nodiscard]] std::span<ibv_device* const> devices() const noexcept { return {list_, count_}; }
 
@@ -38,7 +38,7 @@ class DeviceList {
 
 [[nodiscard]] Result<DeviceList> device_list(const VerbsLibrary& library, const char* call) {
   int count = 0;
-  ibv_device** list = library.get_device_list(&count);
+  ibv_device** list = library.device.get_device_list(&count);
   if (list != nullptr) return DeviceList(library, list, count);
   const int cause = errno;
   return fail(cause == EPERM || cause == EACCES ? Status::kPermission : Status::kDevice, call, cause,
@@ -142,13 +142,13 @@ Result<std::vector<DeviceSummary>> list_with(const VerbsLibrary& library) {
   VERBENA_ASSIGN(const DeviceList list, device_list(library, "list_devices"));
   std::vector<DeviceSummary> summaries;
   for (ibv_device* device : list.devices()) {
-    ibv_context* context = library.open_device(device);
+    ibv_context* context = library.device.open_device(device);
     if (context == nullptr) continue;
     ibv_device_attr attr{};
-    const std::uint8_t ports = library.query_device(context, &attr) == 0 ? attr.phys_port_cnt : std::uint8_t{0};
+    const std::uint8_t ports = library.device.query_device(context, &attr) == 0 ? attr.phys_port_cnt : std::uint8_t{0};
     for (unsigned port = 1; port <= ports; ++port) {
       ibv_port_attr found{};
-      if (library.query_port(context, static_cast<std::uint8_t>(port), &found) != 0) continue;
+      if (library.device.query_port(context, static_cast<std::uint8_t>(port), &found) != 0) continue;
       summaries.push_back({.device = device->name,
                            .port = static_cast<std::uint8_t>(port),
                            .state = found.state,
@@ -157,17 +157,17 @@ Result<std::vector<DeviceSummary>> list_with(const VerbsLibrary& library) {
                            .atomics = attr.atomic_cap,
                            .max_rd_atomic = limits_of(attr, found).max_rd_atomic});
     }
-    library.close_device(context);
+    library.device.close_device(context);
   }
   return summaries;
 }
 
 Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   errno = 0;
-  context_ = library_.open_device(device);
+  context_ = library_.device.open_device(device);
   if (context_ == nullptr) return std::unexpected(open_error(device->name, errno));
   ibv_device_attr attr{};
-  if (const int failed = library_.query_device(context_, &attr); failed != 0) {
+  if (const int failed = library_.device.query_device(context_, &attr); failed != 0) {
     return fail(Status::kDevice, "ibv_query_device", failed, "{} does not say what it can do; look into dmesg", name());
   }
   ibv_port_attr port{};
@@ -177,6 +177,10 @@ Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   facts_.link_layer = layer_of(port);
   facts_.mtu = port.active_mtu;
   facts_.atomics = attr.atomic_cap;
+  capabilities_ = {.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE,
+                   .doorbell_is_costly = true,
+                   .pins_memory = true,
+                   .locality_name = name()};
   lid_ = port.lid;
   needs_grh_ = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
   VERBENA_TRY(find_gid(port, options.gid));
@@ -198,7 +202,7 @@ Result<void> VerbsNic::choose_port(std::uint8_t wanted, std::uint8_t count, ibv_
   const unsigned last = wanted != 0 ? wanted : count;
   for (unsigned port = first; port <= last; ++port) {
     attr = {};
-    if (const int failed = library_.query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0) {
+    if (const int failed = library_.device.query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0) {
       return fail(Status::kDevice, "ibv_query_port", failed, "{} does not tell of its port {}; look into dmesg", name(),
                   port);
     }
@@ -224,7 +228,7 @@ Result<void> VerbsNic::find_gid(const ibv_port_attr& attr, const GidWanted& want
   constexpr std::size_t kMaxEntries = std::numeric_limits<std::uint16_t>::max() / sizeof(ibv_gid_entry);
   constexpr std::size_t kMaxPorts = 8;
   std::vector<ibv_gid_entry> raw(std::clamp(at_least_0(attr.gid_tbl_len) * kMaxPorts, std::size_t{1}, kMaxEntries));
-  const ssize_t count = library_.query_gid_table(context_, raw.data(), raw.size());
+  const ssize_t count = library_.device.query_gid_table(context_, raw.data(), raw.size());
   if (count < 0) {
     return fail(Status::kDevice, "ibv_query_gid_table", static_cast<int>(-count),
                 "the GIDs of {} cannot be read ({}); look into dmesg", name(), std::strerror(static_cast<int>(-count)));

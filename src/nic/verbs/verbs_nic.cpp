@@ -92,7 +92,7 @@ VerbsNic::~VerbsNic() {
   }
   VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
   for (ChannelSlot* slot = channels_.load(); slot != nullptr;) delete std::exchange(slot, slot->next);
-  if (context_ != nullptr) library_.close_device(context_);
+  if (context_ != nullptr) library_.device.close_device(context_);
 }
 
 // --- protection domains and memory ------------------------------------------------------------------------------
@@ -622,14 +622,14 @@ void VerbsNic::event_loop() noexcept {
 
 bool VerbsNic::take_event() noexcept {
   ibv_async_event event{};
-  if (library_.get_async_event(context_, &event) != 0) {
+  if (library_.device.get_async_event(context_, &event) != 0) {
     if (errno == EAGAIN || errno == EINTR) return true;
     fail_where(Status::kDevice, [](const ibv_qp*, const QpEntry&) { return true; });
     return false;
   }
   on_event(event);
   // Last: until then the object that it names is not destroyed.
-  library_.ack_async_event(&event);
+  library_.device.ack_async_event(&event);
   return true;
 }
 
@@ -658,8 +658,8 @@ void VerbsNic::on_event(const ibv_async_event& event) noexcept {
   }
 }
 
-void VerbsNic::fail_qp(const ibv_qp* qp, Status reason) noexcept {
-  fail_where(reason, [qp](const ibv_qp* one, const QpEntry&) { return one == qp; });
+void VerbsNic::lose_peer(const ibv_qp* qp) noexcept {
+  fail_where(Status::kPeerLost, [qp](const ibv_qp* one, const QpEntry&) { return one == qp; });
 }
 
 /// Keeps the reason, and takes the queue pairs to error: what is posted is flushed, which wakes who waits for it.
@@ -679,11 +679,6 @@ void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
 }  // namespace verbena::nic::verbs
 
 namespace verbena::nic {
-
-void fail_qp(Nic& nic, const ibv_qp* qp, Status reason) noexcept {
-  VERBENA_CHECK(nic.kind() == Kind::kVerbs);
-  static_cast<verbs::VerbsNic&>(nic).fail_qp(qp, reason);
-}
 
 const DeviceFacts* facts_of(const Nic& nic) noexcept {
   return nic.kind() == Kind::kVerbs ? &static_cast<const verbs::VerbsNic&>(nic).facts() : nullptr;

@@ -29,13 +29,12 @@ class VerbsNic final : public Nic {
   [[nodiscard]] Result<void> start(ibv_device* device, const VerbsOptions& options);
 
   Kind kind() const noexcept override { return Kind::kVerbs; }
+  const Capabilities& capabilities() const noexcept override { return capabilities_; }
   const char* name() const noexcept override { return context_->device->name; }
   const Limits& limits() const noexcept override { return limits_; }
   const ibv_gid& gid() const noexcept override { return facts_.gid.gid; }
   ibv_context* context() noexcept override { return context_; }
   [[nodiscard]] const DeviceFacts& facts() const noexcept { return facts_; }
-  /// As nic::fail_qp.
-  void fail_qp(const ibv_qp* qp, Status reason) noexcept;
 
   Result<ibv_pd*> alloc_pd() override;
   Result<void> dealloc_pd(ibv_pd* pd) override;
@@ -62,6 +61,7 @@ class VerbsNic final : public Nic {
   Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) override;
   ibv_qp_state qp_state(const ibv_qp* qp) const noexcept override;
   Status qp_failure(const ibv_qp* qp) const noexcept override;
+  void lose_peer(const ibv_qp* qp) noexcept override;
   Result<void> destroy_qp(ibv_qp* qp) override;
   QpAddress address_of(const ibv_qp* qp) const noexcept override;
   Result<PeerProcess> peer_of(const ibv_qp* qp) const override;
@@ -132,6 +132,7 @@ class VerbsNic final : public Nic {
   const VerbsLibrary& library_;
   ibv_context* context_ = nullptr;
   Limits limits_;
+  Capabilities capabilities_;
   DeviceFacts facts_;
   std::uint16_t lid_ = 0;
   bool needs_grh_ = false;  // The port routes by GID only.

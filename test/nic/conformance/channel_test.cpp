@@ -8,8 +8,6 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-
 class Channels : public Pair {
  protected:
   /// Waits for a completion of `cq` as a sleeper has to: poll, arm, poll, wait. Polls no other queue.

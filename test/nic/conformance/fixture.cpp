@@ -69,7 +69,7 @@ std::vector<Case> two_soft_nic_cases() {
   return cases;
 }
 
-Deadline soon() noexcept { return Deadline::after(10s); }
+Deadline soon() noexcept { return Deadline::after(30s); }
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   return std::string(info.param.nic) + (info.param.layout == Layout::kTwoNics ? "_two_nics" : "_one_nic");
@@ -180,7 +180,8 @@ Result<void> to_init(Nic& nic, ibv_qp* qp, const SideOptions& options) {
   return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, soon());
 }
 
-Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sgid_index, const SideOptions& options) {
+Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sgid_index, const SideOptions& options,
+                    Deadline deadline) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = IBV_MTU_1024;
@@ -193,8 +194,9 @@ Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sg
   attr.ah_attr.grh.dgid = peer.gid;
   attr.ah_attr.grh.sgid_index = sgid_index;
   attr.ah_attr.grh.hop_limit = 64;
-  return nic.modify_qp(
-      qp, attr, kRtrMask | (qp->qp_type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0), soon());
+  return nic.modify_qp(qp, attr,
+                       kRtrMask | (qp->qp_type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0),
+                       deadline);
 }
 
 Result<void> to_rts(Nic& nic, ibv_qp* qp, const SideOptions& options) {

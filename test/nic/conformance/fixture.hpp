@@ -52,6 +52,8 @@ struct Case {
 [[nodiscard]] Deadline soon() noexcept;
 
 inline constexpr std::size_t kArenaBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kTarget = std::size_t{2} << 20;  ///< Where most tests let something arrive.
+inline constexpr std::byte kCanary{0xA5};                     ///< In bytes that must not change.
 inline constexpr int kAllAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr int kRemoteAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -194,7 +196,7 @@ int post_list(ibv_qp* qp, std::span<Request> requests, std::size_t& bad);
 [[nodiscard]] Result<void> to_reset(Nic& nic, ibv_qp* qp);
 [[nodiscard]] Result<void> to_init(Nic& nic, ibv_qp* qp, const SideOptions& options);
 [[nodiscard]] Result<void> to_rtr(Nic& nic, ibv_qp* qp, const QpAddress& peer, std::uint8_t sgid_index,
-                                  const SideOptions& options);
+                                  const SideOptions& options, Deadline deadline = soon());
 [[nodiscard]] Result<void> to_rts(Nic& nic, ibv_qp* qp, const SideOptions& options);
 [[nodiscard]] Result<void> to_error(Nic& nic, ibv_qp* qp);
 

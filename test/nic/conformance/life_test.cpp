@@ -1,5 +1,7 @@
 // Objects: the order of their destruction, and that nothing is left of them.
 #include "fixture.hpp"
+
+#include "base/fd.hpp"
 #include "process.hpp"
 
 #include <cstring>
@@ -7,8 +9,6 @@
 
 namespace verbena::nic::conformance {
 namespace {
-
-constexpr std::size_t kTarget = std::size_t{2} << 20;
 
 class Life : public Bare {
  protected:
@@ -51,6 +51,39 @@ TEST_P(Life, WhatIsUsedIsBusy) {
   EXPECT_OK(a.nic->dealloc_pd(a.pd.release()));
   EXPECT_OK(a.nic->detach(a.memory_id));
   a.attached = false;
+}
+
+// No call of these waits: on a device there is nothing to wait for, and the software NIC says kAgain instead.
+TEST_P(Life, BringUpThatWaitsForNobody) {
+  ASSERT_NO_FATAL_FAILURE(make(a, {}));
+  ASSERT_NO_FATAL_FAILURE(make(b, {}));
+  const auto progress = make_eventfd();
+  ASSERT_OK(progress);
+  for (Nic* nic : {a.nic, b.nic}) nic->notify_progress(progress->get());
+  const auto repeat = [&](auto&& call) {
+    for (;;) {
+      const Result<void> result = call();
+      if (result || result.error().status() != Status::kAgain) return result;
+      EXPECT_EQ(a.nic->kind(), Kind::kSoft);
+      if (!wait_readable(progress->get(), soon())) return result;
+      drain_eventfd(progress->get());
+    }
+  };
+  const std::uint8_t sgid_index = GetParam().sgid_index;
+  for (Side* side : {&a, &b}) ASSERT_OK(to_init(*side->nic, side->qp.get(), side->options));
+  for (const auto& [side, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    const QpAddress peer = other->nic->address_of(other->qp.get());
+    ASSERT_OK(
+        repeat([&] { return to_rtr(*side->nic, side->qp.get(), peer, sgid_index, side->options, Deadline::now()); }));
+    ASSERT_OK(to_rts(*side->nic, side->qp.get(), side->options));
+  }
+  const Window window = b.nic->window_of(b.mr.get());
+  ASSERT_OK(repeat([&] { return a.nic->import_window(a.qp.get(), window, Deadline::now()); }));
+  for (Nic* nic : {a.nic, b.nic}) nic->notify_progress(-1);
+  test::fill(a.bytes(0, 64), 1);
+  ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, 64)).remote(b, kTarget).post(a), 0);
+  EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
+  EXPECT_TRUE(test::matches(b.bytes(kTarget, 64), 1));
 }
 
 TEST_P(Life, BusyObjectsStillWork) {

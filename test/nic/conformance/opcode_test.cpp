@@ -17,9 +17,7 @@ using test::matches;
 constexpr std::array<std::size_t, 15> kSizes = {0,  1,  7,    8,    47,   48,        49,         63,
                                                 64, 65, 4095, 4096, 4097, 64 * 1024, 1024 * 1024};
 constexpr std::size_t kSource = 0;
-constexpr std::size_t kTarget = std::size_t{2} << 20;
 constexpr std::size_t kMargin = 64;  // Bytes after the target that must not change.
-constexpr std::byte kCanary{0xA5};
 
 class Opcode : public Pair {
  protected:

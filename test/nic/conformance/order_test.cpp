@@ -10,8 +10,6 @@ namespace {
 using test::fill;
 using test::matches;
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-
 class Order : public Pair {};
 VERBENA_FOR_EVERY_NIC(Order);
 

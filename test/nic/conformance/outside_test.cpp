@@ -23,8 +23,7 @@ using test::all_are;
 using test::fill;
 using test::matches;
 
-constexpr std::size_t kBytes = std::size_t{1} << 20;
-constexpr std::byte kCanary{0xA5};
+constexpr std::size_t kOutsideBytes = std::size_t{1} << 20;
 constexpr int kWriteable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 /// Each side has pages of its own, with pages on either side that are not there.
@@ -48,21 +47,21 @@ class Outside : public Pair {
     ASSERT_NO_FATAL_FAILURE(make_pages(near_, a));
     ASSERT_NO_FATAL_FAILURE(make_pages(far_, b));
     ASSERT_NO_FATAL_FAILURE(import(a, b, far_.region.get()));
-    std::memset(far_.data, std::to_integer<int>(kCanary), kBytes);
+    std::memset(far_.data, std::to_integer<int>(kCanary), kOutsideBytes);
   }
   void TearDown() override {
     for (Pages* pages : {&near_, &far_}) {
       pages->region.reset();
-      if (pages->data != nullptr) ::munmap(pages->data - 4096, kBytes + 8192);
+      if (pages->data != nullptr) ::munmap(pages->data - 4096, kOutsideBytes + 8192);
     }
     Pair::TearDown();
   }
   static void make_pages(Pages& pages, const Side& side) {
-    void* all = ::mmap(nullptr, kBytes + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* all = ::mmap(nullptr, kOutsideBytes + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(all, MAP_FAILED);
     pages.data = static_cast<std::byte*>(all) + 4096;
-    ASSERT_EQ(::mprotect(pages.data, kBytes, PROT_READ | PROT_WRITE), 0);
-    pages.region = reg(pages, side, kBytes, kAllAccess);
+    ASSERT_EQ(::mprotect(pages.data, kOutsideBytes, PROT_READ | PROT_WRITE), 0);
+    pages.region = reg(pages, side, kOutsideBytes, kAllAccess);
     ASSERT_TRUE(pages.region);
   }
   static Mr reg(const Pages& pages, const Side& side, std::size_t length, int access) {
@@ -75,7 +74,7 @@ class Outside : public Pair {
   }
   /// All that is done to such memory.
   void exercise() {
-    for (const std::size_t size : {1UZ, 8UZ, 4096UZ, 70001UZ, kBytes - 100}) {
+    for (const std::size_t size : {1UZ, 8UZ, 4096UZ, 70001UZ, kOutsideBytes - 100}) {
       SCOPED_TRACE(size);
       fill(near_.bytes(0, size), size);
       ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, size)), 64).post(a), 0);
@@ -120,18 +119,18 @@ class Outside : public Pair {
   /// One byte past the end, without the right, and with a key that is gone: nothing is written.
   void exercise_refusals() {
     const auto refused = [&](std::uint64_t address, std::uint32_t rkey) {
-      std::memset(far_.data, std::to_integer<int>(kCanary), kBytes);
+      std::memset(far_.data, std::to_integer<int>(kCanary), kOutsideBytes);
       EXPECT_EQ(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, 64)).remote(address, rkey).post(a), 0);
       EXPECT_TRUE(failed_as(sent(a), 1, IBV_WC_REM_ACCESS_ERR));
-      EXPECT_TRUE(all_are(far_.bytes(0, kBytes), kCanary));
+      EXPECT_TRUE(all_are(far_.bytes(0, kOutsideBytes), kCanary));
       reconnect();
       import(a, b, far_.region.get());
     };
-    refused(far_.address(kBytes - 63), far_.region->rkey);
-    Mr readable = reg(far_, b, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    refused(far_.address(kOutsideBytes - 63), far_.region->rkey);
+    Mr readable = reg(far_, b, kOutsideBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     try_import(a, b, readable.get());
     refused(far_.address(), readable->rkey);
-    Mr gone = reg(far_, b, kBytes, kWriteable);
+    Mr gone = reg(far_, b, kOutsideBytes, kWriteable);
     import(a, b, gone.get());
     const std::uint32_t rkey = gone->rkey;
     ASSERT_OK(b.nic->dereg_mr(gone.release(), soon()));
@@ -158,7 +157,7 @@ TEST_P(Outside, SendsAndReceivesUseIt) {
 }
 
 TEST_P(Outside, WhatIsNotThereIsNotRegistered) {
-  for (const auto& [from, length] : {std::pair{near_.data - 4096, 4096UZ}, std::pair{near_.data, kBytes + 1}}) {
+  for (const auto& [from, length] : {std::pair{near_.data - 4096, 4096UZ}, std::pair{near_.data, kOutsideBytes + 1}}) {
     const auto made = a.nic->reg_mr(a.pd.get(), from, length, reinterpret_cast<std::uint64_t>(from), kAllAccess);
     EXPECT_FALSE(made.has_value());
     if (made) {
@@ -215,8 +214,8 @@ TEST_P(SoftOutside, CopiesAreCounted) {
 
 // Pages that are taken away under a region are found by the copy, and nobody dies of it.
 TEST_P(SoftOutside, MemoryThatWentIsAnError) {
-  ASSERT_EQ(::mprotect(far_.data + kBytes / 2, 4096, PROT_NONE), 0);
-  ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, kBytes)), 0).post(a), 0);
+  ASSERT_EQ(::mprotect(far_.data + kOutsideBytes / 2, 4096, PROT_NONE), 0);
+  ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, kOutsideBytes)), 0).post(a), 0);
   EXPECT_TRUE(failed(sent(a), 1, IBV_WC_REM_ACCESS_ERR));
 }
 
@@ -236,7 +235,7 @@ TEST_P(SoftOutside, SleepersAreWoken) {
 
 // Windows of type 2 reach it too.
 TEST_P(SoftOutside, WindowsAreBoundOnIt) {
-  const Mr region = reg(far_, b, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  const Mr region = reg(far_, b, kOutsideBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
   const auto made = b.nic->alloc_mw(b.pd.get());
   ASSERT_OK(made);
   const Mw window(*b.nic, *made);

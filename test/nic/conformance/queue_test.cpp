@@ -6,8 +6,6 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-
 /// Libraries differ between the two for a request that does not fit the queue's layout.
 testing::AssertionResult is_refusal(int refused) {
   if (refused == EINVAL || refused == ENOMEM || refused == EOPNOTSUPP) return testing::AssertionSuccess();

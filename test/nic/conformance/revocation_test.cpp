@@ -8,8 +8,6 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-
 class Revocation : public Pair {};
 VERBENA_FOR_EVERY_NIC(Revocation);
 

@@ -17,7 +17,7 @@ using test::matches;
 constexpr std::size_t kBuffers = std::size_t{1} << 20;  // Of receives in b's arena.
 constexpr std::size_t kBufferBytes = 16384;
 constexpr std::size_t kPairs = 3;
-constexpr std::uint32_t kDepth = 32;
+constexpr std::uint32_t kSrqDepth = 32;
 
 /// Three queue pairs of `a`, each connected to one of `b`; those of `b` share a receive queue.
 class SharedReceives : public Bare {
@@ -37,7 +37,7 @@ class SharedReceives : public Bare {
     options.rnr_retry = rnr_retry_;
     ASSERT_NO_FATAL_FAILURE(make(a, options));
     ASSERT_NO_FATAL_FAILURE(make(b, options));
-    const auto srq = b.nic->create_srq(b.pd.get(), kDepth, 4);
+    const auto srq = b.nic->create_srq(b.pd.get(), kSrqDepth, 4);
     ASSERT_OK(srq);
     srq_ = Srq(*b.nic, *srq);
     for (std::size_t i = 0; i < kPairs; ++i) ASSERT_NO_FATAL_FAILURE(add_pair());
@@ -107,7 +107,7 @@ TEST_P(SharedReceives, TheLastReceiveServesWhoeverSends) {
 TEST_P(SharedReceives, EachReceiveTakesOneMessage) {
   const std::uint64_t count = rounds(2000);
   std::uint64_t posted = 0;
-  for (; posted < kDepth; ++posted) ASSERT_EQ(post(posted), 0);
+  for (; posted < kSrqDepth; ++posted) ASSERT_EQ(post(posted), 0);
   std::map<std::uint32_t, std::uint64_t> last;  // By queue pair: messages of one come in their order.
   std::set<std::uint64_t> free;
   std::uint64_t sending = 0, done = 0;
@@ -189,11 +189,11 @@ TEST_P(SharedReceives, TooLongFailsOneQueuePair) {
 TEST_P(SharedReceives, TheQueueIsFullAtSomePoint) {
   std::uint64_t posted = 0;
   int refused = 0;
-  for (; refused == 0 && posted < 16 * kDepth; ++posted) refused = post(posted);
+  for (; refused == 0 && posted < 16 * kSrqDepth; ++posted) refused = post(posted);
   EXPECT_EQ(refused, ENOMEM);
-  EXPECT_GT(posted, kDepth);  // The last one was refused.
-  if (!is_soft_roce()) {      // Which rounds up.
-    EXPECT_EQ(posted, kDepth + 1);
+  EXPECT_GT(posted, kSrqDepth);  // The last one was refused.
+  if (!is_soft_roce()) {         // Which rounds up.
+    EXPECT_EQ(posted, kSrqDepth + 1);
   }
   ASSERT_EQ(send(2, 1, 8), 0);
   EXPECT_TRUE(succeeded(received(b), 0, IBV_WC_RECV));
@@ -310,19 +310,19 @@ TEST_P(SoftSharedReceives, ADestroyedQueuePairLeavesThem) {
 
 // What one peer asks for and does not use is not kept from the others: it is given few at a time.
 TEST_P(SoftSharedReceives, OnePeerIsGivenFew) {
-  for (std::uint64_t i = 0; i < kDepth; ++i) ASSERT_EQ(post(i), 0);
-  for (std::uint64_t i = 0; i < kDepth; ++i) ASSERT_EQ(send(0, i, 8), 0);
+  for (std::uint64_t i = 0; i < kSrqDepth; ++i) ASSERT_EQ(post(i), 0);
+  for (std::uint64_t i = 0; i < kSrqDepth; ++i) ASSERT_EQ(send(0, i, 8), 0);
   b.poll();  // Gives; and the sender does not poll.
-  for (std::uint64_t i = 0; i < kDepth / 2; ++i) ASSERT_EQ(send(1, 100 + i, 8), 0);
+  for (std::uint64_t i = 0; i < kSrqDepth / 2; ++i) ASSERT_EQ(send(1, 100 + i, 8), 0);
   Deadline deadline = soon();
   std::uint64_t of_the_other = 0;
-  while (of_the_other < kDepth / 2 && !deadline.passed()) {
+  while (of_the_other < kSrqDepth / 2 && !deadline.passed()) {
     // Only the second queue pair goes on: posting on it executes what waits there.
     b.poll();
     poll_both();
     of_the_other = static_cast<std::uint64_t>(std::count_if(
         b.received.begin(), b.received.end(), [&](const ibv_wc& wc) { return wc.qp_num == b_qps_[1]->qp_num; }));
-    if (b.received.size() == kDepth) break;
+    if (b.received.size() == kSrqDepth) break;
   }
   EXPECT_GE(of_the_other, 1U);
 }

@@ -10,9 +10,8 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
 constexpr std::size_t kStride = 65536;
-constexpr std::uint32_t kDepth = 16;
+constexpr std::uint32_t kQueueDepth = 16;
 
 class Threads : public Bare {
  protected:
@@ -31,7 +30,7 @@ VERBENA_FOR_EVERY_NIC(Threads);
 
 TEST_P(Threads, MessagesBothWays) {
   const std::uint64_t count = rounds(20000);
-  ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kDepth, .recv_depth = kDepth}));
+  ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kQueueDepth, .recv_depth = kQueueDepth}));
   const auto size_of = [](std::uint64_t i) -> std::size_t {
     constexpr std::array<std::size_t, 8> kSizes = {8, 40, 64, 300, 0, 4096, 17, 1000};
     return i % 1000 == 999 ? kStride : kSizes[i * 5 % kSizes.size()];
@@ -42,10 +41,10 @@ TEST_P(Threads, MessagesBothWays) {
     std::uint64_t posted = 0, retired = 0, arrived = 0, receives = 0;
     const Deadline deadline = Deadline::after(60s);
     while ((arrived < count || retired < count) && !deadline.passed()) {
-      for (; receives < count && receives - arrived < kDepth; ++receives)
-        if (side.post_recv(receives, side.sge(kTarget + receives % kDepth * kStride, kStride)) != 0) return false;
-      for (; posted < count && posted - retired < kDepth; ++posted) {
-        const std::size_t offset = posted % kDepth * kStride;
+      for (; receives < count && receives - arrived < kQueueDepth; ++receives)
+        if (side.post_recv(receives, side.sge(kTarget + receives % kQueueDepth * kStride, kStride)) != 0) return false;
+      for (; posted < count && posted - retired < kQueueDepth; ++posted) {
+        const std::size_t offset = posted % kQueueDepth * kStride;
         test::fill(side.bytes(offset, size_of(posted)), seed + posted);
         if (Request(IBV_WR_SEND, posted).gather(side.sge(offset, size_of(posted))).post(side) != 0) return false;
       }
@@ -54,7 +53,7 @@ TEST_P(Threads, MessagesBothWays) {
         if (!succeeded(side.sent.front(), retired, IBV_WC_SEND)) return false;
       for (; !side.received.empty(); side.received.pop_front(), ++arrived) {
         const ibv_wc& wc = side.received.front();
-        const auto bytes = side.bytes(kTarget + arrived % kDepth * kStride, size_of(arrived));
+        const auto bytes = side.bytes(kTarget + arrived % kQueueDepth * kStride, size_of(arrived));
         if (!succeeded(wc, arrived, IBV_WC_RECV) || wc.byte_len != bytes.size() ||
             !test::matches(bytes, other_seed + arrived))
           return false;
@@ -67,12 +66,12 @@ TEST_P(Threads, MessagesBothWays) {
 // Data by WRITE, the news of it by an immediate; the answer allows the next.
 TEST_P(Threads, WritesWithImmediateBothWays) {
   const std::uint64_t count = rounds(10000);
-  ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kDepth, .recv_depth = kDepth}));
+  ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kQueueDepth, .recv_depth = kQueueDepth}));
   run_both([&](Side& side, Side& other) {
     const std::uint64_t seed = &side == &a ? 0 : 1U << 20;
     const std::uint64_t other_seed = &side == &a ? 1U << 20 : 0;
     const auto size_of = [](std::uint64_t i) { return 8 + i * 37 % 3000; };
-    for (std::uint64_t i = 0; i < kDepth; ++i)
+    for (std::uint64_t i = 0; i < kQueueDepth; ++i)
       if (side.post_recv(i, {}) != 0) return false;
     const Deadline deadline = Deadline::after(60s);
     for (std::uint64_t round = 0; round < count; ++round) {

@@ -11,9 +11,6 @@ using test::all_are;
 using test::fill;
 using test::matches;
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-constexpr std::byte kCanary{0xA5};
-
 class Unreliable : public Bare {
  protected:
   void SetUp() override {

@@ -11,9 +11,7 @@ using test::all_are;
 using test::fill;
 using test::matches;
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-constexpr std::size_t kBytes = 8192;
-constexpr std::byte kCanary{0xA5};
+constexpr std::size_t kWindowBytes = 8192;
 
 /// A window of b's, on a region that nobody else may reach.
 class MwType2 : public Pair {
@@ -21,8 +19,8 @@ class MwType2 : public Pair {
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(Pair::SetUp());
     if (a.nic->limits().max_mw == 0) GTEST_SKIP() << "the device has no memory windows";
-    std::memset(b.at(kTarget), std::to_integer<int>(kCanary), 4 * kBytes);
-    region_ = b.reg(kTarget, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    std::memset(b.at(kTarget), std::to_integer<int>(kCanary), 4 * kWindowBytes);
+    region_ = b.reg(kTarget, kWindowBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     ASSERT_TRUE(region_);
     window_ = make_window();
   }
@@ -37,7 +35,7 @@ class MwType2 : public Pair {
     return mw ? Mw(*b.nic, *mw) : Mw();
   }
   [[nodiscard]] ibv_mw_bind_info whole(unsigned access) const {
-    return {region_.get(), b.address(kTarget), kBytes, access};
+    return {region_.get(), b.address(kTarget), kWindowBytes, access};
   }
   /// Binds on b.qp under the next key; the completion.
   ibv_wc bind(const ibv_mw_bind_info& info) {
@@ -78,11 +76,11 @@ constexpr unsigned kReadWrite = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
 TEST_P(MwType2, GivesThePeerAccess) {
   EXPECT_EQ(b.nic->objects().mws, 1U);
   ASSERT_NO_FATAL_FAILURE(bind_and_import(whole(kReadWrite | IBV_ACCESS_REMOTE_ATOMIC)));
-  fill(a.bytes(0, kBytes), 3);
-  EXPECT_TRUE(succeeded(write(b.address(kTarget), window_->rkey, kBytes), 1, IBV_WC_RDMA_WRITE));
-  EXPECT_TRUE(matches(b.bytes(kTarget, kBytes), 3));
-  EXPECT_TRUE(succeeded(read(b.address(kTarget), window_->rkey, kBytes), 1, IBV_WC_RDMA_READ));
-  EXPECT_TRUE(matches(a.bytes(16384, kBytes), 3));
+  fill(a.bytes(0, kWindowBytes), 3);
+  EXPECT_TRUE(succeeded(write(b.address(kTarget), window_->rkey, kWindowBytes), 1, IBV_WC_RDMA_WRITE));
+  EXPECT_TRUE(matches(b.bytes(kTarget, kWindowBytes), 3));
+  EXPECT_TRUE(succeeded(read(b.address(kTarget), window_->rkey, kWindowBytes), 1, IBV_WC_RDMA_READ));
+  EXPECT_TRUE(matches(a.bytes(16384, kWindowBytes), 3));
   b.word(kTarget + 64) = 5;
   ASSERT_EQ(Request(IBV_WR_ATOMIC_FETCH_AND_ADD, 2)
                 .gather(a.sge(16384, 8))
@@ -109,7 +107,7 @@ TEST_P(MwType2, RightsAreItsOwn) {
   ASSERT_NO_FATAL_FAILURE(bind_and_import(whole(IBV_ACCESS_REMOTE_READ)));
   EXPECT_TRUE(succeeded(read(b.address(kTarget), window_->rkey, 64), 1, IBV_WC_RDMA_READ));
   EXPECT_TRUE(failed_as(write(b.address(kTarget), window_->rkey, 64), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 TEST_P(MwType2, InvalidatedIsRefused) {
@@ -118,7 +116,7 @@ TEST_P(MwType2, InvalidatedIsRefused) {
   ASSERT_NO_FATAL_FAILURE(expect_invalidated());
   std::memset(b.at(kTarget), std::to_integer<int>(kCanary), 64);
   EXPECT_TRUE(failed_as(write(b.address(kTarget), window_->rkey, 64), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 // All 256 values of the key's low byte, more than once: each works while bound, and only then.
@@ -151,12 +149,12 @@ TEST_P(MwType2, IsBoundOnce) {
 }
 
 TEST_P(MwType2, TheRegionMustAllowIt) {
-  const Mr unbindable = b.reg(kTarget, kBytes, IBV_ACCESS_LOCAL_WRITE);
-  const Mr read_only = b.reg(kTarget, kBytes, IBV_ACCESS_MW_BIND);
+  const Mr unbindable = b.reg(kTarget, kWindowBytes, IBV_ACCESS_LOCAL_WRITE);
+  const Mr read_only = b.reg(kTarget, kWindowBytes, IBV_ACCESS_MW_BIND);
   for (const ibv_mw_bind_info& info :
        {ibv_mw_bind_info{unbindable.get(), b.address(kTarget), 64, IBV_ACCESS_REMOTE_READ},
         ibv_mw_bind_info{read_only.get(), b.address(kTarget), 64, IBV_ACCESS_REMOTE_WRITE},
-        ibv_mw_bind_info{region_.get(), b.address(kTarget), kBytes + 1, IBV_ACCESS_REMOTE_READ},
+        ibv_mw_bind_info{region_.get(), b.address(kTarget), kWindowBytes + 1, IBV_ACCESS_REMOTE_READ},
         ibv_mw_bind_info{region_.get(), b.address(kTarget) - 1, 64, IBV_ACCESS_REMOTE_READ}}) {
     EXPECT_TRUE(failed(bind(info), 100, IBV_WC_MW_BIND_ERR));
     ASSERT_NO_FATAL_FAILURE(reconnect());
@@ -190,7 +188,7 @@ TEST_P(MwType2, BelongsToItsQueuePair) {
       Request(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, 64)).remote(b.address(kTarget), window_->rkey).post(other_a.get()),
       0);
   EXPECT_TRUE(failed_as(sent(a), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
   EXPECT_TRUE(succeeded(write(b.address(kTarget), window_->rkey, 64), 1, IBV_WC_RDMA_WRITE));
 }
 
@@ -213,7 +211,7 @@ TEST_P(MwType2, ThePeerInvalidates) {
   }
   std::memset(b.at(kTarget), std::to_integer<int>(kCanary), 64);
   EXPECT_TRUE(failed_as(write(b.address(kTarget), window_->rkey, 64), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 // What is posted behind the message that gives the window up finds it gone.
@@ -225,7 +223,7 @@ TEST_P(MwType2, NothingComesAfterThePeersInvalidation) {
   const auto out = sent(a, 2);
   EXPECT_TRUE(succeeded(out[0], 2, IBV_WC_SEND));
   EXPECT_TRUE(failed_as(out[1], 3, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 TEST_P(MwType2, ThePeerCannotInvalidateOthers) {
@@ -249,7 +247,7 @@ TEST_P(MwType2, EndingItInvalidates) {
   const std::uint32_t rkey = window_->rkey;
   ASSERT_OK(b.nic->dealloc_mw(window_.release(), soon()));
   EXPECT_TRUE(failed_as(write(b.address(kTarget), rkey, 64), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 TEST_P(MwType2, AddressesMayStartAtZero) {
@@ -281,7 +279,7 @@ TEST_P(SoftMwType2, AnOldImportStaysDead) {
   }
   ASSERT_EQ(window_->rkey, old);
   EXPECT_TRUE(failed(write(b.address(kTarget + 64), old, 64), 1, IBV_WC_REM_ACCESS_ERR));
-  EXPECT_TRUE(all_are(b.bytes(kTarget, kBytes), kCanary));
+  EXPECT_TRUE(all_are(b.bytes(kTarget, kWindowBytes), kCanary));
 }
 
 // Its queue pair's end frees the window, and with it the region.

@@ -8,8 +8,6 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kTarget = std::size_t{2} << 20;
-
 class Wrap : public Bare {
  protected:
   static std::size_t size_of(std::uint64_t i) {
@@ -196,6 +194,20 @@ TEST_P(Wrap, OneQueueForBothDirections) {
 }
 
 // Many QPs on one completion queue, senders at random: each message once, in order on its QP.
+struct Link {
+  Qp from, to;
+  std::uint64_t posted = 0, retired = 0, arrived = 0, receives = 0;
+};
+
+int post_receive(ibv_qp* qp, std::uint64_t id, ibv_sge sge) {
+  ibv_recv_wr wr{};
+  wr.wr_id = id;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  return ibv_post_recv(qp, &wr, &bad);
+}
+
 TEST_P(Wrap, ManyQpsOnOneQueue) {
   constexpr std::size_t kQps = 300;
   constexpr std::uint32_t kDepth = 4;
@@ -203,10 +215,6 @@ TEST_P(Wrap, ManyQpsOnOneQueue) {
   const SideOptions options{.cqe = kQps * kDepth};
   ASSERT_NO_FATAL_FAILURE(make(a, options));
   ASSERT_NO_FATAL_FAILURE(make(b, options));
-  struct Link {
-    Qp from, to;
-    std::uint64_t posted = 0, retired = 0, arrived = 0, receives = 0;
-  };
   std::vector<Link> links(kQps);
   std::vector<std::pair<std::uint32_t, std::size_t>> by_number;
   for (std::size_t i = 0; i < kQps; ++i) {
@@ -223,13 +231,8 @@ TEST_P(Wrap, ManyQpsOnOneQueue) {
   const auto refill = [&](std::size_t i) {
     Link& link = links[i];
     for (; link.receives - link.arrived < kDepth; ++link.receives) {
-      ibv_recv_wr wr{};
-      ibv_sge sge = b.sge(kTarget + slot(i, link.receives), 64);
-      wr.wr_id = i << 32 | (link.receives & 0xFFFFFFFF);
-      wr.sg_list = &sge;
-      wr.num_sge = 1;
-      ibv_recv_wr* bad = nullptr;
-      ASSERT_EQ(ibv_post_recv(link.to.get(), &wr, &bad), 0);
+      const ibv_sge sge = b.sge(kTarget + slot(i, link.receives), 64);
+      ASSERT_EQ(post_receive(link.to.get(), i << 32 | (link.receives & 0xFFFFFFFF), sge), 0);
     }
   };
   for (std::size_t i = 0; i < kQps; ++i) refill(i);

@@ -258,7 +258,7 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
     outcome.expect(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
     ::close(ends[0]);
     const Fd writing(ends[1]);
-    offer.has_event = 1;
+    offer.bell_count = 1;
     // Whoever writes into that gets a SIGPIPE.
     outcome.expect(client.ask(offer, {qp.file.get(), writing.get()}, reply, fds), "no answer");
     outcome.answer = reply.answer;
@@ -274,6 +274,8 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
   for (bool offered = false; !offered && outcome.good;) {
     WireRequest request;
     if (!listener.take(request, fds, Deadline::after(10s))) return outcome.expect(false, "the owner did not connect");
+    const bool is_offer = request.type == RequestType::kOffer;
+    outcome.expect(!is_offer || (fds.count == 1 && request.bell_count == 0), "got a bell that it could empty");
     Reply mine;
     mine.gid = listener.gid();
     mine.key_entries = kKeys;

@@ -41,6 +41,11 @@ class RawListener {
   /// Takes the next request on the newest connection, or on a new one. False past the deadline.
   [[nodiscard]] bool take(Request& request, Fds& received, Deadline deadline);
   [[nodiscard]] bool answer(const Reply& reply, std::initializer_list<int> fds);
+  /// Nobody listens on the GID any more, and the connection is closed.
+  void close() {
+    listener_.reset();
+    connection_.reset();
+  }
 
  private:
   ibv_gid gid_{};

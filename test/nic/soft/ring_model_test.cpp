@@ -98,8 +98,7 @@ class RingModel : public testing::Test {
         const std::uint64_t before = static_cast<std::uint32_t>(start + i + 1 - kSlots);
         std::memcpy(static_cast<void*>(&shared_.slots[i].header), &before, sizeof before);
       }
-      producer_ =
-          Producer(shared_.slots, kSlots, shared_.data, kDataBytes, std::make_unique<std::uint64_t[]>(kSlots), start);
+      producer_ = Producer(shared_.slots, kSlots, shared_.data, kDataBytes, ends_, start);
       consumer_ = Consumer(shared_.slots, kSlots, shared_.data, kDataBytes, start);
       bells_ = 0;
     };
@@ -147,6 +146,7 @@ class RingModel : public testing::Test {
   }
   Model model_;
   Shared shared_;
+  std::uint64_t ends_[kSlots] = {};
   Producer producer_;
   Consumer consumer_;
   std::uint64_t bells_ = 0;

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -46,8 +47,9 @@ void pass_numbers() {
   ASSERT_OK(peer);
   std::byte* const to = own->mapping.data();
   const std::byte* const from = peer->data();
+  std::array<std::uint64_t, kSlots> ends{};
   RingProducer<Memory> producer(reinterpret_cast<Slot*>(to), kSlots, to + kSlots * sizeof(Slot), kDataBytes,
-                                std::make_unique<std::uint64_t[]>(kSlots), 0);
+                                ends.data(), 0);
   RingConsumer<Memory> consumer(reinterpret_cast<const Slot*>(from), kSlots, from + kSlots * sizeof(Slot), kDataBytes,
                                 0);
   typename RingConsumer<Memory>::Counter consumed{};

@@ -94,17 +94,17 @@ std::size_t FakeLibrary::live(const std::string& kind) const {
 }
 int FakeLibrary::unacknowledged() const {
   const std::lock_guard lock(mutex_);
-  return unacknowledged_async_ + unacknowledged_cq_;
+  return async_.unacknowledged + unacknowledged_cq_;
 }
 void FakeLibrary::async(const ibv_async_event& event) {
   const std::lock_guard lock(mutex_);
-  events_.push_back(event);
-  add_to(async_fd_);
+  async_.events.push_back(event);
+  add_to(async_.fd);
 }
 void FakeLibrary::remove_device() {
   const std::lock_guard lock(mutex_);
-  removed_ = true;
-  add_to(async_fd_);
+  async_.is_removed = true;
+  add_to(async_.fd);
 }
 void FakeLibrary::complete(ibv_cq* cq) {
   const std::lock_guard lock(mutex_);
@@ -156,7 +156,7 @@ struct FakeLibrary::Table {
     FakeContext* context = f.make("context", std::make_shared<FakeContext>());
     context->device = device;
     context->fake = at->get();
-    f.async_fd_ = context->async_fd;
+    f.async_.fd = context->async_fd;
     return context;
   }
   static int close_device(ibv_context* context) { return fake().release(static_cast<FakeContext*>(context)); }
@@ -201,27 +201,27 @@ struct FakeLibrary::Table {
     FakeLibrary& f = fake();
     if (!take_from(context->async_fd)) return -1;
     const std::lock_guard lock(f.mutex_);
-    if (f.events_.empty()) {  // Gone with its object, or with the device.
-      errno = f.removed_ ? EIO : EAGAIN;
+    if (f.async_.events.empty()) {  // Gone with its object, or with the device.
+      errno = f.async_.is_removed ? EIO : EAGAIN;
       return -1;
     }
-    *event = f.events_.front();
-    f.events_.erase(f.events_.begin());
-    ++f.unacknowledged_async_;
+    *event = f.async_.events.front();
+    f.async_.events.erase(f.async_.events.begin());
+    ++f.async_.unacknowledged;
     return 0;
   }
   static void ack_async_event(ibv_async_event*) {
     FakeLibrary& f = fake();
     const std::lock_guard lock(f.mutex_);
-    --f.unacknowledged_async_;
+    --f.async_.unacknowledged;
   }
   /// As the library does when an object goes: no event of it may be in somebody's hands, and none may come any more.
   static void settle_events(const void* object) {
     FakeLibrary& f = fake();
     for (;;) {
       const std::lock_guard lock(f.mutex_);
-      std::erase_if(f.events_, [&](const ibv_async_event& event) { return event.element.qp == object; });
-      if (f.unacknowledged_async_ == 0) return;
+      std::erase_if(f.async_.events, [&](const ibv_async_event& event) { return event.element.qp == object; });
+      if (f.async_.unacknowledged == 0) return;
       std::this_thread::yield();
     }
   }
@@ -354,15 +354,15 @@ struct FakeLibrary::Table {
 };
 
 FakeLibrary::FakeLibrary()
-    : table_{.get_device_list = Table::get_device_list,
-             .free_device_list = Table::free_device_list,
-             .open_device = Table::open_device,
-             .close_device = Table::close_device,
-             .query_device = Table::query_device,
-             .query_port = Table::query_port,
-             .query_gid_table = Table::query_gid_table,
-             .get_async_event = Table::get_async_event,
-             .ack_async_event = Table::ack_async_event,
+    : table_{.device = {.get_device_list = Table::get_device_list,
+                        .free_device_list = Table::free_device_list,
+                        .open_device = Table::open_device,
+                        .close_device = Table::close_device,
+                        .query_device = Table::query_device,
+                        .query_port = Table::query_port,
+                        .query_gid_table = Table::query_gid_table,
+                        .get_async_event = Table::get_async_event,
+                        .ack_async_event = Table::ack_async_event},
              .alloc_pd = Table::alloc_pd,
              .dealloc_pd = Table::dealloc_pd,
              .alloc_td = Table::alloc_td,

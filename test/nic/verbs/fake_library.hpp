@@ -86,13 +86,15 @@ class FakeLibrary {
 
   mutable std::mutex mutex_;
   std::map<void*, Live> live_;
-  std::vector<ibv_async_event> events_;
-  int unacknowledged_async_ = 0;
+  struct {
+    std::vector<ibv_async_event> events;
+    int unacknowledged = 0;
+    bool is_removed = false;
+    int fd = -1;
+  } async_;  ///< Of the device.
   std::map<const void*, std::vector<ibv_cq*>> completions_;
   std::set<const void*> broken_;
   int unacknowledged_cq_ = 0;
-  bool removed_ = false;
-  int async_fd_ = -1;
   std::uint32_t next_number_ = 100;
   std::vector<ibv_device*> pointers_;
   VerbsLibrary table_{};

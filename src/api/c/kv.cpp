@@ -1,0 +1,241 @@
+// Codes, options and servers of verbena/kv.h.
+#include "api/c/kv.hpp"
+
+#include "api/c/users.hpp"
+#include "base/error.hpp"
+
+#include <verbena/rdma.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace verbena::api::c {
+namespace {
+
+/// Where an argument is named that several calls have.
+constexpr const char* kOptions = "options";
+
+static_assert(kv::kMaxKeyBytes == KV_MAX_KEY_BYTES);
+static_assert(code_of(Status::kOk) == KV_OK && code_of(Status::kAgain) == KV_ERR_AGAIN);
+static_assert(code_of(Status::kTimedOut) == KV_ERR_TIMED_OUT && code_of(Status::kNotFound) == KV_ERR_NOT_FOUND);
+static_assert(code_of(Status::kVersionMismatch) == KV_ERR_VERSION_MISMATCH);
+static_assert(code_of(Status::kBadKey) == KV_ERR_BAD_KEY && code_of(Status::kTooLong) == KV_ERR_TOO_LONG);
+static_assert(code_of(Status::kBufferTooSmall) == KV_ERR_BUFFER_TOO_SMALL);
+static_assert(code_of(Status::kStoreFull) == KV_ERR_STORE_FULL);
+static_assert(code_of(Status::kIndexFull) == KV_ERR_INDEX_FULL && code_of(Status::kWrongKind) == KV_ERR_WRONG_KIND);
+static_assert(code_of(Status::kBadArgument) == KV_ERR_BAD_ARGUMENT);
+static_assert(code_of(Status::kOutOfRange) == KV_ERR_OUT_OF_RANGE);
+static_assert(code_of(Status::kLocalAccess) == KV_ERR_LOCAL_ACCESS);
+static_assert(code_of(Status::kUnsupported) == KV_ERR_UNSUPPORTED && code_of(Status::kBusy) == KV_ERR_BUSY);
+// From here on the codes follow each other as those of rdma.h do, which codes.cpp checks one by one.
+static_assert(int{KV_ERR_PEER_LOST} == int{RDMA_ERR_PEER_LOST} && int{KV_ERR_CLOSED} == int{RDMA_ERR_CLOSED});
+static_assert(int{KV_ERR_OTHER_HOST} == int{RDMA_ERR_OTHER_HOST} && int{KV_ERR_SYSTEM} == int{RDMA_ERR_SYSTEM});
+
+static_assert(unsigned{KV_LOOKUP_AUTO} == std::to_underlying(kv::Lookup::kAuto));
+static_assert(unsigned{KV_LOOKUP_MESSAGE} == std::to_underlying(kv::Lookup::kMessage));
+static_assert(unsigned{KV_LOOKUP_ONE_SIDED} == std::to_underlying(kv::Lookup::kOneSided));
+
+/// Of any number.
+Result<kv::Lookup> lookup_of(kv_lookup_t lookup) {
+  const auto number = static_cast<unsigned>(lookup);
+  if (number > KV_LOOKUP_ONE_SIDED)
+    return fail(Status::kBadArgument, kOptions, 0, "lookup must be one of KV_LOOKUP_*, 0 to 2; got {}", number);
+  return static_cast<kv::Lookup>(number);
+}
+
+Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) {
+  if (options.trusted_clients != 0 && options.require_hugepages != 0)
+    return fail(Status::kBadArgument, kOptions, 0,
+                "require_hugepages must be 0 with trusted_clients; got {}: memory that clients write is never of "
+                "hugetlb pages",
+                options.require_hugepages);
+  kv::ServerOptions out;
+  VERBENA_ASSIGN(out.transport, kv_transport(options.mode, options.device, options.gid_index));
+  out.address = or_empty(options.address);
+  VERBENA_ASSIGN(out.port, kv_port(options.port));
+  out.memory_bytes = options.memory_bytes;
+  out.require_hugepages = options.require_hugepages != 0;
+  out.workers = options.workers;
+  out.max_clients = options.max_clients;
+  out.depth = options.depth;
+  out.max_value_bytes = options.max_value_bytes;
+  out.lease_bytes = options.lease_bytes;
+  out.large_put = options.trusted_clients != 0 ? kv::LargePut::kAdopt : kv::LargePut::kCopy;
+  out.client_leases = options.client_leases;
+  out.lease_term = std::chrono::milliseconds{options.lease_term_ms};
+  out.max_items = options.max_items;
+  out.checksum_large_values = options.checksum_large_values != 0;
+  out.max_cells = options.max_cells;
+  out.grace = std::chrono::milliseconds{options.grace_ms};
+  out.spin = std::chrono::microseconds{options.spin_us};
+  out.pin_workers = options.pin_workers != 0;
+  VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
+  return out;
+}
+
+}  // namespace
+
+const char* sentence_of_kv(Status status) noexcept {
+  switch (status) {
+    case Status::kAgain: return "everything is in flight already: wait for something, then try again";
+    case Status::kTimedOut:
+      return "the deadline passed, and whether the change happened is not known: the server is slow, stopped or not "
+             "there; raise timeout_ms, or look at the server";
+    case Status::kNotFound: return "no such key: nobody has put it, or it was deleted";
+    case Status::kVersionMismatch:
+      return "the key has another version, which is returned: read it anew, and compare with that one";
+    case Status::kBadKey: return "the key is empty or longer than 1024 bytes: hash long names into a key";
+    case Status::kTooLong:
+      return "the value is longer than the server's limit: raise its max_value_bytes, or split the value";
+    case Status::kBufferTooSmall: return "the buffer cannot hold the value: call again with the length returned";
+    case Status::kStoreFull:
+      return "no memory of the store is free for this value: delete some, or raise the server's memory_bytes";
+    case Status::kIndexFull:
+      return "the store holds as many keys as it may: delete some, or raise the server's max_items";
+    case Status::kWrongKind: return "the key is a cell's and the call is for values, or the other way round";
+    case Status::kBadArgument:
+      return "an argument is null, zero or outside its range: compare it with what the call takes";
+    case Status::kOutOfRange: return "an access was outside of its memory: report it, the store never asks for one";
+    case Status::kUnsupported: return "this device or release does not have it: use another device";
+    case Status::kBusy:
+      return "another thread uses this client, or it is too late for this call: a client for each thread, options "
+             "before connecting, disconnect before connecting again";
+    case Status::kFlushed: return "the connection failed before this was done: disconnect, then connect again";
+    case Status::kClosed: return "there is no connection, or no server runs: connect or start first";
+    case Status::kNoMemory: return "memory could not be had: free some, lower the options, or raise ulimit -l";
+    default: return sentence_of(status);
+  }
+}
+
+Result<std::uint16_t> kv_port(int port) noexcept {
+  if (port < 0 || port > 65535) return fail(Status::kBadArgument, kOptions, 0, "port must be 0 to 65535; got {}", port);
+  return static_cast<std::uint16_t>(port);
+}
+
+Result<Transport> kv_transport(conn_mode_t mode, const char* device, int gid_index) {
+  // A caller may pass any number for the mode.
+  const auto number = static_cast<unsigned>(mode);
+  if (number != CONN_MODE_CM && number != CONN_MODE_SOCKET)
+    return fail(Status::kBadArgument, kOptions, 0, "mode must be CONN_MODE_CM (0) or CONN_MODE_SOCKET (1); got {}",
+                number);
+  if (gid_index < -1 || gid_index > 255)
+    return fail(Status::kBadArgument, kOptions, 0, "gid_index must be 0 to 255, or -1 for the best; got {}", gid_index);
+  Transport transport{.bootstrap = number == CONN_MODE_CM ? Bootstrap::kCm : Bootstrap::kSocket,
+                      .device = or_empty(device),
+                      .gid_index = {}};
+  if (gid_index >= 0) transport.gid_index = static_cast<std::uint32_t>(gid_index);
+  return transport;
+}
+
+Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options) {
+  if (options.connect_timeout_ms == 0 || options.timeout_ms == 0)
+    return fail(Status::kBadArgument, kOptions, 0, "{} must be at least 1; got 0: begin with kv_client_options_init",
+                options.connect_timeout_ms == 0 ? "connect_timeout_ms" : "timeout_ms");
+  kv::ClientOptions out;
+  VERBENA_ASSIGN(out.transport, kv_transport(mode, options.device, options.gid_index));
+  out.connect_timeout = std::chrono::milliseconds{options.connect_timeout_ms};
+  out.timeout = std::chrono::milliseconds{options.timeout_ms};
+  out.depth = options.depth;
+  out.buffer_bytes = options.buffer_bytes;
+  out.spin = std::chrono::microseconds{options.spin_us};
+  VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
+  VERBENA_ASSIGN(out.lookup, lookup_of(options.lookup));
+  out.known_locations = options.known_locations;
+  return out;
+}
+
+}  // namespace verbena::api::c
+
+using namespace verbena::api::c;
+using verbena::Result;
+using verbena::Status;
+
+const char* kv_error_string(int code) {
+  return is_code(code) ? sentence_of_kv(status_of(code)) : rdmaErrorString(code);
+}
+
+const char* kv_error_detail(void) { return verbena::last_failure_text(); }
+
+int kv_client_options_init(kv_client_options_t* options) {
+  if (options == nullptr) return refuse_null("kv_client_options_init", "options");
+  const verbena::kv::ClientOptions defaults;
+  *options = {.device = nullptr,
+              .gid_index = -1,
+              .connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count()),
+              .timeout_ms = static_cast<unsigned>(defaults.timeout.count()),
+              .depth = defaults.depth,
+              .buffer_bytes = defaults.buffer_bytes,
+              .spin_us = static_cast<unsigned>(defaults.spin.count()),
+              .allowed_uids = nullptr,
+              .allowed_uid_count = 0,
+              .lookup = static_cast<kv_lookup_t>(defaults.lookup),
+              .known_locations = defaults.known_locations};
+  return KV_OK;
+}
+
+int kv_server_options_init(kv_server_options_t* options) {
+  if (options == nullptr) return refuse_null("kv_server_options_init", "options");
+  const verbena::kv::ServerOptions defaults;
+  *options = {.mode = CONN_MODE_CM,
+              .device = nullptr,
+              .gid_index = -1,
+              .address = nullptr,
+              .port = defaults.port,
+              .memory_bytes = defaults.memory_bytes,
+              .require_hugepages = defaults.require_hugepages ? 1 : 0,
+              .workers = defaults.workers,
+              .max_clients = defaults.max_clients,
+              .depth = defaults.depth,
+              .max_value_bytes = defaults.max_value_bytes,
+              .lease_bytes = defaults.lease_bytes,
+              .trusted_clients = defaults.large_put == verbena::kv::LargePut::kAdopt ? 1 : 0,
+              .client_leases = defaults.client_leases,
+              .lease_term_ms = static_cast<unsigned>(defaults.lease_term.count()),
+              .max_items = defaults.max_items,
+              .checksum_large_values = defaults.checksum_large_values ? 1 : 0,
+              .grace_ms = static_cast<unsigned>(defaults.grace.count()),
+              .spin_us = static_cast<unsigned>(defaults.spin.count()),
+              .pin_workers = defaults.pin_workers ? 1 : 0,
+              .allowed_uids = nullptr,
+              .allowed_uid_count = 0,
+              .max_cells = defaults.max_cells};
+  return KV_OK;
+}
+
+kv_server_t* kv_server_create(const kv_server_options_t* options) {
+  kv_server_t* made = nullptr;
+  (void)told("kv_server_create", [&]() -> Result<void> {
+    auto server = std::make_unique<verbena_kv_server>();
+    if (options != nullptr) {
+      VERBENA_ASSIGN(server->options, server_options_of(*options));
+    }
+    made = server.release();
+    return {};
+  });
+  return made;
+}
+
+int kv_server_start(kv_server_t* server) {
+  if (server == nullptr) return refuse_null("kv_server_start", "server");
+  if (server->server)
+    return code_of(note(Status::kBusy, "kv_server_start", "the server runs already: kv_server_stop first"));
+  return told("kv_server_start", [&]() -> Result<void> {
+    VERBENA_ASSIGN(server->server, verbena::kv::Server::start(server->options));
+    return {};
+  });
+}
+
+int kv_server_port(const kv_server_t* server) {
+  if (server == nullptr) return refuse_null("kv_server_port", "server");
+  if (server->server) return server->server->port();
+  return code_of(note(Status::kClosed, "kv_server_port", "the server does not run: call kv_server_start first"));
+}
+
+int kv_server_stop(kv_server_t* server) {
+  if (server == nullptr) return refuse_null("kv_server_stop", "server");
+  server->server.reset();
+  return KV_OK;
+}
+
+void kv_server_destroy(kv_server_t* server) { delete server; }

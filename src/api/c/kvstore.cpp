@@ -1,0 +1,373 @@
+// The functions of verbena/compat/kvstore.h, over those of verbena/rdma.h and verbena/kv.h.
+#include <verbena/compat/kvstore.h>
+
+#include "api/c/codes.hpp"
+#include "api/failure.hpp"
+#include "base/error.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::api::c {
+namespace {
+
+/// What a message is, in its immediate.
+constexpr std::uint32_t kPacket = 0x4b56504b;
+constexpr std::uint32_t kFin = 0x4b564649;
+/// Values pass through registered memory of the context in pieces of this size.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+/// One look of the many that a wait without a deadline takes.
+constexpr int kLookMs = 60'000;
+
+struct Packet {
+  alignas(64) std::array<char, KVSTORE_PACKET_BYTES> bytes{};
+};
+
+/// A listener of this process, and the clients that nobody has taken yet.
+class Entrance {
+ public:
+  ~Entrance() {
+    rdmaServerRelease(listener_);  // First: until then its thread may add one.
+    for (RdmaConn* conn : waiting_) rdmaConnClose(conn);
+  }
+  [[nodiscard]] int open(int port, const RdmaOptions& options) noexcept {
+    if (const int code = rdmaServer(&listener_, nullptr, port); code != RDMA_OK) return code;
+    if (const int code = rdmaServerSetOptions(listener_, &options); code != RDMA_OK) return code;
+    const auto accepted = [](RdmaConn* conn, void* user) { static_cast<Entrance*>(user)->add(conn); };
+    if (const int code = rdmaServerOnAccept(listener_, accepted, this); code != RDMA_OK) return code;
+    return rdmaServerStart(listener_);
+  }
+  /// Waits for ever.
+  [[nodiscard]] RdmaConn* next() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [this] { return !waiting_.empty(); });
+    RdmaConn* const conn = waiting_.front();
+    waiting_.pop_front();
+    return conn;
+  }
+
+ private:
+  void add(RdmaConn* conn) noexcept {
+    const std::lock_guard lock(mutex_);
+    try {
+      waiting_.push_back(conn);
+    } catch (const std::bad_alloc&) {
+      return rdmaConnClose(conn);
+    }
+    (void)rdmaConnKeep(conn);  // Which an accept callback may.
+    arrived_.notify_one();
+  }
+  RdmaListener* listener_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<RdmaConn*> waiting_;
+};
+
+/// The entrances by port, each while somebody holds it.
+struct Entrances {
+  std::mutex mutex;
+  std::map<int, std::weak_ptr<Entrance>> open;
+};
+Entrances& entrances() {
+  // Never destroyed, as the connections of rdma.h.
+  static auto* const all = new Entrances;
+  return *all;
+}
+
+struct Context : verbena_PingpongContext {
+  ~Context() { rdmaConnClose(conn); }
+  std::shared_ptr<Entrance> entrance;  ///< Of a listening call; released after the connection.
+  std::array<Packet, KVSTORE_BUFFERS> packets;
+  const RdmaMemory* staging = nullptr;
+  std::deque<int> given;  ///< Buffers that receive_packet_async was called for.
+  std::vector<const RdmaMemory*> registered;
+};
+
+/// Remembers a failure of `call`; its code.
+template <class... Args>
+int refuse(const char* call, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  return code_of(note(Status::kBadArgument, call, format, std::forward<Args>(args)...));
+}
+int no_memory(const char* call) noexcept { return code_of(note_later(Status::kNoMemory, call, sentence_of)); }
+
+/// Null, and the failure remembered, when it cannot be used.
+Context* checked(PingpongContext* ctx, const char* call) noexcept {
+  const bool is_usable = ctx != nullptr && ctx->currBuffer >= 0 && ctx->currBuffer < KVSTORE_BUFFERS;
+  if (ctx == nullptr) {
+    (void)refuse(call, "ctx must not be null");
+  } else if (!is_usable) {
+    (void)refuse(call, "ctx->currBuffer must be 0 to {}; got {}", KVSTORE_BUFFERS - 1, ctx->currBuffer);
+  }
+  return is_usable ? static_cast<Context*>(ctx) : nullptr;
+}
+
+int listen(int port, const RdmaOptions& options, Context& context) {
+  {
+    const std::lock_guard lock(entrances().mutex);
+    std::weak_ptr<Entrance>& known = entrances().open[port];
+    context.entrance = known.lock();
+    if (!context.entrance) {
+      auto entrance = std::make_shared<Entrance>();
+      if (const int code = entrance->open(port, options); code != RDMA_OK) return code;
+      known = context.entrance = std::move(entrance);
+    }
+  }
+  context.conn = context.entrance->next();
+  return RDMA_OK;
+}
+
+int dial(std::string_view server, int port, const RdmaOptions& options, Context& context) {
+  std::string host(server);
+  if (const std::size_t colon = server.rfind(':'); colon != std::string_view::npos && server.find(':') == colon) {
+    host.resize(colon);
+    port = 0;
+    for (const char digit : server.substr(colon + 1))
+      port = digit < '0' || digit > '9' ? 65'536 : std::min(port * 10 + digit - '0', 65'536);
+  }
+  context.conn = rdmaConn();
+  if (context.conn == nullptr) return no_memory("RDMA_connect");
+  if (const int code = rdmaConnSetOptions(context.conn, &options); code != RDMA_OK) return code;
+  return rdmaConnect(context.conn, host.c_str(), port);
+}
+
+int connect(const char* servername, int port, const RdmaOptions* options, PingpongContext** save_ctx) {
+  RdmaOptions used;
+  rdmaOptionsInit(&used);
+  if (options != nullptr) {
+    used.device = options->device;
+    used.bootstrap = options->bootstrap;
+    used.connect_timeout_ms = options->connect_timeout_ms;
+    used.timeout_ms = options->timeout_ms;
+  }
+  used.recv_mode = RDMA_RECV_QUEUE;
+  used.window_bytes = 0;
+  auto context = std::make_unique<Context>();
+  context->currBuffer = 0;
+  context->conn = nullptr;
+  for (int i = 0; i < KVSTORE_BUFFERS; ++i)
+    context->buf[i] = context->packets[static_cast<std::size_t>(i)].bytes.data();
+  const int code = servername != nullptr ? dial(servername, port, used, *context) : listen(port, used, *context);
+  if (code != RDMA_OK) return code;
+  context->staging = rdmaConnRegMem(context->conn, kPieceBytes);
+  if (context->staging == nullptr) return rdmaConnError(context->conn);
+  *save_ctx = context.release();
+  return RDMA_OK;
+}
+
+int send(Context& context, std::uint32_t what, const char* bytes, std::size_t length) noexcept {
+  return rdmaConnSendWithImm(context.conn, what, bytes, length) == length ? RDMA_OK : rdmaConnError(context.conn);
+}
+
+/// Waits for ever for the next message.
+int receive(Context& context, std::uint32_t what, char* into, std::size_t room, const char* call) noexcept {
+  RdmaMessage message;
+  int code = RDMA_ERR_TIMED_OUT;
+  // A connection that a deadline has ended has the same code, for ever.
+  for (bool is_live = true; code == RDMA_ERR_TIMED_OUT && is_live;) {
+    is_live = rdmaConnIsConnected(context.conn) != 0;
+    code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
+  }
+  if (code != RDMA_OK) return code;
+  if (message.kind != RDMA_MESSAGE || message.has_imm == 0 || message.imm != what)
+    return code_of(note(Status::kProtocol, call, "the peer sent something else: look at the order of calls"));
+  std::memset(into + message.length, 0, room - message.length);
+  return RDMA_OK;
+}
+
+int receive_given(Context& context, const char* call) noexcept {
+  const int buffer = context.given.front();
+  context.given.pop_front();
+  return receive(context, kPacket, context.buf[buffer], KVSTORE_PACKET_BYTES, call);
+}
+
+/// Moves memory by way of the staging memory: `move(offset, bytes)` is called for each piece.
+template <class Move>
+int in_pieces(std::size_t length, Move&& move) noexcept {
+  for (std::size_t done = 0; done < length; done += kPieceBytes) {
+    const int code = move(done, static_cast<std::uint32_t>(std::min(kPieceBytes, length - done)));
+    if (code != RDMA_OK) return code;
+  }
+  return RDMA_OK;
+}
+
+std::uint64_t address_of(const void* at) noexcept { return reinterpret_cast<std::uintptr_t>(at); }
+
+/// The steps that a value of `length` bytes goes through and back.
+int set_and_get(void* handle, std::size_t length) {
+  const std::string value(length, static_cast<char>('a' + length % 23));
+  char* back = nullptr;
+  if (const int code = kv_set(handle, "run_client", value.c_str()); code != KV_OK) return code;
+  if (const int code = kv_get(handle, "run_client", &back); code != KV_OK) return code;
+  const bool is_same = value == back;
+  kv_release(back);
+  return is_same ? KV_OK : KV_ERR_PROTOCOL;
+}
+
+}  // namespace
+}  // namespace verbena::api::c
+
+using namespace verbena::api::c;
+using verbena::Status;
+
+int RDMA_connect_with(const char* servername, int port, const RdmaOptions* options, PingpongContext** save_ctx) {
+  if (save_ctx == nullptr) return refuse("RDMA_connect", "save_ctx must not be null");
+  *save_ctx = nullptr;
+  try {
+    return connect(servername, port, options, save_ctx);
+  } catch (const std::bad_alloc&) {
+    return no_memory("RDMA_connect");
+  }
+}
+
+int RDMA_connect(const char* servername, PingpongContext** save_ctx) {
+  return RDMA_connect_with(servername, KVSTORE_PORT, nullptr, save_ctx);
+}
+
+int RDMA_disconnect(PingpongContext* ctx) {
+  delete static_cast<Context*>(ctx);
+  return RDMA_OK;
+}
+
+int RDMA_register(PingpongContext* ctx, void* addr, size_t size, uint32_t* key) {
+  Context* const context = checked(ctx, "RDMA_register");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  if (key == nullptr) return refuse("RDMA_register", "key must not be null");
+  const RdmaMemory* const memory =
+      rdmaConnRegister(context->conn, addr, size, RDMA_ACCESS_REMOTE_READ | RDMA_ACCESS_REMOTE_WRITE);
+  if (memory == nullptr) return rdmaConnError(context->conn);
+  *key = memory->rkey;
+  try {
+    context->registered.push_back(memory);
+    return RDMA_OK;
+  } catch (const std::bad_alloc&) {
+    (void)rdmaConnDeregMem(context->conn, memory);
+    return no_memory("RDMA_register");
+  }
+}
+
+int RDMA_deregister(PingpongContext* ctx, void* addr) {
+  Context* const context = checked(ctx, "RDMA_deregister");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  const auto at = std::ranges::find(context->registered, addr, &RdmaMemory::addr);
+  if (at == context->registered.end())
+    return refuse("RDMA_deregister", "addr {} was not registered by RDMA_register, or not any more", addr);
+  const RdmaMemory* const memory = *at;
+  context->registered.erase(at);
+  return rdmaConnDeregMem(context->conn, memory);
+}
+
+int send_packet(PingpongContext* ctx) {
+  Context* const context = checked(ctx, "send_packet");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  const char* const packet = context->buf[context->currBuffer];
+  const std::size_t last = std::string_view(packet, KVSTORE_PACKET_BYTES).find_last_not_of('\0');
+  return send(*context, kPacket, packet, last != std::string_view::npos ? last + 1 : 1);
+}
+
+int receive_packet_async(PingpongContext* ctx) {
+  Context* const context = checked(ctx, "receive_packet_async");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  if (context->given.size() == KVSTORE_BUFFERS)
+    return code_of(
+        note(Status::kAgain, "receive_packet_async", "{} buffers wait for packets already", +KVSTORE_BUFFERS));
+  try {
+    context->given.push_back(context->currBuffer);
+    return RDMA_OK;
+  } catch (const std::bad_alloc&) {
+    return no_memory("receive_packet_async");
+  }
+}
+
+int pp_wait_completions(PingpongContext* ctx, int iters) {
+  Context* const context = checked(ctx, "pp_wait_completions");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  if (iters < 0 || static_cast<std::size_t>(iters) > context->given.size())
+    return refuse("pp_wait_completions", "iters must be 0 to {}, the buffers that wait for packets; got {}",
+                  context->given.size(), iters);
+  int code = RDMA_OK;
+  for (int i = 0; i < iters && code == RDMA_OK; ++i) code = receive_given(*context, "pp_wait_completions");
+  return code;
+}
+
+int receive_packet(PingpongContext* ctx) {
+  Context* const context = checked(ctx, "receive_packet");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  int code = RDMA_OK;
+  while (code == RDMA_OK && !context->given.empty()) code = receive_given(*context, "receive_packet");
+  if (code != RDMA_OK) return code;
+  return receive(*context, kPacket, context->buf[context->currBuffer], KVSTORE_PACKET_BYTES, "receive_packet");
+}
+
+int send_RDMA_read(PingpongContext* ctx, char* target, unsigned long size, void* remote_addr, uint32_t remote_key) {
+  Context* const context = checked(ctx, "send_RDMA_read");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  if (target == nullptr) return refuse("send_RDMA_read", "target must not be null");
+  if (size == 0) return refuse("send_RDMA_read", "size must be at least 1; got 0");
+  const RdmaMemory& staging = *context->staging;
+  return in_pieces(size, [&](std::size_t done, std::uint32_t bytes) {
+    const int code = rdmaSyncReadSignaled(context->conn, address_of(staging.addr), staging.lkey,
+                                          address_of(remote_addr) + done, remote_key, bytes);
+    if (code == RDMA_OK) std::memcpy(target + done, staging.addr, bytes);
+    return code;
+  });
+}
+
+int send_RDMA_write(PingpongContext* ctx, const char* value, void* remote_addr, uint32_t remote_key) {
+  Context* const context = checked(ctx, "send_RDMA_write");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  if (value == nullptr) return refuse("send_RDMA_write", "value must not be null");
+  const RdmaMemory& staging = *context->staging;
+  return in_pieces(std::strlen(value) + 1, [&](std::size_t done, std::uint32_t bytes) {
+    std::memcpy(staging.addr, value + done, bytes);
+    return rdmaSyncWriteSignaled(context->conn, address_of(staging.addr), staging.lkey, address_of(remote_addr) + done,
+                                 remote_key, bytes);
+  });
+}
+
+int send_fin(PingpongContext* ctx) {
+  Context* const context = checked(ctx, "send_fin");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  return send(*context, kFin, "", 1);
+}
+
+int receive_fin(PingpongContext* ctx) {
+  Context* const context = checked(ctx, "receive_fin");
+  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
+  // It may be a packet, which has to fit to be seen as one.
+  Packet packet;
+  return receive(*context, kFin, packet.bytes.data(), packet.bytes.size(), "receive_fin");
+}
+
+int run_server(void) {
+  kv_server_t* const server = kv_server_create(nullptr);
+  if (server == nullptr) return KV_ERR_NO_MEMORY;
+  const int code = kv_server_start(server);
+  if (code == KV_OK) (void)pause();
+  kv_server_destroy(server);
+  return code;
+}
+
+int run_client(const char* servername) {
+  void* handle = nullptr;
+  int code = kv_open(servername, &handle);
+  try {
+    for (std::size_t length = 1; code == KV_OK && length <= std::size_t{16} << 20; length *= 2)
+      code = set_and_get(handle, length);
+  } catch (const std::bad_alloc&) {
+    code = no_memory("run_client");
+  }
+  (void)kv_close(handle);
+  return code;
+}

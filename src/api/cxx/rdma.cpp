@@ -1,0 +1,879 @@
+// The C++ API: arguments checked, failures put into words, and the rest done by sessions, listeners and nodes.
+#include <verbena/rdma.hpp>
+
+#include "base/failure.hpp"
+#include "base/limit.hpp"
+#include "node/node.hpp"
+#include "session/session.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+namespace verbena::rdma {
+
+using session::LocalSpan;
+using session::Patience;
+using session::Place;
+using session::Session;
+using session::TransferCall;
+
+namespace {
+
+constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
+
+/// Runs `body`, which returns a Result, and returns that, with a failure as this call's. bad_alloc becomes kNoMemory:
+/// no exception leaves the library.
+template <class Body>
+[[nodiscard]] std::invoke_result_t<Body> guarded(const char* call, Body&& body) noexcept {
+  try {
+    auto result = body();
+    if (result) return result;
+    const Error& error = result.error();
+    return fail(error.status(), call, error.system_errno(), "{}", error.text());
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, call, 0, "{}", sentence_of(Status::kNoMemory));
+  }
+}
+
+[[nodiscard]] std::unexpected<Error> closed(const char* call) {
+  return fail(Status::kClosed, call, 0, "the connection was closed here: connect again");
+}
+
+[[nodiscard]] Result<session::Settings> settings_of(const Options& options) {
+  const bool wants_handler = options.receive == Receive::kHandler || options.complete == Complete::kHandler;
+  if (wants_handler && options.handler == nullptr)
+    return fail(Status::kBadArgument, "options", 0,
+                "handler must not be null where receive or complete is kHandler: give one, or choose kQueue");
+  if (options.receive > Receive::kDiscard)
+    return fail(Status::kBadArgument, "options", 0, "receive must be kQueue (0), kHandler (1) or kDiscard (2); got {}",
+                std::to_underlying(options.receive));
+  if (options.complete > Complete::kHandler)
+    return fail(Status::kBadArgument, "options", 0, "complete must be kQueue (0) or kHandler (1); got {}",
+                std::to_underlying(options.complete));
+  return session::checked({.connect_timeout = options.connect_timeout,
+                           .timeout = options.timeout,
+                           .max_connections = options.max_connections,
+                           .window = options.window,
+                           .window_bytes = options.window_bytes,
+                           .is_window_shared = options.shared_window,
+                           .inbox_bytes = options.inbox_bytes,
+                           .max_message_bytes = options.max_message_bytes});
+}
+
+[[nodiscard]] session::Delivery delivery_of(const Options& options) noexcept {
+  return {.receive = options.receive, .reads = options.complete, .writes = options.complete};
+}
+
+[[nodiscard]] node::Endpoint endpoint_of(const Options& options, std::shared_ptr<node::Node> node) {
+  return {.transport = options.transport,
+          .address = options.address,
+          .port = options.port,
+          .allowed_uids = {options.allowed_uids.begin(), options.allowed_uids.end()},
+          .node = std::move(node)};
+}
+
+[[nodiscard]] Place place_of(const Remote& remote, std::uint64_t length) noexcept {
+  return {.space = TransferCall::Space::kKey, .span = {remote.address, length, remote.rkey}};
+}
+[[nodiscard]] Place place_of(Physical physical, std::uint64_t length) noexcept {
+  return {.space = TransferCall::Space::kPhysical, .span = {physical.address, length, 0}};
+}
+[[nodiscard]] Patience patience_of(const Session& session, const std::optional<Deadline>& deadline) noexcept {
+  return deadline ? Patience(*deadline) : session.default_patience();
+}
+
+}  // namespace
+
+/// The owner of registered memory, until it ends.
+struct Memory::Owner {
+  /// Calls `body(owner)` with the session, listener or node; kClosed if it has ended. It does not end meanwhile.
+  template <class Body>
+  [[nodiscard]] auto with(const char* call, Body&& body) {
+    const std::lock_guard lock(mutex);
+    using Outcome = decltype(body(*session));
+    return guarded(call, [&]() -> Outcome {
+      if (session != nullptr) return body(*session);
+      if (listener != nullptr && listener->is_running()) return body(*listener);
+      if (node != nullptr) return body(*node);
+      return fail(Status::kClosed, call, 0, "the connection or listener is closed: make another one");
+    });
+  }
+  void end() noexcept {
+    const std::lock_guard lock(mutex);
+    session = nullptr;
+    listener = nullptr;
+    node = nullptr;
+  }
+
+  std::mutex mutex;
+  Session* session = nullptr;
+  node::Listener* listener = nullptr;
+  node::Node* node = nullptr;
+  std::chrono::milliseconds timeout{5000};  ///< Default of a deregistration.
+};
+
+namespace {
+
+// One name for what sessions, listeners and nodes call differently.
+[[nodiscard]] Result<void> remove_from(Session& owner, const session::RegisteredMemory* memory, Deadline deadline) {
+  return owner.home().registrations().remove(&owner, memory, deadline);
+}
+template <class Owner>
+[[nodiscard]] Result<void> remove_from(Owner& owner, const session::RegisteredMemory* memory, Deadline deadline) {
+  return owner.remove(memory, deadline);
+}
+[[nodiscard]] Result<const session::RegisteredMemory*> add_to(Session& owner, std::span<std::byte> memory,
+                                                              Access access) {
+  return owner.home().registrations().add(&owner, memory, access);
+}
+template <class Owner>
+[[nodiscard]] Result<const session::RegisteredMemory*> add_to(Owner& owner, std::span<std::byte> memory,
+                                                              Access access) {
+  return owner.add(memory, access);
+}
+
+}  // namespace
+
+// --- memory -------------------------------------------------------------------------------------------------------
+
+Memory::Memory(std::shared_ptr<Owner> owner, const session::RegisteredMemory& memory) noexcept
+    : owner_(std::move(owner)),
+      registered_(&memory),
+      local_({memory.address, memory.length}, memory.lkey),
+      window_(memory.window()) {}
+
+Memory::~Memory() { (void)deregister(); }
+
+Result<void> Memory::deregister(std::optional<Deadline> deadline) {
+  if (registered_ == nullptr) return {};
+  const session::RegisteredMemory* const memory = std::exchange(registered_, nullptr);
+  const std::shared_ptr<Owner> owner = std::move(owner_);
+  local_ = {};
+  window_ = {};
+  const Deadline until = deadline ? *deadline : Deadline::after(owner->timeout);
+  const Result<void> removed =
+      owner->with("rdma::Memory::deregister", [&](auto& of) { return remove_from(of, memory, until); });
+  // With its owner it has ended before.
+  return !removed && removed.error().status() == Status::kClosed ? Result<void>{} : removed;
+}
+
+namespace {
+
+template <class Owner>
+[[nodiscard]] auto allocate_from(Owner& owner, const char* call, std::size_t bytes)
+    -> Result<const session::RegisteredMemory*> {
+  VERBENA_TRY(check_limit(call, "bytes", bytes, 1, session::Registrations::kMaxBytes));
+  return owner.with(call, [&](auto& of) { return of.allocate(bytes); });
+}
+template <class Owner>
+[[nodiscard]] auto register_with(Owner& owner, const char* call, std::span<std::byte> memory, Access access)
+    -> Result<const session::RegisteredMemory*> {
+  VERBENA_TRY(check_limit(call, "memory's size", memory.size(), 1, session::Registrations::kMaxBytes));
+  VERBENA_TRY(check_limit(call, "access", std::to_underlying(access), 0, std::to_underlying(Access::kAll)));
+  return owner.with(call, [&](auto& of) { return add_to(of, memory, access); });
+}
+template <class Owner>
+[[nodiscard]] Result<void> publish_in(Owner& owner, const char* call, std::string_view name,
+                                      const session::Part& part) {
+  if (part.length == 0) return fail(Status::kBadArgument, call, 0, "length must be at least 1; got 0");
+  return owner.with(call, [&](auto& of) { return of.publish(name, part); });
+}
+[[nodiscard]] std::unexpected<Error> unregistered(const char* call) {
+  return fail(Status::kBadArgument, call, 0, "memory is not registered, or not any more: register it first");
+}
+
+}  // namespace
+
+// --- nodes --------------------------------------------------------------------------------------------------------
+
+struct Node::Impl {
+  std::shared_ptr<node::Node> node;
+  const std::shared_ptr<Memory::Owner> memory = std::make_shared<Memory::Owner>();
+};
+
+Node::Node(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Node::~Node() { impl_->memory->end(); }
+
+Result<std::unique_ptr<Node>> Node::open(const NodeOptions& options) {
+  return guarded("rdma::Node::open", [&]() -> Result<std::unique_ptr<Node>> {
+    auto impl = std::make_unique<Impl>();
+    VERBENA_ASSIGN(impl->node,
+                   node::Node::open({.transport = options.transport,
+                                     .address = options.address,
+                                     .shards = options.shards,
+                                     .connections = options.connections,
+                                     .cpus = options.cpus,
+                                     .allowed_uids = {options.allowed_uids.begin(), options.allowed_uids.end()}}));
+    impl->memory->node = impl->node.get();
+    return std::unique_ptr<Node>(new Node(std::move(impl)));
+  });
+}
+
+Result<Memory> Node::allocate(std::size_t bytes) {
+  VERBENA_ASSIGN(const auto* const memory, allocate_from(*impl_->memory, "rdma::Node::allocate", bytes));
+  return Memory(impl_->memory, *memory);
+}
+Result<Memory> Node::register_memory(std::span<std::byte> memory, Access access) {
+  VERBENA_ASSIGN(const auto* const made, register_with(*impl_->memory, "rdma::Node::register_memory", memory, access));
+  return Memory(impl_->memory, *made);
+}
+Result<void> Node::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
+  if (!memory) return unregistered("rdma::Node::publish");
+  return publish_in(*impl_->memory, "rdma::Node::publish", name, {memory.registered_, offset, length});
+}
+Result<void> Node::unpublish(std::string_view name) {
+  return publish_in(*impl_->memory, "rdma::Node::unpublish", name, {});
+}
+const std::string& Node::description() const noexcept { return impl_->node->reason(); }
+
+// --- connections --------------------------------------------------------------------------------------------------
+
+/// Callbacks of a client's session.
+struct Connection::Client final : session::Events {
+  Connection* connection = nullptr;
+  Handler* handler = nullptr;
+
+  void on_connect(Session& /*of*/) noexcept override { handler->on_connect(*connection); }
+  void on_message(Session& /*of*/, const Message& message) noexcept override {
+    handler->on_message(*connection, message);
+  }
+  void on_complete(Session& /*of*/, const Completion& completion) noexcept override {
+    handler->on_complete(*connection, completion);
+  }
+  void on_disconnect(Session& /*of*/, Status reason) noexcept override { handler->on_disconnect(*connection, reason); }
+  void on_gone(Session& /*of*/) noexcept override { delete this; }
+};
+
+Connection::Connection(session::Session& session, Handler* handler)
+    : session_(&session), handler_(handler), memory_(std::make_shared<Memory::Owner>()) {
+  memory_->session = &session;
+  memory_->timeout = std::chrono::milliseconds{session.timeout_ms.load(std::memory_order_relaxed)};
+}
+
+Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) {
+  constexpr const char* kCall = "rdma::Connection::connect";
+  return guarded(kCall, [&]() -> Result<std::unique_ptr<Connection>> {
+    VERBENA_ASSIGN(const session::Settings settings, settings_of(options));
+    if (options.receive == Receive::kDiscard)
+      return fail(Status::kBadArgument, kCall, 0,
+                  "receive must be kQueue or kHandler; got kDiscard, which only listeners have");
+    if (options.port == 0) return fail(Status::kBadArgument, kCall, 0, "port must be 1 to 65535; got 0");
+    auto client = std::make_unique<Client>();
+    client->handler = options.handler;
+    VERBENA_ASSIGN(auto session,
+                   node::connect(endpoint_of(options, options.node != nullptr ? options.node->impl_->node : nullptr),
+                                 settings, delivery_of(options), *client, options.handler != nullptr));
+    std::unique_ptr<Connection> connection(new Connection(*session, options.handler));
+    client->connection = connection.get();
+    connection->own_session_ = std::move(session);
+    connection->client_ = std::move(client);
+    connection->session_->adopt();
+    return connection;
+  });
+}
+
+Connection::~Connection() {
+  memory_->end();  // Memory may outlive it.
+  if (own_session_) close();
+}
+
+void Connection::close() noexcept {
+  memory_->end();
+  Session* const session = std::exchange(session_, nullptr);
+  if (session == nullptr) return;
+  session::Home& home = session->home();
+  const bool is_in_callback = home.driver() == session::Driver::kThread && home.loop().is_owner();
+  if (!is_in_callback) {
+    if (own_session_) session->close();
+    own_session_.reset();
+    return;
+  }
+  // The thread frees it after its callback, unless it has let go of it before.
+  if (own_session_ && session->is_detached()) return own_session_.reset();
+  if (own_session_) {
+    session->give_back();
+    session->user = nullptr;  // This object is not the listener's to destroy.
+    (void)own_session_.release();
+    (void)client_.release();  // With the session.
+  }
+  session->close_in_callback();
+}
+
+bool Connection::is_connected() const noexcept { return session_ != nullptr && session_->is_live(); }
+Status Connection::failure() const noexcept { return session_ != nullptr ? session_->reason() : Status::kClosed; }
+
+void Connection::set_timeout(std::chrono::milliseconds timeout) noexcept {
+  if (session_ != nullptr)
+    session_->timeout_ms.store(std::max<std::int64_t>(timeout.count(), 1), std::memory_order_relaxed);
+}
+
+std::size_t Connection::waiting_bytes() const noexcept { return waiting_bytes_.load(std::memory_order_relaxed); }
+std::uint64_t Connection::discarded() const noexcept { return session_ != nullptr ? session_->discarded() : 0; }
+std::span<std::byte> Connection::window() const noexcept {
+  return session_ != nullptr ? session_->window() : std::span<std::byte>{};
+}
+Local Connection::window_memory() const noexcept {
+  const session::RegisteredMemory* const memory = session_ != nullptr ? session_->window_memory() : nullptr;
+  return memory != nullptr ? Local(session_->window(), memory->lkey) : Local();
+}
+Window Connection::peer_window() const noexcept {
+  if (session_ == nullptr || session_->peer_window().length == 0) return {};
+  const nic::Window& window = session_->peer_window();
+  return {.address = window.address,
+          .length = window.length,
+          .memory_id = window.memory_id,
+          .rkey = window.rkey,
+          .access = Access::kAll};
+}
+
+Result<Memory> Connection::allocate(std::size_t bytes) {
+  VERBENA_ASSIGN(const auto* const memory, allocate_from(*memory_, "rdma::Connection::allocate", bytes));
+  return Memory(memory_, *memory);
+}
+Result<Memory> Connection::register_memory(std::span<std::byte> memory, Access access) {
+  VERBENA_ASSIGN(const auto* const made, register_with(*memory_, "rdma::Connection::register_memory", memory, access));
+  return Memory(memory_, *made);
+}
+Result<void> Connection::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
+  if (!memory) return unregistered("rdma::Connection::publish");
+  return publish_in(*memory_, "rdma::Connection::publish", name, {memory.registered_, offset, length});
+}
+Result<void> Connection::unpublish(std::string_view name) {
+  return publish_in(*memory_, "rdma::Connection::unpublish", name, {});
+}
+
+Result<Window> Connection::find(std::string_view name, std::optional<Deadline> deadline) {
+  constexpr const char* kCall = "rdma::Connection::find";
+  if (session_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return session_->find(name, patience_of(*session_, deadline)); });
+}
+Result<void> Connection::import(const Window& window, std::optional<Deadline> deadline) {
+  constexpr const char* kCall = "rdma::Connection::import";
+  if (session_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return session_->import_window(window, patience_of(*session_, deadline)); });
+}
+Result<void> Connection::release(const Window& window, std::optional<Deadline> deadline) {
+  constexpr const char* kCall = "rdma::Connection::release";
+  if (session_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return session_->release_window(window, patience_of(*session_, deadline)); });
+}
+
+// --- data: a failure is put into words for error_detail
+
+namespace {
+
+/// The words of a failure that no argument explains.
+[[gnu::cold]] Status told(const Session* session, const char* call, Status status) noexcept {
+  if (session == nullptr) return note(Status::kClosed, call, "the connection was closed here: connect again");
+  const session::Words words = session::words_of(*session, status);
+  return note(status, call, "{}{}", words.front, words.sentence);
+}
+
+/// Memory of this side, as the call names it.
+struct Bytes {
+  const char* name;
+  std::size_t length;
+  std::uint32_t lkey = 0;
+};
+
+/// A part is not inside the window, or the physical memory, that it names.
+[[gnu::cold]] Status outside(const Session& session, const char* call, const Place& place) noexcept {
+  const nic::Window& window = session.peer_window();
+  if (place.space == TransferCall::Space::kKey && window.rkey == place.span.rkey)
+    return note(Status::kOutOfRange, call,
+                "address {:#x} and {} bytes are not inside the peer's window of {} bytes at {:#x}", place.span.address,
+                place.span.length, window.length, window.address);
+  return note(Status::kOutOfRange, call, "address {:#x} and {} bytes are not inside what the peer has exported{}",
+              place.span.address, place.span.length,
+              place.space == TransferCall::Space::kPhysical ? " by physical address" : " under that rkey");
+}
+
+/// The same for one-sided access, with what is wrong by name.
+[[gnu::cold]] Status told(const Session* session, const char* call, Status status, const Bytes& local,
+                          const Place& place) noexcept {
+  if (session == nullptr || session->reason() != Status::kOk) return told(session, call, status);
+  const bool is_physical = place.space == TransferCall::Space::kPhysical;
+  switch (status) {
+    case Status::kBadArgument:
+      if (local.length != 0) break;
+      return note(status, call, "{} must have at least 1 byte; got 0", local.name);
+    case Status::kLocalAccess:
+      return note(status, call, "{} is not inside memory that is registered here under lkey {:#x}, or not any more",
+                  local.name, local.lkey);
+    case Status::kNotFound:
+      if (!is_physical)
+        return note(status, call, "no window of the peer has the rkey {:#x}: ask for one by find", place.span.rkey);
+      return note(status, call,
+                  "address {:#x} is not known: the peer has exported nothing by physical address, which it does by "
+                  "export_physical",
+                  place.span.address);
+    case Status::kOutOfRange: return outside(*session, call, place);
+    case Status::kRemoteAccess:
+      return note(status, call, "the window with rkey {:#x} lacks the right to this: the peer registers it with that",
+                  place.span.rkey);
+    case Status::kAgain:
+      return note(status, call, "{} operations are under way, or complete and not taken: take one by complete",
+                  Connection::kMaxStarted);
+    default: break;
+  }
+  return told(session, call, status);
+}
+
+[[gnu::cold]] Status outside(const Session& session, const char* call, std::size_t offset,
+                             std::size_t length) noexcept {
+  return note(Status::kOutOfRange, call, "offset {} and {} bytes are not inside the peer's window of {} bytes", offset,
+              length, session.peer_window().length);
+}
+
+[[gnu::cold]] Status misfit(const char* call, std::uint64_t remote, std::size_t local) noexcept {
+  return note(Status::kBadArgument, call, "the peer's part has {} bytes, and the memory of this side {} bytes: give {}",
+              remote, local, remote < local ? "fewer here" : "as many here");
+}
+
+/// Calls `attempt(session)` and puts a failure into words.
+template <class Attempt>
+inline Status access(Session* session, const char* call, const Bytes& local, const Place& place,
+                     Attempt&& attempt) noexcept {
+  const Status status = session == nullptr       ? Status::kClosed
+                        : place.span.length == 0 ? Status::kBadArgument
+                                                 : attempt(*session);
+  if (status == Status::kOk) [[likely]]
+    return status;
+  return told(session, call, status, local, place);
+}
+
+[[nodiscard]] LocalSpan span_of(std::span<std::byte> bytes, std::uint32_t lkey) noexcept {
+  return {bytes.data(), bytes.size(), lkey};
+}
+
+}  // namespace
+
+Status Connection::send(std::span<const std::byte> data, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::send";
+  if (data.empty()) return note(Status::kBadArgument, kCall, "data must have at least 1 byte; got 0");
+  const Status status =
+      session_ != nullptr ? session_->send(data, std::nullopt, patience_of(*session_, deadline)) : Status::kClosed;
+  return status == Status::kOk ? status : told(session_, kCall, status);
+}
+
+Status Connection::send_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
+                                       std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::send_with_immediate";
+  if (data.empty()) return note(Status::kBadArgument, kCall, "data must have at least 1 byte; got 0");
+  const Status status =
+      session_ != nullptr ? session_->send(data, immediate, patience_of(*session_, deadline)) : Status::kClosed;
+  return status == Status::kOk ? status : told(session_, kCall, status);
+}
+
+std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer,
+                                                   std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::receive";
+  if (session_ == nullptr) return std::unexpected(told(nullptr, kCall, Status::kClosed));
+  if (!session_->receives())
+    return std::unexpected(
+        note(Status::kUnsupported, kCall, "messages go to a handler or are discarded: set receive to kQueue"));
+  Message message;
+  std::size_t needed = 0;
+  const Status status = session_->receive(buffer, message, needed, patience_of(*session_, deadline));
+  if (status == Status::kOk) return message;
+  if (status != Status::kBufferTooSmall) return std::unexpected(told(session_, kCall, status));
+  waiting_bytes_.store(needed, std::memory_order_relaxed);
+  return std::unexpected(
+      note(status, kCall, "buffer must have {} bytes for the message that waits; got {}", needed, buffer.size()));
+}
+
+Status Connection::write_with_immediate(std::span<const std::byte> from, std::uint32_t immediate, std::size_t offset,
+                                        std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::write_with_immediate";
+  if (session_ == nullptr) return told(nullptr, kCall, Status::kClosed);
+  const Status status = session_->write_with_immediate(from, immediate, offset, patience_of(*session_, deadline));
+  if (status == Status::kOutOfRange) return outside(*session_, kCall, offset, from.size());
+  return status == Status::kOk ? status : told(session_, kCall, status);
+}
+
+// --- one-sided access
+
+Status Connection::write(std::span<const std::byte> from, std::size_t offset,
+                         std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::write";
+  Place place;
+  if (session_ != nullptr && session_->in_window(offset, from.size(), place) != Status::kOk) [[unlikely]]
+    return outside(*session_, kCall, offset, from.size());
+  if (session_ != nullptr && session_->write_now(from, place) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"from", from.size()}, place,
+                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+}
+Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::read";
+  Place place;
+  if (session_ != nullptr && session_->in_window(offset, to.size(), place) != Status::kOk) [[unlikely]]
+    return outside(*session_, kCall, offset, to.size());
+  if (session_ != nullptr && session_->read_now(to, place) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"to", to.size()}, place,
+                [&](Session& session) { return session.read(to, place, patience_of(session, deadline)); });
+}
+Status Connection::write(std::span<const std::byte> from, const Remote& to, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::write";
+  if (to.length < from.size()) [[unlikely]]
+    return misfit(kCall, to.length, from.size());
+  const Place place = place_of(to, from.size());
+  if (session_ != nullptr && session_->write_now(from, place) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"from", from.size()}, place,
+                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+}
+Status Connection::read(std::span<std::byte> to, const Remote& from, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::read";
+  if (to.size() < from.length) [[unlikely]]
+    return misfit(kCall, from.length, to.size());
+  const Place place = place_of(from, from.length);
+  if (session_ != nullptr && session_->read_now(to.first(static_cast<std::size_t>(from.length)), place) == Status::kOk)
+      [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"to", to.size()}, place, [&](Session& session) {
+    return session.read(to.first(static_cast<std::size_t>(from.length)), place, patience_of(session, deadline));
+  });
+}
+Status Connection::write(std::span<const std::byte> from, Physical to, std::optional<Deadline> deadline) noexcept {
+  const Place place = place_of(to, from.size());
+  return access(session_, "rdma::Connection::write", {"from", from.size()}, place,
+                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+}
+Status Connection::read(std::span<std::byte> to, Physical from, std::optional<Deadline> deadline) noexcept {
+  const Place place = place_of(from, to.size());
+  return access(session_, "rdma::Connection::read", {"to", to.size()}, place,
+                [&](Session& session) { return session.read(to, place, patience_of(session, deadline)); });
+}
+
+Status Connection::write(const Local& from, const Remote& to, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::write";
+  if (to.length < from.size()) [[unlikely]]
+    return misfit(kCall, to.length, from.size());
+  const Place place = place_of(to, from.size());
+  if (session_ != nullptr && session_->write_now(span_of(from.bytes_, from.lkey_), place) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"from", from.size(), from.lkey()}, place, [&](Session& session) {
+    return session.write(span_of(from.bytes_, from.lkey_), place, patience_of(session, deadline));
+  });
+}
+Status Connection::read(const Local& to, const Remote& from, std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::read";
+  if (to.size() < from.length) [[unlikely]]
+    return misfit(kCall, from.length, to.size());
+  const Place place = place_of(from, from.length);
+  if (session_ != nullptr &&
+      session_->read_now(LocalSpan{to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place) ==
+          Status::kOk) [[likely]]
+    return Status::kOk;
+  return access(session_, kCall, {"to", to.size(), to.lkey()}, place, [&](Session& session) {
+    return session.read(LocalSpan{to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place,
+                        patience_of(session, deadline));
+  });
+}
+Status Connection::write(const Local& from, Physical to, std::optional<Deadline> deadline) noexcept {
+  const Place place = place_of(to, from.size());
+  return access(session_, "rdma::Connection::write", {"from", from.size(), from.lkey()}, place, [&](Session& session) {
+    return session.write(span_of(from.bytes_, from.lkey_), place, patience_of(session, deadline));
+  });
+}
+Status Connection::read(const Local& to, Physical from, std::optional<Deadline> deadline) noexcept {
+  const Place place = place_of(from, to.size());
+  return access(session_, "rdma::Connection::read", {"to", to.size(), to.lkey()}, place, [&](Session& session) {
+    return session.read(span_of(to.bytes_, to.lkey_), place, patience_of(session, deadline));
+  });
+}
+
+// --- atomics
+
+namespace {
+
+using Old = std::expected<std::uint64_t, Status>;
+
+/// Checks the word of an atomic, and puts a failure into words.
+[[nodiscard]] Status check_word(const char* call, const Place& word, std::uint64_t length) noexcept {
+  if (length != kWordBytes) [[unlikely]]
+    return note(Status::kBadArgument, call, "word must have at least 8 bytes; got {}", length);
+  if (word.span.address % kWordBytes != 0) [[unlikely]]
+    return note(Status::kBadArgument, call, "word must be at a multiple of 8; got {:#x}", word.span.address);
+  return Status::kOk;
+}
+
+[[nodiscard]] Old change(Session* session, const char* call, const Place& word, std::uint64_t length,
+                         const session::Change& change, const std::optional<Deadline>& deadline) noexcept {
+  if (const Status checked = check_word(call, word, length); checked != Status::kOk) return std::unexpected(checked);
+  std::uint64_t old = 0;
+  const Status status = access(session, call, {"word", kWordBytes}, word,
+                               [&](Session& of) { return of.change(change, word, old, patience_of(of, deadline)); });
+  if (status != Status::kOk) return std::unexpected(status);
+  return old;
+}
+
+[[nodiscard]] Status start_change(Session* session, const char* call, const Remote& word, const session::Change& change,
+                                  std::uint64_t cookie) noexcept {
+  const Place place = place_of(word, kWordBytes);
+  if (const Status checked = check_word(call, place, word.length); checked != Status::kOk) return checked;
+  return access(session, call, {"word", kWordBytes}, place,
+                [&](Session& of) { return of.start_change(change, place, cookie); });
+}
+
+[[nodiscard]] constexpr session::Change swap_of(std::uint64_t expected, std::uint64_t desired) noexcept {
+  return {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired};
+}
+
+}  // namespace
+
+std::expected<std::uint64_t, Status> Connection::fetch_add(const Remote& word, std::uint64_t delta,
+                                                           std::optional<Deadline> deadline) noexcept {
+  return change(session_, "rdma::Connection::fetch_add", place_of(word, kWordBytes), word.length,
+                {.compare_add = delta}, deadline);
+}
+std::expected<std::uint64_t, Status> Connection::fetch_add(Physical word, std::uint64_t delta,
+                                                           std::optional<Deadline> deadline) noexcept {
+  return change(session_, "rdma::Connection::fetch_add", place_of(word, kWordBytes), kWordBytes, {.compare_add = delta},
+                deadline);
+}
+std::expected<std::uint64_t, Status> Connection::compare_swap(const Remote& word, std::uint64_t expected,
+                                                              std::uint64_t desired,
+                                                              std::optional<Deadline> deadline) noexcept {
+  return change(session_, "rdma::Connection::compare_swap", place_of(word, kWordBytes), word.length,
+                swap_of(expected, desired), deadline);
+}
+std::expected<std::uint64_t, Status> Connection::compare_swap(Physical word, std::uint64_t expected,
+                                                              std::uint64_t desired,
+                                                              std::optional<Deadline> deadline) noexcept {
+  return change(session_, "rdma::Connection::compare_swap", place_of(word, kWordBytes), kWordBytes,
+                swap_of(expected, desired), deadline);
+}
+
+// --- without waiting
+
+Status Connection::start_write(const Local& from, const Remote& to, std::uint64_t cookie) noexcept {
+  constexpr const char* kCall = "rdma::Connection::start_write";
+  if (to.length < from.size()) return misfit(kCall, to.length, from.size());
+  const Place place = place_of(to, from.size());
+  return access(session_, kCall, {"from", from.size(), from.lkey()}, place,
+                [&](Session& session) { return session.start_write(span_of(from.bytes_, from.lkey_), place, cookie); });
+}
+Status Connection::start_read(const Local& to, const Remote& from, std::uint64_t cookie) noexcept {
+  constexpr const char* kCall = "rdma::Connection::start_read";
+  if (to.size() < from.length) return misfit(kCall, from.length, to.size());
+  const Place place = place_of(from, from.length);
+  return access(session_, kCall, {"to", to.size(), to.lkey()}, place, [&](Session& session) {
+    return session.start_read({to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place, cookie);
+  });
+}
+Status Connection::start_write(const Local& from, Physical to, std::uint64_t cookie) noexcept {
+  const Place place = place_of(to, from.size());
+  return access(session_, "rdma::Connection::start_write", {"from", from.size(), from.lkey()}, place,
+                [&](Session& session) { return session.start_write(span_of(from.bytes_, from.lkey_), place, cookie); });
+}
+Status Connection::start_read(const Local& to, Physical from, std::uint64_t cookie) noexcept {
+  const Place place = place_of(from, to.size());
+  return access(session_, "rdma::Connection::start_read", {"to", to.size(), to.lkey()}, place,
+                [&](Session& session) { return session.start_read(span_of(to.bytes_, to.lkey_), place, cookie); });
+}
+Status Connection::start_fetch_add(const Remote& word, std::uint64_t delta, std::uint64_t cookie) noexcept {
+  return start_change(session_, "rdma::Connection::start_fetch_add", word, {.compare_add = delta}, cookie);
+}
+Status Connection::start_compare_swap(const Remote& word, std::uint64_t expected, std::uint64_t desired,
+                                      std::uint64_t cookie) noexcept {
+  return start_change(session_, "rdma::Connection::start_compare_swap", word, swap_of(expected, desired), cookie);
+}
+
+std::expected<Completion, Status> Connection::complete(std::optional<Deadline> deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::complete";
+  if (session_ == nullptr) return std::unexpected(told(nullptr, kCall, Status::kClosed));
+  Completion completion;
+  const Status status = session_->complete(completion, patience_of(*session_, deadline));
+  if (status == Status::kOk) return completion;
+  if (status == Status::kNotFound)
+    return std::unexpected(note(status, kCall, "nothing is under way: start it first, by start_write or its like"));
+  return std::unexpected(told(session_, kCall, status));
+}
+
+std::size_t Connection::poll(std::span<Completion> into) noexcept {
+  std::size_t count = 0;
+  for (Completion& each : into) {
+    if (session_ == nullptr || session_->complete(each, Deadline::now()) != Status::kOk) break;
+    ++count;
+  }
+  return count;
+}
+
+// --- physical addresses
+
+Result<std::uint64_t> Connection::export_physical(const Memory& memory) {
+  constexpr const char* kCall = "rdma::Connection::export_physical";
+  if (!memory) return unregistered(kCall);
+  if (session_ == nullptr) return closed(kCall);
+  return guarded(kCall, [&] { return session_->export_physical(memory.registered_, session_->default_patience()); });
+}
+
+Result<std::uint64_t> Connection::physical_address_of(const void* local) const {
+  constexpr const char* kCall = "rdma::Connection::physical_address_of";
+  if (local == nullptr) return fail(Status::kBadArgument, kCall, 0, "local must not be null");
+  return guarded(kCall, [&] { return session::physical_address_of(session_, local); });
+}
+
+// --- listeners ----------------------------------------------------------------------------------------------------
+
+struct Listener::Impl final : session::Events {
+  explicit Impl(Handler* given) : handler(given) {}
+
+  void on_accept(Session& session) noexcept override;
+  void on_message(Session& session, const Message& message) noexcept override {
+    auto& connection = *static_cast<Connection*>(session.user);
+    handler->on_message(connection, message);
+  }
+  void on_complete(Session& session, const Completion& completion) noexcept override {
+    auto& connection = *static_cast<Connection*>(session.user);
+    handler->on_complete(connection, completion);
+  }
+  void on_disconnect(Session& session, Status reason) noexcept override;
+  void on_gone(Session& session) noexcept override { delete static_cast<Connection*>(session.user); }
+
+  /// Takes out the connection that nobody has accepted, if `session` is one's. \thread any
+  [[nodiscard]] std::unique_ptr<Connection> remove(const Session& session) noexcept;
+  /// A connection that nobody has accepted has ended. If its client has sent messages, they can still be received, so
+  /// it waits on; if too many such wait already, the oldest goes. Destroy the returned connection. In a callback
+  [[nodiscard]] std::unique_ptr<Connection> on_left(const Session& session) noexcept;
+  static bool has_left(const std::unique_ptr<Connection>& connection) noexcept { return !connection->is_connected(); }
+  static constexpr std::ptrdiff_t kMostLeft = 64;
+
+  Handler* const handler;
+  node::Listener listener;
+  const std::shared_ptr<Memory::Owner> memory = std::make_shared<Memory::Owner>();
+  std::mutex mutex;  ///< Guards the members below.
+  std::condition_variable changed;
+  std::deque<std::unique_ptr<Connection>> waiting;  ///< For `accept`.
+  bool is_stopped = false;
+};
+
+void Listener::Impl::on_accept(Session& session) noexcept {
+  try {
+    std::unique_ptr<Connection> connection(new Connection(session, handler));
+    if (handler != nullptr) {
+      session.user = connection.get();
+      return handler->on_accept(*connection.release());
+    }
+    session.keep();
+    connection->own_session_.reset(&session);
+    const std::lock_guard lock(mutex);
+    waiting.push_back(std::move(connection));
+  } catch (const std::bad_alloc&) {
+    return session.close_in_callback();
+  }
+  changed.notify_one();
+}
+
+void Listener::Impl::on_disconnect(Session& session, Status reason) noexcept {
+  if (handler != nullptr) return handler->on_disconnect(*static_cast<Connection*>(session.user), reason);
+  (void)on_left(session);
+}
+
+std::unique_ptr<Connection> Listener::Impl::remove(const Session& session) noexcept {
+  const std::lock_guard lock(mutex);
+  const auto found = std::ranges::find(waiting, &session, [](const auto& connection) { return connection->session_; });
+  if (found == waiting.end()) return nullptr;
+  std::unique_ptr<Connection> removed = std::move(*found);
+  waiting.erase(found);
+  return removed;
+}
+
+std::unique_ptr<Connection> Listener::Impl::on_left(const Session& session) noexcept {
+  if (!session.has_messages()) return remove(session);
+  const std::lock_guard lock(mutex);
+  if (!is_stopped && std::ranges::count_if(waiting, has_left) <= kMostLeft) return nullptr;
+  const auto oldest = std::ranges::find_if(waiting, has_left);
+  if (oldest == waiting.end()) return nullptr;
+  std::unique_ptr<Connection> removed = std::move(*oldest);
+  waiting.erase(oldest);
+  return removed;
+}
+
+std::unique_ptr<Connection> Connection::keep() noexcept {
+  if (session_ == nullptr || own_session_ || !session_->is_being_set_up()) return nullptr;
+  session_->keep();
+  own_session_.reset(session_);
+  return std::unique_ptr<Connection>(this);
+}
+
+Listener::Listener(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<Listener>> Listener::start(const Options& options) {
+  return guarded("rdma::Listener::start", [&]() -> Result<std::unique_ptr<Listener>> {
+    VERBENA_ASSIGN(const session::Settings settings, settings_of(options));
+    auto impl = std::make_unique<Impl>(options.handler);
+    impl->memory->timeout = settings.timeout;
+    VERBENA_TRY(
+        impl->listener.start(endpoint_of(options, options.node != nullptr ? options.node->impl_->node : nullptr),
+                             settings, delivery_of(options), *impl));
+    impl->memory->listener = &impl->listener;
+    return std::unique_ptr<Listener>(new Listener(std::move(impl)));
+  });
+}
+
+Listener::~Listener() { stop(); }
+
+Result<Memory> Listener::allocate(std::size_t bytes) {
+  VERBENA_ASSIGN(const auto* const memory, allocate_from(*impl_->memory, "rdma::Listener::allocate", bytes));
+  return Memory(impl_->memory, *memory);
+}
+Result<Memory> Listener::register_memory(std::span<std::byte> memory, Access access) {
+  VERBENA_ASSIGN(const auto* const made,
+                 register_with(*impl_->memory, "rdma::Listener::register_memory", memory, access));
+  return Memory(impl_->memory, *made);
+}
+Result<void> Listener::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
+  if (!memory) return unregistered("rdma::Listener::publish");
+  return publish_in(*impl_->memory, "rdma::Listener::publish", name, {memory.registered_, offset, length});
+}
+Result<void> Listener::unpublish(std::string_view name) {
+  return publish_in(*impl_->memory, "rdma::Listener::unpublish", name, {});
+}
+
+std::uint16_t Listener::port() const noexcept { return impl_->listener.port(); }
+std::string Listener::address() const { return impl_->listener.address_to_dial(); }
+std::span<std::byte> Listener::window() const noexcept { return impl_->listener.window(); }
+
+std::expected<std::unique_ptr<Connection>, Status> Listener::accept(Deadline deadline) noexcept {
+  constexpr const char* kCall = "rdma::Listener::accept";
+  if (impl_->handler != nullptr)
+    return std::unexpected(note(Status::kUnsupported, kCall, "connections go to the handler's on_accept"));
+  constexpr std::chrono::hours kLongest{24 * 365};
+  std::unique_lock lock(impl_->mutex);
+  const auto is_over = [&] { return impl_->is_stopped || !impl_->waiting.empty(); };
+  if (!impl_->changed.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.left(), kLongest), is_over))
+    return std::unexpected(note(Status::kTimedOut, kCall, "no client came before the deadline"));
+  if (impl_->is_stopped) return std::unexpected(note(Status::kClosed, kCall, "the listener was stopped"));
+  std::unique_ptr<Connection> connection = std::move(impl_->waiting.front());
+  impl_->waiting.pop_front();
+  return connection;
+}
+
+void Listener::wait() noexcept {
+  if (!impl_->listener.is_in_callback()) impl_->listener.wait();
+}
+
+void Listener::stop() noexcept {
+  if (impl_->listener.is_in_callback()) return;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->is_stopped = true;
+  }
+  impl_->changed.notify_all();
+  impl_->memory->end();
+  impl_->listener.stop();
+  // Of those that nobody has accepted, the ones that had ended before. The others went when they were disconnected.
+  const std::lock_guard lock(impl_->mutex);
+  impl_->waiting.clear();
+}
+
+}  // namespace verbena::rdma

@@ -1,0 +1,20 @@
+// Waiting for a word that another thread of this process changes.
+#pragma once
+
+#include <verbena/deadline.hpp>
+#include <verbena/status.hpp>
+
+#include <atomic>
+#include <cstdint>
+
+namespace verbena {
+
+/// Waits until `word` is no longer `value`: kOk, or kTimedOut past the deadline. Polls for some microseconds first,
+/// because most answers come within them, then sleeps in the kernel. \thread any  \alloc none
+[[nodiscard]] Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value,
+                                Deadline deadline) noexcept;
+
+/// Wakes all that wait for `word`, which the caller has changed. A system call. \thread any  \alloc none
+void wake_waiters(const std::atomic<std::uint32_t>& word) noexcept;
+
+}  // namespace verbena

@@ -1,0 +1,394 @@
+#include "channel/connection.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/limit.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+namespace verbena::channel {
+
+using engine::QueuePair;
+
+namespace {
+
+constexpr std::uint32_t kMinFragmentBytes = 1024;
+/// Bind and invalidate carry a fence: Soft-RoCE repeats them on a retransmission otherwise (Linux 6.1,
+/// drivers/infiniband/sw/rxe/rxe_req.c). Other NICs have them wait for READs and atomics only.
+constexpr unsigned kFencedWindowOp = IBV_SEND_FENCE;
+/// Set in the tokens of this layer's own operations, which no handler hears of.
+constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
+
+}  // namespace
+
+// --- options ------------------------------------------------------------------------------------------------------
+
+std::uint32_t sends_for(const Options& options) noexcept {
+  // Twice the depth, so that a quarter that waits to be signaled does not hold up messages for which there is credit.
+  return 2 * wire::receives_for(options.depth) + options.max_reads;
+}
+
+engine::QueueOptions queues_needed(const Options& options) noexcept {
+  return {.sends = sends_for(options),
+          .receives = wire::receives_for(options.depth),
+          .send_sge = 4,
+          .max_inline = Messages::kCreditBytes + options.eager_bytes,
+          .first_position = options.first_count};
+}
+
+std::uint32_t completions_needed(const Options& options) noexcept {
+  const engine::QueueOptions queues = queues_needed(options);
+  return QueuePair::completions_needed(queues.sends, queues.receives);
+}
+
+Result<void> check(const Options& options, const nic::Nic& nic) {
+  constexpr const char* kCall = "connect";
+  VERBENA_TRY(check_limit(kCall, "depth", options.depth, wire::kMinDepth, wire::kMaxDepth));
+  VERBENA_TRY(check_limit(kCall, "eager_bytes", options.eager_bytes, wire::kMinEagerBytes, wire::kMaxEagerBytes));
+  if (options.eager_bytes % wire::kUnit != 0)
+    return fail(Status::kBadArgument, kCall, 0, "eager_bytes must be a multiple of {}; got {}", wire::kUnit,
+                options.eager_bytes);
+  if (options.lease_bytes != 0)
+    VERBENA_TRY(check_limit(kCall, "lease_bytes, unless it is 0,", options.lease_bytes, wire::kMinLeaseBytes,
+                            wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "fragment_bytes", options.fragment_bytes, kMinFragmentBytes, wire::kMaxLeaseBytes));
+  VERBENA_TRY(check_limit(kCall, "max_reads", options.max_reads, 1, 4096));
+  VERBENA_TRY(check_limit(kCall, "max_operations", options.max_operations, 1, 4096));
+  VERBENA_TRY(check_limit(kCall, "max_larges", options.max_larges, 0, 4096));
+  const std::uint32_t sends = sends_for(options) + QueuePair::kReserve;
+  if (sends > nic.limits().max_qp_wr)
+    return fail(Status::kLimit, kCall, 0,
+                "depth {} and max_reads {} take {} work requests of one send queue, and {} has {}: lower one of them",
+                options.depth, options.max_reads, sends, nic.name(), nic.limits().max_qp_wr);
+  return {};
+}
+
+namespace {
+
+[[nodiscard]] std::size_t memory_bytes(const Options& options, std::uint32_t max_inline) noexcept {
+  return Messages::bytes_for(options, max_inline) + Transfers::bytes_for(options) + LargeSender::bytes_for(options);
+}
+
+}  // namespace
+
+host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Options& options) {
+  using host::PoolKind;
+  const engine::QueueOptions queues = queues_needed(options);
+  const std::uint32_t max_inline = QueuePair::qp_options(queues, limits).max_inline;
+  host::Footprint pools;
+  pools.add({.name = "buffers",
+             .kind = PoolKind::kRegistered,
+             .bytes_each = memory_bytes(options, max_inline),
+             .node = options.node});
+  if (options.lease_bytes != 0)
+    pools.add({.name = "lease",
+               .kind = PoolKind::kRegistered,
+               .bytes_each = (options.lease_bytes + wire::kUnit - 1) / wire::kUnit * wire::kUnit,
+               .node = options.node});
+  pools.add({.name = "connection", .bytes_each = sizeof(Connection)});
+  pools.add({.name = "operations", .count = options.max_operations, .bytes_each = Operations::bytes_for(1)});
+  pools.add({.name = "receive requests", .bytes_each = Messages::table_bytes_for(options)});
+  pools.add("queue pair", 1, QueuePair::footprint(kind, limits, queues));
+  return pools;
+}
+
+// --- handlers -----------------------------------------------------------------------------------------------------
+
+void Handler::on_fragment(Connection& connection, const Fragment& /*fragment*/) noexcept {
+  connection.fail(Status::kProtocol);
+}
+
+void Handler::on_immediate(Connection& connection, std::uint32_t /*immediate*/, std::uint32_t /*bytes*/) noexcept {
+  connection.fail(Status::kProtocol);
+}
+
+void Handler::on_room(Connection& /*connection*/) noexcept {}
+
+// --- bring-up -----------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Connection>> Connection::create(engine::CompletionLoop& loop, const Memory& memory,
+                                                       const Options& options, Handler& handler) {
+  VERBENA_TRY(check(options, loop.nic()));
+  std::unique_ptr<Connection> made(new Connection(loop, memory, options, handler));
+  VERBENA_TRY(made->open(memory));
+  return made;
+}
+
+Connection::Connection(engine::CompletionLoop& loop, const Memory& memory, const Options& options, Handler& handler)
+    : options_(options),
+      handler_(handler),
+      pair_(loop, *this),
+      messages_(pair_, credits_),
+      operations_(options.max_operations),
+      transfers_(pair_, credits_, operations_, *memory.bounce),
+      larges_(pair_, credits_, operations_),
+      larges_in_(credits_),
+      life_(pair_) {}
+
+// Chunks in use are free only now that nothing is in flight.
+Connection::~Connection() {
+  pair_.shut();
+  transfers_.on_drained();
+}
+
+Result<void> Connection::open(const Memory& memory) {
+  VERBENA_TRY(pair_.open(memory.pd, queues_needed(options_)));
+  VERBENA_ASSIGN(memory_, memory.buffers->acquire(memory_bytes(options_, pair_.max_inline()), options_.node));
+  std::byte* at = memory_.data();
+  messages_.open(options_, memory_);
+  at += Messages::bytes_for(options_, pair_.max_inline());
+  transfers_.open(memory_, at);
+  at += Transfers::bytes_for(options_);
+  if (options_.max_larges != 0) larges_.open(options_, memory_, at);
+  VERBENA_TRY(larges_in_.open(pair_.nic(), memory.pd, options_));
+  credits_.open(options_.depth, options_.first_count, larges_in_.units());
+  return {};
+}
+
+Result<link::Endpoint> Connection::describe(std::span<const std::byte> user_data) {
+  const wire::Handshake mine{.depth = options_.depth,
+                             .eager_bytes = options_.eager_bytes,
+                             .first_count = options_.first_count,
+                             .lease = larges_in_.has_lease() ? larges_in_.lease().window() : nic::Window{}};
+  VERBENA_TRY(life_.describe(mine, credits_.buffers(), user_data));
+  return life_.local();
+}
+
+Result<std::span<const std::byte>> Connection::user_data_of(const link::Endpoint& remote) {
+  VERBENA_ASSIGN(const wire::Handshake handshake, wire::decode(remote.user_data()));
+  return remote.user_data().subspan(handshake.bytes);
+}
+
+Result<void> Connection::dial(link::Fabric& fabric, std::uint16_t port, std::span<const std::byte> user_data,
+                              Deadline deadline) {
+  VERBENA_ASSIGN(const link::Endpoint local, describe(user_data));
+  VERBENA_ASSIGN(auto handshake, fabric.dial(port, local, deadline));
+  return dialed(std::move(handshake));
+}
+
+Result<void> Connection::dialed(std::unique_ptr<link::Handshake> handshake) {
+  VERBENA_TRY(life_.dialed(std::move(handshake)));
+  return take_peer();
+}
+
+Result<void> Connection::answer(std::unique_ptr<link::Handshake> handshake, std::span<const std::byte> user_data) {
+  VERBENA_TRY(describe(user_data));
+  VERBENA_TRY(life_.answer(std::move(handshake)));
+  return take_peer();
+}
+
+Result<void> Connection::meet(const link::Endpoint& remote) {
+  VERBENA_TRY(life_.meet(remote));
+  return take_peer();
+}
+
+Result<void> Connection::take_peer() {
+  credits_.meet(life_.peer());
+  messages_.meet(life_.peer());
+  larges_.meet(life_.peer(), options_.fragment_bytes);
+  larges_in_.meet(life_.peer());
+  const std::uint32_t depth = std::min(life_.local().qp.max_rd_atomic, life_.remote().qp.max_rd_atomic);
+  transfers_.meet(std::min(options_.max_reads, depth));
+  if (!larges_in_.has_lease()) return {};
+  // Before the peer hears of this side's end, so that it may map the lease as soon as both are connected.
+  return pair_.nic().grant(larges_in_.lease().memory_id(),
+                           {.to = nic::Grant::To::kOneGid, .gid = life_.remote().qp.gid});
+}
+
+Result<void> Connection::connect(Deadline deadline) {
+  VERBENA_TRY(life_.connect(deadline));
+  return life_.had_handshake() ? open_lease(deadline) : Result<void>{};
+}
+
+void Connection::on_attached() noexcept {
+  if (pair_.reason() == Status::kOk) messages_.post_receives();
+}
+
+// --- completions --------------------------------------------------------------------------------------------------
+
+void Connection::handle(std::span<const ibv_wc> completions) noexcept {
+  // Answers to what came together leave together.
+  const bool is_batch = completions.size() > 1 && pair_.loop().batches();
+  if (is_batch) pair_.hold();
+  for (const ibv_wc& completion : completions) {
+    if (completion.status != IBV_WC_SUCCESS || pair_.reason() != Status::kOk) [[unlikely]] {
+      on_failed(completion);
+    } else if (engine::wr::is_receive(completion.wr_id)) {
+      on_receive(completion);
+    } else {
+      on_sent(completion);
+    }
+  }
+  if (pair_.reason() == Status::kOk) [[likely]]
+    progress();
+  if (wants_room_) [[unlikely]] {
+    wants_room_ = false;
+    handler_.on_room(*this);
+  }
+  if (is_batch) pair_.release();
+}
+
+void Connection::on_receive(const ibv_wc& completion) noexcept {
+  pair_.took_receive();
+  Status status = Status::kProtocol;
+  if (completion.opcode == IBV_WC_RECV && (completion.wc_flags & IBV_WC_WITH_IMM) == 0) [[likely]] {
+    std::span<const std::byte> body;
+    status = messages_.take(completion, body);
+    if (status == Status::kOk && !body.empty()) handler_.on_message(*this, body);
+  } else if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+    status = on_write_with_immediate(completion);
+  }
+  credits_.consumed();
+  if (status != Status::kOk) [[unlikely]]
+    pair_.fail(status);
+}
+
+Status Connection::on_write_with_immediate(const ibv_wc& completion) noexcept {
+  if (!larges_in_.has_lease()) {
+    handler_.on_immediate(*this, ntohl(completion.imm_data), completion.byte_len);
+    return Status::kOk;
+  }
+  Fragment fragment;
+  const Status status = larges_in_.take(completion, fragment);
+  if (status != Status::kOk) return status;
+  handler_.on_fragment(*this, fragment);
+  larges_in_.done();
+  return Status::kOk;
+}
+
+void Connection::on_sent(const ibv_wc& completion) noexcept {
+  pair_.retire(completion.wr_id);
+  complete_retired();
+  const std::uint32_t slot = operations_.find(completion.wr_id);
+  if (slot == kNoSlot) return;
+  Operation& operation = operations_[slot];
+  const bool is_transfer = operation.kind < Operation::Kind::kLarge;
+  if (is_transfer ? transfers_.on_piece(slot) : --operation.outstanding == 0) complete(slot, Status::kOk);
+}
+
+void Connection::complete_retired() noexcept {
+  for (std::uint32_t slot; (slot = transfers_.take_retired()) != kNoSlot;) complete(slot, Status::kOk);
+}
+
+// Requests complete in their order, and an error completes whether it is signaled or not: what was posted before the
+// first one has been carried out.
+void Connection::on_failed(const ibv_wc& completion) noexcept {
+  if (!engine::wr::is_receive(completion.wr_id) && pair_.reason() == Status::kOk) {
+    pair_.retire_before(completion.wr_id);
+    complete_retired();
+  }
+  pair_.handle_failed(completion);
+}
+
+void Connection::complete(std::uint32_t slot, Status status) noexcept {
+  Operation& operation = operations_[slot];
+  if (operation.kind == Operation::Kind::kLarge) larges_.ended();
+  if (operation.waiter == Operation::Waiter::kCall) {
+    operation.status = status;
+    operation.is_over = true;
+    return;
+  }
+  const bool is_told = operation.waiter == Operation::Waiter::kHandler;
+  const Completion completion{.token = operation.token, .status = status, .old = operation.old};
+  operations_.end(slot);
+  if (is_told) return handler_.on_complete(*this, completion);
+  if (completion.token == kGoodbyeToken && status == Status::kOk) life_.arrived();
+}
+
+void Connection::progress() noexcept {
+  messages_.progress();
+  transfers_.progress();
+  if (larges_.is_waiting() && !transfers_.is_write_waiting()) larges_.progress();
+  if (life_.has_words()) [[unlikely]]
+    say_goodbye();
+}
+
+void Connection::on_drained() noexcept {
+  transfers_.on_drained();
+  larges_.forget_waiting();
+  for (std::uint32_t slot; (slot = transfers_.take_unfinished()) != kNoSlot;) complete(slot, pair_.reason());
+  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot)
+    if (operations_.is_live(slot)) complete(slot, pair_.reason());
+  handler_.on_end(*this, pair_.reason());
+}
+
+// --- calls --------------------------------------------------------------------------------------------------------
+
+Status Connection::start_send(std::span<const std::byte> a, std::span<const std::byte> b,
+                              std::uint64_t token) noexcept {
+  const std::uint64_t total = a.size() + b.size();
+  if (const Status checked = check_message(total); checked != Status::kOk) return checked;
+  const std::uint32_t slot = operations_.begin(
+      {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Operation::Kind::kPosted});
+  if (slot == kNoSlot) return Status::kAgain;
+  const Status posted = messages_.post(operations_.tag(slot), QueuePair::Signal::kAlways, a, b, {});
+  // The drain completes what is in the table: it must not tell of this one.
+  if (posted != Status::kOk) operations_.end(slot);
+  return posted;
+}
+
+Status Connection::start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept {
+  const Status started = larges_.start(head, body, token);
+  if (started == Status::kOk && !transfers_.is_write_waiting()) larges_.progress();
+  return started;
+}
+
+Status Connection::post_one(ibv_send_wr& request, std::uint64_t token) noexcept {
+  if (pair_.reason() != Status::kOk) return pair_.reason();
+  const std::uint32_t slot =
+      pair_.room() != 0 ? operations_.begin({.token = token, .outstanding = 1, .kind = Operation::Kind::kPosted})
+                        : kNoSlot;
+  if (slot == kNoSlot) return Status::kAgain;
+  if (pair_.post(request, operations_.tag(slot), QueuePair::Signal::kAlways)) return Status::kOk;
+  operations_.end(slot);  // As in start_send.
+  return pair_.reason();
+}
+
+Status Connection::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept {
+  if (pair_.reason() != Status::kOk) return pair_.reason();
+  if (pair_.room() == 0) return Status::kAgain;
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_BIND_MW;
+  request.send_flags = kFencedWindowOp;
+  request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
+  if (!pair_.post(request, kNoTag, QueuePair::Signal::kSometimes)) return pair_.reason();
+  // A provider reads the window's key of now when the request reaches it, and the caller changes that next: this one
+  // cannot wait for the doorbell of a batch.
+  pair_.flush();
+  return Status::kOk;
+}
+
+Status Connection::start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_LOCAL_INV;
+  request.send_flags = kFencedWindowOp;
+  request.invalidate_rkey = rkey;
+  return post_one(request, token);
+}
+
+// --- the end ------------------------------------------------------------------------------------------------------
+
+void Connection::leave(std::span<const std::byte> words) noexcept {
+  words_ = words;
+  life_.leave();
+  if (life_.has_words()) say_goodbye();
+}
+
+// Without a credit, or behind a WRITE that waits, it goes after one of the next polls.
+void Connection::say_goodbye() noexcept {
+  if (check_message(words_.size()) != Status::kOk) return;
+  const std::uint32_t slot = operations_.begin({.token = kGoodbyeToken,
+                                                .outstanding = 1,
+                                                .kind = Operation::Kind::kPosted,
+                                                .waiter = Operation::Waiter::kNobody});
+  if (slot == kNoSlot) return;
+  if (messages_.post(operations_.tag(slot), QueuePair::Signal::kAlways, words_, {}, {}) == Status::kOk) {
+    life_.said();
+  } else {
+    operations_.end(slot);
+  }
+}
+
+}  // namespace verbena::channel

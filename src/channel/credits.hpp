@@ -1,0 +1,104 @@
+// The accounts that keep either side from sending what the other has no room for.
+#pragma once
+
+#include "channel/wire.hpp"
+
+#include <cstdint>
+
+namespace verbena::channel {
+
+/// Counts of both directions, cumulative and wrapping. Each side has posted R = depth + margin receives and tells the
+/// peer the cumulative count, in every message; leases are counted alike, in units.
+///
+/// Why they cannot deadlock: a sender may have at most as many messages beyond the count's start. A message or fragment
+/// needs two credits, a bare credit update one, and an update is due when depth/2 receives, or half of the lease, were
+/// given back and not told. Suppose that nothing is in flight, and A has a message to send and may not.
+///  - Receives: A has at most one credit, so B has consumed at least R - 1 messages since its last claim reached A,
+///    more than depth/2: an update of B is due, and goes out unless B has no credit at all.
+///  - Both at zero: a side gets to zero only by an update (a message leaves one credit), and each update raises its
+///    claim by at least one. Of the two last updates, one, say B's, was sent before A's was processed, so by an older
+///    claim of A's. A's update raised that claim, so B has a credit after all; A's R messages are consumed, so an
+///    update of B is due.
+///  - Lease: a fragment is at most a quarter of the lease, so with the units left out before the end it needs less than
+///    half. Less than half is untold when no update is due, so more than half is free.
+/// Updates do not answer updates for ever: depth/2 >= 2 messages make one. \thread owner  \alloc none
+class Credits {
+ public:
+  /// This side: R receives are posted from the start, as the handshake tells; the lease has so many units.
+  void open(std::uint32_t depth, std::uint32_t first_count, std::uint32_t lease_units) noexcept {
+    depth_ = depth;
+    buffers_ = wire::receives_for(depth);
+    lease_units_ = lease_units;
+    posted_ = told_posted_ = first_count + buffers_;
+    consumed_ = lease_consumed_ = told_lease_ = first_count;
+  }
+  /// The peer's side, as its handshake tells.
+  void meet(const wire::Handshake& peer) noexcept {
+    peer_buffers_ = wire::receives_for(peer.depth);
+    peer_lease_units_ = wire::units_of(peer.lease.length);
+    sent_ = lease_used_ = peer_lease_consumed_ = peer.first_count;
+    peer_posted_ = peer.first_count + peer_buffers_;
+  }
+
+  // Out.
+  /// Messages that the peer takes now.
+  [[nodiscard]] std::uint32_t available() const noexcept { return peer_posted_ - sent_; }
+  [[nodiscard]] std::uint32_t peer_buffers() const noexcept { return peer_buffers_; }
+  [[nodiscard]] std::uint32_t peer_lease_units() const noexcept { return peer_lease_units_; }
+  [[nodiscard]] std::uint32_t lease_room() const noexcept {
+    return peer_lease_units_ - (lease_used_ - peer_lease_consumed_);
+  }
+  void sent() noexcept { ++sent_; }
+  void used_lease(std::uint32_t units) noexcept { lease_used_ += units; }
+  /// The claims that go with the next message.
+  [[nodiscard]] wire::Credits tell() noexcept {
+    told_posted_ = posted_;
+    told_lease_ = lease_consumed_;
+    return {wire::little(posted_), wire::little(lease_consumed_)};
+  }
+
+  // In.
+  /// Takes a peer's claims. False: counts went back, or past what the handshake allows.
+  [[nodiscard]] bool accept(wire::Credits claim) noexcept {
+    const std::uint32_t posted = wire::little(claim.receives_posted);
+    const std::uint32_t consumed = wire::little(claim.lease_consumed);
+    if (posted - peer_posted_ > peer_buffers_ || posted - sent_ > peer_buffers_) return false;
+    if (consumed - peer_lease_consumed_ > lease_used_ - peer_lease_consumed_) return false;
+    peer_posted_ = posted;
+    peer_lease_consumed_ = consumed;
+    return true;
+  }
+  [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
+  [[nodiscard]] std::uint32_t lease_units() const noexcept { return lease_units_; }
+  void consumed() noexcept { ++consumed_; }
+  /// Receives consumed and not posted again.
+  [[nodiscard]] std::uint32_t unposted() const noexcept { return consumed_ + buffers_ - posted_; }
+  void posted(std::uint32_t count) noexcept { posted_ += count; }
+  /// Whether a fragment that takes so many units fits what the peer may know of.
+  [[nodiscard]] bool lease_holds(std::uint32_t units) const noexcept {
+    return lease_consumed_ + units - told_lease_ <= lease_units_;
+  }
+  void consumed_lease(std::uint32_t units) noexcept { lease_consumed_ += units; }
+  [[nodiscard]] bool is_update_due() const noexcept {
+    const std::uint32_t untold = consumed_ + buffers_ - told_posted_;
+    return untold >= depth_ / 2 || (lease_units_ != 0 && lease_consumed_ - told_lease_ >= lease_units_ / 2);
+  }
+
+ private:
+  std::uint32_t peer_posted_ = 0;  ///< Receives that the peer claims to have posted.
+  std::uint32_t sent_ = 0;         ///< Messages and fragments.
+  std::uint32_t posted_ = 0;       ///< Receives of this side.
+  std::uint32_t consumed_ = 0;
+  std::uint32_t told_posted_ = 0;
+  std::uint32_t lease_consumed_ = 0;  ///< Units of our lease that are the peer's again.
+  std::uint32_t told_lease_ = 0;
+  std::uint32_t buffers_ = 0;  ///< Receives posted when all buffers are.
+  std::uint32_t depth_ = 0;
+  std::uint32_t peer_buffers_ = 0;
+  std::uint32_t lease_units_ = 0;
+  std::uint32_t peer_lease_units_ = 0;
+  std::uint32_t lease_used_ = 0;
+  std::uint32_t peer_lease_consumed_ = 0;  ///< As the peer claims.
+};
+
+}  // namespace verbena::channel

@@ -1,0 +1,485 @@
+#include "channel/transfers.hpp"
+
+#include "base/error.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace verbena::channel {
+
+using engine::QueuePair;
+
+namespace {
+
+constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
+/// Transfers of a batch that are no longer than this share one completion, which comes with the last of them.
+constexpr std::uint64_t kShort = 4096;
+
+/// `remote` without its first `done` bytes.
+[[nodiscard]] RemoteSpan behind(RemoteSpan remote, std::uint64_t done) noexcept {
+  remote.address += done;
+  remote.length -= done;
+  return remote;
+}
+
+/// What a WRITE only reads.
+[[nodiscard]] std::byte* mutable_data(std::span<const std::byte> bytes) noexcept {
+  return const_cast<std::byte*>(bytes.data());
+}
+
+}  // namespace
+
+Transfers::Transfers(QueuePair& pair, Credits& credits, Operations& operations, Bounce& bounce) noexcept
+    : pair_(pair),
+      credits_(credits),
+      operations_(operations),
+      bounce_(bounce),
+      max_message_(pair.nic().limits().max_message),
+      has_atomics_(pair.nic().capabilities().has_atomics) {
+  request_.sg_list = &sge_;
+  request_.num_sge = 1;
+}
+
+Result<void> Transfers::import(const nic::Window& window, Deadline deadline) {
+  constexpr const char* kCall = "import_window";
+  if (pair_.get() == nullptr)
+    return fail(pair_.reason(), kCall, 0, "the connection has failed, and its queue pair is gone: connect again");
+  VERBENA_TRY(pair_.nic().import_window(pair_.get(), window, deadline));
+  const Status added = windows_.add(window);
+  if (added == Status::kOk) return {};
+  (void)pair_.nic().release_window(pair_.get(), window);
+  return fail(added, kCall, 0, "{}",
+              added == Status::kLimit ? "a connection imports at most 64 windows: release one first"
+                                      : "the window wraps around the end of the address space");
+}
+
+Result<void> Transfers::release(const nic::Window& window) {
+  if (windows_.remove(window) != Status::kOk)
+    return fail(Status::kNotFound, "release_window", 0, "the window with rkey {:#x} is not imported", window.rkey);
+  // Without its queue pair the NIC has released it.
+  return pair_.get() != nullptr ? pair_.nic().release_window(pair_.get(), window) : Result<void>{};
+}
+
+Status Transfers::check_word(const RemoteSpan& word) noexcept {
+  if (word.address % kWordBytes != 0 || word.length != kWordBytes) return Status::kBadArgument;
+  if (max_reads_ == 0 || !has_atomics_) return Status::kUnsupported;
+  return check(word, IBV_ACCESS_REMOTE_ATOMIC);
+}
+
+// --- at once ------------------------------------------------------------------------------------------------------
+
+inline Status Transfers::move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
+                                  const RemoteSpan& remote, std::uint64_t& done) noexcept {
+  do {
+    const nic::Direct* const now = direct();
+    if (now == nullptr) [[unlikely]]
+      return Status::kAgain;
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(remote.length - done, max_message_));
+    if (!(now->*move)(pair_.get(), local + done, lkey, bytes, remote.address + done, remote.rkey)) [[unlikely]]
+      return Status::kAgain;
+    done += bytes;
+    pair_.went_directly(bytes);
+  } while (done != remote.length);
+  return Status::kOk;
+}
+
+inline Status Transfers::move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
+                                        const RemoteSpan& remote) noexcept {
+  const nic::Direct* const now = direct();
+  if (now == nullptr || remote.length > max_message_ ||
+      !(now->*move)(pair_.get(), local, lkey, static_cast<std::uint32_t>(remote.length), remote.address, remote.rkey))
+      [[unlikely]]
+    return Status::kAgain;
+  pair_.went_directly(remote.length);
+  return Status::kOk;
+}
+
+Status Transfers::read_now(const LocalSpan& to, const RemoteSpan& from) noexcept {
+  const Status checked = check_read<Look::kAtPlaces>(from, to.length);
+  return checked == Status::kOk ? move_whole_now(&nic::Direct::read, to.data, to.lkey, from) : checked;
+}
+
+Status Transfers::write_now(const LocalSpan& from, const RemoteSpan& to) noexcept {
+  RemoteSpan part = to;
+  const Status checked = check_write<Look::kAtPlaces>(part, from.length);
+  return checked == Status::kOk ? move_whole_now(&nic::Direct::write, from.data, from.lkey, part) : checked;
+}
+
+Status Transfers::read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept {
+  const Status checked = check_read<Look::kAtPlaces>(from, to.size());
+  return checked == Status::kOk ? move_whole_now(&nic::Direct::read_plain, to.data(), 0, from) : checked;
+}
+
+Status Transfers::write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
+  RemoteSpan part = to;
+  const Status checked = check_write<Look::kAtPlaces>(part, from.size());
+  return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, mutable_data(from), 0, part) : checked;
+}
+
+Status Transfers::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  const nic::Direct* const now = direct();
+  if (now == nullptr ||
+      !now->atomic(pair_.get(), change.opcode, change.compare_add, change.swap, word.address, word.rkey, old))
+    return Status::kAgain;
+  pair_.went_directly(kWordBytes);
+  return Status::kOk;
+}
+
+Status Transfers::read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept {
+  std::uint64_t bytes = 0;
+  for (const nic::PlainRead& read : reads) {
+    const RemoteSpan from{.address = read.from, .length = read.bytes, .rkey = rkey};
+    if (const Status checked = check_read(from, read.bytes); checked != Status::kOk) [[unlikely]]
+      return checked;
+    bytes += read.bytes;
+  }
+  const nic::Direct* const now = direct();
+  if (now == nullptr || !now->read_list(pair_.get(), reads.data(), reads.size(), rkey)) [[unlikely]]
+    return Status::kAgain;
+  pair_.went_directly(bytes, reads.size());
+  return Status::kOk;
+}
+
+// --- started ------------------------------------------------------------------------------------------------------
+
+Status Transfers::start(const Operation& operation) noexcept {
+  const std::uint32_t slot = operations_.begin(operation);
+  if (slot == kNoSlot) return Status::kAgain;
+  waiting_.push(operations_, slot);
+  waiting_writes_ += operation.kind == Kind::kWrite ? 1 : 0;
+  progress();
+  return Status::kOk;
+}
+
+Status Transfers::start_read(LocalSpan to, RemoteSpan from, std::uint64_t token) noexcept {
+  if (const Status checked = check_read(from, to.length); checked != Status::kOk) return checked;
+  return start(
+      {.token = token, .local = to.data, .remote = from, .total = from.length, .lkey = to.lkey, .kind = Kind::kRead});
+}
+
+Status Transfers::start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noexcept {
+  if (const Status checked = check_write(to, from.length); checked != Status::kOk) return checked;
+  return start(
+      {.token = token, .local = from.data, .remote = to, .total = to.length, .lkey = from.lkey, .kind = Kind::kWrite});
+}
+
+Status Transfers::start_read(std::span<std::byte> to, RemoteSpan from, std::uint64_t token) noexcept {
+  if (const Status checked = check_read(from, to.size()); checked != Status::kOk) return checked;
+  return start({.token = token,
+                .local = to.data(),
+                .remote = from,
+                .total = from.length,
+                .kind = Kind::kRead,
+                .is_bounced = true});
+}
+
+Status Transfers::start_write(std::span<const std::byte> from, RemoteSpan to, std::uint64_t token) noexcept {
+  if (const Status checked = check_write(to, from.size()); checked != Status::kOk) return checked;
+  return start({.token = token,
+                .local = mutable_data(from),
+                .remote = to,
+                .total = to.length,
+                .kind = Kind::kWrite,
+                .is_bounced = true});
+}
+
+Status Transfers::start_change(const Change& change, RemoteSpan word, std::uint64_t token) noexcept {
+  if (const Status checked = check_word(word); checked != Status::kOk) return checked;
+  return start({.token = token, .remote = word, .change = change, .total = kWordBytes, .kind = Kind::kAtomic});
+}
+
+// One work request, so it is posted now or not at all, behind all that was started before.
+Status Transfers::start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate,
+                                  std::uint64_t token) noexcept {
+  if (from.length > max_message_) return Status::kTooLong;
+  if (pair_.reason() != Status::kOk) return pair_.reason();
+  if (from.length != 0)
+    if (const Status checked = check_write(to, from.length); checked != Status::kOk) return checked;
+  if (!waiting_.empty() || credits_.available() < 2 || pair_.room() == 0) return Status::kAgain;
+  const std::uint32_t slot = operations_.begin(
+      {.token = token, .total = from.length, .posted = from.length, .outstanding = 1, .kind = Kind::kPosted});
+  if (slot == kNoSlot) return Status::kAgain;
+  const bool is_short = from.length <= most_inline_;
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(from.data),
+          .length = static_cast<std::uint32_t>(from.length),
+          .lkey = from.lkey};
+  request_.num_sge = from.length != 0 ? 1 : 0;
+  request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request_.imm_data = htonl(immediate);
+  request_.send_flags = is_short && from.length != 0 ? IBV_SEND_INLINE : 0;
+  request_.wr.rdma = {.remote_addr = to.address, .rkey = to.rkey};
+  const bool posted = pair_.post(request_, operations_.tag(slot), QueuePair::Signal::kAlways);
+  request_.num_sge = 1;
+  if (!posted) {
+    operations_.end(slot);  // The drain must not complete what was never started.
+    return pair_.reason();
+  }
+  credits_.sent();
+  pair_.count().bytes += from.length;
+  return Status::kOk;
+}
+
+void Transfers::progress() noexcept {
+  while (!waiting_.empty() && pair_.room() != 0 && pair_.reason() == Status::kOk) {
+    const std::uint32_t slot = waiting_.first();
+    const Kind kind = operations_[slot].kind;
+    if (kind != Kind::kWrite && reads_out_ >= max_reads_) return;
+    if (!(kind == Kind::kAtomic ? post_atomic(slot) : post_piece(slot))) return;
+    reads_out_ += kind != Kind::kWrite ? 1 : 0;
+    if (operations_[slot].posted != operations_[slot].total) continue;
+    waiting_writes_ -= kind == Kind::kWrite ? 1 : 0;
+    waiting_.pop(operations_);
+    operations_[slot].last_position = pair_.sends().position();
+    posted_.push(operations_, slot);
+  }
+}
+
+bool Transfers::post_piece(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(operation.total - operation.posted, max_message_));
+  const bool is_short = is_inline(operation, bytes);
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(operation.local + operation.posted), .lkey = operation.lkey};
+  if (operation.is_bounced && !is_short) {
+    if (!fill_chunk(operation, bytes)) return false;
+    sge_ = {.addr = reinterpret_cast<std::uintptr_t>(bounce_.data(operation.last_chunk)), .lkey = bounce_.lkey()};
+  }
+  sge_.length = bytes;
+  request_.opcode = operation.kind == Kind::kRead ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  request_.send_flags = is_short ? IBV_SEND_INLINE : 0;
+  request_.wr.rdma = {.remote_addr = operation.remote.address + operation.posted, .rkey = operation.remote.rkey};
+  pair_.count().inline_sends += is_short ? 1 : 0;
+  operation.posted += bytes;
+  ++operation.outstanding;
+  pair_.count().bytes += bytes;
+  if (operation.posted != operation.total)
+    return pair_.post(request_, operations_.tag(slot), QueuePair::Signal::kAlways);
+  return pair_.post(request_, kNoTag,
+                    operation.total <= kShort ? QueuePair::Signal::kWithDoorbell : QueuePair::Signal::kAlways);
+}
+
+bool Transfers::post_atomic(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(results_ + slot * kWordBytes),
+          .length = kWordBytes,
+          .lkey = results_lkey_};
+  request_.opcode = operation.change.opcode;
+  request_.send_flags = 0;
+  request_.wr.atomic = {.remote_addr = operation.remote.address,
+                        .compare_add = operation.change.compare_add,
+                        .swap = operation.change.swap,
+                        .rkey = operation.remote.rkey};
+  operation.posted = operation.total;
+  ++operation.outstanding;
+  pair_.count().bytes += kWordBytes;
+  return pair_.post(request_, kNoTag, QueuePair::Signal::kWithDoorbell);
+}
+
+bool Transfers::fill_chunk(Operation& operation, std::uint32_t& bytes) noexcept {
+  const std::uint32_t chunk = bounce_.take();
+  if (chunk == Bounce::kNone) {
+    bounce_.wait(*this);
+    return false;
+  }
+  bytes = std::min(bytes, static_cast<std::uint32_t>(Bounce::kChunkBytes));
+  if (operation.kind == Kind::kWrite) std::memcpy(bounce_.data(chunk), operation.local + operation.posted, bytes);
+  bounce_[chunk] = {.next = Bounce::kNone, .length = bytes};
+  (operation.chunks == kNoSlot ? operation.chunks : bounce_[operation.last_chunk].next) = chunk;
+  operation.last_chunk = chunk;
+  return true;
+}
+static_assert(Bounce::kNone == kNoSlot, "an operation's list of chunks ends as the chunks' own does");
+
+// Pieces of one operation complete in the order they were posted, so the oldest chunk is the one that is free.
+void Transfers::empty_chunk(Operation& operation) noexcept {
+  const std::uint32_t chunk = operation.chunks;
+  const Bounce::Chunk piece = bounce_[chunk];
+  const bool is_wanted = operation.kind == Kind::kRead && operation.waiter != Operation::Waiter::kNobody;
+  if (is_wanted) std::memcpy(operation.local + operation.finished, bounce_.data(chunk), piece.length);
+  operation.finished += piece.length;
+  operation.chunks = piece.next;
+  bounce_.give_back(chunk);
+}
+
+bool Transfers::on_piece(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  reads_out_ -= operation.kind != Kind::kWrite ? 1 : 0;
+  --operation.outstanding;
+  if (operation.chunks != kNoSlot) empty_chunk(operation);
+  if (operation.outstanding != 0 || operation.posted != operation.total) return false;
+  if (operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
+  return true;
+}
+
+void Transfers::finish(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  reads_out_ -= operation.kind != Kind::kWrite ? 1 : 0;
+  --operation.outstanding;
+  if (operation.chunks != kNoSlot) empty_chunk(operation);
+  if (operation.kind == Kind::kAtomic) std::memcpy(&operation.old, results_ + slot * kWordBytes, kWordBytes);
+  if (operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
+}
+
+void Transfers::on_drained() noexcept {
+  waiting_writes_ = reads_out_ = 0;
+  bounce_.forget(*this);
+  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot) {
+    if (!operations_.is_live(slot)) continue;
+    Operation& operation = operations_[slot];
+    for (std::uint32_t chunk = operation.chunks; chunk != kNoSlot;) {
+      const std::uint32_t next = bounce_[chunk].next;
+      bounce_.give_back(chunk);
+      chunk = next;
+    }
+    operation.chunks = kNoSlot;
+    const bool is_transfer = operation.kind < Kind::kLarge;
+    if (is_transfer && operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
+  }
+}
+
+std::uint32_t Transfers::take_unfinished() noexcept {
+  SlotQueue& queue = posted_.empty() ? waiting_ : posted_;
+  if (queue.empty()) return kNoSlot;
+  const std::uint32_t slot = queue.first();
+  queue.pop(operations_);
+  return slot;
+}
+
+// What is not posted is never posted; what is in flight, in chunks of ours, keeps its slot until it is complete.
+void Transfers::abandon_slot(std::uint32_t slot) noexcept {
+  Operation& operation = operations_[slot];
+  if (operation.posted != operation.total) {
+    waiting_.remove(operations_, slot);
+    waiting_writes_ -= operation.kind == Kind::kWrite ? 1 : 0;
+    operation.total = operation.posted;
+  }
+  if (operation.outstanding == 0) return operations_.end(slot);
+  operation.waiter = Operation::Waiter::kNobody;
+  ++pair_.count().quarantined;
+}
+
+bool Transfers::abandon(std::uint64_t token) noexcept {
+  bool are_all = true;
+  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot) {
+    if (!operations_.is_live(slot)) continue;
+    const Operation& operation = operations_[slot];
+    if (operation.waiter != Operation::Waiter::kHandler || operation.token != token) continue;
+    const bool is_safe = operation.is_bounced || operation.kind == Kind::kAtomic || operation.outstanding == 0;
+    if (is_safe) abandon_slot(slot);
+    are_all &= is_safe;
+  }
+  return are_all;
+}
+
+// --- blocking -----------------------------------------------------------------------------------------------------
+
+Status Transfers::run(Operation operation, const Patience& patience, std::uint64_t* old) noexcept {
+  engine::CompletionLoop& loop = pair_.loop();
+  if (loop.in_handler()) return Status::kAgain;
+  // What the peer has said before is taken first: where it has left, this call is not to wait for it.
+  loop.poll();
+  std::optional<Deadline> deadline;
+  if (operations_.is_full()) {
+    deadline = patience.begin();
+    const auto has_room = [this] { return !operations_.is_full() || pair_.reason() != Status::kOk; };
+    if (loop.wait_until(has_room, *deadline) != Status::kOk) return Status::kTimedOut;
+  }
+  if (pair_.reason() != Status::kOk) return pair_.reason();
+  operation.waiter = Operation::Waiter::kCall;
+  const std::uint32_t slot = operations_.begin(operation);
+  waiting_.push(operations_, slot);
+  waiting_writes_ += operation.kind == Kind::kWrite ? 1 : 0;
+  progress();
+  loop.poll();
+  const auto is_over = [this, slot] { return operations_[slot].is_over; };
+  if (!is_over() && loop.wait_until(is_over, deadline ? *deadline : patience.begin()) != Status::kOk)
+    return give_up(slot);
+  const Status status = operations_[slot].status;
+  if (old != nullptr && status == Status::kOk) *old = operations_[slot].old;
+  operations_.end(slot);
+  return status;
+}
+
+Status Transfers::give_up(std::uint32_t slot) noexcept {
+  const Operation& operation = operations_[slot];
+  // The post has copied what is inline, and an atomic's result comes to memory of ours.
+  const bool is_free = operation.is_bounced || operation.kind == Kind::kAtomic || operation.outstanding == 0 ||
+                       is_inline(operation, operation.total);
+  if (is_free) {
+    abandon_slot(slot);
+    return Status::kTimedOut;
+  }
+  pair_.fail(Status::kTimedOut);
+  // Bounded by the drain's own time.
+  (void)pair_.loop().wait_until([this, slot] { return operations_[slot].is_over; }, Deadline::never());
+  operations_.end(slot);
+  return Status::kTimedOut;
+}
+
+Status Transfers::read(LocalSpan to, RemoteSpan from, const Patience& patience) noexcept {
+  if (const Status checked = check_read(from, to.length); checked != Status::kOk) [[unlikely]]
+    return checked;
+  std::uint64_t done = 0;
+  if (move_now(&nic::Direct::read, to.data, to.lkey, from, done) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return run({.local = to.data + done,
+              .remote = behind(from, done),
+              .total = from.length - done,
+              .lkey = to.lkey,
+              .kind = Kind::kRead},
+             patience);
+}
+
+Status Transfers::write(LocalSpan from, RemoteSpan to, const Patience& patience) noexcept {
+  if (const Status checked = check_write(to, from.length); checked != Status::kOk) [[unlikely]]
+    return checked;
+  std::uint64_t done = 0;
+  if (move_now(&nic::Direct::write, from.data, from.lkey, to, done) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return run({.local = from.data + done,
+              .remote = behind(to, done),
+              .total = to.length - done,
+              .lkey = from.lkey,
+              .kind = Kind::kWrite},
+             patience);
+}
+
+Status Transfers::read(std::span<std::byte> to, RemoteSpan from, const Patience& patience) noexcept {
+  if (const Status checked = check_read(from, to.size()); checked != Status::kOk) [[unlikely]]
+    return checked;
+  std::uint64_t done = 0;
+  if (move_now(&nic::Direct::read_plain, to.data(), 0, from, done) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return run({.local = to.data() + done,
+              .remote = behind(from, done),
+              .total = from.length - done,
+              .kind = Kind::kRead,
+              .is_bounced = true},
+             patience);
+}
+
+Status Transfers::write(std::span<const std::byte> from, RemoteSpan to, const Patience& patience) noexcept {
+  if (const Status checked = check_write(to, from.size()); checked != Status::kOk) [[unlikely]]
+    return checked;
+  std::uint64_t done = 0;
+  if (move_now(&nic::Direct::write_plain, mutable_data(from), 0, to, done) == Status::kOk) [[likely]]
+    return Status::kOk;
+  return run({.local = mutable_data(from) + done,
+              .remote = behind(to, done),
+              .total = to.length - done,
+              .kind = Kind::kWrite,
+              .is_bounced = true},
+             patience);
+}
+
+Status Transfers::change(const Change& change, RemoteSpan word, std::uint64_t& old, const Patience& patience) noexcept {
+  const Status now = change_now(change, word, old);
+  if (now != Status::kAgain) [[likely]]
+    return now;
+  return run({.remote = word, .change = change, .total = kWordBytes, .kind = Kind::kAtomic}, patience, &old);
+}
+
+}  // namespace verbena::channel

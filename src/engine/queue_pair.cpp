@@ -1,0 +1,262 @@
+#include "engine/queue_pair.hpp"
+
+#include "base/error.hpp"
+#include "nic/footprint.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace verbena::engine {
+
+Status WindowTable::add(const nic::Window& window) noexcept {
+  if (window.address + window.length < window.address) return Status::kBadArgument;
+  if (count_ == windows_.size()) return Status::kLimit;
+  windows_[count_++] = window;
+  return Status::kOk;
+}
+
+Status WindowTable::remove(const nic::Window& window) noexcept {
+  for (std::size_t i = kFirst; i < count_; ++i) {
+    if (windows_[i].rkey != window.rkey || windows_[i].address != window.address || windows_[i].length != window.length)
+      continue;
+    windows_[i] = windows_[--count_];
+    windows_[count_] = kNone;
+    last_ = kFirst;
+    return Status::kOk;
+  }
+  return Status::kNotFound;
+}
+
+Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noexcept {
+  Status refusal = Status::kNotFound;
+  for (std::size_t i = last_ == kLent ? kLent : kFirst; i < count_; ++i) {
+    if (windows_[i].rkey != span.rkey) continue;
+    const Status status = check_in(windows_[i], span, access);
+    if (status == Status::kOk) {
+      last_ = i;
+      return status;
+    }
+    // A window that lacks the right says more than one that is elsewhere.
+    if (refusal != Status::kRemoteAccess) refusal = status;
+  }
+  return refusal;
+}
+
+Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept {
+  // kFlushed says that no event of the device gave a reason: the completion's own is better.
+  const bool has_reason = qp_failure != Status::kOk && qp_failure != Status::kFlushed;
+  switch (status) {
+    case IBV_WC_SUCCESS: return Status::kOk;
+    case IBV_WC_LOC_LEN_ERR: return Status::kTooLong;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR: return Status::kLocalAccess;
+    case IBV_WC_REM_ACCESS_ERR: return Status::kRemoteAccess;
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_INV_RD_REQ_ERR:
+    case IBV_WC_REM_OP_ERR: return Status::kRemoteInvalid;
+    case IBV_WC_RNR_RETRY_EXC_ERR: return Status::kRnrExceeded;
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      if (!has_reason && heard == Heard::kBefore) return Status::kPeerLost;
+      return qp_failure == Status::kPeerLost ? Status::kPeerLost : Status::kRetryExceeded;
+    case IBV_WC_WR_FLUSH_ERR: return qp_failure == Status::kOk ? Status::kFlushed : qp_failure;
+    default: return has_reason ? qp_failure : Status::kDevice;
+  }
+}
+
+bool HeldRequests::fits(const ibv_send_wr& request) noexcept {
+  if (request.num_sge < 0 || static_cast<std::uint32_t>(request.num_sge) > kMaxSge) return false;
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) return true;
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < request.num_sge; ++i) bytes += request.sg_list[i].length;
+  return bytes <= kHeldInlineBytes;
+}
+
+void HeldRequests::add(const ibv_send_wr& request) noexcept {
+  VERBENA_DCHECK(!full() && fits(request));
+  Place& place = places_[count_];
+  place.request = request;
+  place.request.next = nullptr;
+  place.request.sg_list = place.sge.data();
+  const std::span given(request.sg_list, static_cast<std::size_t>(request.num_sge));
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) {
+    std::ranges::copy(given, place.sge.begin());
+  } else {
+    // The poster's bytes are free when `post` returns: one copy of them, in one segment.
+    std::uint32_t filled = 0;
+    for (const ibv_sge& part : given) {
+      std::memcpy(place.data.data() + filled, reinterpret_cast<const void*>(part.addr), part.length);
+      filled += part.length;
+    }
+    place.sge[0] = {.addr = reinterpret_cast<std::uintptr_t>(place.data.data()), .length = filled, .lkey = 0};
+    place.request.num_sge = 1;
+  }
+  if (count_ != 0) places_[count_ - 1].request.next = &place.request;
+  ++count_;
+}
+
+bool QueuePair::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept {
+  if (!HeldRequests::fits(request)) {
+    flush();
+    if (reason_ != Status::kOk) return false;
+    if (signal == Signal::kWithDoorbell) sign(request);
+    // The flush may have begun a new count, and this one was in the old.
+    if ((request.send_flags & IBV_SEND_SIGNALED) == 0) sends_.count_again();
+    return ring(request);
+  }
+  if (!is_holding()) loop_.started_holding(*this);
+  held_.add(request);
+  ++held_count_;
+  held_wants_signal_ |= signal == Signal::kWithDoorbell;
+  if (held_.full()) flush();
+  return reason_ == Status::kOk;
+}
+
+void QueuePair::flush() noexcept {
+  if (!is_holding()) return;
+  loop_.stopped_holding(*this);
+  held_count_ = 0;
+  if (std::exchange(held_wants_signal_, false)) sign(held_.last());
+  (void)ring(held_.first());
+  held_.clear();
+}
+
+void QueuePair::forget_held() noexcept {
+  if (is_holding()) loop_.stopped_holding(*this);
+  held_count_ = 0;
+  held_wants_signal_ = false;
+  held_.clear();
+}
+
+QueuePair::~QueuePair() { VERBENA_CHECK(!qp_); }
+
+nic::QpOptions QueuePair::qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept {
+  nic::QpOptions qp;
+  qp.max_send_wr = options.sends + kReserve;
+  qp.max_recv_wr = std::max(options.receives, 1u);
+  qp.max_send_sge = options.send_sge;
+  qp.max_recv_sge = 1;
+  qp.max_inline = std::min(options.max_inline, limits.max_inline);
+  return qp;
+}
+
+host::Footprint QueuePair::footprint(nic::Kind kind, const nic::Limits& limits, const QueueOptions& options) {
+  host::Footprint pools;
+  pools.add({.name = "requests that wait for a doorbell", .bytes_each = HeldRequests::bytes()});
+  pools.add("NIC", 1, nic::qp_footprint(kind, qp_options(options, limits)));
+  return pools;
+}
+
+Result<void> QueuePair::open(ibv_pd* pd, const QueueOptions& options) {
+  const std::uint32_t entries = completions_needed(options.sends, options.receives);
+  VERBENA_TRY(loop_.reserve(entries));
+  reserved_entries_ = entries;
+  nic::QpOptions qp = qp_options(options, nic().limits());
+  qp.send_cq = qp.recv_cq = loop_.cq();
+  VERBENA_ASSIGN(ibv_qp * made, nic().create_qp(pd, qp));
+  qp_ = nic::Qp(nic(), made);
+  qp_num_ = made->qp_num;
+  max_inline_ = qp.max_inline;
+  sends_.open(options.sends, kReserve, options.first_position);
+  return {};
+}
+
+void QueuePair::attach() noexcept {
+  VERBENA_CHECK(place_ == Place::kOutside && qp_);
+  place_ = Place::kMailbox;
+  arrival_.pair = this;
+  arrival_.open = [](Mailbox::Letter& letter) noexcept { static_cast<Arrival&>(letter).pair->enter_table(); };
+  loop_.post(arrival_);
+}
+
+void QueuePair::enter_table() noexcept {
+  loop_.pairs_.insert(*this, qp_num_);
+  place_ = Place::kTable;
+  seen_ = sends_.position() - 1;  // As if it had posted: the peer may not be as far yet.
+  owner_.on_attached();
+}
+
+void QueuePair::shut() noexcept {
+  loop_.remove(*this);
+  lifeline_ = {};
+  qp_.reset();
+  if (reserved_entries_ != 0) loop_.unreserve(std::exchange(reserved_entries_, 0));
+}
+
+void QueuePair::handle_failed(const ibv_wc& completion) noexcept {
+  const bool hears_of_peers = nic().capabilities().hears_of_peers;
+  const Heard before = hears_of_peers ? Heard::kBefore : heard();
+  if (wr::is_receive(completion.wr_id)) {
+    took_receive();
+  } else {
+    retire(completion.wr_id);
+  }
+  if (completion.status == IBV_WC_SUCCESS || reason_ != Status::kOk) return;
+  const Status reason = status_of(completion.status, nic().qp_failure(qp_.get()), before);
+  // A NIC that hears of peers itself has no path that could be wrong: who does not answer is gone.
+  fail(hears_of_peers && reason == Status::kRetryExceeded ? Status::kPeerLost : reason);
+}
+
+void QueuePair::fail(Status reason) noexcept {
+  VERBENA_DCHECK(reason != Status::kOk);
+  if (reason_ != Status::kOk || !qp_) return;
+  reason_ = reason;
+  // What waits for its doorbell never went out: the marker is behind its place, and says that nothing of it is in
+  // flight.
+  forget_held();
+  drain_deadline_ = Deadline::after(kDrainTimeout);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  const bool moved = nic().modify_qp(qp_.get(), attr, IBV_QP_STATE, drain_deadline_).has_value();
+  if (!moved) drain_deadline_ = Deadline::now();
+  if (moved && sends_.in_flight() != 0) post_marker();
+  phase_ = Phase::kDraining;
+  loop_.started_draining(*this);
+}
+
+// Sends before the error may have completed unsignaled, and say nothing any more. A request posted behind them in the
+// error state is flushed after them: its completion says that all of them are done.
+void QueuePair::post_marker() noexcept {
+  ibv_send_wr marker{};
+  marker.opcode = IBV_WR_SEND;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  marker.wr_id = std::uint64_t{sends_.position() + 1} << 32 | wr::kNoTag;
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(qp_.get(), &marker, &bad) == 0) {
+    sends_.post();
+  } else {
+    drain_deadline_ = Deadline::now();
+  }
+}
+
+// A WRITE of no bytes touches no memory, and its key and address are not looked at. Errors complete whether they are
+// signaled or not, so while a signaled request is outstanding the peer's death comes with that; what is unsignaled may
+// have been answered long ago. There is room: the unsignaled tail is shorter than the queue.
+void QueuePair::keep_alive() noexcept {
+  if (reason_ != Status::kOk) return;
+  const bool is_asking = sends_.in_flight() != sends_.since_signal();
+  if (sends_.position() == seen_ && !is_asking) {
+    ibv_send_wr ask{};
+    ask.opcode = IBV_WR_RDMA_WRITE;
+    if (post(ask, wr::kNoTag, Signal::kAlways)) ++counters_.keepalives;
+  }
+  seen_ = sends_.position();
+}
+
+void QueuePair::enter_drained() noexcept {
+  // The flush did not come in time, or cannot come: without the QP nothing is in flight either.
+  if (!nothing_in_flight()) {
+    if (place_ == Place::kTable) loop_.pairs_.erase(qp_num_);
+    place_ = Place::kOutside;
+    lifeline_ = {};
+    qp_.reset();
+  }
+  sends_.retire_all();
+  receives_.posted = receives_.completed;
+  phase_ = Phase::kDrained;
+  owner_.on_drained();
+}
+
+}  // namespace verbena::engine

@@ -1,0 +1,398 @@
+// A queue pair with the accounts of its queues, failure and drain; and what is checked before a work request is posted.
+#pragma once
+
+#include "base/check.hpp"
+#include "engine/loop.hpp"
+#include "link/link.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace verbena::engine {
+
+/// Work request ids. A send's: position in the send queue (cumulative, after it) | generation | operation slot. A
+/// receive's: kReceiveBit | buffer slot. The opcode of a failed completion is undefined, so the id must tell them
+/// apart.
+namespace wr {
+inline constexpr std::uint64_t kReceiveBit = 0x8000;
+inline constexpr std::uint32_t kSlotMask = 0x7fff;
+inline constexpr std::uint32_t kNoSlot = kSlotMask;  ///< A send that no operation waits for.
+
+[[nodiscard]] constexpr bool is_receive(std::uint64_t id) noexcept { return (id & kReceiveBit) != 0; }
+[[nodiscard]] constexpr std::uint32_t slot_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint32_t>(id) & kSlotMask;
+}
+[[nodiscard]] constexpr std::uint16_t generation_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint16_t>(id >> 16);
+}
+[[nodiscard]] constexpr std::uint32_t position_of(std::uint64_t id) noexcept {
+  return static_cast<std::uint32_t>(id >> 32);
+}
+/// The operation's half of a send's id.
+[[nodiscard]] constexpr std::uint32_t tag(std::uint32_t slot, std::uint16_t generation) noexcept {
+  return slot | std::uint32_t{generation} << 16;
+}
+inline constexpr std::uint32_t kNoTag = kNoSlot;
+}  // namespace wr
+
+/// Windows of the peer that are imported, so that an access is checked before it is posted. Several may have the same
+/// rkey: parts of one memory that the peer has published under names of their own. One more may be lent by who keeps
+/// many windows of its own and finds them otherwise. \thread owner, or setup  \alloc setup
+class WindowTable {
+ public:
+  static constexpr std::size_t kCapacity = 64;
+  WindowTable() noexcept { windows_.fill(kNone); }
+  /// kLimit when full, kBadArgument for a window that wraps around the address space.
+  [[nodiscard]] Status add(const nic::Window& window) noexcept;
+  /// kNotFound when it is not there.
+  [[nodiscard]] Status remove(const nic::Window& window) noexcept;
+  /// Lends a window, in place of the last one, until an access finds another or it is taken back.
+  void lend(const nic::Window& window) noexcept {
+    windows_[kLent] = window;
+    last_ = kLent;
+  }
+  void take_back() noexcept { last_ = kFirst; }
+  /// kOk; kNotFound (no window has that rkey), kOutOfRange, or kRemoteAccess (the window lacks the right).
+  [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept {
+    if (windows_[last_].rkey == span.rkey && check_in(windows_[last_], span, access) == Status::kOk) [[likely]]
+      return Status::kOk;
+    return check_all(span, access);
+  }
+
+ private:
+  [[nodiscard]] static Status check_in(const nic::Window& window, const RemoteSpan& span,
+                                       std::uint32_t access) noexcept {
+    const std::uint64_t offset = span.address - window.address;
+    if (span.address < window.address || offset > window.length || span.length > window.length - offset)
+      return Status::kOutOfRange;
+    return (window.access & access) == access ? Status::kOk : Status::kRemoteAccess;
+  }
+  [[nodiscard]] Status check_all(const RemoteSpan& span, std::uint32_t access) noexcept;
+
+  static constexpr std::size_t kLent = 0;
+  static constexpr std::size_t kFirst = 1;
+  /// A place without a window: nothing is inside.
+  static constexpr nic::Window kNone{.address = ~std::uint64_t{0}};
+  std::array<nic::Window, kCapacity + 1> windows_;
+  std::size_t count_ = 1;  ///< The lent one is always counted, and found only while it is the last.
+  std::size_t last_ = kFirst;
+};
+
+/// Whether a completion has shown that the peer was there.
+enum class Heard : std::uint8_t { kNever, kBefore };
+
+/// The reason that an error completion stands for. Retries without an answer mean that the peer is lost, unless it
+/// never answered: then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any
+/// \alloc none
+[[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept;
+
+struct QueueOptions {
+  std::uint32_t sends = 64;    ///< Work requests in flight, the reserve excluded.
+  std::uint32_t receives = 0;  ///< Receives posted at most.
+  std::uint32_t send_sge = 4;
+  std::uint32_t max_inline = 64;     ///< Wished for; `max_inline()` tells what it came to.
+  std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
+};
+
+/// Work requests that wait for their doorbell, as a list that ibv_post_send takes. What they point to is copied, but
+/// registered memory. \thread owner  \alloc setup (constructor)
+class HeldRequests {
+ public:
+  static constexpr std::uint32_t kCapacity = 32;
+  static constexpr std::uint32_t kMaxSge = 4;
+
+  HeldRequests() : places_(kCapacity) {}
+  [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
+  [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
+  [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
+  /// Whether a request can wait here at all.
+  [[nodiscard]] static bool fits(const ibv_send_wr& request) noexcept;
+  /// Appends; not when full.
+  void add(const ibv_send_wr& request) noexcept;
+  [[nodiscard]] ibv_send_wr& first() noexcept { return places_[0].request; }
+  [[nodiscard]] ibv_send_wr& last() noexcept { return places_[count_ - 1].request; }
+  void clear() noexcept { count_ = 0; }
+
+ private:
+  struct Place {
+    ibv_send_wr request{};
+    std::array<ibv_sge, kMaxSge> sge{};
+    std::array<std::byte, kHeldInlineBytes> data{};
+  };
+  std::vector<Place> places_;
+  std::uint32_t count_ = 0;
+};
+
+/// The account of a send queue: positions are cumulative and wrap. Signaled completions retire all before them.
+/// \thread owner
+class SendAccount {
+ public:
+  /// `capacity` work requests in flight, and the reserve; the count starts at `first`.
+  void open(std::uint32_t capacity, std::uint32_t reserve, std::uint32_t first) noexcept {
+    capacity_ = capacity;
+    slots_ = capacity + reserve;
+    // At most a quarter of the queue waits for a signaled request behind it, so the rest is always on its way back.
+    signal_every_ = std::clamp(capacity / 4, 1u, 32u);
+    posted_ = retired_ = first_ = first;
+  }
+  /// Work requests that can be posted, the reserve excluded.
+  [[nodiscard]] std::uint32_t room() const noexcept {
+    const std::uint32_t used = posted_ - retired_;
+    return used < capacity_ ? capacity_ - used : 0;
+  }
+  [[nodiscard]] std::uint32_t in_flight() const noexcept { return posted_ - retired_; }
+  [[nodiscard]] std::uint32_t capacity() const noexcept { return capacity_; }
+  [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
+  /// Index of the slot that the next post takes.
+  [[nodiscard]] std::uint32_t next_slot() const noexcept { return slot_; }
+  /// That of the last request posted.
+  [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
+  /// Whether something has completed.
+  [[nodiscard]] bool has_retired() const noexcept { return retired_ != first_; }
+  /// Whether the next request is to be signaled, so that the others can be retired by it.
+  [[nodiscard]] bool wants_signal() noexcept { return ++since_signal_ >= signal_every_; }
+  void signaled() noexcept { since_signal_ = 0; }
+  /// A request that was counted before a doorbell rang is posted behind it.
+  void count_again() noexcept { since_signal_ = std::max(since_signal_, 1u); }
+  [[nodiscard]] std::uint32_t since_signal() const noexcept { return since_signal_; }
+  void post() noexcept {
+    ++posted_;
+    if (++slot_ == slots_) slot_ = 0;
+  }
+  void retire(std::uint32_t position) noexcept {
+    VERBENA_DCHECK(position - retired_ <= posted_ - retired_);
+    retired_ = position;
+  }
+  void retire_all() noexcept { retired_ = posted_; }
+  /// Whether the request posted at `position`, not long ago, is complete.
+  [[nodiscard]] bool is_retired(std::uint32_t position) const noexcept {
+    return static_cast<std::int32_t>(retired_ - position) >= 0;
+  }
+
+ private:
+  std::uint32_t posted_ = 0;
+  std::uint32_t retired_ = 0;
+  std::uint32_t capacity_ = 0;
+  std::uint32_t slots_ = 0;
+  std::uint32_t slot_ = 0;
+  std::uint32_t since_signal_ = 0;
+  std::uint32_t signal_every_ = 1;
+  std::uint32_t first_ = 0;
+};
+
+/// A queue pair of a loop: its queues' accounts, doorbell batching, failure and drain. Whoever owns it calls `shut`
+/// before anything goes that its work requests point to. \thread owner of the loop, except open, keep and attach
+/// (setup)
+class QueuePair final {
+ public:
+  /// What a queue pair calls, in the thread that polls its loop.
+  class Owner {
+   public:
+    /// Completions of this queue pair, in order, all of one poll.
+    virtual void handle(std::span<const ibv_wc> completions) noexcept = 0;
+    /// Once the loop knows the queue pair: the time to post receives.
+    virtual void on_attached() noexcept = 0;
+    /// Once, after a failure, in a poll: nothing is in flight any more.
+    virtual void on_drained() noexcept = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  /// Slots of the send queue kept back: one for the drain's marker, one for what must not starve (a credit update).
+  static constexpr std::uint32_t kReserve = 2;
+  /// Time that flushing a failed QP may take before the QP is destroyed instead.
+  static constexpr std::chrono::milliseconds kDrainTimeout{1000};
+  /// Entries of the loop's CQ that a queue pair takes.
+  [[nodiscard]] static constexpr std::uint32_t completions_needed(std::uint32_t sends,
+                                                                  std::uint32_t receives) noexcept {
+    return sends + kReserve + receives;
+  }
+  /// The queue pair that `open` asks the NIC for, without its completion queues. \thread any  \alloc none
+  [[nodiscard]] static nic::QpOptions qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept;
+  /// What a queue pair allocates besides itself. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
+                                                 const QueueOptions& options);
+
+  QueuePair(CompletionLoop& loop, Owner& owner) noexcept
+      : loop_(loop), owner_(owner), counters_(loop.counters_), direct_(loop.nic_.direct()) {}
+  ~QueuePair();
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  [[nodiscard]] Result<void> open(ibv_pd* pd, const QueueOptions& options);
+  /// Until `shut` the peer's leaving is noticed through it. \thread setup
+  void keep(link::Lifeline lifeline) noexcept {
+    lifeline_ = std::move(lifeline);
+    lifeline_.watch(nic(), qp_.get());
+  }
+  /// Looks whether the peer has gone, without waiting for the thread that is told of it: then the next poll says so.
+  void look_for_peer() noexcept {
+    if (reason_ == Status::kOk && lifeline_.is_over()) nic().lose_peer(qp_.get());
+  }
+  /// From now on the loop's polls dispatch to this queue pair. \thread any
+  void attach() noexcept;
+  /// Takes this out of the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
+  void shut() noexcept;
+
+  /// Batches: from `hold` to as many calls of `release`, work requests wait for one doorbell. It rings at `flush`, at
+  /// the last `release`, when 32 are waiting, and at the next poll or wait of the loop, so that whoever waits for a
+  /// completion gets it.
+  void hold() noexcept { ++hold_depth_; }
+  void release() noexcept {
+    VERBENA_DCHECK(hold_depth_ != 0);
+    if (--hold_depth_ == 0 && is_holding()) flush();
+  }
+  /// Rings the doorbell for what waits. After a failure there is nothing.
+  void flush() noexcept;
+
+  [[nodiscard]] CompletionLoop& loop() const noexcept { return loop_; }
+  [[nodiscard]] nic::Nic& nic() const noexcept { return loop_.nic_; }
+  /// Null before `open`, and once a drain had to destroy it.
+  [[nodiscard]] ibv_qp* get() const noexcept { return qp_.get(); }
+  [[nodiscard]] BasicCounters<Count>& count() const noexcept { return counters_; }
+  [[nodiscard]] std::uint32_t max_inline() const noexcept { return max_inline_; }
+  [[nodiscard]] const SendAccount& sends() const noexcept { return sends_; }
+  /// Work requests that can be posted, the reserve excluded.
+  [[nodiscard]] std::uint32_t room() const noexcept { return sends_.room(); }
+  [[nodiscard]] bool has_reserve() const noexcept { return sends_.in_flight() < sends_.capacity() + 1; }
+
+  /// The NIC's way past its queues, for a blocking call that nothing waiting for its doorbell is ahead of; or null. Not
+  /// after a failure, which may have destroyed the QP.
+  [[nodiscard]] const nic::Direct* direct() const noexcept {
+    return !is_holding() && reason_ == Status::kOk ? direct_ : nullptr;
+  }
+  /// Counts operations that went that way. Every so many the loop is polled: who calls nothing else has its peers'
+  /// messages taken and its failures noticed all the same.
+  void went_directly(std::uint64_t bytes, std::uint64_t operations = 1) noexcept {
+    BasicCounters<Count>& counters = counters_;
+    counters.work_requests += operations;
+    counters.bytes += bytes;
+    const std::uint64_t before = counters.direct;
+    counters.direct = before + operations;
+    if (before / kDirectPerPoll != (before + operations) / kDirectPerPoll) [[unlikely]]
+      loop_.poll();
+  }
+
+  enum class Signal : std::uint8_t {
+    kSometimes,  ///< One in so many, to retire the others by count.
+    kAlways,
+    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it.
+  };
+  /// Posts one work request with an id for `tag`. The caller has looked at `room`. False: the queue pair has failed.
+  bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
+    VERBENA_DCHECK(sends_.in_flight() < sends_.slots());
+    request.wr_id = std::uint64_t{sends_.position() + 1} << 32 | tag;
+    const bool is_held = hold_depth_ != 0;
+    if (sends_.wants_signal() || signal == Signal::kAlways || (signal == Signal::kWithDoorbell && !is_held)) {
+      sign(request);
+    } else {
+      request.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
+    }
+    if (is_held) [[unlikely]] {
+      if (!keep_for_doorbell(request, signal)) return false;
+    } else {
+      if (!ring(request)) return false;
+    }
+    sends_.post();
+    ++counters_.work_requests;
+    return true;
+  }
+  /// Posts a list of `count` receives. False: the queue pair has failed.
+  bool post_receives(ibv_recv_wr& first, std::uint32_t count) noexcept {
+    ibv_recv_wr* bad = nullptr;
+    if (ibv_post_recv(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+      for (const ibv_recv_wr* posted = &first; posted != bad && posted != nullptr; posted = posted->next)
+        ++receives_.posted;
+      fail(Status::kDevice);
+      return false;
+    }
+    receives_.posted += count;
+    ++counters_.receive_refills;
+    return true;
+  }
+  /// Retires everything up to a send's completion.
+  void retire(std::uint64_t id) noexcept { sends_.retire(wr::position_of(id)); }
+  /// Retires what was posted before an error completion's request.
+  void retire_before(std::uint64_t id) noexcept {
+    const std::uint32_t last = wr::position_of(id) - 1;
+    if (!sends_.is_retired(last)) sends_.retire(last);
+  }
+  void took_receive() noexcept { ++receives_.completed; }
+
+  /// For an error completion, and for every completion after a failure.
+  void handle_failed(const ibv_wc& completion) noexcept;
+  /// Moves the QP to error and drains it during polls; on_drained follows. Only the first reason counts.
+  void fail(Status reason) noexcept;
+  /// kOk while it has not failed.
+  [[nodiscard]] Status reason() const noexcept { return reason_; }
+  [[nodiscard]] bool is_drained() const noexcept { return phase_ == Phase::kDrained; }
+
+ private:
+  friend class CompletionLoop;
+  enum class Place : std::uint8_t { kOutside, kMailbox, kTable };
+  enum class Phase : std::uint8_t { kWorking, kDraining, kDrained };
+  struct Arrival : Mailbox::Letter {
+    QueuePair* pair = nullptr;
+  };
+  static constexpr std::uint64_t kDirectPerPoll = 16;
+
+  /// One call of ibv_post_send.
+  bool ring(ibv_send_wr& first) noexcept {
+    ibv_send_wr* bad = nullptr;
+    if (ibv_post_send(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+      fail(Status::kDevice);
+      return false;
+    }
+    ++counters_.doorbells;
+    return true;
+  }
+  void sign(ibv_send_wr& request) noexcept {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    sends_.signaled();
+  }
+  bool keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept;
+  [[nodiscard]] bool is_holding() const noexcept { return held_count_ != 0; }
+  void forget_held() noexcept;
+  void enter_table() noexcept;
+  void post_marker() noexcept;
+  void enter_drained() noexcept;
+  /// Once an interval: asks the peer whether it is there, if nothing else did.
+  void keep_alive() noexcept;
+  [[nodiscard]] bool nothing_in_flight() const noexcept {
+    return sends_.in_flight() == 0 && receives_.posted == receives_.completed;
+  }
+  [[nodiscard]] Heard heard() const noexcept {
+    return sends_.has_retired() || receives_.completed != 0 ? Heard::kBefore : Heard::kNever;
+  }
+
+  CompletionLoop& loop_;
+  Owner& owner_;
+  BasicCounters<Count>& counters_;
+  const nic::Direct* direct_;
+  nic::Qp qp_;
+  SendAccount sends_;
+  struct {
+    std::uint32_t posted = 0;  ///< Cumulative; wraps.
+    std::uint32_t completed = 0;
+  } receives_;
+  std::uint32_t hold_depth_ = 0;
+  std::uint32_t held_count_ = 0;  ///< As held_.count(); beside what the release looks at.
+  bool held_wants_signal_ = false;
+  Status reason_ = Status::kOk;
+  Phase phase_ = Phase::kWorking;
+  Place place_ = Place::kOutside;
+  std::uint32_t max_inline_ = 0;
+  std::uint32_t qp_num_ = 0;
+  std::uint32_t reserved_entries_ = 0;
+  std::uint32_t seen_ = 0;  ///< The position when a keepalive looked last.
+  Deadline drain_deadline_ = Deadline::never();
+  link::Lifeline lifeline_;  ///< Ends before the QP does.
+  Arrival arrival_;
+  HeldRequests held_;
+};
+
+}  // namespace verbena::engine

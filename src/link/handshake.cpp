@@ -1,0 +1,86 @@
+// The states of a handshake, whatever carries it.
+#include "base/error.hpp"
+#include "link/frames.hpp"
+#include "link/link.hpp"
+#include "link/socket.hpp"
+
+#include <poll.h>
+
+#include <utility>
+
+namespace verbena::link {
+
+Handshake::Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes) noexcept
+    : state_(role == Role::kServer ? State::kAsked : State::kMet),
+      role_(role),
+      events_(POLLIN),
+      remote_(remote),
+      max_answer_bytes_(max_answer_bytes) {}
+
+Error Handshake::not_now(const char* call) const noexcept {
+  return format_error(Status::kBadArgument, call, 0, "{}",
+                      is_over()                ? "this handshake is over: each is finished, or rejected, once"
+                      : role_ == Role::kClient ? "a client's handshake has the server's answer: call finish"
+                      : state_ == State::kMet  ? "the client has its answer: call finish"
+                                               : "the client waits for an answer: call answer first");
+}
+
+BringUp Handshake::how() const noexcept {
+  BringUp options;
+  if (!is_over()) options.route = route();
+  return options;
+}
+
+void Handshake::reject(Status status, std::string_view text) noexcept {
+  if (is_over()) return;
+  // Behind half of a HELLO the client would take it for the rest of that.
+  if (role_ == Role::kServer && state_ != State::kAnswering) send_reject(status, text);
+  state_ = State::kOver;
+  close();
+}
+
+template <class Attempt>
+Result<void> Handshake::drive(const char* call, State again, State next, Deadline deadline, const Attempt& attempt) {
+  state_ = State::kOver;  // Even if memory runs out in the attempt.
+  const auto end = [this](const Error& error) {
+    close();
+    return std::unexpected(error);
+  };
+  for (;;) {
+    const Result<bool> outcome = attempt();
+    // A peer's REJECT may say kAgain; here that is a promise to go on.
+    if (!outcome && outcome.error().status() == Status::kAgain)
+      return end(Error(Status::kRejected, outcome.error().call(), 0, outcome.error().text()));
+    if (!outcome) return end(outcome.error());
+    if (*outcome) {
+      state_ = next;
+      return {};
+    }
+    if (is_attempt(deadline)) {
+      state_ = again;
+      return fail(Status::kAgain, call, 0,
+                  "the peer has not done its part of the handshake yet: poll the descriptor, then call again");
+    }
+    const auto is_ready = wait_for(descriptor(), events_, deadline);
+    if (!is_ready) return end(is_ready.error());
+    if (!*is_ready) return end(late());
+  }
+}
+
+Result<void> Handshake::answer(const Endpoint& local, Deadline deadline) {
+  constexpr const char* kCall = "Handshake::answer";
+  if (role_ == Role::kClient || state_ == State::kMet || is_over()) return std::unexpected(not_now(kCall));
+  if (state_ == State::kAsked) VERBENA_TRY(check_local(local, max_answer_bytes_, kCall));
+  return drive(kCall, State::kAnswering, State::kMet, deadline, [&] { return try_answer(local); });
+}
+
+Result<Lifeline> Handshake::finish(Deadline deadline) {
+  constexpr const char* kCall = "Handshake::finish";
+  if (state_ != State::kMet) return std::unexpected(not_now(kCall));
+  VERBENA_TRY(drive(kCall, State::kMet, State::kOver, deadline, [this] { return try_finish(); }));
+  auto lifeline = take_lifeline();
+  close();
+  return lifeline;
+}
+
+}  // namespace verbena::link

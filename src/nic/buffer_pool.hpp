@@ -1,0 +1,97 @@
+// Registered memory for the buffers of many connections, in slabs that they share.
+#pragma once
+
+#include "nic/registered_arena.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace verbena::nic {
+
+class BufferPool;
+
+/// A block of a pool, given back by its destruction. Move-only. The pool outlives it. \thread any, one at a time
+class Buffer {
+ public:
+  Buffer() noexcept = default;
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer();
+
+  [[nodiscard]] explicit operator bool() const noexcept { return pool_ != nullptr; }
+  /// Aligned to 4 KiB. The bytes are what an earlier owner left there, or zero.
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
+
+ private:
+  friend class BufferPool;
+  void swap(Buffer& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(slab_, other.slab_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(lkey_, other.lkey_);
+  }
+
+  BufferPool* pool_ = nullptr;
+  void* slab_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint32_t lkey_ = 0;
+};
+
+/// Blocks out of registered arenas, which nobody but this process and its NIC uses. On the soft NIC a page costs memory
+/// from when it is used first. A slab without blocks is freed. \thread any  \alloc setup
+class BufferPool {
+ public:
+  /// Blocks begin at multiples of this, so that no two share a page.
+  static constexpr std::size_t kUnit = 4096;
+  static constexpr std::size_t kSlabBytes = std::size_t{4} << 20;
+
+  BufferPool(Nic& nic, ibv_pd* pd) noexcept : nic_(nic), pd_(pd) {}
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+  ~BufferPool();
+
+  /// A block of at least `bytes`, on `node`. Errors: those of RegisteredArena::open.
+  [[nodiscard]] Result<Buffer> acquire(std::size_t bytes, std::optional<unsigned> node = {});
+  /// What there is, for leak checks.
+  struct Usage {
+    std::size_t slabs = 0;
+    std::size_t bytes = 0;  ///< Of blocks given out.
+  };
+  [[nodiscard]] Usage usage() const;
+
+ private:
+  friend class Buffer;
+  struct Block {
+    std::size_t offset;
+    std::size_t bytes;
+  };
+  struct Slab {
+    RegisteredArena arena;
+    std::optional<unsigned> node;
+    std::size_t bytes = 0;
+    std::size_t fresh = 0;  ///< From here on nothing was given out.
+    std::size_t used = 0;   ///< Blocks given out.
+    std::size_t used_bytes = 0;
+    std::vector<Block> freed;  ///< In the order they came back; the last one goes out first, while it is in caches.
+  };
+  void release(const Buffer& buffer) noexcept;
+  [[nodiscard]] static std::optional<Block> take_from(Slab& slab, std::size_t bytes);
+
+  Nic& nic_;
+  ibv_pd* const pd_;
+  mutable std::mutex mutex_;
+  std::list<Slab> slabs_;
+};
+
+}  // namespace verbena::nic

@@ -1,0 +1,328 @@
+// Conversations with peers' NICs: connecting to one, greeting it, and asking it for things.
+//
+// Nobody waits for a peer in a system call. Requests stand in queues of the conversation; a few at a time are on the
+// socket, and the control thread hands each answer to the oldest of them. Who has a deadline sleeps on a condition
+// variable until something was answered; who has none comes again. A request that nobody waits for any more is
+// forgotten, or keeps its place among those that are on the socket, so that the answers still find theirs.
+#include "nic/soft/path.hpp"
+#include "nic/soft/rendezvous.hpp"
+
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5
+#endif
+
+namespace verbena::nic::soft {
+
+namespace {
+
+/// Requests on one socket at a time: what a peer that does not answer keeps of the descriptors in flight, which the
+/// kernel counts for each user.
+constexpr std::size_t kMostAsked = 16;
+/// Between two looks at what the kernel gives no event for.
+constexpr long kRetryNs = 5'000'000;
+
+/// Why nobody answers to a GID of this host: the process is gone, or it lives in another network namespace, which has
+/// abstract sockets of its own.
+[[nodiscard]] Error nobody_answers(const ibv_gid& gid) {
+  const GidParts parts = parts_of(gid);
+  struct stat mine{};
+  struct stat theirs{};
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%u/ns/net", parts.pid);
+  if (::stat("/proc/self/ns/net", &mine) == 0 && ::stat(path, &theirs) == 0 && mine.st_ino != theirs.st_ino) {
+    return format_error(
+        Status::kOtherNamespace, "connect", ECONNREFUSED,
+        "the peer (pid {}) is on this host but in another network namespace; run both in one, or use an RDMA "
+        "device",
+        parts.pid);
+  }
+  return format_error(Status::kPeerLost, "connect", ECONNREFUSED,
+                      "no process answers to the peer's address (its pid was {}): it has ended or closed its NIC",
+                      parts.pid);
+}
+
+/// Why an answer is none: the peer refuses to talk.
+[[nodiscard]] std::optional<Error> refusal_of(const Peer& peer, const Reply& reply) noexcept {
+  if (reply.answer == Answer::kNotAllowed) {
+    return format_error(Status::kNotAllowed, "recvmsg", EACCES,
+                        "the peer (pid {}, uid {}) does not let uid {} connect; add it to the peer's allow-list",
+                        peer.process.pid, peer.process.uid, ::geteuid());
+  }
+  if (reply.answer == Answer::kVersion) {
+    return format_error(Status::kProtocol, "recvmsg", 0,
+                        "the peer's soft NIC has layout version {}, this one {}; use one release", reply.version,
+                        kLayoutVersion);
+  }
+  return std::nullopt;
+}
+
+/// A descriptor that tells of the end of the process at the other end of `socket`.
+[[nodiscard]] Result<Fd> pidfd_of(int socket, const PeerProcess& process) {
+  int pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  // The kernel's own pidfd for the socket's other end has no race with a reused pid; before Linux 6.5 there is none.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) != 0) {
+    pidfd = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
+  }
+  if (pidfd >= 0) return Fd(pidfd);
+  if (errno == ESRCH) {
+    return fail(Status::kPeerLost, "pidfd_open", ESRCH, "the peer (pid {}) has just ended", process.pid);
+  }
+  return fail_system("pidfd_open", errno, "watching the peer's process");
+}
+
+}  // namespace
+
+Error hung_up(const Peer& peer, int cause) noexcept {
+  return format_error(Status::kPeerLost, "recvmsg", cause, "the peer (pid {}) closed its NIC while it was asked",
+                      peer.process.pid);
+}
+
+std::unexpected<Error> no_answer(const Peer& peer) noexcept {
+  if (peer.state == Peer::State::kConnecting) {
+    return fail(Status::kTimedOut, "connect", EAGAIN, "the peer's NIC did not take the connection before the deadline");
+  }
+  return fail(Status::kTimedOut, "recvmsg", ETIMEDOUT, "the peer (pid {}) did not answer before the deadline",
+              peer.process.pid);
+}
+
+/// The peer of that GID, counted as used once more: a known one, or one that is greeted from now on.
+Result<Peer*> SoftNic::find_peer(const ibv_gid& gid) {
+  if (parts_of(gid).boot != parts_of(gid_).boot) {
+    return fail(Status::kOtherHost, "connect", 0,
+                "the peer is on another host, and the soft NIC connects processes of one host; use an RDMA NIC, or the "
+                "kernel's Soft-RoCE (rdma link add)");
+  }
+  const auto known = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const auto& peer) { return same(peer->gid, gid) && !peer->dead.load(); });
+  if (known != peers_.end()) {
+    ++(*known)->users;
+    return known->get();
+  }
+  auto fresh = std::make_unique<Peer>();
+  fresh->gid = gid;
+  fresh->users = 1;
+  VERBENA_TRY(connect_to(*fresh));
+  peers_.push_back(std::move(fresh));
+  return peers_.back().get();
+}
+
+/// Connects and greets, or sees to it that it is tried again.
+Result<void> SoftNic::connect_to(Peer& peer) {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return fail_system("socket", errno, "connecting to the peer's NIC");
+  const SocketName name = name_of(peer.gid);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0) {
+    if (errno == EAGAIN || errno == EINTR) {
+      retry_later();
+      return {};
+    }
+    if (errno == ECONNREFUSED) return std::unexpected(nobody_answers(peer.gid));
+    return fail_system("connect", errno, "connecting to the peer's NIC");
+  }
+  VERBENA_ASSIGN(peer.process, credentials(socket.get()));
+  if (!allowed(peer.process.uid)) {
+    return fail(Status::kNotAllowed, "connect", EACCES,
+                "the peer (pid {}) runs as uid {}, which is not on this process's allow-list (option allowed_uids)",
+                peer.process.pid, peer.process.uid);
+  }
+  if (peer.process.pid != ::getpid()) {
+    VERBENA_ASSIGN(peer.pidfd, pidfd_of(socket.get(), peer.process));
+  }
+  peer.socket = std::move(socket);
+  peer.socket_source = add_source(peer.socket.get(), EPOLLIN, {Source::Kind::kPeerSocket, &peer});
+  if (peer.pidfd) peer.pidfd_source = add_source(peer.pidfd.get(), EPOLLIN, {Source::Kind::kPeerPidfd, &peer});
+  if (peer.socket_source == 0 || (peer.pidfd && peer.pidfd_source == 0)) {
+    const int cause = errno;
+    unwatch(peer);
+    return fail_system("epoll_ctl", cause, "watching the peer's process");
+  }
+  peer.state = Peer::State::kGreeting;
+  auto hello = std::make_shared<Ask>();
+  hello->request.type = RequestType::kHello;
+  hello->request.my_gid = gid_;
+  ask(peer, std::move(hello));
+  return {};
+}
+
+/// Takes in what the peer has answered to the greeting.
+Result<void> SoftNic::introduce(Peer& peer, Ask& hello) {
+  if (hello.failure) return std::unexpected(*hello.failure);
+  const Reply& reply = hello.reply;
+  if (reply.answer != Answer::kOk || hello.received.count < 1 || reply.key_entries < 2 ||
+      reply.key_entries > kMaxKeyIndex || !same(reply.gid, peer.gid)) {
+    return fail(Status::kProtocol, "recvmsg", 0, "the peer's NIC did not introduce itself properly");
+  }
+  peer.key_entries = reply.key_entries;
+  VERBENA_ASSIGN(peer.imports, LazyTable<Import>::create(reply.key_entries));
+  VERBENA_ASSIGN(peer.keys, Mapping::of_peer(hello.received.fds[0].get(), reply.key_entries * sizeof(KeyEntry),
+                                             Mapping::Mode::kRead));
+  if (hello.received.count > 1) {
+    if (reply.size == 0 || reply.size > (1U << 24)) {
+      return fail(Status::kProtocol, "recvmsg", 0, "impossible ready set");
+    }
+    VERBENA_ASSIGN(peer.ready, Mapping::of_peer(hello.received.fds[1].get(), reply.size, Mapping::Mode::kReadWrite));
+  }
+  peer.state = Peer::State::kKnown;
+  return {};
+}
+
+// --- requests -------------------------------------------------------------------------------------------------------
+
+void SoftNic::ask(Peer& peer, std::shared_ptr<Ask> ask) {
+  peer.unsent.push_back(std::move(ask));
+  send_asks(peer);
+}
+
+/// Sends what waits, as far as it goes now.
+void SoftNic::send_asks(Peer& peer) noexcept {
+  while (!peer.dead.load() && !peer.unsent.empty() && peer.sent.size() < kMostAsked) {
+    Ask& next = *peer.unsent.front();
+    const auto bytes = std::as_bytes(std::span(&next.request, 1));
+    if (send_message(peer.socket.get(), bytes, std::span(next.fds.data(), next.fd_count))) {
+      peer.sent.push_back(std::move(peer.unsent.front()));
+      peer.unsent.pop_front();
+      continue;
+    }
+    const int cause = errno;
+    if (cause == EAGAIN) return await_room(peer, true);
+    // So many descriptors of this user are on their way, by whatever processes, that the kernel takes no more of them.
+    if (cause == ETOOMANYREFS) return retry_later();
+    if (cause == EPIPE || cause == ECONNRESET) return lose_peer(peer, hung_up(peer, cause));
+    next.failure = system_error("sendmsg", cause, "asking the peer's NIC");
+    next.is_over = true;
+    peer.unsent.pop_front();
+    tell_progress();
+  }
+  await_room(peer, false);
+}
+
+void SoftNic::await_room(Peer& peer, bool wanted) noexcept {
+  if (peer.awaits_room == wanted || peer.socket_source == 0) return;
+  peer.awaits_room = wanted;
+  epoll_event event{};
+  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 = peer.socket_source;
+  ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_MOD, peer.socket.get(), &event);
+}
+
+/// Hands answers to the requests that they are for. What comes after the most that can have been asked is looked at
+/// when the kernel tells of it again.
+void SoftNic::take_answers(Peer& peer) noexcept {
+  for (std::size_t i = 0; i <= kMostAsked && !peer.dead.load(); ++i) {
+    Reply reply;
+    Fds received;
+    const ssize_t got = receive_message(peer.socket.get(), std::as_writable_bytes(std::span(&reply, 1)), received);
+    if (got < 0 && errno == EAGAIN) break;
+    if (got <= 0) return lose_peer(peer, hung_up(peer, got == 0 ? 0 : errno));
+    if (peer.sent.empty()) {
+      return lose_peer(peer, format_error(Status::kProtocol, "recvmsg", 0,
+                                          "the peer (pid {}) sent an answer that nobody asked for", peer.process.pid));
+    }
+    const std::shared_ptr<Ask> ask = std::move(peer.sent.front());
+    peer.sent.pop_front();
+    ask->is_over = true;
+    if (got != static_cast<ssize_t>(sizeof reply) || reply.magic != kMagic) {
+      ask->failure =
+          format_error(Status::kProtocol, "recvmsg", 0, "the peer answered with something that is not an answer");
+    } else {
+      ask->failure = refusal_of(peer, reply);
+      ask->reply = reply;
+      ask->received = std::move(received);
+    }
+    if (ask->request.type != RequestType::kHello) continue;
+    if (const Result<void> known = introduce(peer, *ask); !known) return lose_peer(peer, known.error());
+  }
+  send_asks(peer);
+  tell_progress();
+}
+
+/// Nobody waits for it any more. One that is on the socket keeps its place, for the answer that may still come.
+void SoftNic::drop_ask(Peer& peer, const Ask& ask) noexcept {
+  std::erase_if(peer.unsent, [&](const auto& entry) { return entry.get() == &ask; });
+}
+
+void SoftNic::retry_later() noexcept {
+  if (std::exchange(retry_.is_set, true)) return;
+  itimerspec when{};
+  when.it_value.tv_nsec = kRetryNs;
+  ::timerfd_settime(retry_.timer.get(), 0, &when, nullptr);
+}
+
+void SoftNic::retry() noexcept {
+  drain_eventfd(retry_.timer.get());  // A timer is read like one.
+  retry_.is_set = false;
+  for (const auto& peer : peers_) {
+    if (peer->dead.load()) continue;
+    if (peer->state != Peer::State::kConnecting) {
+      send_asks(*peer);
+    } else if (const Result<void> connected = connect_to(*peer); !connected) {
+      lose_peer(*peer, connected.error());
+    }
+  }
+}
+
+// --- waiting --------------------------------------------------------------------------------------------------------
+
+void SoftNic::notify_progress(int eventfd) noexcept {
+  const std::lock_guard lock(mutex_);
+  progress_fd_ = eventfd;
+}
+
+void SoftNic::tell_progress() noexcept {
+  answered_.notify_all();
+  if (progress_fd_ >= 0) signal_eventfd(progress_fd_);
+}
+
+/// Sleeps until something was answered, to whomever. False past the deadline.
+bool SoftNic::await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  if (deadline.passed()) return false;
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours{1};  // What is longer may not fit the clock.
+  (void)answered_.wait_for(lock, std::min(deadline.left(), kLongest));
+  return true;
+}
+
+// --- ends -----------------------------------------------------------------------------------------------------------
+
+void SoftNic::unwatch(Peer& peer) noexcept {
+  if (peer.socket_source != 0) drop_source(std::exchange(peer.socket_source, 0), peer.socket.get());
+  if (peer.pidfd_source != 0) drop_source(std::exchange(peer.pidfd_source, 0), peer.pidfd.get());
+}
+
+/// The peer is gone, or there is no talking to it: whatever it was asked has failed, and so have the QPs that lead
+/// there.
+void SoftNic::lose_peer(Peer& peer, const Error& why) noexcept {
+  if (peer.dead.exchange(true)) return;
+  peer.failure = why;
+  unwatch(peer);
+  for (auto* queue : {&peer.sent, &peer.unsent}) {
+    for (const auto& ask : *queue) {
+      ask->is_over = true;
+      ask->failure = why;
+    }
+    queue->clear();
+  }
+  for (auto& [number, qp] : qps_) {
+    if (qp->path.peer != &peer) continue;
+    qp->failing.peer_dead.store(true, std::memory_order_release);
+    attention(*qp);
+  }
+  tell_progress();
+}
+
+/// The last user's going closes the conversation.
+void SoftNic::release_peer(Peer* peer) noexcept {
+  if (--peer->users != 0) return;
+  unwatch(*peer);
+  std::erase_if(peers_, [&](const auto& entry) { return entry.get() == peer; });
+}
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,36 @@
+// What both ends of a rendezvous need: a GID's parts, its socket's name, and the kernel's word on who is at the other
+// end.
+#pragma once
+
+#include "nic/nic.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdint>
+
+namespace verbena::nic::soft {
+
+/// GID = 32 bits of the boot id's hash, 32 bits of pid as a hint for messages, 64 random bits.
+struct GidParts {
+  std::uint32_t boot;
+  std::uint32_t pid;
+  std::uint64_t random;
+};
+[[nodiscard]] GidParts parts_of(const ibv_gid& gid) noexcept;
+
+struct SocketName {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+/// The abstract name of the NIC with that GID.
+[[nodiscard]] SocketName name_of(const ibv_gid& gid) noexcept;
+
+/// Who is at the other end of a Unix socket. kOtherNamespace for a process that this one cannot see.
+[[nodiscard]] Result<PeerProcess> credentials(int socket);
+
+struct Peer;
+/// The end of a conversation, with its errno or 0. (peers.cpp)
+[[nodiscard]] Error hung_up(const Peer& peer, int cause) noexcept;
+
+}  // namespace verbena::nic::soft

@@ -1,0 +1,107 @@
+// The one thread that drives all handshakes of a NIC's servers.
+#pragma once
+
+#include "base/fd.hpp"
+#include "link/link.hpp"
+#include "nic/nic.hpp"
+
+#include <verbena/deadline.hpp>
+#include <verbena/error.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+namespace verbena::node {
+
+/// Handshakes are state machines, each with a deadline: a client that is silent, slow or stopped holds up nobody. There
+/// are kMostGuests at a time; one more pushes the oldest out. \thread any, except where said
+class Acceptor {
+ public:
+  static constexpr std::size_t kMostGuests = 1024;
+  /// Deadline of a whole handshake.
+  static constexpr std::chrono::milliseconds kTimeout{5000};
+
+  /// A client on its way in. Called by the acceptor's thread, and destroyed when it is not `done`, which the client
+  /// sees.
+  class Guest {
+   public:
+    virtual ~Guest() = default;
+    /// One attempt to go on. kAgain: the client, or its NIC, has not done its part yet.
+    [[nodiscard]] virtual Result<void> step() = 0;
+    /// Its descriptor, and the poll events that `step` waits for; -1: its NIC tells of progress.
+    [[nodiscard]] virtual int fd() const noexcept = 0;
+    [[nodiscard]] virtual short events() const noexcept = 0;
+    /// The client is connected: takes it in.
+    virtual void done() noexcept = 0;
+    /// The client is told why it is not.
+    virtual void refuse(const Error& why) noexcept = 0;
+  };
+  /// The owner of a listener.
+  class Host {
+   public:
+    /// A client has said hello. An error has been told to the client already.
+    [[nodiscard]] virtual Result<std::unique_ptr<Guest>> welcome(std::unique_ptr<link::Handshake> handshake) = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  /// Errors: kLimit (files, threads).
+  [[nodiscard]] static Result<std::unique_ptr<Acceptor>> start(nic::Nic& nic);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  /// From now on `host` is called for each client of `listener`, until `close`. Errors: kLimit (files).
+  [[nodiscard]] Result<std::uint64_t> open(std::unique_ptr<link::Listener> listener, Host& host);
+  /// Refuses the clients that are on their way, and ends the listener. The host is not called any more.
+  void close(std::uint64_t listener) noexcept;
+  /// The port of a listener.
+  [[nodiscard]] std::uint16_t port(std::uint64_t listener) const noexcept;
+  /// Clients on their way in.
+  [[nodiscard]] std::size_t guests() const noexcept;
+
+ private:
+  struct Door {
+    std::unique_ptr<link::Listener> listener;
+    Host* host = nullptr;
+  };
+  struct Visit {
+    std::unique_ptr<Guest> guest;
+    std::uint64_t door = 0;
+    Deadline deadline = Deadline::never();
+    int watched = -1;  ///< The descriptor that is in the epoll set.
+  };
+  using Visits = std::unordered_map<std::uint64_t, Visit>;
+
+  explicit Acceptor(nic::Nic& nic) noexcept : nic_(nic) {}
+  void run() noexcept;
+  void on_event(std::uint64_t id) noexcept;
+  void look_at_door(std::uint64_t id, Door& door) noexcept;
+  void welcome(std::uint64_t id, Door& door, std::unique_ptr<link::Handshake> handshake) noexcept;
+  void step(std::uint64_t id) noexcept;
+  void step_those_of_the_nic() noexcept;
+  void end_late() noexcept;
+  void end(Visits::iterator visit, const Error& why) noexcept;
+  [[nodiscard]] bool watch(std::uint64_t id, Visit& visit) noexcept;
+  void unwatch(Visit& visit) noexcept;
+  [[nodiscard]] Deadline next_due() const noexcept;
+
+  nic::Nic& nic_;
+  Fd epoll_;
+  Fd stop_;
+  Fd progress_;               ///< Signalled by the NIC.
+  mutable std::mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
+  std::uint64_t next_id_ = 0;
+  std::unordered_map<std::uint64_t, Door> doors_;
+  Visits visits_;
+  std::thread thread_;  // Last: reads everything above.
+};
+
+}  // namespace verbena::node

@@ -1,0 +1,260 @@
+#include "node/node.hpp"
+
+#include "base/error.hpp"
+#include "base/limit.hpp"
+#include "base/log.hpp"
+#include "link/fabric.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace verbena::node {
+namespace {
+
+/// For finding the device of an address.
+constexpr std::chrono::milliseconds kFabricTimeout{5000};
+
+/// This host's, as others may resolve it.
+[[nodiscard]] std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("localhost");
+}
+
+/// Whoever runs as root could read this process anyway.
+[[nodiscard]] std::vector<uid_t> with_root(std::vector<uid_t> allowed) {
+  allowed.push_back(0);
+  return allowed;
+}
+
+[[nodiscard]] Result<std::unique_ptr<link::Fabric>> open_fabric(const Endpoint& at, link::Role role,
+                                                                Deadline deadline) {
+  const std::vector<uid_t> allowed = with_root(at.node ? at.node->options().allowed_uids : at.allowed_uids);
+  return link::Fabric::open({.transport = at.node ? at.node->options().transport : at.transport,
+                             .role = role,
+                             .address = at.address,
+                             .port = at.port,
+                             .allowed_uids = allowed},
+                            deadline);
+}
+
+/// The device of a fabric, which is the node's where there is a node.
+[[nodiscard]] Result<std::shared_ptr<Device>> device_of(const link::Fabric& fabric, const Endpoint& at) {
+  VERBENA_ASSIGN(auto device, Device::of(fabric.shared_nic()));
+  if (at.node && at.node->shared_device() != device)
+    return fail(Status::kBadArgument, "connect", 0, "{} leads over another NIC than the node's {}: use another node",
+                at.address, at.node->device().nic().name());
+  return device;
+}
+
+}  // namespace
+
+// --- node ---------------------------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<Node>> Node::open(const NodeOptions& options) {
+  constexpr const char* kCall = "node";
+  VERBENA_TRY(check_limit(kCall, "shards", options.shards, 1, 256));
+  VERBENA_TRY(check_limit(kCall, "connections", options.connections, 1, 65536));
+  if (!options.cpus.empty() && options.cpus.size() != options.shards)
+    return fail(Status::kBadArgument, kCall, 0, "cpus must name one cpu for each of {} shards, or none; got {}",
+                options.shards, options.cpus.size());
+  std::shared_ptr<Node> node(new Node(options));
+  const std::vector<uid_t> allowed = with_root(options.allowed_uids);
+  VERBENA_ASSIGN(const auto fabric, link::Fabric::open({.transport = options.transport,
+                                                        .role = link::Role::kServer,
+                                                        .address = options.address,
+                                                        .port = 0,
+                                                        .allowed_uids = allowed},
+                                                       Deadline::after(kFabricTimeout)));
+  node->reason_ = fabric->reason();
+  VERBENA_ASSIGN(node->device_, Device::of(fabric->shared_nic()));
+  for (unsigned i = 0; i < options.shards; ++i) {
+    SessionShardOptions shard{.max_connections = options.connections};
+    if (!options.cpus.empty()) shard.cpu = options.cpus[i];
+    VERBENA_ASSIGN(auto opened, SessionShard::open(node->device_, shard));
+    VERBENA_TRY(opened->start());
+    node->shards_.push_back(std::move(opened));
+  }
+  return node;
+}
+
+Node::~Node() {
+  for (const auto& shard : shards_) shard->stop();
+  if (device_) device_->registrations().remove_all(this);
+}
+
+const std::shared_ptr<SessionShard>& Node::next_shard() noexcept {
+  return shards_[next_.fetch_add(1, std::memory_order_relaxed) % shards_.size()];
+}
+
+Result<const session::RegisteredMemory*> Node::allocate(std::size_t bytes) {
+  return device_->registrations().allocate(this, bytes, {.to = nic::Grant::To::kAnyPeer});
+}
+Result<const session::RegisteredMemory*> Node::add(std::span<std::byte> memory, rdma::Access access) {
+  return device_->registrations().add(this, memory, access);
+}
+Result<void> Node::remove(const session::RegisteredMemory* memory, Deadline deadline) {
+  return device_->registrations().remove(this, memory, deadline);
+}
+Result<void> Node::publish(std::string_view name, const session::Part& part) {
+  VERBENA_TRY(device_->registrations().publish(this, name, part));
+  for (const auto& shard : shards_) shard->sessions().wake_all();
+  return {};
+}
+
+// --- clients ------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<session::Session>> connect(const Endpoint& server, const session::Settings& settings,
+                                                  const session::Delivery& delivery, session::Events& events,
+                                                  bool wants_thread) {
+  const Deadline deadline = Deadline::after(settings.connect_timeout);
+  VERBENA_ASSIGN(const auto fabric, open_fabric(server, link::Role::kClient, deadline));
+  VERBENA_ASSIGN(const std::shared_ptr<Device> device, device_of(*fabric, server));
+  std::shared_ptr<SessionShard> shard;
+  if (!wants_thread) {
+    VERBENA_ASSIGN(shard, SessionShard::open(device, {.driver = session::Driver::kCaller}));
+  } else if (server.node) {
+    shard = server.node->next_shard();
+  } else {
+    VERBENA_ASSIGN(shard, Device::client_shard(device));
+  }
+  auto session = std::make_unique<session::Session>(shard, settings, delivery, events, nullptr, server.node.get());
+  VERBENA_TRY(session->dial(*fabric, server.port, deadline));
+  log(VERBENA_LOG_INFO, "connected to {}, port {}: {}", fabric->address(), server.port, fabric->reason());
+  return session;
+}
+
+// --- listeners ----------------------------------------------------------------------------------------------------
+
+/// A client of a listener on its way in.
+class Listener::Guest final : public Acceptor::Guest {
+ public:
+  explicit Guest(std::unique_ptr<session::Session> session) noexcept : session_(std::move(session)) {}
+  Result<void> step() override { return session_->accept_step(Deadline::now()); }
+  int fd() const noexcept override { return session_->connection()->wait_fd(); }
+  short events() const noexcept override { return session_->connection()->wait_events(); }
+  void done() noexcept override {
+    session_->adopt();
+    (void)session_.release();
+  }
+  // Where the listener stops, a client that believes to be connected is, for the time of a goodbye.
+  void refuse(const Error& why) noexcept override {
+    why.status() == Status::kClosed && session_->accept_for_goodbye() ? done() : session_->refuse(why);
+  }
+
+ private:
+  std::unique_ptr<session::Session> session_;
+};
+
+Result<void> Listener::start(const Endpoint& at, const session::Settings& settings, const session::Delivery& delivery,
+                             session::Events& events) {
+  if (is_running()) return fail(Status::kBusy, "start", 0, "the listener runs already");
+  settings_ = settings;
+  delivery_ = delivery;
+  events_ = &events;
+  node_ = at.node;
+  VERBENA_ASSIGN(fabric_, open_fabric(at, link::Role::kServer, Deadline::after(kFabricTimeout)));
+  VERBENA_ASSIGN(device_, device_of(*fabric_, at));
+  VERBENA_ASSIGN(auto link, fabric_->listen({.port = at.port}));
+  if (!node_) {
+    VERBENA_ASSIGN(auto own, SessionShard::open(device_, {.max_connections = settings.max_connections}));
+    VERBENA_TRY(own->start());
+    const std::lock_guard lock(mutex_);
+    own_ = std::move(own);
+  }
+  port_ = link->port();
+  const auto opened = [&]() -> Result<void> {
+    if (settings_.is_window_shared && settings_.window.empty() && settings_.window_bytes != 0) {
+      VERBENA_ASSIGN(const session::RegisteredMemory* const shared, allocate(settings_.window_bytes));
+      settings_.window = {shared->address, settings_.window_bytes};
+    }
+    VERBENA_ASSIGN(acceptor_, device_->acceptor());
+    VERBENA_ASSIGN(door_, acceptor_->open(std::move(link), *this));
+    return {};
+  }();
+  if (!opened) {
+    stop();
+    return opened;
+  }
+  is_running_.store(true, std::memory_order_release);
+  log(VERBENA_LOG_INFO, "listening on {}, port {}: {}", fabric_->address(), port_, fabric_->reason());
+  return {};
+}
+
+void Listener::stop() noexcept {
+  // First nobody new gets in.
+  if (acceptor_ != nullptr) {
+    std::exchange(acceptor_, nullptr)->close(door_);
+    log(VERBENA_LOG_INFO, "the listener on port {} ends", port_);
+  }
+  std::shared_ptr<SessionShard> stopped;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped = own_;
+  }
+  if (stopped) stopped->stop();
+  {
+    // Until here, so that a callback is known as one.
+    const std::lock_guard lock(mutex_);
+    own_.reset();
+  }
+  if (node_)
+    for (const auto& shard : node_->shards()) shard->sessions().end_all_of(this);
+  if (device_) device_->registrations().remove_all(this);
+  stopped.reset();  // Sessions that somebody keeps keep it.
+  device_.reset();
+  fabric_.reset();
+  node_.reset();
+  is_running_.store(false, std::memory_order_release);
+  is_running_.notify_all();
+}
+
+bool Listener::is_in_callback() const noexcept {
+  if (node_) return std::ranges::any_of(node_->shards(), [](const auto& shard) { return shard->loop().is_owner(); });
+  // Another thread may be stopping it.
+  const std::lock_guard lock(mutex_);
+  return own_ != nullptr && own_->loop().is_owner();
+}
+
+std::uint16_t Listener::port() const noexcept { return is_running() ? port_ : std::uint16_t{0}; }
+
+std::string Listener::address_to_dial() const {
+  if (!is_running()) return {};
+  const std::string& address = fabric_->address();
+  return address == "0.0.0.0" || address == "::" ? host_name() : address;
+}
+
+std::shared_ptr<SessionShard> Listener::shard() noexcept {
+  if (node_) return node_->next_shard();
+  const std::lock_guard lock(mutex_);
+  return own_;
+}
+
+Result<std::unique_ptr<Acceptor::Guest>> Listener::welcome(std::unique_ptr<link::Handshake> handshake) {
+  auto session = std::make_unique<session::Session>(shard(), settings_, delivery_, *events_, this, node_.get());
+  VERBENA_TRY(session->answer(std::move(handshake)));
+  return std::make_unique<Guest>(std::move(session));
+}
+
+Result<const session::RegisteredMemory*> Listener::allocate(std::size_t bytes) {
+  return device_->registrations().allocate(this, bytes, {.to = nic::Grant::To::kAnyPeer});
+}
+Result<const session::RegisteredMemory*> Listener::add(std::span<std::byte> memory, rdma::Access access) {
+  return device_->registrations().add(this, memory, access);
+}
+Result<void> Listener::remove(const session::RegisteredMemory* memory, Deadline deadline) {
+  return device_->registrations().remove(this, memory, deadline);
+}
+Result<void> Listener::publish(std::string_view name, const session::Part& part) {
+  VERBENA_TRY(device_->registrations().publish(this, name, part));
+  if (node_) {
+    for (const auto& shard : node_->shards()) shard->sessions().wake_all();
+  } else {
+    shard()->sessions().wake_all();
+  }
+  return {};
+}
+
+}  // namespace verbena::node

@@ -1,0 +1,111 @@
+// Shards: polling loops that connections join, each with a thread of its own or driven by callers.
+#pragma once
+
+#include "channel/bounce.hpp"
+#include "channel/connection.hpp"
+#include "engine/duty.hpp"
+#include "engine/loop.hpp"
+#include "host/placement.hpp"
+#include "node/device.hpp"
+#include "session/home.hpp"
+#include "session/sessions.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace verbena::node {
+
+struct ShardOptions {
+  std::string name = "verbena-poll";  ///< The thread's name, cut at 15 characters.
+  std::optional<unsigned> cpu;        ///< The thread is pinned there; if the kernel refuses, it runs unpinned.
+  std::optional<unsigned> node;       ///< NUMA node of the shard's memory.
+  engine::LoopOptions loop;
+};
+
+/// A loop with the memory of its connections. Immovable. \thread setup, except where said
+class Shard {
+ public:
+  /// Errors: those of CompletionLoop::create and Bounce::open.
+  [[nodiscard]] static Result<std::unique_ptr<Shard>> create(std::shared_ptr<Device> device,
+                                                             const ShardOptions& options);
+  /// Memory that `create` allocates. \thread any
+  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const ShardOptions& options);
+  ~Shard() { stop(); }
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  /// Starts the thread, which polls the loop and does `duty`, and carries out other threads' calls. `duty` outlives it.
+  /// Errors: kLimit (threads), kBusy (it runs).
+  [[nodiscard]] Result<void> start(engine::Duty& duty);
+  /// Ends the thread after its current work. Operations in flight stay in flight: the caller owns the loop now.
+  /// Idempotent. Not from the thread itself.
+  void stop() noexcept;
+  /// Until `stop` was called. \thread any
+  [[nodiscard]] bool is_running() const noexcept { return !stopping_.load(std::memory_order_acquire); }
+  /// From the thread itself: it ends by itself, and calls `at_end(context)` last, which may destroy this.
+  void stop_here(void (*at_end)(void*) noexcept, void* context) noexcept;
+
+  [[nodiscard]] engine::CompletionLoop& loop() noexcept { return *loop_; }
+  [[nodiscard]] const engine::CompletionLoop& loop() const noexcept { return *loop_; }
+  [[nodiscard]] const channel::Memory& memory() const noexcept { return memory_; }
+  [[nodiscard]] Device& device() const noexcept { return *device_; }
+
+ private:
+  Shard(std::shared_ptr<Device> device, const ShardOptions& options)
+      : device_(std::move(device)), name_(options.name), cpu_(options.cpu) {}
+  void run(engine::Duty& duty) noexcept;
+
+  const std::shared_ptr<Device> device_;
+  const std::string name_;
+  const std::optional<unsigned> cpu_;
+  std::unique_ptr<engine::CompletionLoop> loop_;
+  channel::Bounce bounce_;
+  channel::Memory memory_;
+  std::atomic<bool> stopping_{false};
+  void (*at_end_)(void*) noexcept = nullptr;
+  void* at_end_context_ = nullptr;
+  std::thread thread_;
+};
+
+struct SessionShardOptions {
+  session::Driver driver = session::Driver::kThread;
+  unsigned max_connections = 1;
+  std::optional<unsigned> cpu{};  ///< The thread's core; empty: claims a free one.
+};
+
+/// A shard whose connections are sessions. Immovable, shared by them: the last one may end in the shard's own thread.
+class SessionShard final : public session::Home {
+ public:
+  /// Errors: those of Shard::create and of claim_placement, kLimit (more connections than the NIC has room for).
+  [[nodiscard]] static Result<std::shared_ptr<SessionShard>> open(std::shared_ptr<Device> device,
+                                                                  const SessionShardOptions& options);
+  ~SessionShard() override;
+  /// Connections that one shard of this NIC can have: each needs entries of the completion queue. \thread any
+  [[nodiscard]] static unsigned most_connections(const nic::Nic& nic) noexcept;
+
+  /// With Driver::kThread: starts the thread. \thread setup
+  [[nodiscard]] Result<void> start() { return shard_->start(sessions()); }
+  /// Ends the thread, and all sessions with kClosed, peers told. Idempotent. Not from the thread itself.
+  void stop() noexcept { shard_->stop(); }
+  [[nodiscard]] bool is_running() const noexcept { return shard_->is_running(); }
+  [[nodiscard]] Device& device() const noexcept { return shard_->device(); }
+
+  [[nodiscard]] engine::CompletionLoop& loop() noexcept override { return shard_->loop(); }
+  [[nodiscard]] const channel::Memory& memory() const noexcept override { return shard_->memory(); }
+  [[nodiscard]] session::Registrations& registrations() noexcept override { return shard_->device().registrations(); }
+  [[nodiscard]] session::Sessions& sessions() noexcept override { return *sessions_; }
+
+ private:
+  explicit SessionShard(session::Driver driver) noexcept : Home(driver) {}
+  /// The deleter of the shared pointer.
+  static void end(SessionShard* shard) noexcept;
+
+  host::HeldPlacement placement_;  ///< The thread's core is this shard's while it lives.
+  std::unique_ptr<Shard> shard_;
+  std::optional<session::Sessions> sessions_;
+};
+
+}  // namespace verbena::node

@@ -1,0 +1,44 @@
+// The base of sessions: a loop with its memory, and the registrations of its NIC.
+#pragma once
+
+#include "channel/connection.hpp"
+#include "engine/loop.hpp"
+#include "session/registrations.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace verbena::session {
+
+class Sessions;
+
+/// The thread that polls the loop.
+enum class Driver : std::uint8_t {
+  kThread,  ///< A thread of the library, which carries out other threads' calls.
+  kCaller   ///< Whoever calls, one thread at a time.
+};
+
+/// Outlives the sessions on it, which share it. \thread any
+class Home : public std::enable_shared_from_this<Home> {
+ public:
+  Home(const Home&) = delete;
+  Home& operator=(const Home&) = delete;
+  virtual ~Home() = default;
+
+  [[nodiscard]] Driver driver() const noexcept { return driver_; }
+  [[nodiscard]] virtual engine::CompletionLoop& loop() noexcept = 0;
+  [[nodiscard]] virtual const channel::Memory& memory() const noexcept = 0;
+  [[nodiscard]] virtual Registrations& registrations() noexcept = 0;
+  [[nodiscard]] virtual Sessions& sessions() noexcept = 0;
+
+  /// Whether the calling thread may poll the loop, as far as the library's own thread goes.
+  [[nodiscard]] bool is_driven_here() noexcept { return driver_ == Driver::kCaller || loop().is_owner(); }
+
+ protected:
+  explicit Home(Driver driver) noexcept : driver_(driver) {}
+
+ private:
+  const Driver driver_;
+};
+
+}  // namespace verbena::session

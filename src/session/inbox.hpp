@@ -1,0 +1,61 @@
+// Messages that arrived and were not taken: a ring of records, each a head and its piece of a message.
+#pragma once
+
+#include "host/lazy_memory.hpp"
+#include "session/wire.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace verbena::session {
+
+/// Holds `capacity` bytes. Both sides count a record as its head and its bytes. Memory is there once messages have been
+/// in it, and an empty inbox fills from its front again: an inbox whose messages are taken at once uses a page or two.
+/// \thread owner  \alloc setup (constructor)
+class Inbox {
+ public:
+  /// Throws bad_alloc.
+  explicit Inbox(std::size_t capacity);
+
+  [[nodiscard]] static constexpr std::uint64_t bytes_of(std::uint64_t piece) noexcept {
+    return sizeof(wire::Head) + piece;
+  }
+  /// False when it does not fit: the sender did not keep to its room.
+  [[nodiscard]] bool push(const wire::Head& head, std::span<const std::byte> piece) noexcept;
+  [[nodiscard]] bool empty() const noexcept { return pushed_ == popped_; }
+
+  /// Head of the first record; not when empty.
+  [[nodiscard]] const wire::Head& head() const noexcept { return head_; }
+  [[nodiscard]] std::size_t length() const noexcept { return length_; }
+  /// Copies the first record's piece.
+  void copy(std::byte* to) const noexcept { take_out(popped_ + sizeof(Record), to, length_); }
+  void pop() noexcept;
+  /// Counts a record that is not kept.
+  void skip(std::size_t piece) noexcept { consumed_ += bytes_of(piece); }
+
+  /// Bytes of records taken, in all: what the peer is told.
+  [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+
+ private:
+  /// In the ring, in the place of the head.
+  struct Record {
+    wire::Head head;  ///< `consumed` holds the piece's length.
+  };
+  static_assert(sizeof(Record) == sizeof(wire::Head));
+
+  void put_in(std::uint64_t position, const void* from, std::size_t bytes) noexcept;
+  void take_out(std::uint64_t position, void* to, std::size_t bytes) const noexcept;
+  void look_at_first() noexcept;
+
+  host::LazyMemory memory_;
+  std::size_t capacity_;
+  std::uint64_t pushed_ = 0;  ///< Bytes, since the inbox was empty last.
+  std::uint64_t popped_ = 0;
+  std::uint64_t consumed_ = 0;
+  wire::Head head_;
+  std::size_t length_ = 0;
+};
+
+}  // namespace verbena::session

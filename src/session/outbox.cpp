@@ -1,0 +1,55 @@
+#include "session/outbox.hpp"
+
+#include <algorithm>
+
+namespace verbena::session {
+
+void Outbox::progress() noexcept {
+  while (SendCall* const call = calls_.first()) {
+    if (call->is_sent || !send_some(*call)) return;
+  }
+}
+
+bool Outbox::send_some(SendCall& call) noexcept {
+  const bool is_note = call.kind == wire::Kind::kWritten;
+  if (call.after != nullptr && call.after->status != Status::kOk) {
+    calls_.finish(call, call.after->status);
+    return true;
+  }
+  if (call.after != nullptr && call.after->started != call.after->remote.length) return false;
+  const std::size_t bytes =
+      is_note ? 0 : static_cast<std::size_t>(std::min<std::uint64_t>(call.length - call.sent, longest_piece_));
+  // The peer takes what is not a user's message at once: that needs no room.
+  const bool takes_room = is_note || call.kind == wire::Kind::kData;
+  if (takes_room && !has_room(bytes)) return false;
+  const wire::Head head{.kind = call.kind,
+                        .flags = call.immediate ? wire::kHasImmediate : std::uint8_t{0},
+                        .immediate = call.immediate.value_or(0),
+                        .total = call.length,
+                        .offset = is_note ? call.offset : call.sent};
+  const bool is_last = is_note || call.sent + bytes == call.length;
+  const std::uint64_t receipt = is_last && wants_receipts_ ? last_receipt_ + 1 : 0;
+  if (!carrier_.carry(head, {call.from + call.sent, bytes}, receipt)) return false;
+  if (takes_room) sent_ += Inbox::bytes_of(bytes);
+  call.sent += bytes;
+  if (!is_last) return true;
+  if (receipt == 0) {
+    calls_.finish(call, Status::kOk);
+    return true;
+  }
+  call.is_sent = true;
+  call.receipt = last_receipt_ = receipt;
+  return false;
+}
+
+void Outbox::on_receipt(std::uint64_t receipt, Status status) noexcept {
+  SendCall* const call = calls_.first();
+  if (call != nullptr && call->receipt == receipt) calls_.finish(*call, status);
+}
+
+bool Outbox::cancel(SendCall& call) noexcept {
+  calls_.remove(call);
+  return call.is_sent;
+}
+
+}  // namespace verbena::session

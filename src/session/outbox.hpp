@@ -1,0 +1,67 @@
+// Messages on their way out, within the room that the peer's inbox has.
+#pragma once
+
+#include "session/calls.hpp"
+#include "session/inbox.hpp"
+#include "session/wire.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace verbena::session {
+
+/// \thread owner of the session's loop
+class Outbox {
+ public:
+  /// Sends a message's head with a piece behind it. `receipt`, unless 0, is reported once the peer's NIC has both.
+  class Carrier {
+   public:
+    /// False: there is no room now.
+    [[nodiscard]] virtual bool carry(const wire::Head& head, std::span<const std::byte> piece,
+                                     std::uint64_t receipt) noexcept = 0;
+
+   protected:
+    ~Carrier() = default;
+  };
+
+  explicit Outbox(Carrier& carrier) noexcept : carrier_(carrier) {}
+  /// With `wants_receipts` a call is done once the peer's NIC has its message, else once this side's NIC has.
+  void meet(std::uint32_t peer_inbox_bytes, std::size_t longest_piece, bool wants_receipts) noexcept {
+    peer_inbox_bytes_ = peer_inbox_bytes;
+    longest_piece_ = longest_piece;
+    wants_receipts_ = wants_receipts;
+  }
+  void push(SendCall& call) noexcept { calls_.push(call); }
+  [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
+  /// Sends what there is room for.
+  void progress() noexcept;
+  void on_receipt(std::uint64_t receipt, Status status) noexcept;
+  /// The peer claims to have taken so many bytes of records in all. False: it cannot have.
+  [[nodiscard]] bool accept(std::uint64_t consumed) noexcept {
+    if (consumed < peer_consumed_ || consumed > sent_) return false;
+    peer_consumed_ = consumed;
+    return true;
+  }
+  /// The caller has gone. True: the message is on its way, all of it.
+  [[nodiscard]] bool cancel(SendCall& call) noexcept;
+  void end(Status reason) noexcept { calls_.finish_all(reason); }
+
+ private:
+  /// False: nothing more goes now.
+  [[nodiscard]] bool send_some(SendCall& call) noexcept;
+  [[nodiscard]] bool has_room(std::size_t piece) const noexcept {
+    return Inbox::bytes_of(piece) <= peer_inbox_bytes_ - (sent_ - peer_consumed_);
+  }
+
+  Carrier& carrier_;
+  CallQueue<SendCall> calls_;
+  std::uint32_t peer_inbox_bytes_ = 0;
+  std::size_t longest_piece_ = 0;
+  bool wants_receipts_ = false;
+  std::uint64_t sent_ = 0;           ///< Bytes of records, in all.
+  std::uint64_t peer_consumed_ = 0;  ///< The part of sent_ that the peer says it has taken.
+  std::uint64_t last_receipt_ = 0;
+};
+
+}  // namespace verbena::session

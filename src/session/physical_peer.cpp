@@ -1,0 +1,60 @@
+#include "session/physical_peer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <ranges>
+#include <utility>
+
+namespace verbena::session {
+namespace {
+
+/// For one run.
+constexpr std::chrono::milliseconds kImportTimeout{1000};
+
+}  // namespace
+
+bool PhysicalPeer::on_table(const wire::Head& head, std::span<const std::byte> piece) noexcept {
+  if (head.offset == 0) arriving_.clear();
+  const bool is_next = head.offset == arriving_.size() && !piece.empty() && head.offset + piece.size() <= head.total;
+  if (!is_next || head.total > PhysicalTable::kMaxBytes || tables_.size() == wire::kMaxTables) return false;
+  try {
+    // Grows with what arrives, not with what is claimed.
+    arriving_.insert(arriving_.end(), piece.begin(), piece.end());
+    if (arriving_.size() != head.total) return true;
+    auto table = PhysicalTable::decode(std::exchange(arriving_, {}));
+    if (!table) return false;
+    const std::size_t runs = table->size();
+    tables_.push_back({.table = std::move(*table), .is_imported = std::vector<bool>(runs)});
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+Status PhysicalPeer::import(channel::Connection& connection, Table& of) noexcept {
+  ibv_qp* const qp = connection.queue_pair();
+  if (qp == nullptr) return Status::kClosed;
+  const auto imported =
+      connection.loop().nic().import_window(qp, of.table.window(of.last), Deadline::after(kImportTimeout));
+  if (!imported) return imported.error().status();
+  of.is_imported[of.last] = true;
+  return Status::kOk;
+}
+
+Status PhysicalPeer::find(channel::Connection& connection, const channel::RemoteSpan& rest,
+                          channel::RemoteSpan& part) noexcept {
+  // The last one first: an address that was exported anew is under its new key.
+  for (Table& of : std::views::reverse(tables_)) {
+    if (of.table.find(rest.address, rest.length, of.last) != Status::kOk) continue;
+    if (!of.is_imported[of.last])
+      if (const Status imported = import(connection, of); imported != Status::kOk) return imported;
+    const nic::Window window = of.table.window(of.last);
+    connection.lend_window(window);
+    part = {rest.address, std::min(rest.length, window.address + window.length - rest.address), window.rkey};
+    return Status::kOk;
+  }
+  return tables_.empty() ? Status::kNotFound : Status::kOutOfRange;
+}
+
+}  // namespace verbena::session

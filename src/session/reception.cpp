@@ -1,0 +1,126 @@
+#include "session/reception.hpp"
+
+#include "base/check.hpp"
+
+#include <cstring>
+#include <new>
+
+namespace verbena::session {
+
+void Reception::discard() noexcept {
+  discards_.store(true, std::memory_order_relaxed);
+  for (; !inbox_.empty(); inbox_.pop()) count_discarded(inbox_.head(), inbox_.length());
+}
+
+void Reception::count_discarded(const wire::Head& head, std::size_t piece) noexcept {
+  if (head.kind == wire::Kind::kData && head.offset + piece != head.total) return;
+  discarded_.store(discarded_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Everything of the head is the peer's claim.
+bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece, bool keeps) noexcept {
+  if (head.kind == wire::Kind::kWritten) {
+    if (!piece.empty() || head.offset > window_.size() || head.total > window_.size() - head.offset) return false;
+    total_ = 0;  // A message that was not finished is dropped.
+  } else {
+    if (piece.empty() || head.offset > head.total || piece.size() > head.total - head.offset) return false;
+    if (head.offset != 0 && (head.total != total_ || head.offset != next_)) return false;
+    next_ = head.offset + piece.size();
+    total_ = next_ == head.total ? 0 : head.total;
+  }
+  if (keeps && !discards()) return inbox_.push(head, piece);
+  inbox_.skip(piece.size());
+  if (discards()) count_discarded(head, piece.size());
+  return true;
+}
+
+rdma::Message Reception::written(const wire::Head& head) const noexcept {
+  return {.kind = rdma::Message::Kind::kWritten,
+          .immediate = head.immediate,
+          .data = window_.subspan(static_cast<std::size_t>(head.offset), static_cast<std::size_t>(head.total))};
+}
+
+rdma::Message Reception::whole(const wire::Head& head, std::span<std::byte> bytes) noexcept {
+  rdma::Message message{.kind = rdma::Message::Kind::kSent, .data = bytes};
+  if ((head.flags & wire::kHasImmediate) != 0) message.immediate = head.immediate;
+  return message;
+}
+
+void Reception::progress() noexcept {
+  while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
+}
+
+// Moves one record, or finishes the call, or both.
+void Reception::feed(ReceiveCall& call) noexcept {
+  const wire::Head head = inbox_.head();
+  if (head.kind == wire::Kind::kWritten) {
+    partial_.clear();
+    call.message = written(head);
+    inbox_.pop();
+    return calls_.finish(call, Status::kOk);
+  }
+  if (head.offset == 0) {
+    call.filled = 0;
+    partial_.clear();
+  }
+  if (head.total > call.length) {
+    call.needed = static_cast<std::size_t>(head.total);
+    return calls_.finish(call, Status::kBufferTooSmall);
+  }
+  if (call.filled != head.offset) {
+    VERBENA_CHECK(partial_.size() == head.offset);
+    std::memcpy(call.to, partial_.data(), partial_.size());
+    call.filled = partial_.size();
+    partial_.clear();
+  }
+  inbox_.copy(call.to + call.filled);
+  call.filled += inbox_.length();
+  inbox_.pop();
+  if (call.filled != head.total) return;
+  call.message = whole(head, {call.to, call.filled});
+  calls_.finish(call, Status::kOk);
+}
+
+// What the call has taken is the start of a message that the next one goes on with.
+Status Reception::cancel(ReceiveCall& call) noexcept {
+  calls_.remove(call);
+  if (call.filled == 0) return Status::kOk;
+  try {
+    partial_.assign(call.to, call.to + call.filled);
+  } catch (const std::bad_alloc&) {
+    return Status::kNoMemory;
+  }
+  return Status::kOk;
+}
+
+Status Reception::assemble(rdma::Message& message) noexcept {
+  while (!inbox_.empty()) {
+    const wire::Head head = inbox_.head();
+    if (head.kind == wire::Kind::kWritten) {
+      partial_.clear();
+      message = written(head);
+      inbox_.pop();
+      return Status::kOk;
+    }
+    if (head.offset == 0) partial_.clear();
+    Status status = head.total > max_message_bytes_ ? Status::kTooLong : Status::kOk;
+    try {
+      // Grows with what arrives, not with what is claimed.
+      if (status == Status::kOk) partial_.resize(head.offset + inbox_.length());
+    } catch (const std::bad_alloc&) {
+      status = Status::kNoMemory;
+    }
+    if (status != Status::kOk) {
+      while (!inbox_.empty()) inbox_.pop();
+      return status;
+    }
+    inbox_.copy(partial_.data() + head.offset);
+    inbox_.pop();
+    if (partial_.size() != head.total) continue;
+    message = whole(head, partial_);
+    return Status::kOk;
+  }
+  return Status::kAgain;
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,145 @@
+// Registered memory of users: what was registered under one protection domain, the names it is published under, and its
+// physical addresses.
+#pragma once
+
+#include "nic/nic.hpp"
+#include "nic/registered_arena.hpp"
+#include "session/physical_export.hpp"
+
+#include <verbena/rdma_types.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::session {
+
+/// The IBV_ACCESS_REMOTE_* of a right, and back. \thread any  \alloc none
+[[nodiscard]] std::uint32_t verbs_access_of(rdma::Access access) noexcept;
+[[nodiscard]] rdma::Access access_of(std::uint32_t verbs_access) noexcept;
+
+/// Memory of this side. Its owner's, until it is removed.
+struct RegisteredMemory {
+  std::byte* address = nullptr;
+  std::size_t length = 0;
+  std::uint32_t lkey = 0;
+  std::uint32_t rkey = 0;
+  rdma::Access access = rdma::Access::kLocal;
+  std::uint64_t memory_id = 0;
+
+  [[nodiscard]] rdma::Window window() const noexcept {
+    return {.address = reinterpret_cast<std::uintptr_t>(address),
+            .length = length,
+            .memory_id = memory_id,
+            .rkey = rkey,
+            .access = access};
+  }
+};
+
+/// Memory, or a part of it; or none.
+struct Part {
+  const RegisteredMemory* memory = nullptr;
+  std::size_t offset = 0;
+  std::size_t length = rdma::kRest;
+};
+
+/// A local key, and the addresses it is good for.
+struct LocalKey {
+  std::uint64_t begin = 0;
+  std::uint64_t length = 0;
+  std::uint32_t lkey = 0;
+  [[nodiscard]] bool covers(std::uint64_t address, std::uint64_t bytes, std::uint32_t key) const noexcept {
+    const std::uint64_t offset = address - begin;
+    return key == lkey && address >= begin && offset <= length && bytes <= length - offset;
+  }
+};
+
+/// The owner of memory: a session, a listener or a node, by its address. Never dereferenced.
+using Owner = const void*;
+/// The owners whose memory a session uses, and offers to its peer: itself, its listener, its node; null: none.
+struct Scope {
+  Owner self = nullptr;
+  Owner listener = nullptr;
+  Owner node = nullptr;
+  [[nodiscard]] bool sees(Owner owner) const noexcept { return owner == self || owner == listener || owner == node; }
+};
+
+/// \thread any  \alloc setup
+class Registrations {
+ public:
+  Registrations(nic::Nic& nic, ibv_pd* pd) noexcept : nic_(nic), pd_(pd) {}
+  Registrations(const Registrations&) = delete;
+  Registrations& operator=(const Registrations&) = delete;
+
+  /// Allocates, zeroed, and registers with all rights that the device has. The peer is granted it by `grant`;
+  /// To::kNobody: later, by Nic::grant.
+  [[nodiscard]] Result<const RegisteredMemory*> allocate(Owner owner, std::size_t size, const nic::Grant& grant,
+                                                         host::Populate populate = host::Populate::kAll);
+  /// Registers memory of the user's own.
+  [[nodiscard]] Result<const RegisteredMemory*> add(Owner owner, std::span<std::byte> memory, rdma::Access access);
+  /// Takes it back, with its names and physical addresses. Errors: kBadArgument (not this owner's), kTimedOut (as
+  /// Nic::dereg_mr; allocated memory is in quarantine).
+  [[nodiscard]] Result<void> remove(Owner owner, const RegisteredMemory* memory, Deadline deadline);
+  /// Removes everything of an owner that ends.
+  void remove_all(Owner owner) noexcept;
+
+  /// The registration of `lkey` that `scope` sees. \alloc none
+  [[nodiscard]] std::optional<LocalKey> find_local(const Scope& scope, std::uint32_t lkey) noexcept;
+  /// Memory with all rights in which all of `bytes` lies. \alloc none
+  [[nodiscard]] std::optional<RegisteredMemory> find_around(const Scope& scope,
+                                                            std::span<const std::byte> bytes) noexcept;
+  /// Grows whenever something is removed or published: who keeps a LocalKey, or an unanswered name, asks again.
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+
+  /// Publishes a part of this owner's memory, or takes the name back (none). Errors: kBadArgument (a name of 1 to 64
+  /// bytes; not this owner's memory), kOutOfRange, kBusy (the name is taken), kNotFound (nothing to take back).
+  static constexpr std::size_t kMaxNameBytes = 64;
+  static constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 40;
+  [[nodiscard]] Result<void> publish(Owner owner, std::string_view name, const Part& part);
+  /// Answers the peer of a session with this scope: the window under a name, or with a key.
+  [[nodiscard]] std::optional<rdma::Window> find_name(const Scope& scope, std::string_view name) noexcept;
+  [[nodiscard]] std::optional<rdma::Window> find_key(const Scope& scope, std::uint32_t rkey) noexcept;
+
+  /// Exports memory by physical address to the peer of `scope.self`: the table to tell it. Errors: those of PageMap and
+  /// PhysicalExport, kBadArgument (not memory that the scope sees).
+  [[nodiscard]] Result<std::vector<std::byte>> export_physical(const Scope& scope, const RegisteredMemory* memory);
+  /// The physical address under which `self` exported a byte.
+  [[nodiscard]] std::optional<std::uint64_t> physical_of(Owner self, const void* at) noexcept;
+
+ private:
+  struct Export {
+    Owner by;
+    PhysicalExport table;
+  };
+  struct Region {
+    Owner owner = nullptr;
+    RegisteredMemory told{};
+    nic::RegisteredArena arena;  ///< Allocated memory.
+    nic::Mr own;                 ///< Registration of the user's own memory.
+    std::vector<Export> exports;
+  };
+  struct Name {
+    Owner owner;
+    std::string name;
+    const Region* region;
+    rdma::Window window;
+  };
+
+  [[nodiscard]] const RegisteredMemory* keep(std::unique_ptr<Region> region, const ibv_mr* mr, std::size_t length,
+                                             rdma::Access access);
+  template <class Fits>
+  [[nodiscard]] Region* find(Fits&& fits) noexcept;
+
+  nic::Nic& nic_;
+  ibv_pd* const pd_;
+  std::atomic<std::uint64_t> generation_{0};
+  std::mutex mutex_;  ///< Guards the members below.
+  std::vector<std::unique_ptr<Region>> regions_;
+  std::vector<Name> names_;
+};
+
+}  // namespace verbena::session

@@ -1,0 +1,801 @@
+#include "session/session.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "base/failure.hpp"
+#include "base/log.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace verbena::session {
+namespace {
+
+/// A call of another thread is handed over within some time, also when its own deadline is nearer.
+constexpr std::chrono::milliseconds kHandOver{100};
+/// Receipts, the goodbye, and the blocking call of the thread that drives.
+constexpr std::uint32_t kOwnOperations = 8;
+
+constexpr wire::Head kGoodbye{.kind = wire::Kind::kGoodbye};
+
+[[nodiscard]] nic::Window nic_window_of(const rdma::Window& window) noexcept {
+  return {.address = window.address,
+          .length = window.length,
+          .rkey = window.rkey,
+          .access = verbs_access_of(window.access),
+          .memory_id = window.memory_id};
+}
+
+[[nodiscard]] Deadline hand_over_by(Deadline deadline) noexcept {
+  const Deadline least = Deadline::after(kHandOver);
+  return deadline.ticks() > least.ticks() ? deadline : least;
+}
+
+}  // namespace
+
+channel::Options Session::connection_options() noexcept {
+  channel::Options options;
+  options.depth = 32;
+  options.eager_bytes = 16 * 1024;
+  options.max_operations = kParts + kOwnOperations;
+  options.max_larges = 0;
+  return options;
+}
+
+Session::Session(std::shared_ptr<Home> home, const Settings& settings, const Delivery& delivery, Events& events,
+                 Owner listener, Owner node)
+    : timeout_ms(settings.timeout.count()),
+      home_(std::move(home)),
+      settings_(settings),
+      delivery_(delivery),
+      events_(events),
+      scope_{.self = this, .listener = listener, .node = node},
+      outbox_(*this),
+      reception_(settings.inbox_bytes, settings.max_message_bytes),
+      transfers_(*this),
+      windows_(*this) {
+  arrival_.session = this;
+}
+
+Session::~Session() {
+  connection_.reset();  // Before the memory that its peer uses.
+  home_->registrations().remove_all(this);
+}
+
+// --- bring-up -----------------------------------------------------------------------------------------------------
+
+std::span<std::byte> Session::window() const noexcept {
+  if (window_ == nullptr) return {};
+  // Of memory that is another's, the part that was given.
+  return settings_.window.empty() ? std::span(window_->address, window_->length) : settings_.window;
+}
+
+Result<void> Session::open_window() {
+  Registrations& registrations = home_->registrations();
+  if (!settings_.window.empty()) {
+    // Memory of the listener's or the node's is registered already, and reached by peers directly.
+    if (const auto around = registrations.find_around(scope_, settings_.window)) {
+      shared_window_ = *around;
+      window_ = &shared_window_;
+      return {};
+    }
+    VERBENA_ASSIGN(window_, registrations.add(this, settings_.window, rdma::Access::kAll));
+  } else if (settings_.window_bytes != 0) {
+    VERBENA_ASSIGN(window_, registrations.allocate(this, settings_.window_bytes, {}, host::Populate::kAsUsed));
+  }
+  return {};
+}
+
+Result<void> Session::create() {
+  VERBENA_TRY(open_window());
+  reception_.set_window(window());
+  VERBENA_ASSIGN(connection_, channel::Connection::create(home_->loop(), home_->memory(), connection_options(), *this));
+  return {};
+}
+
+std::array<std::byte, wire::kHelloBytes> Session::hello() const noexcept {
+  wire::Hello hello{.inbox_bytes = static_cast<std::uint32_t>(settings_.inbox_bytes), .window = {}};
+  const std::span<std::byte> mine = window();
+  if (window_ != nullptr)
+    hello.window = {.address = reinterpret_cast<std::uintptr_t>(mine.data()),
+                    .length = mine.size(),
+                    .rkey = window_->rkey,
+                    .access = 0,
+                    .memory_id = window_->memory_id};
+  return wire::encode(hello);
+}
+
+// The peer's part of the handshake; the window is its to use from then on.
+Result<void> Session::meet() {
+  VERBENA_ASSIGN(peer_, wire::decode(connection_->peer_data()));
+  peer_gid_ = connection_->peer_gid();
+  if (window_ == nullptr || !settings_.window.empty()) return {};
+  return home_->loop().nic().grant(window_->memory_id, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
+}
+
+void Session::become_live() noexcept {
+  const nic::Capabilities& nic = home_->loop().nic().capabilities();
+  const bool waits = home_->driver() == Driver::kCaller && nic.sends_need_polls;
+  life_.is_told_by_polls = home_->driver() == Driver::kCaller && !nic.hears_of_peers;
+  outbox_.meet(peer_.inbox_bytes, connection_->longest_send() - sizeof(wire::Head), waits);
+  transfers_.set_delivery(delivery_.reads, delivery_.writes);
+  life_.state.store(State::kLive, std::memory_order_release);
+}
+
+Result<void> Session::dial(link::Fabric& fabric, std::uint16_t port, Deadline deadline) {
+  VERBENA_TRY(create());
+  VERBENA_TRY(connection_->dial(fabric, port, hello(), deadline));
+  VERBENA_TRY(meet());
+  VERBENA_TRY(connection_->connect(deadline));
+  if (peer_.window.length != 0) VERBENA_TRY(connection_->import_window(peer_.window, deadline));
+  is_kept_ = true;
+  life_.is_set_up.store(true, std::memory_order_relaxed);
+  become_live();
+  return {};
+}
+
+Result<void> Session::answer(std::unique_ptr<link::Handshake> handshake) {
+  const auto answered = [&]() -> Result<void> {
+    VERBENA_TRY(create());
+    return connection_->answer(std::move(handshake), hello());
+  }();
+  if (answered) return meet();
+  if (handshake) handshake->reject(answered.error().status(), answered.error().text());
+  return answered;
+}
+
+Result<void> Session::accept_step(Deadline deadline) {
+  VERBENA_TRY(connection_->connect(deadline));
+  if (peer_.window.length != 0) VERBENA_TRY(connection_->import_window(peer_.window, deadline));
+  become_live();
+  return {};
+}
+
+void Session::refuse(const Error& why) noexcept {
+  if (connection_ != nullptr) connection_->refuse(why);
+}
+
+// The thread that drives it, from now on, is told of what arrives.
+void Session::begin() noexcept {
+  life_.told = Told::kLive;
+  if (home_->driver() == Driver::kCaller) {
+    // Posts the receives: what the peer says is there before the first call, if only a goodbye. Nobody calls back.
+    home_->loop().poll();
+    return;
+  }
+  if (life_.is_set_up.load(std::memory_order_relaxed)) return events_.on_connect(*this);
+  events_.on_accept(*this);
+  transfers_.set_delivery(delivery_.reads, delivery_.writes);
+  life_.is_set_up.store(true, std::memory_order_relaxed);
+  if (delivery_.receive == rdma::Receive::kDiscard) reception_.discard();
+  if (state() == State::kLive) events_.on_connect(*this);
+}
+
+// --- calls --------------------------------------------------------------------------------------------------------
+
+bool Session::is_live() noexcept {
+  if (home_->driver() == Driver::kCaller && state() == State::kLive) {
+    // What the peer has said since the last call is there to be taken. In a call of another thread, that one sees to
+    // it.
+    if (Exclusive::Mark* const mark = used_.enter(); mark != nullptr) {
+      look_for_end(Status::kOk);
+      if (state() == State::kLive) {
+        connection_->look_for_peer();
+        look_for_end(Status::kOk);
+      }
+      Exclusive::leave(mark);
+    }
+  }
+  return state() == State::kLive;
+}
+
+void Session::look_for_end(Status failure) noexcept {
+  if (state() != State::kLive) return;
+  if (!home_->loop().in_handler()) home_->loop().poll();
+  progress();
+  // The NIC has not told of it yet.
+  if (failure == Status::kPeerLost && state() == State::kLive) {
+    connection_->fail(failure);
+    progress();
+  }
+}
+
+Status Session::after_failure(Status status) noexcept {
+  if (status == Status::kBusy) return status;
+  // A task of another thread is called before a poll: what the poll after the failed one has brought, the next one
+  // knows.
+  const bool is_here = home_->is_driven_here();
+  const auto look = [&] {
+    if (is_here) {
+      look_for_end(status);
+    } else if (status == Status::kPeerLost && state() == State::kLive) {
+      connection_->fail(status);
+      progress();
+    }
+  };
+  if (state() == State::kLive) (void)run_task(look, default_patience());
+  return state() == State::kLive ? status : reason();
+}
+
+template <class Start, class Cancel>
+void Session::wait_here(Call& call, const Patience& patience, Start&& start, Cancel&& cancel) noexcept {
+  start();
+  progress();
+  const auto is_done = [&] {
+    home_->sessions().progress();
+    return call.done();
+  };
+  if (!call.done() && state() != State::kDetached) (void)home_->loop().wait_patiently(is_done, patience);
+  if (!call.done()) cancel();
+  // Bounded by the drain.
+  if (!call.done()) (void)home_->loop().wait_until(is_done, Deadline::never());
+}
+
+template <class Start, class Cancel, class Settle>
+Status Session::carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
+                          Settle&& settle) noexcept {
+  engine::CompletionLoop& loop = home_->loop();
+  const auto begin = [&] {
+    start();
+    progress();
+  };
+  if (!home_->is_driven_here()) {
+    const Deadline deadline = patience.begin();
+    call.is_awaited = true;
+    const Status handed = loop.call(begin, hand_over_by(deadline));
+    if (handed == Status::kOk) {
+      if (wait_while(call.is_done, 0, deadline) == Status::kTimedOut) {
+        // Where the thread ends instead, it ends the call too, before it is gone. What is with the NIC in the caller's
+        // memory takes the time of a drain.
+        const auto end = [&] {
+          if (!call.done()) cancel();
+        };
+        (void)loop.call(end, Deadline::never());
+        (void)wait_while(call.is_done, 0, Deadline::never());
+      }
+      if constexpr (!std::is_same_v<std::remove_cvref_t<Settle>, Nothing>) (void)loop.call(settle, Deadline::never());
+      return call.status;
+    }
+    if (handed != Status::kClosed || state() != State::kDetached) return handed;
+    call.is_awaited = false;
+  }
+  // Nobody else drives it then, but another thread's call.
+  const bool is_shared = home_->driver() == Driver::kCaller || state() == State::kDetached;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
+  if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
+  wait_here(call, patience, start, cancel);
+  settle();
+  if (mark != nullptr) Exclusive::leave(mark);
+  return call.status;
+}
+
+template <class Task>
+Status Session::run_task(Task&& task, const Patience& patience) noexcept {
+  if (!home_->is_driven_here()) {
+    const Status handed = home_->loop().call(task, hand_over_by(patience.begin()));
+    return handed == Status::kClosed ? reason() : handed;
+  }
+  const bool is_shared = home_->driver() == Driver::kCaller;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) return Status::kBusy;
+  task();
+  if (mark != nullptr) Exclusive::leave(mark);
+  return Status::kOk;
+}
+
+Status Session::send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
+                     const Patience& patience) noexcept {
+  SendCall call;
+  call.immediate = immediate;
+  call.from = data.data();
+  call.length = data.size();
+  return carry_out(
+      call, patience, [&] { life_.reason == Status::kOk ? outbox_.push(call) : call.finish(life_.reason); },
+      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
+}
+
+Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
+                        const Patience& patience) noexcept {
+  ReceiveCall call;
+  call.to = buffer.data();
+  call.length = buffer.size();
+  const auto give_up = [&] {
+    if (reception_.cancel(call) != Status::kOk) leave(Status::kNoMemory);
+    call.finish(Status::kTimedOut);
+  };
+  const Status status = carry_out(call, patience, [&] { reception_.push(call); }, give_up);
+  message = call.message;
+  needed = call.needed;
+  return status;
+}
+
+Status Session::write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate, std::size_t offset,
+                                     const Patience& patience) noexcept {
+  Place place;
+  if (const Status inside = in_window(offset, data.size(), place); inside != Status::kOk) return inside;
+  TransferCall write;
+  write.local = const_cast<std::byte*>(data.data());  // Is only read.
+  write.remote = place.span;
+  SendCall note;
+  note.kind = wire::Kind::kWritten;
+  note.immediate = immediate;
+  note.length = data.size();
+  note.offset = offset;
+  if (!data.empty()) note.after = &write;
+  bool is_pushed = false;
+  const auto start = [&] {
+    if (life_.reason != Status::kOk) return note.finish(life_.reason);
+    if (!data.empty()) transfers_.push(write);
+    is_pushed = !data.empty();
+    outbox_.push(note);
+  };
+  // The bytes leave through chunks, so that the caller's memory is free in any case.
+  const auto cancel = [&] {
+    const bool is_sent = outbox_.cancel(note);
+    if (!data.empty() && !write.done()) (void)transfers_.cancel(write, *connection_);
+    note.finish(is_sent ? Status::kOk : Status::kTimedOut);
+  };
+  // The note may be over before the WRITE: where the session ends, and where it counts as sent once it is posted.
+  const auto settle = [&] {
+    if (is_pushed && !write.done() && connection_ != nullptr) (void)transfers_.cancel(write, *connection_);
+  };
+  return carry_out(note, patience, start, cancel, settle);
+}
+
+Status Session::complete(rdma::Completion& completion, const Patience& patience) noexcept {
+  TakeCall call;
+  const auto give_up = [&] {
+    transfers_.cancel(call);
+    call.finish(Status::kTimedOut);
+  };
+  const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, give_up);
+  completion = call.completion;
+  return status;
+}
+
+// --- one-sided access ---------------------------------------------------------------------------------------------
+
+bool Session::find_local(const LocalSpan& local) noexcept {
+  const std::uint64_t generation = home_->registrations().generation();
+  const std::optional<LocalKey> found = home_->registrations().find_local(scope_, local.lkey);
+  if (!found) return false;
+  local_ = {.key = *found, .generation = generation};
+  return found->covers(reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
+}
+
+bool Session::is_registered(const LocalSpan& local) noexcept {
+  const std::optional<LocalKey> found = home_->registrations().find_local(scope_, local.lkey);
+  return found && found->covers(reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
+}
+
+Status Session::find(TransferCall::Space space, const RemoteSpan& rest, RemoteSpan& part) noexcept {
+  if (space == TransferCall::Space::kPhysical) return physical_.find(*connection_, rest, part);
+  part = rest;
+  return Status::kOk;
+}
+
+Status Session::run(TransferCall& call, const Patience& patience) noexcept {
+  const Status status = carry_out(
+      call, patience, [&] { life_.reason == Status::kOk ? transfers_.push(call) : call.finish(life_.reason); },
+      [&] {
+        if (transfers_.cancel(call, *connection_)) return;
+        connection_->fail(Status::kTimedOut);
+        end(Status::kTimedOut);
+      });
+  return status == Status::kOk ? status : after_failure(status);
+}
+
+template <class Bytes>
+Status Session::transfer(TransferCall::Kind kind, Bytes bytes, const Place& place, const Patience& patience) noexcept {
+  constexpr bool kIsRead = !std::is_const_v<typename Bytes::element_type>;
+  const auto here = [&] {
+    return drive([&] {
+      const auto move_part = [&](Bytes part, const RemoteSpan& remote, const Patience& left) {
+        if constexpr (kIsRead) {
+          return connection_->read(part, remote, left);
+        } else {
+          return connection_->write(part, remote, left);
+        }
+      };
+      return place.space == TransferCall::Space::kKey ? move_part(bytes, place.span, patience)
+                                                      : move(bytes, place, patience, move_part);
+    });
+  };
+  if (home_->is_driven_here()) [[likely]]
+    return with_key(place, patience, here);
+  return with_key(place, patience, [&] {
+    TransferCall call;
+    call.kind = kind;
+    call.space = place.space;
+    call.local = const_cast<std::byte*>(bytes.data());  // A WRITE only reads it.
+    call.remote = place.span;
+    return run(call, patience);
+  });
+}
+
+Status Session::run_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
+                               const Patience& patience) noexcept {
+  if (!is_registered(local)) return Status::kLocalAccess;
+  return with_key(place, patience, [&] {
+    TransferCall call;
+    call.kind = kind;
+    call.space = place.space;
+    call.is_registered = true;
+    call.local = local.data;
+    call.lkey = local.lkey;
+    call.remote = place.span;
+    return run(call, patience);
+  });
+}
+
+Status Session::find_key(std::uint32_t rkey, const Patience& patience) noexcept {
+  try {
+    const auto found = find(rkey, patience);
+    return found ? Status::kOk : found.error().status();
+  } catch (const std::bad_alloc&) {
+    return Status::kNoMemory;
+  }
+}
+
+Status Session::write(std::span<const std::byte> from, const Place& to, const Patience& patience) noexcept {
+  return transfer(TransferCall::Kind::kWrite, from, to, patience);
+}
+
+Status Session::read(std::span<std::byte> to, const Place& from, const Patience& patience) noexcept {
+  return transfer(TransferCall::Kind::kRead, to, from, patience);
+}
+
+Status Session::change(const Change& change, const Place& word, std::uint64_t& old, const Patience& patience) noexcept {
+  const auto here = [&] {
+    return drive([&] {
+      RemoteSpan part;
+      if (const Status found = find(word.space, word.span, part); found != Status::kOk) return found;
+      return connection_->change(change, part, old, patience);
+    });
+  };
+  if (home_->is_driven_here()) [[likely]]
+    return with_key(word, patience, here);
+  return with_key(word, patience, [&] {
+    TransferCall call;
+    call.kind = TransferCall::Kind::kAtomic;
+    call.space = word.space;
+    call.remote = word.span;
+    call.change = change;
+    const Status status = run(call, patience);
+    if (status == Status::kOk) old = call.old;
+    return status;
+  });
+}
+
+Status Session::start(const TransferCall& call) noexcept {
+  const Place place{.space = call.space, .span = call.remote};
+  return with_key(place, default_patience(), [&] {
+    Status status = Status::kOk;
+    const auto begin = [&] { status = state() == State::kLive ? transfers_.start(call, *connection_) : life_.reason; };
+    const Status handed = run_task(begin, default_patience());
+    if (handed == Status::kOk && status != Status::kOk) return after_failure(status);
+    return handed != Status::kOk ? handed : status;
+  });
+}
+
+Status Session::start_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
+                                 std::uint64_t cookie) noexcept {
+  if (!is_registered(local)) return Status::kLocalAccess;
+  TransferCall call;
+  call.kind = kind;
+  call.space = place.space;
+  call.is_registered = true;
+  call.local = local.data;
+  call.lkey = local.lkey;
+  call.remote = place.span;
+  call.cookie = cookie;
+  return start(call);
+}
+
+Status Session::start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
+  return start_registered(TransferCall::Kind::kWrite, from, to, cookie);
+}
+
+Status Session::start_read(const LocalSpan& to, const Place& from, std::uint64_t cookie) noexcept {
+  return start_registered(TransferCall::Kind::kRead, to, from, cookie);
+}
+
+Status Session::start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept {
+  TransferCall call;
+  call.kind = TransferCall::Kind::kAtomic;
+  call.space = word.space;
+  call.remote = word.span;
+  call.change = change;
+  call.cookie = cookie;
+  return start(call);
+}
+
+// --- windows and memory -------------------------------------------------------------------------------------------
+
+std::unexpected<Error> Session::failed(const char* call, Status status) const noexcept {
+  const Words words = words_of(*this, status);
+  return fail(status, call, 0, "{}{}", words.front, words.sentence);
+}
+
+Result<rdma::Window> Session::find(std::string_view name, const Patience& patience) {
+  if (name.empty() || name.size() > wire::kMaxNameBytes)
+    return fail(Status::kBadArgument, "find", 0, "name must have 1 to {} bytes; got {}", wire::kMaxNameBytes,
+                name.size());
+  AskCall call;
+  call.name = name;
+  return ask(call, patience);
+}
+
+Result<rdma::Window> Session::find(std::uint32_t rkey, const Patience& patience) {
+  AskCall call;
+  call.rkey = rkey;
+  return ask(call, patience);
+}
+
+Result<rdma::Window> Session::ask(AskCall& call, const Patience& patience) {
+  const auto give_up = [&] {
+    windows_.cancel(call);
+    call.finish(call.is_absent ? Status::kNotFound : Status::kTimedOut);
+  };
+  const auto start = [&] { life_.reason == Status::kOk ? windows_.push(call) : call.finish(life_.reason); };
+  const Status status = carry_out(call, patience, start, give_up);
+  if (status == Status::kNotFound)
+    return call.name.empty()
+               ? fail(status, "find", 0,
+                      "no window of the peer has the rkey {:#x}: ask for its window by name, or let it publish one",
+                      call.rkey)
+               : fail(status, "find", 0,
+                      "the peer has published nothing as \"{}\": check the spelling, and that it has", call.name);
+  if (status == Status::kTimedOut)
+    return fail(status, "find", 0,
+                "the peer did not answer in time: a client without callbacks answers only during its calls");
+  if (status != Status::kOk) return failed("find", status);
+  VERBENA_TRY(import_window(call.found, patience));
+  return call.found;
+}
+
+Result<void> Session::import_window(const rdma::Window& window, const Patience& patience) {
+  Result<void> imported;
+  const nic::Window of = nic_window_of(window);
+  const Status handed = run_task(
+      [&] {
+        if (state() != State::kLive) {
+          imported = failed("import", life_.reason);
+        } else if (!connection_->is_usable(of)) {
+          imported = connection_->import_window(of, patience.begin());
+        }
+      },
+      patience);
+  return handed == Status::kOk ? imported : failed("import", handed);
+}
+
+Result<void> Session::release_window(const rdma::Window& window, const Patience& patience) {
+  Result<void> released;
+  const Status handed = run_task(
+      [&] {
+        released = state() == State::kLive ? connection_->release_window(nic_window_of(window))
+                                           : failed("release", life_.reason);
+      },
+      patience);
+  return handed == Status::kOk ? released : failed("release", handed);
+}
+
+Result<const RegisteredMemory*> Session::allocate(std::size_t bytes) {
+  return home_->registrations().allocate(this, bytes, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
+}
+
+Result<void> Session::publish(std::string_view name, const Part& part) {
+  VERBENA_TRY(home_->registrations().publish(this, name, part));
+  home_->sessions().wake_all();  // Whoever has asked for it before is answered.
+  return {};
+}
+
+Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, const Patience& patience) {
+  constexpr const char* kCall = "export_physical";
+  Registrations& registrations = home_->registrations();
+  // The peer keeps what it was told, for it does not hear of what is taken back.
+  if (exports_.fetch_add(1, std::memory_order_relaxed) >= wire::kMaxTables) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return fail(Status::kLimit, kCall, 0, "a connection exports {} times in its life: export more at once",
+                wire::kMaxTables);
+  }
+  const Result<std::vector<std::byte>> table = registrations.export_physical(scope_, memory);
+  if (!table) {
+    exports_.fetch_sub(1, std::memory_order_relaxed);
+    return std::unexpected(table.error());
+  }
+  SendCall call;
+  call.kind = wire::Kind::kTable;
+  call.from = table->data();
+  call.length = table->size();
+  const Status told = carry_out(
+      call, patience, [&] { life_.reason == Status::kOk ? outbox_.push(call) : call.finish(life_.reason); },
+      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
+  if (told != Status::kOk) return failed(kCall, told);
+  return registrations.physical_of(this, memory->address).value_or(0);
+}
+
+Words words_of(const Session& session, Status status) noexcept {
+  if (status == Status::kBusy) return {"", "another thread is in a call of this connection: let one call at a time"};
+  const bool is_end = session.reason() == status && damage_of(status) >= Damage::kConnection;
+  return {is_end ? "the connection has ended: " : "", sentence_of(status)};
+}
+
+Result<std::uint64_t> physical_address_of(Session* session, const void* local) {
+  if (session != nullptr)
+    if (const auto exported = session->home().registrations().physical_of(session, local)) return *exported;
+  VERBENA_ASSIGN(const host::PageMap pages, host::PageMap::open());
+  return pages.address_of(local);
+}
+
+// --- what arrives -------------------------------------------------------------------------------------------------
+
+bool Session::carry(const wire::Head& head, std::span<const std::byte> piece, std::uint64_t receipt) noexcept {
+  wire::Head sent = head;
+  sent.consumed = reception_.consumed();
+  const auto front = std::as_bytes(std::span(&sent, 1));
+  const Status status = receipt == 0 ? connection_->send(front, piece)
+                                     : connection_->start_send(front, piece, Transfers::kForeignToken | receipt);
+  if (status == Status::kAgain) connection_->tell_of_room();
+  if (status != Status::kOk) return false;
+  reception_.told();
+  return true;
+}
+
+bool Session::say(const wire::Head& head, std::span<const std::byte> piece) noexcept { return carry(head, piece, 0); }
+
+// Everything of the head is the peer's claim.
+void Session::on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept {
+  wire::Head head;
+  if (body.size() < sizeof head) return connection.fail(Status::kProtocol);
+  std::memcpy(&head, body.data(), sizeof head);
+  // A goodbye is the same whoever says it: it tells of nothing that was consumed.
+  const bool is_goodbye = head.kind == wire::Kind::kGoodbye;
+  if (!is_goodbye && !outbox_.accept(head.consumed)) return connection.fail(Status::kProtocol);
+  const auto piece = body.subspan(sizeof head);
+  bool is_right = piece.empty();
+  switch (head.kind) {
+    case wire::Kind::kData:
+    case wire::Kind::kWritten: is_right = reception_.accept(head, piece, life_.reason == Status::kOk); break;
+    case wire::Kind::kConsumed: break;
+    case wire::Kind::kTable: is_right = physical_.on_table(head, piece); break;
+    case wire::Kind::kAsk: is_right = windows_.on_question(head, piece); break;
+    case wire::Kind::kAnswer: is_right = windows_.on_answer(head, piece); break;
+    case wire::Kind::kGoodbye:
+      end(Status::kClosed);
+      connection.peer_left();
+      break;
+    case wire::Kind::kGoodbyeSeen: break;
+    default: is_right = false;
+  }
+  if (!is_right) return connection.fail(Status::kProtocol);
+  home_->sessions().make_ready(*this);
+  // Calls that go the short way look at nothing else that the peer waits for.
+  if (home_->driver() == Driver::kCaller && connection.alive()) {
+    windows_.progress(home_->registrations(), scope_);
+    if (reception_.is_telling_due()) (void)say({.kind = wire::Kind::kConsumed}, {});
+  }
+}
+
+void Session::on_complete(channel::Connection& /*connection*/, const channel::Completion& completion) noexcept {
+  if ((completion.token & Transfers::kForeignToken) != 0) {
+    outbox_.on_receipt(completion.token & ~Transfers::kForeignToken, completion.status);
+  } else {
+    transfers_.on_part(completion);
+  }
+  home_->sessions().make_ready(*this);
+}
+
+void Session::on_room(channel::Connection& /*connection*/) noexcept { home_->sessions().make_ready(*this); }
+
+void Session::on_end(channel::Connection& /*connection*/, Status reason) noexcept {
+  end(reason);
+  home_->sessions().make_ready(*this);
+}
+
+// --- for Sessions -------------------------------------------------------------------------------------------------
+
+void Session::progress() noexcept {
+  reception_.progress();
+  if (state() == State::kLive && !connection_->alive()) end(connection_->failure());
+  if (life_.reason != Status::kOk) reception_.end(life_.reason);
+  transfers_.feed_takers();
+  if (connection_ == nullptr) return;  // Detached: what has arrived can still be taken.
+  if (life_.reason != Status::kOk) {
+    // The user's memory is the NIC's until then.
+    if (!transfers_.is_quiet() && connection_->has_left()) connection_->fail(life_.reason);
+    return;
+  }
+  windows_.progress(home_->registrations(), scope_);
+  if (reception_.is_telling_due()) (void)say({.kind = wire::Kind::kConsumed}, {});
+  transfers_.progress(*connection_);
+  outbox_.progress();
+  if (!outbox_.empty() || !transfers_.empty()) connection_->tell_of_room();
+}
+
+void Session::end(Status reason) noexcept {
+  if (life_.reason != Status::kOk) return;
+  life_.end(reason);
+  log(reason == Status::kClosed ? VERBENA_LOG_INFO : VERBENA_LOG_WARNING, "a connection has ended: {}",
+      sentence_of(reason));
+  outbox_.end(reason);
+  windows_.end(reason);
+  transfers_.end(reason);
+  reception_.progress();
+  reception_.end(reason);
+}
+
+void Session::leave(Status reason) noexcept {
+  if (life_.reason != Status::kOk) return;
+  end(reason);
+  connection_->leave(std::as_bytes(std::span(&kGoodbye, 1)));
+  home_->sessions().note_leaving(*this);
+}
+
+bool Session::is_quiet() const noexcept {
+  return connection_ == nullptr || (connection_->has_left() && transfers_.is_quiet());
+}
+
+void Session::call_back() noexcept {
+  if (life_.told == Told::kNothing) begin();
+  rdma::Message message;
+  while (delivery_.receive == rdma::Receive::kHandler && life_.told != Told::kEnd) {
+    const Status next = reception_.assemble(message);
+    if (next != Status::kOk && next != Status::kAgain) leave(next);
+    if (next != Status::kOk) break;
+    events_.on_message(*this, message);
+    progress();
+  }
+  rdma::Completion completion;
+  while (life_.told != Told::kEnd && transfers_.take_for_handler(completion)) {
+    events_.on_complete(*this, completion);
+    progress();
+  }
+  // What was started is told of first.
+  if (life_.reason == Status::kOk || life_.told == Told::kEnd || !transfers_.is_quiet()) return;
+  life_.told = Told::kEnd;
+  events_.on_disconnect(*this, life_.reason);
+}
+
+void Session::detach() noexcept {
+  connection_.reset();
+  life_.state.store(State::kDetached, std::memory_order_release);
+  life_.detached.store(1, std::memory_order_release);
+  wake_waiters(life_.detached);
+}
+
+void Session::close_in_callback() noexcept {
+  if (life_.told == Told::kEnd) return;
+  life_.told = Told::kEnd;  // Nobody is to be told.
+  leave(Status::kClosed);
+  progress();
+  home_->sessions().make_ready(*this);
+}
+
+void Session::close() noexcept {
+  if (state() == State::kNew) return;
+  if (home_->driver() == Driver::kThread) {
+    const auto leave_here = [&] {
+      if (state() != State::kDetached) close_in_callback();
+    };
+    (void)home_->loop().call(leave_here, Deadline::never());
+    // Within the linger; where the thread has ended or ends, at once.
+    (void)wait_while(life_.detached, 0, Deadline::never());
+    return;
+  }
+  if (connection_ == nullptr) return;
+  close_in_callback();
+  const auto is_gone = [this] {
+    progress();
+    return is_over();
+  };
+  (void)home_->loop().wait_until(is_gone, Deadline::after(channel::Life::kLinger + engine::QueuePair::kDrainTimeout));
+  home_->sessions().forget(*this);
+  detach();
+}
+
+}  // namespace verbena::session

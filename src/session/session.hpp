@@ -1,0 +1,424 @@
+// A session: one connection as its user sees it, with calls of any thread, messages of any length, windows and physical
+// addresses.
+#pragma once
+
+#include "base/exclusive.hpp"
+#include "channel/connection.hpp"
+#include "session/calls.hpp"
+#include "session/home.hpp"
+#include "session/outbox.hpp"
+#include "session/physical_peer.hpp"
+#include "session/reception.hpp"
+#include "session/registrations.hpp"
+#include "session/sessions.hpp"
+#include "session/settings.hpp"
+#include "session/transfers.hpp"
+#include "session/windows.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace verbena::session {
+
+using channel::Change;
+using channel::LocalSpan;
+using channel::Patience;
+using channel::RemoteSpan;
+
+/// A place in memory of the peer.
+struct Place {
+  TransferCall::Space space = TransferCall::Space::kKey;
+  RemoteSpan span;
+};
+
+/// Calls may come from any thread, as far as the driver allows: with Driver::kCaller one at a time, and a second gets
+/// kBusy. Calls on data return a Status and, once connected, allocate nothing; kTimedOut, kBusy, kClosed and the reason
+/// of a dead session can come from each of them.
+class Session final : private channel::Handler,
+                      private Outbox::Carrier,
+                      private Windows::Speaker,
+                      private Transfers::Places {
+ public:
+  /// Options of a session's connection.
+  [[nodiscard]] static channel::Options connection_options() noexcept;
+
+  /// `listener` and `node`, which may be null, own memory that this session uses too. `events` outlives the session.
+  Session(std::shared_ptr<Home> home, const Settings& settings, const Delivery& delivery, Events& events,
+          Owner listener, Owner node);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // --- bring-up. \thread setup, one at a time
+  /// Client: finds the server and connects. Errors: those of Fabric::dial and of Connection::connect.
+  [[nodiscard]] Result<void> dial(link::Fabric& fabric, std::uint16_t port, Deadline deadline);
+  /// Server: meets a client that has said hello; `accept_step` follows. On an error the client is told why.
+  [[nodiscard]] Result<void> answer(std::unique_ptr<link::Handshake> handshake);
+  /// One attempt, which may be Status::kAgain, as Connection::connect; once it is kOk, the session can be adopted.
+  [[nodiscard]] Result<void> accept_step(Deadline deadline);
+  /// What `accept_step` ends with, also where the peer's window is not usable yet. False: the peer is not connected.
+  [[nodiscard]] bool accept_for_goodbye() noexcept {
+    if (!connection_->alive()) return false;
+    become_live();
+    return true;
+  }
+  [[nodiscard]] const channel::Connection* connection() const noexcept { return connection_.get(); }
+  void refuse(const Error& why) noexcept;
+  /// From now on whoever drives it is told of what arrives. It is the home's to destroy, unless it is kept.
+  void adopt() noexcept {
+    home_->driver() == Driver::kCaller ? home_->sessions().adopt_here(*this) : home_->sessions().adopt(*this);
+  }
+
+  // --- what it is. \thread any, except where said
+  [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
+  /// Whether set_delivery and keep may be called: before the session is adopted, and in Events::on_accept.
+  [[nodiscard]] bool is_being_set_up() const noexcept { return !life_.is_set_up.load(std::memory_order_relaxed); }
+  [[nodiscard]] Delivery delivery() const noexcept { return delivery_; }
+  void set_delivery(const Delivery& delivery) noexcept { delivery_ = delivery; }
+  /// Makes an accepted session its caller's: `close` and destruction are his, too.
+  void keep() noexcept { is_kept_ = true; }
+  [[nodiscard]] bool is_kept() const noexcept { return is_kept_; }
+  void give_back() noexcept { is_kept_ = false; }
+  void* user = nullptr;  ///< For the receiver of the events.
+
+  [[nodiscard]] Home& home() const noexcept { return *home_; }
+  [[nodiscard]] Scope scope() const noexcept { return scope_; }
+  /// Whether calls can work. With Driver::kCaller it polls once, unless another thread is in a call.
+  [[nodiscard]] bool is_live() noexcept;
+  /// Why it is dead; kOk while it is not.
+  [[nodiscard]] Status reason() const noexcept { return life_.shown_reason.load(std::memory_order_acquire); }
+  [[nodiscard]] std::span<std::byte> window() const noexcept;
+  [[nodiscard]] const RegisteredMemory* window_memory() const noexcept { return window_; }
+  [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
+  [[nodiscard]] std::uint64_t discarded() const noexcept { return reception_.discarded(); }
+  [[nodiscard]] bool receives() const noexcept {
+    return delivery_.receive != rdma::Receive::kHandler && !reception_.discards();
+  }
+  std::atomic<std::int64_t> timeout_ms;  ///< Default time of a call.
+  [[nodiscard]] Patience default_patience() const noexcept {
+    return Patience(std::chrono::milliseconds{timeout_ms.load(std::memory_order_relaxed)});
+  }
+
+  // --- messages
+  [[nodiscard]] Status send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
+                            const Patience& patience) noexcept;
+  /// kBufferTooSmall: `needed` is the length of the message, which waits on.
+  [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
+                               const Patience& patience) noexcept;
+  /// Writes into the peer's default window, and tells it. No bytes: only tells.
+  [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
+                                            std::size_t offset, const Patience& patience) noexcept;
+
+  // --- one-sided access. A key of a window that is not known is asked for, once.
+  /// The part of the peer's default window at an offset; kOutOfRange: it is not inside.
+  [[nodiscard]] Status in_window(std::size_t offset, std::size_t length, Place& place) const noexcept {
+    const std::uint64_t window = peer_.window.length;
+    if (offset > window || length > window - offset) [[unlikely]]
+      return Status::kOutOfRange;
+    place.span = {peer_.window.address + offset, length, peer_.window.rkey};
+    return Status::kOk;
+  }
+  /// A transfer in the calling thread, past the queues, where that drives the session and the NIC can. kAgain, and
+  /// nothing has happened: call the one below, which says what is wrong.
+  [[nodiscard]] Status write_now(std::span<const std::byte> from, const Place& to) noexcept {
+    return at_once(to, [&] { return connection_->write_now(from, to.span); });
+  }
+  [[nodiscard]] Status read_now(std::span<std::byte> to, const Place& from) noexcept {
+    return at_once(from, [&] { return connection_->read_now(to, from.span); });
+  }
+  [[nodiscard]] Status write_now(const LocalSpan& from, const Place& to) noexcept {
+    return at_once(to, [&] { return knows_local(from) ? connection_->write_now(from, to.span) : Status::kAgain; });
+  }
+  [[nodiscard]] Status read_now(const LocalSpan& to, const Place& from) noexcept {
+    return at_once(from, [&] { return knows_local(to) ? connection_->read_now(to, from.span) : Status::kAgain; });
+  }
+  [[nodiscard]] Status write(std::span<const std::byte> from, const Place& to, const Patience& patience) noexcept;
+  [[nodiscard]] Status read(std::span<std::byte> to, const Place& from, const Patience& patience) noexcept;
+  /// With registered memory; kLocalAccess: it is not registered. Past the deadline the session is dead.
+  [[nodiscard]] Status write(const LocalSpan& from, const Place& to, const Patience& patience) noexcept;
+  [[nodiscard]] Status read(const LocalSpan& to, const Place& from, const Patience& patience) noexcept;
+  [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
+                              const Patience& patience) noexcept;
+  /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Completions::kMost are under way,
+  /// or complete and not taken.
+  [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status start_read(const LocalSpan& to, const Place& from, std::uint64_t cookie) noexcept;
+  [[nodiscard]] Status start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept;
+  /// kNotFound: nothing is under way.
+  [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
+
+  // --- windows and memory
+  /// Asks the peer for a window, by name or by key, and makes it usable. kNotFound: it has none.
+  [[nodiscard]] Result<rdma::Window> find(std::string_view name, const Patience& patience);
+  [[nodiscard]] Result<rdma::Window> find(std::uint32_t rkey, const Patience& patience);
+  [[nodiscard]] Result<void> import_window(const rdma::Window& window, const Patience& patience);
+  [[nodiscard]] Result<void> release_window(const rdma::Window& window, const Patience& patience);
+  /// Memory for this session's peer.
+  [[nodiscard]] Result<const RegisteredMemory*> allocate(std::size_t bytes);
+  /// Publishes memory under a name for the peer, or takes the name back (null).
+  [[nodiscard]] Result<void> publish(std::string_view name, const Part& part);
+  /// Exports memory by physical address, and tells the peer: that of its first byte.
+  [[nodiscard]] Result<std::uint64_t> export_physical(const RegisteredMemory* memory, const Patience& patience);
+
+  // --- the end
+  /// Says goodbye, and waits until nothing of it is the home's. Not from the home's own thread. \thread any
+  void close() noexcept;
+  /// The same in a callback, where it does not wait: the home destroys the session after the callback, or leaves it to
+  /// who keeps it.
+  void close_in_callback() noexcept;
+  /// Nothing of it is the home's any more. In a callback.
+  [[nodiscard]] bool is_detached() const noexcept { return state() == State::kDetached; }
+  /// Something has arrived that nobody has taken. In a callback.
+  [[nodiscard]] bool has_messages() const noexcept { return !reception_.empty(); }
+
+ private:
+  friend class Sessions;
+  enum class State : std::uint8_t {
+    kNew,      ///< Nothing is connected yet.
+    kLive,     ///< Calls can work.
+    kEnded,    ///< It is dead, for `Life::reason`; the connection may still have to let go of things.
+    kDetached  ///< Nothing of it is the home's.
+  };
+  /// The last event that the user was told of.
+  enum class Told : std::uint8_t { kNothing, kLive, kEnd };
+  /// Transfers that other threads, or the user without waiting, have under way.
+  static constexpr std::uint32_t kParts = Transfers::kParts;
+
+  // channel::Handler
+  void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override;
+  void on_complete(channel::Connection& connection, const channel::Completion& completion) noexcept override;
+  void on_room(channel::Connection& connection) noexcept override;
+  void on_end(channel::Connection& connection, Status reason) noexcept override;
+  // Outbox::Carrier, Windows::Speaker, Transfers::Places
+  bool carry(const wire::Head& head, std::span<const std::byte> piece, std::uint64_t receipt) noexcept override;
+  bool say(const wire::Head& head, std::span<const std::byte> piece) noexcept override;
+  Status find(TransferCall::Space space, const RemoteSpan& rest, RemoteSpan& part) noexcept override;
+
+  [[nodiscard]] Result<void> create();
+  [[nodiscard]] Result<void> open_window();
+  [[nodiscard]] std::array<std::byte, wire::kHelloBytes> hello() const noexcept;
+  [[nodiscard]] Result<void> meet();
+  void become_live() noexcept;
+
+  [[nodiscard]] State state() const noexcept { return life_.state.load(std::memory_order_acquire); }
+  /// Calls `task`, which returns a Status, where this thread drives the session and nobody else does: kBusy.
+  template <class Task>
+  [[nodiscard]] Status drive(Task&& task) noexcept;
+  template <class Attempt>
+  [[nodiscard]] Status at_once(const Place& place, Attempt&& attempt) noexcept;
+  /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
+  struct Nothing {
+    void operator()() const noexcept {}
+  };
+  /// `settle` is called by the thread that drives the session, once the call is over and before this returns.
+  template <class Start, class Cancel, class Settle = Nothing>
+  [[nodiscard]] Status carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
+                                 Settle&& settle = {}) noexcept;
+  template <class Start, class Cancel>
+  void wait_here(Call& call, const Patience& patience, Start&& start, Cancel&& cancel) noexcept;
+  [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
+  [[nodiscard]] Status run_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
+                                      const Patience& patience) noexcept;
+  /// Calls `task` in the thread that drives the session. kBusy, or as CompletionLoop::call.
+  template <class Task>
+  [[nodiscard]] Status run_task(Task&& task, const Patience& patience) noexcept;
+  /// Moves bytes between this thread's memory and the peer's, which is one part after the other where it is physical.
+  template <class Local, class Move>
+  [[nodiscard]] Status move(Local local, const Place& place, const Patience& patience, Move&& move) noexcept;
+  template <class Bytes>
+  [[nodiscard]] Status transfer(TransferCall::Kind kind, Bytes bytes, const Place& place,
+                                const Patience& patience) noexcept;
+  template <bool kIsRead>
+  [[nodiscard]] Status transfer_registered(const LocalSpan& local, const Place& place,
+                                           const Patience& patience) noexcept;
+  [[nodiscard]] Status start(const TransferCall& call) noexcept;
+  /// Calls `attempt`; where the key of its window is not known, once more when the peer has told of it.
+  template <class Attempt>
+  [[nodiscard]] Status with_key(const Place& place, const Patience& patience, Attempt&& attempt) noexcept {
+    const Status first = attempt();
+    if (first != Status::kNotFound || place.space != TransferCall::Space::kKey) [[likely]]
+      return first;
+    const Status found = find_key(place.span.rkey, patience);
+    return found == Status::kOk ? attempt() : found;
+  }
+  [[nodiscard]] Status find_key(std::uint32_t rkey, const Patience& patience) noexcept;
+  [[nodiscard]] Status start_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
+                                        std::uint64_t cookie) noexcept;
+  [[nodiscard]] Result<rdma::Window> ask(AskCall& call, const Patience& patience);
+  [[nodiscard]] std::unexpected<Error> failed(const char* call, Status status) const noexcept;
+  /// The local key's cache, of who drives the session.
+  [[nodiscard]] bool knows_local(const LocalSpan& local) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(local.data);
+    if (local_.generation == home_->registrations().generation() &&
+        local_.key.covers(address, local.length, local.lkey)) [[likely]]
+      return true;
+    return find_local(local);
+  }
+  [[nodiscard]] bool find_local(const LocalSpan& local) noexcept;
+  [[nodiscard]] bool is_registered(const LocalSpan& local) noexcept;
+
+  /// A call has failed: whether the peer has left, which would be the reason, is seen in what has arrived. \thread
+  /// owner
+  void look_for_end(Status failure) noexcept;
+  /// The same after a call of whatever thread: `status`, or the reason of the end.
+  [[nodiscard]] Status after_failure(Status status) noexcept;
+
+  // For Sessions. \thread owner
+  void begin() noexcept;
+  void progress() noexcept;
+  void call_back() noexcept;
+  void end(Status reason) noexcept;
+  /// The same, and the peer is told.
+  void leave(Status reason) noexcept;
+  [[nodiscard]] bool is_quiet() const noexcept;
+  [[nodiscard]] bool is_over() const noexcept {
+    return state() == State::kEnded && life_.told == Told::kEnd && is_quiet();
+  }
+  [[nodiscard]] bool is_lingering() const noexcept {
+    return connection_ != nullptr && state() == State::kEnded && !connection_->has_left();
+  }
+  void detach() noexcept;
+
+  const std::shared_ptr<Home> home_;
+  const Settings settings_;
+  Delivery delivery_;
+  Events& events_;
+  const Scope scope_;
+  std::unique_ptr<channel::Connection> connection_;
+  const RegisteredMemory* window_ = nullptr;  ///< The registrations', or the next.
+  RegisteredMemory shared_window_;            ///< Memory of the listener's or the node's.
+  wire::Hello peer_;
+  ibv_gid peer_gid_{};
+  Outbox outbox_;
+  Reception reception_;
+  Transfers transfers_;
+  Windows windows_;
+  PhysicalPeer physical_;
+  struct {
+    LocalKey key;
+    std::uint64_t generation = 0;
+  } local_;  ///< The registration that was used last.
+  /// How far it has come. Atomics are for all threads, the rest is its home's.
+  struct Life {
+    bool is_told_by_polls = false;  ///< The NIC says that the peer has left to who polls, and to nobody else.
+    Status reason = Status::kOk;    ///< Why it has ended.
+    Told told = Told::kNothing;
+    std::atomic<State> state{State::kNew};
+    std::atomic<Status> shown_reason{Status::kOk};  ///< The same as `reason`.
+    std::atomic<bool> is_set_up{false};
+    std::atomic<std::uint32_t> detached{0};  ///< 1: State::kDetached, for who waits for that.
+    void end(Status why) noexcept {
+      reason = why;
+      shown_reason.store(why, std::memory_order_release);
+      state.store(State::kEnded, std::memory_order_release);
+    }
+  } life_;
+  bool is_kept_ = false;
+  bool is_listed_ = false;               ///< In Sessions' list of what is ready,
+  bool is_to_be_called_ = false;         ///< and in that of who is to be called.
+  std::atomic<std::size_t> exports_{0};  ///< By physical address, in its life.
+  Exclusive used_;                       ///< With Driver::kCaller: by the call that is under way.
+  struct Arrival : engine::Mailbox::Letter {
+    Session* session = nullptr;
+  } arrival_;
+};
+
+/// Why a call of a session has failed: two parts of one sentence, in static storage. \thread any  \alloc none
+struct Words {
+  const char* front;
+  const char* sentence;
+};
+[[nodiscard]] Words words_of(const Session& session, Status status) noexcept;
+
+/// The physical address of a byte of this process: that under which `session`, unless null, exported it, or else what
+/// the kernel says. \thread any
+[[nodiscard]] Result<std::uint64_t> physical_address_of(Session* session, const void* local);
+
+// In the header, with what it calls: each call of a function between a user's call and the NIC would be ten
+// instructions of a few hundred.
+template <class Task>
+inline Status Session::drive(Task&& task) noexcept {
+  const bool is_shared = home_->driver() == Driver::kCaller;
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) [[unlikely]]
+    return Status::kBusy;
+  Status status = state() == State::kLive ? task() : life_.reason;
+  if (status != Status::kOk) [[unlikely]] {
+    look_for_end(status);
+    if (state() != State::kLive) status = life_.reason;
+  }
+  if (mark != nullptr) Exclusive::leave(mark);
+  return status;
+}
+
+template <class Attempt>
+inline Status Session::at_once(const Place& place, Attempt&& attempt) noexcept {
+  if (place.space != TransferCall::Space::kKey || place.span.length == 0 || home_->driver() != Driver::kCaller)
+      [[unlikely]]
+    return Status::kAgain;
+  Exclusive::Mark* const mark = used_.enter();
+  if (mark == nullptr) [[unlikely]]
+    return Status::kAgain;
+  const Status status = state() == State::kLive ? attempt() : Status::kAgain;
+  Exclusive::leave(mark);
+  return status == Status::kOk ? status : Status::kAgain;
+}
+
+template <bool kIsRead>
+inline Status Session::transfer_registered(const LocalSpan& local, const Place& place,
+                                           const Patience& patience) noexcept {
+  if (home_->is_driven_here()) [[likely]]
+    return with_key(place, patience, [&] {
+      return drive([&] {
+        if (!knows_local(local)) [[unlikely]]
+          return Status::kLocalAccess;
+        if (place.space == TransferCall::Space::kKey) [[likely]]
+          return kIsRead ? connection_->read(local, place.span, patience)
+                         : connection_->write(local, place.span, patience);
+        return move(local, place, patience, [&](const LocalSpan& part, const RemoteSpan& remote, const Patience& left) {
+          return kIsRead ? connection_->read(part, remote, left) : connection_->write(part, remote, left);
+        });
+      });
+    });
+  return run_registered(kIsRead ? TransferCall::Kind::kRead : TransferCall::Kind::kWrite, local, place, patience);
+}
+
+inline Status Session::write(const LocalSpan& from, const Place& to, const Patience& patience) noexcept {
+  return transfer_registered<false>(from, to, patience);
+}
+inline Status Session::read(const LocalSpan& to, const Place& from, const Patience& patience) noexcept {
+  return transfer_registered<true>(to, from, patience);
+}
+
+template <class Local, class Move>
+Status Session::move(Local local, const Place& place, const Patience& patience, Move&& move) noexcept {
+  RemoteSpan rest = place.span;
+  Patience left = patience;
+  while (rest.length != 0) {
+    RemoteSpan part;
+    if (const Status found = find(place.space, rest, part); found != Status::kOk) return found;
+    const auto bytes = static_cast<std::size_t>(part.length);
+    Status moved = Status::kOk;
+    if constexpr (std::is_same_v<Local, LocalSpan>) {
+      moved = move(LocalSpan{local.data, bytes, local.lkey}, part, left);
+      local.data += bytes;
+    } else {
+      moved = move(local.first(bytes), part, left);
+      local = local.subspan(bytes);
+    }
+    if (moved != Status::kOk) return moved;
+    rest.address += part.length;
+    rest.length -= part.length;
+    if (rest.length != 0) left = left.begin();  // One deadline for all parts.
+  }
+  return Status::kOk;
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,75 @@
+// All sessions of one loop: which have something to do, and which have ended.
+#pragma once
+
+#include "engine/duty.hpp"
+#include "engine/loop.hpp"
+#include "session/calls.hpp"
+#include "session/registrations.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+namespace verbena::session {
+
+class Session;
+
+/// Lists sessions that have something to do, so that a poll costs what happened, not how many there are.
+/// \thread owner of the loop, except where said
+class Sessions final : public engine::Duty {
+ public:
+  Sessions(engine::CompletionLoop& loop, std::size_t capacity);
+  Sessions(const Sessions&) = delete;
+  Sessions& operator=(const Sessions&) = delete;
+
+  /// Takes a session whose bring-up is complete: the owner attaches it in a later poll. It is destroyed when it is
+  /// over, unless somebody keeps it. \thread any
+  void adopt(Session& session) noexcept;
+  /// The same at once.
+  void adopt_here(Session& session) noexcept;
+  /// Has all sessions look at what has changed around them: published names. \thread any
+  void wake_all() noexcept;
+  /// Ends all sessions of a listener with kClosed, peers told, and waits until they are over. \thread any but the owner
+  void end_all_of(Owner listener) noexcept;
+
+  /// The session is looked at after this poll.
+  void make_ready(Session& session) noexcept;
+  /// Goes on with what the calls of ready sessions wait for. Calls nobody back.
+  void progress() noexcept;
+  /// The session says goodbye, and is looked at again when that is over.
+  void note_leaving(Session& session) noexcept { leaving_.push_back(&session); }
+  /// Takes a session out that is its caller's.
+  void forget(Session& session) noexcept;
+  /// Sessions there are.
+  [[nodiscard]] std::size_t count() const noexcept { return all_.size(); }
+
+  // engine::Duty
+  Deadline before_wait() noexcept override;
+  void after_wait(unsigned handled) noexcept override;
+  /// Ends all sessions at once with kClosed, their peers told; those that nobody keeps are destroyed.
+  void before_end() noexcept override;
+
+ private:
+  /// A thread that waits until a listener's sessions are over.
+  struct Ending : Call {
+    Owner listener = nullptr;
+    Ending* next = nullptr;
+  };
+  void enter(Session& session) noexcept;
+  void finish_endings() noexcept;
+  void call_back() noexcept;
+  /// Detaches a session that is over, and destroys it unless it is kept.
+  void end(Session& session) noexcept;
+
+  engine::CompletionLoop& loop_;
+  // Each has room for `capacity`.
+  std::vector<Session*> all_;
+  std::vector<Session*> ready_;
+  std::vector<Session*> to_call_;
+  std::vector<Session*> calling_;
+  std::vector<Session*> leaving_;
+  CallQueue<Ending> endings_;
+  std::atomic<bool> looks_at_all_{false};
+};
+
+}  // namespace verbena::session

@@ -1,0 +1,94 @@
+#include "session/windows.hpp"
+
+#include <new>
+#include <optional>
+
+namespace verbena::session {
+
+void Windows::progress(Registrations& registrations, const Scope& scope) noexcept {
+  if (!questions_.empty()) answer(registrations, scope);
+  if (!asks_.empty()) ask();
+}
+
+// --- this side asks -----------------------------------------------------------------------------------------------
+
+void Windows::ask() noexcept {
+  for (AskCall* call = asks_.first(); call != nullptr; call = call->next) {
+    if (call->number != 0) continue;
+    const wire::Head head{
+        .kind = wire::Kind::kAsk, .immediate = call->rkey, .total = call->name.size(), .offset = last_ask_ + 1};
+    if (!speaker_.say(head, std::as_bytes(std::span(call->name)))) return;
+    call->number = ++last_ask_;
+  }
+}
+
+bool Windows::on_answer(const wire::Head& head, std::span<const std::byte> data) noexcept {
+  std::optional<wire::Found> found;
+  if (!data.empty()) {
+    found = wire::decode_found(data);
+    if (!found) return false;
+  }
+  for (AskCall* call = asks_.first(); call != nullptr; call = call->next) {
+    if (call->number != head.offset) continue;
+    call->is_absent = !found;
+    if (found) {
+      call->found = {.address = found->address,
+                     .length = found->length,
+                     .memory_id = found->memory_id,
+                     .rkey = found->rkey,
+                     .access = static_cast<rdma::Access>(found->access)};
+      asks_.finish(*call, Status::kOk);
+    } else if (call->name.empty()) {
+      asks_.finish(*call, Status::kNotFound);
+    }
+    break;
+  }
+  return true;  // The asker may have given up.
+}
+
+// --- the peer asks ------------------------------------------------------------------------------------------------
+
+bool Windows::on_question(const wire::Head& head, std::span<const std::byte> name) noexcept {
+  if (name.size() > wire::kMaxNameBytes) return false;
+  // Who asks has given up on the oldest.
+  if (questions_.size() == kQuestions) questions_.erase(questions_.begin());
+  try {
+    questions_.push_back({.number = head.offset,
+                          .rkey = head.immediate,
+                          .name = std::string(reinterpret_cast<const char*>(name.data()), name.size())});
+  } catch (const std::bad_alloc&) {
+    return true;  // It times out there.
+  }
+  answered_generation_ = ~std::uint64_t{0};
+  return true;
+}
+
+bool Windows::answer_one(Question& question, Registrations& registrations, const Scope& scope, bool& is_said) noexcept {
+  const bool is_by_key = question.name.empty();
+  const std::optional<rdma::Window> window =
+      is_by_key ? registrations.find_key(scope, question.rkey) : registrations.find_name(scope, question.name);
+  if (!window && question.is_told_absent) return false;
+  const wire::Head head{.kind = wire::Kind::kAnswer, .total = 0, .offset = question.number};
+  if (!window) {
+    question.is_told_absent = is_said = speaker_.say(head, {});
+    return is_said && is_by_key;
+  }
+  const wire::Found found{.address = window->address,
+                          .length = window->length,
+                          .rkey = window->rkey,
+                          .access = static_cast<std::uint32_t>(window->access),
+                          .memory_id = window->memory_id};
+  is_said = speaker_.say(head, std::as_bytes(std::span(&found, 1)));
+  return is_said;
+}
+
+void Windows::answer(Registrations& registrations, const Scope& scope) noexcept {
+  const std::uint64_t generation = registrations.generation();
+  if (answered_generation_ == generation) return;
+  bool is_said = true;
+  std::erase_if(questions_,
+                [&](Question& question) { return is_said && answer_one(question, registrations, scope, is_said); });
+  if (is_said) answered_generation_ = generation;
+}
+
+}  // namespace verbena::session
