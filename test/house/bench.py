@@ -45,7 +45,8 @@ case $1 in line | pingpong | message) one_way=true ;; esac
 # Each second time the line is elsewhere.
 if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
 latency='{"one_way":'$one_way',"median_ns":'$ns'}'
-echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"environment":{"cpu":"a stand-in"}}'
+echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"server_percent":0.5,'\
+  '"environment":{"cpu":"a stand-in"}}'
 '''
 # A store: serves until it is told to end, with a port in a file; its benches take 100 ns, or 500 by message.
 KV = """#!/bin/sh
@@ -171,8 +172,11 @@ def check_table(report, compare):
                  'the table does not say what is missing')
     report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_put_lat:8'] == [2],
                  'a round that lacks its peer is counted')
-    idle = {**ours(500), 'idle': {'added_ns': 30000.0, 'process_percent': 0.5}}
-    wake = {**ours(500), 'idle': None, 'latency': {'one_way': True, 'median_ns': 20000.0}}
+    def after(median_ns):
+        return {**ours(500), 'latency': {'one_way': True, 'median_ns': median_ns}, 'server_percent': 0.5}
+
+    idle = {'woken': after(15500.0), 'awake': after(500.0), 'idle': after(17000.0)}
+    wake = after(20000.0)
     figures = compare.Figures({'idle:8': [idle], 'wake:8': [wake], 'connections-1:8': [ours(4e6)],
                                'connections-64:8': [ours(3e6)]})
     found = [(values['ours'], values['ratio'], values['met'])

@@ -7,12 +7,13 @@ import sys
 
 from report import Report
 
-ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'remote', 'message', 'kv', 'c', 'cxx', 'programs']
+ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'channel', 'session', 'node', 'kv', 'api', 'programs']
 
 # A public header belongs to the lowest room that may include it: the one that implements it. A name with its suffix
 # counts before one without.
 PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'base', 'transport': 'link', 'kv': 'kv',
-          'kv_statistics': 'kv', 'rdma': 'c', 'kv.h': 'c', 'compat/kvstore': 'c', 'wait_policy': 'base'}
+          'kv_statistics': 'kv', 'rdma_types': 'session', 'rdma': 'api', 'kv.h': 'api', 'compat/kvstore': 'api',
+          'wait_policy': 'base', 'log': 'base', 'version': 'base'}
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.
@@ -36,6 +37,9 @@ THIRD_PARTY = {
 }
 # Behind the seam, but pure: a table goes in and a choice comes out, so that verbena-info prints the library's own.
 PURE_BEHIND_SEAM = {'nic/verbs/gid.hpp': ['programs']}
+# What users can call is measured through <verbena/...>; these rooms help to start and to place threads.
+MEASURES_USERS_CALLS = re.compile(r'programs/perf(_\w+)?\.[ch]pp$')
+ROOMS_BESIDE_THE_API = ('base', 'host', 'programs')
 SYSTEM_DIRECTORIES = ('sys/', 'linux/', 'net/', 'netinet/', 'arpa/', 'asm/', 'bits/', 'sanitizer/', 'verbena/')
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -65,6 +69,8 @@ def violations(path, text):
                 found.append(f'{where}: "{header}" does not name its room, as in "host/arena.hpp"')
             elif ROOMS.index(other) > ROOMS.index(room):
                 found.append(f'{where}: room {room} may not use room {other}, which is below it')
+            elif MEASURES_USERS_CALLS.match(path.as_posix()) and other not in ROOMS_BESIDE_THE_API:
+                found.append(f'{where}: verbena-perf measures what users can call, not room {other}')
             elif (other == 'nic' and room != 'nic' and header.count('/') > 1 and
                   room not in PURE_BEHIND_SEAM.get(header, [])):
                 found.append(f'{where}: "{header}" is behind the NIC seam; only src/nic may see it')
@@ -103,17 +109,21 @@ def self_test(report):
     def finds(path, line):
         return len(violations(pathlib.PurePath(path), line)) == 1
 
-    planted = [('base/a.cpp', '#include "host/arena.hpp"'), ('message/a.cpp', '#include "kv/x.hpp"'),
-               ('remote/a.cpp', '#include "message/message.hpp"'), ('engine/a.cpp', '#include "nic/soft/ring.hpp"'),
+    planted = [('base/a.cpp', '#include "host/arena.hpp"'), ('channel/a.cpp', '#include "kv/x.hpp"'),
+               ('channel/a.cpp', '#include "session/session.hpp"'), ('engine/a.cpp', '#include "nic/soft/ring.hpp"'),
                ('nic/a.cpp', '# include <hwloc.h>'), ('host/a.cpp', '#include <infiniband/verbs.h>'),
                ('kv/a.cpp', '#include <rdma/rdma_cma.h>'), ('host/a.cpp', '#include "arena.hpp"'),
-               ('message/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>'),
-               ('engine/a.cpp', '#include "nic/verbs/gid.hpp"'), ('programs/a.cpp', '#include "nic/verbs/device.hpp"')]
+               ('channel/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>'),
+               ('engine/a.cpp', '#include "nic/verbs/gid.hpp"'), ('programs/a.cpp', '#include "nic/verbs/device.hpp"'),
+               ('programs/perf_a.cpp', '#include "channel/connection.hpp"'),
+               ('programs/perf.hpp', '#include "nic/nic.hpp"')]
     for path, line in planted:
         report.check(finds(path, line), f'self-test: does not find {line} in {path}')
-    for path, line in [('message/a.cpp', '#include "remote/x.hpp"'), ('kv/a.cpp', '#include <verbena/kv.hpp>'),
+    for path, line in [('session/a.cpp', '#include "channel/x.hpp"'), ('kv/a.cpp', '#include <verbena/kv.hpp>'),
                        ('nic/soft/a.cpp', '#include "nic/soft/ring.hpp"'), ('host/a.cpp', '#include <numaif.h>'),
                        ('programs/a.cpp', '#include "nic/verbs/gid.hpp"'),
+                       ('programs/perf_a.cpp', '#include "base/relax.hpp"'),
+                       ('programs/performance.cpp', '#include "nic/nic.hpp"'),
                        ('kv/a.cpp', '#include <sys/mman.h>'), ('kv/a.cpp', '// #include <hwloc.h>')]:
         report.check(not violations(pathlib.PurePath(path), line), f'self-test: refuses {line} in {path}')
     report.check(public_violations('a.hpp', '#include <infiniband/verbs.h>'), 'self-test: verbs in a public header')
