@@ -25,23 +25,28 @@ START = time.monotonic()
 # suites, the runs under chaos, those of the other bootstrap, and the checks of the source tree, which a sanitizer
 # cannot change.
 WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos', '--no-suite', 'socket']
-TESTS = ['-Dtests=enabled', '-Dprograms=enabled']
+# Up to eight sources are compiled as one: half of a build's time goes into headers that they share.
+TOGETHER = ['-Dunity=on', '-Dunity_size=8']
+TESTS = ['-Dtests=enabled', '-Dprograms=enabled', *TOGETHER]
 DEBUG = ['--buildtype=debug', '-Dcpp_args=-g1', '-Db_lundef=false']
+# The plain build has compiled them, and a sanitizer runs none.
+NO_EXTRAS = ['-Dexamples=disabled', '-Dbenchmarks=disabled', '-Ddocs=disabled']
 # Under a sanitizer the archive is optimized, and nothing else: to optimize what it has added takes 60 % of the build.
-SANITIZED = [*DEBUG, '-Doptimization=0', '-Darchive_optimization=1']
+SANITIZED = [*DEBUG, *NO_EXTRAS, '-Doptimization=0', '-Darchive_optimization=1']
 CONFIGURATIONS = {
-    # As users build it, but for the tests around the archive. Runs under chaos come after it, by seed.
-    'plain': {'setup': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3'],
+    # The archive as users build it, source by source. Runs under chaos come after it, by seed.
+    'plain': {'setup': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3',
+                        '-Darchive_unity=off'],
               'test': ['--no-suite', 'chaos'], 'patience': 1},
     'address': {'setup': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
     # The programs add a terminal and files to threads that the other suites have already.
-    'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *SANITIZED, '-Db_sanitize=thread'], 'test': WITHOUT,
-               'patience': 6},
+    'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
+               'test': WITHOUT, 'patience': 6},
 }
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # The targets, and of the rest what they need: the archive, compiled so that the fuzzer sees what is covered.
-FUZZING = {'setup': [*DEBUG, '-Doptimization=1', '-Dfuzzing=enabled', '-Dtests=disabled', '-Dprograms=disabled',
-                     '-Dbenchmarks=disabled', '-Dexamples=disabled']}
+FUZZING = {'setup': [*DEBUG, *NO_EXTRAS, *TOGETHER, '-Doptimization=1', '-Dfuzzing=enabled', '-Dtests=disabled',
+                     '-Dprograms=disabled']}
 FUZZ_TOTAL_S = 50
 BUILD_TIMEOUT_S = 3600
 TEST_TIMEOUT_S = 3600
@@ -49,6 +54,7 @@ SOFTROCE_TIMEOUT_S = 1800
 HEARTBEAT_S = 30
 SKIP_CODE = 77
 TAIL_LINES = 120
+SLOWEST = 15
 CHAOS_SEEDS = 2
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
 # as soon as they want one.
@@ -65,6 +71,28 @@ def say(text, more=''):
             print(more, flush=True)
 
 
+class Phase:
+    """The time of one step, with `begin` and `end` in seconds since START. Compilers work behind the tests, so that the
+    steps overlap; the sum of all is more than the whole."""
+    done = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        self.begin = time.monotonic() - START
+
+    def __exit__(self, *_):
+        with OUTPUT:
+            Phase.done.append((self.name, self.begin, time.monotonic() - START))
+
+    @staticmethod
+    def table():
+        rows = [f'  {end - begin:6.0f} s  {begin:6.0f} to {end:6.0f} s  {name}' for name, begin, end in Phase.done]
+        return '\n'.join(['phases, in the order of their ends; builds and style run behind the tests:', *rows,
+                          f'  {time.monotonic() - START:6.0f} s  in all'])
+
+
 def last_lines(text, count=TAIL_LINES):
     lines = text.splitlines()
     return '\n'.join((['...'] if len(lines) > count else []) + lines[-count:])
@@ -75,6 +103,7 @@ class Totals:
         self.passed = 0
         self.failures = []
         self.skips = []
+        self.durations = []  # (seconds, name) of tests.
 
     def fail(self, name, output=''):
         self.failures.append(name)
@@ -87,6 +116,9 @@ class Totals:
     def end(self):
         if self.passed == 0 and not self.failures:
             self.fail('no test ran')
+        print(Phase.table())
+        for seconds, name in sorted(self.durations, reverse=True)[:SLOWEST]:
+            print(f'  {seconds:6.0f} s  of that: {name}')
         for name in self.failures:
             print(f'failed: {name}')
         print(f'verbena: {self.passed} passed, {len(self.failures)} failed, {len(self.skips)} skipped', flush=True)
@@ -149,6 +181,11 @@ def read(path):
 
 
 def build(name, configuration, jobs, totals, environment=None, behind=False):
+    with Phase(f'build {name}'):
+        return build_now(name, configuration, jobs, totals, environment, behind)
+
+
+def build_now(name, configuration, jobs, totals, environment, behind):
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
@@ -234,6 +271,7 @@ def count(name, directory, totals):
     tests = [json.loads(line) for line in read(logs[0]).splitlines() if line.strip()]
     for test in tests:
         short = test['name'].split(' / ')[-1]
+        totals.durations.append((test.get('duration', 0), f'{name}: {short}'))
         count_test(name, short, test, directory / f'{short}.xml', totals)
     return len(tests)
 
@@ -307,7 +345,8 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
                *selection, *names]
     say(f'{label}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
-    code = run(command, log, TEST_TIMEOUT_S, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
+    with Phase(f'test {label}'):
+        code = run(command, log, TEST_TIMEOUT_S, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
     before = len(totals.failures)
     ran = count(label, directory, totals)
     if ran == 0:
@@ -332,7 +371,9 @@ def softroce(name, machines, directory, options, totals):
     say(f'{name}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
     # Packages and the kernel come on top of the machine's own deadline, the first time.
-    code = run(command, log, SOFTROCE_TIMEOUT_S + BUILD_TIMEOUT_S, f'{name}: testing', environment, re.compile('^== '))
+    with Phase(f'test {name}'):
+        code = run(command, log, SOFTROCE_TIMEOUT_S + BUILD_TIMEOUT_S, f'{name}: testing', environment,
+                   re.compile('^== '))
     logs = sorted(results.glob('*.log'), key=lambda path: path.stat().st_mtime)
     if code == SKIP_CODE and not logs:
         totals.skip(f'{name}: all suites', (read(log).strip().splitlines() or ['no reason given'])[-1][:500])
@@ -358,7 +399,8 @@ def look_at_style(jobs):
     log = BUILD_ROOT / 'lint.log'
     environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
     command = [ROOT / 'scripts' / 'lint.sh', '--no-packages', '--jobs', jobs]
-    return run(command, log, BUILD_TIMEOUT_S, 'style', environment, behind=True), read(log)
+    with Phase('style'):
+        return run(command, log, BUILD_TIMEOUT_S, 'style', environment, behind=True), read(log)
 
 
 def lint(code, said, totals):
@@ -435,6 +477,11 @@ def fuzz(directory, options, totals):
     seconds = options.fuzz_seconds or max(1, FUZZ_TOTAL_S // len(corpora))
     say(f'fuzz: {len(corpora)} targets, {seconds} s each')
     wrapper = without_randomization()
+    with Phase('fuzz'):
+        fuzz_all(directory, corpora, seconds, wrapper, totals)
+
+
+def fuzz_all(directory, corpora, seconds, wrapper, totals):
     for corpus in corpora:
         executable = directory / 'test' / 'fuzz' / f'fuzz_{corpus.name}'
         if executable.exists():
