@@ -1,11 +1,11 @@
 // The least that a blocking write costs: post one signaled request, poll its completion, and nothing else. The
-// yardstick for remote::Link::write in bench/softroce.sh.
+// yardstick for rdma::Connection::write in bench/softroce.sh.
 // usage: bare_write DEVICE BYTES ITERATIONS       prints one JSON object
 #include "base/error.hpp"
+#include "link/fabric.hpp"
 #include "link/link.hpp"
 #include "nic/registered_arena.hpp"
 #include "programs/histogram.hpp"
-#include "programs/perf_end.hpp"
 
 #include <fmt/core.h>
 
@@ -23,7 +23,8 @@ constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 /// Two queue pairs of one process, of which one writes into the other's memory.
 struct Pair {
-  programs::PerfDevice device;
+  std::unique_ptr<link::Fabric> fabric;
+  nic::Pd pd;
   nic::RegisteredArena from, to;
   nic::Cq cq;
   nic::Qp qp, peer;
@@ -31,17 +32,19 @@ struct Pair {
   Result<void> open(const char* name, std::size_t bytes) {
     const Deadline deadline = Deadline::after(std::chrono::seconds{20});
     const Transport transport{.bootstrap = Bootstrap::kSocket, .device = name, .gid_index = {}};
-    VERBENA_ASSIGN(device, programs::PerfDevice::open({.transport = transport}, deadline));
-    nic::Nic& nic = device.nic();
+    VERBENA_ASSIGN(fabric, link::Fabric::open({.transport = transport}, deadline));
+    nic::Nic& nic = fabric->nic();
+    VERBENA_ASSIGN(ibv_pd * made_pd, nic.alloc_pd());
+    pd = nic::Pd(nic, made_pd);
     const host::ArenaOptions arena{.size_bytes = bytes, .share = host::Share::kReadWrite, .prefault_threads = 1};
-    VERBENA_TRY(from.open(nic, device.pd.get(), arena, {}, IBV_ACCESS_LOCAL_WRITE));
-    VERBENA_TRY(to.open(nic, device.pd.get(), arena, {.to = nic::Grant::To::kAnyPeer}, kAccess));
+    VERBENA_TRY(from.open(nic, pd.get(), arena, {}, IBV_ACCESS_LOCAL_WRITE));
+    VERBENA_TRY(to.open(nic, pd.get(), arena, {.to = nic::Grant::To::kAnyPeer}, kAccess));
     VERBENA_ASSIGN(ibv_cq * made_cq, nic.create_cq(64, nullptr));
     cq = nic::Cq(nic, made_cq);
     for (nic::Qp* end : {&qp, &peer}) {
       nic::QpOptions options{.send_cq = cq.get(), .recv_cq = cq.get(), .max_send_wr = 8, .max_recv_wr = 1};
       options.max_inline = std::min(options.max_inline, nic.limits().max_inline);
-      VERBENA_ASSIGN(ibv_qp * made, nic.create_qp(device.pd.get(), options));
+      VERBENA_ASSIGN(ibv_qp * made, nic.create_qp(pd.get(), options));
       *end = nic::Qp(nic, made);
     }
     const link::Endpoint a = link::describe(nic, qp.get(), 0), b = link::describe(nic, peer.get(), 0);

@@ -216,11 +216,18 @@ measure() {
       note "$1" "$(<"$work/one")" ;;
     message-bw) ours "$1" message-bw "${amount[@]}" ;;
     connections-*) ours "$1" message-bw "${amount[@]}" --connections "${kind#*-}" ;;
-    idle) ours "$1" message -s "$bytes" -n 500 --warm-up 20 --wait adaptive --idle-us 1000 ;;
+    idle)
+      # Woken by each message, awake, and left alone for most of the time.
+      local woken awake
+      perf message -s "$bytes" -n 500 --warm-up 20 --idle-us 1000 --local
+      woken=$(<"$work/one")
+      perf message -s "$bytes" -n 500 --warm-up 20 --local
+      awake=$(<"$work/one")
+      perf message -s "$bytes" -n 2 --warm-up 0 --idle-us 500000 --local
+      note "$1" "{\"woken\":$woken,\"awake\":$awake,\"idle\":$(<"$work/one")}" ;;
     wake)
       perf wake -n 500 --warm-up 20 --idle-us 1000 --cpu "$client_cpu"
       note "$1" "$(<"$work/one")" ;;
-    message-bw32) ours "$1" message-bw "${amount[@]}" --batch 32 ;;
     ucp_*)
       tool=(env UCX_TLS=posix UCX_LOG_LEVEL=info ucx_perftest -p "$port")
       server=("${tool[@]}")

@@ -1,12 +1,9 @@
-// The hot pool beside malloc and mimalloc, interleaved, in rounds: medians, and ratios (below 1: ours is faster).
+// The slab pool beside malloc and mimalloc, interleaved, in rounds: medians, and ratios (below 1: ours is faster).
 // usage: slab [ROUNDS [OPERATIONS]]        11 rounds of 200000 operations by default
-// An operation is one allocation, a write to the block, and one free. `same`: by one thread, at random among 256 live
-// blocks. `cross`: one thread allocates and writes, another reads and frees, over a ring of 512 blocks.
+// An operation is one allocation, a write to the block, and one free, by one thread, at random among 256 live blocks.
 // mimalloc is taken at run time (package libmimalloc-dev): linked in, its library would replace malloc too.
 #include "host/arena.hpp"
-#include "host/hot_pool.hpp"
 #include "host/slab_pool.hpp"
-#include "host/topology.hpp"
 #include "programs/environment.hpp"
 
 #include <fmt/core.h>
@@ -15,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -23,19 +19,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
 
-using verbena::host::HotPool;
 using verbena::host::SlabPool;
 
 constexpr std::size_t kPoolBytes = std::size_t{64} << 20;
 constexpr std::size_t kLive = 256;
-constexpr std::size_t kRing = 512;
 
 struct Malloc {
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept { return std::malloc(bytes); }
@@ -57,10 +49,8 @@ struct Mimalloc {
   void free(void* block) const noexcept { give(block); }
 };
 
-/// HotPool, or SlabPool for one thread.
-template <class Pool>
 struct Ours {
-  Pool& pool;
+  SlabPool& pool;
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept { return pool.at(pool.allocate(bytes)); }
   void free(void* block) const noexcept { (void)pool.free(pool.offset_of(block)); }
 };
@@ -84,7 +74,7 @@ double nanoseconds_since(std::chrono::steady_clock::time_point begin, std::uint6
 }
 
 template <class Allocator>
-double same_thread(const Allocator& of, std::size_t bytes, std::uint64_t operations) {
+double measure(const Allocator& of, std::size_t bytes, std::uint64_t operations) {
   Random random;
   std::array<void*, kLive> live;
   for (auto& block : live) block = of.allocate(size_for(bytes, random));
@@ -98,51 +88,6 @@ double same_thread(const Allocator& of, std::size_t bytes, std::uint64_t operati
   const double spent = nanoseconds_since(begin, operations);
   for (void* block : live) of.free(block);
   return spent;
-}
-
-/// Spins; where another process has the other core, it gets it back sooner by this thread's yielding.
-template <class Ready>
-void spin_until(Ready ready) {
-  for (unsigned polls = 0; !ready(); ++polls)
-    if (polls > 10'000) std::this_thread::yield();
-}
-
-template <class Allocator>
-double cross_thread(const Allocator& of, std::size_t bytes, std::uint64_t operations) {
-  struct Ring {
-    alignas(64) std::atomic<std::uint64_t> put{0};
-    alignas(64) std::atomic<std::uint64_t> got{0};
-    std::array<void*, kRing> blocks;
-  };
-  const auto ring = std::make_unique<Ring>();
-  const auto begin = std::chrono::steady_clock::now();
-  std::thread other([&] {
-    (void)verbena::host::pin_this_thread(1);
-    std::uint64_t sum = 0;
-    for (std::uint64_t i = 0; i < operations; ++i) {
-      spin_until([&] { return ring->put.load(std::memory_order_acquire) != i; });
-      void* const block = ring->blocks[i % kRing];
-      sum += *static_cast<const std::uint64_t*>(block);
-      of.free(block);
-      ring->got.store(i + 1, std::memory_order_release);
-    }
-    *static_cast<volatile std::uint64_t*>(&sum) = sum;
-  });
-  // A thread too, so that this one may run anywhere, and the threads that it starts next.
-  std::thread one([&] {
-    (void)verbena::host::pin_this_thread(0);
-    Random random;
-    for (std::uint64_t i = 0; i < operations; ++i) {
-      spin_until([&] { return i - ring->got.load(std::memory_order_acquire) != kRing; });
-      void* const block = of.allocate(size_for(bytes, random));
-      *static_cast<std::uint64_t*>(block) = i;
-      ring->blocks[i % kRing] = block;
-      ring->put.store(i + 1, std::memory_order_release);
-    }
-  });
-  one.join();
-  other.join();
-  return nanoseconds_since(begin, operations);
 }
 
 double median(std::vector<double> values) {
@@ -165,7 +110,7 @@ std::string nanoseconds(const std::vector<double>& values) {
 }
 
 struct Row {
-  std::vector<double> hot, slab, libc, mi;
+  std::vector<double> slab, libc, mi;
 };
 
 template <class T>
@@ -177,33 +122,25 @@ T or_die(verbena::Result<T> result) {
 
 void compare(int rounds, std::uint64_t operations) {
   const auto arena = or_die(verbena::host::Arena::create({.size_bytes = kPoolBytes}));
-  const auto slab_arena = or_die(verbena::host::Arena::create({.size_bytes = kPoolBytes}));
-  HotPool hot = or_die(HotPool::create(arena.bytes(), {}));
-  SlabPool slab = or_die(SlabPool::create(slab_arena.bytes()));
+  SlabPool slab = or_die(SlabPool::create(arena.bytes()));
   Mimalloc mimalloc;
   const bool has_mimalloc = mimalloc.open();
   if (!has_mimalloc) fmt::print("# mimalloc is missing: apt-get install libmimalloc-dev\n");
   fmt::print("# {} rounds of {} operations; {} pages; {}\n", rounds, operations, to_string(arena.page_report().pages),
              verbena::programs::environment_text(verbena::programs::read_environment()));
-  fmt::print("{:<6} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>11}\n", "thread", "bytes", "hot ns", "slab ns", "malloc",
-             "mimalloc", "hot/malloc", "hot/mimalloc");
-  for (const bool is_cross : {false, true}) {
-    for (const std::size_t bytes : {64U, 256U, 1024U, 4096U, 0U}) {
-      const auto run = [&](const auto& of) {
-        return is_cross ? cross_thread(of, bytes, operations) : same_thread(of, bytes, operations);
-      };
-      Row row;
-      for (int round = 0; round < rounds; ++round) {
-        row.hot.push_back(run(Ours<HotPool>{hot}));
-        if (!is_cross) row.slab.push_back(run(Ours<SlabPool>{slab}));
-        row.libc.push_back(run(Malloc{}));
-        if (has_mimalloc) row.mi.push_back(run(mimalloc));
-      }
-      fmt::print("{:<6} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>11}\n", is_cross ? "cross" : "same",
-                 bytes == 0 ? "mixed" : std::to_string(bytes), nanoseconds(row.hot), nanoseconds(row.slab),
-                 nanoseconds(row.libc), nanoseconds(row.mi), ratio(row.hot, row.libc), ratio(row.hot, row.mi));
-      std::fflush(stdout);
+  fmt::print("{:>6} {:>8} {:>8} {:>8} {:>11} {:>13}\n", "bytes", "slab ns", "malloc", "mimalloc", "slab/malloc",
+             "slab/mimalloc");
+  for (const std::size_t bytes : {64U, 256U, 1024U, 4096U, 0U}) {
+    Row row;
+    for (int round = 0; round < rounds; ++round) {
+      row.slab.push_back(measure(Ours{slab}, bytes, operations));
+      row.libc.push_back(measure(Malloc{}, bytes, operations));
+      if (has_mimalloc) row.mi.push_back(measure(mimalloc, bytes, operations));
     }
+    fmt::print("{:>6} {:>8} {:>8} {:>8} {:>11} {:>13}\n", bytes == 0 ? "mixed" : std::to_string(bytes),
+               nanoseconds(row.slab), nanoseconds(row.libc), nanoseconds(row.mi), ratio(row.slab, row.libc),
+               ratio(row.slab, row.mi));
+    std::fflush(stdout);
   }
 }
 

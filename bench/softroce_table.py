@@ -38,10 +38,7 @@ def main(path):
         print(f'{name:38} {number(statistics.median(our)):>10} {number(statistics.median(their)):>10} {unit:7} '
               f'{middle:6.3f}  {min(found):.3f}-{max(found):.3f}   {bound(target, more):>7}  '
               f'{verdict(middle, target, more)}')
-    print(f'\nwork of an operation of ours, {len(bandwidth)} interleaved rounds:')
-    for name in ('read', 'pingpong', 'write', 'message', 'write-bw'):
-        work, count = figures[name][-1]['work'], figures[name][-1]['iterations']
-        print(f'  {name:9} ' + ', '.join(f'{key} {value / count:.2f}' for key, value in work.items()))
+    print(f'\n{len(bandwidth)} interleaved rounds')
     run = figures['read'][0]
     print(f"on {run['nic']}: {run['path']}")
     for name, value in run['environment'].items():
