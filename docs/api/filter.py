@@ -48,7 +48,8 @@ def as_doxygen(lines):
                 goes_on = False
         elif text.startswith('/*'):
             below = end_of(lines, at)[1]
-            is_about = at == 0 or below and not below.startswith('#')
+            is_macro = below.startswith('#define ') and not ALIAS.match(below)
+            is_about = at == 0 or below and (is_macro or not below.startswith('#'))
             line = re.sub(r'/\*+', '/**' if is_about else '/*', line, count=1)
         elif '/*' in line:
             line = re.sub(r'/\*+<?', '/**<', line, count=1)
