@@ -78,7 +78,7 @@ TEST(KvArguments, OptionsOfAClientAreNamed) {
 }
 
 TEST(KvArguments, MemoryAloneIsEnough) {
-  for (const std::size_t mib : {1, 64}) {
+  for (const std::size_t mib : {std::size_t{1}, std::size_t{64}}) {
     SCOPED_TRACE(mib);
     const auto server = start({.transport = test::transport_under_test(), .port = 0, .memory_bytes = mib << 20});
     ASSERT_NE(server, nullptr);
@@ -180,7 +180,7 @@ TEST_F(KvCallArguments, InC) {
   ASSERT_EQ(kv_client_options_init(&defaults), KV_OK);
   kv_server_options_t server_defaults;
   ASSERT_EQ(kv_server_options_init(&server_defaults), KV_OK);
-  const int kBad = KV_ERR_BAD_ARGUMENT;
+  constexpr int kBad = KV_ERR_BAD_ARGUMENT;
   const auto null = [](const char* name) { return Says{name, "must not be null"}; };
   kv_get_item_t get{.key = nullptr, .klen = 1, .buf = buffer, .len = 1, .version = 0, .code = 0};
   kv_put_item_t put{.key = "k", .klen = 1, .value = nullptr, .vlen = 1, .version = 0, .code = 0};

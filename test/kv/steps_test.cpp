@@ -179,9 +179,10 @@ class KvSteps : public StoreFixture {
 TEST_F(KvSteps, SmallValuesAreWholeAndInOrder) {
   // Blocks are used again at once, by items of the same size and by others.
   watch();
-  for (const std::uint32_t length : {8, 8, 8, 40, 8, 40, 200, 40, 200, 8}) ASSERT_NO_FATAL_FAILURE(put(length));
+  for (const std::uint32_t length : {8u, 8u, 8u, 40u, 8u, 40u, 200u, 40u, 200u, 8u})
+    ASSERT_NO_FATAL_FAILURE(put(length));
   ASSERT_NO_FATAL_FAILURE(erase());
-  for (const std::uint32_t length : {8, 200, 8}) ASSERT_NO_FATAL_FAILURE(put(length));
+  for (const std::uint32_t length : {8u, 200u, 8u}) ASSERT_NO_FATAL_FAILURE(put(length));
   EXPECT_GE(moments_.size(), 60u) << "not each store is a step";
   for (std::size_t begun = 0; begun < moments_.size(); ++begun)
     for (std::size_t ended = begun; ended < moments_.size(); ++ended)
@@ -194,7 +195,7 @@ TEST_F(KvSteps, SmallValuesAreWholeAndInOrder) {
 // The item, then its value in two parts, then the item's first word again: each at a time of its own.
 TEST_F(KvSteps, LargeValuesAreWholeAndInOrder) {
   watch();
-  for (const std::uint32_t length : {4096, 4096, 5000, 4096, 5000, 4096}) ASSERT_NO_FATAL_FAILURE(put(length));
+  for (const std::uint32_t length : {4096u, 4096u, 5000u, 4096u, 5000u, 4096u}) ASSERT_NO_FATAL_FAILURE(put(length));
   std::uint64_t overtaken = 0;
   const auto read = [&](std::size_t first, std::size_t second, std::size_t third, std::uint64_t entry) {
     const Entry at = Entry::unpack(entry);

@@ -367,7 +367,7 @@ TEST_F(RdmaArguments, DataAndWindowsAreNamed) {
   };
   const std::uint32_t lkey = memory->lkey, rkey = window.rkey;
   const std::uint32_t bad = 0xbadbad;
-  const int kBad = RDMA_ERR_BAD_ARGUMENT;
+  constexpr int kBad = RDMA_ERR_BAD_ARGUMENT;
   const std::vector<std::string> no_length{"length", "got 0", "at least 1"};
   const std::vector<std::string> no_local{"local_addr", "must not be null"};
   const std::vector<std::string> no_lkey{"local_addr", hex(local), "lkey", "0xbadbad", "length 8"};
@@ -548,9 +548,9 @@ TEST_F(RdmaArguments, MemoryAndNamesAreNamed) {
        [&](auto... of) { return rdmaNodePublishPart(node, of...); }},
   };
   std::vector<Wrong> all;
-  const int kBad = RDMA_ERR_BAD_ARGUMENT;
+  constexpr int kBad = RDMA_ERR_BAD_ARGUMENT;
   const auto refused = [](const RdmaMemory* memory) { return memory == nullptr ? RDMA_ERR_BAD_ARGUMENT : RDMA_OK; };
-  const std::size_t kTooMuch = (std::size_t{1} << 40) + 1;
+  constexpr std::size_t kTooMuch = (std::size_t{1} << 40) + 1;
   for (const Owner& of : owners) {
     const RdmaMemory* const memory = of.reg_mem_call(4096);
     ASSERT_NE(memory, nullptr) << rdmaErrorDetail();
@@ -562,7 +562,7 @@ TEST_F(RdmaArguments, MemoryAndNamesAreNamed) {
           kBad,
           {"size", "got 0", "1 to 1099511627776"}},
          {of.reg_mem,
-          [&of, refused, kTooMuch] { return refused(of.reg_mem_call(kTooMuch)); },
+          [&of, refused] { return refused(of.reg_mem_call(kTooMuch)); },
           kBad,
           {"size", "got 1099511627777", "1 to 1099511627776"}},
          {of.reg, [&of, refused] { return refused(of.reg_call(nullptr, 64, 7)); }, kBad, {"addr", "must not be null"}},
