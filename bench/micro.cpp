@@ -49,8 +49,8 @@ void ring_message(benchmark::State& state) {
   std::byte* const memory = or_die(arena).data();
   auto* const slots = reinterpret_cast<soft::Slot*>(memory);
   std::byte* const data = memory + kSlots * sizeof(soft::Slot);
-  soft::RingProducer<soft::RealMemory> producer(slots, kSlots, data, kDataBytes,
-                                                std::make_unique<std::uint64_t[]>(kSlots), 0);
+  const auto ends = std::make_unique<std::uint64_t[]>(kSlots);
+  soft::RingProducer<soft::RealMemory> producer(slots, kSlots, data, kDataBytes, ends.get(), 0);
   soft::RingConsumer<soft::RealMemory> consumer(slots, kSlots, data, kDataBytes, 0);
   std::atomic<std::uint64_t> consumed{0};
   std::array<std::byte, soft::kSegmentBytes> in{}, out{};

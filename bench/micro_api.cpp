@@ -14,14 +14,14 @@ namespace {
 
 using namespace verbena;
 
-rdma::Options soft(std::uint16_t port) {
+rdma::Options on_soft(std::uint16_t port) {
   return {.transport = {.device = "soft"}, .address = "127.0.0.1", .port = port, .window_bytes = 4096};
 }
 
 void cxx_read(benchmark::State& state) {
-  const auto listener = rdma::Listener::start(soft(0));
+  const auto listener = rdma::Listener::start(on_soft(0));
   if (!listener) return state.SkipWithError(listener.error().text());
-  const auto conn = rdma::Connection::connect(soft((*listener)->port()));
+  const auto conn = rdma::Connection::connect(on_soft((*listener)->port()));
   if (!conn) return state.SkipWithError(conn.error().text());
   std::array<std::byte, 8> bytes{};
   while (state.KeepRunning())
@@ -30,9 +30,9 @@ void cxx_read(benchmark::State& state) {
 BENCHMARK(cxx_read);
 
 void cxx_registered_read(benchmark::State& state) {
-  const auto listener = rdma::Listener::start(soft(0));
+  const auto listener = rdma::Listener::start(on_soft(0));
   if (!listener) return state.SkipWithError(listener.error().text());
-  const auto conn = rdma::Connection::connect(soft((*listener)->port()));
+  const auto conn = rdma::Connection::connect(on_soft((*listener)->port()));
   if (!conn) return state.SkipWithError(conn.error().text());
   const auto memory = (*conn)->allocate(4096);
   if (!memory) return state.SkipWithError(memory.error().text());
