@@ -66,10 +66,14 @@ int on_connection(kv_client_t* client, const char* call, Body&& body) noexcept {
   });
 }
 
-[[nodiscard]] bool is_null(const void* data, std::size_t length) noexcept { return data == nullptr && length != 0; }
+template <class T>
+[[nodiscard]] bool is_null(T* data, std::size_t length) noexcept {
+  return data == nullptr && length != 0;
+}
 
 /// Whether bytes are there as their length says; else the failure is remembered.
-[[nodiscard]] bool is_given(const char* call, const char* name, const void* data, const char* length_name,
+template <class T>
+[[nodiscard]] bool is_given(const char* call, const char* name, T* data, const char* length_name,
                             std::size_t length) noexcept {
   if (!is_null(data, length)) [[likely]]
     return true;
