@@ -42,10 +42,10 @@ struct Settings {
   unsigned connections = 1000;
   unsigned cycles = 10'000;
   unsigned rounds = 5;
-  double seconds = 0.5;      ///< Of each measurement of a rate.
-  bool has_handler = false;  ///< The clients': a thread of the library drives them.
+  double seconds = 0.5;      ///< Each rate is measured for so long.
+  bool has_handler = false;  ///< Clients have a handler, so a thread of the library drives them.
   bool is_socket = false;
-  std::uint16_t port = 0;  ///< Of the listener, in the other process.
+  std::uint16_t port = 0;  ///< The listener's port, in the other process.
 };
 
 [[noreturn]] void give_up(const char* what, std::string_view why) {
@@ -53,12 +53,12 @@ struct Settings {
   std::exit(1);
 }
 
-/// What the kernel counts for this process.
+/// Resources of this process, as the kernel counts them.
 struct Held {
   long descriptors = 0;
   long threads = 0;
   long resident_kib = 0;
-  long tables_kib = 0;  ///< Of pages.
+  long tables_kib = 0;  ///< Page tables.
 };
 
 long field_of(const char* file, std::string_view name) {
@@ -69,7 +69,7 @@ long field_of(const char* file, std::string_view name) {
 }
 
 Held held() {
-  malloc_trim(0);  // What the allocator keeps is nobody's.
+  malloc_trim(0);  // Returns the memory that nobody uses to the system.
   Held held;
   const std::filesystem::directory_iterator entries("/proc/self/fd");
   held.descriptors = std::distance(begin(entries), end(entries));
@@ -224,12 +224,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// What each connection takes more, at one end.
+/// The resources that each further connection takes, at one end.
 struct Cost {
   double descriptors = 0;
   double kib = 0;
   double tables_kib = 0;
-  long threads = 0;  ///< Of all together.
+  long threads = 0;  ///< All connections together.
 };
 Cost cost_of(const Held& before, const Held& after, unsigned count) {
   const auto each = [count](long more) { return static_cast<double>(more) / count; };
@@ -250,7 +250,7 @@ struct Row {
   double cycle_ms = 0;
 };
 
-/// The listener's part of the end takes a while.
+/// Waits until the listener has ended its side of the connections, 10 s at most.
 void settle(Server& server, const Held& before) {
   for (int i = 0; i < 1000 && server.held().descriptors > before.descriptors; ++i) usleep(10'000);
 }
