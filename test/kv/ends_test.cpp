@@ -3,7 +3,7 @@
 // reached: a call that waits for the deadline does not return before the test's own time is over.
 #include "ends.hpp"
 #include "model.hpp"
-#include "peer.hpp"
+#include "peer_end.hpp"
 
 #include <verbena/kv.h>
 #include <verbena/kv.hpp>
@@ -21,27 +21,12 @@ namespace {
 using namespace testing_support;
 using test::Peer;
 
-/// What becomes of the server, by a signal.
-struct End {
-  const char* name;
-  int signal;
-  bool has_ended;  ///< Its process; else it says when it has done it.
-  Status status;   ///< What the calls return.
-};
+using End = test::PeerEnd<Status>;  ///< What becomes of the peer, and what the calls return.
 constexpr std::array kEnds{
     End{"TheServerStops", SIGUSR1, false, Status::kClosed},
     End{"TheProgramIsTerminated", SIGTERM, true, Status::kClosed},
     End{"TheProcessIsKilled", SIGKILL, true, Status::kPeerLost},
 };
-
-void end_by(Peer& server, const End& end) {
-  server.send(end.signal);
-  if (end.has_ended) {
-    (void)server.wait();
-  } else {
-    ASSERT_EQ(server.read_number(), end.signal) << "the server has not done it";
-  }
-}
 
 /// A client that has put "key", and has opened a cell.
 struct Idle {
@@ -151,12 +136,12 @@ TEST_P(KvEnds, TheNextCallSaysWhichItWas) {
     Idle& idle = clients_[i];
     Status status = kCalls[i].call(idle);
     // A process that was killed says nothing: until the kernel has told of it, its memory is there, and can be read.
-    while (status == Status::kOk && end().status == Status::kPeerLost) status = kCalls[i].call(idle);
-    EXPECT_EQ(status, end().status) << to_string(status);
-    EXPECT_EQ(idle.client->connection_error().status(), end().status);
-    expect_words(end().status, idle.client->connection_error().text());
+    while (status == Status::kOk && end().outcome == Status::kPeerLost) status = kCalls[i].call(idle);
+    EXPECT_EQ(status, end().outcome) << to_string(status);
+    EXPECT_EQ(idle.client->connection_error().status(), end().outcome);
+    expect_words(end().outcome, idle.client->connection_error().text());
     // And all others after it.
-    for (const Call& other : kCalls) EXPECT_EQ(other.call(idle), end().status) << other.name;
+    for (const Call& other : kCalls) EXPECT_EQ(other.call(idle), end().outcome) << other.name;
   }
 }
 
@@ -184,7 +169,7 @@ TEST(KvEndsInC, TheNextCallSaysWhichItWas) {
     ASSERT_EQ(kv_client_connect(client, nullptr, port), KV_OK) << kv_error_detail();
     ASSERT_EQ(kv_client_put(client, "key", 3, "value", 5), KV_OK) << kv_error_detail();
     ASSERT_NO_FATAL_FAILURE(end_by(server, end));
-    const int code = end.status == Status::kClosed ? KV_ERR_CLOSED : KV_ERR_PEER_LOST;
+    const int code = end.outcome == Status::kClosed ? KV_ERR_CLOSED : KV_ERR_PEER_LOST;
     std::size_t length = buffer.size();
     int got = kv_client_get(client, "key", 3, buffer.data(), &length);
     while (got == KV_OK && code == KV_ERR_PEER_LOST) {
@@ -192,9 +177,9 @@ TEST(KvEndsInC, TheNextCallSaysWhichItWas) {
       got = kv_client_get(client, "key", 3, buffer.data(), &length);
     }
     EXPECT_EQ(got, code) << kv_error_detail();
-    expect_words(end.status, kv_error_detail());
+    expect_words(end.outcome, kv_error_detail());
     EXPECT_EQ(kv_client_put(client, "key", 3, "value", 5), code);
-    expect_words(end.status, kv_error_detail());
+    expect_words(end.outcome, kv_error_detail());
     kv_client_destroy(client);
   }
 }

@@ -4,7 +4,7 @@
 #include "ends.hpp"
 #include "calls.hpp"
 
-#include <peer.hpp>
+#include <peer_end.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -21,13 +21,7 @@ constexpr unsigned kNeverMs = 3'600'000;
 
 enum class Driver : std::uint8_t { kCaller, kThread };
 
-/// What becomes of the peer, by a signal.
-struct End {
-  const char* name;
-  int signal;
-  bool has_ended;  ///< Its process; else it says when it has done it.
-  int code;        ///< What the calls return.
-};
+using End = PeerEnd<int>;  ///< What becomes of the peer, and what the calls return.
 constexpr End kEnds[] = {
     {"ThePeerCloses", SIGUSR1, false, RDMA_ERR_CLOSED},
     {"TheListenerStops", SIGUSR2, false, RDMA_ERR_CLOSED},
@@ -35,23 +29,14 @@ constexpr End kEnds[] = {
     {"TheProcessIsKilled", SIGKILL, true, RDMA_ERR_PEER_LOST},
 };
 
-void end_by(Peer& peer, const End& end) {
-  peer.send(end.signal);
-  if (end.has_ended) {
-    (void)peer.wait();
-  } else {
-    ASSERT_EQ(peer.read_number(), end.signal) << "the peer has not done it";
-  }
-}
-
 // Of the kernel's RDMA the news of a process that was killed travels by itself; all else is there before.
-[[nodiscard]] bool is_known_at_once(const End& end) { return is_soft_under_test() || end.code == RDMA_ERR_CLOSED; }
+[[nodiscard]] bool is_known_at_once(const End& end) { return is_soft_under_test() || end.outcome == RDMA_ERR_CLOSED; }
 
 void expect_words(const End& end, const char* call) {
   const std::string_view words = rdmaErrorDetail();
   for (const std::string_view wrong : {"cable", "firewall", "deadline"})
     EXPECT_EQ(words.find(wrong), words.npos) << call << ": " << words;
-  if (end.code == RDMA_ERR_CLOSED) {
+  if (end.outcome == RDMA_ERR_CLOSED) {
     EXPECT_NE(words.find("closed"), words.npos) << call << ": " << words;
   }
 }
@@ -92,11 +77,11 @@ TEST_P(RdmaEnds, TheNextCallSaysWhichItWas) {
     SCOPED_TRACE(kCalls[i].name);
     int code = kCalls[i].call(client);
     // A process that was killed says nothing: until the kernel has told of it, its memory is there, and takes writes.
-    while (code == RDMA_OK && end().code == RDMA_ERR_PEER_LOST) code = kCalls[i].call(client);
-    EXPECT_EQ(code, end().code) << rdmaErrorString(code);
+    while (code == RDMA_OK && end().outcome == RDMA_ERR_PEER_LOST) code = kCalls[i].call(client);
+    EXPECT_EQ(code, end().outcome) << rdmaErrorString(code);
     expect_words(end(), kCalls[i].name);
     EXPECT_EQ(rdmaConnIsConnected(client.conn), 0);
-    EXPECT_EQ(rdmaConnError(client.conn), end().code);
+    EXPECT_EQ(rdmaConnError(client.conn), end().outcome);
   }
 }
 
@@ -105,14 +90,14 @@ TEST_P(RdmaEnds, IsConnectedKnowsWithoutAnotherCall) {
   ASSERT_EQ(rdmaConnIsConnected(clients_[0].conn), 1);
   ASSERT_NO_FATAL_FAILURE(end_by(peer_, end()));
   if (has_thread()) {
-    EXPECT_EQ(ended_.take(), end().code);
+    EXPECT_EQ(ended_.take(), end().outcome);
   }
   if (is_known_at_once(end()) || has_thread()) {
     EXPECT_EQ(rdmaConnIsConnected(clients_[0].conn), 0);
   } else {
     while (rdmaConnIsConnected(clients_[0].conn) == 1) {}
   }
-  EXPECT_EQ(rdmaConnError(clients_[0].conn), end().code);
+  EXPECT_EQ(rdmaConnError(clients_[0].conn), end().outcome);
 }
 
 // What the peer has sent before is still received, and then the reason.
@@ -126,7 +111,7 @@ TEST_P(RdmaEnds, ReceiveReturnsWhatCameBeforeAndThenTheReason) {
   RdmaMessage message;
   ASSERT_EQ(rdmaConnRecv(conn, buffer.data(), buffer.size(), &message, -1), RDMA_OK) << rdmaErrorDetail();
   EXPECT_EQ(std::string_view(buffer.data(), message.length), "echo");
-  EXPECT_EQ(rdmaConnRecv(conn, buffer.data(), buffer.size(), &message, -1), end().code) << rdmaErrorDetail();
+  EXPECT_EQ(rdmaConnRecv(conn, buffer.data(), buffer.size(), &message, -1), end().outcome) << rdmaErrorDetail();
   expect_words(end(), "rdmaConnRecv");
 }
 

@@ -5,7 +5,7 @@
 #include "ends.hpp"
 #include "fixture.hpp"
 
-#include <peer.hpp>
+#include <peer_end.hpp>
 
 #include <array>
 #include <csignal>
@@ -26,28 +26,13 @@ constexpr std::chrono::hours kNever{1};
 
 enum class Driver : std::uint8_t { kCaller, kThread };
 
-/// What becomes of the peer, by a signal.
-struct End {
-  const char* name;
-  int signal;
-  bool has_ended;  ///< Its process; else it says when it has done it.
-  Status status;   ///< What the calls return.
-};
+using End = test::PeerEnd<Status>;  ///< What becomes of the peer, and what the calls return.
 constexpr std::array kEnds{
     End{"ThePeerCloses", SIGUSR1, false, Status::kClosed},
     End{"TheListenerStops", SIGUSR2, false, Status::kClosed},
     End{"TheProgramIsTerminated", SIGTERM, true, Status::kClosed},
     End{"TheProcessIsKilled", SIGKILL, true, Status::kPeerLost},
 };
-
-void end_by(Peer& peer, const End& end) {
-  peer.send(end.signal);
-  if (end.has_ended) {
-    (void)peer.wait();
-  } else {
-    ASSERT_EQ(peer.read_number(), end.signal) << "the peer has not done it";
-  }
-}
 
 struct Client {
   std::unique_ptr<Calls> handler;  ///< Outlives the connection.
@@ -137,11 +122,11 @@ class RdmaCxxEnds : public RdmaCxx, public testing::WithParamInterface<std::tupl
     SCOPED_TRACE(call.name);
     Status status = call.call(client);
     // A process that was killed says nothing: until the kernel has told of it, its memory is there, and takes writes.
-    while (status == Status::kOk && end().status == Status::kPeerLost) status = call.call(client);
-    EXPECT_EQ(status, end().status) << to_string(status);
-    if (std::string_view(call.name) != "find") expect_words(end().status, error_detail());
+    while (status == Status::kOk && end().outcome == Status::kPeerLost) status = call.call(client);
+    EXPECT_EQ(status, end().outcome) << to_string(status);
+    if (std::string_view(call.name) != "find") expect_words(end().outcome, error_detail());
     EXPECT_FALSE(client.connection->is_connected());
-    EXPECT_EQ(client.connection->failure(), end().status);
+    EXPECT_EQ(client.connection->failure(), end().outcome);
   }
 
   std::unique_ptr<Peer> peer_;
@@ -163,13 +148,13 @@ TEST_P(RdmaCxxEnds, IsConnectedKnowsWithoutAnotherCall) {
   ASSERT_TRUE(connection.is_connected());
   ASSERT_NO_FATAL_FAILURE(end_by(*peer_, end()));
   if (has_thread()) {
-    EXPECT_EQ(clients_[0].handler->ended.take(), end().status);
+    EXPECT_EQ(clients_[0].handler->ended.take(), end().outcome);
   }
   // Of the kernel's RDMA the news of a process that was killed travels by itself; all else is there before.
-  const bool is_there = test::is_soft_under_test() || end().status == Status::kClosed || has_thread();
+  const bool is_there = test::is_soft_under_test() || end().outcome == Status::kClosed || has_thread();
   while (!is_there && connection.is_connected()) {}
   EXPECT_FALSE(connection.is_connected());
-  EXPECT_EQ(connection.failure(), end().status);
+  EXPECT_EQ(connection.failure(), end().outcome);
 }
 
 // The listener and the clients have one process, and on a machine without others one NIC.
@@ -184,7 +169,7 @@ TEST_P(RdmaCxxEnds, InOneProcess) {
   end().signal == SIGUSR1 ? accepted.clear() : server->stop();
   for (std::size_t i = 0; i < kCalls.size(); ++i) expect_end(clients_[i], kCalls[i]);
   if (has_thread()) {
-    EXPECT_EQ(clients_.back().handler->ended.take(), end().status);
+    EXPECT_EQ(clients_.back().handler->ended.take(), end().outcome);
   }
   EXPECT_FALSE(clients_.back().connection->is_connected());
 }
