@@ -84,6 +84,17 @@ struct TransferCall : Call {
   std::uint64_t old = 0;      ///< The value before an atomic.
   std::uint64_t cookie = 0;
   TransferCall* next = nullptr;
+
+  /// Makes it one between registered memory of this side and `to`.
+  void set_registered(Kind what, const channel::LocalSpan& memory, Space where,
+                      const channel::RemoteSpan& to) noexcept {
+    kind = what;
+    space = where;
+    is_registered = true;
+    local = memory.data;
+    lkey = memory.lkey;
+    remote = to;
+  }
 };
 
 /// A message on its way out.

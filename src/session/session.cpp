@@ -422,12 +422,7 @@ Status Session::run_registered(TransferCall::Kind kind, const LocalSpan& local, 
   if (!is_registered(local)) return Status::kLocalAccess;
   return with_key(place, patience, [&] {
     TransferCall call;
-    call.kind = kind;
-    call.space = place.space;
-    call.is_registered = true;
-    call.local = local.data;
-    call.lkey = local.lkey;
-    call.remote = place.span;
+    call.set_registered(kind, local, place.space, place.span);
     return run(call, patience);
   });
 }
@@ -486,12 +481,7 @@ Status Session::start_registered(TransferCall::Kind kind, const LocalSpan& local
                                  std::uint64_t cookie) noexcept {
   if (!is_registered(local)) return Status::kLocalAccess;
   TransferCall call;
-  call.kind = kind;
-  call.space = place.space;
-  call.is_registered = true;
-  call.local = local.data;
-  call.lkey = local.lkey;
-  call.remote = place.span;
+  call.set_registered(kind, local, place.space, place.span);
   call.cookie = cookie;
   return start(call);
 }

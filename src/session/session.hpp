@@ -17,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -125,25 +126,23 @@ class Session final : private channel::Handler,
     place.span = {peer_.window.address + offset, length, peer_.window.rkey};
     return Status::kOk;
   }
-  /// A transfer in the calling thread, past the queues, where that drives the session and the NIC can. kAgain, and
-  /// nothing has happened: call the one below, which says what is wrong.
-  [[nodiscard]] Status write_now(std::span<const std::byte> from, const Place& to) noexcept {
-    return at_once(to, [&] { return connection_->write_now(from, to.span); });
-  }
-  [[nodiscard]] Status read_now(std::span<std::byte> to, const Place& from) noexcept {
-    return at_once(from, [&] { return connection_->read_now(to, from.span); });
-  }
-  [[nodiscard]] Status write_now(const LocalSpan& from, const Place& to) noexcept {
-    return at_once(to, [&] { return knows_local(from) ? connection_->write_now(from, to.span) : Status::kAgain; });
-  }
-  [[nodiscard]] Status read_now(const LocalSpan& to, const Place& from) noexcept {
-    return at_once(from, [&] { return knows_local(to) ? connection_->read_now(to, from.span) : Status::kAgain; });
-  }
   [[nodiscard]] Status write(std::span<const std::byte> from, const Place& to, const Patience& patience) noexcept;
   [[nodiscard]] Status read(std::span<std::byte> to, const Place& from, const Patience& patience) noexcept;
   /// With registered memory; kLocalAccess: it is not registered. Past the deadline the session is dead.
   [[nodiscard]] Status write(const LocalSpan& from, const Place& to, const Patience& patience) noexcept;
   [[nodiscard]] Status read(const LocalSpan& to, const Place& from, const Patience& patience) noexcept;
+  /// The same, in the calling thread and past the queues where that drives the session and the NIC can. Otherwise
+  /// `patience()` tells how long to wait.
+  template <class Local, std::invocable MakePatience>
+  [[nodiscard]] Status write(const Local& from, const Place& to, MakePatience&& patience) noexcept {
+    const auto now = [&] { return connection_->write_now(from, to.span); };
+    return at_once(from, to, now) ? Status::kOk : write(from, to, patience());
+  }
+  template <class Local, std::invocable MakePatience>
+  [[nodiscard]] Status read(const Local& to, const Place& from, MakePatience&& patience) noexcept {
+    const auto now = [&] { return connection_->read_now(to, from.span); };
+    return at_once(to, from, now) ? Status::kOk : read(to, from, patience());
+  }
   [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
                               const Patience& patience) noexcept;
   /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Completions::kMost are under way,
@@ -211,8 +210,10 @@ class Session final : private channel::Handler,
   /// Calls `task`, which returns a Status, where this thread drives the session and nobody else does: kBusy.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
-  template <class Attempt>
-  [[nodiscard]] Status at_once(const Place& place, Attempt&& attempt) noexcept;
+  /// Whether `attempt` has carried a transfer out. False, and nothing has happened: it goes the long way, which also
+  /// says what is wrong.
+  template <class Local, class Attempt>
+  [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}
@@ -358,17 +359,18 @@ inline Status Session::drive(Task&& task) noexcept {
   return status;
 }
 
-template <class Attempt>
-inline Status Session::at_once(const Place& place, Attempt&& attempt) noexcept {
-  if (place.space != TransferCall::Space::kKey || place.span.length == 0 || home_->driver() != Driver::kCaller)
-      [[unlikely]]
-    return Status::kAgain;
+template <class Local, class Attempt>
+inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
+  if (place.space != TransferCall::Space::kKey || home_->driver() != Driver::kCaller) [[unlikely]]
+    return false;
   Exclusive::Mark* const mark = used_.enter();
   if (mark == nullptr) [[unlikely]]
-    return Status::kAgain;
-  const Status status = state() == State::kLive ? attempt() : Status::kAgain;
+    return false;
+  bool is_known = state() == State::kLive;
+  if constexpr (std::is_same_v<Local, LocalSpan>) is_known = is_known && knows_local(local);
+  const bool is_done = is_known && attempt() == Status::kOk;
   Exclusive::leave(mark);
-  return status == Status::kOk ? status : Status::kAgain;
+  return is_done;
 }
 
 template <bool kIsRead>

@@ -77,7 +77,6 @@ class Transfers {
   void feed_takers() noexcept;
   /// For the handler. False: there is none.
   [[nodiscard]] bool take_for_handler(rdma::Completion& completion) noexcept;
-  [[nodiscard]] bool has_for_handler() const noexcept { return !to_handler_.empty(); }
 
  private:
   struct Part {

@@ -127,16 +127,14 @@ inline int write_registered(RdmaConn* conn, const char* call, std::uint64_t loca
                             const Place& place, std::uint32_t length) noexcept {
   return transfer(conn, call, local_addr, lkey, place, length,
                   [](Session& session, const LocalSpan& local, const Place& to) {
-                    if (session.write_now(local, to) == Status::kOk) return Status::kOk;
-                    return session.write(local, to, session.default_patience());
+                    return session.write(local, to, [&] { return session.default_patience(); });
                   });
 }
 inline int read_registered(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
                            const Place& place, std::uint32_t length) noexcept {
   return transfer(conn, call, local_addr, lkey, place, length,
                   [](Session& session, const LocalSpan& local, const Place& from) {
-                    if (session.read_now(local, from) == Status::kOk) return Status::kOk;
-                    return session.read(local, from, session.default_patience());
+                    return session.read(local, from, [&] { return session.default_patience(); });
                   });
 }
 int start_write(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
@@ -212,9 +210,7 @@ inline std::size_t write_window(RdmaConn* conn, const char* call, std::size_t of
   if (!find_place(*conn, call, offset, "data_len", length, place)) return 0;
   Session& session = *conn->session;
   const std::span from(static_cast<const std::byte*>(data), length);
-  if (session.write_now(from, place) == Status::kOk) [[likely]]
-    return length;
-  const Status status = session.write(from, place, session.default_patience());
+  const Status status = session.write(from, place, [&] { return session.default_patience(); });
   return result_of(*conn, status, call) == RDMA_OK ? length : 0;
 }
 
@@ -225,9 +221,7 @@ inline int read_window(RdmaConn* conn, const char* call, std::size_t offset, voi
   if (!find_place(*conn, call, offset, "buf_len", length, place)) return RDMA_ERR_OUT_OF_RANGE;
   Session& session = *conn->session;
   const std::span to(static_cast<std::byte*>(data), length);
-  if (session.read_now(to, place) == Status::kOk) [[likely]]
-    return RDMA_OK;
-  const Status status = session.read(to, place, session.default_patience());
+  const Status status = session.read(to, place, [&] { return session.default_patience(); });
   return result_of(*conn, status, call);
 }
 

@@ -504,52 +504,49 @@ Status Connection::write(std::span<const std::byte> from, std::size_t offset,
   Place place;
   if (session_ != nullptr && session_->in_window(offset, from.size(), place) != Status::kOk) [[unlikely]]
     return outside(*session_, kCall, offset, from.size());
-  if (session_ != nullptr && session_->write_now(from, place) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return access(session_, kCall, {"from", from.size()}, place,
-                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+  return access(session_, kCall, {"from", from.size()}, place, [&](Session& session) {
+    return session.write(from, place, [&] { return patience_of(session, deadline); });
+  });
 }
 Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
   constexpr const char* kCall = "rdma::Connection::read";
   Place place;
   if (session_ != nullptr && session_->in_window(offset, to.size(), place) != Status::kOk) [[unlikely]]
     return outside(*session_, kCall, offset, to.size());
-  if (session_ != nullptr && session_->read_now(to, place) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return access(session_, kCall, {"to", to.size()}, place,
-                [&](Session& session) { return session.read(to, place, patience_of(session, deadline)); });
+  return access(session_, kCall, {"to", to.size()}, place, [&](Session& session) {
+    return session.read(to, place, [&] { return patience_of(session, deadline); });
+  });
 }
 Status Connection::write(std::span<const std::byte> from, const Remote& to, std::optional<Deadline> deadline) noexcept {
   constexpr const char* kCall = "rdma::Connection::write";
   if (to.length < from.size()) [[unlikely]]
     return misfit(kCall, to.length, from.size());
   const Place place = place_of(to, from.size());
-  if (session_ != nullptr && session_->write_now(from, place) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return access(session_, kCall, {"from", from.size()}, place,
-                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+  return access(session_, kCall, {"from", from.size()}, place, [&](Session& session) {
+    return session.write(from, place, [&] { return patience_of(session, deadline); });
+  });
 }
 Status Connection::read(std::span<std::byte> to, const Remote& from, std::optional<Deadline> deadline) noexcept {
   constexpr const char* kCall = "rdma::Connection::read";
   if (to.size() < from.length) [[unlikely]]
     return misfit(kCall, from.length, to.size());
   const Place place = place_of(from, from.length);
-  if (session_ != nullptr && session_->read_now(to.first(static_cast<std::size_t>(from.length)), place) == Status::kOk)
-      [[likely]]
-    return Status::kOk;
   return access(session_, kCall, {"to", to.size()}, place, [&](Session& session) {
-    return session.read(to.first(static_cast<std::size_t>(from.length)), place, patience_of(session, deadline));
+    return session.read(to.first(static_cast<std::size_t>(from.length)), place,
+                        [&] { return patience_of(session, deadline); });
   });
 }
 Status Connection::write(std::span<const std::byte> from, Physical to, std::optional<Deadline> deadline) noexcept {
   const Place place = place_of(to, from.size());
-  return access(session_, "rdma::Connection::write", {"from", from.size()}, place,
-                [&](Session& session) { return session.write(from, place, patience_of(session, deadline)); });
+  return access(session_, "rdma::Connection::write", {"from", from.size()}, place, [&](Session& session) {
+    return session.write(from, place, [&] { return patience_of(session, deadline); });
+  });
 }
 Status Connection::read(std::span<std::byte> to, Physical from, std::optional<Deadline> deadline) noexcept {
   const Place place = place_of(from, to.size());
-  return access(session_, "rdma::Connection::read", {"to", to.size()}, place,
-                [&](Session& session) { return session.read(to, place, patience_of(session, deadline)); });
+  return access(session_, "rdma::Connection::read", {"to", to.size()}, place, [&](Session& session) {
+    return session.read(to, place, [&] { return patience_of(session, deadline); });
+  });
 }
 
 Status Connection::write(const Local& from, const Remote& to, std::optional<Deadline> deadline) noexcept {
@@ -557,10 +554,8 @@ Status Connection::write(const Local& from, const Remote& to, std::optional<Dead
   if (to.length < from.size()) [[unlikely]]
     return misfit(kCall, to.length, from.size());
   const Place place = place_of(to, from.size());
-  if (session_ != nullptr && session_->write_now(span_of(from.bytes_, from.lkey_), place) == Status::kOk) [[likely]]
-    return Status::kOk;
   return access(session_, kCall, {"from", from.size(), from.lkey()}, place, [&](Session& session) {
-    return session.write(span_of(from.bytes_, from.lkey_), place, patience_of(session, deadline));
+    return session.write(span_of(from.bytes_, from.lkey_), place, [&] { return patience_of(session, deadline); });
   });
 }
 Status Connection::read(const Local& to, const Remote& from, std::optional<Deadline> deadline) noexcept {
@@ -568,25 +563,21 @@ Status Connection::read(const Local& to, const Remote& from, std::optional<Deadl
   if (to.size() < from.length) [[unlikely]]
     return misfit(kCall, from.length, to.size());
   const Place place = place_of(from, from.length);
-  if (session_ != nullptr &&
-      session_->read_now(LocalSpan{to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place) ==
-          Status::kOk) [[likely]]
-    return Status::kOk;
   return access(session_, kCall, {"to", to.size(), to.lkey()}, place, [&](Session& session) {
     return session.read(LocalSpan{to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place,
-                        patience_of(session, deadline));
+                        [&] { return patience_of(session, deadline); });
   });
 }
 Status Connection::write(const Local& from, Physical to, std::optional<Deadline> deadline) noexcept {
   const Place place = place_of(to, from.size());
   return access(session_, "rdma::Connection::write", {"from", from.size(), from.lkey()}, place, [&](Session& session) {
-    return session.write(span_of(from.bytes_, from.lkey_), place, patience_of(session, deadline));
+    return session.write(span_of(from.bytes_, from.lkey_), place, [&] { return patience_of(session, deadline); });
   });
 }
 Status Connection::read(const Local& to, Physical from, std::optional<Deadline> deadline) noexcept {
   const Place place = place_of(from, to.size());
   return access(session_, "rdma::Connection::read", {"to", to.size(), to.lkey()}, place, [&](Session& session) {
-    return session.read(span_of(to.bytes_, to.lkey_), place, patience_of(session, deadline));
+    return session.read(span_of(to.bytes_, to.lkey_), place, [&] { return patience_of(session, deadline); });
   });
 }
 
