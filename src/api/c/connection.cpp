@@ -51,21 +51,7 @@ void call_plainly(const Callback<Plain, Full>& callback, RdmaConn& conn, Args...
   return RDMA_ATOMIC;
 }
 
-/// Memory that `get` registers; null, with the failure remembered, without.
-template <class Get>
-const RdmaMemory* memory_of(RdmaConn* conn, const char* call, Get&& get) noexcept {
-  if (!is_usable(conn, call)) return nullptr;
-  const RdmaMemory* told = nullptr;
-  const int code = coded(call, [&]() -> Result<void> {
-    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get(*conn->session));
-    told = conn->memories.keep(*memory);
-    return {};
-  });
-  if (code != RDMA_OK) conn->last_code.store(code, std::memory_order_relaxed);
-  return told;
-}
-
-/// Of arguments that are wrong, as the last failure says.
+/// Notes the last failure on the connection, too.
 const RdmaMemory* refused(const RdmaConn& conn) noexcept {
   (void)note_on(conn, last_failure().status());
   return nullptr;
@@ -386,17 +372,20 @@ const RdmaMemory* rdmaConnRegMem(RdmaConn* conn, size_t size) {
   const char* const call = as_written(__func__);
   if (!is_usable(conn, call)) return nullptr;
   if (!is_memory(call, "size", size)) return refused(*conn);
-  return memory_of(conn, call, [&](Session& of) { return of.allocate(size); });
+  const RdmaMemory* const told = memory_of(conn->memories, call, [&] { return conn->session->allocate(size); });
+  return told != nullptr ? told : refused(*conn);
 }
 
 const RdmaMemory* rdmaConnRegister(RdmaConn* conn, void* addr, size_t length, unsigned access) {
   const char* const call = as_written(__func__);
   if (!is_usable(conn, call)) return nullptr;
   if (!is_region(call, addr, length, access)) return refused(*conn);
-  return memory_of(conn, call, [&](Session& of) {
+  Session& of = *conn->session;
+  const RdmaMemory* const told = memory_of(conn->memories, call, [&] {
     return of.home().registrations().add(&of, {static_cast<std::byte*>(addr), length},
                                          static_cast<verbena::rdma::Access>(access));
   });
+  return told != nullptr ? told : refused(*conn);
 }
 
 int rdmaConnDeregMem(RdmaConn* conn, const RdmaMemory* memory) {

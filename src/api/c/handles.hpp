@@ -43,7 +43,6 @@ struct Options {
   RdmaRecvMode recv_mode = RDMA_RECV_DISCARD;
 };
 [[nodiscard]] Result<Options> checked(const RdmaOptions& options);
-[[nodiscard]] Result<void> check_bootstrap(RdmaBootstrap bootstrap);
 /// Refuses a name that is null, or that no window can have.
 [[nodiscard]] inline bool is_name(const char* call, const char* name) noexcept {
   return is_given(call, "name", name) && api::is_name(call, std::string_view(name));
@@ -93,6 +92,19 @@ int coded(const char* call, Body&& body) noexcept {
   } catch (const std::bad_alloc&) {
     return code_of(note(Status::kNoMemory, as_written(call), "{}", sentence_of(Status::kNoMemory)));
   }
+}
+
+/// The memory that `get`, which returns a Result, registers, as its user is told of it; null, with the failure
+/// remembered, without.
+template <class Get>
+const RdmaMemory* memory_of(Memories& memories, const char* call, Get&& get) noexcept {
+  const RdmaMemory* told = nullptr;
+  (void)coded(call, [&]() -> Result<void> {
+    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get());
+    told = memories.keep(*memory);
+    return {};
+  });
+  return told;
 }
 
 [[nodiscard]] inline rdma::Window window_of(const RdmaWindow& window) noexcept {

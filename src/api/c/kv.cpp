@@ -1,7 +1,7 @@
 // Codes, options and servers of verbena/kv.h.
 #include "api/c/kv.hpp"
 
-#include "api/c/users.hpp"
+#include "api/c/transport.hpp"
 #include "base/error.hpp"
 
 #include <verbena/rdma.h>
@@ -51,7 +51,7 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
                 "hugetlb pages",
                 options.require_hugepages);
   kv::ServerOptions out;
-  VERBENA_ASSIGN(out.transport, kv_transport(options.mode, options.device, options.gid_index));
+  VERBENA_ASSIGN(out.transport, transport_of(kModes, options.mode, options.device, options.gid_index));
   out.address = or_empty(options.address);
   VERBENA_ASSIGN(out.port, kv_port(options.port));
   out.memory_bytes = options.memory_bytes;
@@ -113,27 +113,12 @@ Result<std::uint16_t> kv_port(int port) noexcept {
   return static_cast<std::uint16_t>(port);
 }
 
-Result<Transport> kv_transport(conn_mode_t mode, const char* device, int gid_index) {
-  // A caller may pass any number for the mode.
-  const auto number = static_cast<unsigned>(mode);
-  if (number != CONN_MODE_CM && number != CONN_MODE_SOCKET)
-    return fail(Status::kBadArgument, kOptions, 0, "mode must be CONN_MODE_CM (0) or CONN_MODE_SOCKET (1); got {}",
-                number);
-  if (gid_index < -1 || gid_index > 255)
-    return fail(Status::kBadArgument, kOptions, 0, "gid_index must be 0 to 255, or -1 for the best; got {}", gid_index);
-  Transport transport{.bootstrap = number == CONN_MODE_CM ? Bootstrap::kCm : Bootstrap::kSocket,
-                      .device = or_empty(device),
-                      .gid_index = {}};
-  if (gid_index >= 0) transport.gid_index = static_cast<std::uint32_t>(gid_index);
-  return transport;
-}
-
 Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options) {
   if (options.connect_timeout_ms == 0 || options.timeout_ms == 0)
     return fail(Status::kBadArgument, kOptions, 0, "{} must be at least 1; got 0: begin with kv_client_options_init",
                 options.connect_timeout_ms == 0 ? "connect_timeout_ms" : "timeout_ms");
   kv::ClientOptions out;
-  VERBENA_ASSIGN(out.transport, kv_transport(mode, options.device, options.gid_index));
+  VERBENA_ASSIGN(out.transport, transport_of(kModes, mode, options.device, options.gid_index));
   out.connect_timeout = std::chrono::milliseconds{options.connect_timeout_ms};
   out.timeout = std::chrono::milliseconds{options.timeout_ms};
   out.depth = options.depth;

@@ -60,7 +60,6 @@ int told(const char* call, Body&& body) noexcept {
 
 /// Errors: kBadArgument.
 [[nodiscard]] Result<std::uint16_t> kv_port(int port) noexcept;
-[[nodiscard]] Result<Transport> kv_transport(conn_mode_t mode, const char* device, int gid_index);
 [[nodiscard]] Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options);
 /// Connects `client`, which no other thread knows or whose `is_busy` is ours. Errors: as kv_client_connect.
 [[nodiscard]] Result<void> connect_kv(verbena_kv_client& client, const char* address, int port);

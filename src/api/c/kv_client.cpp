@@ -1,5 +1,6 @@
 // Clients of verbena/kv.h: calls, batches, and those on C strings.
 #include "api/c/kv.hpp"
+#include "api/c/transport.hpp"
 
 #include "base/error.hpp"
 
@@ -257,7 +258,7 @@ using verbena::kv::Outcome;
 kv_client_t* kv_client_create(conn_mode_t mode) {
   kv_client_t* made = nullptr;
   (void)told("kv_client_create", [&]() -> Result<void> {
-    VERBENA_ASSIGN(const verbena::Transport transport, kv_transport(mode, nullptr, -1));
+    VERBENA_ASSIGN(const verbena::Transport transport, transport_of(kModes, mode, nullptr, -1));
     made = new verbena_kv_client(transport.bootstrap);
     return {};
   });

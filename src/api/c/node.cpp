@@ -1,6 +1,6 @@
 // Nodes of verbena/rdma.h.
 #include "api/c/handles.hpp"
-#include "api/c/users.hpp"
+#include "api/c/transport.hpp"
 #include "base/limit.hpp"
 
 #include <utility>
@@ -9,34 +9,15 @@ namespace verbena::api::c {
 namespace {
 
 [[nodiscard]] Result<node::NodeOptions> checked(const RdmaNodeOptions& options) {
-  constexpr const char* kCall = "options";
-  VERBENA_TRY(check_bootstrap(options.bootstrap));
-  VERBENA_TRY(check_limit(kCall, "shards", options.shards, 1, 256));  // Before `cpus` is read.
-  if (options.gid_index < -1 || options.gid_index > 255)
-    return fail(Status::kBadArgument, kCall, 0, "gid_index must be 0 to 255, or -1 for the best; got {}",
-                options.gid_index);
+  VERBENA_TRY(check_limit("options", "shards", options.shards, 1, 256));  // Before `cpus` is read.
   node::NodeOptions made;
-  made.transport.bootstrap = options.bootstrap == RDMA_BOOTSTRAP_SOCKET ? Bootstrap::kSocket : Bootstrap::kCm;
-  if (options.device != nullptr) made.transport.device = options.device;
-  if (options.gid_index >= 0) made.transport.gid_index = static_cast<std::uint32_t>(options.gid_index);
+  VERBENA_ASSIGN(made.transport, transport_of(kBootstraps, options.bootstrap, options.device, options.gid_index));
   if (options.address != nullptr) made.address = options.address;
   made.shards = options.shards;
   made.connections = options.connections;
   if (options.cpus != nullptr) made.cpus.assign(options.cpus, options.cpus + options.shards);
   VERBENA_ASSIGN(made.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
   return made;
-}
-
-template <class Get>
-const RdmaMemory* memory_of(RdmaNode* node, const char* call, Get&& get) noexcept {
-  if (!is_given(as_written(call), "node", node)) return nullptr;
-  const RdmaMemory* told = nullptr;
-  (void)coded(call, [&]() -> Result<void> {
-    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get(*node->node));
-    told = node->memories.keep(*memory);
-    return {};
-  });
-  return told;
 }
 
 }  // namespace
@@ -80,14 +61,14 @@ void rdmaNodeRelease(RdmaNode* node) { delete node; }
 const RdmaMemory* rdmaNodeRegMem(RdmaNode* node, size_t size) {
   const char* const call = as_written(__func__);
   if (!is_given(call, "node", node) || !is_memory(call, "size", size)) return nullptr;
-  return memory_of(node, call, [&](verbena::node::Node& of) { return of.allocate(size); });
+  return memory_of(node->memories, call, [&] { return node->node->allocate(size); });
 }
 
 const RdmaMemory* rdmaNodeRegister(RdmaNode* node, void* addr, size_t length, unsigned access) {
   const char* const call = as_written(__func__);
   if (!is_given(call, "node", node) || !is_region(call, addr, length, access)) return nullptr;
-  return memory_of(node, call, [&](verbena::node::Node& of) {
-    return of.add({static_cast<std::byte*>(addr), length}, static_cast<verbena::rdma::Access>(access));
+  return memory_of(node->memories, call, [&] {
+    return node->node->add({static_cast<std::byte*>(addr), length}, static_cast<verbena::rdma::Access>(access));
   });
 }
 

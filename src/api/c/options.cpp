@@ -1,32 +1,23 @@
 // Options of verbena/rdma.h, and the memory that handles have registered.
 #include "api/c/handles.hpp"
-#include "api/c/users.hpp"
+#include "api/c/transport.hpp"
 #include "base/limit.hpp"
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace verbena::api::c {
 
-Result<void> check_bootstrap(RdmaBootstrap bootstrap) {
-  if (bootstrap == RDMA_BOOTSTRAP_CM || bootstrap == RDMA_BOOTSTRAP_SOCKET) return {};
-  return fail(Status::kBadArgument, "options", 0,
-              "bootstrap must be RDMA_BOOTSTRAP_CM (0) or RDMA_BOOTSTRAP_SOCKET (1); got {}",
-              static_cast<unsigned>(bootstrap));
-}
-
 Result<Options> checked(const RdmaOptions& options) {
   constexpr const char* kCall = "options";
-  VERBENA_TRY(check_bootstrap(options.bootstrap));
+  VERBENA_ASSIGN(Transport transport, transport_of(kBootstraps, options.bootstrap, options.device, options.gid_index));
   if (options.recv_mode != RDMA_RECV_DISCARD && options.recv_mode != RDMA_RECV_QUEUE)
     return fail(Status::kBadArgument, kCall, 0,
                 "recv_mode must be RDMA_RECV_DISCARD (0) or RDMA_RECV_QUEUE (1); got {}",
                 static_cast<unsigned>(options.recv_mode));
   VERBENA_TRY(check_limit(kCall, "connect_timeout_ms", options.connect_timeout_ms, 1, 1u << 30));
   VERBENA_TRY(check_limit(kCall, "timeout_ms", options.timeout_ms, 1, 1u << 30));
-  if (options.gid_index < -1 || options.gid_index > 255)
-    return fail(Status::kBadArgument, kCall, 0, "gid_index must be 0 to 255, or -1 for the best; got {}",
-                options.gid_index);
   if (options.window != nullptr && options.window_bytes == 0)
     return fail(Status::kBadArgument, kCall, 0, "window_bytes must be at least 64 with a window of your own; got 0");
   if (options.window != nullptr && options.window_bytes % session::wire::kWindowUnit != 0)
@@ -46,10 +37,7 @@ Result<Options> checked(const RdmaOptions& options) {
     settings.window_bytes = options.window_bytes;
   }
   VERBENA_ASSIGN(made.settings, session::checked(settings));
-  Transport& transport = made.endpoint.transport;
-  transport.bootstrap = options.bootstrap == RDMA_BOOTSTRAP_SOCKET ? Bootstrap::kSocket : Bootstrap::kCm;
-  if (options.device != nullptr) transport.device = options.device;
-  if (options.gid_index >= 0) transport.gid_index = static_cast<std::uint32_t>(options.gid_index);
+  made.endpoint.transport = std::move(transport);
   VERBENA_ASSIGN(made.endpoint.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
   made.node = options.node;
   if (options.node != nullptr) made.endpoint.node = options.node->node;

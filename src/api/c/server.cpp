@@ -24,19 +24,6 @@ int set_early(RdmaListener* listener, const char* call, Set&& set) noexcept {
   return RDMA_OK;
 }
 
-/// Memory that `get` registers; null, with the failure remembered, without.
-template <class Get>
-const RdmaMemory* memory_of(RdmaListener* listener, const char* call, Get&& get) noexcept {
-  if (!is_running(listener, call)) return nullptr;
-  const RdmaMemory* told = nullptr;
-  (void)coded(call, [&]() -> Result<void> {
-    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get(listener->listener));
-    told = listener->memories.keep(*memory);
-    return {};
-  });
-  return told;
-}
-
 }  // namespace
 }  // namespace verbena::api::c
 
@@ -179,14 +166,14 @@ void rdmaServerRelease(RdmaListener* listener) { delete listener; }
 const RdmaMemory* rdmaServerRegMem(RdmaListener* listener, size_t size) {
   const char* const call = as_written(__func__);
   if (!is_running(listener, call) || !is_memory(call, "size", size)) return nullptr;
-  return memory_of(listener, call, [&](verbena::node::Listener& of) { return of.allocate(size); });
+  return memory_of(listener->memories, call, [&] { return listener->listener.allocate(size); });
 }
 
 const RdmaMemory* rdmaServerRegister(RdmaListener* listener, void* addr, size_t length, unsigned access) {
   const char* const call = as_written(__func__);
   if (!is_running(listener, call) || !is_region(call, addr, length, access)) return nullptr;
-  return memory_of(listener, call, [&](verbena::node::Listener& of) {
-    return of.add({static_cast<std::byte*>(addr), length}, static_cast<verbena::rdma::Access>(access));
+  return memory_of(listener->memories, call, [&] {
+    return listener->listener.add({static_cast<std::byte*>(addr), length}, static_cast<verbena::rdma::Access>(access));
   });
 }
 

@@ -1,0 +1,41 @@
+// How ends find each other, and which users may connect: what the options of both C APIs say alike.
+#pragma once
+
+#include "base/error.hpp"
+
+#include <verbena/transport.hpp>
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace verbena::api::c {
+
+/// The rule of the option that has the bootstrap, as the two APIs name it: 0 is RDMA CM, and 1 a socket.
+inline constexpr const char* kBootstraps = "bootstrap must be RDMA_BOOTSTRAP_CM (0) or RDMA_BOOTSTRAP_SOCKET (1)";
+inline constexpr const char* kModes = "mode must be CONN_MODE_CM (0) or CONN_MODE_SOCKET (1)";
+
+/// What options say of device, bootstrap and GID. `device` may be null. kBadArgument: a caller may pass any number.
+/// \thread any
+[[nodiscard]] inline Result<Transport> transport_of(const char* rule, unsigned bootstrap, const char* device,
+                                                    int gid_index) {
+  if (bootstrap > 1) return fail(Status::kBadArgument, "options", 0, "{}; got {}", rule, bootstrap);
+  if (gid_index < -1 || gid_index > 255)
+    return fail(Status::kBadArgument, "options", 0, "gid_index must be 0 to 255, or -1 for the best; got {}",
+                gid_index);
+  Transport transport{.bootstrap = bootstrap == 1 ? Bootstrap::kSocket : Bootstrap::kCm};
+  if (device != nullptr) transport.device = device;
+  if (gid_index >= 0) transport.gid_index = static_cast<std::uint32_t>(gid_index);
+  return transport;
+}
+
+/// A copy of `allowed_uids`. kBadArgument when it is null, and the count is not 0. \thread any
+[[nodiscard]] inline Result<std::vector<uid_t>> users_of(const uid_t* users, std::size_t count) {
+  if (users == nullptr && count != 0)
+    return fail(Status::kBadArgument, "options", 0,
+                "allowed_uids must not be null where allowed_uid_count is not 0; got {}", count);
+  return std::vector<uid_t>(users, users + count);
+}
+
+}  // namespace verbena::api::c
