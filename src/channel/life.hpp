@@ -28,8 +28,9 @@ class Life {
     kOpen,    ///< READY was exchanged: both sides may post.
     kLeaving  ///< This side says goodbye.
   };
-  /// For a goodbye to get through, where the peer takes nothing.
-  static constexpr std::chrono::milliseconds kLinger{200};
+  /// For a goodbye to get through. A peer that is there and takes nothing costs as much; one that has gone, nothing. On
+  /// a busy machine a thread may be off its core for tenths of a second.
+  static constexpr std::chrono::seconds kLinger{2};
 
   explicit Life(engine::QueuePair& pair) noexcept : pair_(pair) {}
   Life(const Life&) = delete;

@@ -18,8 +18,6 @@
 namespace verbena::kv {
 namespace {
 
-/// Until all workers' NICs have the goodbye.
-constexpr std::chrono::milliseconds kGoodbyeTimeout{250};
 /// The engine drains a failed channel within a second, or destroys its queue pair.
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
 /// Polls without a completion between two looks at the age of pipelined operations.
@@ -221,7 +219,7 @@ void PollingClient::size_tables(const wire::ServerHello& hello) {
 }
 
 // Announces an orderly leave, so the server does not count this client as crashed. Tells all workers, then waits
-// shortly until their NICs have it.
+// until their NICs have it, at most for as long as a connection lingers.
 void PollingClient::say_goodbye() noexcept {
   static constexpr wire::RequestHead kGoodbye{.op = wire::Op::kGoodbye};
   is_leaving_ = true;
@@ -230,7 +228,7 @@ void PollingClient::say_goodbye() noexcept {
   const auto is_over = [&] {
     return std::ranges::all_of(channels_, [](const auto& channel) { return channel->has_left(); });
   };
-  (void)loop_->wait_until(is_over, Deadline::after(kGoodbyeTimeout));
+  (void)loop_->wait_until(is_over, Deadline::after(channel::Life::kLinger));
 }
 
 std::span<std::byte> PollingClient::allocate(std::size_t bytes) noexcept {

@@ -2,6 +2,8 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/failure.hpp"
+#include "base/log.hpp"
 #include "base/ticks.hpp"
 
 #include <algorithm>
@@ -169,6 +171,9 @@ void Worker::remove_dead() noexcept {
     VERBENA_CHECK(at != sessions_.end());
     const std::uint64_t client = dead->client();
     const bool has_left = dead->has_left();
+    if (!has_left)
+      log(VERBENA_LOG_WARNING, "worker {} has lost a client, which did not say goodbye: {}", options_.index,
+          sentence_of(dead->connection().failure()));
     std::swap(*at, sessions_.back());
     sessions_.pop_back();  // Only this thread may take a channel out of its loop.
     Counters::set(counters_.sessions, sessions_.size());

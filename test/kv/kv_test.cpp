@@ -4,6 +4,7 @@
 #include "device.hpp"
 #include "engine/loop.hpp"
 #include "kv/wire.hpp"
+#include "lines.hpp"
 #include "link/link.hpp"
 #include "model.hpp"
 #include "nic/nic.hpp"
@@ -300,6 +301,7 @@ TEST_F(KvTest, CountsWhatItDoes) {
 }
 
 TEST_F(KvTest, SeveralClientsBehaveLikeMaps) {
+  const test::Lines lines(VERBENA_LOG_WARNING);
   ServerOptions options = small_server();
   options.workers = 2;
   options.memory_bytes = std::size_t{256} << 20;
@@ -316,7 +318,7 @@ TEST_F(KvTest, SeveralClientsBehaveLikeMaps) {
   EXPECT_TRUE(eventually([&] { return server_->statistics().used_bytes == 0; })) << server_->statistics().used_bytes;
   EXPECT_EQ(server_->statistics().items, 0u);
   EXPECT_TRUE(eventually([&] { return server_->statistics().clients == 1; }));
-  EXPECT_EQ(server_->statistics().clients_lost, 0u);
+  EXPECT_EQ(server_->statistics().clients_lost, 0u) << lines;
 }
 
 // Every word of a value is the number of the change that stored it. A reader must find one whole value, of a change
