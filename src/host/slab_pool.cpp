@@ -227,12 +227,8 @@ struct SlabPool::State {
 
   /// Makes the block at `unit` live; its offset.
   [[nodiscard]] std::uint64_t hand_out(std::uint64_t unit, Code code) noexcept {
-    if (unit == kNoOffset) {
-      ++statistics.failures;
-      return kNoOffset;
-    }
+    if (unit == kNoOffset) return kNoOffset;
     live[static_cast<std::size_t>(unit)] = code;
-    ++statistics.allocations;
     used[class_of_units(units_of(code))].add(units_of(code));
     statistics.used_bytes += static_cast<std::size_t>(units_of(code) * kUnit);
     return unit * kUnit;
@@ -284,7 +280,7 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
 std::uint64_t SlabPool::allocate(std::size_t bytes) noexcept {
   State& state = *state_;
   const unsigned order = order_for(bytes);
-  if (bytes == 0 || order >= kMaxOrders) return state.hand_out(kNoOffset, 0);
+  if (bytes == 0 || order >= kMaxOrders) return kNoOffset;
   const Code code = code_of_order(order);
   std::uint64_t unit = state.take_last(code);
   if (unit == kNoOffset) unit = state.take(order);
@@ -310,7 +306,6 @@ Status SlabPool::free(std::uint64_t offset) noexcept {
   const Code code = state.code_at(offset);
   if (code == 0) return Status::kBadArgument;
   state.live[static_cast<std::size_t>(offset / kUnit)] = 0;
-  ++state.statistics.frees;
   state.statistics.used_bytes -= static_cast<std::size_t>(units_of(code) * kUnit);
   state.settle();
   state.last_code = code;

@@ -11,7 +11,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -152,29 +151,23 @@ std::vector<unsigned> parse_list(std::string_view text) {
 }
 
 std::string line_of(const char* path) {
-  const File file = open_text(path);
   std::string line;
   // The list of a large machine's cpus is longer than any buffer that looks large enough.
-  char part[256];
-  while (file != nullptr && !line.ends_with('\n') && std::fgets(part, sizeof part, file.get()) != nullptr) line += part;
+  for_each_line(path, [&](std::string_view part) { return !line.append(part).ends_with('\n'); });
   return line;
 }
 
 /// "200000 100000", or "max 100000", or two files of version 1, where -1 is none.
 std::optional<unsigned> quota_of(CgroupVersion version, const char* directory) {
-  char path[kKernelPathBytes];
   std::string quota, period;
   if (version == CgroupVersion::k2) {
-    print(path, "{}/cpu.max", directory);
-    quota = line_of(path);
+    quota = line_of(KernelPath("{}/cpu.max", directory).text);
     const std::size_t blank = quota.find(' ');
     if (blank != std::string::npos) period = quota.substr(blank);
     quota.resize(std::min(blank, quota.size()));
   } else {
-    print(path, "{}/cpu.cfs_quota_us", directory);
-    quota = line_of(path);
-    print(path, "{}/cpu.cfs_period_us", directory);
-    period = line_of(path);
+    quota = line_of(KernelPath("{}/cpu.cfs_quota_us", directory).text);
+    period = line_of(KernelPath("{}/cpu.cfs_period_us", directory).text);
   }
   const auto part = first_number(quota), whole = first_number(period);
   if (!part || !whole || *whole == 0 || quota.starts_with('-')) return std::nullopt;
