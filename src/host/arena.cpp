@@ -58,24 +58,16 @@ constexpr Rung kRung1G{Pages::kHuge1G, kGibi, MFD_HUGETLB | MFD_HUGE_1GB};
 constexpr Rung kRung2M{Pages::kHuge2M, 2 * kMebi, MFD_HUGETLB | MFD_HUGE_2MB};
 
 /// Sentences joined by semicolons, cut at what a PageReport holds.
-class Reasons {
- public:
+struct Reasons {
+  char text[sizeof PageReport::reason] = "";
+
   template <class... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) noexcept {
-    if (length_ != 0) append("; ");
-    append(format, std::forward<Args>(args)...);
+    char* const end = text + sizeof text - 1;
+    char* at = text + std::strlen(text);
+    if (at != text) at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), "; ").out;
+    *fmt::format_to_n(at, static_cast<std::size_t>(end - at), format, std::forward<Args>(args)...).out = '\0';
   }
-  [[nodiscard]] const char* c_str() const noexcept { return text_; }
-
- private:
-  template <class... Args>
-  void append(fmt::format_string<Args...> format, Args&&... args) noexcept {
-    const auto end = fmt::format_to_n(text_ + length_, sizeof text_ - 1 - length_, format, std::forward<Args>(args)...);
-    length_ = static_cast<std::size_t>(end.out - text_);
-    text_[length_] = '\0';
-  }
-  char text_[sizeof PageReport::reason] = "";
-  std::size_t length_ = 0;
 };
 
 /// A memfd and its mapping on the way to becoming an arena's.
@@ -359,7 +351,7 @@ PageReport report_of(const Rung& rung, const Mapping& memory, Reasons& reasons) 
                   found.transparent_bytes / kMebi, best / kMebi);
     }
   }
-  std::memcpy(report.reason, reasons.c_str(), sizeof report.reason);
+  std::memcpy(report.reason, reasons.text, sizeof report.reason);
   return report;
 }
 
@@ -396,7 +388,7 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
     explain(rung, options, backing.error(), reasons);
   }
   if (options.huge == HugePolicy::kRequire) {
-    return fail(Status::kLimit, "Arena::create", ENOMEM, "hugepages are required and not there: {}", reasons.c_str());
+    return fail(Status::kLimit, "Arena::create", ENOMEM, "hugepages are required and not there: {}", reasons.text);
   }
   const Rung rung = ordinary_rung(options.size_bytes, reasons);
   VERBENA_ASSIGN(Backing backing, build(rung, options));
