@@ -1,6 +1,7 @@
 // What a figure depends on: the machine it was measured on.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -38,6 +39,7 @@ struct Environment {
 
 /// "64 B", "1.50 KiB", "3.20 GiB".
 [[nodiscard]] std::string human_bytes(double bytes);
+[[nodiscard]] std::string human_bytes(std::integral auto bytes) { return human_bytes(static_cast<double>(bytes)); }
 /// "350 ns", "1.25 us", "3.70 ms", "2.00 s".
 [[nodiscard]] std::string human_time(double ns);
 

@@ -17,7 +17,7 @@ void put(std::string& text, fmt::format_string<Args...> format, Args&&... args) 
 }
 
 std::string bytes(const std::optional<std::uint64_t>& count, const char* none) {
-  return count ? human_bytes(static_cast<double>(*count)) : none;
+  return count ? human_bytes(*count) : none;
 }
 
 std::string distances_text(const NodeFacts& node) {
@@ -82,7 +82,7 @@ std::string pools_text(const NodeFacts& node) {
   std::string text;
   for (const HugepagePool& pool : node.hugepages) {
     put(text, "{}{} of {} pages of {} free", text.empty() ? "" : ", ", pool.free, pool.total,
-        human_bytes(static_cast<double>(pool.page_bytes)));
+        human_bytes(pool.page_bytes));
   }
   return text.empty() ? "none: this kernel has no hugepages" : text;
 }
