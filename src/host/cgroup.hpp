@@ -4,6 +4,8 @@
 #include "host/memory_limits.hpp"
 #include "host/proc_file.hpp"
 
+#include <algorithm>
+#include <ranges>
 #include <string_view>
 
 namespace verbena::host {
@@ -12,12 +14,8 @@ enum class CgroupVersion : std::uint8_t { k1, k2 };
 
 /// Whether `word` is one of the words between commas.
 [[nodiscard]] constexpr bool has_word(std::string_view list, std::string_view word) noexcept {
-  while (!list.empty()) {
-    const std::size_t comma = list.find(',');
-    if (list.substr(0, comma) == word) return true;
-    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
-  }
-  return false;
+  return std::ranges::any_of(std::views::split(list, ','),
+                             [&](const auto& each) { return std::string_view(each.begin(), each.end()) == word; });
 }
 
 /// Calls visit(version, directory) for the process's own group and every ancestor, since each one's limit binds: of the

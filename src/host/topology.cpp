@@ -16,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -115,10 +116,8 @@ bool contains(std::span<const unsigned> sorted, unsigned value) noexcept {
 std::vector<unsigned> parse_list(std::string_view text) {
   constexpr std::size_t kMost = 4096;
   std::vector<unsigned> values;
-  while (!text.empty() && values.size() < kMost) {
-    const std::size_t comma = text.find(',');
-    const std::string_view range = text.substr(0, comma);
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  for (const auto each : std::views::split(text, ',')) {
+    const std::string_view range(each.begin(), each.end());
     const auto from = first_number(range);
     if (!from) continue;
     const std::size_t dash = range.find('-');
