@@ -77,7 +77,7 @@ std::string json_string(std::string_view text) {
       out.push_back('\\');
       out.push_back(c);
     } else if (byte < 0x20 || byte > 0x7e) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
+      append(out, "\\u{:04x}", byte);
     } else {
       out.push_back(c);
     }

@@ -1,10 +1,14 @@
 // What a figure depends on: the machine it was measured on.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace verbena::programs {
 
@@ -32,6 +36,11 @@ struct Environment {
 /// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.
 [[nodiscard]] std::string_view bracketed(std::string_view text);
 
+/// Appends formatted text.
+template <class... Args>
+void append(std::string& text, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
+}
 /// "unknown" for what is empty.
 [[nodiscard]] std::string or_unknown(std::string_view text);
 /// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.

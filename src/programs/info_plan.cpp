@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <iterator>
 
 namespace verbena::programs {
 namespace {
@@ -21,19 +20,16 @@ constexpr std::chrono::seconds kOpenTimeout{5};
 void put_pools(std::string& text, const char* title, const host::Footprint& footprint) {
   std::size_t width = 0;
   for (const host::Pool& pool : footprint.pools()) width = std::max(width, pool.name.size());
-  auto out = std::back_inserter(text);
-  fmt::format_to(out, "{}\n", title);
-  fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", "pool", width, "count", "bytes each", "bytes",
-                 "node", "memory", "when");
+  append(text, "{}\n", title);
+  append(text, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", "pool", width, "count", "bytes each", "bytes",
+         "node", "memory", "when");
   for (const host::Pool& pool : footprint.pools()) {
-    fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", pool.name, width, pool.count,
-                   pool.bytes_each, pool.bytes(), pool.node ? fmt::format("{}", *pool.node) : "any",
-                   to_string(pool.kind), pool.when);
+    append(text, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", pool.name, width, pool.count, pool.bytes_each,
+           pool.bytes(), pool.node ? fmt::format("{}", *pool.node) : "any", to_string(pool.kind), pool.when);
   }
   using host::PoolKind;
-  fmt::format_to(out, "  sum: {} registered, {} private, {} as used\n",
-                 human_bytes(footprint.bytes(PoolKind::kRegistered)), human_bytes(footprint.bytes(PoolKind::kPrivate)),
-                 human_bytes(footprint.bytes(PoolKind::kAsUsed)));
+  append(text, "  sum: {} registered, {} private, {} as used\n", human_bytes(footprint.bytes(PoolKind::kRegistered)),
+         human_bytes(footprint.bytes(PoolKind::kPrivate)), human_bytes(footprint.bytes(PoolKind::kAsUsed)));
 }
 
 Json pools_json(const host::Footprint& footprint) {

@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include <iterator>
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -70,9 +70,7 @@ Json operation_json(const kv::OperationStatistics& operation) {
 /// "large_get": a label's value, which queries are written with.
 std::string label_of(OperationKind kind) {
   std::string label = to_string(kind);
-  for (char& c : label) {
-    if (c == ' ') c = '_';
-  }
+  std::ranges::replace(label, ' ', '_');
   return label;
 }
 
@@ -80,10 +78,11 @@ class Exposition {
  public:
   void family(std::string_view name, std::string_view type, std::string_view help) {
     name_ = name;
-    add("# HELP verbena_kv_{} {}\n# TYPE verbena_kv_{} {}\n", name, help, name, type);
+    append(text_, "# HELP verbena_kv_{} {}\n# TYPE verbena_kv_{} {}\n", name, help, name, type);
   }
   void sample(std::uint64_t value, std::string_view labels = {}) {
-    labels.empty() ? add("verbena_kv_{} {}\n", name_, value) : add("verbena_kv_{}{{{}}} {}\n", name_, labels, value);
+    labels.empty() ? append(text_, "verbena_kv_{} {}\n", name_, value)
+                   : append(text_, "verbena_kv_{}{{{}}} {}\n", name_, labels, value);
   }
   void single(std::string_view name, std::string_view type, std::string_view help, std::uint64_t value) {
     family(name, type, help);
@@ -93,11 +92,6 @@ class Exposition {
   [[nodiscard]] std::string take() { return std::move(text_); }
 
  private:
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-  }
-
   std::string text_;
   std::string_view name_;
 };
@@ -112,12 +106,12 @@ void Exposition::histogram(const kv::LatencyHistogram& times, std::string_view l
     const std::uint64_t end = std::uint64_t{1} << bound;
     for (; bucket < kv::LatencyHistogram::kBuckets && kv::LatencyHistogram::lowest_ns(bucket) < end; ++bucket)
       below += times.counts[bucket];
-    add("verbena_kv_{}_bucket{{{},le=\"{}\"}} {}\n", name_, label, static_cast<double>(end) / 1e9, below);
+    append(text_, "verbena_kv_{}_bucket{{{},le=\"{}\"}} {}\n", name_, label, static_cast<double>(end) / 1e9, below);
   }
   const std::uint64_t all = times.count();
-  add("verbena_kv_{}_bucket{{{},le=\"+Inf\"}} {}\n", name_, label, all);
-  add("verbena_kv_{}_sum{{{}}} {}\n", name_, label, static_cast<double>(times.sum_ns) / 1e9);
-  add("verbena_kv_{}_count{{{}}} {}\n", name_, label, all);
+  append(text_, "verbena_kv_{}_bucket{{{},le=\"+Inf\"}} {}\n", name_, label, all);
+  append(text_, "verbena_kv_{}_sum{{{}}} {}\n", name_, label, static_cast<double>(times.sum_ns) / 1e9);
+  append(text_, "verbena_kv_{}_count{{{}}} {}\n", name_, label, all);
 }
 
 void add_requests(Exposition& out, const std::vector<kv::ServerStatistics>& workers) {

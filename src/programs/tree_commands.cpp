@@ -8,11 +8,13 @@
 #include "programs/tree_walk.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -88,10 +90,9 @@ class TreeReport {
   void tell_left_out(std::string_view kind, const std::vector<std::string>& paths) const {
     if (paths.empty()) return;
     constexpr std::size_t kNamed = 4;
-    std::string names;
-    for (std::size_t i = 0; i < std::min(paths.size(), kNamed); ++i) names += (i == 0 ? "" : ", ") + paths[i];
-    if (paths.size() > kNamed) names += ", ...";
-    complain("{}: left out {} {}: {}", label_, paths.size(), kind, names);
+    complain("{}: left out {} {}: {}{}", label_, paths.size(), kind,
+             fmt::join(std::span(paths).first(std::min(paths.size(), kNamed)), ", "),
+             paths.size() > kNamed ? ", ..." : "");
   }
 
   void tell(std::string_view path, std::string_view what) {
