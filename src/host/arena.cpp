@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -59,40 +58,22 @@ constexpr Rung kRung1G{Pages::kHuge1G, kGibi, MFD_HUGETLB | MFD_HUGE_1GB};
 constexpr Rung kRung2M{Pages::kHuge2M, 2 * kMebi, MFD_HUGETLB | MFD_HUGE_2MB};
 
 /// Sentences joined by semicolons, cut at what a PageReport holds.
-class Reasons {
- public:
+struct Reasons {
+  char text[sizeof PageReport::reason] = "";
+
   template <class... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) noexcept {
-    if (length_ != 0) append("; ");
-    append(format, std::forward<Args>(args)...);
+    char* const end = text + sizeof text - 1;
+    char* at = text + std::strlen(text);
+    if (at != text) at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), "; ").out;
+    *fmt::format_to_n(at, static_cast<std::size_t>(end - at), format, std::forward<Args>(args)...).out = '\0';
   }
-  [[nodiscard]] const char* c_str() const noexcept { return text_; }
-
- private:
-  template <class... Args>
-  void append(fmt::format_string<Args...> format, Args&&... args) noexcept {
-    const auto end = fmt::format_to_n(text_ + length_, sizeof text_ - 1 - length_, format, std::forward<Args>(args)...);
-    length_ = static_cast<std::size_t>(end.out - text_);
-    text_[length_] = '\0';
-  }
-  char text_[sizeof PageReport::reason] = "";
-  std::size_t length_ = 0;
 };
 
 /// A memfd and its mapping on the way to becoming an arena's.
 struct Backing {
-  int fd = -1;
-  std::byte* data = nullptr;
-  std::size_t size = 0;
-
-  Backing() noexcept = default;
-  Backing(Backing&& other) noexcept
-      : fd(std::exchange(other.fd, -1)), data(std::exchange(other.data, nullptr)), size(other.size) {}
-  Backing& operator=(Backing&&) = delete;
-  ~Backing() {
-    if (data != nullptr) munmap(data, size);
-    if (fd >= 0) close(fd);
-  }
+  Fd file;
+  Mapping memory;
 };
 
 std::size_t round_up(std::size_t size, std::size_t to) noexcept { return (size + to - 1) / to * to; }
@@ -144,15 +125,15 @@ Result<void> check_options(const ArenaOptions& options) {
 
 // ---- Making a mapping
 
-Result<int> make_memfd(std::string_view name, unsigned flags) {
+Result<Fd> make_memfd(std::string_view name, unsigned flags) {
   char full[sizeof "verbena-" + kMaxNameBytes] = "verbena-";
   const std::size_t prefix = std::strlen(full);
   std::memcpy(full + prefix, name.data(), std::min(name.size(), kMaxNameBytes));
   flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  int fd = memfd_create(full, flags | MFD_NOEXEC_SEAL);
+  Fd fd(memfd_create(full, flags | MFD_NOEXEC_SEAL));
   // A kernel before 6.3 does not know the flag; one with vm.memfd_noexec=2 refuses memfds without it.
-  if (fd < 0 && errno == EINVAL) fd = memfd_create(full, flags);
-  if (fd < 0) return fail_system("memfd_create", errno, "making the file behind an arena");
+  if (!fd && errno == EINVAL) fd = Fd(memfd_create(full, flags));
+  if (!fd) return fail_system("memfd_create", errno, "making the file behind an arena");
   return fd;
 }
 
@@ -174,13 +155,13 @@ std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 
-Result<void> bind(const Backing& backing, unsigned node) {
+Result<void> bind(const Mapping& memory, unsigned node) {
   if (!memory_can_be_bound()) return {};
   unsigned long mask[kMaxNodes / (8 * sizeof(unsigned long))] = {};
   constexpr unsigned kBits = 8 * sizeof(unsigned long);
   mask[node / kBits] = 1UL << (node % kBits);
   // The kernel reads one bit less than it is told of.
-  if (mbind(backing.data, backing.size, MPOL_BIND, mask, kMaxNodes + 1, 0) != 0)
+  if (mbind(memory.data(), memory.size(), MPOL_BIND, mask, kMaxNodes + 1, 0) != 0)
     return fail_system("mbind", errno, "binding an arena to its NUMA node");
   return {};
 }
@@ -202,27 +183,28 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   const bool is_populated = options.populate == Populate::kAll;
   if (!hugetlb && is_populated) VERBENA_TRY(check_memory(size, options.node));
 
-  VERBENA_ASSIGN(backing.fd, make_memfd(options.name, rung.memfd_flags));
-  if (ftruncate(backing.fd, static_cast<off_t>(size)) != 0)
+  VERBENA_ASSIGN(backing.file, make_memfd(options.name, rung.memfd_flags));
+  const int fd = backing.file.get();
+  if (ftruncate(fd, static_cast<off_t>(size)) != 0)
     return std::unexpected(memory_error("ftruncate", errno, size, options.node));
   const std::size_t alignment = size >= rung.page_bytes ? rung.page_bytes : system_page_bytes();
-  backing.data = map_aligned(backing.fd, size, alignment);
-  if (backing.data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
-  backing.size = size;
-  if (options.node) VERBENA_TRY(bind(backing, *options.node));
+  std::byte* const data = map_aligned(fd, size, alignment);
+  if (data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
+  backing.memory = Mapping(data, size);
+  if (options.node) VERBENA_TRY(bind(backing.memory, *options.node));
   // Advice: where it is refused the report says what was found.
-  if (rung.pages == Pages::kTransparent) (void)madvise(backing.data, size, MADV_HUGEPAGE);
+  if (rung.pages == Pages::kTransparent) (void)madvise(data, size, MADV_HUGEPAGE);
 
   if (is_populated) {
     const unsigned threads = options.prefault_threads != 0 ? options.prefault_threads : default_prefault_threads();
     const std::size_t step = hugetlb ? rung.page_bytes : system_page_bytes();
-    if (const int error = prefault({backing.data, size}, backing.fd, step, threads); error != 0)
+    if (const int error = prefault({data, size}, fd, step, threads); error != 0)
       return std::unexpected(memory_error("madvise", error, size, options.node));
   } else {
     // Advice, for machines that give memfds huge pages whatever they ask for: one would be there whole.
-    (void)madvise(backing.data, size, MADV_NOHUGEPAGE);
+    (void)madvise(data, size, MADV_NOHUGEPAGE);
   }
-  VERBENA_TRY(seal(backing.fd, options.share));
+  VERBENA_TRY(seal(fd, options.share));
   return backing;
 }
 
@@ -265,17 +247,17 @@ Ladder hugetlb_rungs(const ArenaOptions& options, Reasons& reasons) {
 void explain(const Rung& rung, const ArenaOptions& options, const Error& error, Reasons& reasons) {
   const bool giant = rung.pages == Pages::kHuge1G;
   const char* const size_name = giant ? "1 GiB" : "2 MiB";
-  char directory[128] = "/sys/kernel/mm";
-  if (options.node) *fmt::format_to(directory, "/sys/devices/system/node/node{}", *options.node) = '\0';
-  char path[256];
-  const auto read = [&](const char* file) {
-    *fmt::format_to(path, "{}/hugepages/hugepages-{}kB/{}", directory, rung.page_bytes / 1024, file) = '\0';
-    return number_in_file(path);
+  const KernelPath directory =
+      options.node ? KernelPath("/sys/devices/system/node/node{}", *options.node) : KernelPath("/sys/kernel/mm");
+  const auto path_of = [&](const char* file) {
+    return KernelPath("{}/hugepages/hugepages-{}kB/{}", directory.text, rung.page_bytes / 1024, file);
   };
   const std::size_t needed = round_up(options.size_bytes, rung.page_bytes) / rung.page_bytes;
-  const auto unused = read("free_hugepages");
-  const std::uint64_t promised = read("resv_hugepages").value_or(0);  // Of the machine only, not of a node.
-  const auto total = read("nr_hugepages");                            // Last: `path` names it below.
+  const KernelPath pages = path_of("nr_hugepages");
+  const auto total = number_in_file(pages);
+  const auto unused = number_in_file(path_of("free_hugepages"));
+  // Of the machine only, not of a node.
+  const std::uint64_t promised = number_in_file(path_of("resv_hugepages")).value_or(0);
   if (!unused || !total) {
     reasons.add("{} pages: not in this kernel or processor", size_name);
     return;
@@ -293,7 +275,7 @@ void explain(const Rung& rung, const ArenaOptions& options, const Error& error, 
   } else if (!options.node && default_kib == rung.page_bytes / 1024) {
     reasons.add("2 MiB pages: {} needed, {} free (sysctl vm.nr_hugepages={})", needed, free_now, reserve);
   } else {
-    reasons.add("2 MiB pages: {} needed, {} free (echo {} > {})", needed, free_now, reserve, path);
+    reasons.add("2 MiB pages: {} needed, {} free (echo {} > {})", needed, free_now, reserve, pages.text);
   }
 }
 
@@ -312,17 +294,18 @@ Rung ordinary_rung(std::size_t size, Reasons& reasons) {
   }
   if (size < *huge_bytes) return small;
   constexpr const char* kPath = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-  char line[128] = "";
-  if (const File file = open_text(kPath); file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) {
+  Rung found = small;
+  bool is_told = false;
+  for_each_line(kPath, [&](std::string_view text) {
+    is_told = true;
+    if (!text.contains("[never]") && !text.contains("[deny]")) found = {Pages::kTransparent, *huge_bytes, 0};
+    return false;
+  });
+  if (!is_told)
     reasons.add("transparent pages: not for memfds in this kernel");
-    return small;
-  }
-  const std::string_view text(line);
-  if (text.contains("[never]") || text.contains("[deny]")) {
+  else if (found.pages == Pages::kSmall)
     reasons.add("transparent pages: off for memfds (echo advise > {})", kPath);
-    return small;
-  }
-  return {Pages::kTransparent, *huge_bytes, 0};
+  return found;
 }
 
 // ---- The report
@@ -335,43 +318,40 @@ struct Found {
 /// What /proc/self/smaps says of the mapping that starts at `data`; zeros when it says nothing.
 Found find_in_smaps(const std::byte* data) noexcept {
   Found found;
-  const File file = open_text("/proc/self/smaps");
-  if (file == nullptr) return found;
-  char line[512];
   bool ours = false;
-  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
-    const std::string_view text(line);
+  for_each_line("/proc/self/smaps", [&](std::string_view text) {
     std::uintptr_t begin = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), begin, 16);
     if (error == std::errc{} && *end == '-') {
-      if (ours) break;
+      if (ours) return false;
       ours = begin == reinterpret_cast<std::uintptr_t>(data);
     } else if (ours && text.starts_with("KernelPageSize:")) {
       found.page_bytes = first_number(text).value_or(0) * 1024;
     } else if (ours && text.starts_with("ShmemPmdMapped:")) {
       found.transparent_bytes = first_number(text).value_or(0) * 1024;
     }
-  }
+    return true;
+  });
   return found;
 }
 
-PageReport report_of(const Rung& rung, const Backing& backing, Reasons& reasons) {
+PageReport report_of(const Rung& rung, const Mapping& memory, Reasons& reasons) {
   // Small pages are what they are. The kernel takes long to list a process of thousands of mappings.
-  const Found found = rung.pages == Pages::kSmall ? Found{} : find_in_smaps(backing.data);
+  const Found found = rung.pages == Pages::kSmall ? Found{} : find_in_smaps(memory.data());
   PageReport report;
   const bool hugetlb = (rung.memfd_flags & MFD_HUGETLB) != 0;
   report.page_bytes = found.page_bytes != 0 ? found.page_bytes : hugetlb ? rung.page_bytes : system_page_bytes();
   report.pages = rung.pages;
   if (rung.pages == Pages::kTransparent) {
     // The last pages of a size that is no multiple are small in any case.
-    const std::size_t best = backing.size / rung.page_bytes * rung.page_bytes;
+    const std::size_t best = memory.size() / rung.page_bytes * rung.page_bytes;
     if (found.transparent_bytes == 0) report.pages = Pages::kSmall;
     if (found.transparent_bytes < best) {
       reasons.add("transparent pages: back {} of {} MiB (memory is fragmented, or a cgroup or policy forbids more)",
                   found.transparent_bytes / kMebi, best / kMebi);
     }
   }
-  std::memcpy(report.reason, reasons.c_str(), sizeof report.reason);
+  std::memcpy(report.reason, reasons.text, sizeof report.reason);
   return report;
 }
 
@@ -384,12 +364,11 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
 
   const auto adopt = [&](Backing& backing, const Rung& rung, Reasons& reasons) {
     Arena arena;
-    arena.report_ = report_of(rung, backing, reasons);
+    arena.report_ = report_of(rung, backing.memory, reasons);
     arena.share_ = options.share;
     arena.populate_ = options.populate;
-    arena.size_ = backing.size;
-    arena.data_ = std::exchange(backing.data, nullptr);
-    arena.fd_ = std::exchange(backing.fd, -1);
+    arena.memory_ = std::move(backing.memory);
+    arena.file_ = std::move(backing.file);
     return arena;
   };
 
@@ -409,39 +388,11 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
     explain(rung, options, backing.error(), reasons);
   }
   if (options.huge == HugePolicy::kRequire) {
-    return fail(Status::kLimit, "Arena::create", ENOMEM, "hugepages are required and not there: {}", reasons.c_str());
+    return fail(Status::kLimit, "Arena::create", ENOMEM, "hugepages are required and not there: {}", reasons.text);
   }
   const Rung rung = ordinary_rung(options.size_bytes, reasons);
   VERBENA_ASSIGN(Backing backing, build(rung, options));
   return adopt(backing, rung, reasons);
-}
-
-Arena::Arena(Arena&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)),
-      share_(std::exchange(other.share_, Share::kNone)),
-      populate_(other.populate_),
-      report_(std::exchange(other.report_, {})) {}
-
-Arena& Arena::operator=(Arena&& other) noexcept {
-  Arena old(std::move(other));
-  std::swap(data_, old.data_);
-  std::swap(size_, old.size_);
-  std::swap(fd_, old.fd_);
-  std::swap(share_, old.share_);
-  std::swap(populate_, old.populate_);
-  std::swap(report_, old.report_);
-  return *this;
-}
-
-void Arena::close_file() noexcept {
-  if (const int fd = std::exchange(fd_, -1); fd >= 0) close(fd);
-}
-
-Arena::~Arena() {
-  if (data_ != nullptr) munmap(data_, size_);
-  if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace verbena::host

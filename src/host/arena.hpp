@@ -1,6 +1,9 @@
 // Arenas: one contiguous, NUMA-bound range of memory, pre-faulted from the largest pages there are, or faulted as used.
 #pragma once
 
+#include "base/fd.hpp"
+#include "host/mapping.hpp"
+
 #include <verbena/error.hpp>
 
 #include <sys/types.h>
@@ -57,37 +60,30 @@ struct PageReport {
 class Arena {
  public:
   Arena() noexcept = default;
-  Arena(Arena&& other) noexcept;
-  Arena& operator=(Arena&& other) noexcept;
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-  ~Arena();
-
   /// Errors: kBadArgument (size 0 or absurd, unknown node, more than 64 threads, kRequire with kReadWrite or kAsUsed),
   /// kLimit (hugepages required and not there, open files, RLIMIT_FSIZE), kPermission (binding to a node denied),
   /// kNoMemory (with the limit that was hit). Nothing is left behind on failure.
   [[nodiscard]] static Result<Arena> create(const ArenaOptions& options);
 
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
   /// The memfd, sealed against shrinking, growing and further seals; -1 when empty. Owned by the arena.
-  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] int fd() const noexcept { return file_.get(); }
   /// Closes the memfd: nobody gets it any more, and the memory stays as long as the arena does. For what is shared with
   /// nobody, so that a pool's memory takes no descriptors.
-  void close_file() noexcept;
+  void close_file() noexcept { file_.reset(); }
   [[nodiscard]] Share share() const noexcept { return share_; }
   [[nodiscard]] Populate populate() const noexcept { return populate_; }
   [[nodiscard]] const PageReport& page_report() const noexcept { return report_; }
   [[nodiscard]] bool contains(const void* address, std::size_t length) const noexcept {
     const auto* at = static_cast<const std::byte*>(address);
-    return at >= data_ && length <= size_ && static_cast<std::size_t>(at - data_) <= size_ - length;
+    return at >= data() && length <= size() && static_cast<std::size_t>(at - data()) <= size() - length;
   }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-  int fd_ = -1;
+  Mapping memory_;
+  Fd file_;
   Share share_ = Share::kNone;
   Populate populate_ = Populate::kAll;
   PageReport report_;

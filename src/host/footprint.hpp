@@ -2,7 +2,6 @@
 // functions that size them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -8,24 +8,13 @@
 
 namespace verbena::host {
 
-LazyMemory& LazyMemory::operator=(LazyMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-LazyMemory::~LazyMemory() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
-
 Result<LazyMemory> LazyMemory::create(std::size_t size, const char* what) {
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, what);
   // A huge page would be there whole at the first touch. Advice: a kernel without them has nothing to be told.
   (void)::madvise(data, size, MADV_NOHUGEPAGE);
   LazyMemory memory;
-  memory.data_ = static_cast<std::byte*>(data);
-  memory.size_ = size;
+  memory.mapping_ = Mapping(static_cast<std::byte*>(data), size);
   return memory;
 }
 

@@ -1,10 +1,11 @@
 // Memory that costs what is used of it.
 #pragma once
 
+#include "host/mapping.hpp"
+
 #include <verbena/error.hpp>
 
 #include <cstddef>
-#include <utility>
 
 namespace verbena::host {
 
@@ -12,17 +13,12 @@ namespace verbena::host {
 /// large for few.
 class LazyMemory {
  public:
-  LazyMemory() noexcept = default;
-  LazyMemory(LazyMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
-  LazyMemory& operator=(LazyMemory&& other) noexcept;
-  ~LazyMemory();
   /// `what` is it for, as in "making a key table". Errors: kNoMemory, kSystem.
   [[nodiscard]] static Result<LazyMemory> create(std::size_t size, const char* what);
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return mapping_.data(); }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  Mapping mapping_;
 };
 
 }  // namespace verbena::host

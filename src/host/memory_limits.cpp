@@ -9,9 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <limits>
 
 namespace verbena::host {
@@ -19,37 +17,37 @@ namespace verbena::host {
 namespace {
 
 std::optional<Headroom> machine_headroom(const char* proc) {
-  char path[kKernelPathBytes];
-  print(path, "{}/meminfo", proc);
+  const KernelPath path("{}/meminfo", proc);
   // Swap counts: memory that others leave idle moves there. An arena that is used stays in memory.
-  const auto kib = sum_of_lines(path, {"MemAvailable:", "SwapFree:"});
+  const auto kib = sum_of_lines(path.text, {"MemAvailable:", "SwapFree:"});
   if (!kib) return std::nullopt;
   Headroom headroom{.bytes = *kib * 1024};
-  print(headroom.limit, "MemAvailable and SwapFree in {}", path);
+  print(headroom.limit, "MemAvailable and SwapFree in {}", path.text);
   return headroom;
 }
 
 /// "0-3" or "0,2", and not "0".
-bool more_than_one(const char* list_path) noexcept {
-  const File file = open_text(list_path);
-  char line[256] = "";
-  return file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr && std::strpbrk(line, ",-") != nullptr;
+bool more_than_one(const KernelPath& list) noexcept {
+  bool is_more = false;
+  for_each_line(list.text, [&](std::string_view line) {
+    is_more = line.find_first_of(",-") != std::string_view::npos;
+    return false;
+  });
+  return is_more;
 }
 
 /// Memory bound to one of several nodes comes from there or the OOM killer: other nodes and swap do not count. Where
 /// there is one node the machine's figures say more: they know what a balloon driver would give back.
 std::optional<Headroom> node_headroom(const char* nodes, unsigned node) {
-  char path[kKernelPathBytes];
-  print(path, "{}/has_memory", nodes);
-  if (!more_than_one(path)) return std::nullopt;
-  print(path, "{}/node{}/meminfo", nodes, node);
+  if (!more_than_one(KernelPath("{}/has_memory", nodes))) return std::nullopt;
+  const KernelPath path("{}/node{}/meminfo", nodes, node);
   char prefix[32];
   print(prefix, "Node {} ", node);
-  const auto kib =
-      sum_of_lines(path, {"MemFree:", "Active(file):", "Inactive(file):", "SReclaimable:"}, std::string_view(prefix));
+  const auto kib = sum_of_lines(path.text, {"MemFree:", "Active(file):", "Inactive(file):", "SReclaimable:"},
+                                std::string_view(prefix));
   if (!kib) return std::nullopt;
   Headroom headroom{.bytes = *kib * 1024};
-  print(headroom.limit, "what is free in {}", path);
+  print(headroom.limit, "what is free in {}", path.text);
   return headroom;
 }
 
@@ -69,23 +67,16 @@ constexpr Controller kV1{
 std::uint64_t difference(std::uint64_t a, std::uint64_t b) noexcept { return a > b ? a - b : 0; }
 
 std::optional<Headroom> group_headroom(const Controller& files, const char* directory) {
-  char path[kKernelPathBytes];
-  print(path, "{}/{}", directory, files.usage);
-  const auto usage = number_in_file(path);
-  print(path, "{}/memory.stat", directory);
-  const std::uint64_t cache = sum_of_lines(path, files.cache).value_or(0);
+  const auto number_in = [&](const char* file) { return number_in_file(KernelPath("{}/{}", directory, file)); };
+  const auto usage = number_in(files.usage);
+  const std::uint64_t cache = sum_of_lines(KernelPath("{}/memory.stat", directory).text, files.cache).value_or(0);
   std::uint64_t swap = 0;
-  if (files.swap_limit != nullptr) {
-    print(path, "{}/{}", directory, files.swap_limit);
-    const auto swap_limit = number_in_file(path);
-    print(path, "{}/{}", directory, files.swap_usage);
-    swap = difference(swap_limit.value_or(0), number_in_file(path).value_or(0));
-  }
-  print(path, "{}/{}", directory, files.limit);
-  const auto limit = number_in_file(path);
+  if (files.swap_limit != nullptr)
+    swap = difference(number_in(files.swap_limit).value_or(0), number_in(files.swap_usage).value_or(0));
+  const auto limit = number_in(files.limit);
   if (!limit || !usage) return std::nullopt;
   Headroom headroom{.bytes = difference(*limit, difference(*usage, cache)) + swap};
-  print(headroom.limit, "{} MiB in {}", *limit / kMebi, path);
+  print(headroom.limit, "{} MiB in {}/{}", *limit / kMebi, directory, files.limit);
   return headroom;
 }
 
@@ -111,21 +102,6 @@ std::size_t soft_limit(int resource) noexcept {
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return std::numeric_limits<std::size_t>::max();
   return limit.rlim_cur;
-}
-
-/// Whether CAP_IPC_LOCK is among the process's effective capabilities, as its status file has them.
-bool may_lock_at_will(const char* status_path) noexcept {
-  constexpr std::string_view kKey = "CapEff:\t";
-  const File file = open_text(status_path);
-  char line[256];
-  while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
-    const std::string_view text(line);
-    if (!text.starts_with(kKey)) continue;
-    std::uint64_t capabilities = 0;
-    std::from_chars(text.data() + kKey.size(), text.data() + text.size(), capabilities, 16);
-    return (capabilities >> CAP_IPC_LOCK & 1) != 0;
-  }
-  return false;
 }
 
 bool address_space_lacks(std::size_t size_bytes) noexcept {
@@ -159,12 +135,20 @@ std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const Kern
 
 std::size_t free_hugepage_bytes(const char* directory) {
   std::size_t bytes = 0;
-  for (const unsigned kib : {2048U, 1048576U}) {
-    char path[kKernelPathBytes];
-    print(path, "{}/hugepages-{}kB/free_hugepages", directory, kib);
-    bytes += number_in_file(path).value_or(0) * kib * 1024;
-  }
+  for (const unsigned kib : {2048U, 1048576U})
+    bytes += number_in_file(KernelPath("{}/hugepages-{}kB/free_hugepages", directory, kib)).value_or(0) * kib * 1024;
   return bytes;
+}
+
+bool may_lock_at_will(const KernelFiles& files) noexcept {
+  constexpr std::string_view kKey = "CapEff:\t";
+  std::uint64_t capabilities = 0;
+  for_each_line(KernelPath("{}/self/status", files.proc).text, [&](std::string_view text) {
+    if (!text.starts_with(kKey)) return true;
+    std::from_chars(text.data() + kKey.size(), text.data() + text.size(), capabilities, 16);
+    return false;
+  });
+  return (capabilities >> CAP_IPC_LOCK & 1) != 0;
 }
 
 Result<void> check_process_limits(std::size_t size_bytes) {
@@ -188,11 +172,9 @@ Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) 
 }
 
 Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
-  char path[kKernelPathBytes];
-  print(path, "{}/self/status", files.proc);
   const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
-  const std::size_t pinned = sum_of_lines(path, {"VmPin:"}).value_or(0) * 1024;
-  if (size_bytes <= difference(limit, pinned) || may_lock_at_will(path)) return {};
+  const std::size_t pinned = sum_of_lines(KernelPath("{}/self/status", files.proc).text, {"VmPin:"}).value_or(0) * 1024;
+  if (size_bytes <= difference(limit, pinned) || may_lock_at_will(files)) return {};
   return fail(Status::kLimit, "check_pinning", ENOMEM,
               "{} KiB would be pinned beside the {} KiB that are, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
               "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",

@@ -31,6 +31,9 @@ struct KernelFiles {
 /// Bytes of the machine's hugetlb pools that nobody has, of all page sizes. They are not in the headroom. \thread any
 [[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
 
+/// Whether CAP_IPC_LOCK is among the process's effective capabilities: RLIMIT_MEMLOCK does not bind. \thread any
+[[nodiscard]] bool may_lock_at_will(const KernelFiles& files = {}) noexcept;
+
 /// kNoMemory when RLIMIT_AS, kLimit when RLIMIT_FSIZE forbids a memfd and mapping of `size_bytes`. \thread any
 [[nodiscard]] Result<void> check_process_limits(std::size_t size_bytes);
 /// kNoMemory when `size_bytes` exceed the headroom: touching that much would end in the OOM killer. \thread any

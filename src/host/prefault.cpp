@@ -36,14 +36,19 @@ struct Job {
   std::atomic<int> error{0};
 };
 
-bool worth_another_try(int error) noexcept { return error == EINTR || error == EAGAIN; }
+/// 0, or the errno that `call` fails with for good.
+template <class Call>
+int retried(Call&& call) noexcept {
+  int error = EINTR;
+  for (int i = 0; i < kMaxTries && (error == EINTR || error == EAGAIN); ++i) error = call() == 0 ? 0 : errno;
+  return error;
+}
 
 /// Linux before 5.14: fallocate makes the pages and returns errors where touching would be SIGBUS; the touches after
 /// it only fill in page tables.
 int allocate_and_touch(const Job& job, std::size_t offset, std::span<std::byte> chunk) noexcept {
-  int error = EINTR;
-  for (int i = 0; i < kMaxTries && worth_another_try(error); ++i)
-    error = fallocate(job.fd, 0, static_cast<off_t>(offset), static_cast<off_t>(chunk.size())) == 0 ? 0 : errno;
+  const int error =
+      retried([&] { return fallocate(job.fd, 0, static_cast<off_t>(offset), static_cast<off_t>(chunk.size())); });
   if (error != 0) return error == ENOSPC ? ENOMEM : error;
   for (std::size_t at = 0; at < chunk.size(); at += job.page_bytes)
     *static_cast<volatile std::byte*>(&chunk[at]) = std::byte{0};
@@ -52,9 +57,7 @@ int allocate_and_touch(const Job& job, std::size_t offset, std::span<std::byte> 
 
 int populate(const Job& job, std::size_t offset) noexcept {
   const auto chunk = job.range.subspan(offset, std::min(job.chunk_bytes, job.range.size() - offset));
-  int error = EINTR;
-  for (int i = 0; i < kMaxTries && worth_another_try(error); ++i)
-    error = madvise(chunk.data(), chunk.size(), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  const int error = retried([&] { return madvise(chunk.data(), chunk.size(), MADV_POPULATE_WRITE); });
   return error == EINVAL || error == ENOSYS ? allocate_and_touch(job, offset, chunk) : error;
 }
 

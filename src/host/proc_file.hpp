@@ -14,20 +14,32 @@
 
 namespace verbena::host {
 
-inline constexpr std::size_t kKernelPathBytes = 1024;
-
 /// Formats into an array, cut at its end.
 template <std::size_t N, class... Args>
 void print(char (&to)[N], fmt::format_string<Args...> format, Args&&... args) noexcept {
   *fmt::format_to_n(to, N - 1, format, std::forward<Args>(args)...).out = '\0';
 }
 
-struct CloseFile {
-  void operator()(std::FILE* file) const noexcept { std::fclose(file); }
+/// The path of a file of the kernel's, cut where it is too long for any.
+struct KernelPath {
+  template <class... Args>
+  explicit KernelPath(fmt::format_string<Args...> format, Args&&... args) noexcept {
+    print(text, format, std::forward<Args>(args)...);
+  }
+  char text[1024];
 };
-using File = std::unique_ptr<std::FILE, CloseFile>;
 
-[[nodiscard]] inline File open_text(const char* path) noexcept { return File(std::fopen(path, "re")); }
+/// Calls visit(line) for the lines of a file, with their ends, until it answers false. A line of more than 1023 bytes
+/// comes in parts.
+template <class Visit>
+void for_each_line(const char* path, Visit&& visit) {
+  struct CloseFile {
+    void operator()(std::FILE* file) const noexcept { std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path, "re"));
+  char line[1024];
+  while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr && visit(std::string_view(line))) {}
+}
 
 /// The first number in `text`, in decimal. Empty when there is none, or it does not fit.
 [[nodiscard]] inline std::optional<std::uint64_t> first_number(std::string_view text) noexcept {
@@ -41,10 +53,15 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 
 /// The number in a file of one line. Empty when the file cannot be read or holds a word ("max").
 [[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const char* path) noexcept {
-  const File file = open_text(path);
-  char line[64];
-  if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return std::nullopt;
-  return first_number(line);
+  std::optional<std::uint64_t> number;
+  for_each_line(path, [&](std::string_view line) {
+    number = first_number(line);
+    return false;
+  });
+  return number;
+}
+[[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const KernelPath& path) noexcept {
+  return number_in_file(path.text);
 }
 
 /// Sum of the numbers on the lines of `path` that start with `prefix` and one of `keys`. Empty when there is no such
@@ -52,20 +69,17 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 template <std::size_t N>
 [[nodiscard]] std::optional<std::uint64_t> sum_of_lines(const char* path, const std::string_view (&keys)[N],
                                                         std::string_view prefix = {}) noexcept {
-  const File file = open_text(path);
-  if (file == nullptr) return std::nullopt;
   std::optional<std::uint64_t> sum;
-  char line[256];
-  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
-    std::string_view text(line);
-    if (!text.starts_with(prefix)) continue;
+  for_each_line(path, [&](std::string_view text) {
+    if (!text.starts_with(prefix)) return true;
     text.remove_prefix(prefix.size());
     for (const std::string_view key : keys) {
       if (!text.starts_with(key)) continue;
       // Past the key: it may have a digit of its own.
       if (const auto value = first_number(text.substr(key.size()))) sum = sum.value_or(0) + *value;
     }
-  }
+    return true;
+  });
   return sum;
 }
 

@@ -67,27 +67,25 @@ constexpr std::uint64_t units_of(Code code) noexcept {
 }
 /// Of the smallest blocks of a power of two that hold that many bytes.
 unsigned order_for(std::size_t bytes) noexcept {
-  return bytes <= SlabPool::kMinBlockBytes ? 0U : static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
-}
-std::size_t words_for(std::uint64_t bits) noexcept { return static_cast<std::size_t>((bits + 63) / 64); }
-
-std::size_t words_of_set(std::uint64_t bits) noexcept {
-  std::size_t sum = 0;
-  do {
-    bits = words_for(bits);
-    sum += static_cast<std::size_t>(bits);
-  } while (bits > 1);
-  return sum;
+  return static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
 }
 
-/// One bit more than there are whole blocks: the buddy of the last block is looked up even where it does not exist.
-std::uint64_t bits_for(std::uint64_t units, unsigned order) noexcept { return (units >> order) + 1; }
+/// Calls visit(order, words) for each level of the sets of all orders, the lowest first. A set has one bit more than
+/// there are whole blocks: the buddy of the last block is looked up even where it does not exist.
+template <class Visit>
+void for_each_level(std::uint64_t units, Visit&& visit) noexcept {
+  for (unsigned order = 0; order < static_cast<unsigned>(std::bit_width(units)); ++order) {
+    std::uint64_t bits = (units >> order) + 1;
+    do {
+      bits = (bits + 63) / 64;
+      visit(order, bits);
+    } while (bits > 1);
+  }
+}
 
-/// Of the sets of all orders.
 std::size_t words_of_sets(std::uint64_t units) noexcept {
   std::size_t sum = 0;
-  for (unsigned order = 0; order < static_cast<unsigned>(std::bit_width(units)); ++order)
-    sum += words_of_set(bits_for(units, order));
+  for_each_level(units, [&](unsigned, std::uint64_t words) { sum += words; });
   return sum;
 }
 
@@ -153,16 +151,12 @@ struct SlabPool::State {
 
   void lay_out() noexcept {
     std::uint64_t* next = words.get();
-    for (unsigned order = 0; order < orders; ++order) {
+    for_each_level(units, [&](unsigned order, std::uint64_t some) {
       FreeSet& set = free[order];
-      std::uint64_t bits = bits_for(units, order);
-      do {
-        VERBENA_CHECK(set.depth < kMaxLevels);
-        set.levels[set.depth++] = next;
-        bits = words_for(bits);
-        next += bits;
-      } while (bits > 1);
-    }
+      VERBENA_CHECK(set.depth < kMaxLevels);
+      set.levels[set.depth++] = next;
+      next += some;
+    });
   }
 
   /// Covers the range with the fewest blocks: each the largest that its offset is aligned to and that still fits.
@@ -227,12 +221,8 @@ struct SlabPool::State {
 
   /// Makes the block at `unit` live; its offset.
   [[nodiscard]] std::uint64_t hand_out(std::uint64_t unit, Code code) noexcept {
-    if (unit == kNoOffset) {
-      ++statistics.failures;
-      return kNoOffset;
-    }
+    if (unit == kNoOffset) return kNoOffset;
     live[static_cast<std::size_t>(unit)] = code;
-    ++statistics.allocations;
     used[class_of_units(units_of(code))].add(units_of(code));
     statistics.used_bytes += static_cast<std::size_t>(units_of(code) * kUnit);
     return unit * kUnit;
@@ -284,7 +274,7 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
 std::uint64_t SlabPool::allocate(std::size_t bytes) noexcept {
   State& state = *state_;
   const unsigned order = order_for(bytes);
-  if (bytes == 0 || order >= kMaxOrders) return state.hand_out(kNoOffset, 0);
+  if (bytes == 0 || order >= kMaxOrders) return kNoOffset;
   const Code code = code_of_order(order);
   std::uint64_t unit = state.take_last(code);
   if (unit == kNoOffset) unit = state.take(order);
@@ -310,7 +300,6 @@ Status SlabPool::free(std::uint64_t offset) noexcept {
   const Code code = state.code_at(offset);
   if (code == 0) return Status::kBadArgument;
   state.live[static_cast<std::size_t>(offset / kUnit)] = 0;
-  ++state.statistics.frees;
   state.statistics.used_bytes -= static_cast<std::size_t>(units_of(code) * kUnit);
   state.settle();
   state.last_code = code;

@@ -13,9 +13,6 @@ namespace verbena::host {
 struct SlabStatistics {
   std::size_t capacity_bytes = 0;
   std::size_t used_bytes = 0;  ///< Blocks handed out, at their class's size.
-  std::uint64_t allocations = 0;
-  std::uint64_t frees = 0;
-  std::uint64_t failures = 0;  ///< Allocations that found no memory.
 };
 
 /// Blocks of up to `block_bytes`, and of more than half of that.

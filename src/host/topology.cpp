@@ -11,12 +11,12 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <new>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -68,37 +68,16 @@ struct DestroyTopology {
 };
 using Machine = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
-Machine new_machine() noexcept {
+/// Devices of this machine are looked up in sysfs instead, as hwloc would: that takes it 17 ms.
+Machine load_this_machine() noexcept {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
   Machine machine(raw);
-  // What the cgroup forbids is wanted too, so that a plan can tell why there are few cores.
-  return hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0 ? std::move(machine) : nullptr;
-}
-
-/// Devices of this machine are looked up in sysfs instead, as hwloc would: that takes it 17 ms.
-Machine load_this_machine() noexcept {
-  Machine machine = new_machine();
-  if (machine == nullptr || hwloc_topology_load(machine.get()) != 0) return nullptr;
-  // A topology from a file (HWLOC_XMLFILE) describes another machine: its cpus cannot be pinned to here.
-  return hwloc_topology_is_thissystem(machine.get()) != 0 ? std::move(machine) : nullptr;
-}
-
-Result<Machine> load_described(const MachineDescription& description) {
-  Machine machine = new_machine();
-  if (machine == nullptr) return fail(Status::kNoMemory, "hwloc_topology_init", ENOMEM, "no memory for a topology");
-  // hwloc wants a terminating zero.
-  const std::string text(description.xml.empty() ? description.synthetic : description.xml);
-  int set = 0;
-  if (description.xml.empty()) {
-    set = hwloc_topology_set_synthetic(machine.get(), text.c_str());
-  } else {
-    set = hwloc_topology_set_xmlbuffer(machine.get(), text.c_str(), static_cast<int>(text.size()) + 1);
-    hwloc_topology_set_io_types_filter(machine.get(), HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  }
-  if (set != 0 || hwloc_topology_load(machine.get()) != 0)
-    return fail(Status::kBadArgument, "hwloc_topology_load", EINVAL, "hwloc does not understand the description");
-  return machine;
+  // What the cgroup forbids is wanted too, so that a plan can tell why there are few cores. A topology from a file
+  // (HWLOC_XMLFILE) describes another machine: its cpus cannot be pinned to here.
+  const bool is_known = hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0 &&
+                        hwloc_topology_load(raw) == 0 && hwloc_topology_is_thissystem(raw) != 0;
+  return is_known ? std::move(machine) : nullptr;
 }
 
 unsigned weight(hwloc_const_bitmap_t set) noexcept {
@@ -137,10 +116,8 @@ bool contains(std::span<const unsigned> sorted, unsigned value) noexcept {
 std::vector<unsigned> parse_list(std::string_view text) {
   constexpr std::size_t kMost = 4096;
   std::vector<unsigned> values;
-  while (!text.empty() && values.size() < kMost) {
-    const std::size_t comma = text.find(',');
-    const std::string_view range = text.substr(0, comma);
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  for (const auto each : std::views::split(text, ',')) {
+    const std::string_view range(each.begin(), each.end());
     const auto from = first_number(range);
     if (!from) continue;
     const std::size_t dash = range.find('-');
@@ -152,29 +129,23 @@ std::vector<unsigned> parse_list(std::string_view text) {
 }
 
 std::string line_of(const char* path) {
-  const File file = open_text(path);
   std::string line;
   // The list of a large machine's cpus is longer than any buffer that looks large enough.
-  char part[256];
-  while (file != nullptr && !line.ends_with('\n') && std::fgets(part, sizeof part, file.get()) != nullptr) line += part;
+  for_each_line(path, [&](std::string_view part) { return !line.append(part).ends_with('\n'); });
   return line;
 }
 
 /// "200000 100000", or "max 100000", or two files of version 1, where -1 is none.
 std::optional<unsigned> quota_of(CgroupVersion version, const char* directory) {
-  char path[kKernelPathBytes];
   std::string quota, period;
   if (version == CgroupVersion::k2) {
-    print(path, "{}/cpu.max", directory);
-    quota = line_of(path);
+    quota = line_of(KernelPath("{}/cpu.max", directory).text);
     const std::size_t blank = quota.find(' ');
     if (blank != std::string::npos) period = quota.substr(blank);
     quota.resize(std::min(blank, quota.size()));
   } else {
-    print(path, "{}/cpu.cfs_quota_us", directory);
-    quota = line_of(path);
-    print(path, "{}/cpu.cfs_period_us", directory);
-    period = line_of(path);
+    quota = line_of(KernelPath("{}/cpu.cfs_quota_us", directory).text);
+    period = line_of(KernelPath("{}/cpu.cfs_period_us", directory).text);
   }
   const auto part = first_number(quota), whole = first_number(period);
   if (!part || !whole || *whole == 0 || quota.starts_with('-')) return std::nullopt;
@@ -201,7 +172,6 @@ struct Topology::Reader {
     take_nodes(machine);
     take_cpus(machine);
     take_cores(machine);
-    take_devices(machine);
   }
 
   void take_nodes(hwloc_topology* machine) {
@@ -259,14 +229,6 @@ struct Topology::Reader {
                       [](const Core& core) { return std::tuple(core.node, core.package, core.cpu); });
   }
 
-  void take_devices(hwloc_topology* machine) {
-    for (hwloc_obj* at = nullptr; (at = hwloc_get_next_osdev(machine, at)) != nullptr;) {
-      if (at->attr->osdev.type != HWLOC_OBJ_OSDEV_OPENFABRICS || at->name == nullptr) continue;
-      const hwloc_obj* where = hwloc_get_non_io_ancestor_obj(machine, at);
-      topology.add_device(at->name, members(where->nodeset));
-    }
-  }
-
   /// Without hwloc the mask is all that is known.
   void take_mask() {
     for (const unsigned cpu : mask) {
@@ -276,13 +238,20 @@ struct Topology::Reader {
     const auto count = static_cast<unsigned>(mask.size());
     topology.counts_ = {.there = count, .online = count, .allowed = count, .usable = count};
   }
-
-  [[nodiscard]] Result<void> finish() {
-    if (topology.cores_.empty()) take_mask();
-    if (!topology.cores_.empty()) return {};
-    return fail(Status::kSystem, "sched_getaffinity", 0, "neither hwloc nor the affinity mask names a cpu to run on");
-  }
 };
+
+Result<Topology> Topology::of(hwloc_topology* machine, std::span<const unsigned> mask,
+                              std::optional<unsigned> quota_percent, bool can_bind_memory) {
+  Topology topology;
+  Reader reader{topology, mask};
+  if (machine != nullptr) reader.take(machine);
+  if (topology.cores_.empty()) reader.take_mask();
+  if (topology.cores_.empty())
+    return fail(Status::kSystem, "sched_getaffinity", 0, "neither hwloc nor the affinity mask names a cpu to run on");
+  topology.quota_percent_ = quota_percent;
+  topology.can_bind_memory_ = can_bind_memory;
+  return topology;
+}
 
 Result<Topology> Topology::read(const KernelFiles& files) {
   VERBENA_ASSIGN(const CpuMask set, CpuMask::of_this_thread());
@@ -290,36 +259,12 @@ Result<Topology> Topology::read(const KernelFiles& files) {
     std::vector<unsigned> mask;
     for (unsigned cpu = 0; cpu < set.size(); ++cpu)
       if (set.has(cpu)) mask.push_back(cpu);
-    Topology topology;
-    Reader reader{topology, mask};
-    if (const Machine machine = load_this_machine()) reader.take(machine.get());
-    VERBENA_TRY(reader.finish());
+    VERBENA_ASSIGN(Topology topology,
+                   of(load_this_machine().get(), mask, tightest_quota(files), memory_can_be_bound()));
     topology.read_devices(files.infiniband);
-    topology.quota_percent_ = tightest_quota(files);
-    topology.can_bind_memory_ = memory_can_be_bound();
     return topology;
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, "Topology::read", ENOMEM, "no memory for the list of cores");
-  }
-}
-
-Result<Topology> Topology::describe(const MachineDescription& description) {
-  try {
-    std::vector<unsigned> mask(description.mask.begin(), description.mask.end());
-    std::ranges::sort(mask);
-    mask.erase(std::ranges::unique(mask).begin(), mask.end());
-    Topology topology;
-    Reader reader{topology, mask};
-    if (!description.synthetic.empty() || !description.xml.empty()) {
-      VERBENA_ASSIGN(const Machine machine, load_described(description));
-      reader.take(machine.get());
-    }
-    VERBENA_TRY(reader.finish());
-    topology.quota_percent_ = description.quota_percent;
-    topology.can_bind_memory_ = description.can_bind_memory;
-    return topology;
-  } catch (const std::bad_alloc&) {
-    return fail(Status::kNoMemory, "Topology::describe", ENOMEM, "no memory for the list of cores");
   }
 }
 
@@ -335,12 +280,6 @@ Locality Topology::locality_of(std::string_view name) const {
   return at == devices_.end() ? Locality{.device = std::string(name), .nodes = {}} : *at;
 }
 
-/// A device that is as near to every node as to any other is near to none.
-void Topology::add_device(std::string_view name, std::vector<unsigned> nodes) {
-  if (nodes.size() >= nodes_.size()) nodes.clear();
-  devices_.push_back({.device = std::string(name), .nodes = std::move(nodes)});
-}
-
 void Topology::read_devices(const char* directory) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
@@ -351,7 +290,9 @@ void Topology::read_devices(const char* directory) {
     for (const auto& [cpu, node] : node_of_cpu_)
       if (contains(cpus, cpu) && std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
     std::ranges::sort(nodes);
-    add_device(at->path().filename().native(), std::move(nodes));
+    // One that is as near to every node as to any other is near to none.
+    if (nodes.size() >= nodes_.size()) nodes.clear();
+    devices_.push_back({.device = at->path().filename().native(), .nodes = std::move(nodes)});
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <verbena/error.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,6 +12,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+struct hwloc_topology;
 
 namespace verbena::host {
 
@@ -48,15 +49,6 @@ struct CpuCounts {
   unsigned usable = 0;   ///< Of these, in the affinity mask.
 };
 
-/// A machine that is described, for tests and plans of machines that are elsewhere: by one of hwloc's two languages.
-struct MachineDescription {
-  std::string_view synthetic{};      ///< "package:2 core:4 pu:2".
-  std::string_view xml{};            ///< As lstopo exports it, with devices.
-  std::span<const unsigned> mask{};  ///< Affinity mask: the cpus that the process may use.
-  std::optional<unsigned> quota_percent{};
-  bool can_bind_memory = true;
-};
-
 /// What this process may run on. A value. \alloc setup
 class Topology {
  public:
@@ -64,9 +56,10 @@ class Topology {
   /// sched_getaffinity alone when hwloc finds nothing. Call it before the thread binds itself to a core. kSystem only
   /// when neither names a cpu. Takes 3 ms.
   [[nodiscard]] static Result<Topology> read(const KernelFiles& files = {});
-  /// Errors: kSystem when the mask has no cpu; kBadArgument for a description that hwloc does not understand. With
-  /// neither description it is as if hwloc had found nothing.
-  [[nodiscard]] static Result<Topology> describe(const MachineDescription& description);
+  /// Of what hwloc knows of a machine (null: nothing), within an affinity mask whose cpus are in order, and without
+  /// devices. kSystem when neither names a cpu.
+  [[nodiscard]] static Result<Topology> of(hwloc_topology* machine, std::span<const unsigned> mask,
+                                           std::optional<unsigned> quota_percent, bool can_bind_memory);
 
   /// One entry a physical core, ordered by node, then package, then cpu. Never empty.
   [[nodiscard]] std::span<const Core> cores() const noexcept { return cores_; }
@@ -86,7 +79,6 @@ class Topology {
  private:
   struct Reader;
   Topology() = default;
-  void add_device(std::string_view name, std::vector<unsigned> nodes);
   void read_devices(const char* directory);
 
   std::vector<Core> cores_;

@@ -4,22 +4,17 @@
 #include "programs/files.hpp"
 #include "programs/pipeline.hpp"
 #include "programs/progress.hpp"
-#include "programs/values.hpp"
 
 #include "host/placement.hpp"
 
 #include <fmt/core.h>
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -65,11 +60,11 @@ class Bench {
   Bench(kv::Client& client, const ConnectArguments& where, const BenchArguments& arguments)
       : client_(client),
         pipeline_(client, std::max(arguments.depth, arguments.batch), std::max<std::size_t>(arguments.value_bytes, 1),
-                  std::chrono::milliseconds{where.timeout_ms} + kExtraPatience),
+                  where.options.timeout + kExtraPatience),
         keys_(arguments.key_bytes) {
     result_.arguments = arguments;
-    result_.wait = where.wait;
-    result_.endpoint = endpoint(where.address, where.port);
+    result_.wait = where.options.wait;
+    result_.endpoint = endpoint(where.options.address, where.options.port);
     result_.server = client.description();
     result_.environment = read_environment();
     choose_cpus();
@@ -82,7 +77,7 @@ class Bench {
   /// False when the connection broke.
   bool run() {
     if (!result_.arguments.no_fill && !fill()) return false;
-    Progress bar("bench", Progress::Show::kWhenTerminal);
+    Progress bar("bench");
     double line_before = measure_line_once();
     const unsigned rounds = result_.arguments.rounds;
     for (unsigned round = 0; round < rounds && !pipeline_.broken(); ++round) {
@@ -248,20 +243,13 @@ class Bench {
 
   /// The same by one call.
   std::size_t in_a_batch(bool is_get, std::size_t some) noexcept {
-    std::size_t good = 0;
-    const auto take = [&](const auto& requests) {
-      for (const auto& request : requests) good += accept(is_get, request.outcome) ? 1 : 0;
+    const auto count_good = [&](const auto& requests) {
+      return std::ranges::count_if(requests, [&](const auto& each) { return accept(is_get, each.outcome); });
     };
-    if (is_get) {
-      const auto requests = std::span(batch_gets_).first(some);
-      client_.get(requests);
-      take(requests);
-    } else {
-      const auto requests = std::span(batch_puts_).first(some);
-      client_.put(requests);
-      take(requests);
-    }
-    return good;
+    const auto gets = std::span(batch_gets_).first(is_get ? some : 0);
+    const auto puts = std::span(batch_puts_).first(is_get ? 0 : some);
+    is_get ? client_.get(gets) : client_.put(puts);
+    return static_cast<std::size_t>(count_good(gets) + count_good(puts));
   }
 
   void pipelined(std::uint64_t count, std::uint64_t end) {
@@ -346,38 +334,32 @@ std::string check_bench_arguments(const BenchArguments& a) {
 Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
   BenchArguments filled = arguments;
   if (filled.keys == 0) filled.keys = default_keys(filled);
-  kv::ClientOptions options = client_options(where);
+  ConnectArguments to = where;
+  kv::ClientOptions& options = to.options;
   options.depth = std::max(filled.depth, filled.batch);
   options.lookup = filled.lookup;
   options.known_locations = filled.known_locations;
   // A buffer for each operation in flight and one value, each on cache lines of its own.
   options.buffer_bytes = (filled.value_bytes + 128) * (options.depth + 1);
-  const auto client = connect_or_complain(options, where);
+  const auto client = connect_or_complain(to);
   if (!client) return Exit::kError;
   if (filled.value_bytes > client->max_value_bytes()) {
-    complain("--value-size {}: the server takes at most {} bytes; raise it with serve --max-value-mib",
-             filled.value_bytes, client->max_value_bytes());
-    return Exit::kError;
+    return error_exit("--value-size {}: the server takes at most {} bytes; raise it with serve --max-value-mib",
+                      filled.value_bytes, client->max_value_bytes());
   }
   // Two histograms a bench, and one bench a process: on the heap, because together they are large for a stack.
   const auto bench = std::make_unique<Bench>(*client, where, filled);
   const bool whole = bench->run();
   const BenchResult& result = bench->result();
   if (!result.rounds.empty()) {
-    const std::string text = filled.json ? bench_json(result) : bench_text(result);
-    const auto written = write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
-    if (!written) complain("{}", written.error().text());
-    if (!written) return Exit::kError;
+    const Exit printed = write_out(filled.json ? bench_json(result) : bench_text(result));
+    if (printed != Exit::kDone) return printed;
   }
-  if (whole) {
-    const bool failed = std::ranges::any_of(result.failures, [](std::uint64_t n) { return n != 0; });
-    if (failed) complain("some operations failed; see the counts above");
-    return failed ? Exit::kError : Exit::kDone;
-  }
-  if (const Error error = client->connection_error(); error.status() != Status::kOk) {
-    complain("the connection broke: {}", error.text());
-  }
-  return Exit::kError;
+  const Error error = client->connection_error();
+  if (!whole)
+    return error.status() == Status::kOk ? Exit::kError : error_exit("the connection broke: {}", error.text());
+  const bool failed = std::ranges::any_of(result.failures, [](std::uint64_t n) { return n != 0; });
+  return failed ? error_exit("some operations failed; see the counts above") : Exit::kDone;
 }
 
 }  // namespace verbena::programs

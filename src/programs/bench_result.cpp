@@ -1,11 +1,10 @@
 #include "programs/bench_result.hpp"
 
+#include "programs/json.hpp"
+
 #include <verbena/deadline.hpp>
 
 #include <fmt/core.h>
-
-#include <algorithm>
-#include <iterator>
 
 namespace verbena::programs {
 namespace {
@@ -60,27 +59,21 @@ std::string line_text(const BenchResult& result, const BenchSummary& summary) {
       summary.line_ns, result.line->first_cpu, result.line->second_cpu, result.rounds.size());
 }
 
-std::string latency_json(const Histogram& histogram, double lines, double bytes_per_s) {
-  return fmt::format(
-      R"({{"count":{},"p50_ns":{:.1f},"p99_ns":{:.1f},"p99_9_ns":{:.1f},"max_ns":{:.1f},"mean_ns":{:.1f},)"
-      R"("p50_lines":{:.3f},"bytes_per_s":{:.0f}}})",
-      histogram.count(), ns_of(histogram.percentile(50)), ns_of(histogram.percentile(99)),
-      ns_of(histogram.percentile(99.9)), ns_of(histogram.max()), histogram.mean() / ticks_per_us() * 1e3, lines,
-      bytes_per_s);
+Json latency_json(const Histogram& histogram, double lines, double bytes_per_s) {
+  const auto percentile = [&](double percent) { return Fixed{ns_of(histogram.percentile(percent)), 1}; };
+  return json_object("count", histogram.count(), "p50_ns", percentile(50), "p99_ns", percentile(99), "p99_9_ns",
+                     percentile(99.9), "max_ns", percentile(100), "mean_ns",
+                     Fixed{histogram.mean() / ticks_per_us() * 1e3, 1}, "p50_lines", Fixed{lines, 3}, "bytes_per_s",
+                     Fixed{bytes_per_s, 0});
 }
 
-std::string failures_json(const BenchResult& result) {
+Json failures_json(const BenchResult& result) {
   std::string text;
   for (std::size_t i = 0; i < result.failures.size(); ++i) {
     if (result.failures[i] == 0) continue;
-    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", json_string(to_string(static_cast<Status>(i))),
-                        result.failures[i]);
+    text += (text.empty() ? "" : ",") + json_members(to_string(static_cast<Status>(i)), result.failures[i]);
   }
-  return text;
-}
-
-std::string environment_json(const BenchResult& result) {
-  return fmt::format(R"({{{},"server":{}}})", environment_members(result.environment), json_string(result.server));
+  return {"{" + text + "}"};
 }
 
 }  // namespace
@@ -136,29 +129,33 @@ std::string bench_text(const BenchResult& result) {
 std::string bench_json(const BenchResult& result) {
   const BenchArguments& a = result.arguments;
   const BenchSummary s = summarize(result);
-  std::string text = fmt::format(
-      R"({{"endpoint":{},"keys":{},"key_bytes":{},"value_bytes":{},"read_percent":{},"depth":{},"batch":{},)"
-      R"("lookup":{},"clock_every":{},"wait":{},"rounds":{},)"
-      R"("seconds":{:.6f},"operations":{},"ops_per_s":{:.1f},"bytes_per_s":{:.0f},"failures":{{{}}},)",
-      json_string(result.endpoint), a.keys, a.key_bytes, a.value_bytes, a.read_percent, a.depth, a.batch,
-      json_string(to_string(a.lookup)), a.clock_every, json_string(to_string(result.wait)), result.rounds.size(),
-      result.seconds, result.operations(), s.operations_per_s, s.bytes_per_s, failures_json(result));
-  text += fmt::format(R"("get":{},"put":{},)", latency_json(result.gets, s.get_lines, s.get_bytes_per_s),
-                      latency_json(result.puts, s.put_lines, s.put_bytes_per_s));
-  text += fmt::format(R"("lookups":{{"by_location":{},"by_index":{},"by_message":{},"stale":{},"retries":{}}},)",
-                      result.lookups.by_location, result.lookups.by_index, result.lookups.by_message,
-                      result.lookups.stale, result.lookups.retries);
-  text += result.line ? fmt::format(R"("line":{{"one_way_ns":{:.2f},"cpus":[{},{}]}},)", s.line_ns,
-                                    result.line->first_cpu, result.line->second_cpu)
-                      : R"("line":null,)";
-  text += s.memcpy_cached > 0 ? fmt::format(R"("memcpy":{{"cached_bytes_per_s":{:.0f},"memory_bytes_per_s":{:.0f},)"
-                                            R"("get_bytes_per_s":{:.0f},"put_bytes_per_s":{:.0f}}},)",
-                                            s.memcpy_cached, s.memcpy_memory, s.memcpy_get, s.memcpy_put)
-                              : R"("memcpy":null,)";
-  text += result.item_bytes > 0 ? fmt::format(R"("item_bytes":{:.2f},"overhead_bytes":{:.2f},)", result.item_bytes,
-                                              result.overhead_bytes())
-                                : R"("item_bytes":null,"overhead_bytes":null,)";
-  return text + fmt::format("\"environment\":{}}}\n", environment_json(result));
+  const kv::LookupCounters& lookups = result.lookups;
+  Json line, memcpy;
+  if (result.line) {
+    const Json cpus{fmt::format("[{},{}]", result.line->first_cpu, result.line->second_cpu)};
+    line = json_object("one_way_ns", Fixed{s.line_ns, 2}, "cpus", cpus);
+  }
+  if (s.memcpy_cached > 0) {
+    memcpy =
+        json_object("cached_bytes_per_s", Fixed{s.memcpy_cached, 0}, "memory_bytes_per_s", Fixed{s.memcpy_memory, 0},
+                    "get_bytes_per_s", Fixed{s.memcpy_get, 0}, "put_bytes_per_s", Fixed{s.memcpy_put, 0});
+  }
+  const auto of_an_item = [&](double bytes) {
+    return result.item_bytes > 0 ? std::optional(Fixed{bytes, 2}) : std::nullopt;
+  };
+  return json_line(
+      "endpoint", result.endpoint, "keys", a.keys, "key_bytes", a.key_bytes, "value_bytes", a.value_bytes,
+      "read_percent", a.read_percent, "depth", a.depth, "batch", a.batch, "lookup", to_string(a.lookup), "clock_every",
+      a.clock_every, "wait", to_string(result.wait), "rounds", result.rounds.size(), "seconds",
+      Fixed{result.seconds, 6}, "operations", result.operations(), "ops_per_s", Fixed{s.operations_per_s, 1},
+      "bytes_per_s", Fixed{s.bytes_per_s, 0}, "failures", failures_json(result), "get",
+      latency_json(result.gets, s.get_lines, s.get_bytes_per_s), "put",
+      latency_json(result.puts, s.put_lines, s.put_bytes_per_s), "lookups",
+      json_object("by_location", lookups.by_location, "by_index", lookups.by_index, "by_message", lookups.by_message,
+                  "stale", lookups.stale, "retries", lookups.retries),
+      "line", line, "memcpy", memcpy, "item_bytes", of_an_item(result.item_bytes), "overhead_bytes",
+      of_an_item(result.overhead_bytes()), "environment",
+      Json{"{" + environment_members(result.environment) + "," + json_members("server", result.server) + "}"});
 }
 
 }  // namespace verbena::programs

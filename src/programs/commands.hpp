@@ -8,32 +8,22 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace verbena::programs {
 
-/// Where the server is, and how long to wait for it.
+/// Where the server is, and how it is used.
 struct ConnectArguments {
-  Transport transport;
-  std::string address;  ///< Empty: this host.
-  std::uint16_t port = 7470;
-  std::uint32_t timeout_ms = 5000;
-  WaitPolicy wait = WaitPolicy::kAdaptive;
-  bool is_verbose = false;          ///< Says on stderr what it is connected to, by which NIC, and why.
-  std::vector<uid_t> allowed_uids;  ///< Whose servers are trusted, besides one's own and root's.
+  kv::ClientOptions options;
+  bool is_verbose = false;  ///< Says on stderr what it is connected to, by which NIC, and why.
 };
 
-[[nodiscard]] kv::ClientOptions client_options(const ConnectArguments& arguments);
 /// Connects; on failure complains and returns null.
-[[nodiscard]] std::unique_ptr<kv::Client> connect_or_complain(const kv::ClientOptions& options,
-                                                              const ConnectArguments& where);
+[[nodiscard]] std::unique_ptr<kv::Client> connect_or_complain(const ConnectArguments& where);
 
 struct ServeArguments {
   kv::ServerOptions server;

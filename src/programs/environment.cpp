@@ -1,6 +1,7 @@
 #include "programs/environment.hpp"
 
-#include "programs/files.hpp"
+#include "programs/info_files.hpp"
+#include "programs/json.hpp"
 #include "programs/line.hpp"
 
 #include <fmt/core.h>
@@ -9,31 +10,9 @@
 #include <unistd.h>
 
 #include <iterator>
-#include <vector>
+#include <ranges>
 
 namespace verbena::programs {
-namespace {
-
-std::string slurp(const char* path) {
-  constexpr std::size_t kMost = std::size_t{1} << 20;
-  const auto file = OpenFile::open(path, OpenFile::Follow::kYes);
-  std::vector<std::byte> bytes(std::size_t{64} << 10);
-  if (!file) return {};
-  // The first part is enough: /proc/cpuinfo of a big machine is long, and repeats itself.
-  const auto length = read_up_to(file->fd(), path, std::span(bytes).first(std::min(kMost, bytes.size())));
-  if (!length) return {};
-  return {reinterpret_cast<const char*>(bytes.data()), *length};
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
-
-}  // namespace
-
 std::string or_unknown(std::string_view text) { return text.empty() ? "unknown" : std::string(text); }
 
 std::string environment_text(const Environment& e) {
@@ -43,20 +22,17 @@ std::string environment_text(const Environment& e) {
 }
 
 std::string environment_members(const Environment& e) {
-  return fmt::format(R"("cores":{},"cpus_allowed":{},"cpu":{},"kernel":{},"page_bytes":{},)"
-                     R"("transparent_hugepages":{},"hugepages":{},"build":{})",
-                     e.cores_online, e.cpus_allowed, json_string(e.cpu_model), json_string(e.kernel), e.page_bytes,
-                     json_string(e.transparent_hugepages), json_string(e.hugepages), json_string(e.build));
+  return json_members("cores", e.cores_online, "cpus_allowed", e.cpus_allowed, "cpu", e.cpu_model, "kernel", e.kernel,
+                      "page_bytes", e.page_bytes, "transparent_hugepages", e.transparent_hugepages, "hugepages",
+                      e.hugepages, "build", e.build);
 }
 
 std::string_view proc_field(std::string_view text, std::string_view name) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+  for (const auto each : std::views::split(text, '\n')) {
+    const std::string_view line(each.begin(), each.end());
     const std::size_t colon = line.find(':');
-    if (colon != std::string_view::npos && trimmed(line.substr(0, colon)) == name)
-      return trimmed(line.substr(colon + 1));
+    if (colon != std::string_view::npos && without_blanks(line.substr(0, colon)) == name)
+      return without_blanks(line.substr(colon + 1));
   }
   return {};
 }
@@ -69,8 +45,10 @@ std::string_view bracketed(std::string_view text) {
 
 Environment read_environment() {
   Environment environment;
-  const std::string cpuinfo = slurp("/proc/cpuinfo");
-  const std::string meminfo = slurp("/proc/meminfo");
+  const SystemFiles files;
+  // The first part is enough: /proc/cpuinfo of a big machine is long, and repeats itself.
+  const std::string cpuinfo = files.text("proc/cpuinfo").value_or("");
+  const std::string meminfo = files.text("proc/meminfo").value_or("");
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
   environment.cores_online = online > 0 ? static_cast<unsigned>(online) : 0;
   environment.cpus_allowed = static_cast<unsigned>(allowed_cpus().size());
@@ -78,7 +56,7 @@ Environment read_environment() {
   utsname names{};
   environment.kernel =
       ::uname(&names) == 0 ? fmt::format("{} {} {}", names.sysname, names.release, names.machine) : "unknown";
-  environment.transparent_hugepages = bracketed(slurp("/sys/kernel/mm/transparent_hugepage/enabled"));
+  environment.transparent_hugepages = bracketed(files.line("sys/kernel/mm/transparent_hugepage/enabled"));
   environment.hugepages =
       fmt::format("{} of {} of {}", or_unknown(proc_field(meminfo, "HugePages_Free")),
                   or_unknown(proc_field(meminfo, "HugePages_Total")), or_unknown(proc_field(meminfo, "Hugepagesize")));
@@ -99,7 +77,7 @@ std::string json_string(std::string_view text) {
       out.push_back('\\');
       out.push_back(c);
     } else if (byte < 0x20 || byte > 0x7e) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
+      append(out, "\\u{:04x}", byte);
     } else {
       out.push_back(c);
     }

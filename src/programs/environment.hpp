@@ -1,9 +1,14 @@
 // What a figure depends on: the machine it was measured on.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace verbena::programs {
 
@@ -31,6 +36,11 @@ struct Environment {
 /// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.
 [[nodiscard]] std::string_view bracketed(std::string_view text);
 
+/// Appends formatted text.
+template <class... Args>
+void append(std::string& text, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
+}
 /// "unknown" for what is empty.
 [[nodiscard]] std::string or_unknown(std::string_view text);
 /// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.
@@ -38,6 +48,7 @@ struct Environment {
 
 /// "64 B", "1.50 KiB", "3.20 GiB".
 [[nodiscard]] std::string human_bytes(double bytes);
+[[nodiscard]] std::string human_bytes(std::integral auto bytes) { return human_bytes(static_cast<double>(bytes)); }
 /// "350 ns", "1.25 us", "3.70 ms", "2.00 s".
 [[nodiscard]] std::string human_time(double ns);
 

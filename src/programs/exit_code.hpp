@@ -37,8 +37,23 @@ void complain(fmt::format_string<Args...> format, Args&&... args) {
   complain_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// Complains, and tells that it was an error.
+template <class... Args>
+[[nodiscard]] Exit error_exit(fmt::format_string<Args...> format, Args&&... args) {
+  complain(format, std::forward<Args>(args)...);
+  return Exit::kError;
+}
+
+/// Prints on stdout what a program was asked for, and complains where that fails: a full disk or a closed pipe must not
+/// look like success.
+[[nodiscard]] Exit write_out(std::string_view text);
+
 /// What a failed operation means and what to do about it, in one sentence. `broken` is the client's connection_error.
 [[nodiscard]] std::string explain(const kv::Outcome& outcome, const Error& broken);
+
+/// `text`, an error of the library's, with its options by the names that they have on the command line: max_items
+/// becomes --max-items.
+[[nodiscard]] std::string by_option(std::string_view text);
 
 /// "text", with control characters, quotes and bytes above 126 as \xHH; cut after 64 bytes.
 [[nodiscard]] std::string quoted_bytes(std::string_view bytes);

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 namespace verbena::programs {
 
@@ -60,11 +59,10 @@ Result<void> write_all(int fd, std::string_view name, std::span<const std::byte>
 
 Result<void> replace_file(const std::filesystem::path& path, std::string_view text) {
   std::string temporary = path.string() + ".XXXXXX";
-  const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
-  if (fd < 0) return fail_system("mkostemp", errno, fmt::format("cannot create {}", temporary));
-  auto written = write_all(fd, temporary, std::as_bytes(std::span(text)));
-  ::fchmod(fd, 0644);
-  ::close(fd);
+  const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd) return fail_system("mkostemp", errno, fmt::format("cannot create {}", temporary));
+  auto written = write_all(fd.get(), temporary, std::as_bytes(std::span(text)));
+  ::fchmod(fd.get(), 0644);
   if (written && ::rename(temporary.c_str(), path.c_str()) != 0) {
     written = fail_system("rename", errno, fmt::format("cannot replace {}", path.string()));
   }
@@ -72,22 +70,35 @@ Result<void> replace_file(const std::filesystem::path& path, std::string_view te
   return written;
 }
 
-Result<OpenFile> OpenFile::open(const std::filesystem::path& path, Follow follow) {
-  const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (follow == Follow::kNo ? O_NOFOLLOW : 0);
-  const int fd = ::open(path.c_str(), flags);
-  if (fd < 0) return fail_system("open", errno, fmt::format("cannot open {}", path.string()));
-  return OpenFile(fd);
+Result<Fd> open_file(const std::filesystem::path& path, Follow follow) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (follow == Follow::kNo ? O_NOFOLLOW : 0)));
+  if (!fd) return fail_system("open", errno, fmt::format("cannot open {}", path.string()));
+  return fd;
 }
 
-OpenFile::OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-OpenFile& OpenFile::operator=(OpenFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
+std::string endpoint(std::string_view address, std::uint16_t port) {
+  if (address.empty()) return fmt::format("this host, port {}", port);
+  const bool is_ipv6 = address.find(':') != std::string_view::npos;
+  return is_ipv6 ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
 }
 
-OpenFile::~OpenFile() {
-  if (fd_ >= 0) ::close(fd_);
+kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std::byte>& value) {
+  constexpr std::size_t kFirst = std::size_t{16} << 10;
+  constexpr int kAttempts = 8;  // The value may be replaced by a longer one between two attempts, but not for ever.
+  if (value.size() < kFirst) value.resize(kFirst);
+  kv::Outcome outcome;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    outcome = client.get(as_key(key), value);
+    if (outcome.status != Status::kBufferTooSmall || outcome.length <= value.size()) break;
+    if (outcome.length > client.max_value_bytes()) return {.status = Status::kProtocol};
+    value.resize(outcome.length);
+  }
+  return outcome;
+}
+
+Result<void> read_file(const std::filesystem::path& path, std::size_t most, std::vector<std::byte>& out) {
+  VERBENA_ASSIGN(const Fd file, open_file(path, Follow::kYes));
+  return read_all(file.get(), path.string(), most, out);
 }
 
 }  // namespace verbena::programs

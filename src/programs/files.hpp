@@ -1,11 +1,16 @@
-// Whole files in and out, for values.
+// Keys and values of the store as the command line and files have them.
 #pragma once
 
+#include "base/fd.hpp"
+
 #include <verbena/error.hpp>
+#include <verbena/kv.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,20 +29,20 @@ namespace verbena::programs {
 /// Replaces `path` by `text` at once: a reader sees the whole text or none of it.
 [[nodiscard]] Result<void> replace_file(const std::filesystem::path& path, std::string_view text);
 
-/// An open file. Move-only.
-class OpenFile {
- public:
-  /// Reads only; a symbolic link as the last component is refused when `follow` is kNo.
-  enum class Follow { kNo, kYes };
-  [[nodiscard]] static Result<OpenFile> open(const std::filesystem::path& path, Follow follow);
-  OpenFile(OpenFile&& other) noexcept;
-  OpenFile& operator=(OpenFile&& other) noexcept;
-  ~OpenFile();
-  [[nodiscard]] int fd() const noexcept { return fd_; }
+enum class Follow { kNo, kYes };
+/// Opens a file to read it; a symbolic link as the last component is refused when `follow` is kNo.
+[[nodiscard]] Result<Fd> open_file(const std::filesystem::path& path, Follow follow);
 
- private:
-  explicit OpenFile(int fd) noexcept : fd_(fd) {}
-  int fd_;
-};
+[[nodiscard]] inline kv::Key as_key(std::string_view text) noexcept { return std::as_bytes(std::span(text)); }
+
+/// "127.0.0.1:7470", "[::1]:7470".
+[[nodiscard]] std::string endpoint(std::string_view address, std::uint16_t port);
+
+/// A get whose buffer grows to what is needed; kBufferTooSmall only when the value outgrew it again and again.
+/// `value` keeps its memory from call to call, and is at least outcome.length long afterwards.
+[[nodiscard]] kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std::byte>& value);
+
+/// Reads a regular file, up to `most` bytes. A symbolic link is followed.
+[[nodiscard]] Result<void> read_file(const std::filesystem::path& path, std::size_t most, std::vector<std::byte>& out);
 
 }  // namespace verbena::programs

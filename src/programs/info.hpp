@@ -8,11 +8,9 @@
 #include "programs/info_files.hpp"
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,7 +20,7 @@ namespace verbena::programs {
 struct GidFacts {
   std::uint32_t index = 0;
   std::array<std::uint8_t, 16> bytes{};
-  std::string address;  ///< IPv4 or IPv6. This and the verdict come from explain_gids.
+  std::string address;  ///< IPv4 or IPv6. This and the verdict are the library's.
   std::string type;     ///< "InfiniBand", "RoCE v1", "RoCE v2"; "unknown" when the kernel does not tell.
   std::string netdev;   ///< Empty when there is none in this network namespace.
   std::string verdict;  ///< Why it is chosen, or not.
@@ -141,9 +139,6 @@ struct Finding {
 
 /// Fills in what atomics the devices have, which only an opened one tells: `opened` is what nic::list_devices says.
 void explain_atomics(std::vector<DeviceFacts>& devices, const Result<std::vector<nic::DeviceSummary>>& opened);
-
-/// Fills in which GID the library would choose of the port, and why not the others.
-void explain_gids(PortFacts& port);
 
 /// Tries on this process and a child of its own what the soft NIC needs. Changes nothing outside of them. \thread main
 [[nodiscard]] Permissions probe_permissions(const SystemFiles& files);

@@ -1,4 +1,5 @@
-// RDMA devices from sysfs.
+// RDMA devices from sysfs, with the library's own choice of a GID for their ports.
+#include "nic/verbs/gid.hpp"
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace verbena::programs {
 namespace {
@@ -24,10 +26,8 @@ NetdevFacts read_netdev(const SystemFiles& files, const std::string& name) {
   const std::string directory = fmt::format("sys/class/net/{}", name);
   NetdevFacts netdev{.name = name,
                      .state = or_unknown(files.line(directory + "/operstate")),
-                     .address = files.line(directory + "/address")};
-  if (const auto mtu = files.number(directory + "/mtu"); mtu && *mtu >= 0) {
-    netdev.mtu = static_cast<std::uint64_t>(*mtu);
-  }
+                     .address = files.line(directory + "/address"),
+                     .mtu = natural(files.number(directory + "/mtu"))};
   std::string flags = files.line(directory + "/flags");
   unsigned bits = 0;
   if (flags.starts_with("0x")) std::from_chars(flags.data() + 2, flags.data() + flags.size(), bits, 16);
@@ -55,6 +55,36 @@ std::optional<GidFacts> read_gid(const SystemFiles& files, const std::string& po
   }
   gid.netdev = files.line(fmt::format("{}/gid_attrs/ndevs/{}", port, index));
   return gid;
+}
+
+namespace verbs = nic::verbs;
+
+verbs::GidEntry entry_of(const GidFacts& gid) {
+  verbs::GidEntry entry{.index = gid.index};
+  static_assert(sizeof entry.gid.raw == sizeof gid.bytes);
+  std::memcpy(entry.gid.raw, gid.bytes.data(), gid.bytes.size());
+  // Kernels that tell no type know no RoCE v2.
+  entry.type = gid.type == "RoCE v2" ? verbs::GidType::kRoceV2 : verbs::GidType::kInfiniBand;
+  std::copy_n(gid.netdev.begin(), std::min(gid.netdev.size(), entry.netdev.size() - 1), entry.netdev.begin());
+  return entry;
+}
+
+/// Fills in which GID the library would choose of the port, and why not the others.
+void explain_gids(PortFacts& port) {
+  const auto layer = port.is_ethernet() ? verbs::LinkLayer::kEthernet : verbs::LinkLayer::kInfiniBand;
+  std::vector<verbs::GidEntry> table;
+  for (GidFacts& gid : port.gids) {
+    table.push_back(entry_of(gid));
+    gid.address = verbs::gid_text(table.back().gid).data();
+    gid.verdict = "empty";
+  }
+  for (const verbs::GidVerdict& verdict : verbs::judge_gids(layer, table, {})) {
+    const auto gid = std::ranges::find(port.gids, verdict.entry.index, &GidFacts::index);
+    if (gid != port.gids.end()) gid->verdict = verdict.why.data();
+  }
+  const auto choice = verbs::choose_gid(layer, table, {});
+  if (choice) port.gid_index = choice->index;
+  port.gid_reason = choice ? std::string(choice->reason.data()) : std::string(choice.error().text());
 }
 
 /// Interfaces of a port: those that its GIDs name; a port without GIDs (its interface is down) has those of the device

@@ -27,19 +27,14 @@ bool is_printable(char c) noexcept { return c >= 0x20 && c <= 0x7e; }
 std::optional<std::string> SystemFiles::text(std::string_view path) const {
   const std::string name = full(path).string();
   // A pipe would make open(2) wait for its other end.
-  const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (fd < 0) return std::nullopt;
-  std::optional<std::string> text;
+  const Fd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   struct stat status{};
-  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-    std::string bytes(kMostText, '\0');
-    if (const auto length = read_up_to(fd, name, std::as_writable_bytes(std::span(bytes)))) {
-      bytes.resize(*length);
-      text = std::move(bytes);
-    }
-  }
-  ::close(fd);
-  return text;
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  std::string bytes(kMostText, '\0');
+  const auto length = read_up_to(fd.get(), name, std::as_writable_bytes(std::span(bytes)));
+  if (!length) return std::nullopt;
+  bytes.resize(*length);
+  return bytes;
 }
 
 std::string SystemFiles::line(std::string_view path) const {
@@ -77,6 +72,11 @@ std::optional<std::int64_t> whole_number(std::string_view text) noexcept {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+std::optional<std::uint64_t> natural(std::optional<std::int64_t> number) noexcept {
+  if (!number || *number < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(*number);
 }
 
 std::string_view without_blanks(std::string_view text) noexcept {

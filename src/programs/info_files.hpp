@@ -37,6 +37,8 @@ class SystemFiles {
 
 /// The decimal number that `text` consists of; empty when it is anything else.
 [[nodiscard]] std::optional<std::int64_t> whole_number(std::string_view text) noexcept;
+/// A number that is there and not negative.
+[[nodiscard]] std::optional<std::uint64_t> natural(std::optional<std::int64_t> number) noexcept;
 /// `text` without blanks at its ends.
 [[nodiscard]] std::string_view without_blanks(std::string_view text) noexcept;
 /// The words of `text` between blanks.

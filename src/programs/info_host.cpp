@@ -1,25 +1,21 @@
-// Memory, NUMA nodes and resource limits from the kernel's files.
+// Memory, NUMA nodes and resource limits from the kernel's files, and the whole of the facts.
 #include "base/units.hpp"
 #include "host/memory_limits.hpp"
-
+#include "link/fabric.hpp"
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 
 #include <fmt/core.h>
-#include <linux/capability.h>
 
 #include <algorithm>
-#include <charconv>
 
 namespace verbena::programs {
 namespace {
 
-constexpr std::string_view kNodes = "sys/devices/system/node";
+/// To open a NIC: no name is resolved and no path sought.
+constexpr std::chrono::seconds kChoiceTimeout{5};
 
-std::optional<std::uint64_t> natural(std::optional<std::int64_t> number) {
-  if (!number || *number < 0) return std::nullopt;
-  return static_cast<std::uint64_t>(*number);
-}
+constexpr std::string_view kNodes = "sys/devices/system/node";
 
 /// The number behind a prefix: 3 of "node3".
 std::optional<std::uint64_t> number_after(std::string_view text, std::string_view prefix,
@@ -133,12 +129,27 @@ ProcessLimits read_limits(const SystemFiles& files) {
   read_limit(text, "Max open files", limits.open_files);
   read_limit(text, "Max file size", limits.file_size);
   read_limit(text, "Max address space", limits.address_space);
-  const std::string status = files.text("proc/self/status").value_or("");
-  const std::string_view word = proc_field(status, "CapEff");
-  std::uint64_t capabilities = 0;
-  std::from_chars(word.data(), word.data() + word.size(), capabilities, 16);
-  limits.may_lock_all = (capabilities >> CAP_IPC_LOCK & 1) != 0;
+  limits.may_lock_all = host::may_lock_at_will({.proc = std::string(files.full("proc")).c_str()});
   return limits;
+}
+
+NicChoice choose_nic() {
+  const auto fabric = link::Fabric::open({}, Deadline::after(kChoiceTimeout));
+  if (fabric) return {.name = (*fabric)->nic().name(), .reason = (*fabric)->reason()};
+  return {.name = "none", .reason = fabric.error().text()};
+}
+
+HostFacts read_host(const SystemFiles& files) {
+  HostFacts facts{.kernel = read_environment().kernel,
+                  .devices = read_devices(files),
+                  .modules = read_modules(files),
+                  .memory = read_memory(files),
+                  .limits = read_limits(files),
+                  .permissions = probe_permissions(files),
+                  .nic = {}};
+  if (!facts.devices.empty()) explain_atomics(facts.devices, nic::list_devices());
+  facts.nic = choose_nic();
+  return facts;
 }
 
 }  // namespace verbena::programs

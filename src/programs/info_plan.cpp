@@ -4,55 +4,48 @@
 #include "kv/client.hpp"
 #include "kv/plan.hpp"
 #include "link/fabric.hpp"
-#include "programs/environment.hpp"
 #include "programs/json.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
+#include <functional>
 
 namespace verbena::programs {
 namespace {
 
 constexpr std::chrono::seconds kOpenTimeout{5};
 
-std::string human(std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
-
 void put_pools(std::string& text, const char* title, const host::Footprint& footprint) {
   std::size_t width = 0;
   for (const host::Pool& pool : footprint.pools()) width = std::max(width, pool.name.size());
-  auto out = std::back_inserter(text);
-  fmt::format_to(out, "{}\n", title);
-  fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", "pool", width, "count", "bytes each", "bytes",
-                 "node", "memory", "when");
+  append(text, "{}\n", title);
+  append(text, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", "pool", width, "count", "bytes each", "bytes",
+         "node", "memory", "when");
   for (const host::Pool& pool : footprint.pools()) {
-    fmt::format_to(out, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", pool.name, width, pool.count,
-                   pool.bytes_each, pool.bytes(), pool.node ? fmt::format("{}", *pool.node) : "any",
-                   to_string(pool.kind), pool.when);
+    append(text, "  {:<{}} {:>10} {:>12} {:>14}  {:<5} {:<11} {}\n", pool.name, width, pool.count, pool.bytes_each,
+           pool.bytes(), pool.node ? fmt::format("{}", *pool.node) : "any", to_string(pool.kind), pool.when);
   }
   using host::PoolKind;
-  fmt::format_to(out, "  sum: {} registered, {} private, {} as used\n", human(footprint.bytes(PoolKind::kRegistered)),
-                 human(footprint.bytes(PoolKind::kPrivate)), human(footprint.bytes(PoolKind::kAsUsed)));
+  append(text, "  sum: {} registered, {} private, {} as used\n", human_bytes(footprint.bytes(PoolKind::kRegistered)),
+         human_bytes(footprint.bytes(PoolKind::kPrivate)), human_bytes(footprint.bytes(PoolKind::kAsUsed)));
 }
 
-std::string pools_json(const host::Footprint& footprint) {
+Json pools_json(const host::Footprint& footprint) {
   using host::PoolKind;
   const auto pool_json = [](const host::Pool& pool) {
-    return fmt::format(R"({{"name":{},"memory":{},"count":{},"bytes_each":{},"bytes":{},"node":{},"when":{}}})",
-                       json_string(pool.name), json_string(to_string(pool.kind)), pool.count, pool.bytes_each,
-                       pool.bytes(), json_number(pool.node), json_string(pool.when));
+    return json_object("name", pool.name, "memory", to_string(pool.kind), "count", pool.count, "bytes_each",
+                       pool.bytes_each, "bytes", pool.bytes(), "node", pool.node, "when", pool.when);
   };
-  return fmt::format(R"({{"pools":{},"registered_bytes":{},"private_bytes":{},"as_used_bytes":{}}})",
-                     json_array(footprint.pools(), pool_json), footprint.bytes(PoolKind::kRegistered),
-                     footprint.bytes(PoolKind::kPrivate), footprint.bytes(PoolKind::kAsUsed));
+  return json_object("pools", json_array(footprint.pools(), pool_json), "registered_bytes",
+                     footprint.bytes(PoolKind::kRegistered), "private_bytes", footprint.bytes(PoolKind::kPrivate),
+                     "as_used_bytes", footprint.bytes(PoolKind::kAsUsed));
 }
 
-std::string poller_json(const host::PlacedPoller& poller) {
-  return fmt::format(R"({{"cpu":{},"node":{},"wait":{}}})",
-                     json_number(poller.core ? std::optional(poller.core->cpu) : std::nullopt),
-                     json_number(poller.node), json_string(to_string(poller.wait)));
+Json poller_json(const host::PlacedPoller& poller) {
+  return json_object("cpu", poller.core ? std::optional(poller.core->cpu) : std::nullopt, "node", poller.node, "wait",
+                     to_string(poller.wait));
 }
 
 }  // namespace
@@ -100,14 +93,12 @@ std::string plan_text(const ServerPlan& plan) {
 }
 
 std::string plan_json(const ServerPlan& plan) {
-  return fmt::format(R"({{"nic":{},"nic_reason":{},"placement":{{"words":{},"workers":{}}},"server":{},"client":{},)"
-                     R"("memory":{},"refused":{}}})"
-                     "\n",
-                     json_string(plan.nic), json_string(plan.nic_reason),
-                     json_array(plan.placement.words, [](const std::string& words) { return json_string(words); }),
-                     json_array(plan.placement.pollers, poller_json), pools_json(plan.server), pools_json(plan.client),
-                     plan.memory.empty() ? "null" : json_string(plan.memory),
-                     plan.refused.empty() ? "null" : json_string(plan.refused));
+  const auto if_any = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+  const Json placement = json_object("words", json_array(plan.placement.words, std::identity()), "workers",
+                                     json_array(plan.placement.pollers, poller_json));
+  return json_line("nic", plan.nic, "nic_reason", plan.nic_reason, "placement", placement, "server",
+                   pools_json(plan.server), "client", pools_json(plan.client), "memory", if_any(plan.memory), "refused",
+                   if_any(plan.refused));
 }
 
 }  // namespace verbena::programs

@@ -1,6 +1,7 @@
 // What this process may do, tried on itself and on a child that it makes for that.
+#include "base/fd.hpp"
+#include "host/physical.hpp"
 #include "nic/nic.hpp"
-
 #include "programs/info.hpp"
 
 #include <verbena/deadline.hpp>
@@ -53,20 +54,6 @@ int read_word(pid_t pid) noexcept {
   return got == sizeof copy && copy == kProbeWord ? 0 : EIO;
 }
 
-struct Pipe {
-  int in = -1, out = -1;
-  Pipe() noexcept {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) == 0) in = fds[0], out = fds[1];
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    if (in >= 0) ::close(in);
-    if (out >= 0) ::close(out);
-  }
-};
-
 /// In the child: reads its parent, says how that went, and stays until it is killed, so that it can be read.
 [[noreturn]] void be_read(pid_t parent, int out) noexcept {
   const int error = read_word(parent);
@@ -79,30 +66,30 @@ struct Pipe {
 
 /// Reading a child is what yama allows at scope 1; a child reading its parent is any process of the same user to it.
 void probe_reads(Permissions& permissions) {
-  constexpr const char* kChild = "process_vm_readv of a child";
-  constexpr const char* kPeer = "process_vm_readv of a peer";
   constexpr const char* kPurpose = "not needed: arenas are mapped";
   int child_error = ECHILD, peer_error = ECHILD;
-  const Pipe pipe;
+  int ends[2] = {-1, -1};
+  const bool has_pipe = ::pipe2(ends, O_CLOEXEC) == 0;
+  Fd in(ends[0]);
+  const Fd out(ends[1]);
   const pid_t parent = ::getpid();
-  const pid_t child = pipe.in < 0 ? -1 : ::fork();
+  const pid_t child = has_pipe ? ::fork() : -1;
   if (child == 0) {
-    ::close(pipe.in);
-    be_read(parent, pipe.out);
+    in.reset();
+    be_read(parent, out.get());
   }
   if (child < 0) {
     child_error = peer_error = errno;
   } else {
-    pollfd told{.fd = pipe.in, .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&told, 1, Deadline::after(kPatience).left_ms());
-    if (ready != 1 || ::read(pipe.in, &peer_error, sizeof peer_error) != sizeof peer_error) peer_error = ETIMEDOUT;
+    const bool is_told = wait_readable(in.get(), Deadline::after(kPatience));
+    if (!is_told || ::read(in.get(), &peer_error, sizeof peer_error) != sizeof peer_error) peer_error = ETIMEDOUT;
     child_error = read_word(child);
     ::kill(child, SIGKILL);
     // It is dead: this does not wait for anything that it does.
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
   }
-  permissions.read_child = outcome(kChild, child_error == 0, child_error, kPurpose);
-  permissions.read_peer = outcome(kPeer, peer_error == 0, peer_error, kPurpose);
+  permissions.read_child = outcome("process_vm_readv of a child", child_error == 0, child_error, kPurpose);
+  permissions.read_peer = outcome("process_vm_readv of a peer", peer_error == 0, peer_error, kPurpose);
 }
 
 Probe probe_membarrier() {
@@ -113,12 +100,10 @@ Probe probe_membarrier() {
 }
 
 Probe probe_sealed_memfd() {
-  const int fd = ::memfd_create("verbena-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  const bool works = fd >= 0 && ::ftruncate(fd, ::sysconf(_SC_PAGESIZE)) == 0 &&
-                     ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
-  const int error = errno;
-  if (fd >= 0) ::close(fd);
-  return outcome("sealed memfd", works, error, "keeps a peer from writing what it may only read");
+  const Fd fd(::memfd_create("verbena-info", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool works = fd && ::ftruncate(fd.get(), ::sysconf(_SC_PAGESIZE)) == 0 &&
+                     ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
+  return outcome("sealed memfd", works, errno, "keeps a peer from writing what it may only read");
 }
 
 /// As the soft NIC gets one: from a socket's other end, and before Linux 6.5 by its pid.
@@ -126,32 +111,24 @@ Probe probe_pidfd() {
   int ends[2] = {-1, -1}, fd = -1;
   socklen_t length = sizeof fd;
   const bool have_ends = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0;
-  if (!have_ends || ::getsockopt(ends[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &length) != 0) {
+  const Fd one(ends[0]), other(ends[1]);
+  if (!have_ends || ::getsockopt(one.get(), SOL_SOCKET, SO_PEERPIDFD, &fd, &length) != 0) {
     fd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
   }
-  const int error = errno;
-  for (const int each : {ends[0], ends[1], fd}) {
-    if (each >= 0) ::close(each);
-  }
-  return outcome("pidfd", fd >= 0, error, "shows at once when a peer dies");
+  const Fd pidfd(fd);
+  return outcome("pidfd", static_cast<bool>(pidfd), errno, "shows at once when a peer dies");
 }
 
 Probe probe_frames() {
-  constexpr std::uint64_t kPresent = std::uint64_t{1} << 63, kFrame = (std::uint64_t{1} << 55) - 1;
+  constexpr const char* kName = "page frame numbers";
   constexpr const char* kPurpose = "not needed: for physical addressing only";
-  Probe probe{.name = "page frame numbers", .works = false, .detail = {}};
-  const int fd = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return outcome("page frame numbers", false, errno, kPurpose);
+  const auto map = host::PageMap::open();
+  if (!map) return outcome(kName, false, map.error().system_errno(), kPurpose);
   // Memory that is there: this very stack frame.
-  const auto page = reinterpret_cast<std::uintptr_t>(&probe) / static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  std::uint64_t entry = 0;
-  const ssize_t got = ::pread(fd, &entry, sizeof entry, static_cast<off_t>(page * sizeof entry));
-  const int error = errno;
-  ::close(fd);
-  if (got != sizeof entry) return outcome("page frame numbers", false, got < 0 ? error : EIO, kPurpose);
-  probe.works = (entry & kPresent) != 0 && (entry & kFrame) != 0;
-  probe.detail = probe.works ? kPurpose : fmt::format("hidden without CAP_SYS_ADMIN ({})", kPurpose);
-  return probe;
+  const auto address = map->address_of(&map);
+  if (address || address.error().system_errno() != 0)
+    return outcome(kName, address.has_value(), address ? 0 : address.error().system_errno(), kPurpose);
+  return {.name = kName, .works = false, .detail = fmt::format("hidden without CAP_SYS_ADMIN ({})", kPurpose)};
 }
 
 Probe probe_soft_nic() {

@@ -15,22 +15,14 @@ constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 /// What a server takes when nothing else is said.
 constexpr std::uint64_t kServer = kGib;
 
-class Findings {
- public:
+struct Findings {
+  std::vector<Finding> all;
   void problem(std::string what, std::string fix) {
-    problems_.push_back({.kind = Finding::Kind::kProblem, .what = std::move(what), .fix = std::move(fix)});
+    all.push_back({.kind = Finding::Kind::kProblem, .what = std::move(what), .fix = std::move(fix)});
   }
   void advice(std::string what, std::string fix) {
-    advice_.push_back({.kind = Finding::Kind::kAdvice, .what = std::move(what), .fix = std::move(fix)});
+    all.push_back({.kind = Finding::Kind::kAdvice, .what = std::move(what), .fix = std::move(fix)});
   }
-  /// Problems first.
-  [[nodiscard]] std::vector<Finding> take() {
-    problems_.insert(problems_.end(), advice_.begin(), advice_.end());
-    return std::move(problems_);
-  }
-
- private:
-  std::vector<Finding> problems_, advice_;
 };
 
 /// Ports that wait for a cable, a switch, or an administrator, on Ethernet.
@@ -135,7 +127,7 @@ void check_locked_memory(const HostFacts& facts, Findings& findings) {
   constexpr const char* kForever = "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf";
   findings.problem(
       fmt::format("memory registered with {} is limited to {} (locked memory)", facts.devices.front().name,
-                  human_bytes(static_cast<double>(*limit.soft))),
+                  human_bytes(*limit.soft)),
       limit.hard ? fmt::format("{}  # as root; log in again; in a container: docker run --ulimit memlock=-1", kForever)
                  : fmt::format("ulimit -l unlimited  # for good, as root: {}", kForever));
 }
@@ -189,13 +181,12 @@ void check_limits(const ProcessLimits& limits, Findings& findings) {
   }
   if (low(limits.file_size, kServer)) {
     findings.advice(fmt::format("files, memfds among them, may have {} at most, and so may arenas",
-                                human_bytes(static_cast<double>(*limits.file_size.soft))),
+                                human_bytes(*limits.file_size.soft)),
                     "ulimit -f unlimited");
   }
   if (low(limits.address_space, 2 * kServer)) {
-    findings.advice(
-        fmt::format("the address space is limited to {}", human_bytes(static_cast<double>(*limits.address_space.soft))),
-        "ulimit -v unlimited");
+    findings.advice(fmt::format("the address space is limited to {}", human_bytes(*limits.address_space.soft)),
+                    "ulimit -v unlimited");
   }
 }
 
@@ -249,7 +240,7 @@ void check_memory(const MemoryFacts& memory, Findings& findings) {
   if (memory.headroom_bytes && *memory.headroom_bytes < kServer + kServer / 4) {
     const std::uint64_t mib = std::max<std::uint64_t>(1, *memory.headroom_bytes / 2 / kMebi);
     findings.advice(fmt::format("{} of memory can be had ({}), and a server takes 1 GiB when nothing else is said",
-                                human_bytes(static_cast<double>(*memory.headroom_bytes)), memory.headroom_limit),
+                                human_bytes(*memory.headroom_bytes), memory.headroom_limit),
                     fmt::format("verbena-kv serve -m {}", mib));
   }
   check_hugepages(memory, findings);
@@ -263,7 +254,8 @@ std::vector<Finding> find_problems(const HostFacts& facts) {
   check_devices(facts, findings);
   check_limits(facts.limits, findings);
   check_memory(facts.memory, findings);
-  return findings.take();
+  std::ranges::stable_sort(findings.all, {}, &Finding::kind);  // Problems first.
+  return std::move(findings.all);
 }
 
 }  // namespace verbena::programs

@@ -5,25 +5,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
 
 namespace verbena::programs {
 namespace {
 
-/// Appends formatted text.
-template <class... Args>
-void put(std::string& text, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
-}
-
 std::string bytes(const std::optional<std::uint64_t>& count, const char* none) {
-  return count ? human_bytes(static_cast<double>(*count)) : none;
+  return count ? human_bytes(*count) : none;
 }
 
 std::string distances_text(const NodeFacts& node) {
   std::string text;
   for (const auto& [other, distance] : node.distances)
-    put(text, "{}node {}: {}", text.empty() ? "" : ", ", other, distance);
+    append(text, "{}node {}: {}", text.empty() ? "" : ", ", other, distance);
   return text.empty() ? "unknown" : text;
 }
 
@@ -32,7 +25,7 @@ std::string place_text(const DeviceFacts& device, const MemoryFacts& memory) {
     return memory.has_numa && memory.nodes.size() > 1 ? "unknown: the firmware does not say" : "any";
   const auto node = std::ranges::find(memory.nodes, *device.numa_node, &NodeFacts::id);
   std::string text = fmt::format("node {}", *device.numa_node);
-  if (node != memory.nodes.end() && !node->distances.empty()) put(text, "; distance to {}", distances_text(*node));
+  if (node != memory.nodes.end() && !node->distances.empty()) append(text, "; distance to {}", distances_text(*node));
   return text;
 }
 
@@ -43,60 +36,60 @@ std::string access_text(const DeviceFacts& device) {
 }
 
 void put_port(std::string& text, const PortFacts& port) {
-  put(text, "    port {}    {}, link {}, {}, {}", port.number, or_unknown(port.state), or_unknown(port.physical),
-      or_unknown(port.link_layer), or_unknown(port.rate));
-  if (!port.is_ethernet() && !port.lid.empty()) put(text, ", LID {}", port.lid);
+  append(text, "    port {}    {}, link {}, {}, {}", port.number, or_unknown(port.state), or_unknown(port.physical),
+         or_unknown(port.link_layer), or_unknown(port.rate));
+  if (!port.is_ethernet() && !port.lid.empty()) append(text, ", LID {}", port.lid);
   text += '\n';
   for (const NetdevFacts& netdev : port.netdevs) {
-    put(text, "      {:<10} {}, {}, MTU {}, {}\n", netdev.name, netdev.is_up ? "up" : "down", netdev.state,
-        netdev.mtu ? fmt::format("{}", *netdev.mtu) : "unknown", or_unknown(netdev.address));
+    append(text, "      {:<10} {}, {}, MTU {}, {}\n", netdev.name, netdev.is_up ? "up" : "down", netdev.state,
+           netdev.mtu ? fmt::format("{}", *netdev.mtu) : "unknown", or_unknown(netdev.address));
   }
   for (const GidFacts& gid : port.gids) {
-    put(text, "    {} GID {:<3}  {:<26} {:<10} {:<8} {}\n", gid.index == port.gid_index ? '*' : ' ', gid.index,
-        gid.address, gid.type, gid.netdev.empty() ? "-" : gid.netdev, gid.verdict);
+    append(text, "    {} GID {:<3}  {:<26} {:<10} {:<8} {}\n", gid.index == port.gid_index ? '*' : ' ', gid.index,
+           gid.address, gid.type, gid.netdev.empty() ? "-" : gid.netdev, gid.verdict);
   }
-  if (!port.gid_index) put(text, "      no GID     {}\n", port.gid_reason);
+  if (!port.gid_index) append(text, "      no GID     {}\n", port.gid_reason);
 }
 
 void put_devices(std::string& text, const HostFacts& facts) {
   text += "RDMA devices\n";
   if (facts.devices.empty()) text += "  none          no driver has registered one; the soft NIC needs none\n";
   for (const DeviceFacts& device : facts.devices) {
-    put(text, "  {}\n", device.name);
-    put(text, "    kind      {}, firmware {}, GUID {}\n", or_unknown(device.kind), or_unknown(device.firmware),
-        or_unknown(device.guid));
-    put(text, "    NUMA      {}\n", place_text(device, facts.memory));
-    put(text, "    access    {}\n", access_text(device));
-    put(text, "    ATOMIC    {}\n", or_unknown(device.atomic));
-    put(text, "    relaxed   {}\n", device.relaxed_ordering);
+    append(text, "  {}\n", device.name);
+    append(text, "    kind      {}, firmware {}, GUID {}\n", or_unknown(device.kind), or_unknown(device.firmware),
+           or_unknown(device.guid));
+    append(text, "    NUMA      {}\n", place_text(device, facts.memory));
+    append(text, "    access    {}\n", access_text(device));
+    append(text, "    ATOMIC    {}\n", or_unknown(device.atomic));
+    append(text, "    relaxed   {}\n", device.relaxed_ordering);
     for (const PortFacts& port : device.ports) put_port(text, port);
   }
   if (!facts.devices.empty()) {
     const auto loaded = [](bool is) { return is ? "loaded" : "not loaded"; };
-    put(text, "  modules       ib_uverbs {}, rdma_ucm {}\n", loaded(facts.modules.uverbs),
-        loaded(facts.modules.rdma_ucm));
+    append(text, "  modules       ib_uverbs {}, rdma_ucm {}\n", loaded(facts.modules.uverbs),
+           loaded(facts.modules.rdma_ucm));
   }
 }
 
 std::string pools_text(const NodeFacts& node) {
   std::string text;
   for (const HugepagePool& pool : node.hugepages) {
-    put(text, "{}{} of {} pages of {} free", text.empty() ? "" : ", ", pool.free, pool.total,
-        human_bytes(static_cast<double>(pool.page_bytes)));
+    append(text, "{}{} of {} pages of {} free", text.empty() ? "" : ", ", pool.free, pool.total,
+           human_bytes(pool.page_bytes));
   }
   return text.empty() ? "none: this kernel has no hugepages" : text;
 }
 
 void put_memory(std::string& text, const MemoryFacts& memory) {
-  put(text, "Memory\n  to be had     {}", bytes(memory.headroom_bytes, "unknown"));
-  if (!memory.headroom_limit.empty()) put(text, " ({})", memory.headroom_limit);
-  put(text, "\n  transparent   {} for ordinary memory, {} for memfds (what arenas are)\n", memory.transparent,
-      memory.transparent_memfd);
+  append(text, "Memory\n  to be had     {}", bytes(memory.headroom_bytes, "unknown"));
+  if (!memory.headroom_limit.empty()) append(text, " ({})", memory.headroom_limit);
+  append(text, "\n  transparent   {} for ordinary memory, {} for memfds (what arenas are)\n", memory.transparent,
+         memory.transparent_memfd);
   for (const NodeFacts& node : memory.nodes) {
-    put(text, "  node {:<8} cpus {}, {} of {} free\n", node.id, or_unknown(node.cpus), bytes(node.free_bytes, "?"),
-        bytes(node.memory_bytes, "?"));
-    put(text, "    hugepages   {}\n", pools_text(node));
-    if (memory.nodes.size() > 1) put(text, "    distance    to {}\n", distances_text(node));
+    append(text, "  node {:<8} cpus {}, {} of {} free\n", node.id, or_unknown(node.cpus), bytes(node.free_bytes, "?"),
+           bytes(node.memory_bytes, "?"));
+    append(text, "    hugepages   {}\n", pools_text(node));
+    if (memory.nodes.size() > 1) append(text, "    distance    to {}\n", distances_text(node));
   }
 }
 
@@ -105,14 +98,14 @@ void put_limit(std::string& text, const LimitFacts& limit, bool is_bytes, const 
     if (!number || is_bytes) return bytes(number, "unlimited");
     return fmt::format("{}", *number);
   };
-  if (!limit.is_known) return put(text, "  {:<14}unknown\n", limit.name);
-  put(text, "  {:<14}{}", limit.name, value(limit.soft));
-  if (limit.soft != limit.hard) put(text, ", can be raised to {}", value(limit.hard));
-  put(text, "{}\n", remark);
+  if (!limit.is_known) return append(text, "  {:<14}unknown\n", limit.name);
+  append(text, "  {:<14}{}", limit.name, value(limit.soft));
+  if (limit.soft != limit.hard) append(text, ", can be raised to {}", value(limit.hard));
+  append(text, "{}\n", remark);
 }
 
 void put_probe(std::string& text, const Probe& probe) {
-  put(text, "  {:<27} {:<4} {}\n", probe.name, probe.works ? "yes" : "no", probe.detail);
+  append(text, "  {:<27} {:<4} {}\n", probe.name, probe.works ? "yes" : "no", probe.detail);
 }
 
 void put_permissions(std::string& text, const Permissions& p) {
@@ -121,14 +114,14 @@ void put_permissions(std::string& text, const Permissions& p) {
        {&p.soft_nic, &p.membarrier, &p.sealed_memfd, &p.pidfd, &p.read_child, &p.read_peer, &p.frames}) {
     put_probe(text, *probe);
   }
-  if (p.ptrace_scope) put(text, "  {:<27} {}\n", "yama ptrace_scope", *p.ptrace_scope);
+  if (p.ptrace_scope) append(text, "  {:<27} {}\n", "yama ptrace_scope", *p.ptrace_scope);
 }
 
 void put_findings(std::string& text, const std::vector<Finding>& findings, Finding::Kind kind, const char* title) {
   if (std::ranges::find(findings, kind, &Finding::kind) == findings.end()) return;
-  put(text, "{}\n", title);
+  append(text, "{}\n", title);
   for (const Finding& finding : findings) {
-    if (finding.kind == kind) put(text, "  - {}\n      {}\n", finding.what, finding.fix);
+    if (finding.kind == kind) append(text, "  - {}\n      {}\n", finding.what, finding.fix);
   }
 }
 
@@ -136,7 +129,7 @@ void put_findings(std::string& text, const std::vector<Finding>& findings, Findi
 
 std::string info_text(const HostFacts& facts, const std::vector<Finding>& findings) {
   std::string text;
-  put(text, "NIC             {}: {}\nkernel          {}\n", facts.nic.name, facts.nic.reason, facts.kernel);
+  append(text, "NIC             {}: {}\nkernel          {}\n", facts.nic.name, facts.nic.reason, facts.kernel);
   put_devices(text, facts);
   put_memory(text, facts.memory);
   text += "Limits\n";

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
-#include <string_view>
 
 namespace verbena::programs {
 namespace {
@@ -21,23 +20,17 @@ void drop_line_end(std::string& line) {
 
 class ScriptLines final : public LineEditor {
  public:
-  ScriptLines() = default;
-  ScriptLines(const ScriptLines&) = delete;
-  ScriptLines& operator=(const ScriptLines&) = delete;
-  ~ScriptLines() override { std::free(buffer_); }
-
   std::optional<std::string> next() override {
-    const ssize_t length = ::getline(&buffer_, &capacity_, stdin);
+    char* text = nullptr;
+    std::size_t capacity = 0;
+    const ssize_t length = ::getline(&text, &capacity, stdin);
+    const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
     if (length < 0) return std::nullopt;
-    std::string line(buffer_, static_cast<std::size_t>(length));
+    std::string line(text, static_cast<std::size_t>(length));
     drop_line_end(line);
     return line;
   }
   bool interactive() const noexcept override { return false; }
-
- private:
-  char* buffer_ = nullptr;  // getline's: from malloc.
-  std::size_t capacity_ = 0;
 };
 
 volatile std::sig_atomic_t interrupted = 0;

@@ -1,5 +1,7 @@
-// The store's statistics as Prometheus reads them, and the HTTP port where it does.
+// The HTTP port where Prometheus reads the store's statistics.
 #pragma once
+
+#include "programs/statistics.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -19,9 +21,6 @@ struct MetricsArguments {
   std::string address = "127.0.0.1";  ///< A number: of this host, or 0.0.0.0 or :: for all of its own.
   std::optional<std::uint16_t> port;  ///< None: no metrics. 0 takes any free one.
 };
-
-/// The text exposition format, version 0.0.4. \thread any; no worker waits for it
-[[nodiscard]] std::string metrics_text(const kv::Server& server, unsigned workers);
 
 /// GET /metrics, answered by one thread of its own, which nothing of the server waits for. Of a peer that stalls it
 /// keeps the connection for some seconds; kMostConnections peers at a time. One more takes the place of the one that

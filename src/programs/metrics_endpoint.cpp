@@ -1,10 +1,10 @@
 // The endpoint over libmicrohttpd.
 #include "base/error.hpp"
 #include "base/fd.hpp"
+#include "link/socket.hpp"
+#include "programs/files.hpp"
 #include "programs/metrics.hpp"
-#include "programs/values.hpp"
 
-#include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -17,13 +17,6 @@ namespace verbena::programs {
 namespace {
 
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
-
-struct AddressInfo {
-  addrinfo* list = nullptr;
-  ~AddressInfo() {
-    if (list != nullptr) ::freeaddrinfo(list);
-  }
-};
 
 MHD_Result answer(MHD_Connection* connection, unsigned status, const std::string& body, const char* allow = nullptr) {
   MHD_Response* const response =
@@ -81,18 +74,17 @@ void on_connection(void* peers, MHD_Connection* connection, void**, MHD_Connecti
 
 Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) {
   const addrinfo wanted{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
-  AddressInfo found;
-  const int failed =
-      ::getaddrinfo(arguments.address.c_str(), std::to_string(*arguments.port).c_str(), &wanted, &found.list);
+  addrinfo* list = nullptr;
+  const int failed = ::getaddrinfo(arguments.address.c_str(), std::to_string(*arguments.port).c_str(), &wanted, &list);
   if (failed != 0)
     return fail(Status::kBadArgument, "getaddrinfo", 0, "{} is no address in numbers, such as 127.0.0.1 or ::1: {}",
                 arguments.address, ::gai_strerror(failed));
-  Fd socket(::socket(found.list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const link::Addresses found(list, &::freeaddrinfo);
+  Fd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return fail_system("socket", errno, "metrics over HTTP");
   const int yes = 1;
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (::bind(socket.get(), found.list->ai_addr, found.list->ai_addrlen) != 0 ||
-      ::listen(socket.get(), SOMAXCONN) != 0) {
+  if (::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
     if (errno == EADDRINUSE)
       return fail(Status::kSystem, "bind", EADDRINUSE,
                   "the metrics port {} is in use: choose another by --metrics-port, or 0 for any free one", where);
@@ -101,20 +93,11 @@ Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) 
   return socket;
 }
 
-Result<std::uint16_t> port_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0)
-    return fail_system("getsockname", errno, "metrics over HTTP");
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsArguments& arguments) {
   VERBENA_ASSIGN(Fd socket, bind_to(arguments, endpoint(arguments.address, *arguments.port)));
-  VERBENA_ASSIGN(const std::uint16_t port, port_of(socket.get()));
+  const std::uint16_t port = link::bound_port(socket.get());
   return std::unique_ptr<MetricsEndpoint>(
       new MetricsEndpoint(socket.release(), fmt::format("http://{}/metrics", endpoint(arguments.address, port))));
 }

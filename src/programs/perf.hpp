@@ -8,7 +8,7 @@
 #include "programs/perf_tests.hpp"
 #include "programs/perf_wire.hpp"
 
-#include <verbena/transport.hpp>
+#include <verbena/rdma.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -18,28 +18,18 @@
 
 namespace verbena::programs {
 
-/// Where the server is, and by which NIC.
-struct PerfWhere {
-  Transport transport;
-  std::string address;  ///< Empty: this host.
-  std::uint16_t port = 7471;
-  std::uint32_t timeout_ms = 5000;       ///< Longest wait for the peer.
-  std::vector<unsigned> allowed_uids{};  ///< Users of the other side that are trusted, besides this one and root.
-};
-
 /// Who answers at the server, in words.
 [[nodiscard]] const char* explain(perf_wire::Serving serving) noexcept;
 
 struct PerfServeArguments {
-  PerfWhere where;
+  rdma::Options where{};  ///< Where to listen, by which NIC, and each connection's window.
   perf_wire::Serving serving = perf_wire::Serving::kHandler;
-  std::size_t window_bytes = std::size_t{1} << 20;  ///< Each connection's.
-  std::uint32_t clients = 0;                        ///< End after so many whole runs; 0: never.
+  std::uint32_t clients = 0;     ///< End after so many whole runs; 0: never.
   std::optional<int> port_to{};  ///< Descriptor that gets the port, instead of a line on standard output.
 };
 
 struct PerfArguments {
-  PerfWhere where;
+  rdma::Options where{};  ///< Where the server is, and by which NIC.
   PerfTest test = PerfTest::kRead;
   std::vector<std::uint64_t> sizes;  ///< Bytes of an operation; a run each.
   std::uint64_t iterations = 0;      ///< Operations of each thread.

@@ -104,7 +104,7 @@ Result<void> wake_sleeper(PerfResult& result) {
   std::uint64_t sum = 0;
   for (std::uint64_t i = 0; i < a.warm_up + a.iterations; ++i) {
     for (const Deadline quiet = Deadline::at_ticks(ticks_now() + silence); !quiet.passed();) relax();
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds{a.where.timeout_ms});
+    const Deadline deadline = Deadline::after(a.where.timeout);
     const std::uint64_t start = ticks_now();
     signal_eventfd(event.get());
     while (woken.load(std::memory_order_acquire) == i && !deadline.passed()) relax();

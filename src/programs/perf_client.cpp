@@ -8,8 +8,15 @@
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -50,10 +57,11 @@ class PerfSession {
     // The listener takes the last core that is free for its thread; the client the first, where there are two.
     if (const std::vector<unsigned> cpus = allowed_cpus(); cpus.size() > 1 && !arguments_.cpu)
       arguments_.cpu = cpus.front();
+    rdma::Options where = arguments_.where;
+    where.window_bytes = facts().by == PerfBy::kWindow ? arguments_.sizes.back() : 0;
     VERBENA_ASSIGN(auto started,
-                   PerfLocalServer::start({.where = arguments_.where,
+                   PerfLocalServer::start({.where = where,
                                            .serving = arguments_.serving,
-                                           .window_bytes = facts().by == PerfBy::kWindow ? arguments_.sizes.back() : 0,
                                            .clients = static_cast<std::uint32_t>(arguments_.sizes.size())}));
     server_.emplace(std::move(started));
     arguments_.where.port = server_->port();
@@ -120,9 +128,39 @@ class PerfSession {
 
 Exit run_perf(const PerfArguments& arguments) {
   const auto done = PerfSession(arguments).run();
-  if (done) return Exit::kDone;
-  complain("{}: {}", to_string(done.error().status()), done.error().text());
-  return Exit::kError;
+  return done ? Exit::kDone : error_exit("{}: {}", to_string(done.error().status()), done.error().text());
+}
+
+// --- the server that --local starts, in a process of its own
+
+Result<PerfLocalServer> PerfLocalServer::start(PerfServeArguments arguments) {
+  constexpr std::chrono::seconds kStartTimeout{20};
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail_system("pipe2", errno, "starting a server");
+  PerfLocalServer server{Fd(ends[0])};
+  Fd theirs(ends[1]);
+  std::fflush(nullptr);  // The child would print it again.
+  server.pid_ = ::fork();
+  if (server.pid_ < 0) return fail_system("fork", errno, "starting a server");
+  if (server.pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    arguments.where.port = 0;
+    arguments.port_to = theirs.get();
+    ::_exit(static_cast<int>(run_perf_server(arguments)));
+  }
+  theirs.reset();
+  const bool in_time = wait_readable(server.pipe_.get(), Deadline::after(kStartTimeout));
+  if (!in_time || ::read(server.pipe_.get(), &server.port_, sizeof server.port_) != sizeof server.port_)
+    return fail(in_time ? Status::kPeerLost : Status::kTimedOut, "verbena-perf", 0,
+                "the server that --local starts did not get ready; its own message says why");
+  return server;
+}
+
+PerfLocalServer::~PerfLocalServer() {
+  constexpr std::chrono::seconds kEndTimeout{2};
+  if (pid_ <= 0) return;
+  if (!wait_readable(pipe_.get(), Deadline::after(kEndTimeout))) ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
 }
 
 }  // namespace verbena::programs

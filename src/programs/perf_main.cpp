@@ -1,14 +1,12 @@
 // verbena-perf: latency, bandwidth and rate of the library's own calls between two processes.
+#include "programs/options.hpp"
 #include "programs/perf.hpp"
-#include "programs/transport_options.hpp"
 
 #include <verbena/version.h>
 #include <verbena/rdma.hpp>
 
-#include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
-#include <functional>
 #include <string>
 
 namespace verbena::programs {
@@ -22,15 +20,9 @@ struct CommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
   std::uint64_t size = 0;
-  std::string sweep;  ///< As it was said.
-  /// What to run once parsed; set by the subcommand's callback. A cold path: once a process.
-  std::function<Exit()> run;
+  std::string sweep;        ///< As it was said.
+  Exit exit = Exit::kDone;  ///< Of the subcommand's callback.
 };
-
-Exit usage(std::string_view text) {
-  complain("{}; see verbena-perf --help", text);
-  return Exit::kUsage;
-}
 
 template <class Number>
 CLI::Option* add_number(CLI::App& command, const char* name, Number& number, const char* what, std::uint64_t least,
@@ -49,12 +41,12 @@ CLI::Option* add_serve(CLI::App& command, perf_wire::Serving& serving) {
       ->check(CLI::IsMember({"handler", "thread"}));
 }
 
-void add_where(CLI::App& command, PerfWhere& where, std::uint64_t first_port) {
+void add_where(CLI::App& command, rdma::Options& where, std::uint64_t first_port) {
   command.add_option("-a,--address", where.address, "the server's address or name (default: this host)");
   add_number(command, "-p,--port", where.port, "the server's port; a server's 0 is any free one", first_port, 65535);
   add_transport_options(command, where.transport);
   add_allowed_uids(command, where.allowed_uids, "let the other side be of this user too, by number");
-  add_number(command, "--timeout-ms", where.timeout_ms, "longest wait for the peer", 1, 86'400'000);
+  add_timeout(command, where, "longest wait for the peer");
 }
 
 void add_peer(CLI::App& command, PerfArguments& perf, const PerfTestFacts& facts) {
@@ -103,12 +95,10 @@ void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
     add_number(command, "--idle-us", perf.idle_us, "silence before each, in which the other side falls asleep",
                test == PerfTest::kWake ? 1 : 0, kMaxIdleUs);
   command.add_flag("--json", perf.json, "a JSON object a size on a line, instead of text");
-  command.callback([&line, &perf] {
-    line.run = [&line, &perf] {
-      perf.sizes = line.sweep.empty() ? std::vector{line.size} : parse_sweep(line.sweep);
-      const std::string wrong = check_perf_arguments(perf);
-      return wrong.empty() ? run_perf(perf) : usage(wrong);
-    };
+  command.callback([&app, &line, &perf] {
+    perf.sizes = line.sweep.empty() ? std::vector{line.size} : parse_sweep(line.sweep);
+    const std::string wrong = check_perf_arguments(perf);
+    line.exit = wrong.empty() ? run_perf(perf) : usage(app, wrong);
   });
 }
 
@@ -117,13 +107,15 @@ void add_server(CLI::App& app, CommandLine& line) {
   CLI::App& server = *app.add_subcommand("server", "serve clients");
   add_where(server, serve.where, 0);
   add_serve(server, serve.serving);
-  server.add_option("--window", serve.window_bytes, "bytes of a connection's window: the longest write to it, or read")
+  server
+      .add_option("--window", serve.where.window_bytes,
+                  "bytes of a connection's window: the longest write to it, or read")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(1U, kPerfMostWindow))
       ->default_str("1M");
   CLI::Option* clients = add_number(server, "--clients", serve.clients, "end after so many whole runs", 1, 1'000'000);
   server.add_flag_callback("--once", [&serve] { serve.clients = 1; }, "end after one whole run")->excludes(clients);
-  server.callback([&line] { line.run = [&line] { return run_perf_server(line.serve); }; });
+  server.callback([&line] { line.exit = run_perf_server(line.serve); });
 }
 
 Exit run(int argc, char** argv) {
@@ -136,14 +128,7 @@ Exit run(int argc, char** argv) {
   app.require_subcommand(1);
   add_server(app, line);
   for (std::size_t i = 0; i < perf_tests().size(); ++i) add_test(app, line, static_cast<PerfTest>(i));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return app.exit(success) == 0 ? Exit::kDone : Exit::kError;  // --help and --version.
-  } catch (const CLI::ParseError& error) {
-    return usage(error.what());
-  }
-  return line.run();
+  return run_parsed(app, argc, argv, line.exit);
 }
 
 }  // namespace

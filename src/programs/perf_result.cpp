@@ -1,5 +1,6 @@
+#include "programs/files.hpp"
+#include "programs/json.hpp"
 #include "programs/perf.hpp"
-#include "programs/values.hpp"
 
 #include <verbena/deadline.hpp>
 
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace verbena::programs {
 namespace {
@@ -144,38 +146,34 @@ std::string perf_table_row(const PerfResult& result) {
 
 namespace {
 
-std::string latency_json(const PerfResult& result) {
-  if (result.ticks.count() == 0) return "null";
+Json latency_json(const PerfResult& result) {
+  if (result.ticks.count() == 0) return {};
   std::string histogram;
   result.ticks.for_each([&](std::uint64_t value, std::uint64_t count) {
     histogram +=
         fmt::format("{}[{:.1f},{}]", histogram.empty() ? "" : ",", result.ns(static_cast<double>(value)), count);
   });
-  return fmt::format(
-      R"({{"one_way":{},"samples":{},"min_ns":{:.1f},"median_ns":{:.1f},"mean_ns":{:.1f},"p90_ns":{:.1f},)"
-      R"("p99_ns":{:.1f},"p99_9_ns":{:.1f},"max_ns":{:.1f},"histogram":[{}]}})",
-      result.facts().ping_pong(), result.ticks.count(), result.percentile_ns(0), result.percentile_ns(50),
-      result.ns(result.ticks.mean()), result.percentile_ns(90), result.percentile_ns(99), result.percentile_ns(99.9),
-      result.percentile_ns(100), histogram);
+  const auto percentile = [&](double percent) { return Fixed{result.percentile_ns(percent), 1}; };
+  return json_object("one_way", result.facts().ping_pong(), "samples", result.ticks.count(), "min_ns", percentile(0),
+                     "median_ns", percentile(50), "mean_ns", Fixed{result.ns(result.ticks.mean()), 1}, "p90_ns",
+                     percentile(90), "p99_ns", percentile(99), "p99_9_ns", percentile(99.9), "max_ns", percentile(100),
+                     "histogram", Json{"[" + histogram + "]"});
 }
 
 }  // namespace
 
 std::string perf_json(const PerfResult& result) {
   const PerfArguments& a = result.arguments;
-  std::string text = fmt::format(
-      R"({{"test":"{}","endpoint":{},"bytes":{},"iterations":{},"warm_up":{},"in_flight":{},"threads":{},)"
-      R"("connections":{},"idle_us":{},"clock_every":{},"served_by":"{}","nic":{},"path":{},"cpu":{},"cpus":[{}],)",
-      result.facts().name, json_string(endpoint(a.where.address, a.where.port)), result.bytes, a.iterations, a.warm_up,
-      a.depth, a.threads, a.connections, a.idle_us, a.clock_every, name_of(result.serving), json_string(result.nic),
-      json_string(result.path), a.cpu ? std::to_string(*a.cpu) : "null", fmt::join(result.cpus, ","));
-  return text +
-         fmt::format(R"("latency":{},"clock_ns":{:.1f},"seconds":{:.6f},"operations":{},"operations_per_s":{:.1f},)"
-                     R"("bytes_per_s":{:.0f},"memory_bytes_per_s":{:.0f},"server_percent":{:.3f},"other_runs":{},)"
-                     R"("environment":{{{}}}}}{})",
-                     latency_json(result), result.clock_ns, result.seconds, result.operations,
-                     result.operations_per_s(), result.bytes_per_s(), result.memory_bytes_per_s, result.server_percent,
-                     result.other_runs, environment_members(result.environment), '\n');
+  return json_line("test", result.facts().name, "endpoint", endpoint(a.where.address, a.where.port), "bytes",
+                   result.bytes, "iterations", a.iterations, "warm_up", a.warm_up, "in_flight", a.depth, "threads",
+                   a.threads, "connections", a.connections, "idle_us", a.idle_us, "clock_every", a.clock_every,
+                   "served_by", name_of(result.serving), "nic", result.nic, "path", result.path, "cpu", a.cpu, "cpus",
+                   json_array(result.cpus, std::identity()), "latency", latency_json(result), "clock_ns",
+                   Fixed{result.clock_ns, 1}, "seconds", Fixed{result.seconds, 6}, "operations", result.operations,
+                   "operations_per_s", Fixed{result.operations_per_s(), 1}, "bytes_per_s",
+                   Fixed{result.bytes_per_s(), 0}, "memory_bytes_per_s", Fixed{result.memory_bytes_per_s, 0},
+                   "server_percent", Fixed{result.server_percent, 3}, "other_runs", result.other_runs, "environment",
+                   Json{"{" + environment_members(result.environment) + "}"});
 }
 
 }  // namespace verbena::programs

@@ -45,25 +45,18 @@ Result<Reply> receive_reply(Connection& connection, std::uint32_t bytes, Deadlin
 }
 
 Result<PerfPeer> open_peer(const PerfArguments& arguments, const Request& request, PerfRun& run) {
-  const PerfWhere& where = arguments.where;
   const PerfTestFacts& facts = facts_of(request.test);
-  const std::chrono::milliseconds timeout{where.timeout_ms};
+  rdma::Options options = arguments.where;
   // The server writes there.
-  const std::size_t window = facts.by == PerfBy::kWindow && facts.keeps_server_busy() ? request.bytes : 0;
+  options.window_bytes = facts.by == PerfBy::kWindow && facts.keeps_server_busy() ? request.bytes : 0;
   PerfPeer peer;
-  VERBENA_ASSIGN(peer.connection, Connection::connect({.transport = where.transport,
-                                                       .address = where.address,
-                                                       .port = where.port,
-                                                       .connect_timeout = timeout,
-                                                       .timeout = timeout,
-                                                       .window_bytes = window,
-                                                       .allowed_uids = where.allowed_uids}));
+  VERBENA_ASSIGN(peer.connection, Connection::connect(options));
   VERBENA_ASSIGN(peer.own, peer.connection->allocate(request.bytes));
   peer.local = peer.own.at();
   if (facts.keeps_server_busy()) peer.inbox.resize(request.bytes);
   if (const Status sent = peer.connection->send(perf_wire::bytes_of(request)); sent != Status::kOk)
     return fail(sent, "verbena-perf", 0, "the server did not take the request of a run");
-  VERBENA_ASSIGN(const Reply reply, receive_reply(*peer.connection, request.bytes, Deadline::after(timeout)));
+  VERBENA_ASSIGN(const Reply reply, receive_reply(*peer.connection, request.bytes, Deadline::after(options.timeout)));
   run.serving = reply.serving;
   peer.physical.address = reply.physical;
   peer.remote = peer.connection->peer_window().at(0, request.bytes);
@@ -208,16 +201,16 @@ class Lane {
   Status ping_pong(const PerfPeer& peer) noexcept {
     set_mark(peer.local.bytes(), mark_);
     if (const Status status = peer.connection->write(peer.local, peer.remote); status != Status::kOk) return status;
-    const std::chrono::milliseconds patience{arguments_.where.timeout_ms};
     return await_mark(peer.connection->window()[peer.local.size() - 1], std::exchange(mark_, next_mark(mark_)),
-                      *peer.connection, peer.local, peer.remote, patience);
+                      *peer.connection, peer.local, peer.remote, arguments_.where.timeout);
   }
 
   Status receive(PerfPeer& peer) noexcept {
     if (arguments_.idle_us == 0) return status_of(peer.connection->receive(peer.inbox));
     // This end does not sleep: its own wake-up is not what is asked for.
     Status status = Status::kTimedOut;
-    for (const Deadline until = patience(); status == Status::kTimedOut && !until.passed();) {
+    for (const auto until = Deadline::after(arguments_.where.timeout);
+         status == Status::kTimedOut && !until.passed();) {
       relax();
       status = status_of(peer.connection->receive(peer.inbox, Deadline::now()));
     }
@@ -280,10 +273,6 @@ class Lane {
       if (const Status status = status_of(peer.connection->receive(peer.inbox)); status != Status::kOk) return status;
     }
     return Status::kOk;
-  }
-
-  [[nodiscard]] Deadline patience() const noexcept {
-    return Deadline::after(std::chrono::milliseconds{arguments_.where.timeout_ms});
   }
 
   const PerfArguments& arguments_;

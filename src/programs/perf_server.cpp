@@ -2,7 +2,6 @@
 #include "programs/files.hpp"
 #include "programs/perf.hpp"
 #include "programs/perf_mark.hpp"
-#include "programs/values.hpp"
 
 #include "base/error.hpp"
 #include "host/thread.hpp"
@@ -50,7 +49,23 @@ class Server final : private rdma::Handler {
  public:
   explicit Server(const PerfServeArguments& arguments) : arguments_(arguments) {}
   /// Serves until so many clients had whole runs, or for ever. \thread main
-  [[nodiscard]] Result<void> serve();
+  [[nodiscard]] Result<void> serve() {
+    rdma::Options options = arguments_.where;
+    options.handler = this;
+    options.receive = arguments_.serving == Serving::kHandler ? rdma::Receive::kHandler : rdma::Receive::kQueue;
+    options.max_connections = perf_wire::kMaxConnections;
+    options.max_message_bytes = kPerfMostMessage;
+    VERBENA_ASSIGN(const auto listener, rdma::Listener::start(options));
+    VERBENA_TRY(report(listener->port()));
+    std::unique_lock lock(mutex_);
+    // For ever: a server waits for whoever comes.
+    changed_.wait(lock, [this] { return is_done(); });
+    lock.unlock();
+    listener->stop();  // Connections end with it, and so do their threads.
+    lock.lock();
+    changed_.wait(lock, [this] { return workers_.load(std::memory_order_relaxed) == 0; });
+    return {};
+  }
 
  private:
   /// A connection that has asked for a run, or to be in one.
@@ -63,31 +78,185 @@ class Server final : private rdma::Handler {
   };
 
   // rdma::Handler
-  void on_accept(Connection& connection) noexcept override;
-  void on_message(Connection& connection, const rdma::Message& message) noexcept override;
+  void on_accept(Connection& connection) noexcept override {
+    if (arguments_.serving == Serving::kHandler) return;
+    workers_.fetch_add(1, std::memory_order_relaxed);
+    auto started = host::start_thread("perf-receive", [this, kept = connection.keep()]() mutable {
+      receive_from(*kept);
+      kept.reset();
+      const std::lock_guard lock(mutex_);  // The server is there until it is released.
+      workers_.fetch_sub(1, std::memory_order_relaxed);
+      changed_.notify_all();
+    });
+    if (started) return started->detach();  // Counted, and awaited at the end.
+    workers_.fetch_sub(1, std::memory_order_relaxed);
+    complain("{}: {}", to_string(started.error().status()), started.error().text());
+  }
+
+  void on_message(Connection& connection, const rdma::Message& message) noexcept override {
+    const Status status = handle(connection, message);
+    if (status == Status::kOk) return;
+    leave(connection, status);
+    connection.close();
+  }
+
   void on_disconnect(Connection& connection, Status reason) noexcept override {
     // A connection's own thread finds out by itself.
     if (arguments_.serving == Serving::kHandler) leave(connection, reason);
   }
 
   /// With Serving::kThread.
-  void receive_from(Connection& connection) noexcept;
+  void receive_from(Connection& connection) noexcept {
+    std::vector<std::byte> buffer(sizeof(Request));
+    Status status = Status::kOk;
+    while (status == Status::kOk) {
+      // For ever: the end of the connection, or of the listener, ends it.
+      const auto message = connection.receive(buffer, Deadline::never());
+      if (message) {
+        status = handle(connection, *message);
+      } else if (message.error() == Status::kBufferTooSmall && connection.waiting_bytes() <= kPerfMostMessage) {
+        buffer.resize(connection.waiting_bytes());
+      } else {
+        status = message.error();
+      }
+    }
+    leave(connection, status);
+  }
+
   /// Does what a message asks for. Not kOk: the connection is to be closed.
-  [[nodiscard]] Status handle(Connection& connection, const rdma::Message& message) noexcept;
-  [[nodiscard]] Status on_request(Connection& connection, std::span<const std::byte> message) noexcept;
+  [[nodiscard]] Status handle(Connection& connection, const rdma::Message& message) noexcept {
+    const bool is_written = message.kind == rdma::Message::Kind::kWritten;
+    switch (static_cast<Ask>(is_written ? *message.immediate : static_cast<std::uint32_t>(message.data.front()))) {
+      case Ask::kNothing: return Status::kOk;
+      case Ask::kAnswer:
+        if (!is_written) return connection.send(message.data);
+        return connection.write_with_immediate(message.data, static_cast<std::uint32_t>(Ask::kNothing));
+      case Ask::kRun: return on_request(connection, message.data);
+      case Ask::kBye: return on_bye(connection);
+    }
+    return Status::kProtocol;
+  }
+
+  [[nodiscard]] Status on_request(Connection& connection, std::span<const std::byte> message) noexcept {
+    const auto request = perf_wire::decode_request(message);
+    if (!request) {
+      complain("sent a client away whose request makes no sense");
+      return Status::kProtocol;
+    }
+    Reply reply{.serving = arguments_.serving};
+    const auto physical = admit(connection, *request);
+    if (physical) {
+      reply.physical = *physical;
+    } else {
+      const std::string_view why = physical.error().text();
+      std::ranges::copy(why.substr(0, reply.refusal.size() - 1), reply.refusal.begin());
+    }
+    const Status sent = connection.send(perf_wire::bytes_of(reply));
+    const bool plays = physical && request->test == PerfTest::kPingPong;
+    return sent == Status::kOk && plays ? play_ping_pong(connection, request->bytes) : sent;
+  }
+
   /// The physical address of the client's memory, of tests that go by it.
-  [[nodiscard]] Result<std::uint64_t> admit(Connection& connection, const Request& request);
-  [[nodiscard]] static Result<std::uint64_t> export_memory(Connection& connection, Client& client);
-  [[nodiscard]] Status on_bye(Connection& connection) noexcept;
-  [[nodiscard]] Status play_ping_pong(Connection& connection, std::size_t bytes) noexcept;
+  [[nodiscard]] Result<std::uint64_t> admit(Connection& connection, const Request& request) {
+    constexpr const char* kCall = "verbena-perf";
+    const PerfBy by = facts_of(request.test).by;
+    if (by == PerfBy::kWindow && request.bytes > connection.window().size())
+      return fail(Status::kOutOfRange, kCall, 0, "the server's windows have {} B: start it with --window {}",
+                  connection.window().size(), request.bytes);
+    if (arguments_.serving == Serving::kHandler && request.test == PerfTest::kPingPong && request.connections != 1)
+      return fail(Status::kUnsupported, kCall, 0,
+                  "the listener's thread polls for one ping-pong: take one thread, or a server of --serve thread");
+    const std::lock_guard lock(mutex_);
+    const auto [client, is_new] = clients_.try_emplace(&connection);
+    if (!is_new) return fail(Status::kProtocol, kCall, 0, "a connection is in one run");
+    client->second.request = request;
+    for (auto& [other, its] : clients_) {
+      if (request.connections == 0 || its.request.connections == 0 || other == &connection) continue;
+      ++its.others;
+      ++client->second.others;
+    }
+    if (by != PerfBy::kPhysical) return 0;
+    const auto physical = export_memory(connection, client->second);
+    if (!physical) clients_.erase(client);
+    return physical;
+  }
+
+  [[nodiscard]] static Result<std::uint64_t> export_memory(Connection& connection, Client& client) {
+    VERBENA_ASSIGN(client.memory, connection.allocate(client.request.bytes));
+    VERBENA_ASSIGN(const std::uint64_t physical, connection.export_physical(client.memory));
+    // The client uses it in one piece.
+    constexpr std::size_t kPage = 4096;
+    for (std::size_t offset = 0; offset < client.request.bytes; offset += kPage) {
+      VERBENA_ASSIGN(const std::uint64_t at, connection.physical_address_of(&client.memory.bytes()[offset]));
+      if (at - physical == offset) continue;
+      return fail(Status::kLimit, "verbena-perf", 0,
+                  "the server's memory has only {} B in one piece of physical memory: transparent hugepages for shared "
+                  "memory make longer ones (docs/physical-addressing.md)",
+                  offset);
+    }
+    return physical;
+  }
+
+  [[nodiscard]] Status on_bye(Connection& connection) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = clients_.find(&connection);
+    if (found == clients_.end() || found->second.request.connections == 0) return Status::kProtocol;
+    Client& client = found->second;
+    const double seconds = std::max(wall_seconds() - client.begin, 1e-9);
+    const Reply reply{.serving = arguments_.serving,
+                      .cpu_ppm = static_cast<std::uint64_t>((cpu_seconds() - client.cpu) / seconds * 1e6),
+                      .others = client.others};
+    client.request.connections = 0;
+    ++served_;
+    // The client has its answer before the server ends.
+    const Status sent = connection.send(perf_wire::bytes_of(reply));
+    changed_.notify_all();
+    return sent;
+  }
+
+  [[nodiscard]] Status play_ping_pong(Connection& connection, std::size_t bytes) noexcept {
+    const std::byte& seen = connection.window()[bytes - 1];
+    const rdma::Remote theirs = connection.peer_window().at(0, bytes);
+    const auto own = connection.allocate(bytes);
+    if (!own) return own.error().status();
+    // A thread of the client's that waits for its others is silent. With a handler it has no others.
+    const std::chrono::milliseconds patience =
+        arguments_.serving == Serving::kHandler ? arguments_.where.timeout : kLongestSilence;
+    for (std::uint8_t mark = kFirstMark;; mark = next_mark(mark)) {
+      Status status = await_mark(seen, mark, connection, own->at(), theirs, patience);
+      if (status == Status::kClosed) return Status::kOk;
+      if (status != Status::kOk) return status;
+      set_mark(own->bytes(), mark);
+      status = connection.write(own->bytes());
+      if (status != Status::kOk) return status;
+    }
+  }
+
   /// The connection has ended. Its run breaks, unless it has said bye.
-  void leave(Connection& connection, Status reason) noexcept;
+  void leave(Connection& connection, Status reason) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto client = clients_.find(&connection);
+    if (client == clients_.end()) return;
+    const Request& request = client->second.request;
+    // It does not count: who breaks a run does not end the server.
+    if (request.connections != 0)
+      complain("{}: a run of {} with {} B broke", to_string(reason), facts_of(request.test).name, request.bytes);
+    clients_.erase(client);
+  }
+
   /// Tells where it listens.
-  [[nodiscard]] Result<void> report(std::uint16_t port) const;
+  [[nodiscard]] Result<void> report(std::uint16_t port) const {
+    const std::string& address = arguments_.where.address;
+    const std::string text =
+        fmt::format("verbena-perf: serving on {}\nverbena-perf: {}\n",
+                    endpoint(address.empty() ? "this host" : address, port), explain(arguments_.serving));
+    if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+    return write_all(*arguments_.port_to, "the pipe of --local", perf_wire::bytes_of(port));
+  }
+
   [[nodiscard]] bool is_done() const noexcept { return arguments_.clients != 0 && served_ >= arguments_.clients; }
 
   const PerfServeArguments& arguments_;
-  const std::chrono::milliseconds timeout_{arguments_.where.timeout_ms};
   std::atomic<std::uint32_t> workers_{0};  ///< Threads of connections.
   /// Guards what follows. With Serving::kThread the listener's thread never takes it: who holds it may wait for that.
   std::mutex mutex_;
@@ -96,208 +265,11 @@ class Server final : private rdma::Handler {
   std::uint32_t served_ = 0;  ///< Whole runs.
 };
 
-// --- messages
-
-void Server::on_accept(Connection& connection) noexcept {
-  if (arguments_.serving == Serving::kHandler) return;
-  workers_.fetch_add(1, std::memory_order_relaxed);
-  auto started = host::start_thread("perf-receive", [this, kept = connection.keep()]() mutable {
-    receive_from(*kept);
-    kept.reset();
-    const std::lock_guard lock(mutex_);  // The server is there until it is released.
-    workers_.fetch_sub(1, std::memory_order_relaxed);
-    changed_.notify_all();
-  });
-  if (started) return started->detach();  // Counted, and awaited at the end.
-  workers_.fetch_sub(1, std::memory_order_relaxed);
-  complain("{}: {}", to_string(started.error().status()), started.error().text());
-}
-
-void Server::receive_from(Connection& connection) noexcept {
-  std::vector<std::byte> buffer(sizeof(Request));
-  Status status = Status::kOk;
-  while (status == Status::kOk) {
-    // For ever: the end of the connection, or of the listener, ends it.
-    const auto message = connection.receive(buffer, Deadline::never());
-    if (message) {
-      status = handle(connection, *message);
-    } else if (message.error() == Status::kBufferTooSmall && connection.waiting_bytes() <= kPerfMostMessage) {
-      buffer.resize(connection.waiting_bytes());
-    } else {
-      status = message.error();
-    }
-  }
-  leave(connection, status);
-}
-
-void Server::on_message(Connection& connection, const rdma::Message& message) noexcept {
-  const Status status = handle(connection, message);
-  if (status == Status::kOk) return;
-  leave(connection, status);
-  connection.close();
-}
-
-Status Server::handle(Connection& connection, const rdma::Message& message) noexcept {
-  const bool is_written = message.kind == rdma::Message::Kind::kWritten;
-  switch (static_cast<Ask>(is_written ? *message.immediate : static_cast<std::uint32_t>(message.data.front()))) {
-    case Ask::kNothing: return Status::kOk;
-    case Ask::kAnswer:
-      if (!is_written) return connection.send(message.data);
-      return connection.write_with_immediate(message.data, static_cast<std::uint32_t>(Ask::kNothing));
-    case Ask::kRun: return on_request(connection, message.data);
-    case Ask::kBye: return on_bye(connection);
-  }
-  return Status::kProtocol;
-}
-
-// --- runs
-
-Status Server::on_request(Connection& connection, std::span<const std::byte> message) noexcept {
-  const auto request = perf_wire::decode_request(message);
-  if (!request) {
-    complain("sent a client away whose request makes no sense");
-    return Status::kProtocol;
-  }
-  Reply reply{.serving = arguments_.serving};
-  const auto physical = admit(connection, *request);
-  if (physical) {
-    reply.physical = *physical;
-  } else {
-    const std::string_view why = physical.error().text();
-    std::ranges::copy(why.substr(0, reply.refusal.size() - 1), reply.refusal.begin());
-  }
-  const Status sent = connection.send(perf_wire::bytes_of(reply));
-  const bool plays = physical && request->test == PerfTest::kPingPong;
-  return sent == Status::kOk && plays ? play_ping_pong(connection, request->bytes) : sent;
-}
-
-Result<std::uint64_t> Server::admit(Connection& connection, const Request& request) {
-  constexpr const char* kCall = "verbena-perf";
-  const PerfBy by = facts_of(request.test).by;
-  if (by == PerfBy::kWindow && request.bytes > connection.window().size())
-    return fail(Status::kOutOfRange, kCall, 0, "the server's windows have {} B: start it with --window {}",
-                connection.window().size(), request.bytes);
-  if (arguments_.serving == Serving::kHandler && request.test == PerfTest::kPingPong && request.connections != 1)
-    return fail(Status::kUnsupported, kCall, 0,
-                "the listener's thread polls for one ping-pong: take one thread, or a server of --serve thread");
-  const std::lock_guard lock(mutex_);
-  const auto [client, is_new] = clients_.try_emplace(&connection);
-  if (!is_new) return fail(Status::kProtocol, kCall, 0, "a connection is in one run");
-  client->second.request = request;
-  for (auto& [other, its] : clients_) {
-    if (request.connections == 0 || its.request.connections == 0 || other == &connection) continue;
-    ++its.others;
-    ++client->second.others;
-  }
-  if (by != PerfBy::kPhysical) return 0;
-  const auto physical = export_memory(connection, client->second);
-  if (!physical) clients_.erase(client);
-  return physical;
-}
-
-Result<std::uint64_t> Server::export_memory(Connection& connection, Client& client) {
-  VERBENA_ASSIGN(client.memory, connection.allocate(client.request.bytes));
-  VERBENA_ASSIGN(const std::uint64_t physical, connection.export_physical(client.memory));
-  // The client uses it in one piece.
-  constexpr std::size_t kPage = 4096;
-  for (std::size_t offset = 0; offset < client.request.bytes; offset += kPage) {
-    VERBENA_ASSIGN(const std::uint64_t at, connection.physical_address_of(&client.memory.bytes()[offset]));
-    if (at - physical == offset) continue;
-    return fail(Status::kLimit, "verbena-perf", 0,
-                "the server's memory has only {} B in one piece of physical memory: transparent hugepages for shared "
-                "memory make longer ones (docs/physical-addressing.md)",
-                offset);
-  }
-  return physical;
-}
-
-Status Server::on_bye(Connection& connection) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto found = clients_.find(&connection);
-  if (found == clients_.end() || found->second.request.connections == 0) return Status::kProtocol;
-  Client& client = found->second;
-  const double seconds = std::max(wall_seconds() - client.begin, 1e-9);
-  const Reply reply{.serving = arguments_.serving,
-                    .cpu_ppm = static_cast<std::uint64_t>((cpu_seconds() - client.cpu) / seconds * 1e6),
-                    .others = client.others};
-  client.request.connections = 0;
-  ++served_;
-  // The client has its answer before the server ends.
-  const Status sent = connection.send(perf_wire::bytes_of(reply));
-  changed_.notify_all();
-  return sent;
-}
-
-void Server::leave(Connection& connection, Status reason) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto client = clients_.find(&connection);
-  if (client == clients_.end()) return;
-  const Request& request = client->second.request;
-  // It does not count: who breaks a run does not end the server.
-  if (request.connections != 0)
-    complain("{}: a run of {} with {} B broke", to_string(reason), facts_of(request.test).name, request.bytes);
-  clients_.erase(client);
-}
-
-Status Server::play_ping_pong(Connection& connection, std::size_t bytes) noexcept {
-  const std::byte& seen = connection.window()[bytes - 1];
-  const rdma::Remote theirs = connection.peer_window().at(0, bytes);
-  const auto own = connection.allocate(bytes);
-  if (!own) return own.error().status();
-  // A thread of the client's that waits for its others is silent. With a handler it has no others.
-  const bool is_handler = arguments_.serving == Serving::kHandler;
-  const std::chrono::milliseconds patience = is_handler ? timeout_ : kLongestSilence;
-  for (std::uint8_t mark = kFirstMark;; mark = next_mark(mark)) {
-    Status status = await_mark(seen, mark, connection, own->at(), theirs, patience);
-    if (status == Status::kClosed) return Status::kOk;
-    if (status != Status::kOk) return status;
-    set_mark(own->bytes(), mark);
-    status = connection.write(own->bytes());
-    if (status != Status::kOk) return status;
-  }
-}
-
-Result<void> Server::report(std::uint16_t port) const {
-  const std::string& address = arguments_.where.address;
-  const std::string text =
-      fmt::format("verbena-perf: serving on {}\nverbena-perf: {}\n",
-                  endpoint(address.empty() ? "this host" : address, port), explain(arguments_.serving));
-  if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
-  return write_all(*arguments_.port_to, "the pipe of --local", perf_wire::bytes_of(port));
-}
-
-Result<void> Server::serve() {
-  const PerfWhere& where = arguments_.where;
-  const bool is_handler = arguments_.serving == Serving::kHandler;
-  VERBENA_ASSIGN(const auto listener,
-                 rdma::Listener::start({.transport = where.transport,
-                                        .address = where.address,
-                                        .port = where.port,
-                                        .handler = this,
-                                        .receive = is_handler ? rdma::Receive::kHandler : rdma::Receive::kQueue,
-                                        .timeout = timeout_,
-                                        .max_connections = perf_wire::kMaxConnections,
-                                        .window_bytes = arguments_.window_bytes,
-                                        .max_message_bytes = kPerfMostMessage,
-                                        .allowed_uids = where.allowed_uids}));
-  VERBENA_TRY(report(listener->port()));
-  std::unique_lock lock(mutex_);
-  // For ever: a server waits for whoever comes.
-  changed_.wait(lock, [this] { return is_done(); });
-  lock.unlock();
-  listener->stop();  // Connections end with it, and so do their threads.
-  lock.lock();
-  changed_.wait(lock, [this] { return workers_.load(std::memory_order_relaxed) == 0; });
-  return {};
-}
-
 }  // namespace
 
 Exit run_perf_server(const PerfServeArguments& arguments) {
   const auto served = Server(arguments).serve();
-  if (served) return Exit::kDone;
-  complain("{}: {}", to_string(served.error().status()), served.error().text());
-  return Exit::kError;
+  return served ? Exit::kDone : error_exit("{}: {}", to_string(served.error().status()), served.error().text());
 }
 
 }  // namespace verbena::programs

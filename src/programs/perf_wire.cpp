@@ -1,6 +1,5 @@
 #include "programs/perf_wire.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 

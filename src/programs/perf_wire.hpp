@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <expected>
 #include <span>
-#include <string_view>
 
 namespace verbena::programs::perf_wire {
 

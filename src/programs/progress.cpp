@@ -32,8 +32,7 @@ std::string bar_text(std::string_view label, double fraction, std::string_view n
   return text;
 }
 
-Progress::Progress(std::string label, Show show)
-    : label_(std::move(label)), enabled_(show == Show::kWhenTerminal && ::isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::string label) : label_(std::move(label)), enabled_(::isatty(STDERR_FILENO) == 1) {}
 
 bool Progress::due() noexcept { return enabled_ && next_.passed(); }
 

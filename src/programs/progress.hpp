@@ -4,7 +4,6 @@
 #include <verbena/deadline.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,8 +15,7 @@ namespace verbena::programs {
 /// Draws at most ten times a second; cheap to call after every operation. \thread owner
 class Progress {
  public:
-  enum class Show { kWhenTerminal, kNever };
-  Progress(std::string label, Show show);
+  explicit Progress(std::string label);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }

@@ -1,13 +1,9 @@
 // serve: the server as a process.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
-#include "programs/option_words.hpp"
 #include "programs/statistics.hpp"
-#include "programs/values.hpp"
 
 #include <fmt/core.h>
-
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -39,16 +35,6 @@ void remove_quietly(const std::string& path) noexcept {
   if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
-/// Takes the port for metrics, when they are asked for. Before the server starts: that takes its time and memory.
-Result<std::unique_ptr<MetricsEndpoint>> listen_for_metrics(const MetricsArguments& arguments) {
-  if (!arguments.port) return nullptr;
-  return MetricsEndpoint::listen(arguments);
-}
-
-Result<void> start_metrics(MetricsEndpoint* metrics, const kv::Server& server, unsigned workers) {
-  return metrics == nullptr ? Result<void>() : metrics->start(server, workers);
-}
-
 /// Says on stdout, and in the port file, that clients may come.
 Exit announce(const ServeArguments& arguments, const kv::Server& server, const MetricsEndpoint* metrics) {
   fmt::print("verbena-kv: serving on {}; {}{}{}\n", endpoint(server.address(), server.port()), server.description(),
@@ -56,9 +42,7 @@ Exit announce(const ServeArguments& arguments, const kv::Server& server, const M
   std::fflush(stdout);
   if (arguments.port_file.empty()) return Exit::kDone;
   const auto written = replace_file(arguments.port_file, fmt::format("{}\n", server.port()));
-  if (written) return Exit::kDone;
-  complain("{}", written.error().text());
-  return Exit::kError;
+  return written ? Exit::kDone : error_exit("{}", written.error().text());
 }
 
 }  // namespace
@@ -71,22 +55,23 @@ Exit run_serve(const ServeArguments& arguments) {
   // A port file of an earlier server would send clients to a port where nothing listens yet.
   remove_quietly(arguments.port_file);
 
-  auto metrics = listen_for_metrics(arguments.metrics);
-  if (!metrics) {
-    complain("cannot tell metrics: {}", metrics.error().text());
-    return Exit::kError;
+  // Before the server starts: that takes its time and memory.
+  std::unique_ptr<MetricsEndpoint> metrics;
+  if (arguments.metrics.port) {
+    auto listening = MetricsEndpoint::listen(arguments.metrics);
+    if (!listening) return error_exit("cannot tell metrics: {}", listening.error().text());
+    metrics = std::move(*listening);
   }
   auto server = kv::Server::start(arguments.server);
   if (!server) {
-    complain("cannot serve on {}: {}: {}", endpoint(arguments.server.address, arguments.server.port),
-             to_string(server.error().status()), by_option(server.error().text()));
-    return Exit::kError;
+    return error_exit("cannot serve on {}: {}: {}", endpoint(arguments.server.address, arguments.server.port),
+                      to_string(server.error().status()), by_option(server.error().text()));
   }
-  if (const auto started = start_metrics(metrics->get(), **server, arguments.server.workers); !started) {
-    complain("cannot tell metrics: {}", started.error().text());
-    return Exit::kError;
+  if (metrics) {
+    const auto started = metrics->start(**server, arguments.server.workers);
+    if (!started) return error_exit("cannot tell metrics: {}", started.error().text());
   }
-  Exit exit = announce(arguments, **server, metrics->get());
+  Exit exit = announce(arguments, **server, metrics.get());
   if (exit == Exit::kDone) {
     const int signal = await_signal(set);
     // A second signal ends the process at once, should stopping take too long for someone.
@@ -94,7 +79,7 @@ Exit run_serve(const ServeArguments& arguments) {
     fmt::print("verbena-kv: stopping on {}\n", signal == SIGINT ? "SIGINT" : "SIGTERM");
     std::fflush(stdout);
   }
-  metrics->reset();
+  metrics.reset();
   const kv::ServerStatistics statistics = (*server)->statistics();
   (*server)->stop();
   remove_quietly(arguments.port_file);

@@ -1,11 +1,10 @@
 // shell: one connection and a prompt. Errors stay in the shell.
-#include "programs/bench_arguments.hpp"
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
 #include "programs/line_editor.hpp"
+#include "programs/options.hpp"
 #include "programs/shell_words.hpp"
 #include "programs/statistics.hpp"
-#include "programs/values.hpp"
 
 #include <fmt/core.h>
 
@@ -39,7 +38,7 @@ class Shell {
   using Words = std::span<const std::string>;
 
   Shell(const ConnectArguments& where, std::unique_ptr<kv::Client> client)
-      : where_(where), options_(client_options(where)), client_(std::move(client)) {}
+      : where_(where), client_(std::move(client)) {}
 
   Exit run(LineEditor& editor) {
     if (editor.interactive()) fmt::print("connected: {}\ntype help for the commands\n", client_->description());
@@ -84,7 +83,7 @@ class Shell {
 
   /// The connection; made anew when it broke earlier. Null after a complaint.
   kv::Client* client() {
-    if (!client_) client_ = connect_or_complain(options_, where_);
+    if (!client_) client_ = connect_or_complain(where_);
     return client_.get();
   }
 
@@ -145,7 +144,7 @@ class Shell {
   void stats(Words) {
     kv::Client* const of = client();
     if (of == nullptr) return;
-    const auto statistics = of->server_statistics(Deadline::after(options_.timeout));
+    const auto statistics = of->server_statistics(Deadline::after(where_.options.timeout));
     if (statistics) return fmt::print("{}", statistics_text(*statistics));
     say("cannot read the server's statistics: {}", statistics.error().text());
     if (of->connection_error().status() != Status::kOk) client_.reset();
@@ -162,7 +161,6 @@ class Shell {
   void quit(Words) { quit_ = true; }
 
   ConnectArguments where_;
-  kv::ClientOptions options_;
   std::unique_ptr<kv::Client> client_;
   std::vector<std::byte> buffer_;
   bool quit_ = false;
@@ -184,7 +182,7 @@ const std::array<Shell::Command, 9> Shell::kCommands{{
 }  // namespace
 
 Exit run_shell(const ConnectArguments& where) {
-  auto client = connect_or_complain(client_options(where), where);
+  auto client = connect_or_complain(where);
   if (!client) return Exit::kError;
   const auto editor = LineEditor::create("verbena-kv", "verbena> ");
   return Shell(where, std::move(client)).run(*editor);

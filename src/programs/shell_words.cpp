@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 
+#include <charconv>
 #include <iterator>
 #include <optional>
 
@@ -9,13 +10,6 @@ namespace verbena::programs {
 namespace {
 
 constexpr std::string_view kWordBreaks = " \t\r\n";
-
-std::optional<unsigned> hex_digit(char c) noexcept {
-  if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
-  if (c >= 'A' && c <= 'F') return static_cast<unsigned>(c - 'A' + 10);
-  return std::nullopt;
-}
 
 /// The byte that the text after a backslash stands for; consumes it. Nothing when it is cut short.
 std::optional<char> take_escape(std::string_view& rest) noexcept {
@@ -30,11 +24,12 @@ std::optional<char> take_escape(std::string_view& rest) noexcept {
     case 'x': break;
     default: return c;
   }
-  if (rest.size() < 2) return std::nullopt;
-  const auto high = hex_digit(rest[0]), low = hex_digit(rest[1]);
-  if (!high || !low) return std::nullopt;
+  const std::string_view digits = rest.substr(0, 2);
+  unsigned byte = 0;
+  const char* const end = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16).ptr;
+  if (digits.size() < 2 || end != digits.data() + 2) return std::nullopt;
   rest.remove_prefix(2);
-  return static_cast<char>(*high * 16 + *low);
+  return static_cast<char>(byte);
 }
 
 /// One word; `rest` begins with it and is left behind it.

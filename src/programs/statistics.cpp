@@ -1,17 +1,17 @@
 #include "programs/statistics.hpp"
 
-#include "programs/environment.hpp"
+#include "programs/json.hpp"
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 namespace verbena::programs {
 namespace {
 
 using kv::OperationKind;
-
-std::string bytes(std::uint64_t n) { return human_bytes(static_cast<double>(n)); }
 
 double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -20,8 +20,9 @@ double share(std::uint64_t part, std::uint64_t whole) {
 std::string store_text(const kv::ServerStatistics& s) {
   std::string text = fmt::format("items {}, of {} at most, index {:.1f} % full, last version {}\n", s.items,
                                  s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
-  text += fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", bytes(s.used_bytes),
-                      bytes(s.capacity_bytes), bytes(s.resting_bytes), bytes(s.lease_bytes), s.leases);
+  text +=
+      fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", human_bytes(s.used_bytes),
+                  human_bytes(s.capacity_bytes), human_bytes(s.resting_bytes), human_bytes(s.lease_bytes), s.leases);
   return text + fmt::format("clients {} now, {} lost, {} refused; {} session{} at {} worker{}\n", s.clients,
                             s.clients_lost, s.clients_refused, s.sessions, s.sessions == 1 ? "" : "s", s.workers,
                             s.workers == 1 ? "" : "s");
@@ -51,18 +52,105 @@ std::string classes_text(const kv::ServerStatistics& s) {
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     if ((s.memory[i].used | s.memory[i].free) == 0) continue;
     const kv::MemoryClass& blocks = s.memory[i];
-    text += fmt::format("  {:10}{:>14}{:>14}{:>11}{:>14}\n", bytes(kv::block_bytes_of(i)), blocks.used,
-                        bytes(blocks.used_bytes), blocks.free, bytes(blocks.free_bytes));
+    text += fmt::format("  {:10}{:>14}{:>14}{:>11}{:>14}\n", human_bytes(kv::block_bytes_of(i)), blocks.used,
+                        human_bytes(blocks.used_bytes), blocks.free, human_bytes(blocks.free_bytes));
   }
   return text;
 }
 
-std::string operation_json(OperationKind kind, const kv::OperationStatistics& operation) {
+Json operation_json(const kv::OperationStatistics& operation) {
   const kv::LatencyHistogram& times = operation.latency;
-  return fmt::format(R"({}:{{"requests":{},"timed":{},"p50_ns":{:.1f},"p99_ns":{:.1f},"p99_9_ns":{:.1f},)"
-                     R"("mean_ns":{:.1f}}})",
-                     json_string(to_string(kind)), operation.requests, times.count(), times.percentile_ns(50),
-                     times.percentile_ns(99), times.percentile_ns(99.9), times.mean_ns());
+  const auto percentile = [&](double percent) { return Fixed{times.percentile_ns(percent), 1}; };
+  return json_object("requests", operation.requests, "timed", times.count(), "p50_ns", percentile(50), "p99_ns",
+                     percentile(99), "p99_9_ns", percentile(99.9), "mean_ns", Fixed{times.mean_ns(), 1});
+}
+
+// --- for Prometheus
+
+/// "large_get": a label's value, which queries are written with.
+std::string label_of(OperationKind kind) {
+  std::string label = to_string(kind);
+  std::ranges::replace(label, ' ', '_');
+  return label;
+}
+
+class Exposition {
+ public:
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    append(text_, "# HELP verbena_kv_{} {}\n# TYPE verbena_kv_{} {}\n", name, help, name, type);
+  }
+  void sample(std::uint64_t value, std::string_view labels = {}) {
+    labels.empty() ? append(text_, "verbena_kv_{} {}\n", name_, value)
+                   : append(text_, "verbena_kv_{}{{{}}} {}\n", name_, labels, value);
+  }
+  void single(std::string_view name, std::string_view type, std::string_view help, std::uint64_t value) {
+    family(name, type, help);
+    sample(value);
+  }
+  void histogram(const kv::LatencyHistogram& times, std::string_view label);
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::string_view name_;
+};
+
+/// Buckets end at powers of two of ns, where ours end too: 128 ns to 17 s. A time on the very bound is in the next one.
+constexpr unsigned kFirstBound = 7, kLastBound = 34;
+
+void Exposition::histogram(const kv::LatencyHistogram& times, std::string_view label) {
+  std::uint64_t below = 0;
+  std::size_t bucket = 0;
+  for (unsigned bound = kFirstBound; bound <= kLastBound; ++bound) {
+    const std::uint64_t end = std::uint64_t{1} << bound;
+    for (; bucket < kv::LatencyHistogram::kBuckets && kv::LatencyHistogram::lowest_ns(bucket) < end; ++bucket)
+      below += times.counts[bucket];
+    append(text_, "verbena_kv_{}_bucket{{{},le=\"{}\"}} {}\n", name_, label, static_cast<double>(end) / 1e9, below);
+  }
+  const std::uint64_t all = times.count();
+  append(text_, "verbena_kv_{}_bucket{{{},le=\"+Inf\"}} {}\n", name_, label, all);
+  append(text_, "verbena_kv_{}_sum{{{}}} {}\n", name_, label, static_cast<double>(times.sum_ns) / 1e9);
+  append(text_, "verbena_kv_{}_count{{{}}} {}\n", name_, label, all);
+}
+
+void add_requests(Exposition& out, const std::vector<kv::ServerStatistics>& workers) {
+  out.family("requests_total", "counter", "Requests by kind of operation and worker, those that failed included.");
+  for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
+    for (std::size_t worker = 0; worker < workers.size(); ++worker) {
+      out.sample(workers[worker].operations[kind].requests,
+                 fmt::format("operation=\"{}\",worker=\"{}\"", label_of(static_cast<OperationKind>(kind)), worker));
+    }
+  }
+}
+
+void add_times(Exposition& out, const kv::ServerStatistics& all) {
+  out.family(
+      "service_seconds", "histogram",
+      "Time from a request's arrival at its worker to its reply, of about one request in 16; of every large put.");
+  for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
+    out.histogram(all.operations[kind].latency,
+                  fmt::format("operation=\"{}\"", label_of(static_cast<OperationKind>(kind))));
+  }
+}
+
+void add_memory(Exposition& out, const kv::ServerStatistics& all) {
+  out.single("memory_capacity_bytes", "gauge", "Item memory in all.", all.capacity_bytes);
+  out.single("memory_used_bytes", "gauge", "Item memory of live items, and of those still being written.",
+             all.used_bytes);
+  out.single("memory_resting_bytes", "gauge",
+             "Item memory of replaced and erased items that readers may still look at.", all.resting_bytes);
+  const auto by_class = [&](const char* state, auto word) {
+    for (std::size_t i = 0; i < kv::kMemoryClasses && kv::block_bytes_of(i) <= all.capacity_bytes; ++i)
+      out.sample(all.memory[i].*word, fmt::format("block_bytes=\"{}\",state=\"{}\"", kv::block_bytes_of(i), state));
+  };
+  out.family("memory_blocks", "gauge",
+             "Blocks of item memory of up to so many bytes, and of more than half; free ones serve other sizes too.");
+  by_class("used", &kv::MemoryClass::used);
+  by_class("free", &kv::MemoryClass::free);
+  out.family("memory_class_bytes", "gauge", "Bytes of these blocks.");
+  by_class("used", &kv::MemoryClass::used_bytes);
+  by_class("free", &kv::MemoryClass::free_bytes);
 }
 
 }  // namespace
@@ -90,29 +178,54 @@ std::string interval_text(const kv::ServerStatistics& before, const kv::ServerSt
 }
 
 std::string statistics_json(const kv::ServerStatistics& s) {
-  std::string text = fmt::format(
-      R"({{"items":{},"cells":{},"max_items":{},"index_entries":{},"last_version":{},"used_bytes":{},)"
-      R"("capacity_bytes":{},)"
-      R"("resting_bytes":{},"leases":{},"lease_bytes":{},"adoptions":{},"clients":{},"clients_lost":{},)"
-      R"("clients_refused":{},)"
-      R"("sessions":{},"workers":{},"puts":{},"gets":{},"hits":{},"erases":{},"compare_and_swaps":{},"failures":{},)",
-      s.items, s.cells, s.max_items, s.index_entries, s.last_version, s.used_bytes, s.capacity_bytes, s.resting_bytes,
-      s.leases, s.lease_bytes, s.adoptions, s.clients, s.clients_lost, s.clients_refused, s.sessions, s.workers, s.puts,
-      s.gets, s.hits, s.erases, s.compare_and_swaps, s.failures);
-  text += "\"operations\":{";
-  for (std::size_t kind = 0; kind < kv::kOperations; ++kind)
-    text += (kind == 0 ? "" : ",") + operation_json(static_cast<OperationKind>(kind), s.operations[kind]);
-  text += "},\"memory\":[";
-  bool is_first = true;
-  for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
-    if ((s.memory[i].used | s.memory[i].free) == 0) continue;
-    const kv::MemoryClass& blocks = s.memory[i];
-    text += fmt::format(R"({}{{"block_bytes":{},"used":{},"used_bytes":{},"free":{},"free_bytes":{}}})",
-                        is_first ? "" : ",", kv::block_bytes_of(i), blocks.used, blocks.used_bytes, blocks.free,
-                        blocks.free_bytes);
-    is_first = false;
+  std::string operations, memory;
+  for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
+    operations += (kind == 0 ? "" : ",") +
+                  json_members(to_string(static_cast<OperationKind>(kind)), operation_json(s.operations[kind]));
   }
-  return text + "]}\n";
+  for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
+    const kv::MemoryClass& blocks = s.memory[i];
+    if ((blocks.used | blocks.free) == 0) continue;
+    memory += (memory.empty() ? "" : ",") + json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used,
+                                                        "used_bytes", blocks.used_bytes, "free", blocks.free,
+                                                        "free_bytes", blocks.free_bytes)
+                                                .text;
+  }
+  return json_line("items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries,
+                   "last_version", s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes,
+                   "resting_bytes", s.resting_bytes, "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions",
+                   s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
+                   s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
+                   "hits", s.hits, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures,
+                   "operations", Json{"{" + operations + "}"}, "memory", Json{"[" + memory + "]"});
+}
+
+std::string metrics_text(const kv::Server& server, unsigned workers) {
+  const kv::ServerStatistics all = server.statistics();
+  std::vector<kv::ServerStatistics> each;
+  each.reserve(workers);
+  for (unsigned i = 0; i < workers; ++i) each.push_back(server.worker_statistics(i));
+  Exposition out;
+  out.single("workers", "gauge", "Polling threads.", all.workers);
+  out.single("items", "gauge", "Keys there are.", all.items);
+  out.single("cells", "gauge", "Of the items, those that are cells.", all.cells);
+  out.single("max_items", "gauge", "Keys there can be.", all.max_items);
+  out.single("index_entries", "gauge", "Places of the index; as many are taken as there are items.", all.index_entries);
+  add_memory(out, all);
+  out.single("leases", "gauge", "Blocks that trusted clients may write their next large values into.", all.leases);
+  out.single("lease_bytes", "gauge", "Item memory of these blocks.", all.lease_bytes);
+  out.single("adoptions_total", "counter", "Values that were written where they stay.", all.adoptions);
+  out.single("clients", "gauge", "Clients connected.", all.clients);
+  out.single("sessions", "gauge", "Channels of clients to workers.", all.sessions);
+  out.single("clients_lost_total", "counter", "Clients that were gone without closing.", all.clients_lost);
+  out.single("clients_refused_total", "counter", "Clients that were turned away.", all.clients_refused);
+  add_requests(out, each);
+  out.single("hits_total", "counter", "Requests to get that found their key.", all.hits);
+  out.single("failures_total", "counter", "Requests that failed; a missing key or another version is no failure.",
+             all.failures);
+  out.single("last_version", "gauge", "Version given to an item last.", all.last_version);
+  add_times(out, all);
+  return out.take();
 }
 
 }  // namespace verbena::programs

@@ -1,4 +1,4 @@
-// A server's statistics for people and for machines.
+// A server's statistics for people, for programs and for Prometheus.
 #pragma once
 
 #include <verbena/kv.hpp>
@@ -14,5 +14,8 @@ namespace verbena::programs {
                                         double seconds);
 /// One JSON object, with its line's end.
 [[nodiscard]] std::string statistics_json(const kv::ServerStatistics& statistics);
+
+/// The text exposition format, version 0.0.4. \thread any; no worker waits for it
+[[nodiscard]] std::string metrics_text(const kv::Server& server, unsigned workers);
 
 }  // namespace verbena::programs

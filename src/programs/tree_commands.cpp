@@ -1,16 +1,20 @@
 // load and verify: a directory tree into the store, and the store against a directory tree.
+#include "base/error.hpp"
 #include "programs/commands.hpp"
+#include "programs/environment.hpp"
 #include "programs/files.hpp"
 #include "programs/pipeline.hpp"
-#include "programs/tree_report.hpp"
+#include "programs/progress.hpp"
 #include "programs/tree_walk.hpp"
-#include "programs/values.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,18 +25,118 @@ namespace {
 /// beside the copy.
 constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
 
-/// What load and verify have in common: the tree, the pipeline over the client and the report.
-class TreeRun {
- protected:
-  using Slot = Pipeline::Slot;
+/// More lines than this help nobody; the sentence at the end has the number.
+constexpr std::uint64_t kMostTold = 50;
 
+/// Counts files by what became of them. \thread owner
+class TreeReport {
+ public:
+  /// Also reports what the walk left out. `label` is "load" or "verify".
+  TreeReport(std::string label, const Tree& tree)
+      : label_(std::move(label)), tree_(tree), bar_(label_), begin_ticks_(ticks_now()) {
+    tell_left_out("symbolic links, which are not followed", tree.links);
+    tell_left_out("files that are not regular", tree.specials);
+    for (const std::string& failure : tree.failures) {
+      ++failed_;
+      tell(failure, "cannot be read");
+    }
+  }
+
+  void done(std::size_t bytes) noexcept {
+    ++files_;
+    bytes_ += bytes;
+  }
+
+  /// Missing or different (verify).
+  void differs(std::string_view path, std::string_view how) {
+    ++differing_;
+    tell(path, how);
+  }
+
+  void failed(std::string_view path, std::string_view why) {
+    ++failed_;
+    tell(path, why);
+  }
+
+  void progress() {
+    if (!bar_.due()) return;
+    const std::uint64_t settled = files_ + differing_ + failed_;
+    const auto total = static_cast<double>(std::max<std::size_t>(tree_.files.size(), 1));
+    bar_.draw(static_cast<double>(settled) / total, fmt::format("{} files, {}", settled, human_bytes(bytes_)));
+  }
+
+  /// Prints the sentence, such as "loaded 12 files, ...". `verb` is its first word. Files that were not come to count
+  /// as failed.
+  [[nodiscard]] Exit finish(std::string_view verb) {
+    bar_.clear();
+    const std::uint64_t failures_of_walk = tree_.failures.size();
+    const std::uint64_t settled = files_ + differing_ + failed_ - failures_of_walk;
+    if (settled < tree_.files.size()) failed_ += tree_.files.size() - settled;
+    const double seconds = std::max(static_cast<double>(ticks_now() - begin_ticks_) / ticks_per_us() / 1e6, 1e-9);
+    std::string text = fmt::format("{} {} files, {}, in {} ({}/s, {:.0f} files/s)", verb, files_, human_bytes(bytes_),
+                                   human_time(seconds * 1e9), human_bytes(static_cast<double>(bytes_) / seconds),
+                                   static_cast<double>(files_) / seconds);
+    if (!tree_.links.empty()) text += fmt::format("; {} symbolic links left out", tree_.links.size());
+    if (!tree_.specials.empty()) text += fmt::format("; {} special files left out", tree_.specials.size());
+    if (differing_ != 0) text += fmt::format("; {} missing or different", differing_);
+    if (failed_ != 0) text += fmt::format("; {} failed", failed_);
+    fmt::print("{}\n", text);
+    Exit exit = differing_ != 0 ? Exit::kNo : Exit::kDone;
+    if (failed_ != 0 || std::fflush(stdout) != 0) exit = Exit::kError;
+    return exit;
+  }
+
+ private:
+  void tell_left_out(std::string_view kind, const std::vector<std::string>& paths) const {
+    if (paths.empty()) return;
+    constexpr std::size_t kNamed = 4;
+    complain("{}: left out {} {}: {}{}", label_, paths.size(), kind,
+             fmt::join(std::span(paths).first(std::min(paths.size(), kNamed)), ", "),
+             paths.size() > kNamed ? ", ..." : "");
+  }
+
+  void tell(std::string_view path, std::string_view what) {
+    ++told_;
+    if (told_ > kMostTold) return;
+    bar_.clear();
+    complain("{}: {}: {}{}", label_, path, what,
+             told_ == kMostTold ? " (further lines of this kind are left out)" : "");
+  }
+
+  std::string label_;
+  const Tree& tree_;
+  Progress bar_;
+  std::uint64_t begin_ticks_;
+  std::uint64_t files_ = 0, bytes_ = 0, differing_ = 0, failed_ = 0, told_ = 0;
+};
+
+/// What load and verify have in common: the tree, the pipeline over the client and the report. `Self` is one of them:
+/// it says which files are `small`, has `run_small` start one in the pipeline, `run_large` do one by a call, and
+/// `settle` what came of a slot.
+template <class Self>
+class TreeRun {
+ public:
   TreeRun(kv::Client& client, const ConnectArguments& where, const TreeArguments& arguments, Tree tree,
           const char* label)
       : client_(client),
         root_(arguments.directory),
         tree_(std::move(tree)),
         report_(label, tree_),
-        pipeline_(client, arguments.depth, kSlotBytes, std::chrono::milliseconds{where.timeout_ms} + kExtraPatience) {}
+        pipeline_(client, arguments.depth, kSlotBytes, where.options.timeout + kExtraPatience) {}
+
+  /// `verb` is the first word of the sentence at the end.
+  Exit run(const char* verb) {
+    for (std::size_t i = 0; i < tree_.files.size() && !pipeline_.broken(); ++i) {
+      const TreeFile& file = tree_.files[i];
+      if (fits_key(file)) self().is_small(file) ? self().run_small(i) : self().run_large(file);
+      report_.progress();
+    }
+    pipeline_.drain(settle_);
+    return finish(verb);
+  }
+
+ protected:
+  using Slot = Pipeline::Slot;
 
   const TreeFile& file_of(const Slot& slot) const noexcept { return tree_.files[slot.item]; }
 
@@ -46,9 +150,8 @@ class TreeRun {
   }
 
   Result<void> read_into_large(const TreeFile& file) {
-    const auto opened = OpenFile::open(root_ / file.path, OpenFile::Follow::kNo);
-    if (!opened) return std::unexpected(opened.error());
-    return read_all(opened->fd(), file.path, client_.max_value_bytes(), large_);
+    VERBENA_ASSIGN(const Fd opened, open_file(root_ / file.path, Follow::kNo));
+    return read_all(opened.get(), file.path, client_.max_value_bytes(), large_);
   }
 
   void fail(const TreeFile& file, const kv::Outcome& outcome) {
@@ -56,6 +159,20 @@ class TreeRun {
     if (damage_of(outcome.status) >= Damage::kConnection || outcome.status == Status::kTimedOut) pipeline_.set_broken();
     report_.failed(file.path, explain(outcome, client_.connection_error()));
   }
+
+  kv::Client& client_;
+  std::filesystem::path root_;
+  Tree tree_;
+  TreeReport report_;
+  Pipeline pipeline_;
+  std::vector<std::byte> large_;
+  struct Settle {
+    TreeRun& run;
+    void operator()(const Slot& slot, const kv::Outcome& outcome) const { run.self().settle(slot, outcome); }
+  } settle_{*this};
+
+ private:
+  Self& self() noexcept { return static_cast<Self&>(*this); }
 
   Exit finish(const char* verb) {
     if (pipeline_.broken()) {
@@ -67,44 +184,30 @@ class TreeRun {
     const Exit exit = report_.finish(verb);
     return pipeline_.broken() ? worse(exit, Exit::kError) : exit;
   }
-
-  kv::Client& client_;
-  std::filesystem::path root_;
-  Tree tree_;
-  TreeReport report_;
-  Pipeline pipeline_;
-  std::vector<std::byte> large_;
 };
 
-class Loader : TreeRun {
+class Loader : public TreeRun<Loader> {
  public:
-  Loader(kv::Client& client, const ConnectArguments& where, const TreeArguments& arguments, Tree tree)
-      : TreeRun(client, where, arguments, std::move(tree), "load") {}
-
-  Exit run() {
-    for (std::size_t i = 0; i < tree_.files.size() && !pipeline_.broken(); ++i) {
-      const TreeFile& file = tree_.files[i];
-      if (fits_key(file)) file.size < pipeline_.slot_bytes() ? load_small(i) : load_large(i);
-      report_.progress();
-    }
-    pipeline_.drain(settle_);
-    return finish("loaded");
-  }
+  using TreeRun::TreeRun;
 
  private:
-  void load_small(std::size_t index) {
+  friend TreeRun;
+
+  [[nodiscard]] bool is_small(const TreeFile& file) const noexcept { return file.size < pipeline_.slot_bytes(); }
+
+  void run_small(std::size_t index) {
     const TreeFile& file = tree_.files[index];
-    const auto opened = OpenFile::open(root_ / file.path, OpenFile::Follow::kNo);
+    const auto opened = open_file(root_ / file.path, Follow::kNo);
     if (!opened) return report_.failed(file.path, opened.error().text());
     Slot* const slot = pipeline_.await_free(settle_);
     if (slot == nullptr) return;
-    const auto length = read_up_to(opened->fd(), file.path, slot->buffer);
+    const auto length = read_up_to(opened->get(), file.path, slot->buffer);
     // A slot that is full means that the file grew since the walk, and may be longer.
     const bool whole = length && *length < slot->buffer.size();
     if (whole && start(index, *slot, *length)) return;
     pipeline_.give_back(*slot);
     if (!length) return report_.failed(file.path, length.error().text());
-    load_large(index);
+    run_large(file);
   }
 
   /// False when the pipeline cannot take this value, and nothing was started.
@@ -117,42 +220,28 @@ class Loader : TreeRun {
     return pipeline_.start(put, settle_) == Status::kOk;
   }
 
-  void load_large(std::size_t index) {
-    const TreeFile& file = tree_.files[index];
+  void run_large(const TreeFile& file) {
     if (const auto read = read_into_large(file); !read) return report_.failed(file.path, read.error().text());
     pipeline_.drain(settle_);
     if (!pipeline_.broken()) settle(file, client_.put(as_key(file.path), large_), large_.size());
   }
 
+  void settle(const Slot& slot, const kv::Outcome& outcome) { settle(file_of(slot), outcome, slot.length); }
   void settle(const TreeFile& file, const kv::Outcome& outcome, std::size_t length) {
     outcome.status == Status::kOk ? report_.done(length) : fail(file, outcome);
   }
-
-  struct Settle {
-    Loader& self;
-    void operator()(const Slot& slot, const kv::Outcome& outcome) const {
-      self.settle(self.file_of(slot), outcome, slot.length);
-    }
-  } settle_{*this};
 };
 
-class Verifier : TreeRun {
+class Verifier : public TreeRun<Verifier> {
  public:
-  Verifier(kv::Client& client, const ConnectArguments& where, const TreeArguments& arguments, Tree tree)
-      : TreeRun(client, where, arguments, std::move(tree), "verify") {}
-
-  Exit run() {
-    for (std::size_t i = 0; i < tree_.files.size() && !pipeline_.broken(); ++i) {
-      const TreeFile& file = tree_.files[i];
-      if (fits_key(file)) file.size <= pipeline_.slot_bytes() ? verify_small(i) : verify_large(file);
-      report_.progress();
-    }
-    pipeline_.drain(settle_);
-    return finish("verified");
-  }
+  using TreeRun::TreeRun;
 
  private:
-  void verify_small(std::size_t index) {
+  friend TreeRun;
+
+  [[nodiscard]] bool is_small(const TreeFile& file) const noexcept { return file.size <= pipeline_.slot_bytes(); }
+
+  void run_small(std::size_t index) {
     Slot* const slot = pipeline_.await_free(settle_);
     if (slot == nullptr) return;
     slot->item = index;
@@ -160,16 +249,19 @@ class Verifier : TreeRun {
     const auto get = [&] { return client_.start_get(as_key(file.path), slot->buffer, pipeline_.cookie_of(*slot)); };
     if (pipeline_.start(get, settle_) == Status::kOk) return;
     pipeline_.give_back(*slot);
-    verify_large(file);
+    run_large(file);
   }
 
-  void verify_large(const TreeFile& file) {
+  void run_large(const TreeFile& file) {
     pipeline_.drain(settle_);
     if (pipeline_.broken()) return;
     const kv::Outcome outcome = get_whole(client_, file.path, value_);
     settle(file, outcome, std::span(value_).first(std::min(outcome.length, value_.size())));
   }
 
+  void settle(const Slot& slot, const kv::Outcome& outcome) {
+    settle(file_of(slot), outcome, slot.buffer.first(std::min(outcome.length, slot.buffer.size())));
+  }
   void settle(const TreeFile& file, const kv::Outcome& outcome, std::span<const std::byte> value) {
     if (outcome.status == Status::kNotFound) return report_.differs(file.path, "missing: the store has no such key");
     if (outcome.status != Status::kOk && outcome.status != Status::kBufferTooSmall) return fail(file, outcome);
@@ -183,39 +275,29 @@ class Verifier : TreeRun {
     report_.differs(file.path, fmt::format("different: byte {} is not the file's", at - value.begin()));
   }
 
-  struct Settle {
-    Verifier& self;
-    void operator()(const Slot& slot, const kv::Outcome& outcome) const {
-      self.settle(self.file_of(slot), outcome, slot.buffer.first(std::min(outcome.length, slot.buffer.size())));
-    }
-  } settle_{*this};
-
   std::vector<std::byte> value_;
 };
 
 template <class Run>
-Exit run_tree(const ConnectArguments& where, const TreeArguments& arguments) {
+Exit run_tree(const ConnectArguments& where, const TreeArguments& arguments, const char* label, const char* verb) {
   auto tree = walk_tree(arguments.directory);
-  if (!tree) {
-    complain("{}", tree.error().text());
-    return Exit::kError;
-  }
-  kv::ClientOptions options = client_options(where);
-  options.depth = arguments.depth;
-  options.buffer_bytes = kSlotBytes * arguments.depth;
-  const auto client = connect_or_complain(options, where);
+  if (!tree) return error_exit("{}", tree.error().text());
+  ConnectArguments to = where;
+  to.options.depth = arguments.depth;
+  to.options.buffer_bytes = kSlotBytes * arguments.depth;
+  const auto client = connect_or_complain(to);
   if (!client) return Exit::kError;
-  return Run(*client, where, arguments, std::move(*tree)).run();
+  return Run(*client, where, arguments, std::move(*tree), label).run(verb);
 }
 
 }  // namespace
 
 Exit run_load(const ConnectArguments& where, const TreeArguments& arguments) {
-  return run_tree<Loader>(where, arguments);
+  return run_tree<Loader>(where, arguments, "load", "loaded");
 }
 
 Exit run_verify(const ConnectArguments& where, const TreeArguments& arguments) {
-  return run_tree<Verifier>(where, arguments);
+  return run_tree<Verifier>(where, arguments, "verify", "verified");
 }
 
 }  // namespace verbena::programs

@@ -4,9 +4,14 @@
 #include "host/topology.hpp"
 
 #include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <hwloc.h>
 
 #include <cstdint>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +25,32 @@ namespace verbena::test {
   return all;
 }
 
+/// A machine by one of hwloc's two languages; without either it is as if hwloc had found nothing.
+struct MachineDescription {
+  std::string_view synthetic{};      ///< "package:2 core:4 pu:2".
+  std::string_view xml{};            ///< As lstopo exports it.
+  std::span<const unsigned> mask{};  ///< Affinity mask: the cpus that the process may use, in order.
+  std::optional<unsigned> quota_percent{};
+  bool can_bind_memory = true;
+};
+
+[[nodiscard]] inline Result<host::Topology> describe(const MachineDescription& description) {
+  const auto [synthetic, xml, mask, quota_percent, can_bind_memory] = description;
+  if (synthetic.empty() && xml.empty()) return host::Topology::of(nullptr, mask, quota_percent, can_bind_memory);
+  hwloc_topology_t raw = nullptr;
+  EXPECT_EQ(hwloc_topology_init(&raw), 0);
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> owner(raw, &hwloc_topology_destroy);
+  EXPECT_EQ(hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED), 0);
+  const std::string text(xml.empty() ? synthetic : xml);  // hwloc wants a terminating zero.
+  EXPECT_EQ(xml.empty() ? hwloc_topology_set_synthetic(raw, text.c_str())
+                        : hwloc_topology_set_xmlbuffer(raw, text.c_str(), static_cast<int>(text.size()) + 1),
+            0);
+  EXPECT_EQ(hwloc_topology_load(raw), 0);
+  return host::Topology::of(raw, mask, quota_percent, can_bind_memory);
+}
+
 [[nodiscard]] inline Result<host::Topology> machine(std::string_view synthetic, const std::vector<unsigned>& mask) {
-  return host::Topology::describe({.synthetic = synthetic, .mask = mask});
+  return describe({.synthetic = synthetic, .mask = mask});
 }
 
 // Two sockets of four cores with two hyper-threads each.
@@ -30,8 +59,7 @@ inline constexpr std::string_view kTwoPlainSockets = "package:2 node:1 core:4 pu
 // Two sockets of two clusters, each with its node and two cores.
 inline constexpr std::string_view kSubNuma = "package:2 group:2 node:1 core:2 pu:1";
 
-/// Two nodes of two cores; of four more cpus on the second node, two are offline and two kept by the cgroup. mlx5_7 is
-/// on the second node, mlx5_0 on the machine.
+/// Two nodes of two cores; of four more cpus on the second node, two are offline and two kept by the cgroup.
 [[nodiscard]] inline std::string xml_machine(std::uint64_t second_nodes_bytes = 1 << 30) {
   const auto sets = [](const char* cpus, const char* node) {
     return std::string(" cpuset=\"") + cpus + "\" complete_cpuset=\"" + cpus + "\" nodeset=\"" + node +
@@ -41,11 +69,6 @@ inline constexpr std::string_view kSubNuma = "package:2 group:2 node:1 core:2 pu
     const std::string index = std::to_string(cpu);
     return "<object type=\"Core\" os_index=\"" + index + "\"" + sets(mask, node) + "><object type=\"PU\" os_index=\"" +
            index + "\"" + sets(mask, node) + "/></object>";
-  };
-  const auto device = [](const char* name, const char* bus) {
-    return std::string("<object type=\"PCIDev\" pci_busid=\"") + bus +
-           "\" pci_type=\"0207 [15b3:1017] [15b3:0007] 00\" pci_link_speed=\"0.0\"><object type=\"OSDev\" name=\"" +
-           name + "\" osdev_type=\"3\"/></object>";
   };
   const auto numa = [&](unsigned node, const char* cpus, const char* mask, std::uint64_t bytes) {
     return "<object type=\"NUMANode\" os_index=\"" + std::to_string(node) + "\"" + sets(cpus, mask) +
@@ -63,8 +86,7 @@ inline constexpr std::string_view kSubNuma = "package:2 group:2 node:1 core:2 pu
          "nodeset=\"0x00000002\" complete_nodeset=\"0x00000002\">" +
          numa(1, "0x0000003c", "0x00000002", second_nodes_bytes) + core(2, "0x00000004", "0x00000002") +
          core(3, "0x00000008", "0x00000002") + core(4, "0x00000010", "0x00000002") +
-         core(5, "0x00000020", "0x00000002") + device("mlx5_7", "0000:81:00.0") + "</object>" +
-         device("mlx5_0", "0000:01:00.0") + "</object>\n</topology>\n";
+         core(5, "0x00000020", "0x00000002") + "</object></object>\n</topology>\n";
 }
 
 /// A hybrid processor on one node: cpus 0 to 3 are the threads of two fast cores, 4 to 7 frugal cores.

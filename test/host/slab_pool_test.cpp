@@ -126,8 +126,7 @@ TEST(SlabPool, RefusesAbsurdSizes) {
   for (unsigned shift = 17; shift < 64; ++shift)
     EXPECT_EQ(pool->allocate(std::size_t{1} << shift), SlabPool::kNoOffset);
   EXPECT_EQ(pool->allocate(~std::size_t{0}), SlabPool::kNoOffset);
-  EXPECT_EQ(pool->statistics().allocations, 0U);
-  EXPECT_EQ(pool->statistics().failures, 50U);
+  EXPECT_EQ(pool->statistics().used_bytes, 0U);
   EXPECT_EQ(pool->allocate(1 << 16), 0U);
 }
 
@@ -150,7 +149,6 @@ TEST(SlabPool, FindsWrongFreesAndStaysAsItWas) {
   EXPECT_EQ(pool->free(other), Status::kOk);
   EXPECT_EQ(pool->free(offset), Status::kBadArgument);
   EXPECT_EQ(pool->statistics().used_bytes, 0U);
-  EXPECT_EQ(pool->statistics().frees, 2U);
 }
 
 TEST(SlabPool, OffsetOfForeignAddressIsNone) {
@@ -219,7 +217,6 @@ TEST(SlabPool, AgreesWithAModel) {
     ASSERT_OK(pool);
     std::map<std::uint64_t, std::size_t> live;  // Offset to class.
     std::size_t used = 0;
-    std::uint64_t failures = 0;
     for (int step = 0; step < 20'000; ++step) {
       const bool filling = step / 2000 % 2 == 0;
       if (live.empty() || random() % 10 < (filling ? 7U : 3U)) {
@@ -227,7 +224,6 @@ TEST(SlabPool, AgreesWithAModel) {
         const bool is_exact = random() % 2 == 0;
         const auto offset = is_exact ? pool->allocate_exact(bytes) : pool->allocate(bytes);
         if (offset == SlabPool::kNoOffset) {
-          ++failures;
           // The check is exact: a buddy system fails only when no aligned block of the class is free.
           const std::size_t block = class_of(bytes);
           for (std::uint64_t at = 0; at + block <= range.size; at += block) {
@@ -259,8 +255,9 @@ TEST(SlabPool, AgreesWithAModel) {
       }
       ASSERT_EQ(pool->statistics().used_bytes, used);
     }
-    EXPECT_EQ(pool->statistics().failures, failures);
-    EXPECT_EQ(pool->statistics().allocations - pool->statistics().frees, live.size());
+    std::uint64_t blocks = 0;
+    for (unsigned i = 0; i < pool->classes(); ++i) blocks += pool->class_of(i).used;
+    EXPECT_EQ(blocks, live.size());
     for (const auto& [offset, block] : live) ASSERT_EQ(pool->free(offset), Status::kOk);
     EXPECT_NE(pool->allocate(std::bit_floor(range.size)), SlabPool::kNoOffset);
   }

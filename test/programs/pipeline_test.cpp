@@ -1,6 +1,6 @@
 #include "programs/pipeline.hpp"
 
-#include "programs/values.hpp"
+#include "programs/files.hpp"
 
 #include <gtest/gtest.h>
 

@@ -88,8 +88,8 @@ TEST(Files, ReadAllUpToALimit) {
   scratch.write("file", text);
   std::vector<std::byte> bytes;
   const auto read = [&](std::size_t most) {
-    const auto file = OpenFile::open(scratch.path() / "file", OpenFile::Follow::kNo);
-    return file ? read_all(file->fd(), "file", most, bytes) : std::unexpected(file.error());
+    const auto file = open_file(scratch.path() / "file", Follow::kNo);
+    return file ? read_all(file->get(), "file", most, bytes) : std::unexpected(file.error());
   };
   ASSERT_OK(read(text.size()));
   EXPECT_EQ(bytes.size(), text.size());
@@ -103,8 +103,8 @@ TEST(Files, LinksAreFollowedOnlyWhenAsked) {
   const Scratch scratch;
   scratch.write("file", "x");
   std::filesystem::create_symlink("file", scratch.path() / "link");
-  EXPECT_OK(OpenFile::open(scratch.path() / "link", OpenFile::Follow::kYes));
-  EXPECT_FALSE(OpenFile::open(scratch.path() / "link", OpenFile::Follow::kNo));
+  EXPECT_OK(open_file(scratch.path() / "link", Follow::kYes));
+  EXPECT_FALSE(open_file(scratch.path() / "link", Follow::kNo));
 }
 
 TEST(Files, ReplaceLeavesNoTemporary) {

@@ -1,0 +1,160 @@
+#include "programs/options.hpp"
+
+#include "base/units.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <vector>
+
+namespace verbena::programs {
+namespace {
+
+/// An option that takes the name of one of `choices`, whose names are `names`.
+template <class Choice, std::size_t N>
+void add_choice(CLI::App& command, const char* name, Choice& choice, const Choice (&choices)[N], const char* names,
+                const std::string& what) {
+  const auto take = [=, &choice, choices = std::to_array(choices)](const std::string& word) {
+    const auto found = std::ranges::find_if(choices, [&](Choice each) { return word == to_string(each); });
+    if (found == choices.end())
+      throw CLI::ValidationError(fmt::format("{} {}", name, word), fmt::format("takes {}", names));
+    choice = *found;
+  };
+  command.add_option_function<std::string>(name, take, what);
+}
+
+/// Takes a number of so many bytes each.
+auto in_units(std::size_t& bytes, std::size_t unit) {
+  return [&bytes, unit](std::size_t count) { bytes = count * unit; };
+}
+
+}  // namespace
+
+Exit usage(const CLI::App& app, std::string_view text) {
+  const auto met = app.get_subcommands();
+  complain("{}; see {} {}--help", text, app.get_name(), met.empty() ? "" : met.front()->get_name() + " ");
+  return Exit::kUsage;
+}
+
+Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success) == 0 ? Exit::kDone : Exit::kError;  // --help and --version.
+  } catch (const CLI::ParseError& error) {
+    return usage(app, error.what());
+  }
+  return exit;
+}
+
+void add_transport_options(CLI::App& command, Transport& transport) {
+  command.add_option("-d,--device", transport.device,
+                     "NIC: soft, or an RDMA device such as mlx5_0, with its port mlx5_0:2 "
+                     "(default: a usable RDMA device that has the address, else soft)");
+  command.add_flag_callback(
+      "-S,--socket", [&transport] { transport.bootstrap = Bootstrap::kSocket; },
+      "connect by a TCP exchange instead of RDMA CM; both ends the same");
+  command.add_option("--gid-index", transport.gid_index, "row of the device's GID table (default: the best)")
+      ->check(CLI::Range(0, 255));
+}
+
+void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what) {
+  command.add_option("--allow-uid", uids, what)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose) {
+  add_choice(command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
+             "spin, adaptive or event",
+             fmt::format("{} while nothing is there: spin, adaptive or event (default {})", whose, to_string(wait)));
+}
+
+void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
+  command
+      .add_option_function<std::size_t>("-m,--memory", in_units(server.memory_bytes, kMebi), "memory for items, in MiB")
+      ->check(CLI::Range(std::size_t{1}, kMebi))
+      ->default_str("1024");
+  command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
+  command.add_option("-w,--workers", server.workers, "pinned polling threads")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  add_wait_option(command, server.wait, "workers that have cores of their own");
+  command.add_option("--max-clients", server.max_clients, "clients at a time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option_function<std::size_t>("--max-value-mib", in_units(server.max_value_bytes, kMebi),
+                                        "longest value (default: 64, or half a worker's memory)")
+      ->check(CLI::Range(std::size_t{1}, kMebi));
+  command
+      .add_option_function<std::size_t>("--lease-kib", in_units(server.lease_bytes, kKibi),
+                                        "window that each client writes large values into")
+      ->check(CLI::Range(std::size_t{64}, kMebi))
+      ->default_str("2048");
+  command.add_option("--max-items", server.max_items, "keys there may be (default: one for every 128 bytes of memory)");
+  command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)");
+  command.add_flag("--checksum-large-values", server.checksum_large_values,
+                   "readers check all bytes of values of 4 KiB and more");
+  command.add_flag_callback(
+      "--trusted-clients", [&server] { server.large_put = kv::LargePut::kAdopt; },
+      "clients write values of 64 KiB and more where they stay; they must trust each other");
+  command
+      .add_option_function<std::uint32_t>(
+          "--grace-ms", [&server](std::uint32_t ms) { server.grace = std::chrono::milliseconds{ms}; },
+          "how long freed memory rests")
+      ->check(CLI::Range(1, 60'000))
+      ->default_str("500");
+  command.add_option("--depth", server.depth, "operations in flight of one client")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+void add_bench_options(CLI::App& command, BenchArguments& a) {
+  const auto size = CLI::AsSizeValue(false);  // K is 1024.
+  command.add_option("--seconds", a.seconds, "how long to measure")->capture_default_str();
+  command.add_option("--count", a.count, "operations, after which it ends before its time (0: no limit)");
+  command.add_option("--keys", a.keys, "keys in use (0: 10000, or what 64 MiB of values hold)");
+  command.add_option("--key-size", a.key_bytes, "bytes of a key, 1 to 1024")->transform(size)->capture_default_str();
+  command.add_option("--value-size", a.value_bytes, "bytes of a value, such as 64, 4K or 1M")
+      ->transform(size)
+      ->capture_default_str();
+  command.add_option("--read-percent", a.read_percent, "share of gets, 0 to 100; the others are puts")
+      ->capture_default_str();
+  command.add_option("--depth", a.depth, "operations in flight, 1 to 1024; 1 measures blocking calls")
+      ->capture_default_str();
+  command.add_option("--batch", a.batch, "keys in a call of get or put, 1 to 1024, at depth 1")->capture_default_str();
+  add_choice(command, "--lookup", a.lookup, {kv::Lookup::kAuto, kv::Lookup::kMessage, kv::Lookup::kOneSided},
+             "auto, message or one-sided", "how gets find items: auto, message, one-sided (default auto)");
+  command
+      .add_option("--known-locations", a.known_locations, "locations that the client keeps, 0 or a power of two from 4")
+      ->capture_default_str();
+  command.add_option("--clock-every", a.clock_every, "operations between readings of the clock, 1 to 4096, at depth 1")
+      ->capture_default_str();
+  command.add_flag("--no-fill", a.no_fill, "the keys are there, from a bench with --no-erase: do not store them first");
+  command.add_flag("--no-erase", a.no_erase, "leave the keys there in the end");
+  command.add_option("--rounds", a.rounds, "rounds, with the cache line measured between them")->capture_default_str();
+  command.add_flag("--json", a.json, "print one JSON object");
+}
+
+std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std::string> words) {
+  BenchArguments arguments;
+  CLI::App command("measure");
+  add_bench_options(command, arguments);
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // As CLI11 wants them.
+  try {
+    command.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    return std::unexpected(
+        std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
+                    "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json"));
+  } catch (const CLI::ParseError& error) {
+    return std::unexpected(std::string("bench: ") + error.what());
+  }
+  if (std::string wrong = check_bench_arguments(arguments); !wrong.empty()) return std::unexpected("bench: " + wrong);
+  return arguments;
+}
+
+}  // namespace verbena::programs
