@@ -33,7 +33,47 @@ void close_in_callback(RdmaConn* conn) noexcept {
   session.close_in_callback();
 }
 
+[[nodiscard]] RdmaConn* conn_of(const session::Session& session) noexcept {
+  return static_cast<RdmaConn*>(session.user);
+}
+
 }  // namespace
+
+// --- events
+
+void ConnEvents::on_connect(session::Session& of) noexcept {
+  RdmaConn* const conn = conn_of(of);
+  conn->callbacks.connected(conn);
+}
+
+void ConnEvents::on_message(session::Session& of, const rdma::Message& message) noexcept {
+  RdmaConn* const conn = conn_of(of);
+  const auto& callback = conn->callbacks.message;
+  const RdmaMessage told = message_of(message);
+  if (callback.full != nullptr) {
+    callback.full(conn, &told, callback.user);
+  } else if (callback.plain != nullptr) {
+    callback.plain(conn, told.data, told.length);
+  }
+}
+
+void ConnEvents::on_complete(session::Session& of, const rdma::Completion& completion) noexcept {
+  RdmaConn* const conn = conn_of(of);
+  const RdmaCompletion told = completion_of(completion);
+  const auto& callback = told.operation == RDMA_READ ? conn->callbacks.read : conn->callbacks.written;
+  callback(conn, &told);
+}
+
+void ConnEvents::on_disconnect(session::Session& of, Status reason) noexcept {
+  RdmaConn* const conn = conn_of(of);
+  if (conn == nullptr) return;
+  conn->last_code.store(code_of(reason), std::memory_order_relaxed);
+  conn->callbacks.disconnected(conn, code_of(reason));
+}
+
+void ConnEvents::on_gone(session::Session& of) noexcept { delete conn_of(of); }
+
+// --- what users are told
 
 RdmaMessage message_of(const rdma::Message& message) noexcept {
   return {.kind = message.kind == rdma::Message::Kind::kWritten ? RDMA_WRITTEN : RDMA_MESSAGE,
@@ -89,35 +129,6 @@ verbena::Result<void> verbena_RdmaConn::check_early() const noexcept {
   return verbena::fail(Status::kBusy, "", 0,
                        "the connection is made: this is for before rdmaConnect, or for an accept callback");
 }
-
-// --- events
-
-void verbena_RdmaConn::on_connect(Session& of) noexcept {
-  session = &of;
-  callbacks.connected(this);
-}
-
-void verbena_RdmaConn::on_message(Session& /*of*/, const verbena::rdma::Message& message) noexcept {
-  const RdmaMessage told = message_of(message);
-  if (callbacks.message.full != nullptr) {
-    callbacks.message.full(this, &told, callbacks.message.user);
-  } else if (callbacks.message.plain != nullptr) {
-    callbacks.message.plain(this, told.data, told.length);
-  }
-}
-
-void verbena_RdmaConn::on_complete(Session& /*of*/, const verbena::rdma::Completion& completion) noexcept {
-  const RdmaCompletion told = completion_of(completion);
-  const auto& callback = told.operation == RDMA_READ ? callbacks.read : callbacks.written;
-  callback(this, &told);
-}
-
-void verbena_RdmaConn::on_disconnect(Session& /*of*/, Status reason) noexcept {
-  last_code.store(code_of(reason), std::memory_order_relaxed);
-  callbacks.disconnected(this, code_of(reason));
-}
-
-void verbena_RdmaConn::on_gone(Session& /*of*/) noexcept { delete this; }
 
 // --- making
 
@@ -176,6 +187,7 @@ int rdmaConnect(RdmaConn* conn, const char* ip, int port) {
     const auto delivery = delivery_of(conn->callbacks, verbena::rdma::Receive::kQueue);
     VERBENA_ASSIGN(conn->own,
                    verbena::node::connect(at, conn->options.settings, delivery, *conn, conn->callbacks.any()));
+    conn->own->user = conn;
     conn->session = conn->own.get();
     conn->owner().adopt();
     return {};

@@ -102,6 +102,19 @@ int result_of(RdmaConn& conn, Status status, const char* call) noexcept;
 /// `timeout_ms`, or the connection's own below 0.
 [[nodiscard]] session::Patience patience_of(const RdmaConn& conn, int timeout_ms) noexcept;
 
+/// Events of sessions, whose `user` is the handle that stands for them; null: there was no memory for one.
+class ConnEvents : public session::Events {
+ public:
+  void on_connect(session::Session& of) noexcept override;
+  void on_message(session::Session& of, const rdma::Message& message) noexcept override;
+  void on_complete(session::Session& of, const rdma::Completion& completion) noexcept override;
+  void on_disconnect(session::Session& of, Status reason) noexcept override;
+  void on_gone(session::Session& of) noexcept override;
+
+ protected:
+  ~ConnEvents() = default;
+};
+
 }  // namespace verbena::api::c
 
 // Each kind of handle has the name that calls give it, and tells
@@ -111,12 +124,12 @@ int result_of(RdmaConn& conn, Status status, const char* call) noexcept;
 //  - remember: the code, which it keeps if it can be asked for it.
 
 /// One end of a connection. An accepted one is its session's, unless it is kept.
-struct verbena_RdmaConn final : verbena::session::Events {
+struct verbena_RdmaConn final : verbena::api::c::ConnEvents {
   static constexpr const char* kName = "conn";
   verbena::api::c::Options options;
   verbena::api::c::Callbacks callbacks;
   std::unique_ptr<verbena::session::Session> own;  ///< A client's, or kept.
-  /// Null before it is connected. The thread that calls back and the one that connects both set it, to the same.
+  /// Null before it is connected. rdmaRuntimeStop looks at it from any thread.
   std::atomic<verbena::session::Session*> session{nullptr};
   mutable std::atomic<int> last_code{0};
   bool is_client = false;
@@ -132,16 +145,10 @@ struct verbena_RdmaConn final : verbena::session::Events {
     if (code != RDMA_OK) last_code.store(code, std::memory_order_relaxed);
     return code;
   }
-
-  void on_connect(verbena::session::Session& of) noexcept override;
-  void on_message(verbena::session::Session& of, const verbena::rdma::Message& message) noexcept override;
-  void on_complete(verbena::session::Session& of, const verbena::rdma::Completion& completion) noexcept override;
-  void on_disconnect(verbena::session::Session& of, verbena::Status reason) noexcept override;
-  void on_gone(verbena::session::Session& of) noexcept override;
 };
 
-/// A server, which passes the events of its sessions on to their handles.
-struct verbena_RdmaListener final : verbena::session::Events {
+/// A server.
+struct verbena_RdmaListener final : verbena::api::c::ConnEvents {
   static constexpr const char* kName = "listener";
   std::string address;
   std::uint16_t port = 0;
@@ -159,11 +166,6 @@ struct verbena_RdmaListener final : verbena::session::Events {
   static int remember(int code) noexcept { return code; }
 
   void on_accept(verbena::session::Session& of) noexcept override;
-  void on_connect(verbena::session::Session& of) noexcept override;
-  void on_message(verbena::session::Session& of, const verbena::rdma::Message& message) noexcept override;
-  void on_complete(verbena::session::Session& of, const verbena::rdma::Completion& completion) noexcept override;
-  void on_disconnect(verbena::session::Session& of, verbena::Status reason) noexcept override;
-  void on_gone(verbena::session::Session& of) noexcept override;
 };
 
 struct verbena_RdmaNode final {

@@ -16,8 +16,6 @@ verbena::Result<void> verbena_RdmaListener::check_early() const noexcept {
   return verbena::fail(Status::kBusy, "", 0, "the listener runs already: this is for before rdmaServerStart");
 }
 
-// --- events: those of the handle that stands for the session
-
 void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
   auto* const conn = new (std::nothrow) RdmaConn;
   if (conn == nullptr) return of.close_in_callback();
@@ -29,23 +27,6 @@ void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
   const bool queues = options.recv_mode == RDMA_RECV_QUEUE;
   of.set_delivery(
       delivery_of(conn->callbacks, queues ? verbena::rdma::Receive::kQueue : verbena::rdma::Receive::kDiscard));
-}
-
-void verbena_RdmaListener::on_connect(verbena::session::Session& of) noexcept {
-  static_cast<RdmaConn*>(of.user)->on_connect(of);
-}
-void verbena_RdmaListener::on_message(verbena::session::Session& of, const verbena::rdma::Message& message) noexcept {
-  static_cast<RdmaConn*>(of.user)->on_message(of, message);
-}
-void verbena_RdmaListener::on_complete(verbena::session::Session& of,
-                                       const verbena::rdma::Completion& completion) noexcept {
-  static_cast<RdmaConn*>(of.user)->on_complete(of, completion);
-}
-void verbena_RdmaListener::on_disconnect(verbena::session::Session& of, Status reason) noexcept {
-  if (of.user != nullptr) static_cast<RdmaConn*>(of.user)->on_disconnect(of, reason);
-}
-void verbena_RdmaListener::on_gone(verbena::session::Session& of) noexcept {
-  if (of.user != nullptr) static_cast<RdmaConn*>(of.user)->on_gone(of);
 }
 
 // --- calls
