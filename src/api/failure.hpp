@@ -11,7 +11,8 @@
 namespace verbena::api {
 
 /// Refuses a null pointer, by name.
-[[nodiscard]] inline Result<void> check_given(const char* name, const void* pointer) noexcept {
+template <class T>
+[[nodiscard]] Result<void> check_given(const char* name, T* pointer) noexcept {
   if (pointer != nullptr) [[likely]]
     return {};
   return fail(Status::kBadArgument, "", 0, "{} must not be null", name);

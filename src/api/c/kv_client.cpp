@@ -50,18 +50,23 @@ class Use {
 
 /// A pointer that a caller passed, as its call names it; one that must not be null, or not with its length.
 struct Argument {
+  template <class T>
+  Argument(const char* its_name, T* data, const char* its_length = nullptr, std::size_t bytes = 1) noexcept
+      : name(its_name), length_name(its_length), length(bytes), is_there(data != nullptr || bytes == 0) {}
   const char* name;
-  const void* data;
-  const char* length_name = nullptr;
-  std::size_t length = 1;
+  const char* length_name;
+  std::size_t length;
+  bool is_there;
 };
 /// Whether it is there as it has to be; else the failure is remembered.
 [[nodiscard]] inline bool is_given(const char* call, const Argument& argument) noexcept {
-  const auto& [name, data, length_name, length] = argument;
-  if (data != nullptr || length == 0) [[likely]]
+  if (argument.is_there) [[likely]]
     return true;
-  length_name == nullptr ? refuse(call, "{} must not be null", name)
-                         : refuse(call, "{} must not be null with a {} of {}", name, length_name, length);
+  if (argument.length_name == nullptr) {
+    (void)refuse(call, "{} must not be null", argument.name);
+  } else {
+    (void)refuse(call, "{} must not be null with a {} of {}", argument.name, argument.length_name, argument.length);
+  }
   return false;
 }
 
@@ -93,9 +98,9 @@ int on_connection(kv_client_t* client, const char* call, Body&& body, const Argu
   });
 }
 
-/// The same for the arrays of a batch.
-[[nodiscard]] bool are_given(const char* call, const void* keys, const void* klens, const void* values,
-                             const void* vlens, std::size_t count) noexcept {
+/// Whether the arrays of a batch are there, if it has items.
+[[nodiscard]] bool are_given(const char* call, auto* keys, auto* klens, auto* values, auto* vlens,
+                             std::size_t count) noexcept {
   return is_given(call, {"keys", keys, "count", count}) && is_given(call, {"klens", klens, "count", count}) &&
          is_given(call, {"values", values, "count", count}) && is_given(call, {"vlens", vlens, "count", count});
 }
@@ -428,10 +433,7 @@ int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size
   bool has_begun = false;
   const int code = on_items<kv_get_item_t>(
       client, count, __func__,
-      [&](std::size_t i) {
-        return kv_get_item_t{
-            .key = keys[i], .klen = klens[i], .buf = values[i], .len = vlens[i], .version = 0, .code = KV_OK};
-      },
+      [&](std::size_t i) { return kv_get_item_t{.key = keys[i], .klen = klens[i], .buf = values[i], .len = vlens[i]}; },
       [&](std::size_t i, const kv_get_item_t& item) {
         has_begun = true;
         vlens[i] = item.code == KV_OK || item.code == KV_ERR_BUFFER_TOO_SMALL ? item.len : SIZE_MAX;
@@ -446,8 +448,7 @@ int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size
   return on_items<kv_put_item_t>(
       client, count, __func__,
       [&](std::size_t i) {
-        return kv_put_item_t{
-            .key = keys[i], .klen = klens[i], .value = values[i], .vlen = vlens[i], .version = 0, .code = KV_OK};
+        return kv_put_item_t{.key = keys[i], .klen = klens[i], .value = values[i], .vlen = vlens[i]};
       },
       [](std::size_t, const kv_put_item_t&) {});
 }
