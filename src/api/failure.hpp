@@ -1,7 +1,8 @@
-// Checks of arguments of the APIs, with their sentences.
+// Checks of arguments of the APIs, with their sentences; whoever calls them names the call.
 #pragma once
 
 #include "base/failure.hpp"
+#include "base/limit.hpp"
 #include "session/registrations.hpp"
 
 #include <cstdint>
@@ -9,39 +10,35 @@
 
 namespace verbena::api {
 
-/// Refuses a number outside its range, by name.
-[[nodiscard]] inline bool is_in_range(const char* call, const char* name, std::uint64_t value, std::uint64_t least,
-                                      std::uint64_t most) noexcept {
-  if (value >= least && value <= most) [[likely]]
-    return true;
-  (void)note(Status::kBadArgument, call, "{} must be {} to {}; got {}", name, least, most, value);
-  return false;
-}
-/// The same for one that is 1 or more.
-[[nodiscard]] inline bool is_in_range(const char* call, const char* name, std::uint64_t value) noexcept {
-  if (value >= 1) [[likely]]
-    return true;
-  (void)note(Status::kBadArgument, call, "{} must be at least 1; got 0", name);
-  return false;
-}
 /// Refuses a null pointer, by name.
 template <class T>
-[[nodiscard]] inline bool is_given(const char* call, const char* name, T* pointer) noexcept {
+[[nodiscard]] Result<void> check_given(const char* name, T* pointer) noexcept {
   if (pointer != nullptr) [[likely]]
-    return true;
-  (void)note(Status::kBadArgument, call, "{} must not be null", name);
-  return false;
+    return {};
+  return fail(Status::kBadArgument, "", 0, "{} must not be null", name);
 }
-/// Refuses a name that no window can have. \thread any
-[[nodiscard]] inline bool is_name(const char* call, std::string_view name) noexcept {
-  if (!name.empty() && name.size() <= session::Registrations::kMaxNameBytes) return true;
-  (void)note(Status::kBadArgument, call, "name must have 1 to {} bytes; got {}", session::Registrations::kMaxNameBytes,
-             name.size());
-  return false;
+/// Refuses a 0, by name.
+[[nodiscard]] inline Result<void> check_some(const char* name, std::uint64_t value) noexcept {
+  if (value != 0) [[likely]]
+    return {};
+  return fail(Status::kBadArgument, "", 0, "{} must be at least 1; got 0", name);
 }
 /// Refuses a number of bytes that cannot be registered, by name.
-[[nodiscard]] inline bool is_memory(const char* call, const char* name, std::uint64_t bytes) noexcept {
-  return is_in_range(call, name, bytes, 1, session::Registrations::kMaxBytes);
+[[nodiscard]] inline Result<void> check_memory(const char* name, std::uint64_t bytes) noexcept {
+  return check_limit("", name, bytes, 1, session::Registrations::kMaxBytes);
+}
+/// Refuses a port that is none. \thread any
+[[nodiscard]] inline Result<void> check_port(int port, int least) noexcept {
+  if (port >= least && port <= 65535) return {};
+  return fail(Status::kBadArgument, "", 0, "port must be {} to 65535; got {}", least, port);
+}
+/// Refuses a name that is null, or that no window can have.
+[[nodiscard]] inline Result<void> check_name(const char* name) noexcept {
+  constexpr std::size_t kMost = session::Registrations::kMaxNameBytes;
+  VERBENA_TRY(check_given("name", name));
+  if (const std::size_t length = std::string_view(name).size(); length == 0 || length > kMost)
+    return fail(Status::kBadArgument, "", 0, "name must have 1 to {} bytes; got {}", kMost, length);
+  return {};
 }
 
 /// `verbena_rdmaConnect` as users write it.

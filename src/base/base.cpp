@@ -21,44 +21,27 @@ const char* to_string(WaitPolicy policy) noexcept {
   return "?";
 }
 
+namespace {
+/// In the order of Status.
+constexpr const char* kStatusNames[] = {
+    "ok",
+    // Nothing is damaged.
+    "try again", "timed out",
+    // The operation failed.
+    "not found", "version mismatch", "bad key", "too long", "buffer too small", "store full", "index full",
+    "wrong kind", "bad argument", "out of range", "local access", "unsupported", "busy",
+    // The connection is damaged.
+    "peer lost", "connection refused", "rejected", "protocol error", "remote access", "remote invalid request",
+    "retries exceeded", "receiver-not-ready retries exceeded", "flushed", "closed", "not allowed", "other namespace",
+    "other host",
+    // The device, the process or the machine lacks something.
+    "no memory", "limit reached", "permission denied", "device failed", "system error"};
+static_assert(std::size(kStatusNames) == static_cast<std::size_t>(Status::kSystem) + 1);
+}  // namespace
+
 const char* to_string(Status status) noexcept {
-  switch (status) {
-    case Status::kOk: return "ok";
-    case Status::kAgain: return "try again";
-    case Status::kTimedOut: return "timed out";
-    case Status::kNotFound: return "not found";
-    case Status::kVersionMismatch: return "version mismatch";
-    case Status::kBadKey: return "bad key";
-    case Status::kTooLong: return "too long";
-    case Status::kBufferTooSmall: return "buffer too small";
-    case Status::kStoreFull: return "store full";
-    case Status::kIndexFull: return "index full";
-    case Status::kWrongKind: return "wrong kind";
-    case Status::kBadArgument: return "bad argument";
-    case Status::kOutOfRange: return "out of range";
-    case Status::kLocalAccess: return "local access";
-    case Status::kUnsupported: return "unsupported";
-    case Status::kBusy: return "busy";
-    case Status::kPeerLost: return "peer lost";
-    case Status::kConnectionRefused: return "connection refused";
-    case Status::kRejected: return "rejected";
-    case Status::kProtocol: return "protocol error";
-    case Status::kRemoteAccess: return "remote access";
-    case Status::kRemoteInvalid: return "remote invalid request";
-    case Status::kRetryExceeded: return "retries exceeded";
-    case Status::kRnrExceeded: return "receiver-not-ready retries exceeded";
-    case Status::kFlushed: return "flushed";
-    case Status::kClosed: return "closed";
-    case Status::kNotAllowed: return "not allowed";
-    case Status::kOtherNamespace: return "other namespace";
-    case Status::kOtherHost: return "other host";
-    case Status::kNoMemory: return "no memory";
-    case Status::kLimit: return "limit reached";
-    case Status::kPermission: return "permission denied";
-    case Status::kDevice: return "device failed";
-    case Status::kSystem: return "system error";
-  }
-  return "unknown status";
+  const auto at = static_cast<std::size_t>(status);
+  return at < std::size(kStatusNames) ? kStatusNames[at] : "unknown status";
 }
 
 Error::Error(Status status, const char* call, int system_errno, std::string_view text) noexcept
@@ -68,43 +51,41 @@ Error::Error(Status status, const char* call, int system_errno, std::string_view
   text_[length] = '\0';
 }
 
-Status status_of_errno(int system_errno) noexcept {
-  switch (system_errno) {
-    case ENOMEM: return Status::kNoMemory;
-    case EPERM:
-    case EACCES: return Status::kPermission;
-    case EMFILE:
-    case ENFILE:
-    case ENOSPC: return Status::kLimit;
-    case ECONNREFUSED: return Status::kConnectionRefused;
-    case ECONNRESET:
-    case EPIPE: return Status::kPeerLost;
-    case ETIMEDOUT: return Status::kTimedOut;
-    case ENOSYS:
-    case EOPNOTSUPP: return Status::kUnsupported;
-    default: return Status::kSystem;
-  }
-}
-
 namespace {
-const char* usual_fix(int system_errno) noexcept {
-  switch (system_errno) {
-    case ENOMEM: return "; free memory, or ask for less";
-    case EMFILE: return "; raise the process's limit of open files (ulimit -n)";
-    case ENFILE: return "; raise the system's limit of open files (sysctl fs.file-max)";
-    case EPERM:
-    case EACCES: return "; run as the user that owns it, or with the capability that it needs";
-    case EADDRINUSE: return "; choose another port, or stop what listens there";
-    case ENOSYS: return "; this kernel does not have the call, or seccomp denies it";
-    default: return "";
-  }
+/// What an errno of a system call stands for, and its usual fix.
+struct Errno {
+  int number;
+  Status status = Status::kSystem;
+  const char* fix = "";
+};
+constexpr const char* kPermissionFix = "; run as the user that owns it, or with the capability that it needs";
+constexpr Errno kErrnos[] = {
+    {ENOMEM, Status::kNoMemory, "; free memory, or ask for less"},
+    {EPERM, Status::kPermission, kPermissionFix},
+    {EACCES, Status::kPermission, kPermissionFix},
+    {EMFILE, Status::kLimit, "; raise the process's limit of open files (ulimit -n)"},
+    {ENFILE, Status::kLimit, "; raise the system's limit of open files (sysctl fs.file-max)"},
+    {ENOSPC, Status::kLimit},
+    {ECONNREFUSED, Status::kConnectionRefused},
+    {ECONNRESET, Status::kPeerLost},
+    {EPIPE, Status::kPeerLost},
+    {ETIMEDOUT, Status::kTimedOut},
+    {ENOSYS, Status::kUnsupported, "; this kernel does not have the call, or seccomp denies it"},
+    {EOPNOTSUPP, Status::kUnsupported},
+    {EADDRINUSE, Status::kSystem, "; choose another port, or stop what listens there"},
+};
+Errno known_errno(int number) noexcept {
+  const auto* const found = std::ranges::find(kErrnos, number, &Errno::number);
+  return found != std::end(kErrnos) ? *found : Errno{number};
 }
 }  // namespace
+
+Status status_of_errno(int system_errno) noexcept { return known_errno(system_errno).status; }
 
 Error system_error(const char* call, int system_errno, std::string_view what) noexcept {
   const char* description = strerrordesc_np(system_errno);
   return format_error(status_of_errno(system_errno), call, system_errno, "{}: {} failed: {}{}", what, call,
-                      description != nullptr ? description : "unknown errno", usual_fix(system_errno));
+                      description != nullptr ? description : "unknown errno", known_errno(system_errno).fix);
 }
 
 void check_failed(const char* condition, const char* file, int line) noexcept {

@@ -19,6 +19,19 @@ TEST(Status, NamesAreThereAndDistinct) {
     EXPECT_NE(name, "unknown status") << i;
     EXPECT_TRUE(names.insert(name).second) << name << " names two statuses";
   }
+  // One of each group, and those at its ends: the names are a table in the order of the statuses.
+  EXPECT_STREQ(to_string(Status::kOk), "ok");
+  EXPECT_STREQ(to_string(Status::kTimedOut), "timed out");
+  EXPECT_STREQ(to_string(Status::kNotFound), "not found");
+  EXPECT_STREQ(to_string(Status::kIndexFull), "index full");
+  EXPECT_STREQ(to_string(Status::kBadArgument), "bad argument");
+  EXPECT_STREQ(to_string(Status::kBusy), "busy");
+  EXPECT_STREQ(to_string(Status::kPeerLost), "peer lost");
+  EXPECT_STREQ(to_string(Status::kRemoteInvalid), "remote invalid request");
+  EXPECT_STREQ(to_string(Status::kClosed), "closed");
+  EXPECT_STREQ(to_string(Status::kOtherHost), "other host");
+  EXPECT_STREQ(to_string(Status::kNoMemory), "no memory");
+  EXPECT_STREQ(to_string(Status::kSystem), "system error");
   EXPECT_STREQ(to_string(static_cast<Status>(kLast + 1)), "unknown status");
   EXPECT_STREQ(to_string(static_cast<Status>(255)), "unknown status");
 }

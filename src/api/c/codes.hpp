@@ -5,6 +5,8 @@
 
 #include <verbena/error.hpp>
 
+#include <new>
+
 namespace verbena::api::c {
 
 /// 0 for kOk. \thread any  \alloc none
@@ -18,6 +20,26 @@ namespace verbena::api::c {
 /// For a code of ours. \thread any  \alloc none
 [[nodiscard]] constexpr Status status_of(int code) noexcept {
   return code == 0 ? Status::kOk : static_cast<Status>(-1 - code);
+}
+/// The code of this thread's last failure.
+[[nodiscard]] inline int last_code() noexcept { return code_of(last_failure().status()); }
+
+/// Remembers that an argument of `call` is wrong; the code.
+template <class... Args>
+[[gnu::cold]] int refuse(const char* call, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  return code_of(note(Status::kBadArgument, as_written(call), format, std::forward<Args>(args)...));
+}
+
+/// Runs `body`, which returns a Result, and returns its code; remembers a failure as this call's. `sentence` has the
+/// words where memory has run out.
+template <class Body>
+int coded(const char* call, Body&& body, const char* (*sentence)(Status) noexcept = sentence_of) noexcept {
+  try {
+    const Result<void> result = body();
+    return result ? 0 : code_of(note_as(as_written(call), result.error()));
+  } catch (const std::bad_alloc&) {
+    return code_of(note(Status::kNoMemory, as_written(call), "{}", sentence(Status::kNoMemory)));
+  }
 }
 
 }  // namespace verbena::api::c

@@ -3,32 +3,40 @@
 
 #include <utility>
 
-using namespace verbena;
 using namespace verbena::api;
 using namespace verbena::api::c;
 using verbena::Status;
 using verbena::session::LocalSpan;
 using verbena::session::Place;
 using verbena::session::Session;
-using verbena::session::TransferCall;
 
 namespace verbena::api::c {
 namespace {
 
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
-/// Whether the arguments of a transfer can work; else the failure is remembered, by the name of the argument.
-[[gnu::cold]] bool explain_buffer(RdmaConn* conn, const char* call, const char* data_name, const void* data,
-                                  const char* length_name, std::size_t length) noexcept {
-  if (!is_given(as_written(call), "conn", conn)) return false;
-  if (is_in_range(as_written(call), length_name, length) && is_given(as_written(call), data_name, data))
-    return is_usable(conn, call);
-  (void)note_on(*conn, Status::kBadArgument);
-  return false;
+/// Whether the connection can be used, and a pointer with a length was given; else the failure is remembered.
+[[nodiscard]] inline bool is_ready(RdmaConn* conn, const char* call, const char* name = "", const void* data = nullptr,
+                                   std::size_t length = 0) noexcept {
+  if (conn != nullptr && conn->session != nullptr && (data != nullptr || length == 0)) [[likely]]
+    return true;
+  return on(conn, call, [&](Session& /*of*/) { return check_given(name, data); }) == RDMA_OK;
 }
 
-[[nodiscard]] inline bool is_plain(const RdmaConn* conn, const void* data, std::size_t length) noexcept {
-  return conn != nullptr && conn->session != nullptr && data != nullptr && length != 0;
+[[gnu::cold]] bool explain_buffer(RdmaConn* conn, const char* call, const char* data_name, const void* data,
+                                  const char* length_name, std::size_t length) noexcept {
+  return coded_on(conn, call, [&]() -> Result<void> {
+           VERBENA_TRY(check_some(length_name, length));
+           VERBENA_TRY(check_given(data_name, data));
+           return conn->check();
+         }) == RDMA_OK;
+}
+/// Whether the arguments of a transfer can work; else the failure is remembered, by the name of the argument.
+[[nodiscard]] inline bool is_transfer(RdmaConn* conn, const char* call, const char* data_name, const void* data,
+                                      const char* length_name, std::size_t length) noexcept {
+  if (conn != nullptr && conn->session != nullptr && data != nullptr && length != 0) [[likely]]
+    return true;
+  return explain_buffer(conn, call, data_name, data, length_name, length);
 }
 
 /// Remembers that a part is not inside the peer's default window.
@@ -36,190 +44,131 @@ constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
                                 std::size_t length) noexcept {
   (void)note_on(conn, note(Status::kOutOfRange, as_written(call),
                            "offset {} and {} {} are not inside the peer's window of {} bytes", offset, length_name,
-                           length, conn.session->peer_window().length));
+                           length, conn.owner().peer_window().length));
 }
 
 /// The part of the peer's default window at an offset; false, with the failure remembered, outside it.
 [[nodiscard]] inline bool find_place(RdmaConn& conn, const char* call, std::size_t offset, const char* length_name,
                                      std::size_t length, Place& place) noexcept {
-  if (conn.session->in_window(offset, length, place) == Status::kOk) [[likely]]
+  if (conn.owner().in_window(offset, length, place) == Status::kOk) [[likely]]
     return true;
   refuse_place(conn, call, offset, length_name, length);
   return false;
 }
 
-[[nodiscard]] Place key_place(std::uint64_t address, std::uint32_t rkey, std::uint64_t length) noexcept {
-  return {.space = TransferCall::Space::kKey, .span = {address, length, rkey}};
-}
-[[nodiscard]] Place physical_place(std::uint64_t address, std::uint64_t length) noexcept {
-  return {.space = TransferCall::Space::kPhysical, .span = {address, length, 0}};
-}
 [[nodiscard]] LocalSpan span_at(std::uint64_t address, std::uint32_t lkey, std::uint32_t length) noexcept {
   return {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)), length, lkey};
 }
 
-/// Remembers that a part is not inside the window, or the physical memory, that it names.
-[[gnu::cold]] int refuse_remote(const RdmaConn& conn, const char* call, const Place& place) noexcept {
-  const nic::Window& window = conn.session->peer_window();
-  const bool is_default = place.space == TransferCall::Space::kKey && window.rkey == place.span.rkey;
-  if (is_default) {
-    (void)note(Status::kOutOfRange, call,
-               "remote_addr {:#x} and length {} are not inside the peer's window of {} bytes at {:#x}",
-               place.span.address, place.span.length, window.length, window.address);
-  } else {
-    (void)note(Status::kOutOfRange, call, "remote_addr {:#x} and length {} are not inside what the peer has exported{}",
-               place.span.address, place.span.length,
-               place.space == TransferCall::Space::kPhysical ? " by physical address" : " under that rkey");
-  }
-  return note_on(conn, Status::kOutOfRange);
-}
+/// What this API calls things.
+constexpr Terms kTerms{.address = "remote_addr",
+                       .length_prefix = "length ",
+                       .find = "rdmaConnLookup",
+                       .export_physical = "rdmaPAExport",
+                       .complete = "rdmaConnComplete"};
 
 /// What a transfer between registered memory came to, with what is wrong by name.
 [[gnu::cold]] int explain_transfer(RdmaConn& conn, const char* call, Status status, const LocalSpan& local,
                                    const Place& place) noexcept {
   call = as_written(call);
-  switch (status) {
-    case Status::kLocalAccess:
-      (void)note(status, call, "local_addr {:#x} and length {} are not inside memory registered here under lkey {:#x}",
-                 reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
-      return note_on(conn, status);
-    case Status::kNotFound:
-      if (place.space == TransferCall::Space::kPhysical) {
-        (void)note(
-            status, call,
-            "remote_addr {:#x} is not known: the peer has exported nothing by physical address, which it does by "
-            "rdmaPAExport",
-            place.span.address);
-      } else {
-        (void)note(status, call, "no window of the peer has the rkey {:#x}: ask for one by rdmaConnLookup",
-                   place.span.rkey);
-      }
-      return note_on(conn, status);
-    case Status::kOutOfRange: return refuse_remote(conn, call, place);
-    case Status::kRemoteAccess:
-      if (conn.session->reason() != Status::kOk) return result_of(conn, status, call);
-      (void)note(status, call, "the window with rkey {:#x} lacks the right to this: the peer registers it with that",
-                 place.span.rkey);
-      return note_on(conn, status);
-    case Status::kAgain:
-      (void)note(status, call, "64 operations are under way, or complete and not taken: take one by rdmaConnComplete");
-      return note_on(conn, status);
-    default: return result_of(conn, status, call);
-  }
+  if (status != Status::kLocalAccess) return note_on(conn, note_transfer(conn.owner(), call, status, place, kTerms));
+  return note_on(
+      conn, note(status, call, "local_addr {:#x} and length {} are not inside memory registered here under lkey {:#x}",
+                 reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey));
 }
 
 /// Carries `attempt(local, place)` out with the arguments of a transfer between registered memory.
 template <class Attempt>
 inline int transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
                     std::uint32_t length, Attempt&& attempt) noexcept {
-  if (conn == nullptr || conn->session == nullptr || local_addr == 0 || length == 0) [[unlikely]] {
-    const void* const data = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(local_addr));
-    if (!explain_buffer(conn, call, "local_addr", data, "length", length)) return code_of(last_failure().status());
-  }
+  const auto* const data = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(local_addr));
+  if (!is_transfer(conn, call, "local_addr", data, "length", length)) return last_code();
   const LocalSpan local = span_at(local_addr, lkey, length);
-  const Status status = attempt(*conn->session, local, place);
+  const Status status = attempt(conn->owner(), local, place);
   if (status == Status::kOk) [[likely]]
     return RDMA_OK;
   return explain_transfer(*conn, call, status, local, place);
 }
 
-inline int write_registered(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
-                            const Place& place, std::uint32_t length) noexcept {
+template <bool kIsRead>
+inline int transfer_now(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
+                        const Place& place, std::uint32_t length) noexcept {
   return transfer(conn, call, local_addr, lkey, place, length,
-                  [](Session& session, const LocalSpan& local, const Place& to) {
-                    return session.write(local, to, [&] { return session.default_patience(); });
+                  [](Session& session, const LocalSpan& local, const Place& remote) {
+                    const auto patience = [&] { return session.default_patience(); };
+                    if constexpr (kIsRead) return session.read(local, remote, patience);
+                    return session.write(local, remote, patience);
                   });
 }
-inline int read_registered(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
-                           const Place& place, std::uint32_t length) noexcept {
+template <bool kIsRead>
+int start_transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
+                   std::uint32_t length, std::uint64_t cookie) noexcept {
   return transfer(conn, call, local_addr, lkey, place, length,
-                  [](Session& session, const LocalSpan& local, const Place& from) {
-                    return session.read(local, from, [&] { return session.default_patience(); });
-                  });
-}
-int start_write(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
-                std::uint32_t length, std::uint64_t cookie) noexcept {
-  return transfer(conn, call, local_addr, lkey, place, length,
-                  [cookie](Session& session, const LocalSpan& local, const Place& to) {
-                    return session.start_write(local, to, cookie);
-                  });
-}
-int start_read(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
-               std::uint32_t length, std::uint64_t cookie) noexcept {
-  return transfer(conn, call, local_addr, lkey, place, length,
-                  [cookie](Session& session, const LocalSpan& local, const Place& from) {
-                    return session.start_read(local, from, cookie);
+                  [cookie](Session& session, const LocalSpan& local, const Place& remote) {
+                    return kIsRead ? session.start_read(local, remote, cookie)
+                                   : session.start_write(local, remote, cookie);
                   });
 }
 
-[[nodiscard]] bool is_aligned(RdmaConn& conn, const char* call, const Place& word) noexcept {
-  if (word.span.address % kWordBytes == 0) [[likely]]
-    return true;
-  (void)note_on(conn, note(Status::kBadArgument, as_written(call), "remote_addr must be a multiple of 8; got {:#x}",
-                           word.span.address));
-  return false;
+/// Carries `attempt(session)` out for an atomic on `word`.
+template <class Attempt>
+int on_word(RdmaConn* conn, const char* call, const Place& word, Attempt&& attempt) noexcept {
+  if (!is_ready(conn, call)) return last_code();
+  if (word.span.address % kWordBytes != 0) [[unlikely]]
+    return conn->remember(refuse(call, "remote_addr must be a multiple of 8; got {:#x}", word.span.address));
+  const Status status = attempt(conn->owner());
+  return status == Status::kOk ? RDMA_OK : explain_transfer(*conn, call, status, {}, word);
 }
 
 int change_word(RdmaConn* conn, const char* call, const channel::Change& change, const Place& word,
                 std::uint64_t* old) noexcept {
-  if (!is_usable(conn, call) || !is_aligned(*conn, call, word)) return code_of(last_failure().status());
-  std::uint64_t found = 0;
-  const Status status = conn->session->change(change, word, found, conn->session->default_patience());
-  if (status != Status::kOk) [[unlikely]]
-    return explain_transfer(*conn, call, status, {}, word);
-  if (old != nullptr) *old = found;
-  return RDMA_OK;
+  return on_word(conn, call, word, [&](Session& session) {
+    std::uint64_t found = 0;
+    const Status status = session.change(change, word, found, session.default_patience());
+    if (status == Status::kOk && old != nullptr) *old = found;
+    return status;
+  });
 }
 
 int start_change(RdmaConn* conn, const char* call, const channel::Change& change, const Place& word,
                  std::uint64_t cookie) noexcept {
-  if (!is_usable(conn, call) || !is_aligned(*conn, call, word)) return code_of(last_failure().status());
-  const Status status = conn->session->start_change(change, word, cookie);
-  return status == Status::kOk ? RDMA_OK : explain_transfer(*conn, call, status, {}, word);
-}
-
-[[nodiscard]] constexpr channel::Change swap_of(std::uint64_t expected, std::uint64_t desired) noexcept {
-  return {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired};
+  return on_word(conn, call, word, [&](Session& session) { return session.start_change(change, word, cookie); });
 }
 
 std::size_t send(RdmaConn* conn, const char* call, const void* data, std::size_t length,
                  std::optional<std::uint32_t> immediate) noexcept {
-  if (!is_plain(conn, data, length)) [[unlikely]]
-    if (!explain_buffer(conn, call, "data", data, "data_len", length)) return 0;
+  if (!is_transfer(conn, call, "data", data, "data_len", length)) return 0;
   const Status status =
-      conn->session->send({static_cast<const std::byte*>(data), length}, immediate, conn->session->default_patience());
+      conn->owner().send({static_cast<const std::byte*>(data), length}, immediate, conn->owner().default_patience());
   return result_of(*conn, status, call) == RDMA_OK ? length : 0;
 }
 
 int write_with_immediate(RdmaConn* conn, const char* call, std::uint32_t immediate, std::size_t offset,
                          const void* data, std::size_t length) noexcept {
-  if (!is_usable(conn, call) || (length != 0 && !is_given(as_written(call), "data", data)))
-    return code_of(last_failure().status());
+  if (!is_ready(conn, call, "data", data, length)) return last_code();
   Place place;
   if (!find_place(*conn, call, offset, "data_len", length, place)) return RDMA_ERR_OUT_OF_RANGE;
-  const Status status = conn->session->write_with_immediate({static_cast<const std::byte*>(data), length}, immediate,
-                                                            offset, conn->session->default_patience());
+  const Status status = conn->owner().write_with_immediate({static_cast<const std::byte*>(data), length}, immediate,
+                                                           offset, conn->owner().default_patience());
   return result_of(*conn, status, call);
 }
 
 inline std::size_t write_window(RdmaConn* conn, const char* call, std::size_t offset, const void* data,
                                 std::size_t length) noexcept {
-  if (!is_plain(conn, data, length)) [[unlikely]]
-    if (!explain_buffer(conn, call, "data", data, "data_len", length)) return 0;
+  if (!is_transfer(conn, call, "data", data, "data_len", length)) return 0;
   Place place;
   if (!find_place(*conn, call, offset, "data_len", length, place)) return 0;
-  Session& session = *conn->session;
+  Session& session = conn->owner();
   const std::span from(static_cast<const std::byte*>(data), length);
   const Status status = session.write(from, place, [&] { return session.default_patience(); });
   return result_of(*conn, status, call) == RDMA_OK ? length : 0;
 }
 
 inline int read_window(RdmaConn* conn, const char* call, std::size_t offset, void* data, std::size_t length) noexcept {
-  if (!is_plain(conn, data, length)) [[unlikely]]
-    if (!explain_buffer(conn, call, "data_buf", data, "buf_len", length)) return code_of(last_failure().status());
+  if (!is_transfer(conn, call, "data_buf", data, "buf_len", length)) return last_code();
   Place place;
   if (!find_place(*conn, call, offset, "buf_len", length, place)) return RDMA_ERR_OUT_OF_RANGE;
-  Session& session = *conn->session;
+  Session& session = conn->owner();
   const std::span to(static_cast<std::byte*>(data), length);
   const Status status = session.read(to, place, [&] { return session.default_patience(); });
   return result_of(*conn, status, call);
@@ -240,16 +189,15 @@ size_t rdmaConnSendWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, 
 
 int rdmaConnRecv(RdmaConn* conn, void* buffer, size_t buffer_len, RdmaMessage* message, int timeout_ms) {
   const char* const call = as_written(__func__);
-  if (!is_usable(conn, call) || (buffer_len != 0 && !is_given(call, "buffer", buffer)))
-    return code_of(last_failure().status());
-  if (!conn->session->receives())
+  if (!is_ready(conn, call, "buffer", buffer, buffer_len)) return last_code();
+  if (!conn->owner().receives())
     return note_on(*conn, note(Status::kUnsupported, call,
                                "messages go to a callback or are discarded: set recv_mode to RDMA_RECV_QUEUE, and no "
                                "receive callback"));
   verbena::rdma::Message got;
   std::size_t needed = 0;
-  const Status status = conn->session->receive({static_cast<std::byte*>(buffer), buffer_len}, got, needed,
-                                               patience_of(*conn, timeout_ms));
+  const Status status =
+      conn->owner().receive({static_cast<std::byte*>(buffer), buffer_len}, got, needed, patience_of(*conn, timeout_ms));
   if (message != nullptr) {
     *message = message_of(got);
     if (status == Status::kBufferTooSmall) message->length = needed;
@@ -287,11 +235,11 @@ int rdmaConnWriteWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, si
 
 int rdmaSyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                           uint32_t length) {
-  return write_registered(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length);
+  return transfer_now<false>(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length);
 }
 int rdmaSyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                          uint32_t length) {
-  return read_registered(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length);
+  return transfer_now<true>(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length);
 }
 
 int rdmaSyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t* old) {
@@ -304,11 +252,11 @@ int rdmaSyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uin
 
 int rdmaStartWrite(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                    uint32_t length, uint64_t cookie) {
-  return start_write(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length, cookie);
+  return start_transfer<false>(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length, cookie);
 }
 int rdmaStartRead(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                   uint32_t length, uint64_t cookie) {
-  return start_read(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length, cookie);
+  return start_transfer<true>(conn, __func__, local_addr, lkey, key_place(remote_addr, rkey, length), length, cookie);
 }
 int rdmaStartFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t cookie) {
   return start_change(conn, __func__, {.compare_add = add}, key_place(remote_addr, rkey, kWordBytes), cookie);
@@ -320,9 +268,9 @@ int rdmaStartCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, ui
 
 int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms) {
   const char* const call = as_written(__func__);
-  if (!is_usable(conn, call) || !is_given(call, "completion", completion)) return code_of(last_failure().status());
+  if (!is_ready(conn, call, "completion", completion, 1)) return last_code();
   verbena::rdma::Completion got;
-  const Status status = conn->session->complete(got, patience_of(*conn, timeout_ms));
+  const Status status = conn->owner().complete(got, patience_of(*conn, timeout_ms));
   *completion = completion_of(got);
   if (status == Status::kNotFound)
     return note_on(*conn, note(status, call, "nothing is under way: start it first, by rdmaStartWrite or its like"));
@@ -332,10 +280,10 @@ int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms)
 // --- by physical address
 
 int rdmaPASyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length) {
-  return write_registered(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length);
+  return transfer_now<false>(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length);
 }
 int rdmaPASyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length) {
-  return read_registered(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length);
+  return transfer_now<true>(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length);
 }
 int rdmaPASyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint64_t add, uint64_t* old) {
   return change_word(conn, __func__, {.compare_add = add}, physical_place(remote_addr, kWordBytes), old);
@@ -344,8 +292,10 @@ int rdmaPASyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint64_t expecte
   return change_word(conn, __func__, swap_of(expected, desired), physical_place(remote_addr, kWordBytes), old);
 }
 int rdmaPAWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length) {
-  return start_write(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length, local_addr);
+  return start_transfer<false>(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length,
+                               local_addr);
 }
 int rdmaPAReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t length) {
-  return start_read(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length, local_addr);
+  return start_transfer<true>(conn, __func__, local_addr, lkey, physical_place(remote_addr, length), length,
+                              local_addr);
 }

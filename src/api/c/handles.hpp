@@ -2,15 +2,16 @@
 #pragma once
 
 #include "api/c/codes.hpp"
+#include "api/session.hpp"
 #include "node/node.hpp"
 #include "session/session.hpp"
 
 #include <verbena/rdma.h>
 
 #include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,15 @@ struct Callback {
   Full full = nullptr;
   void* user = nullptr;
   explicit operator bool() const noexcept { return plain != nullptr || full != nullptr; }
+  /// Calls it; the plain form without `args`.
+  template <class... Args>
+  void operator()(RdmaConn* conn, Args... args) const noexcept {
+    if (full != nullptr) {
+      full(conn, args..., user);
+    } else if (plain != nullptr) {
+      plain(conn);
+    }
+  }
 };
 struct Callbacks {
   Callback<RdmaAcceptCallbackFunc, RdmaConnFunc> accepted;
@@ -43,15 +53,6 @@ struct Options {
   RdmaRecvMode recv_mode = RDMA_RECV_DISCARD;
 };
 [[nodiscard]] Result<Options> checked(const RdmaOptions& options);
-/// Refuses a name that is null, or that no window can have.
-[[nodiscard]] inline bool is_name(const char* call, const char* name) noexcept {
-  return is_given(call, "name", name) && api::is_name(call, std::string_view(name));
-}
-/// Refuses memory that cannot be registered, or rights that are none.
-[[nodiscard]] inline bool is_region(const char* call, const void* addr, std::size_t length, unsigned access) noexcept {
-  return is_given(call, "addr", addr) && is_memory(call, "length", length) &&
-         is_in_range(call, "access", access, 0, RDMA_ACCESS_REMOTE_ALL);
-}
 [[nodiscard]] session::Delivery delivery_of(const Callbacks& callbacks, rdma::Receive otherwise) noexcept;
 
 /// Memory that one handle has registered, as its user is told of it. \thread any
@@ -69,43 +70,8 @@ class Memories {
     const session::RegisteredMemory* memory;
   };
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Entry>> entries_;
+  std::list<Entry> entries_;
 };
-
-/// Publishes a part of one of a handle's memories by its owner, or takes the name back (null).
-template <class Owner>
-[[nodiscard]] Result<void> publish_by(Owner& owner, const Memories& memories, const char* name, const RdmaMemory* told,
-                                      std::size_t offset = 0, std::size_t length = rdma::kRest) {
-  const session::RegisteredMemory* const memory = told != nullptr ? memories.find(told) : nullptr;
-  if (told != nullptr && memory == nullptr)
-    return fail(Status::kBadArgument, "publish", 0,
-                "memory is not registered here, or not any more: register it first");
-  return owner.publish(name, {.memory = memory, .offset = offset, .length = length});
-}
-
-/// Runs `body`, which returns a Result, and returns its code; remembers a failure as this call's.
-template <class Body>
-int coded(const char* call, Body&& body) noexcept {
-  try {
-    const Result<void> result = body();
-    return result ? RDMA_OK : code_of(note_as(as_written(call), result.error()));
-  } catch (const std::bad_alloc&) {
-    return code_of(note(Status::kNoMemory, as_written(call), "{}", sentence_of(Status::kNoMemory)));
-  }
-}
-
-/// The memory that `get`, which returns a Result, registers, as its user is told of it; null, with the failure
-/// remembered, without.
-template <class Get>
-const RdmaMemory* memory_of(Memories& memories, const char* call, Get&& get) noexcept {
-  const RdmaMemory* told = nullptr;
-  (void)coded(call, [&]() -> Result<void> {
-    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get());
-    told = memories.keep(*memory);
-    return {};
-  });
-  return told;
-}
 
 [[nodiscard]] inline rdma::Window window_of(const RdmaWindow& window) noexcept {
   return {.address = window.addr,
@@ -122,9 +88,8 @@ const RdmaMemory* memory_of(Memories& memories, const char* call, Get&& get) noe
           .memory_id = window.memory_id};
 }
 
-/// Whether `conn` was given and is connected, or was; else the failure is remembered.
-[[nodiscard]] bool is_usable(const RdmaConn* conn, const char* call) noexcept;
-[[nodiscard]] bool is_running(const RdmaListener* listener, const char* call) noexcept;
+[[nodiscard]] RdmaMemory told_of(const session::RegisteredMemory& memory, std::span<std::byte> bytes) noexcept;
+
 /// Remembers a failure on the connection, too; its code.
 int note_on(const RdmaConn& conn, Status status) noexcept;
 /// `status` as a code; a failure is remembered with its general sentence, or why the connection is dead.
@@ -137,48 +102,54 @@ int result_of(RdmaConn& conn, Status status, const char* call) noexcept;
 /// `timeout_ms`, or the connection's own below 0.
 [[nodiscard]] session::Patience patience_of(const RdmaConn& conn, int timeout_ms) noexcept;
 
-}  // namespace verbena::api::c
-
-namespace verbena::api::c {
-
-/// The session of a handle. The thread that calls back and the one that connects both set it, to the same.
-class SessionOf {
+/// Events of sessions, whose `user` is the handle that stands for them; null: there was no memory for one.
+class ConnEvents : public session::Events {
  public:
-  SessionOf& operator=(session::Session* session) noexcept {
-    session_.store(session, std::memory_order_release);
-    return *this;
-  }
-  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): it stands for the pointer.
-  operator session::Session*() const noexcept { return session_.load(std::memory_order_acquire); }
-  session::Session* operator->() const noexcept { return *this; }
+  void on_connect(session::Session& of) noexcept override;
+  void on_message(session::Session& of, const rdma::Message& message) noexcept override;
+  void on_complete(session::Session& of, const rdma::Completion& completion) noexcept override;
+  void on_disconnect(session::Session& of, Status reason) noexcept override;
+  void on_gone(session::Session& of) noexcept override;
 
- private:
-  std::atomic<session::Session*> session_{nullptr};
+ protected:
+  ~ConnEvents() = default;
 };
 
 }  // namespace verbena::api::c
 
+// Each kind of handle has the name that calls give it, and tells
+//  - check: whether it can be used, and check_early: whether it can still be set up;
+//  - owner: the session, listener or node it stands for, which owns its memories;
+//  - deadline: when a call that is told no time ends;
+//  - remember: the code, which it keeps if it can be asked for it.
+
 /// One end of a connection. An accepted one is its session's, unless it is kept.
-struct verbena_RdmaConn final : verbena::session::Events {
+struct verbena_RdmaConn final : verbena::api::c::ConnEvents {
+  static constexpr const char* kName = "conn";
   verbena::api::c::Options options;
   verbena::api::c::Callbacks callbacks;
   std::unique_ptr<verbena::session::Session> own;  ///< A client's, or kept.
-  verbena::api::c::SessionOf session;              ///< Null before it is connected.
+  /// Null before it is connected. rdmaRuntimeStop looks at it from any thread.
+  std::atomic<verbena::session::Session*> session{nullptr};
   mutable std::atomic<int> last_code{0};
   bool is_client = false;
   verbena_RdmaListener* listener = nullptr;  ///< An accepted one's.
   verbena::api::c::Memories memories;
   RdmaMemory window{};  ///< As rdmaConnWindowMemory tells it.
 
-  void on_connect(verbena::session::Session& of) noexcept override;
-  void on_message(verbena::session::Session& of, const verbena::rdma::Message& message) noexcept override;
-  void on_complete(verbena::session::Session& of, const verbena::rdma::Completion& completion) noexcept override;
-  void on_disconnect(verbena::session::Session& of, verbena::Status reason) noexcept override;
-  void on_gone(verbena::session::Session& of) noexcept override;
+  [[nodiscard]] verbena::Result<void> check() const noexcept;
+  [[nodiscard]] verbena::Result<void> check_early() const noexcept;
+  [[nodiscard]] verbena::session::Session& owner() const noexcept { return *session.load(std::memory_order_acquire); }
+  [[nodiscard]] verbena::Deadline deadline() const noexcept { return owner().default_patience().begin(); }
+  int remember(int code) const noexcept {
+    if (code != RDMA_OK) last_code.store(code, std::memory_order_relaxed);
+    return code;
+  }
 };
 
-/// A server, which passes the events of its sessions on to their handles.
-struct verbena_RdmaListener final : verbena::session::Events {
+/// A server.
+struct verbena_RdmaListener final : verbena::api::c::ConnEvents {
+  static constexpr const char* kName = "listener";
   std::string address;
   std::uint16_t port = 0;
   verbena::api::c::Options options;
@@ -186,15 +157,128 @@ struct verbena_RdmaListener final : verbena::session::Events {
   verbena::node::Listener listener;
   verbena::api::c::Memories memories;
 
+  [[nodiscard]] verbena::Result<void> check() const noexcept;
+  [[nodiscard]] verbena::Result<void> check_early() const noexcept;
+  [[nodiscard]] verbena::node::Listener& owner() noexcept { return listener; }
+  [[nodiscard]] verbena::Deadline deadline() const noexcept {
+    return verbena::Deadline::after(options.settings.timeout);
+  }
+  static int remember(int code) noexcept { return code; }
+
   void on_accept(verbena::session::Session& of) noexcept override;
-  void on_connect(verbena::session::Session& of) noexcept override;
-  void on_message(verbena::session::Session& of, const verbena::rdma::Message& message) noexcept override;
-  void on_complete(verbena::session::Session& of, const verbena::rdma::Completion& completion) noexcept override;
-  void on_disconnect(verbena::session::Session& of, verbena::Status reason) noexcept override;
-  void on_gone(verbena::session::Session& of) noexcept override;
 };
 
 struct verbena_RdmaNode final {
+  static constexpr const char* kName = "node";
   std::shared_ptr<verbena::node::Node> node;
   verbena::api::c::Memories memories;
+
+  [[nodiscard]] static verbena::Result<void> check() noexcept { return {}; }
+  [[nodiscard]] verbena::node::Node& owner() const noexcept { return *node; }
+  [[nodiscard]] static verbena::Deadline deadline() noexcept {
+    return verbena::Deadline::after(std::chrono::seconds{5});
+  }
+  static int remember(int code) noexcept { return code; }
 };
+
+namespace verbena::api::c {
+
+/// What `body` returns as a Result, as a code, where the handle is given. A failure is remembered.
+template <class Handle, class Body>
+int coded_on(Handle* handle, const char* call, Body&& body) noexcept {
+  const int code = coded(call, [&]() -> Result<void> {
+    VERBENA_TRY(check_given(Handle::kName, handle));
+    return body();
+  });
+  return handle != nullptr ? handle->remember(code) : code;
+}
+/// The same of `body(owner)`, where the handle can be used.
+template <class Handle, class Body>
+int on(Handle* handle, const char* call, Body&& body) noexcept {
+  return coded_on(handle, call, [&]() -> Result<void> {
+    VERBENA_TRY(handle->check());
+    return body(handle->owner());
+  });
+}
+
+template <class Handle>
+int set_options(Handle* handle, const char* call, const RdmaOptions* options) noexcept {
+  return coded_on(handle, call, [&]() -> Result<void> {
+    VERBENA_TRY(check_given("options", options));
+    VERBENA_TRY(handle->check_early());
+    VERBENA_ASSIGN(handle->options, checked(*options));
+    return {};
+  });
+}
+template <class Handle, class Form>
+int set_callback(Handle* handle, const char* call, Form Callbacks::* which, const Form& callback) noexcept {
+  return coded_on(handle, call, [&]() -> Result<void> {
+    VERBENA_TRY(handle->check_early());
+    handle->callbacks.*which = callback;
+    return {};
+  });
+}
+
+// --- registered memory, whoever owns it
+
+/// The memory that `get(owner)`, which returns a Result, registers, as its user is told of it; null, with the failure
+/// remembered, without.
+template <class Handle, class Get>
+const RdmaMemory* memory_of(Handle* handle, const char* call, Get&& get) noexcept {
+  const RdmaMemory* told = nullptr;
+  (void)on(handle, call, [&](auto& owner) -> Result<void> {
+    VERBENA_ASSIGN(const session::RegisteredMemory* const memory, get(owner));
+    told = handle->memories.keep(*memory);
+    return {};
+  });
+  return told;
+}
+template <class Handle>
+const RdmaMemory* allocate(Handle* handle, const char* call, std::size_t size) noexcept {
+  return memory_of(handle, call, [&](auto& owner) -> Result<const session::RegisteredMemory*> {
+    VERBENA_TRY(check_memory("size", size));
+    return owner.allocate(size);
+  });
+}
+template <class Handle>
+const RdmaMemory* add(Handle* handle, const char* call, void* addr, std::size_t length, unsigned access) noexcept {
+  return memory_of(handle, call, [&](auto& owner) -> Result<const session::RegisteredMemory*> {
+    VERBENA_TRY(check_given("addr", addr));
+    VERBENA_TRY(check_memory("length", length));
+    VERBENA_TRY(check_limit(call, "access", access, 0, RDMA_ACCESS_REMOTE_ALL));
+    return add_to(owner, {static_cast<std::byte*>(addr), length}, static_cast<rdma::Access>(access));
+  });
+}
+template <class Handle>
+int remove(Handle* handle, const char* call, const RdmaMemory* memory) noexcept {
+  return on(handle, call, [&](auto& owner) -> Result<void> {
+    VERBENA_TRY(check_given("memory", memory));
+    const auto removed = remove_from(owner, handle->memories.find(memory), handle->deadline());
+    handle->memories.forget(memory);
+    return removed;
+  });
+}
+/// Publishes a part of one of a handle's memories, or takes the name back (null).
+template <class Handle>
+int publish(Handle* handle, const char* call, const char* name, const RdmaMemory* told, std::size_t offset = 0,
+            std::size_t length = rdma::kRest) noexcept {
+  return on(handle, call, [&](auto& owner) -> Result<void> {
+    VERBENA_TRY(check_name(name));
+    const session::RegisteredMemory* const memory = told != nullptr ? handle->memories.find(told) : nullptr;
+    if (told != nullptr && memory == nullptr)
+      return fail(Status::kBadArgument, call, 0, "memory is not registered here, or not any more: register it first");
+    return owner.publish(name, {.memory = memory, .offset = offset, .length = length});
+  });
+}
+template <class Handle>
+int publish_part(Handle* handle, const char* call, const char* name, const RdmaMemory* memory, std::size_t offset,
+                 std::size_t length) noexcept {
+  const int code = on(handle, call, [&](auto& /*owner*/) -> Result<void> {
+    VERBENA_TRY(check_name(name));
+    VERBENA_TRY(check_given("memory", memory));
+    return check_some("length", length);
+  });
+  return code == RDMA_OK ? publish(handle, call, name, memory, offset, length) : code;
+}
+
+}  // namespace verbena::api::c

@@ -53,7 +53,8 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   kv::ServerOptions out;
   VERBENA_ASSIGN(out.transport, transport_of(kModes, options.mode, options.device, options.gid_index));
   out.address = or_empty(options.address);
-  VERBENA_ASSIGN(out.port, kv_port(options.port));
+  VERBENA_TRY(check_port(options.port, 0));
+  out.port = static_cast<std::uint16_t>(options.port);
   out.memory_bytes = options.memory_bytes;
   out.require_hugepages = options.require_hugepages != 0;
   out.workers = options.workers;
@@ -108,11 +109,6 @@ const char* sentence_of_kv(Status status) noexcept {
   }
 }
 
-Result<std::uint16_t> kv_port(int port) noexcept {
-  if (port < 0 || port > 65535) return fail(Status::kBadArgument, kOptions, 0, "port must be 0 to 65535; got {}", port);
-  return static_cast<std::uint16_t>(port);
-}
-
 Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options) {
   if (options.connect_timeout_ms == 0 || options.timeout_ms == 0)
     return fail(Status::kBadArgument, kOptions, 0, "{} must be at least 1; got 0: begin with kv_client_options_init",
@@ -132,6 +128,7 @@ Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client
 
 }  // namespace verbena::api::c
 
+using namespace verbena::api;
 using namespace verbena::api::c;
 using verbena::Result;
 using verbena::Status;
@@ -143,54 +140,48 @@ const char* kv_error_string(int code) {
 const char* kv_error_detail(void) { return verbena::last_failure_text(); }
 
 int kv_client_options_init(kv_client_options_t* options) {
-  if (options == nullptr) return refuse_null("kv_client_options_init", "options");
+  if (options == nullptr) return refuse(__func__, "options must not be null");
   const verbena::kv::ClientOptions defaults;
-  *options = {.device = nullptr,
-              .gid_index = -1,
-              .connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count()),
-              .timeout_ms = static_cast<unsigned>(defaults.timeout.count()),
-              .depth = defaults.depth,
-              .buffer_bytes = defaults.buffer_bytes,
-              .spin_us = static_cast<unsigned>(defaults.spin.count()),
-              .allowed_uids = nullptr,
-              .allowed_uid_count = 0,
-              .lookup = static_cast<kv_lookup_t>(defaults.lookup),
-              .known_locations = defaults.known_locations};
+  *options = {};  // Null, 0 and CONN_MODE_CM, but for these.
+  options->gid_index = -1;
+  options->connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count());
+  options->timeout_ms = static_cast<unsigned>(defaults.timeout.count());
+  options->depth = defaults.depth;
+  options->buffer_bytes = defaults.buffer_bytes;
+  options->spin_us = static_cast<unsigned>(defaults.spin.count());
+  options->lookup = static_cast<kv_lookup_t>(defaults.lookup);
+  options->known_locations = defaults.known_locations;
   return KV_OK;
 }
 
 int kv_server_options_init(kv_server_options_t* options) {
-  if (options == nullptr) return refuse_null("kv_server_options_init", "options");
+  if (options == nullptr) return refuse(__func__, "options must not be null");
   const verbena::kv::ServerOptions defaults;
-  *options = {.mode = CONN_MODE_CM,
-              .device = nullptr,
-              .gid_index = -1,
-              .address = nullptr,
-              .port = defaults.port,
-              .memory_bytes = defaults.memory_bytes,
-              .require_hugepages = defaults.require_hugepages ? 1 : 0,
-              .workers = defaults.workers,
-              .max_clients = defaults.max_clients,
-              .depth = defaults.depth,
-              .max_value_bytes = defaults.max_value_bytes,
-              .lease_bytes = defaults.lease_bytes,
-              .trusted_clients = defaults.large_put == verbena::kv::LargePut::kAdopt ? 1 : 0,
-              .client_leases = defaults.client_leases,
-              .lease_term_ms = static_cast<unsigned>(defaults.lease_term.count()),
-              .max_items = defaults.max_items,
-              .checksum_large_values = defaults.checksum_large_values ? 1 : 0,
-              .grace_ms = static_cast<unsigned>(defaults.grace.count()),
-              .spin_us = static_cast<unsigned>(defaults.spin.count()),
-              .pin_workers = defaults.pin_workers ? 1 : 0,
-              .allowed_uids = nullptr,
-              .allowed_uid_count = 0,
-              .max_cells = defaults.max_cells};
+  *options = {};  // Null, 0 and CONN_MODE_CM, but for these.
+  options->gid_index = -1;
+  options->port = defaults.port;
+  options->memory_bytes = defaults.memory_bytes;
+  options->require_hugepages = defaults.require_hugepages ? 1 : 0;
+  options->workers = defaults.workers;
+  options->max_clients = defaults.max_clients;
+  options->depth = defaults.depth;
+  options->max_value_bytes = defaults.max_value_bytes;
+  options->lease_bytes = defaults.lease_bytes;
+  options->trusted_clients = defaults.large_put == verbena::kv::LargePut::kAdopt ? 1 : 0;
+  options->client_leases = defaults.client_leases;
+  options->lease_term_ms = static_cast<unsigned>(defaults.lease_term.count());
+  options->max_items = defaults.max_items;
+  options->checksum_large_values = defaults.checksum_large_values ? 1 : 0;
+  options->grace_ms = static_cast<unsigned>(defaults.grace.count());
+  options->spin_us = static_cast<unsigned>(defaults.spin.count());
+  options->pin_workers = defaults.pin_workers ? 1 : 0;
+  options->max_cells = defaults.max_cells;
   return KV_OK;
 }
 
 kv_server_t* kv_server_create(const kv_server_options_t* options) {
   kv_server_t* made = nullptr;
-  (void)told("kv_server_create", [&]() -> Result<void> {
+  (void)told(__func__, [&]() -> Result<void> {
     auto server = std::make_unique<verbena_kv_server>();
     if (options != nullptr) {
       VERBENA_ASSIGN(server->options, server_options_of(*options));
@@ -202,23 +193,22 @@ kv_server_t* kv_server_create(const kv_server_options_t* options) {
 }
 
 int kv_server_start(kv_server_t* server) {
-  if (server == nullptr) return refuse_null("kv_server_start", "server");
-  if (server->server)
-    return code_of(note(Status::kBusy, "kv_server_start", "the server runs already: kv_server_stop first"));
-  return told("kv_server_start", [&]() -> Result<void> {
+  return told(__func__, [&]() -> Result<void> {
+    VERBENA_TRY(check_given("server", server));
+    if (server->server) return fail(Status::kBusy, "", 0, "the server runs already: kv_server_stop first");
     VERBENA_ASSIGN(server->server, verbena::kv::Server::start(server->options));
     return {};
   });
 }
 
 int kv_server_port(const kv_server_t* server) {
-  if (server == nullptr) return refuse_null("kv_server_port", "server");
+  if (server == nullptr) return refuse(__func__, "server must not be null");
   if (server->server) return server->server->port();
-  return code_of(note(Status::kClosed, "kv_server_port", "the server does not run: call kv_server_start first"));
+  return code_of(note(Status::kClosed, as_written(__func__), "the server does not run: call kv_server_start first"));
 }
 
 int kv_server_stop(kv_server_t* server) {
-  if (server == nullptr) return refuse_null("kv_server_stop", "server");
+  if (server == nullptr) return refuse(__func__, "server must not be null");
   server->server.reset();
   return KV_OK;
 }

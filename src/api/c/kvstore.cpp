@@ -2,8 +2,6 @@
 #include <verbena/compat/kvstore.h>
 
 #include "api/c/codes.hpp"
-#include "api/failure.hpp"
-#include "base/error.hpp"
 
 #include <unistd.h>
 
@@ -43,11 +41,11 @@ class Entrance {
     for (RdmaConn* conn : waiting_) rdmaConnClose(conn);
   }
   [[nodiscard]] int open(int port, const RdmaOptions& options) noexcept {
-    if (const int code = rdmaServer(&listener_, nullptr, port); code != RDMA_OK) return code;
-    if (const int code = rdmaServerSetOptions(listener_, &options); code != RDMA_OK) return code;
     const auto accepted = [](RdmaConn* conn, void* user) { static_cast<Entrance*>(user)->add(conn); };
-    if (const int code = rdmaServerOnAccept(listener_, accepted, this); code != RDMA_OK) return code;
-    return rdmaServerStart(listener_);
+    int code = rdmaServer(&listener_, nullptr, port);
+    if (code == RDMA_OK) code = rdmaServerSetOptions(listener_, &options);
+    if (code == RDMA_OK) code = rdmaServerOnAccept(listener_, accepted, this);
+    return code == RDMA_OK ? rdmaServerStart(listener_) : code;
   }
   /// Waits for ever.
   [[nodiscard]] RdmaConn* next() {
@@ -95,22 +93,19 @@ struct Context : verbena_PingpongContext {
   std::vector<const RdmaMemory*> registered;
 };
 
-/// Remembers a failure of `call`; its code.
-template <class... Args>
-int refuse(const char* call, fmt::format_string<Args...> format, Args&&... args) noexcept {
-  return code_of(note(Status::kBadArgument, call, format, std::forward<Args>(args)...));
-}
 int no_memory(const char* call) noexcept { return code_of(note_later(Status::kNoMemory, call, sentence_of)); }
 
-/// Null, and the failure remembered, when it cannot be used.
-Context* checked(PingpongContext* ctx, const char* call) noexcept {
-  const bool is_usable = ctx != nullptr && ctx->currBuffer >= 0 && ctx->currBuffer < KVSTORE_BUFFERS;
-  if (ctx == nullptr) {
-    (void)refuse(call, "ctx must not be null");
-  } else if (!is_usable) {
-    (void)refuse(call, "ctx->currBuffer must be 0 to {}; got {}", KVSTORE_BUFFERS - 1, ctx->currBuffer);
+/// The code that `body(context)` returns, where the context can be used.
+template <class Body>
+int on_context(PingpongContext* ctx, const char* call, Body&& body) noexcept {
+  if (ctx == nullptr) return refuse(call, "ctx must not be null");
+  if (ctx->currBuffer < 0 || ctx->currBuffer >= KVSTORE_BUFFERS)
+    return refuse(call, "ctx->currBuffer must be 0 to {}; got {}", KVSTORE_BUFFERS - 1, ctx->currBuffer);
+  try {
+    return body(static_cast<Context&>(*ctx));
+  } catch (const std::bad_alloc&) {
+    return no_memory(as_written(call));
   }
-  return is_usable ? static_cast<Context*>(ctx) : nullptr;
 }
 
 int listen(int port, const RdmaOptions& options, Context& context) {
@@ -181,7 +176,8 @@ int receive(Context& context, std::uint32_t what, char* into, std::size_t room, 
   }
   if (code != RDMA_OK) return code;
   if (message.kind != RDMA_MESSAGE || message.has_imm == 0 || message.imm != what)
-    return code_of(note(Status::kProtocol, call, "the peer sent something else: look at the order of calls"));
+    return code_of(
+        note(Status::kProtocol, as_written(call), "the peer sent something else: look at the order of calls"));
   std::memset(into + message.length, 0, room - message.length);
   return RDMA_OK;
 }
@@ -241,113 +237,105 @@ int RDMA_disconnect(PingpongContext* ctx) {
 }
 
 int RDMA_register(PingpongContext* ctx, void* addr, size_t size, uint32_t* key) {
-  Context* const context = checked(ctx, "RDMA_register");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  if (key == nullptr) return refuse("RDMA_register", "key must not be null");
-  const RdmaMemory* const memory =
-      rdmaConnRegister(context->conn, addr, size, RDMA_ACCESS_REMOTE_READ | RDMA_ACCESS_REMOTE_WRITE);
-  if (memory == nullptr) return rdmaConnError(context->conn);
-  *key = memory->rkey;
-  try {
-    context->registered.push_back(memory);
-    return RDMA_OK;
-  } catch (const std::bad_alloc&) {
-    (void)rdmaConnDeregMem(context->conn, memory);
-    return no_memory("RDMA_register");
-  }
+  return on_context(ctx, __func__, [&](Context& context) {
+    if (key == nullptr) return refuse("RDMA_register", "key must not be null");
+    context.registered.reserve(context.registered.size() + 1);
+    const RdmaMemory* const memory =
+        rdmaConnRegister(context.conn, addr, size, RDMA_ACCESS_REMOTE_READ | RDMA_ACCESS_REMOTE_WRITE);
+    if (memory == nullptr) return rdmaConnError(context.conn);
+    *key = memory->rkey;
+    context.registered.push_back(memory);
+    return int{RDMA_OK};
+  });
 }
 
 int RDMA_deregister(PingpongContext* ctx, void* addr) {
-  Context* const context = checked(ctx, "RDMA_deregister");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  const auto at = std::ranges::find(context->registered, addr, &RdmaMemory::addr);
-  if (at == context->registered.end())
-    return refuse("RDMA_deregister", "addr {} was not registered by RDMA_register, or not any more", addr);
-  const RdmaMemory* const memory = *at;
-  context->registered.erase(at);
-  return rdmaConnDeregMem(context->conn, memory);
+  return on_context(ctx, __func__, [&](Context& context) {
+    const auto at = std::ranges::find(context.registered, addr, &RdmaMemory::addr);
+    if (at == context.registered.end())
+      return refuse("RDMA_deregister", "addr {} was not registered by RDMA_register, or not any more", addr);
+    const RdmaMemory* const memory = *at;
+    context.registered.erase(at);
+    return rdmaConnDeregMem(context.conn, memory);
+  });
 }
 
 int send_packet(PingpongContext* ctx) {
-  Context* const context = checked(ctx, "send_packet");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  const char* const packet = context->buf[context->currBuffer];
-  const std::size_t last = std::string_view(packet, KVSTORE_PACKET_BYTES).find_last_not_of('\0');
-  return send(*context, kPacket, packet, last != std::string_view::npos ? last + 1 : 1);
+  return on_context(ctx, __func__, [](Context& context) {
+    const char* const packet = context.buf[context.currBuffer];
+    const std::size_t last = std::string_view(packet, KVSTORE_PACKET_BYTES).find_last_not_of('\0');
+    return send(context, kPacket, packet, last != std::string_view::npos ? last + 1 : 1);
+  });
 }
 
 int receive_packet_async(PingpongContext* ctx) {
-  Context* const context = checked(ctx, "receive_packet_async");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  if (context->given.size() == KVSTORE_BUFFERS)
-    return code_of(
-        note(Status::kAgain, "receive_packet_async", "{} buffers wait for packets already", +KVSTORE_BUFFERS));
-  try {
-    context->given.push_back(context->currBuffer);
-    return RDMA_OK;
-  } catch (const std::bad_alloc&) {
-    return no_memory("receive_packet_async");
-  }
+  return on_context(ctx, __func__, [](Context& context) {
+    if (context.given.size() == KVSTORE_BUFFERS)
+      return code_of(
+          note(Status::kAgain, "receive_packet_async", "{} buffers wait for packets already", +KVSTORE_BUFFERS));
+    context.given.push_back(context.currBuffer);
+    return int{RDMA_OK};
+  });
 }
 
 int pp_wait_completions(PingpongContext* ctx, int iters) {
-  Context* const context = checked(ctx, "pp_wait_completions");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  if (iters < 0 || static_cast<std::size_t>(iters) > context->given.size())
-    return refuse("pp_wait_completions", "iters must be 0 to {}, the buffers that wait for packets; got {}",
-                  context->given.size(), iters);
-  int code = RDMA_OK;
-  for (int i = 0; i < iters && code == RDMA_OK; ++i) code = receive_given(*context, "pp_wait_completions");
-  return code;
-}
-
-int receive_packet(PingpongContext* ctx) {
-  Context* const context = checked(ctx, "receive_packet");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  int code = RDMA_OK;
-  while (code == RDMA_OK && !context->given.empty()) code = receive_given(*context, "receive_packet");
-  if (code != RDMA_OK) return code;
-  return receive(*context, kPacket, context->buf[context->currBuffer], KVSTORE_PACKET_BYTES, "receive_packet");
-}
-
-int send_RDMA_read(PingpongContext* ctx, char* target, unsigned long size, void* remote_addr, uint32_t remote_key) {
-  Context* const context = checked(ctx, "send_RDMA_read");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  if (target == nullptr) return refuse("send_RDMA_read", "target must not be null");
-  if (size == 0) return refuse("send_RDMA_read", "size must be at least 1; got 0");
-  const RdmaMemory& staging = *context->staging;
-  return in_pieces(size, [&](std::size_t done, std::uint32_t bytes) {
-    const int code = rdmaSyncReadSignaled(context->conn, address_of(staging.addr), staging.lkey,
-                                          address_of(remote_addr) + done, remote_key, bytes);
-    if (code == RDMA_OK) std::memcpy(target + done, staging.addr, bytes);
+  const char* const call = __func__;
+  return on_context(ctx, call, [=](Context& context) {
+    if (iters < 0 || static_cast<std::size_t>(iters) > context.given.size())
+      return refuse(call, "iters must be 0 to {}, the buffers that wait for packets; got {}", context.given.size(),
+                    iters);
+    int code = RDMA_OK;
+    for (int i = 0; i < iters && code == RDMA_OK; ++i) code = receive_given(context, call);
     return code;
   });
 }
 
+int receive_packet(PingpongContext* ctx) {
+  const char* const call = __func__;
+  return on_context(ctx, call, [=](Context& context) {
+    int code = RDMA_OK;
+    while (code == RDMA_OK && !context.given.empty()) code = receive_given(context, call);
+    if (code != RDMA_OK) return code;
+    return receive(context, kPacket, context.buf[context.currBuffer], KVSTORE_PACKET_BYTES, call);
+  });
+}
+
+int send_RDMA_read(PingpongContext* ctx, char* target, unsigned long size, void* remote_addr, uint32_t remote_key) {
+  return on_context(ctx, __func__, [&](Context& context) {
+    if (target == nullptr) return refuse("send_RDMA_read", "target must not be null");
+    if (size == 0) return refuse("send_RDMA_read", "size must be at least 1; got 0");
+    const RdmaMemory& staging = *context.staging;
+    return in_pieces(size, [&](std::size_t done, std::uint32_t bytes) {
+      const int code = rdmaSyncReadSignaled(context.conn, address_of(staging.addr), staging.lkey,
+                                            address_of(remote_addr) + done, remote_key, bytes);
+      if (code == RDMA_OK) std::memcpy(target + done, staging.addr, bytes);
+      return code;
+    });
+  });
+}
+
 int send_RDMA_write(PingpongContext* ctx, const char* value, void* remote_addr, uint32_t remote_key) {
-  Context* const context = checked(ctx, "send_RDMA_write");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  if (value == nullptr) return refuse("send_RDMA_write", "value must not be null");
-  const RdmaMemory& staging = *context->staging;
-  return in_pieces(std::strlen(value) + 1, [&](std::size_t done, std::uint32_t bytes) {
-    std::memcpy(staging.addr, value + done, bytes);
-    return rdmaSyncWriteSignaled(context->conn, address_of(staging.addr), staging.lkey, address_of(remote_addr) + done,
-                                 remote_key, bytes);
+  return on_context(ctx, __func__, [&](Context& context) {
+    if (value == nullptr) return refuse("send_RDMA_write", "value must not be null");
+    const RdmaMemory& staging = *context.staging;
+    return in_pieces(std::strlen(value) + 1, [&](std::size_t done, std::uint32_t bytes) {
+      std::memcpy(staging.addr, value + done, bytes);
+      return rdmaSyncWriteSignaled(context.conn, address_of(staging.addr), staging.lkey, address_of(remote_addr) + done,
+                                   remote_key, bytes);
+    });
   });
 }
 
 int send_fin(PingpongContext* ctx) {
-  Context* const context = checked(ctx, "send_fin");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  return send(*context, kFin, "", 1);
+  return on_context(ctx, __func__, [](Context& context) { return send(context, kFin, "", 1); });
 }
 
 int receive_fin(PingpongContext* ctx) {
-  Context* const context = checked(ctx, "receive_fin");
-  if (context == nullptr) return RDMA_ERR_BAD_ARGUMENT;
-  // It may be a packet, which has to fit to be seen as one.
-  Packet packet;
-  return receive(*context, kFin, packet.bytes.data(), packet.bytes.size(), "receive_fin");
+  const char* const call = __func__;
+  return on_context(ctx, call, [=](Context& context) {
+    Packet packet;  // It may be a packet, which has to fit to be seen as one.
+    return receive(context, kFin, packet.bytes.data(), packet.bytes.size(), call);
+  });
 }
 
 int run_server(void) {

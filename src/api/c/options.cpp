@@ -11,7 +11,9 @@ namespace verbena::api::c {
 
 Result<Options> checked(const RdmaOptions& options) {
   constexpr const char* kCall = "options";
-  VERBENA_ASSIGN(Transport transport, transport_of(kBootstraps, options.bootstrap, options.device, options.gid_index));
+  Options made;
+  VERBENA_ASSIGN(made.endpoint.transport,
+                 transport_of(kBootstraps, options.bootstrap, options.device, options.gid_index));
   if (options.recv_mode != RDMA_RECV_DISCARD && options.recv_mode != RDMA_RECV_QUEUE)
     return fail(Status::kBadArgument, kCall, 0,
                 "recv_mode must be RDMA_RECV_DISCARD (0) or RDMA_RECV_QUEUE (1); got {}",
@@ -24,7 +26,6 @@ Result<Options> checked(const RdmaOptions& options) {
     return fail(Status::kBadArgument, kCall, 0,
                 "window_bytes must be a multiple of {} with a window of your own; got {}",
                 std::size_t{session::wire::kWindowUnit}, options.window_bytes);
-  Options made;
   session::Settings settings{.connect_timeout = std::chrono::milliseconds{options.connect_timeout_ms},
                              .timeout = std::chrono::milliseconds{options.timeout_ms},
                              .max_connections = options.max_connections,
@@ -37,7 +38,6 @@ Result<Options> checked(const RdmaOptions& options) {
     settings.window_bytes = options.window_bytes;
   }
   VERBENA_ASSIGN(made.settings, session::checked(settings));
-  made.endpoint.transport = std::move(transport);
   VERBENA_ASSIGN(made.endpoint.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
   made.node = options.node;
   if (options.node != nullptr) made.endpoint.node = options.node->node;
@@ -52,27 +52,30 @@ session::Delivery delivery_of(const Callbacks& callbacks, rdma::Receive otherwis
           .writes = to(static_cast<bool>(callbacks.written))};
 }
 
+RdmaMemory told_of(const session::RegisteredMemory& memory, std::span<std::byte> bytes) noexcept {
+  return {.addr = bytes.data(),
+          .length = bytes.size(),
+          .lkey = memory.lkey,
+          .rkey = memory.rkey,
+          .access = static_cast<std::uint32_t>(memory.access),
+          .memory_id = memory.memory_id};
+}
+
 const RdmaMemory* Memories::keep(const session::RegisteredMemory& memory) {
-  auto entry = std::make_unique<Entry>(Entry{.told = {.addr = memory.address,
-                                                      .length = memory.length,
-                                                      .lkey = memory.lkey,
-                                                      .rkey = memory.rkey,
-                                                      .access = static_cast<std::uint32_t>(memory.access),
-                                                      .memory_id = memory.memory_id},
-                                             .memory = &memory});
   const std::lock_guard lock(mutex_);
-  return &entries_.emplace_back(std::move(entry))->told;
+  entries_.push_back({.told = told_of(memory, {memory.address, memory.length}), .memory = &memory});
+  return &entries_.back().told;
 }
 
 const session::RegisteredMemory* Memories::find(const RdmaMemory* told) const noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find_if(entries_, [&](const auto& entry) { return &entry->told == told; });
-  return found != entries_.end() ? (*found)->memory : nullptr;
+  const auto found = std::ranges::find(entries_, told, [](const Entry& entry) { return &entry.told; });
+  return found != entries_.end() ? found->memory : nullptr;
 }
 
 void Memories::forget(const RdmaMemory* told) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const auto& entry) { return &entry->told == told; });
+  std::erase_if(entries_, [&](const Entry& entry) { return &entry.told == told; });
 }
 
 void Memories::clear() noexcept {
@@ -82,24 +85,15 @@ void Memories::clear() noexcept {
 
 }  // namespace verbena::api::c
 
-using namespace verbena::api::c;
-
 void rdmaOptionsInit(RdmaOptions* options) {
   if (options == nullptr) return;
   const verbena::session::Settings defaults;
-  *options = {.device = nullptr,
-              .bootstrap = RDMA_BOOTSTRAP_CM,
-              .connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count()),
-              .timeout_ms = static_cast<unsigned>(defaults.timeout.count()),
-              .max_connections = defaults.max_connections,
-              .recv_mode = RDMA_RECV_DISCARD,
-              .window = nullptr,
-              .window_bytes = defaults.window_bytes,
-              .inbox_bytes = defaults.inbox_bytes,
-              .max_message_bytes = defaults.max_message_bytes,
-              .shared_window = 0,
-              .gid_index = -1,
-              .allowed_uids = nullptr,
-              .allowed_uid_count = 0,
-              .node = nullptr};
+  *options = {};  // Null, 0, RDMA CM and RDMA_RECV_DISCARD, but for these.
+  options->connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count());
+  options->timeout_ms = static_cast<unsigned>(defaults.timeout.count());
+  options->max_connections = defaults.max_connections;
+  options->window_bytes = defaults.window_bytes;
+  options->inbox_bytes = defaults.inbox_bytes;
+  options->max_message_bytes = defaults.max_message_bytes;
+  options->gid_index = -1;
 }

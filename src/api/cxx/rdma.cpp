@@ -1,6 +1,7 @@
 // The C++ API: arguments checked, failures put into words, and the rest done by sessions, listeners and nodes.
 #include <verbena/rdma.hpp>
 
+#include "api/session.hpp"
 #include "base/failure.hpp"
 #include "base/limit.hpp"
 #include "node/node.hpp"
@@ -20,7 +21,6 @@ using session::LocalSpan;
 using session::Patience;
 using session::Place;
 using session::Session;
-using session::TransferCall;
 
 namespace {
 
@@ -38,10 +38,6 @@ template <class Body>
   } catch (const std::bad_alloc&) {
     return fail(Status::kNoMemory, call, 0, "{}", sentence_of(Status::kNoMemory));
   }
-}
-
-[[nodiscard]] std::unexpected<Error> closed(const char* call) {
-  return fail(Status::kClosed, call, 0, "the connection was closed here: connect again");
 }
 
 [[nodiscard]] Result<session::Settings> settings_of(const Options& options) {
@@ -78,10 +74,10 @@ template <class Body>
 }
 
 [[nodiscard]] Place place_of(const Remote& remote, std::uint64_t length) noexcept {
-  return {.space = TransferCall::Space::kKey, .span = {remote.address, length, remote.rkey}};
+  return api::key_place(remote.address, remote.rkey, length);
 }
 [[nodiscard]] Place place_of(Physical physical, std::uint64_t length) noexcept {
-  return {.space = TransferCall::Space::kPhysical, .span = {physical.address, length, 0}};
+  return api::physical_place(physical.address, length);
 }
 [[nodiscard]] Patience patience_of(const Session& session, const std::optional<Deadline>& deadline) noexcept {
   return deadline ? Patience(*deadline) : session.default_patience();
@@ -89,8 +85,18 @@ template <class Body>
 
 }  // namespace
 
-/// The owner of registered memory, until it ends.
-struct Memory::Owner {
+namespace {
+
+[[nodiscard]] std::unexpected<Error> unregistered(const char* call) {
+  return fail(Status::kBadArgument, call, 0, "memory is not registered, or not any more: register it first");
+}
+
+}  // namespace
+
+// --- memory -------------------------------------------------------------------------------------------------------
+
+/// The owner of registered memory, until it ends: a session, a listener or a node.
+struct Memory::Owner : std::enable_shared_from_this<Owner> {
   /// Calls `body(owner)` with the session, listener or node; kClosed if it has ended. It does not end meanwhile.
   template <class Body>
   [[nodiscard]] auto with(const char* call, Body&& body) {
@@ -110,36 +116,32 @@ struct Memory::Owner {
     node = nullptr;
   }
 
+  [[nodiscard]] Result<Memory> allocate(const char* call, std::size_t bytes) {
+    VERBENA_TRY(check_limit(call, "bytes", bytes, 1, session::Registrations::kMaxBytes));
+    VERBENA_ASSIGN(const auto* const made, with(call, [&](auto& of) { return of.allocate(bytes); }));
+    return Memory(shared_from_this(), *made);
+  }
+  [[nodiscard]] Result<Memory> add(const char* call, std::span<std::byte> bytes, Access access) {
+    VERBENA_TRY(check_limit(call, "memory's size", bytes.size(), 1, session::Registrations::kMaxBytes));
+    VERBENA_TRY(check_limit(call, "access", std::to_underlying(access), 0, std::to_underlying(Access::kAll)));
+    VERBENA_ASSIGN(const auto* const made, with(call, [&](auto& of) { return api::add_to(of, bytes, access); }));
+    return Memory(shared_from_this(), *made);
+  }
+  [[nodiscard]] Result<void> publish(const char* call, std::string_view name, const Memory& memory, std::size_t offset,
+                                     std::size_t length) {
+    if (!memory) return unregistered(call);
+    if (length == 0) return fail(Status::kBadArgument, call, 0, "length must be at least 1; got 0");
+    return with(call, [&](auto& of) { return of.publish(name, {memory.registered_, offset, length}); });
+  }
+  [[nodiscard]] Result<void> unpublish(const char* call, std::string_view name) {
+    return with(call, [&](auto& of) { return of.publish(name, {}); });
+  }
   std::mutex mutex;
   Session* session = nullptr;
   node::Listener* listener = nullptr;
   node::Node* node = nullptr;
   std::chrono::milliseconds timeout{5000};  ///< Default of a deregistration.
 };
-
-namespace {
-
-// One name for what sessions, listeners and nodes call differently.
-[[nodiscard]] Result<void> remove_from(Session& owner, const session::RegisteredMemory* memory, Deadline deadline) {
-  return owner.home().registrations().remove(&owner, memory, deadline);
-}
-template <class Owner>
-[[nodiscard]] Result<void> remove_from(Owner& owner, const session::RegisteredMemory* memory, Deadline deadline) {
-  return owner.remove(memory, deadline);
-}
-[[nodiscard]] Result<const session::RegisteredMemory*> add_to(Session& owner, std::span<std::byte> memory,
-                                                              Access access) {
-  return owner.home().registrations().add(&owner, memory, access);
-}
-template <class Owner>
-[[nodiscard]] Result<const session::RegisteredMemory*> add_to(Owner& owner, std::span<std::byte> memory,
-                                                              Access access) {
-  return owner.add(memory, access);
-}
-
-}  // namespace
-
-// --- memory -------------------------------------------------------------------------------------------------------
 
 Memory::Memory(std::shared_ptr<Owner> owner, const session::RegisteredMemory& memory) noexcept
     : owner_(std::move(owner)),
@@ -157,37 +159,10 @@ Result<void> Memory::deregister(std::optional<Deadline> deadline) {
   window_ = {};
   const Deadline until = deadline ? *deadline : Deadline::after(owner->timeout);
   const Result<void> removed =
-      owner->with("rdma::Memory::deregister", [&](auto& of) { return remove_from(of, memory, until); });
+      owner->with("rdma::Memory::deregister", [&](auto& of) { return api::remove_from(of, memory, until); });
   // With its owner it has ended before.
   return !removed && removed.error().status() == Status::kClosed ? Result<void>{} : removed;
 }
-
-namespace {
-
-template <class Owner>
-[[nodiscard]] auto allocate_from(Owner& owner, const char* call, std::size_t bytes)
-    -> Result<const session::RegisteredMemory*> {
-  VERBENA_TRY(check_limit(call, "bytes", bytes, 1, session::Registrations::kMaxBytes));
-  return owner.with(call, [&](auto& of) { return of.allocate(bytes); });
-}
-template <class Owner>
-[[nodiscard]] auto register_with(Owner& owner, const char* call, std::span<std::byte> memory, Access access)
-    -> Result<const session::RegisteredMemory*> {
-  VERBENA_TRY(check_limit(call, "memory's size", memory.size(), 1, session::Registrations::kMaxBytes));
-  VERBENA_TRY(check_limit(call, "access", std::to_underlying(access), 0, std::to_underlying(Access::kAll)));
-  return owner.with(call, [&](auto& of) { return add_to(of, memory, access); });
-}
-template <class Owner>
-[[nodiscard]] Result<void> publish_in(Owner& owner, const char* call, std::string_view name,
-                                      const session::Part& part) {
-  if (part.length == 0) return fail(Status::kBadArgument, call, 0, "length must be at least 1; got 0");
-  return owner.with(call, [&](auto& of) { return of.publish(name, part); });
-}
-[[nodiscard]] std::unexpected<Error> unregistered(const char* call) {
-  return fail(Status::kBadArgument, call, 0, "memory is not registered, or not any more: register it first");
-}
-
-}  // namespace
 
 // --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -214,22 +189,30 @@ Result<std::unique_ptr<Node>> Node::open(const NodeOptions& options) {
   });
 }
 
-Result<Memory> Node::allocate(std::size_t bytes) {
-  VERBENA_ASSIGN(const auto* const memory, allocate_from(*impl_->memory, "rdma::Node::allocate", bytes));
-  return Memory(impl_->memory, *memory);
-}
+Result<Memory> Node::allocate(std::size_t bytes) { return impl_->memory->allocate("rdma::Node::allocate", bytes); }
 Result<Memory> Node::register_memory(std::span<std::byte> memory, Access access) {
-  VERBENA_ASSIGN(const auto* const made, register_with(*impl_->memory, "rdma::Node::register_memory", memory, access));
-  return Memory(impl_->memory, *made);
+  return impl_->memory->add("rdma::Node::register_memory", memory, access);
 }
 Result<void> Node::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
-  if (!memory) return unregistered("rdma::Node::publish");
-  return publish_in(*impl_->memory, "rdma::Node::publish", name, {memory.registered_, offset, length});
+  return impl_->memory->publish("rdma::Node::publish", name, memory, offset, length);
 }
-Result<void> Node::unpublish(std::string_view name) {
-  return publish_in(*impl_->memory, "rdma::Node::unpublish", name, {});
-}
+Result<void> Node::unpublish(std::string_view name) { return impl_->memory->unpublish("rdma::Node::unpublish", name); }
 const std::string& Node::description() const noexcept { return impl_->node->reason(); }
+
+namespace {
+
+constexpr const char* kClosedHere = "the connection was closed here: connect again";
+
+/// What `body(session)` returns, guarded; kClosed without a session.
+template <class Body>
+[[nodiscard]] auto with(Session* session, const char* call, Body&& body) noexcept {
+  using Outcome = decltype(body(*session));
+  return guarded(call, [&]() -> Outcome {
+    return session != nullptr ? body(*session) : fail(Status::kClosed, call, 0, "{}", kClosedHere);
+  });
+}
+
+}  // namespace
 
 // --- connections --------------------------------------------------------------------------------------------------
 
@@ -286,9 +269,7 @@ void Connection::close() noexcept {
   memory_->end();
   Session* const session = std::exchange(session_, nullptr);
   if (session == nullptr) return;
-  session::Home& home = session->home();
-  const bool is_in_callback = home.driver() == session::Driver::kThread && home.loop().is_owner();
-  if (!is_in_callback) {
+  if (!api::is_in_callback(*session)) {
     if (own_session_) session->close();
     own_session_.reset();
     return;
@@ -322,45 +303,33 @@ Local Connection::window_memory() const noexcept {
   return memory != nullptr ? Local(session_->window(), memory->lkey) : Local();
 }
 Window Connection::peer_window() const noexcept {
-  if (session_ == nullptr || session_->peer_window().length == 0) return {};
-  const nic::Window& window = session_->peer_window();
-  return {.address = window.address,
-          .length = window.length,
-          .memory_id = window.memory_id,
-          .rkey = window.rkey,
-          .access = Access::kAll};
+  return session_ != nullptr && session_->peer_window().length != 0 ? api::peer_window_of(*session_) : Window{};
 }
 
 Result<Memory> Connection::allocate(std::size_t bytes) {
-  VERBENA_ASSIGN(const auto* const memory, allocate_from(*memory_, "rdma::Connection::allocate", bytes));
-  return Memory(memory_, *memory);
+  return memory_->allocate("rdma::Connection::allocate", bytes);
 }
 Result<Memory> Connection::register_memory(std::span<std::byte> memory, Access access) {
-  VERBENA_ASSIGN(const auto* const made, register_with(*memory_, "rdma::Connection::register_memory", memory, access));
-  return Memory(memory_, *made);
+  return memory_->add("rdma::Connection::register_memory", memory, access);
 }
 Result<void> Connection::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
-  if (!memory) return unregistered("rdma::Connection::publish");
-  return publish_in(*memory_, "rdma::Connection::publish", name, {memory.registered_, offset, length});
+  return memory_->publish("rdma::Connection::publish", name, memory, offset, length);
 }
 Result<void> Connection::unpublish(std::string_view name) {
-  return publish_in(*memory_, "rdma::Connection::unpublish", name, {});
+  return memory_->unpublish("rdma::Connection::unpublish", name);
 }
 
 Result<Window> Connection::find(std::string_view name, std::optional<Deadline> deadline) {
-  constexpr const char* kCall = "rdma::Connection::find";
-  if (session_ == nullptr) return closed(kCall);
-  return guarded(kCall, [&] { return session_->find(name, patience_of(*session_, deadline)); });
+  return with(session_, "rdma::Connection::find",
+              [&](Session& session) { return session.find(name, patience_of(session, deadline)); });
 }
 Result<void> Connection::import(const Window& window, std::optional<Deadline> deadline) {
-  constexpr const char* kCall = "rdma::Connection::import";
-  if (session_ == nullptr) return closed(kCall);
-  return guarded(kCall, [&] { return session_->import_window(window, patience_of(*session_, deadline)); });
+  return with(session_, "rdma::Connection::import",
+              [&](Session& session) { return session.import_window(window, patience_of(session, deadline)); });
 }
 Result<void> Connection::release(const Window& window, std::optional<Deadline> deadline) {
-  constexpr const char* kCall = "rdma::Connection::release";
-  if (session_ == nullptr) return closed(kCall);
-  return guarded(kCall, [&] { return session_->release_window(window, patience_of(*session_, deadline)); });
+  return with(session_, "rdma::Connection::release",
+              [&](Session& session) { return session.release_window(window, patience_of(session, deadline)); });
 }
 
 // --- data: a failure is put into words for error_detail
@@ -369,9 +338,8 @@ namespace {
 
 /// The words of a failure that no argument explains.
 [[gnu::cold]] Status told(const Session* session, const char* call, Status status) noexcept {
-  if (session == nullptr) return note(Status::kClosed, call, "the connection was closed here: connect again");
-  const session::Words words = session::words_of(*session, status);
-  return note(status, call, "{}{}", words.front, words.sentence);
+  return session != nullptr ? api::note_general(*session, call, status)
+                            : note(Status::kClosed, call, "{}", kClosedHere);
 }
 
 /// Memory of this side, as the call names it.
@@ -381,47 +349,23 @@ struct Bytes {
   std::uint32_t lkey = 0;
 };
 
-/// A part is not inside the window, or the physical memory, that it names.
-[[gnu::cold]] Status outside(const Session& session, const char* call, const Place& place) noexcept {
-  const nic::Window& window = session.peer_window();
-  if (place.space == TransferCall::Space::kKey && window.rkey == place.span.rkey)
-    return note(Status::kOutOfRange, call,
-                "address {:#x} and {} bytes are not inside the peer's window of {} bytes at {:#x}", place.span.address,
-                place.span.length, window.length, window.address);
-  return note(Status::kOutOfRange, call, "address {:#x} and {} bytes are not inside what the peer has exported{}",
-              place.span.address, place.span.length,
-              place.space == TransferCall::Space::kPhysical ? " by physical address" : " under that rkey");
-}
+/// What this API calls things.
+constexpr api::Terms kTerms{.address = "address",
+                            .length_suffix = " bytes",
+                            .find = "find",
+                            .export_physical = "export_physical",
+                            .complete = "complete"};
 
 /// The same for one-sided access, with what is wrong by name.
 [[gnu::cold]] Status told(const Session* session, const char* call, Status status, const Bytes& local,
                           const Place& place) noexcept {
   if (session == nullptr || session->reason() != Status::kOk) return told(session, call, status);
-  const bool is_physical = place.space == TransferCall::Space::kPhysical;
-  switch (status) {
-    case Status::kBadArgument:
-      if (local.length != 0) break;
-      return note(status, call, "{} must have at least 1 byte; got 0", local.name);
-    case Status::kLocalAccess:
-      return note(status, call, "{} is not inside memory that is registered here under lkey {:#x}, or not any more",
-                  local.name, local.lkey);
-    case Status::kNotFound:
-      if (!is_physical)
-        return note(status, call, "no window of the peer has the rkey {:#x}: ask for one by find", place.span.rkey);
-      return note(status, call,
-                  "address {:#x} is not known: the peer has exported nothing by physical address, which it does by "
-                  "export_physical",
-                  place.span.address);
-    case Status::kOutOfRange: return outside(*session, call, place);
-    case Status::kRemoteAccess:
-      return note(status, call, "the window with rkey {:#x} lacks the right to this: the peer registers it with that",
-                  place.span.rkey);
-    case Status::kAgain:
-      return note(status, call, "{} operations are under way, or complete and not taken: take one by complete",
-                  Connection::kMaxStarted);
-    default: break;
-  }
-  return told(session, call, status);
+  if (status == Status::kBadArgument && local.length == 0)
+    return note(status, call, "{} must have at least 1 byte; got 0", local.name);
+  if (status == Status::kLocalAccess)
+    return note(status, call, "{} is not inside memory that is registered here under lkey {:#x}, or not any more",
+                local.name, local.lkey);
+  return api::note_transfer(*session, call, status, place, kTerms);
 }
 
 [[gnu::cold]] Status outside(const Session& session, const char* call, std::size_t offset,
@@ -447,27 +391,77 @@ inline Status access(Session* session, const char* call, const Bytes& local, con
   return told(session, call, status, local, place);
 }
 
-[[nodiscard]] LocalSpan span_of(std::span<std::byte> bytes, std::uint32_t lkey) noexcept {
-  return {bytes.data(), bytes.size(), lkey};
+// One-sided access in its forms: registered memory or any bytes here, a window or physical memory there.
+[[nodiscard]] std::uint64_t length_of(const Remote& remote, std::size_t /*local*/) noexcept { return remote.length; }
+[[nodiscard]] std::uint64_t length_of(Physical /*remote*/, std::size_t local) noexcept { return local; }
+[[nodiscard]] Bytes named(const char* name, const Local& local) noexcept { return {name, local.size(), local.lkey()}; }
+[[nodiscard]] Bytes named(const char* name, std::span<const std::byte> bytes) noexcept { return {name, bytes.size()}; }
+[[nodiscard]] LocalSpan first_of(const Local& local, std::size_t length) noexcept {
+  return {local.bytes().data(), length, local.lkey()};
+}
+template <class Byte>
+[[nodiscard]] std::span<Byte> first_of(std::span<Byte> bytes, std::size_t length) noexcept {
+  return bytes.first(length);
+}
+
+/// Calls `attempt(session, bytes, place)` for as much of `local` and `remote` as is read or written.
+template <bool kIsRead, class Mine, class Theirs, class Attempt>
+inline Status move(Session* session, const char* call, const Mine& local, const Theirs& remote,
+                   Attempt&& attempt) noexcept {
+  const std::uint64_t there = length_of(remote, local.size());
+  if (kIsRead ? local.size() < there : there < local.size()) [[unlikely]]
+    return misfit(call, there, local.size());
+  const Place place = place_of(remote, kIsRead ? there : local.size());
+  return access(session, call, named(kIsRead ? "to" : "from", local), place, [&](Session& of) {
+    return attempt(of, first_of(local, static_cast<std::size_t>(place.span.length)), place);
+  });
+}
+template <class Mine, class Theirs>
+inline Status write_all(Session* session, const Mine& from, const Theirs& to,
+                        const std::optional<Deadline>& deadline) noexcept {
+  return move<false>(session, "rdma::Connection::write", from, to,
+                     [&](Session& of, const auto& bytes, const Place& place) {
+                       return of.write(bytes, place, [&] { return patience_of(of, deadline); });
+                     });
+}
+template <class Mine, class Theirs>
+inline Status read_all(Session* session, const Mine& to, const Theirs& from,
+                       const std::optional<Deadline>& deadline) noexcept {
+  return move<true>(session, "rdma::Connection::read", to, from,
+                    [&](Session& of, const auto& bytes, const Place& place) {
+                      return of.read(bytes, place, [&] { return patience_of(of, deadline); });
+                    });
+}
+template <class Theirs>
+Status start_write_all(Session* session, const Local& from, const Theirs& to, std::uint64_t cookie) noexcept {
+  return move<false>(
+      session, "rdma::Connection::start_write", from, to,
+      [&](Session& of, const LocalSpan& bytes, const Place& place) { return of.start_write(bytes, place, cookie); });
+}
+template <class Theirs>
+Status start_read_all(Session* session, const Local& to, const Theirs& from, std::uint64_t cookie) noexcept {
+  return move<true>(
+      session, "rdma::Connection::start_read", to, from,
+      [&](Session& of, const LocalSpan& bytes, const Place& place) { return of.start_read(bytes, place, cookie); });
+}
+
+/// A message, where there is something to send.
+Status send_to(Session* session, const char* call, std::span<const std::byte> data,
+               std::optional<std::uint32_t> immediate, const std::optional<Deadline>& deadline) noexcept {
+  if (data.empty()) return note(Status::kBadArgument, call, "data must have at least 1 byte; got 0");
+  const Status status =
+      session != nullptr ? session->send(data, immediate, patience_of(*session, deadline)) : Status::kClosed;
+  return status == Status::kOk ? status : told(session, call, status);
 }
 
 }  // namespace
 
 Status Connection::send(std::span<const std::byte> data, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::send";
-  if (data.empty()) return note(Status::kBadArgument, kCall, "data must have at least 1 byte; got 0");
-  const Status status =
-      session_ != nullptr ? session_->send(data, std::nullopt, patience_of(*session_, deadline)) : Status::kClosed;
-  return status == Status::kOk ? status : told(session_, kCall, status);
+  return send_to(session_, "rdma::Connection::send", data, std::nullopt, deadline);
 }
-
 Status Connection::send_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                        std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::send_with_immediate";
-  if (data.empty()) return note(Status::kBadArgument, kCall, "data must have at least 1 byte; got 0");
-  const Status status =
-      session_ != nullptr ? session_->send(data, immediate, patience_of(*session_, deadline)) : Status::kClosed;
-  return status == Status::kOk ? status : told(session_, kCall, status);
+  return send_to(session_, "rdma::Connection::send_with_immediate", data, immediate, deadline);
 }
 
 std::expected<Message, Status> Connection::receive(std::span<std::byte> buffer,
@@ -518,67 +512,28 @@ Status Connection::read(std::span<std::byte> to, std::size_t offset, std::option
   });
 }
 Status Connection::write(std::span<const std::byte> from, const Remote& to, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::write";
-  if (to.length < from.size()) [[unlikely]]
-    return misfit(kCall, to.length, from.size());
-  const Place place = place_of(to, from.size());
-  return access(session_, kCall, {"from", from.size()}, place, [&](Session& session) {
-    return session.write(from, place, [&] { return patience_of(session, deadline); });
-  });
+  return write_all(session_, from, to, deadline);
 }
 Status Connection::read(std::span<std::byte> to, const Remote& from, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::read";
-  if (to.size() < from.length) [[unlikely]]
-    return misfit(kCall, from.length, to.size());
-  const Place place = place_of(from, from.length);
-  return access(session_, kCall, {"to", to.size()}, place, [&](Session& session) {
-    return session.read(to.first(static_cast<std::size_t>(from.length)), place,
-                        [&] { return patience_of(session, deadline); });
-  });
+  return read_all(session_, to, from, deadline);
 }
 Status Connection::write(std::span<const std::byte> from, Physical to, std::optional<Deadline> deadline) noexcept {
-  const Place place = place_of(to, from.size());
-  return access(session_, "rdma::Connection::write", {"from", from.size()}, place, [&](Session& session) {
-    return session.write(from, place, [&] { return patience_of(session, deadline); });
-  });
+  return write_all(session_, from, to, deadline);
 }
 Status Connection::read(std::span<std::byte> to, Physical from, std::optional<Deadline> deadline) noexcept {
-  const Place place = place_of(from, to.size());
-  return access(session_, "rdma::Connection::read", {"to", to.size()}, place, [&](Session& session) {
-    return session.read(to, place, [&] { return patience_of(session, deadline); });
-  });
+  return read_all(session_, to, from, deadline);
 }
-
 Status Connection::write(const Local& from, const Remote& to, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::write";
-  if (to.length < from.size()) [[unlikely]]
-    return misfit(kCall, to.length, from.size());
-  const Place place = place_of(to, from.size());
-  return access(session_, kCall, {"from", from.size(), from.lkey()}, place, [&](Session& session) {
-    return session.write(span_of(from.bytes_, from.lkey_), place, [&] { return patience_of(session, deadline); });
-  });
+  return write_all(session_, from, to, deadline);
 }
 Status Connection::read(const Local& to, const Remote& from, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::read";
-  if (to.size() < from.length) [[unlikely]]
-    return misfit(kCall, from.length, to.size());
-  const Place place = place_of(from, from.length);
-  return access(session_, kCall, {"to", to.size(), to.lkey()}, place, [&](Session& session) {
-    return session.read(LocalSpan{to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place,
-                        [&] { return patience_of(session, deadline); });
-  });
+  return read_all(session_, to, from, deadline);
 }
 Status Connection::write(const Local& from, Physical to, std::optional<Deadline> deadline) noexcept {
-  const Place place = place_of(to, from.size());
-  return access(session_, "rdma::Connection::write", {"from", from.size(), from.lkey()}, place, [&](Session& session) {
-    return session.write(span_of(from.bytes_, from.lkey_), place, [&] { return patience_of(session, deadline); });
-  });
+  return write_all(session_, from, to, deadline);
 }
 Status Connection::read(const Local& to, Physical from, std::optional<Deadline> deadline) noexcept {
-  const Place place = place_of(from, to.size());
-  return access(session_, "rdma::Connection::read", {"to", to.size(), to.lkey()}, place, [&](Session& session) {
-    return session.read(span_of(to.bytes_, to.lkey_), place, [&] { return patience_of(session, deadline); });
-  });
+  return read_all(session_, to, from, deadline);
 }
 
 // --- atomics
@@ -587,95 +542,75 @@ namespace {
 
 using Old = std::expected<std::uint64_t, Status>;
 
-/// Checks the word of an atomic, and puts a failure into words.
-[[nodiscard]] Status check_word(const char* call, const Place& word, std::uint64_t length) noexcept {
-  if (length != kWordBytes) [[unlikely]]
+/// Calls `attempt(session, place)` for the word of an atomic.
+template <class Word, class Attempt>
+[[nodiscard]] Status on_word(Session* session, const char* call, const Word& word, Attempt&& attempt) noexcept {
+  if (const std::uint64_t length = length_of(word, kWordBytes); length != kWordBytes) [[unlikely]]
     return note(Status::kBadArgument, call, "word must have at least 8 bytes; got {}", length);
-  if (word.span.address % kWordBytes != 0) [[unlikely]]
-    return note(Status::kBadArgument, call, "word must be at a multiple of 8; got {:#x}", word.span.address);
-  return Status::kOk;
+  if (word.address % kWordBytes != 0) [[unlikely]]
+    return note(Status::kBadArgument, call, "word must be at a multiple of 8; got {:#x}", word.address);
+  const Place place = place_of(word, kWordBytes);
+  return access(session, call, {"word", kWordBytes}, place, [&](Session& of) { return attempt(of, place); });
 }
 
-[[nodiscard]] Old change(Session* session, const char* call, const Place& word, std::uint64_t length,
-                         const session::Change& change, const std::optional<Deadline>& deadline) noexcept {
-  if (const Status checked = check_word(call, word, length); checked != Status::kOk) return std::unexpected(checked);
+template <class Word>
+[[nodiscard]] Old change(Session* session, const char* call, const Word& word, const session::Change& change,
+                         const std::optional<Deadline>& deadline) noexcept {
   std::uint64_t old = 0;
-  const Status status = access(session, call, {"word", kWordBytes}, word,
-                               [&](Session& of) { return of.change(change, word, old, patience_of(of, deadline)); });
+  const Status status = on_word(session, call, word, [&](Session& of, const Place& place) {
+    return of.change(change, place, old, patience_of(of, deadline));
+  });
   if (status != Status::kOk) return std::unexpected(status);
   return old;
 }
 
 [[nodiscard]] Status start_change(Session* session, const char* call, const Remote& word, const session::Change& change,
                                   std::uint64_t cookie) noexcept {
-  const Place place = place_of(word, kWordBytes);
-  if (const Status checked = check_word(call, place, word.length); checked != Status::kOk) return checked;
-  return access(session, call, {"word", kWordBytes}, place,
-                [&](Session& of) { return of.start_change(change, place, cookie); });
-}
-
-[[nodiscard]] constexpr session::Change swap_of(std::uint64_t expected, std::uint64_t desired) noexcept {
-  return {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired};
+  return on_word(session, call, word,
+                 [&](Session& of, const Place& place) { return of.start_change(change, place, cookie); });
 }
 
 }  // namespace
 
 std::expected<std::uint64_t, Status> Connection::fetch_add(const Remote& word, std::uint64_t delta,
                                                            std::optional<Deadline> deadline) noexcept {
-  return change(session_, "rdma::Connection::fetch_add", place_of(word, kWordBytes), word.length,
-                {.compare_add = delta}, deadline);
+  return change(session_, "rdma::Connection::fetch_add", word, {.compare_add = delta}, deadline);
 }
 std::expected<std::uint64_t, Status> Connection::fetch_add(Physical word, std::uint64_t delta,
                                                            std::optional<Deadline> deadline) noexcept {
-  return change(session_, "rdma::Connection::fetch_add", place_of(word, kWordBytes), kWordBytes, {.compare_add = delta},
-                deadline);
+  return change(session_, "rdma::Connection::fetch_add", word, {.compare_add = delta}, deadline);
 }
 std::expected<std::uint64_t, Status> Connection::compare_swap(const Remote& word, std::uint64_t expected,
                                                               std::uint64_t desired,
                                                               std::optional<Deadline> deadline) noexcept {
-  return change(session_, "rdma::Connection::compare_swap", place_of(word, kWordBytes), word.length,
-                swap_of(expected, desired), deadline);
+  return change(session_, "rdma::Connection::compare_swap", word, api::swap_of(expected, desired), deadline);
 }
 std::expected<std::uint64_t, Status> Connection::compare_swap(Physical word, std::uint64_t expected,
                                                               std::uint64_t desired,
                                                               std::optional<Deadline> deadline) noexcept {
-  return change(session_, "rdma::Connection::compare_swap", place_of(word, kWordBytes), kWordBytes,
-                swap_of(expected, desired), deadline);
+  return change(session_, "rdma::Connection::compare_swap", word, api::swap_of(expected, desired), deadline);
 }
 
 // --- without waiting
 
 Status Connection::start_write(const Local& from, const Remote& to, std::uint64_t cookie) noexcept {
-  constexpr const char* kCall = "rdma::Connection::start_write";
-  if (to.length < from.size()) return misfit(kCall, to.length, from.size());
-  const Place place = place_of(to, from.size());
-  return access(session_, kCall, {"from", from.size(), from.lkey()}, place,
-                [&](Session& session) { return session.start_write(span_of(from.bytes_, from.lkey_), place, cookie); });
+  return start_write_all(session_, from, to, cookie);
 }
 Status Connection::start_read(const Local& to, const Remote& from, std::uint64_t cookie) noexcept {
-  constexpr const char* kCall = "rdma::Connection::start_read";
-  if (to.size() < from.length) return misfit(kCall, from.length, to.size());
-  const Place place = place_of(from, from.length);
-  return access(session_, kCall, {"to", to.size(), to.lkey()}, place, [&](Session& session) {
-    return session.start_read({to.bytes_.data(), static_cast<std::size_t>(from.length), to.lkey_}, place, cookie);
-  });
+  return start_read_all(session_, to, from, cookie);
 }
 Status Connection::start_write(const Local& from, Physical to, std::uint64_t cookie) noexcept {
-  const Place place = place_of(to, from.size());
-  return access(session_, "rdma::Connection::start_write", {"from", from.size(), from.lkey()}, place,
-                [&](Session& session) { return session.start_write(span_of(from.bytes_, from.lkey_), place, cookie); });
+  return start_write_all(session_, from, to, cookie);
 }
 Status Connection::start_read(const Local& to, Physical from, std::uint64_t cookie) noexcept {
-  const Place place = place_of(from, to.size());
-  return access(session_, "rdma::Connection::start_read", {"to", to.size(), to.lkey()}, place,
-                [&](Session& session) { return session.start_read(span_of(to.bytes_, to.lkey_), place, cookie); });
+  return start_read_all(session_, to, from, cookie);
 }
 Status Connection::start_fetch_add(const Remote& word, std::uint64_t delta, std::uint64_t cookie) noexcept {
   return start_change(session_, "rdma::Connection::start_fetch_add", word, {.compare_add = delta}, cookie);
 }
 Status Connection::start_compare_swap(const Remote& word, std::uint64_t expected, std::uint64_t desired,
                                       std::uint64_t cookie) noexcept {
-  return start_change(session_, "rdma::Connection::start_compare_swap", word, swap_of(expected, desired), cookie);
+  return start_change(session_, "rdma::Connection::start_compare_swap", word, api::swap_of(expected, desired), cookie);
 }
 
 std::expected<Completion, Status> Connection::complete(std::optional<Deadline> deadline) noexcept {
@@ -703,8 +638,9 @@ std::size_t Connection::poll(std::span<Completion> into) noexcept {
 Result<std::uint64_t> Connection::export_physical(const Memory& memory) {
   constexpr const char* kCall = "rdma::Connection::export_physical";
   if (!memory) return unregistered(kCall);
-  if (session_ == nullptr) return closed(kCall);
-  return guarded(kCall, [&] { return session_->export_physical(memory.registered_, session_->default_patience()); });
+  return with(session_, kCall, [&](Session& session) {
+    return session.export_physical(memory.registered_, session.default_patience());
+  });
 }
 
 Result<std::uint64_t> Connection::physical_address_of(const void* local) const {
@@ -730,8 +666,9 @@ struct Listener::Impl final : session::Events {
   void on_disconnect(Session& session, Status reason) noexcept override;
   void on_gone(Session& session) noexcept override { delete static_cast<Connection*>(session.user); }
 
-  /// Takes out the connection that nobody has accepted, if `session` is one's. \thread any
-  [[nodiscard]] std::unique_ptr<Connection> remove(const Session& session) noexcept;
+  /// Takes out the first waiting connection that `fits`, if there is one. Under the mutex.
+  template <class Fits>
+  [[nodiscard]] std::unique_ptr<Connection> take(Fits&& fits) noexcept;
   /// A connection that nobody has accepted has ended. If its client has sent messages, they can still be received, so
   /// it waits on; if too many such wait already, the oldest goes. Destroy the returned connection. In a callback
   [[nodiscard]] std::unique_ptr<Connection> on_left(const Session& session) noexcept;
@@ -769,24 +706,20 @@ void Listener::Impl::on_disconnect(Session& session, Status reason) noexcept {
   (void)on_left(session);
 }
 
-std::unique_ptr<Connection> Listener::Impl::remove(const Session& session) noexcept {
-  const std::lock_guard lock(mutex);
-  const auto found = std::ranges::find(waiting, &session, [](const auto& connection) { return connection->session_; });
+template <class Fits>
+std::unique_ptr<Connection> Listener::Impl::take(Fits&& fits) noexcept {
+  const auto found = std::ranges::find_if(waiting, fits);
   if (found == waiting.end()) return nullptr;
-  std::unique_ptr<Connection> removed = std::move(*found);
+  std::unique_ptr<Connection> taken = std::move(*found);
   waiting.erase(found);
-  return removed;
+  return taken;
 }
 
 std::unique_ptr<Connection> Listener::Impl::on_left(const Session& session) noexcept {
-  if (!session.has_messages()) return remove(session);
   const std::lock_guard lock(mutex);
+  if (!session.has_messages()) return take([&](const auto& connection) { return connection->session_ == &session; });
   if (!is_stopped && std::ranges::count_if(waiting, has_left) <= kMostLeft) return nullptr;
-  const auto oldest = std::ranges::find_if(waiting, has_left);
-  if (oldest == waiting.end()) return nullptr;
-  std::unique_ptr<Connection> removed = std::move(*oldest);
-  waiting.erase(oldest);
-  return removed;
+  return take(has_left);
 }
 
 std::unique_ptr<Connection> Connection::keep() noexcept {
@@ -814,20 +747,16 @@ Result<std::unique_ptr<Listener>> Listener::start(const Options& options) {
 Listener::~Listener() { stop(); }
 
 Result<Memory> Listener::allocate(std::size_t bytes) {
-  VERBENA_ASSIGN(const auto* const memory, allocate_from(*impl_->memory, "rdma::Listener::allocate", bytes));
-  return Memory(impl_->memory, *memory);
+  return impl_->memory->allocate("rdma::Listener::allocate", bytes);
 }
 Result<Memory> Listener::register_memory(std::span<std::byte> memory, Access access) {
-  VERBENA_ASSIGN(const auto* const made,
-                 register_with(*impl_->memory, "rdma::Listener::register_memory", memory, access));
-  return Memory(impl_->memory, *made);
+  return impl_->memory->add("rdma::Listener::register_memory", memory, access);
 }
 Result<void> Listener::publish(std::string_view name, const Memory& memory, std::size_t offset, std::size_t length) {
-  if (!memory) return unregistered("rdma::Listener::publish");
-  return publish_in(*impl_->memory, "rdma::Listener::publish", name, {memory.registered_, offset, length});
+  return impl_->memory->publish("rdma::Listener::publish", name, memory, offset, length);
 }
 Result<void> Listener::unpublish(std::string_view name) {
-  return publish_in(*impl_->memory, "rdma::Listener::unpublish", name, {});
+  return impl_->memory->unpublish("rdma::Listener::unpublish", name);
 }
 
 std::uint16_t Listener::port() const noexcept { return impl_->listener.port(); }
