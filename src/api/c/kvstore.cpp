@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -127,9 +128,10 @@ int dial(std::string_view server, int port, const RdmaOptions& options, Context&
   std::string host(server);
   if (const std::size_t colon = server.rfind(':'); colon != std::string_view::npos && server.find(':') == colon) {
     host.resize(colon);
-    port = 0;
-    for (const char digit : server.substr(colon + 1))
-      port = digit < '0' || digit > '9' ? 65'536 : std::min(port * 10 + digit - '0', 65'536);
+    const std::string_view digits = server.substr(colon + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+    if (error != std::errc{} || end != digits.data() + digits.size() || port < 1 || port > 65'535)
+      return refuse("RDMA_connect", "port must be 1 to 65535; got {}", digits);
   }
   context.conn = rdmaConn();
   if (context.conn == nullptr) return no_memory("RDMA_connect");

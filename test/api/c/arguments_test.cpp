@@ -1,8 +1,7 @@
 // Each call of the C API with each argument that it refuses: the code, and the text, which names the argument, its
 // value and what it may be.
 #include "fixture.hpp"
-
-#include <words.hpp>
+#include "wrong.hpp"
 
 #include <atomic>
 #include <functional>
@@ -15,28 +14,6 @@
 
 namespace verbena::test {
 namespace {
-
-constexpr std::array<std::string_view, 6> kOfCxx{"::", "kClosed", "kBusy", "kQueue", "kDiscard", "kHandler"};
-
-struct Wrong {
-  const char* call;           ///< Its name, which the text begins with.
-  std::function<int()> make;  ///< Makes it; its code.
-  int code;
-  std::vector<std::string> says{};  ///< The argument, its value, its range.
-};
-
-void expect_refused(const std::vector<Wrong>& all) {
-  for (const Wrong& each : all) {
-    std::string trace = each.call;
-    for (const std::string& part : each.says) trace += " | " + part;
-    SCOPED_TRACE(trace);
-    EXPECT_EQ(each.make(), each.code);
-    const std::string text = rdmaErrorDetail();
-    const std::string front = std::string(each.call) + ": ";
-    EXPECT_TRUE(text.starts_with(front)) << text;
-    if (text.starts_with(front)) expect_words(std::string_view(text).substr(front.size()), kOfCxx, each.says);
-  }
-}
 
 /// What a call that returns bytes, or a pointer, failed with.
 [[nodiscard]] int code_without(RdmaConn* conn, bool is_nothing) {
