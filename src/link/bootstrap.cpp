@@ -4,6 +4,7 @@
 #include "link/link.hpp"
 #include "link/socket.hpp"
 #include "link/socket_watcher.hpp"
+#include "nic/descriptors.hpp"
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -44,11 +45,10 @@ Result<Endpoint> read_answer(int fd, const Frame& sent, const Step& step, Deadli
     return std::unexpected(foreign ? not_verbena(step.peer, inbox.bytes()) : received.error());
   }
   if (std::ranges::equal(inbox.bytes(), sent.bytes())) {
-    return fail(Status::kProtocol, "handshake", 0,
-                "{} sends back what it is sent, so it is not a Verbena server: check address and port", step.peer);
+    return broken("{} sends back what it is sent, so it is not a Verbena server: check address and port", step.peer);
   }
   auto endpoint = decode_hello(inbox.bytes());
-  if (!endpoint) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, endpoint.error().text());
+  if (!endpoint) return broken("{}: {}", step.peer, endpoint.error().text());
   return endpoint;
 }
 
@@ -107,11 +107,10 @@ Result<bool> SocketHandshake::try_take_ready() {
   if (!is_whole) return false;
   const auto generation = decode_ready(inbox_.bytes());
   if (!generation) {
-    return fail(Status::kProtocol, "handshake", 0, "{}: {}", peer_.c_str(), generation.error().text());
+    return broken("{}: {}", peer_.c_str(), generation.error().text());
   }
   if (*generation == remote().generation) return true;
-  return fail(Status::kProtocol, "handshake", 0, "{} sent the READY of another connection: connect again",
-              peer_.c_str());
+  return broken("{} sent the READY of another connection: connect again", peer_.c_str());
 }
 
 Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
@@ -202,8 +201,7 @@ class SocketListener final : public Listener {
   void add(Fd fd) noexcept;
   [[nodiscard]] Fd remove(std::uint32_t index) noexcept;
   void drop(std::uint32_t index) noexcept;
-  void rest_accepting() noexcept;
-  void resume_accepting() noexcept;
+  void set_accepting(bool accepting) noexcept;
   void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
@@ -245,7 +243,7 @@ Result<std::unique_ptr<Handshake>> SocketListener::next(Deadline deadline) {
       if (found) return found;
     }
     if (Found found = drop_late()) return found;
-    if (resting_ && rest_until_.passed()) resume_accepting();
+    if (resting_ && rest_until_.passed()) set_accepting(true);
     if (!is_closed() && deadline.passed()) return std::unexpected(no_client(deadline));
   }
 }
@@ -273,7 +271,7 @@ Result<SocketListener::Found> SocketListener::accept_some() noexcept {
         return fail_system("accept4", error, "taking a client");
       if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) continue;  // That client's fault.
       if (oldest_ == kNone) {
-        rest_accepting();
+        set_accepting(false);
         return Found{};
       }
       if (Found found = look_and_drop(oldest_)) return found;
@@ -367,17 +365,12 @@ void SocketListener::drop(std::uint32_t index) noexcept {
   count_dropped();
 }
 
-void SocketListener::rest_accepting() noexcept {
-  epoll_event event{.events = 0, .data = {.u64 = kListenEvent}};
+/// Not accepting ends by itself after a rest.
+void SocketListener::set_accepting(bool accepting) noexcept {
+  epoll_event event{.events = accepting ? std::uint32_t{EPOLLIN} : 0, .data = {.u64 = kListenEvent}};
   VERBENA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listening_.get(), &event) == 0);
-  resting_ = true;
+  resting_ = !accepting;
   rest_until_ = Deadline::after(kAcceptRest);
-}
-
-void SocketListener::resume_accepting() noexcept {
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kListenEvent}};
-  VERBENA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listening_.get(), &event) == 0);
-  resting_ = false;
 }
 
 }  // namespace
@@ -392,8 +385,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const ListenerOptions& options)
                 options.hello_timeout.count());
   }
   VERBENA_ASSIGN(Fd listening, listen_on(options.address, options.port, SOMAXCONN));
-  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll) return fail_system("epoll_create1", errno, "making a listener");
+  VERBENA_ASSIGN(Fd epoll, nic::make_epoll({}, "making a listener"));
   VERBENA_ASSIGN(Fd closing, make_eventfd());
   for (const auto& [fd, tag] : {std::pair{listening.get(), kListenEvent}, std::pair{closing.get(), kCloseEvent}}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};

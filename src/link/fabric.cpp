@@ -135,12 +135,11 @@ Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options,
     return use_soft(registry, options,
                     fmt::format("{} is a loopback address, which no RDMA device has", options.address));
   if (bootstrap_ == Bootstrap::kCm && where == Where::kAddress && has_devices()) {
-    const auto place = options.role == Role::kServer ? cm::place_of(options.address)
-                                                     : cm::place_towards(options.address, options.port, deadline);
+    auto place = options.role == Role::kServer ? cm::place_of(options.address)
+                                               : cm::place_towards(options.address, options.port, deadline);
     if (!place) return use_soft(registry, options, cause_of(place.error()));
-    wanted.device = place->device;
-    wanted.port = place->port;
-    if (!wanted.gid.index) wanted.gid.address = place->gid.address;
+    if (wanted.gid.index) place->gid = wanted.gid;
+    wanted = std::move(*place);
     why = options.role == Role::kServer ? "the device of that address" : "the device towards that address";
   }
   auto device = registry.device(wanted);
@@ -151,15 +150,10 @@ Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options,
 
 Result<void> Fabric::finish() {
   const nic::DeviceFacts* facts = nic::facts_of(nic());
-  if (facts == nullptr) {
-    if (address_.empty()) address_ = kLoopbackAddress;
-    reason_ = fmt::format("software NIC ({}), {} over TCP", reason_, to_string(bootstrap_));
-    VERBENA_ASSIGN(watcher_, shared_->watcher());
-    return {};
-  }
-  reason_ = fmt::format("{} port {} ({}), {}, {}", nic().name(), facts->port, reason_, to_string(bootstrap_),
-                        nic::verbs::describe(gid_).data());
-  if (bootstrap_ == Bootstrap::kSocket) {
+  reason_ = facts == nullptr ? fmt::format("software NIC ({}), {} over TCP", reason_, to_string(bootstrap_))
+                             : fmt::format("{} port {} ({}), {}, {}", nic().name(), facts->port, reason_,
+                                           to_string(bootstrap_), nic::verbs::describe(gid_).data());
+  if (facts == nullptr || bootstrap_ == Bootstrap::kSocket) {
     if (address_.empty()) address_ = kLoopbackAddress;
     VERBENA_ASSIGN(watcher_, shared_->watcher());
     return {};

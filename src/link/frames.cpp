@@ -5,7 +5,6 @@
 #include "base/hash.hpp"
 
 #include <algorithm>
-#include <concepts>
 #include <cstring>
 
 namespace verbena::link {
@@ -20,15 +19,6 @@ constexpr std::size_t kLengthOffset = 8;
 constexpr std::uint32_t kMax24 = (1U << 24) - 1;
 
 using Bytes = std::span<const std::byte>;
-
-template <std::unsigned_integral T>
-T load(Bytes bytes, std::size_t offset) noexcept {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value = static_cast<T>(value | static_cast<T>(static_cast<T>(bytes[offset + i]) << (8 * i)));
-  }
-  return value;
-}
 
 /// Fills a frame from its header to its checksum.
 class Writer {
@@ -61,9 +51,7 @@ class Writer {
   template <std::unsigned_integral T>
   void store(std::size_t offset, T value) noexcept {
     VERBENA_CHECK(offset + sizeof(T) <= kMaxFrameBytes);
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      frame_.data[offset + i] = static_cast<std::byte>(value >> (8 * i));
-    }
+    link::store(frame_.data, offset, value);
   }
   Frame frame_;
 };
@@ -90,11 +78,6 @@ class Reader {
  private:
   Bytes body_;
 };
-
-template <class... Args>
-std::unexpected<Error> broken(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  return fail(Status::kProtocol, "handshake", 0, format, std::forward<Args>(args)...);
-}
 
 bool known_type(std::uint8_t type) noexcept {
   return type >= static_cast<std::uint8_t>(FrameType::kHello) && type <= static_cast<std::uint8_t>(FrameType::kReady);

@@ -11,16 +11,17 @@
 // that two programs of different versions can tell each other so.
 #pragma once
 
+#include "base/error.hpp"
 #include "link/link.hpp"
 
-#include <verbena/error.hpp>
-
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 namespace verbena::link {
 
@@ -40,6 +41,25 @@ inline constexpr std::size_t kMaxFrameBytes = kHeaderBytes + kMaxBodyBytes + kCh
 // HELLO is the longest frame, and a blob is a padded HELLO.
 static_assert(kRejectFixedBytes + kMaxRejectText <= kMaxBodyBytes && kReadyBytes <= kMaxBodyBytes);
 static_assert(kMaxFrameBytes <= kBlobBytes);
+
+/// What a peer sent is not what it should be.
+template <class... Args>
+[[nodiscard]] std::unexpected<Error> broken(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  return fail(Status::kProtocol, "handshake", 0, format, std::forward<Args>(args)...);
+}
+
+// Little-endian integers at an offset into bytes that are there.
+template <std::unsigned_integral T>
+void store(std::span<std::byte> out, std::size_t at, T value) noexcept {
+  for (std::size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
+template <std::unsigned_integral T>
+[[nodiscard]] T load(std::span<const std::byte> in, std::size_t at) noexcept {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    value = static_cast<T>(value | static_cast<T>(static_cast<T>(in[at + i]) << (8 * i)));
+  return value;
+}
 
 /// An encoded frame. A value.
 struct Frame {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 namespace verbena::link {
 
@@ -169,31 +170,22 @@ Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline dead
   const HostPort peer(host, port);
   if (port == 0) return fail(Status::kBadArgument, "connect", 0, "nothing can listen at {}: give a port", peer.c_str());
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
-  unsigned left = 0;
-  for (const addrinfo* at = addresses.get(); at != nullptr && left < kMaxAddresses; at = at->ai_next) ++left;
-  Error first;
-  for (const addrinfo* at = addresses.get(); left > 0; at = at->ai_next, --left) {
-    auto fd = connect_one(*at, peer.c_str(), share_of(deadline, left));
-    if (fd) return fd;
-    // A refusal says most: somebody is there, and the port is wrong. Otherwise the preferred
-    // address's error stands.
-    const bool refused = fd.error().status() == Status::kConnectionRefused;
-    if (first.status() == Status::kOk || refused) first = fd.error();
-  }
-  return std::unexpected(first);
+  // A refusal says most: somebody is there, and the port is wrong.
+  std::optional<Error> refusal;
+  auto connected = try_each(addresses, deadline, [&](const addrinfo& to, Deadline share) {
+    auto fd = connect_one(to, peer.c_str(), share);
+    if (!fd && fd.error().status() == Status::kConnectionRefused) refusal = fd.error();
+    return fd;
+  });
+  if (!connected && refusal) return std::unexpected(*refusal);
+  return connected;
 }
 
 Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept {
   const HostPort name(host, port);
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, AI_PASSIVE));
-  Error first;
-  unsigned left = kMaxAddresses;
-  for (const addrinfo* at = addresses.get(); at != nullptr && left > 0; at = at->ai_next, --left) {
-    auto fd = listen_one(*at, name, backlog);
-    if (fd) return fd;
-    if (first.status() == Status::kOk) first = fd.error();
-  }
-  return std::unexpected(first);
+  return try_each(addresses, Deadline::never(),
+                  [&](const addrinfo& at, Deadline) { return listen_one(at, name, backlog); });
 }
 
 std::uint16_t bound_port(int fd) noexcept {
@@ -275,31 +267,35 @@ Result<bool> try_receive(int fd, Inbox& inbox, const Step& step) noexcept {
   if (*arrival == Arrival::kPart) return false;
   if (*arrival == Arrival::kEnd) return std::unexpected(lost("recv", 0, step));
   const auto type = decode_type(inbox.bytes());
-  if (!type) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, type.error().text());
+  if (!type) return broken("{}: {}", step.peer, type.error().text());
   if (*type != FrameType::kReject) return true;
   const auto reject = decode_reject(inbox.bytes());
-  if (!reject) return fail(Status::kProtocol, "handshake", 0, "{}: {}", step.peer, reject.error().text());
+  if (!reject) return broken("{}: {}", step.peer, reject.error().text());
   return fail(reject->status, "handshake", 0, "{} rejected the connection: {}", step.peer,
               reject->text_bytes != 0 ? reject->reason() : std::string_view(to_string(reject->status)));
 }
 
+namespace {
+/// Attempts until one has succeeded.
+template <class Attempt>
+Result<void> drive(int fd, short events, const char* call, const Step& step, Deadline deadline,
+                   const Attempt& attempt) noexcept {
+  for (;;) {
+    VERBENA_ASSIGN(const bool is_done, attempt());
+    if (is_done) return {};
+    VERBENA_ASSIGN(const bool is_ready, wait_for(fd, events, deadline));
+    if (!is_ready) return std::unexpected(late(call, step));
+  }
+}
+}  // namespace
+
 Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept {
   Outbox outbox{.frame = frame};
-  for (;;) {
-    VERBENA_ASSIGN(const bool is_sent, try_send(fd, outbox, step));
-    if (is_sent) return {};
-    VERBENA_ASSIGN(const bool has_room, wait_for(fd, POLLOUT, deadline));
-    if (!has_room) return std::unexpected(late("send", step));
-  }
+  return drive(fd, POLLOUT, "send", step, deadline, [&] { return try_send(fd, outbox, step); });
 }
 
 Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept {
-  for (;;) {
-    VERBENA_ASSIGN(const bool is_whole, try_receive(fd, inbox, step));
-    if (is_whole) return {};
-    VERBENA_ASSIGN(const bool has_more, wait_for(fd, POLLIN, deadline));
-    if (!has_more) return std::unexpected(late("recv", step));
-  }
+  return drive(fd, POLLIN, "recv", step, deadline, [&] { return try_receive(fd, inbox, step); });
 }
 
 void send_reject(int fd, Status status, std::string_view text) noexcept {

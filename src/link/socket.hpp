@@ -39,6 +39,19 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 [[nodiscard]] bool is_any(const sockaddr& address) noexcept;
 /// Of `deadline` an equal share for each of `addresses` still to be tried: a dead first one must not use it all up.
 [[nodiscard]] Deadline share_of(Deadline deadline, unsigned addresses) noexcept;
+/// What `attempt` makes of the first address of a name that it gets anywhere with; else the first error.
+template <class Attempt>
+auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
+    -> decltype(attempt(*addresses, deadline)) {
+  unsigned left = 0;
+  for (const addrinfo* at = addresses.get(); at != nullptr && left < kMaxAddresses; at = at->ai_next) ++left;
+  auto first = attempt(*addresses, share_of(deadline, left));
+  for (const addrinfo* at = addresses->ai_next; !first && left > 1; at = at->ai_next) {
+    auto next = attempt(*at, share_of(deadline, --left));
+    if (next) return next;
+  }
+  return first;
+}
 
 /// A connected, non-blocking socket. Tries every address that the name has, each with its share of
 /// the time.

@@ -1,7 +1,7 @@
 #include "link/socket_watcher.hpp"
 
 #include "base/error.hpp"
-#include "host/thread.hpp"
+#include "nic/descriptors.hpp"
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -33,20 +33,12 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
 
 Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {
   std::unique_ptr<SocketWatcher> watcher(new SocketWatcher);
-  watcher->epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  if (!watcher->epoll_) return fail_system("epoll_create1", errno, "watching for peers that leave");
-  VERBENA_ASSIGN(watcher->stop_, make_eventfd());
-  epoll_event stop{.events = EPOLLIN, .data = {.fd = watcher->stop_.get()}};
-  if (epoll_ctl(watcher->epoll_.get(), EPOLL_CTL_ADD, watcher->stop_.get(), &stop) != 0)
-    return fail_system("epoll_ctl", errno, "watching for peers that leave");
-  VERBENA_ASSIGN(watcher->thread_, host::start_thread("verbena-peers", [raw = watcher.get()] { raw->run(); }));
+  VERBENA_ASSIGN(watcher->epoll_, nic::make_epoll({}, "watching for peers that leave"));
+  VERBENA_TRY(watcher->thread_.start("verbena-peers", watcher->epoll_.get(), [raw = watcher.get()] {
+    raw->take_ends();
+    return true;
+  }));
   return watcher;
-}
-
-SocketWatcher::~SocketWatcher() {
-  if (!thread_.joinable()) return;
-  signal_eventfd(stop_.get());
-  thread_.join();
 }
 
 Result<Lifeline> SocketWatcher::take(Fd socket) {
@@ -58,17 +50,10 @@ Result<Lifeline> SocketWatcher::take(Fd socket) {
   return Lifeline(std::move(watched));
 }
 
-void SocketWatcher::run() noexcept {
+void SocketWatcher::take_ends() noexcept {
   std::array<epoll_event, 16> events;
-  for (;;) {
-    // Sleeps until a peer leaves, or the owner ends.
-    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[static_cast<std::size_t>(i)].data.fd;
-      if (fd == stop_.get()) return;
-      watches_.gone(fd);
-    }
-  }
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) watches_.gone(events[static_cast<std::size_t>(i)].data.fd);
 }
 
 }  // namespace verbena::link

@@ -4,9 +4,9 @@
 #include "base/fd.hpp"
 #include "link/link.hpp"
 #include "link/watches.hpp"
+#include "nic/event_thread.hpp"
 
 #include <memory>
-#include <thread>
 
 namespace verbena::link {
 
@@ -15,7 +15,6 @@ class SocketWatcher {
  public:
   /// Errors: kLimit (files, processes).
   [[nodiscard]] static Result<std::unique_ptr<SocketWatcher>> start();
-  ~SocketWatcher();
   SocketWatcher(const SocketWatcher&) = delete;
   SocketWatcher& operator=(const SocketWatcher&) = delete;
 
@@ -25,12 +24,11 @@ class SocketWatcher {
  private:
   class Watched;
   SocketWatcher() = default;
-  void run() noexcept;
+  void take_ends() noexcept;
 
   Fd epoll_;
-  Fd stop_;
-  Watches<int> watches_;  // By descriptor.
-  std::thread thread_;    // Last: reads everything above.
+  Watches<int> watches_;     // By descriptor.
+  nic::EventThread thread_;  // Last: reads everything above.
 };
 
 }  // namespace verbena::link

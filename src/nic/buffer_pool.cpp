@@ -6,9 +6,7 @@
 
 namespace verbena::nic {
 
-Buffer::~Buffer() {
-  if (pool_ != nullptr) pool_->release(*this);
-}
+void BufferReturner::operator()(const std::byte* data) const noexcept { pool->release(slab, data, bytes); }
 
 BufferPool::~BufferPool() { VERBENA_CHECK(slabs_.empty()); }
 
@@ -39,10 +37,7 @@ Result<Buffer> BufferPool::acquire(std::size_t bytes, std::optional<unsigned> no
       ++slab.used;
       slab.used_bytes += bytes;
       Buffer buffer;
-      buffer.pool_ = this;
-      buffer.slab_ = &slab;
-      buffer.data_ = slab.arena.data() + block->offset;
-      buffer.bytes_ = bytes;
+      buffer.data_ = {slab.arena.data() + block->offset, {.pool = this, .slab = &slab, .bytes = bytes}};
       buffer.lkey_ = slab.arena.lkey();
       return buffer;
     }
@@ -59,17 +54,16 @@ Result<Buffer> BufferPool::acquire(std::size_t bytes, std::optional<unsigned> no
   return fail(Status::kNoMemory, "BufferPool::acquire", 0, "a new slab of {} bytes has no room", bytes);
 }
 
-void BufferPool::release(const Buffer& buffer) noexcept {
+void BufferPool::release(const void* from, const std::byte* data, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto slab = std::ranges::find_if(slabs_, [&](const Slab& candidate) { return &candidate == buffer.slab_; });
+  const auto slab = std::ranges::find_if(slabs_, [&](const Slab& candidate) { return &candidate == from; });
   VERBENA_CHECK(slab != slabs_.end());
-  slab->used_bytes -= buffer.bytes_;
+  slab->used_bytes -= bytes;
   if (--slab->used == 0) {
     slabs_.erase(slab);
     return;
   }
-  slab->freed.push_back(
-      {.offset = static_cast<std::size_t>(buffer.data_ - slab->arena.data()), .bytes = buffer.bytes_});
+  slab->freed.push_back({.offset = static_cast<std::size_t>(data - slab->arena.data()), .bytes = bytes});
 }
 
 BufferPool::Usage BufferPool::usage() const {

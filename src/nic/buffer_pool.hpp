@@ -6,45 +6,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace verbena::nic {
 
 class BufferPool;
 
+/// Gives a block back.
+struct BufferReturner {
+  BufferPool* pool = nullptr;
+  const void* slab = nullptr;
+  std::size_t bytes = 0;
+  void operator()(const std::byte* data) const noexcept;
+};
+
 /// A block of a pool, given back by its destruction. Move-only. The pool outlives it. \thread any, one at a time
 class Buffer {
  public:
-  Buffer() noexcept = default;
-  Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
-    Buffer(std::move(other)).swap(*this);
-    return *this;
-  }
-  ~Buffer();
-
-  [[nodiscard]] explicit operator bool() const noexcept { return pool_ != nullptr; }
+  [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
   /// Aligned to 4 KiB. The bytes are what an earlier owner left there, or zero.
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
 
  private:
   friend class BufferPool;
-  void swap(Buffer& other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(slab_, other.slab_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(lkey_, other.lkey_);
-  }
-
-  BufferPool* pool_ = nullptr;
-  void* slab_ = nullptr;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte, BufferReturner> data_;
   std::uint32_t lkey_ = 0;
 };
 
@@ -71,7 +60,7 @@ class BufferPool {
   [[nodiscard]] Usage usage() const;
 
  private:
-  friend class Buffer;
+  friend struct BufferReturner;
   struct Block {
     std::size_t offset;
     std::size_t bytes;
@@ -85,7 +74,7 @@ class BufferPool {
     std::size_t used_bytes = 0;
     std::vector<Block> freed;  ///< In the order they came back; the last one goes out first, while it is in caches.
   };
-  void release(const Buffer& buffer) noexcept;
+  void release(const void* slab, const std::byte* data, std::size_t bytes) noexcept;
   [[nodiscard]] static std::optional<Block> take_from(Slab& slab, std::size_t bytes);
 
   Nic& nic_;

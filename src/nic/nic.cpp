@@ -18,17 +18,15 @@ const char* to_string(Network network) noexcept {
 }
 
 // Handles give back objects that nothing uses any more: a refusal is a broken invariant of ours.
-void PdTraits::destroy(Nic& nic, ibv_pd* pd) noexcept { VERBENA_CHECK(nic.dealloc_pd(pd).has_value()); }
-void CqTraits::destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).has_value()); }
-void SrqTraits::destroy(Nic& nic, ibv_srq* srq) noexcept { VERBENA_CHECK(nic.destroy_srq(srq).has_value()); }
-void QpTraits::destroy(Nic& nic, ibv_qp* qp) noexcept { VERBENA_CHECK(nic.destroy_qp(qp).has_value()); }
-void ChannelTraits::destroy(Nic& nic, ibv_comp_channel* channel) noexcept {
-  VERBENA_CHECK(nic.destroy_channel(channel).has_value());
-}
-void MwTraits::destroy(Nic& nic, ibv_mw* mw) noexcept {
+void destroy(Nic& nic, ibv_pd* pd) noexcept { VERBENA_CHECK(nic.dealloc_pd(pd).has_value()); }
+void destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).has_value()); }
+void destroy(Nic& nic, ibv_srq* srq) noexcept { VERBENA_CHECK(nic.destroy_srq(srq).has_value()); }
+void destroy(Nic& nic, ibv_qp* qp) noexcept { VERBENA_CHECK(nic.destroy_qp(qp).has_value()); }
+void destroy(Nic& nic, ibv_comp_channel* channel) noexcept { VERBENA_CHECK(nic.destroy_channel(channel).has_value()); }
+void destroy(Nic& nic, ibv_mw* mw) noexcept {
   (void)nic.dealloc_mw(mw, Deadline::after(std::chrono::milliseconds{100}));  // As for a region.
 }
-void MrTraits::destroy(Nic& nic, ibv_mr* mr) noexcept {
+void destroy(Nic& nic, ibv_mr* mr) noexcept {
   // A peer that sits in the region past the deadline has its QP in error; the caller's arena stays mapped until its
   // own destruction, so nothing is corrupted either way.
   (void)nic.dereg_mr(mr, Deadline::after(std::chrono::milliseconds{100}));

@@ -74,6 +74,7 @@ static_assert(sizeof(Window) == 32);
 struct PeerProcess {
   pid_t pid = 0;
   uid_t uid = 0;
+  friend bool operator==(const PeerProcess&, const PeerProcess&) = default;
 };
 
 struct QpOptions {
@@ -289,61 +290,34 @@ struct SoftOptions {
 /// one control thread, which sleeps unless peers come or go.
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options);
 
-/// Move-only owner of one verbs object: destroyed through its Nic, errors of that are a broken invariant of ours.
-template <class Object, class Traits>
-class Handle {
+// How each object goes; an error of that is a broken invariant of ours.
+void destroy(Nic& nic, ibv_pd* pd) noexcept;
+void destroy(Nic& nic, ibv_mr* mr) noexcept;
+void destroy(Nic& nic, ibv_cq* cq) noexcept;
+void destroy(Nic& nic, ibv_qp* qp) noexcept;
+void destroy(Nic& nic, ibv_mw* mw) noexcept;
+void destroy(Nic& nic, ibv_srq* srq) noexcept;
+void destroy(Nic& nic, ibv_comp_channel* channel) noexcept;
+
+template <class Object>
+struct Destroyer {
+  Nic* nic = nullptr;
+  void operator()(Object* object) const noexcept { destroy(*nic, object); }
+};
+
+/// Move-only owner of one verbs object: destroyed through its Nic.
+template <class Object>
+class Handle : public std::unique_ptr<Object, Destroyer<Object>> {
  public:
   Handle() noexcept = default;
-  Handle(Nic& nic, Object* object) noexcept : nic_(&nic), object_(object) {}
-  Handle(Handle&& other) noexcept : nic_(other.nic_), object_(std::exchange(other.object_, nullptr)) {}
-  Handle& operator=(Handle&& other) noexcept {
-    if (this != &other) {
-      reset();
-      nic_ = other.nic_;
-      object_ = std::exchange(other.object_, nullptr);
-    }
-    return *this;
-  }
-  ~Handle() { reset(); }
-  [[nodiscard]] Object* get() const noexcept { return object_; }
-  Object* operator->() const noexcept { return object_; }
-  explicit operator bool() const noexcept { return object_ != nullptr; }
-  [[nodiscard]] Object* release() noexcept { return std::exchange(object_, nullptr); }
-  void reset() noexcept {
-    if (object_ != nullptr) Traits::destroy(*nic_, std::exchange(object_, nullptr));
-  }
-
- private:
-  Nic* nic_ = nullptr;
-  Object* object_ = nullptr;
+  Handle(Nic& nic, Object* object) noexcept : Handle::unique_ptr(object, {.nic = &nic}) {}
 };
-struct PdTraits {
-  static void destroy(Nic& nic, ibv_pd* pd) noexcept;
-};
-struct MrTraits {
-  static void destroy(Nic& nic, ibv_mr* mr) noexcept;
-};
-struct CqTraits {
-  static void destroy(Nic& nic, ibv_cq* cq) noexcept;
-};
-struct QpTraits {
-  static void destroy(Nic& nic, ibv_qp* qp) noexcept;
-};
-struct MwTraits {
-  static void destroy(Nic& nic, ibv_mw* mw) noexcept;
-};
-struct SrqTraits {
-  static void destroy(Nic& nic, ibv_srq* srq) noexcept;
-};
-struct ChannelTraits {
-  static void destroy(Nic& nic, ibv_comp_channel* channel) noexcept;
-};
-using Pd = Handle<ibv_pd, PdTraits>;
-using Mr = Handle<ibv_mr, MrTraits>;
-using Cq = Handle<ibv_cq, CqTraits>;
-using Mw = Handle<ibv_mw, MwTraits>;
-using Srq = Handle<ibv_srq, SrqTraits>;
-using Qp = Handle<ibv_qp, QpTraits>;
-using Channel = Handle<ibv_comp_channel, ChannelTraits>;
+using Pd = Handle<ibv_pd>;
+using Mr = Handle<ibv_mr>;
+using Cq = Handle<ibv_cq>;
+using Mw = Handle<ibv_mw>;
+using Srq = Handle<ibv_srq>;
+using Qp = Handle<ibv_qp>;
+using Channel = Handle<ibv_comp_channel>;
 
 }  // namespace verbena::nic

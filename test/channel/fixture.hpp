@@ -1,11 +1,11 @@
 // Two connections between two NICs of this process, and what arrived at each.
 #pragma once
 
+#include <hold.hpp>
 #include "../engine/side.hpp"
 #include "channel/bounce.hpp"
 #include "channel/connection.hpp"
 #include "nic/buffer_pool.hpp"
-#include "nic/soft/soft_nic.hpp"
 
 #include <functional>
 #include <memory>
@@ -189,7 +189,7 @@ class MemoryPair : public ConnectionPair {
     if (device_under_test() != nullptr) {
       b.connection.reset();
     } else {
-      nic::soft::hold_execution(here().queue_pair(), true);
+      test::hold_execution(here().queue_pair(), true);
     }
   }
 

@@ -126,10 +126,10 @@ TEST_F(TransferTest, ABlockingCallComesAfterWhatWasStarted) {
 TEST_F(TransferTest, HeldCompletionsHoldBlockingCallsToo) {
   VERBENA_SKIP_ON_A_DEVICE("completions cannot be held");
   std::byte mine[64]{};
-  nic::soft::hold_completions(here().queue_pair()->send_cq, true);
+  test::hold_completions(here().queue_pair()->send_cq, true);
   EXPECT_EQ(here().read(std::span(mine), target->remote(0, 64), Deadline::after(std::chrono::milliseconds{5})),
             Status::kTimedOut);
-  nic::soft::hold_completions(here().queue_pair()->send_cq, false);
+  test::hold_completions(here().queue_pair()->send_cq, false);
   EXPECT_EQ(here().read(std::span(mine), target->remote(0, 64), patience()), Status::kOk);
 }
 
@@ -155,7 +155,7 @@ TEST_F(TransferTest, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {
   std::byte mine[64]{};
   std::uint64_t old = 77;
   fill(target->bytes(), 3);
-  nic::soft::hold_execution(here().queue_pair(), true);
+  test::hold_execution(here().queue_pair(), true);
   EXPECT_EQ(here().read(std::span(mine), target->remote(0, 64), soon()), Status::kTimedOut);
   EXPECT_EQ(fetch_add(word(128), 1, old, soon()), Status::kTimedOut);
   EXPECT_EQ(old, 77u);
@@ -168,7 +168,7 @@ TEST_F(TransferTest, OurMemoryGoesToQuarantineUntilTheNicIsDoneWithIt) {
   const std::uint64_t posted = a.loop->counters().work_requests;
   EXPECT_EQ(here().read(std::span(mine), target->remote(0, 64), soon()), Status::kTimedOut);
   EXPECT_EQ(a.loop->counters().work_requests, posted);
-  nic::soft::hold_execution(here().queue_pair(), false);
+  test::hold_execution(here().queue_pair(), false);
   EXPECT_EQ(here().read(std::span(mine), target->remote(0, 64), patience()), Status::kOk);
   EXPECT_TRUE(matches(mine, 3));
   EXPECT_EQ(a.loop->wait_until([&] { return a.loop->counters().quarantined == 0; }, patience()), Status::kOk);
@@ -194,7 +194,7 @@ TEST_F(TransferTest, CallersMemoryIsDrainedBeforeACallThatTimesOutReturns) {
   EXPECT_TRUE(here().drained());
   EXPECT_EQ(here().failure(), Status::kTimedOut);
   if (device_under_test() == nullptr && here().queue_pair() != nullptr)
-    nic::soft::hold_execution(here().queue_pair(), false);
+    test::hold_execution(here().queue_pair(), false);
   for (int i = 0; i < 100; ++i) a.loop->poll();
   EXPECT_TRUE(matches(local->bytes(), 8)) << "nothing lands late";
   EXPECT_EQ(here().read(local->local(0, 8), target->remote(0, 8), patience()), Status::kTimedOut);
@@ -274,7 +274,7 @@ TEST_F(TransferTest, AFullSendQueueIsWaitedForUntilTheDeadline) {
   EXPECT_EQ(here().read(local->local(0, 8), target->remote(0, 8), Deadline::now()), Status::kTimedOut);
   EXPECT_EQ(posted(), full) << "there is no room";
   EXPECT_TRUE(here().alive());
-  nic::soft::hold_execution(here().queue_pair(), false);
+  test::hold_execution(here().queue_pair(), false);
   ASSERT_EQ(write(writes, patience()), Status::kOk);
   EXPECT_TRUE(matches(target->bytes().first(full * 8), 1)) << "what was given up was posted, and is done in order";
 }

@@ -513,7 +513,7 @@ TEST(PhysicalMany, CallersMemoryIsDrainedOfAllPartsWhenTheTimeIsOver) {
   ASSERT_OK(exported);
   const auto map = pair.import(exported->table());
   fill({pair.memory.data(), kMany * kPage}, 3);
-  nic::soft::hold_execution(pair.here().queue_pair(), true);
+  test::hold_execution(pair.here().queue_pair(), true);
   // The last part is short enough to go inline.
   EXPECT_EQ(
       map->write(pair.local->local(0, 10 * kPage + 8), 0x1000 * kPage, Deadline::after(std::chrono::milliseconds{5})),

@@ -32,15 +32,11 @@ class Manager {
 /// kDevice (no RDMA CM in this kernel), kPermission, kLimit.
 [[nodiscard]] Result<std::unique_ptr<Manager>> start(nic::Nic& nic);
 
-/// The device that has an address.
-struct Place {
-  std::string device;
-  std::uint8_t port = 0;
-  nic::verbs::GidWanted gid;  ///< The local address, where that is IPv4.
-};
+// The device that has an address, with the local address where that is IPv4.
+
 /// Of this host's own address. Errors: kNotFound when it is on no RDMA device, and those of `start`.
-[[nodiscard]] Result<Place> place_of(const std::string& address);
+[[nodiscard]] Result<nic::VerbsOptions> place_of(const std::string& address);
 /// Of the device by which an address is reached. Errors: the same, kPeerLost (no route), kTimedOut.
-[[nodiscard]] Result<Place> place_towards(const std::string& host, std::uint16_t port, Deadline deadline);
+[[nodiscard]] Result<nic::VerbsOptions> place_towards(const std::string& host, std::uint16_t port, Deadline deadline);
 
 }  // namespace verbena::link::cm

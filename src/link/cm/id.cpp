@@ -4,8 +4,7 @@
 #include "base/error.hpp"
 #include "base/fd.hpp"
 #include "link/cm/private_data.hpp"
-
-#include <fcntl.h>
+#include "nic/descriptors.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -86,44 +85,31 @@ Error error_of(const rdma_cm_event& event, const char* peer) noexcept {
 
 }  // namespace
 
-Result<void> check_event(const Event& event, rdma_cm_event_type expected, const Subject& subject) noexcept {
+Result<void> check_event(const Event& event, rdma_cm_event_type expected, const char* peer) noexcept {
   if (event->event == expected && event->status == 0) return {};
-  return std::unexpected(error_of(*event.operator->(), subject.peer));
+  return std::unexpected(error_of(*event, peer));
 }
 
-std::unexpected<Error> refused(const char* call, int cause, const Subject& subject) noexcept {
+std::unexpected<Error> refused(const char* call, int cause, const char* peer) noexcept {
   switch (cause) {
     case ENODEV:
-    case EADDRNOTAVAIL: return std::unexpected(not_on_a_device(call, cause, subject.peer));
+    case EADDRNOTAVAIL: return std::unexpected(not_on_a_device(call, cause, peer));
     case EADDRINUSE:
-      return fail(Status::kSystem, call, cause, "{} is in use: choose another port, or stop what listens there",
-                  subject.peer);
+      return fail(Status::kSystem, call, cause, "{} is in use: choose another port, or stop what listens there", peer);
     case ENETUNREACH:
     case EHOSTUNREACH:
       return fail(Status::kPeerLost, call, cause, "{} cannot be reached: {}; check the address and this host's routes",
-                  subject.peer, std::strerror(cause));
+                  peer, std::strerror(cause));
     default:
       return fail(status_of_errno(cause) == Status::kSystem ? Status::kDevice : status_of_errno(cause), call, cause,
-                  "RDMA CM refused {} for {} ({}); look for messages in dmesg", call, subject.peer,
-                  std::strerror(cause));
+                  "RDMA CM refused {} for {} ({}); look for messages in dmesg", call, peer, std::strerror(cause));
   }
-}
-
-EventChannel& EventChannel::operator=(EventChannel&& other) noexcept {
-  if (this == &other) return *this;
-  reset();
-  library_ = other.library_;
-  channel_ = std::exchange(other.channel_, nullptr);
-  return *this;
-}
-
-void EventChannel::reset() noexcept {
-  if (channel_ != nullptr) library_->destroy_event_channel(std::exchange(channel_, nullptr));
 }
 
 Result<EventChannel> EventChannel::open(const CmLibrary& library) {
   errno = 0;
-  EventChannel channel(library, library.create_event_channel());
+  EventChannel channel;
+  channel.channel_ = {library.create_event_channel(), {.library = &library}};
   if (channel.channel_ == nullptr) {
     const int cause = errno;
     const Status status = status_of_errno(cause);
@@ -132,70 +118,47 @@ Result<EventChannel> EventChannel::open(const CmLibrary& library) {
                 "connect in socket mode",
                 std::strerror(cause));
   }
-  const int flags = ::fcntl(channel.fd(), F_GETFL);
-  if (flags < 0 || ::fcntl(channel.fd(), F_SETFL, flags | O_NONBLOCK) != 0)
-    return fail_system("fcntl", errno, "preparing RDMA CM's event channel");
+  VERBENA_TRY(nic::set_non_blocking(channel.fd(), "preparing RDMA CM's event channel"));
   return channel;
 }
 
-Result<std::optional<Event>> EventChannel::poll() const {
+Result<Event> EventChannel::poll() const {
+  const CmLibrary& library = *channel_.get_deleter().library;
   for (;;) {
     rdma_cm_event* event = nullptr;
-    if (library_->get_event(channel_, &event) == 0) return Event(*library_, event);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+    if (library.get_event(get(), &event) == 0) return Event(event, {.library = &library});
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return Event();
     if (errno != EINTR)
       return fail(Status::kDevice, "rdma_get_cm_event", errno, "RDMA CM's event channel is broken ({})",
                   std::strerror(errno));
   }
 }
 
-Result<Event> EventChannel::expect(rdma_cm_event_type expected, const Subject& subject, Deadline deadline) const {
+Result<Event> EventChannel::expect(rdma_cm_event_type expected, const char* peer, Deadline deadline) const {
   for (;;) {
-    VERBENA_ASSIGN(std::optional<Event> event, poll());
+    VERBENA_ASSIGN(Event event, poll());
     if (event) {
-      VERBENA_TRY(check_event(*event, expected, subject));
-      return std::move(*event);
+      VERBENA_TRY(check_event(event, expected, peer));
+      return event;
     }
     if (!wait_readable(fd(), deadline)) {
       return fail(Status::kTimedOut, "rdma_connect", 0,
                   "{} does not answer by RDMA CM: check that the host is up, runs a Verbena server and has rdma_ucm "
                   "loaded",
-                  subject.peer);
+                  peer);
     }
   }
 }
 
-Id& Id::operator=(Id&& other) noexcept {
-  if (this == &other) return *this;
-  reset();
-  library_ = other.library_;
-  channel_ = std::move(other.channel_);
-  id_ = std::exchange(other.id_, nullptr);
-  return *this;
-}
-
-void Id::reset() noexcept {
-  // Fails only for an id that the kernel does not know.
-  if (id_ != nullptr) (void)library_->destroy_id(std::exchange(id_, nullptr));
-  channel_.reset();
-}
-
 Result<Id> Id::create(const CmLibrary& library) {
-  Id made;
-  made.library_ = &library;
-  VERBENA_ASSIGN(made.channel_, EventChannel::open(library));
-  if (library.create_id(made.channel_.get(), &made.id_) != 0) {
-    const int cause = errno;
-    made.id_ = nullptr;
-    return refused("rdma_create_id", cause, {.peer = "a connection"});
-  }
-  return made;
+  VERBENA_ASSIGN(EventChannel channel, EventChannel::open(library));
+  rdma_cm_id* id = nullptr;
+  if (library.create_id(channel.get(), &id) != 0) return refused("rdma_create_id", errno, "a connection");
+  return Id(std::move(channel), library, id);
 }
 
 Result<Id> Id::adopt(const CmLibrary& library, rdma_cm_id* id) {
-  Id adopted;
-  adopted.library_ = &library;
-  adopted.id_ = id;
+  Id adopted({}, library, id);
   VERBENA_ASSIGN(EventChannel channel, EventChannel::open(library));
   VERBENA_TRY(adopted.move_to(channel));
   adopted.channel_ = std::move(channel);
@@ -203,7 +166,8 @@ Result<Id> Id::adopt(const CmLibrary& library, rdma_cm_id* id) {
 }
 
 Result<void> Id::move_to(const EventChannel& channel) {
-  if (library_->migrate_id(id_, channel.get()) != 0) return refused("rdma_migrate_id", errno, {.peer = "a connection"});
+  if (id_.get_deleter().library->migrate_id(get(), channel.get()) != 0)
+    return refused("rdma_migrate_id", errno, "a connection");
   channel_.reset();
   return {};
 }

@@ -7,89 +7,72 @@
 #include <verbena/error.hpp>
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 namespace verbena::link::cm {
 
-/// Words for errors: whom a step is about.
-struct Subject {
-  const char* peer;
+/// Gives librdmacm's objects back.
+struct Releaser {
+  const CmLibrary* library = nullptr;
+  void operator()(rdma_cm_event* event) const noexcept { (void)library->ack_event(event); }  // Fails for null only.
+  void operator()(rdma_event_channel* channel) const noexcept { library->destroy_event_channel(channel); }
+  // Fails only for an id that the kernel does not know.
+  void operator()(rdma_cm_id* id) const noexcept { (void)library->destroy_id(id); }
 };
 
-/// An event that was taken, given back with this. Ids cannot be destroyed before their events are.
-class Event {
- public:
-  Event(const CmLibrary& library, rdma_cm_event* event) noexcept : library_(&library), event_(event) {}
-  Event(Event&& other) noexcept : library_(other.library_), event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&&) = delete;
-  ~Event() { give_back(); }
-  void give_back() noexcept {
-    if (event_ != nullptr) (void)library_->ack_event(std::exchange(event_, nullptr));  // Fails for null only.
-  }
-  rdma_cm_event* operator->() const noexcept { return event_; }
-
- private:
-  const CmLibrary* library_;
-  rdma_cm_event* event_;
-};
+/// An event that was taken, or none. Ids cannot be destroyed before their events are.
+using Event = std::unique_ptr<rdma_cm_event, Releaser>;
 
 /// Move-only.
 class EventChannel {
  public:
   EventChannel() noexcept = default;
-  EventChannel(EventChannel&& other) noexcept
-      : library_(other.library_), channel_(std::exchange(other.channel_, nullptr)) {}
-  EventChannel& operator=(EventChannel&& other) noexcept;
-  ~EventChannel() { reset(); }
   /// Errors: kDevice (no RDMA CM in this kernel), kPermission, kLimit.
   [[nodiscard]] static Result<EventChannel> open(const CmLibrary& library);
-  [[nodiscard]] rdma_event_channel* get() const noexcept { return channel_; }
+  [[nodiscard]] rdma_event_channel* get() const noexcept { return channel_.get(); }
   [[nodiscard]] int fd() const noexcept { return channel_->fd; }
-  void reset() noexcept;
+  void reset() noexcept { channel_.reset(); }
 
-  /// The next event that is there, whatever it is. kDevice when the channel is broken.
-  [[nodiscard]] Result<std::optional<Event>> poll() const;
-  /// Waits for the event `expected`; any other becomes the error that it stands for. kTimedOut past the deadline.
-  [[nodiscard]] Result<Event> expect(rdma_cm_event_type expected, const Subject& subject, Deadline deadline) const;
+  /// The next event that is there, whatever it is, or none. kDevice when the channel is broken.
+  [[nodiscard]] Result<Event> poll() const;
+  /// Waits for the event `expected`; any other becomes the error that it stands for, with `peer` as whom the step is
+  /// about. kTimedOut past the deadline.
+  [[nodiscard]] Result<Event> expect(rdma_cm_event_type expected, const char* peer, Deadline deadline) const;
 
  private:
-  EventChannel(const CmLibrary& library, rdma_event_channel* channel) noexcept
-      : library_(&library), channel_(channel) {}
-  const CmLibrary* library_ = nullptr;
-  rdma_event_channel* channel_ = nullptr;
+  std::unique_ptr<rdma_event_channel, Releaser> channel_;
 };
 
 /// An id and, until it moves to another, a channel of its own. Move-only. Destroying an id ends its connection.
 class Id {
  public:
-  Id() noexcept = default;
-  Id(Id&& other) noexcept
-      : library_(other.library_), channel_(std::move(other.channel_)), id_(std::exchange(other.id_, nullptr)) {}
-  Id& operator=(Id&& other) noexcept;
-  ~Id() { reset(); }
+  Id(Id&&) noexcept = default;
+  Id& operator=(Id&&) = delete;
+  ~Id() = default;
   [[nodiscard]] static Result<Id> create(const CmLibrary& library);
   /// Takes an id that came with a connection request to a channel of its own. On failure the id is destroyed.
   [[nodiscard]] static Result<Id> adopt(const CmLibrary& library, rdma_cm_id* id);
   /// From now on its events come over `channel`, and this one's own is closed.
   [[nodiscard]] Result<void> move_to(const EventChannel& channel);
 
-  [[nodiscard]] rdma_cm_id* get() const noexcept { return id_; }
-  rdma_cm_id* operator->() const noexcept { return id_; }
+  [[nodiscard]] rdma_cm_id* get() const noexcept { return id_.get(); }
+  rdma_cm_id* operator->() const noexcept { return id_.get(); }
   [[nodiscard]] const EventChannel& channel() const noexcept { return channel_; }
-  explicit operator bool() const noexcept { return id_ != nullptr; }
-  void reset() noexcept;
+  void reset() noexcept {
+    id_.reset();
+    channel_.reset();
+  }
 
  private:
-  const CmLibrary* library_ = nullptr;
+  Id(EventChannel channel, const CmLibrary& library, rdma_cm_id* id) noexcept
+      : channel_(std::move(channel)), id_(id, {.library = &library}) {}
   EventChannel channel_;  // Outlives the id.
-  rdma_cm_id* id_ = nullptr;
+  std::unique_ptr<rdma_cm_id, Releaser> id_;
 };
 
 /// Whether an event is the one `expected`; if not, the error that it stands for.
-[[nodiscard]] Result<void> check_event(const Event& event, rdma_cm_event_type expected,
-                                       const Subject& subject) noexcept;
+[[nodiscard]] Result<void> check_event(const Event& event, rdma_cm_event_type expected, const char* peer) noexcept;
 /// For a call of librdmacm that returned -1 just now.
-[[nodiscard]] std::unexpected<Error> refused(const char* call, int cause, const Subject& subject) noexcept;
+[[nodiscard]] std::unexpected<Error> refused(const char* call, int cause, const char* peer) noexcept;
 
 }  // namespace verbena::link::cm

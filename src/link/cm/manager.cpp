@@ -3,25 +3,23 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/fd.hpp"
-#include "host/thread.hpp"
 #include "link/cm/id.hpp"
 #include "link/cm/private_data.hpp"
 #include "link/socket.hpp"
 #include "link/watches.hpp"
+#include "nic/descriptors.hpp"
+#include "nic/event_thread.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <new>
-#include <thread>
 
 namespace verbena::link::cm {
 
@@ -79,7 +77,6 @@ Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
 class Watcher {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Watcher>> start(const CmLibrary& library);
-  ~Watcher();
   /// Watches an established id.
   [[nodiscard]] Result<Lifeline> take(Id id);
 
@@ -97,45 +94,29 @@ class Watcher {
   };
 
   explicit Watcher(const CmLibrary& library) noexcept : library_(library) {}
-  void run() noexcept;
+  [[nodiscard]] bool take_event() noexcept;
 
   const CmLibrary& library_;
   EventChannel channel_;
-  Fd stop_;
   Watches<const rdma_cm_id*> watches_;
-  std::thread thread_;  // Last: reads everything above.
+  nic::EventThread thread_;  // Last: reads everything above.
 };
 
 Result<std::unique_ptr<Watcher>> Watcher::start(const CmLibrary& library) {
   std::unique_ptr<Watcher> watcher(new Watcher(library));
   VERBENA_ASSIGN(watcher->channel_, EventChannel::open(library));
-  VERBENA_ASSIGN(watcher->stop_, make_eventfd());
-  VERBENA_ASSIGN(watcher->thread_, host::start_thread("verbena-cm", [raw = watcher.get()] { raw->run(); }));
+  VERBENA_TRY(watcher->thread_.start("verbena-cm", watcher->channel_.fd(),
+                                     [raw = watcher.get()] { return raw->take_event(); }));
   return watcher;
 }
 
-Watcher::~Watcher() {
-  if (!thread_.joinable()) return;
-  signal_eventfd(stop_.get());
-  thread_.join();
-}
-
-void Watcher::run() noexcept {
-  std::array<pollfd, 2> fds = {{{stop_.get(), POLLIN, 0}, {channel_.fd(), POLLIN, 0}}};
-  for (;;) {
-    // Sleeps until a peer leaves, or the manager ends.
-    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
-    if (fds[0].revents != 0) return;
-    const auto taken = channel_.poll();
-    if (!taken) {
-      fds[1].fd = -1;  // Broken: nothing more is heard, and the device's own events and keepalives remain.
-      continue;
-    }
-    if (!*taken) continue;
-    const Event& event = **taken;
-    if (event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
-      watches_.gone(event->id);
-  }
+/// False when the channel is broken: nothing more is heard, and the device's own events and keepalives remain.
+bool Watcher::take_event() noexcept {
+  const Result<Event> event = channel_.poll();
+  if (!event) return false;
+  if (*event && ((*event)->event == RDMA_CM_EVENT_DISCONNECTED || (*event)->event == RDMA_CM_EVENT_DEVICE_REMOVAL))
+    watches_.gone((*event)->id);
+  return true;
 }
 
 Result<Lifeline> Watcher::take(Id id) {
@@ -156,6 +137,12 @@ Watcher::Watched::~Watched() {
   (void)watcher_.library_.disconnect(id_.get());
 }
 
+/// A client that is gone hears nothing; the id is destroyed in any case.
+void reject(const CmLibrary& library, const Id& id, Status status, std::string_view text) noexcept {
+  const PrivateData data = encode_cm_reject(status, text);
+  (void)library.reject(id.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
+}
+
 /// Either end of a handshake.
 class CmHandshake final : public Handshake, private Route {
  public:
@@ -170,7 +157,7 @@ class CmHandshake final : public Handshake, private Route {
   Result<bool> try_answer(const Endpoint& local) override;
   Result<bool> try_finish() override;
   Result<Lifeline> take_lifeline() override { return watcher_.take(std::move(id_)); }
-  void send_reject(Status status, std::string_view text) noexcept override;
+  void send_reject(Status status, std::string_view text) noexcept override { cm::reject(library_, id_, status, text); }
   void close() noexcept override { id_.reset(); }
   [[nodiscard]] int descriptor() const noexcept override { return id_.channel().fd(); }
   [[nodiscard]] const Route* route() const noexcept override { return this; }
@@ -186,34 +173,26 @@ class CmHandshake final : public Handshake, private Route {
 Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
   const ibv_qp_state state = attr.qp_state;
   int mask = 0;
-  if (library_.init_qp_attr(id_.get(), &attr, &mask) != 0)
-    return refused("rdma_init_qp_attr", errno, {.peer = peer_.c_str()});
+  if (library_.init_qp_attr(id_.get(), &attr, &mask) != 0) return refused("rdma_init_qp_attr", errno, peer_.c_str());
   attr.qp_state = state;
   return mask;
-}
-
-void CmHandshake::send_reject(Status status, std::string_view text) noexcept {
-  const PrivateData data = encode_cm_reject(status, text);
-  // A client that is gone hears nothing; the id is destroyed in any case.
-  (void)library_.reject(id_.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
 }
 
 Result<bool> CmHandshake::try_answer(const Endpoint& local) {
   const PrivateData data = encode_cm_hello(local);
   rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote().qp.max_rd_atomic), data);
-  if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, {.peer = peer_.c_str()});
+  if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, peer_.c_str());
   return true;
 }
 
 // A client waits for nobody: the server's answer was the last that it hears.
 Result<bool> CmHandshake::try_finish() {
-  const Subject subject{.peer = peer_.c_str()};
   if (role() == Role::kServer) {
-    VERBENA_ASSIGN(const std::optional<Event> event, id_.channel().poll());
+    VERBENA_ASSIGN(const Event event, id_.channel().poll());
     if (!event) return false;
-    VERBENA_TRY(check_event(*event, RDMA_CM_EVENT_ESTABLISHED, subject));
+    VERBENA_TRY(check_event(event, RDMA_CM_EVENT_ESTABLISHED, peer_.c_str()));
   } else if (library_.establish(id_.get()) != 0) {
-    return refused("rdma_establish", errno, subject);
+    return refused("rdma_establish", errno, peer_.c_str());
   }
   return true;
 }
@@ -242,8 +221,7 @@ class CmListener final : public Listener {
 
  private:
   [[nodiscard]] std::unique_ptr<Handshake> take(Event event);
-  [[nodiscard]] std::unique_ptr<Handshake> welcome(Id id, const Result<Endpoint>& remote);
-  void refuse(const Id& id, const Error& error) noexcept;
+  [[nodiscard]] Result<void> check(const Id& id, const Result<Endpoint>& remote) const;
 
   const CmLibrary& library_;
   Watcher& watcher_;
@@ -263,9 +241,9 @@ Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
     }
     VERBENA_ASSIGN(auto event, id_.channel().poll());
     if (event) {
-      if ((*event)->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+      if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
         return fail(Status::kDevice, "Listener::next", ENODEV, "the RDMA device that is listened on was removed");
-      if (auto handshake = take(std::move(*event))) return handshake;
+      if (auto handshake = take(std::move(event))) return handshake;
       continue;
     }
     if (deadline.passed()) return std::unexpected(no_client(deadline));
@@ -276,51 +254,37 @@ Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
 std::unique_ptr<Handshake> CmListener::take(Event event) {
   // What comes of ids that are on their way to a channel of their own ends there.
   if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return nullptr;
-  const auto remote = remote_of(*event.operator->(), nic::facts_of(nic_)->network);
+  const auto remote = remote_of(*event, nic::facts_of(nic_)->network);
   rdma_cm_id* const raw = event->id;
-  event.give_back();
+  event.reset();
   auto id = Id::adopt(library_, raw);
-  if (id) return welcome(std::move(*id), remote);
+  if (id) {
+    const Result<void> fits = check(*id, remote);
+    if (fits) {
+      const nic::verbs::GidText host = nic::verbs::gid_text(gid_of((*id)->route.addr.dst_addr));
+      return std::make_unique<CmHandshake>(Role::kServer, library_, watcher_, std::move(*id), *remote, host.data());
+    }
+    reject(library_, *id, fits.error().status(), fits.error().text());
+  }
   dropped_.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
 
-std::unique_ptr<Handshake> CmListener::welcome(Id id, const Result<Endpoint>& remote) {
-  char host[INET6_ADDRSTRLEN] = "the client";
-  const sockaddr& from = id->route.addr.dst_addr;
-  const void* bytes = from.sa_family == AF_INET6
-                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr)
-                          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
-  (void)inet_ntop(from.sa_family, bytes, host, sizeof host);
-  if (std::strcmp(id->verbs->device->name, nic_.name()) != 0) {
-    refuse(id, format_error(Status::kRejected, "connect", 0,
-                            "the server serves device {} and the request came to {}: connect to an address of {}",
-                            nic_.name(), id->verbs->device->name, nic_.name()));
-    return nullptr;
-  }
-  if (!remote) {
-    refuse(id, remote.error());
-    return nullptr;
-  }
-  if (const auto fits = check_user_data(*remote, kMaxCmRequestBytes, "dial"); !fits) {
-    refuse(id, fits.error());
-    return nullptr;
-  }
-  return std::make_unique<CmHandshake>(Role::kServer, library_, watcher_, std::move(id), *remote, host);
-}
-
-void CmListener::refuse(const Id& id, const Error& error) noexcept {
-  dropped_.fetch_add(1, std::memory_order_relaxed);
-  const PrivateData data = encode_cm_reject(error.status(), error.text());
-  (void)library_.reject(id.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
+Result<void> CmListener::check(const Id& id, const Result<Endpoint>& remote) const {
+  const char* const device = id->verbs->device->name;
+  if (std::strcmp(device, nic_.name()) != 0)
+    return fail(Status::kRejected, "connect", 0,
+                "the server serves device {} and the request came to {}: connect to an address of {}", nic_.name(),
+                device, nic_.name());
+  VERBENA_TRY(remote);
+  return check_user_data(*remote, kMaxCmRequestBytes, "dial");
 }
 
 /// Takes an id to where its device, or its path, is known.
-Result<void> resolve_address(const CmLibrary& library, const Id& id, sockaddr& to, const Subject& subject,
+Result<void> resolve_address(const CmLibrary& library, const Id& id, sockaddr& to, const char* peer,
                              Deadline deadline) {
-  if (library.resolve_addr(id.get(), &to, timeout_ms(deadline)) != 0)
-    return refused("rdma_resolve_addr", errno, subject);
-  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ADDR_RESOLVED, subject, deadline));
+  if (library.resolve_addr(id.get(), &to, timeout_ms(deadline)) != 0) return refused("rdma_resolve_addr", errno, peer);
+  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ADDR_RESOLVED, peer, deadline));
   return {};
 }
 
@@ -341,51 +305,33 @@ class CmManager final : public Manager {
   const std::unique_ptr<Watcher> watcher_;
 };
 
-/// What `attempt` makes of the first address of a name that it gets anywhere with; else the first error.
-template <class Attempt>
-auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
-    -> decltype(attempt(std::declval<sockaddr&>(), deadline)) {
-  unsigned left = 0;
-  for (const addrinfo* at = addresses.get(); at != nullptr && left < kMaxAddresses; at = at->ai_next) ++left;
-  auto first = attempt(*addresses->ai_addr, share_of(deadline, left));
-  for (const addrinfo* at = addresses->ai_next; !first && left > 1; at = at->ai_next) {
-    auto next = attempt(*at->ai_addr, share_of(deadline, --left));
-    if (next) return next;
-  }
-  return first;
-}
-
 Result<std::unique_ptr<Handshake>> CmManager::dial(const std::string& host, std::uint16_t port, const Endpoint& local,
                                                    Deadline deadline) {
   VERBENA_TRY(check_local(local, kMaxCmRequestBytes, "dial"));
   const HostPort peer(host, port);
   if (port == 0) return fail(Status::kBadArgument, "dial", 0, "nothing can listen at {}: give a port", peer.c_str());
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
-  return try_each(addresses, deadline,
-                  [&](sockaddr& to, Deadline share) { return dial_one(to, peer.c_str(), local, share); });
+  return try_each(addresses, deadline, [&](const addrinfo& to, Deadline share) {
+    return dial_one(*to.ai_addr, peer.c_str(), local, share);
+  });
 }
 
 Result<std::unique_ptr<Handshake>> CmManager::dial_one(sockaddr& to, const char* peer, const Endpoint& local,
                                                        Deadline deadline) {
-  const Subject subject{.peer = peer};
   VERBENA_ASSIGN(Id id, Id::create(library_));
-  VERBENA_TRY(resolve_address(library_, id, to, subject, deadline));
+  VERBENA_TRY(resolve_address(library_, id, to, peer, deadline));
   if (std::strcmp(id->verbs->device->name, nic_.name()) != 0)
     return fail(Status::kBadArgument, "dial", 0,
                 "{} is reached by device {} and not by {}: choose that device, or none, or connect in socket mode",
                 peer, id->verbs->device->name, nic_.name());
-  if (library_.resolve_route(id.get(), timeout_ms(deadline)) != 0) return refused("rdma_resolve_route", errno, subject);
-  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ROUTE_RESOLVED, subject, deadline));
+  if (library_.resolve_route(id.get(), timeout_ms(deadline)) != 0) return refused("rdma_resolve_route", errno, peer);
+  VERBENA_TRY(id.channel().expect(RDMA_CM_EVENT_ROUTE_RESOLVED, peer, deadline));
   const PrivateData data = encode_cm_hello(local);
   rdma_conn_param param = param_of(local, local.qp.max_rd_atomic, data);
-  if (library_.connect(id.get(), &param) != 0) return refused("rdma_connect", errno, subject);
-  auto remote = [&]() -> Result<Endpoint> {
-    VERBENA_ASSIGN(const Event event, id.channel().expect(RDMA_CM_EVENT_CONNECT_RESPONSE, subject, deadline));
-    auto told = remote_of(*event.operator->(), local.qp.network);
-    if (told) return told;
-    return fail(told.error().status(), told.error().call(), 0, "{}: {}", peer, told.error().text());
-  }();
-  if (!remote) return std::unexpected(remote.error());
+  if (library_.connect(id.get(), &param) != 0) return refused("rdma_connect", errno, peer);
+  VERBENA_ASSIGN(const Event event, id.channel().expect(RDMA_CM_EVENT_CONNECT_RESPONSE, peer, deadline));
+  const auto remote = remote_of(*event, local.qp.network);
+  if (!remote) return fail(remote.error().status(), remote.error().call(), 0, "{}: {}", peer, remote.error().text());
   return std::make_unique<CmHandshake>(Role::kClient, library_, *watcher_, std::move(id), *remote, peer);
 }
 
@@ -393,44 +339,31 @@ Result<std::unique_ptr<Handshake>> CmManager::dial_one(sockaddr& to, const char*
 Result<Id> bind_to(const CmLibrary& library, const std::string& address, std::uint16_t port) {
   const HostPort name(address, port);
   VERBENA_ASSIGN(const Addresses addresses, resolve(address.empty() ? "::" : address, port, AI_PASSIVE));
-  return try_each(addresses, Deadline::never(), [&](sockaddr& to, Deadline) -> Result<Id> {
+  return try_each(addresses, Deadline::never(), [&](const addrinfo& to, Deadline) -> Result<Id> {
     VERBENA_ASSIGN(Id id, Id::create(library));
-    if (library.bind_addr(id.get(), &to) != 0) return refused("rdma_bind_addr", errno, {.peer = name.c_str()});
+    if (library.bind_addr(id.get(), to.ai_addr) != 0) return refused("rdma_bind_addr", errno, name.c_str());
     return id;
   });
-}
-
-/// Readable when one of these is.
-Result<Fd> epoll_of(std::initializer_list<int> fds) {
-  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll) return fail_system("epoll_create1", errno, "making a listener");
-  for (const int fd : fds) {
-    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
-    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-      return fail_system("epoll_ctl", errno, "making a listener");
-  }
-  return epoll;
 }
 
 Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& options) {
   VERBENA_ASSIGN(Id id, bind_to(library_, options.address, options.port));
   const HostPort name(options.address, options.port);
   // No device: the address is any, or loopback, where nobody could reach it.
-  if (id->verbs == nullptr && !is_any(id->route.addr.src_addr))
-    return refused("rdma_bind_addr", ENODEV, {.peer = name.c_str()});
+  if (id->verbs == nullptr && !is_any(id->route.addr.src_addr)) return refused("rdma_bind_addr", ENODEV, name.c_str());
   if (id->verbs != nullptr && std::strcmp(id->verbs->device->name, nic_.name()) != 0)
     return fail(Status::kBadArgument, "Listener::open", 0,
                 "{} is an address of device {} and not of {}: listen on one of its own, or choose that device",
                 name.c_str(), id->verbs->device->name, nic_.name());
   if (library_.listen(id.get(), static_cast<int>(options.max_pending)) != 0)
-    return refused("rdma_listen", errno, {.peer = name.c_str()});
+    return refused("rdma_listen", errno, name.c_str());
   VERBENA_ASSIGN(Fd closing, make_eventfd());
-  VERBENA_ASSIGN(Fd epoll, epoll_of({closing.get(), id.channel().fd()}));
+  VERBENA_ASSIGN(Fd epoll, nic::make_epoll({closing.get(), id.channel().fd()}, "making a listener"));
   return std::make_unique<CmListener>(library_, *watcher_, nic_, std::move(id), std::move(closing), std::move(epoll));
 }
 
-Place place_at(const Id& id) {
-  Place place{.device = id->verbs->device->name, .port = id->port_num, .gid = {}};
+nic::VerbsOptions place_at(const Id& id) {
+  nic::VerbsOptions place{.device = id->verbs->device->name, .port = id->port_num, .gid = {}};
   const sockaddr& local = id->route.addr.src_addr;
   if (local.sa_family == AF_INET) place.gid.address = gid_of(local);
   return place;
@@ -443,18 +376,19 @@ Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& 
   return std::make_unique<CmManager>(library, nic, std::move(watcher));
 }
 
-Result<Place> place_of(const CmLibrary& library, const std::string& address) {
+Result<nic::VerbsOptions> place_of(const CmLibrary& library, const std::string& address) {
   VERBENA_ASSIGN(const Id id, bind_to(library, address, 0));
   if (id->verbs != nullptr) return place_at(id);
   return fail(Status::kNotFound, "cm::place_of", 0, "{} is no address of one device", address);
 }
 
-Result<Place> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port, Deadline deadline) {
+Result<nic::VerbsOptions> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port,
+                                        Deadline deadline) {
   const HostPort peer(host, port);
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
-  return try_each(addresses, deadline, [&](sockaddr& to, Deadline share) -> Result<Place> {
+  return try_each(addresses, deadline, [&](const addrinfo& to, Deadline share) -> Result<nic::VerbsOptions> {
     VERBENA_ASSIGN(const Id id, Id::create(library));
-    VERBENA_TRY(resolve_address(library, id, to, {.peer = peer.c_str()}, share));
+    VERBENA_TRY(resolve_address(library, id, *to.ai_addr, peer.c_str(), share));
     return place_at(id);
   });
 }

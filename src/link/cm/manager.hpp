@@ -8,8 +8,8 @@ namespace verbena::link::cm {
 
 /// As start, place_of and place_towards, over any library, which outlives what they return.
 [[nodiscard]] Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& nic);
-[[nodiscard]] Result<Place> place_of(const CmLibrary& library, const std::string& address);
-[[nodiscard]] Result<Place> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port,
-                                          Deadline deadline);
+[[nodiscard]] Result<nic::VerbsOptions> place_of(const CmLibrary& library, const std::string& address);
+[[nodiscard]] Result<nic::VerbsOptions> place_towards(const CmLibrary& library, const std::string& host,
+                                                      std::uint16_t port, Deadline deadline);
 
 }  // namespace verbena::link::cm

@@ -12,7 +12,9 @@ namespace {
 }  // namespace
 
 Result<std::unique_ptr<Manager>> start(nic::Nic&) { return left_out("cm::start"); }
-Result<Place> place_of(const std::string&) { return left_out("cm::place_of"); }
-Result<Place> place_towards(const std::string&, std::uint16_t, Deadline) { return left_out("cm::place_towards"); }
+Result<nic::VerbsOptions> place_of(const std::string&) { return left_out("cm::place_of"); }
+Result<nic::VerbsOptions> place_towards(const std::string&, std::uint16_t, Deadline) {
+  return left_out("cm::place_towards");
+}
 
 }  // namespace verbena::link::cm

@@ -16,33 +16,15 @@ static_assert(kVersion == kProtocolVersion);
 constexpr std::size_t kVersionAt = 2, kTypeAt = 3, kLengthAt = 4, kStatusAt = 5, kDepthAt = 6, kGenerationAt = 8;
 constexpr std::uint8_t kHello = 1, kReject = 2;
 
-template <class T>
-void store(PrivateData& out, std::size_t at, T value) noexcept {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out.data[at + i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <class T>
-T load(std::span<const std::byte> in, std::size_t at) noexcept {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value = static_cast<T>(value | static_cast<T>(static_cast<T>(in[at + i]) << (8 * i)));
-  return value;
-}
-
 PrivateData begin(std::uint8_t type, std::size_t head, std::span<const std::byte> tail) noexcept {
   PrivateData out;
   std::ranges::copy(kMagic, out.data.begin());
-  store(out, kVersionAt, kVersion);
-  store(out, kTypeAt, type);
-  store(out, kLengthAt, static_cast<std::uint8_t>(tail.size()));
+  store(out.data, kVersionAt, kVersion);
+  store(out.data, kTypeAt, type);
+  store(out.data, kLengthAt, static_cast<std::uint8_t>(tail.size()));
   std::ranges::copy(tail, out.data.begin() + static_cast<std::ptrdiff_t>(head));
   out.size = head + tail.size();
   return out;
-}
-
-template <class... Args>
-std::unexpected<Error> broken(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  return fail(Status::kProtocol, "handshake", 0, format, std::forward<Args>(args)...);
 }
 
 /// What follows the head, of data whose front is right for `type`.
@@ -68,15 +50,15 @@ Result<std::span<const std::byte>> tail_of(std::span<const std::byte> data, std:
 PrivateData encode_cm_hello(const Endpoint& endpoint) noexcept {
   VERBENA_CHECK(endpoint.private_bytes <= kMaxCmAnswerBytes && endpoint.recv_depth <= 0xFFFF);
   PrivateData out = begin(kHello, kHelloHeadBytes, endpoint.user_data());
-  store(out, kDepthAt, static_cast<std::uint16_t>(endpoint.recv_depth));
-  store(out, kGenerationAt, endpoint.generation);
+  store(out.data, kDepthAt, static_cast<std::uint16_t>(endpoint.recv_depth));
+  store(out.data, kGenerationAt, endpoint.generation);
   return out;
 }
 
 PrivateData encode_cm_reject(Status status, std::string_view text) noexcept {
   text = text.substr(0, kMaxCmRejectText);
   PrivateData out = begin(kReject, kRejectHeadBytes, std::as_bytes(std::span(text)));
-  store(out, kStatusAt, static_cast<std::uint8_t>(status));
+  store(out.data, kStatusAt, static_cast<std::uint8_t>(status));
   return out;
 }
 

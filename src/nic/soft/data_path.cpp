@@ -9,19 +9,10 @@ namespace verbena::nic::soft {
 
 namespace {
 
-thread_local PathCounters thread_counters;
-
-}  // namespace
-
-void count_copy() noexcept { ++thread_counters.copies; }
-void count_service() noexcept { ++thread_counters.services; }
-
-namespace {
-
 inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint32_t needed) noexcept {
   if (is_inline) return true;
-  for (int i = 0; i < wr.num_sge; ++i) {
-    if (wr.sg_list[i].length != 0 && local_address(qp, wr.sg_list[i], needed) == nullptr) return false;
+  for (const ibv_sge& sge : sges_of(wr)) {
+    if (sge.length != 0 && local_address(qp, sge, needed) == nullptr) return false;
   }
   return true;
 }
@@ -100,6 +91,12 @@ inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_in
   if (qp.scq->armed == SoftCq::Armed::kAny || status != IBV_WC_SUCCESS) announce(*qp.scq);
 }
 
+/// Of who changes what peers look at, so that they need none.
+void pay_barrier() noexcept {
+  ++thread_counters.barriers;
+  barrier_all_processes();
+}
+
 inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
   if (qp.watch.wake_flags == flags) return;
   qp.watch.wake_flags = flags;
@@ -148,11 +145,9 @@ void list_unarmed(SoftQp& qp) noexcept {
 
 void enter_error(SoftQp& qp, Status reason) noexcept {
   if (qp.state_now() == IBV_QPS_ERR && qp.failing.flushing) return;
-  Status none = Status::kOk;
-  qp.failing.reason.compare_exchange_strong(none, reason, std::memory_order_relaxed);
-  qp.now.store(IBV_QPS_ERR, std::memory_order_relaxed);
-  qp.state = IBV_QPS_ERR;
-  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
+  qp.failing.blame(reason);
+  qp.enter(IBV_QPS_ERR);
+  qp.tell_readiness(Readiness::kGone);
   remove_from(qp.rcq->active, qp);
   forget_parked(qp);
   if (qp.rq.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
@@ -323,6 +318,40 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
   return Ran::kDone;
 }
 
+/// A message that takes a receive and one slot.
+inline void publish_whole(SoftQp& qp, const ibv_send_wr& wr, SlotKind kind, std::uint32_t imm,
+                          std::uint64_t bytes) noexcept {
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  const auto flags =
+      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
+  qp.tx.publish({kind, flags, imm, static_cast<std::uint32_t>(bytes)}, 0);
+  qp.sq.notify = true;
+  qp.sq.notify_solicited |= solicited;
+  ++qp.credit.sent;
+}
+
+/// The bytes of a READ or WRITE. Nothing: they are in their place. Else as of `run_outside`.
+template <bool kIsRead>
+std::optional<Ran> transfer(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                            std::uint64_t sq_index, std::uint64_t length) noexcept {
+  {
+    const AccessGuard guard(qp);
+    std::byte* there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length,
+                                      kIsRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+    if (there != nullptr) [[likely]] {
+      const ReadByNic access(kIsRead);
+      for (const ibv_sge& sge : sges_of(wr)) {
+        if (sge.length == 0) continue;
+        std::byte* const here = sge_address(qp, sge, is_inline, 0);
+        copy_whole(kIsRead ? here : there, kIsRead ? there : here, sge.length);
+        there += sge.length;
+      }
+      return std::nullopt;
+    }
+  }
+  return run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
+}
+
 /// With `is_delivered` the bytes are in their place already.
 Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
               bool is_delivered) noexcept {
@@ -336,34 +365,10 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
     if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return stall(qp, SoftQp::Stall::kRoom);
   }
   if (length > 0 && !is_delivered) {
-    bool refused = false;
-    {
-      const AccessGuard guard(qp);
-      std::byte* to = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length, IBV_ACCESS_REMOTE_WRITE);
-      if (to == nullptr) [[unlikely]] {
-        refused = true;
-      } else {
-        for (int i = 0; i < wr.num_sge; ++i) {
-          const ibv_sge& sge = wr.sg_list[i];
-          if (sge.length == 0) continue;
-          copy_whole(to, sge_address(qp, sge, is_inline, 0), sge.length);
-          to += sge.length;
-        }
-      }
-    }
-    if (refused) {
-      const auto ended = run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
-      if (ended) return *ended;
-    }
+    if (const auto ended = transfer<false>(qp, remote, wr, is_inline, sq_index, length)) return *ended;
   }
   if (with_imm) {
-    const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
-    const auto flags =
-        static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
-    qp.tx.publish({SlotKind::kWriteImm, flags, wr.imm_data, static_cast<std::uint32_t>(length)}, 0);
-    qp.sq.notify = true;
-    qp.sq.notify_solicited |= solicited;
-    ++qp.credit.sent;
+    publish_whole(qp, wr, SlotKind::kWriteImm, wr.imm_data, length);
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -376,27 +381,7 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
     return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
   }
   if (length > 0 && !is_delivered) {
-    bool refused = false;
-    {
-      const AccessGuard guard(qp);
-      const std::byte* from =
-          remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length, IBV_ACCESS_REMOTE_READ);
-      if (from == nullptr) [[unlikely]] {
-        refused = true;
-      } else {
-        const ReadByNic access(true);
-        for (int i = 0; i < wr.num_sge; ++i) {
-          const ibv_sge& sge = wr.sg_list[i];
-          if (sge.length == 0) continue;
-          copy_whole(local_address(qp, sge, 0), from, sge.length);
-          from += sge.length;
-        }
-      }
-    }
-    if (refused) {
-      const auto ended = run_outside(qp, remote, wr, false, sq_index, nullptr);
-      if (ended) return *ended;
-    }
+    if (const auto ended = transfer<true>(qp, remote, wr, false, sq_index, length)) return *ended;
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -465,8 +450,7 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
     }
     // Complete means that the peer reaches the memory no more. It is the only one that could, and by this one QP: after
     // the barrier it either sees the window gone, or is seen inside an access.
-    ++thread_counters.barriers;
-    barrier_all_processes();
+    pay_barrier();
     if (remote != nullptr) {
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
       if (seen % 2 == 1) {
@@ -503,8 +487,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
     qp.failing.loss_told = true;
     return refuse(qp, wr, sq_index, IBV_WC_RETRY_EXC_ERR, Status::kPeerLost);
   }
-  if (remote == nullptr || remote->control->rare.readiness.load(std::memory_order_acquire) !=
-                               static_cast<std::uint32_t>(Readiness::kReady)) [[unlikely]] {
+  if (remote == nullptr || !remote->is_ready()) [[unlikely]] {
     if (is_local(wr.opcode)) return run_local(qp, wr, sq_index);
     if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
@@ -546,16 +529,19 @@ void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept
   list_stalled(qp);
 }
 
+/// Ticks that a stalled head waits; nothing when it may for ever.
+std::optional<std::uint64_t> patience_of(const SoftQp& qp) noexcept {
+  if (qp.pending.stall == SoftQp::Stall::kRnr && qp.path.rnr_retry != 7)
+    return qp.path.rnr_retry * qp.remote.load(std::memory_order_acquire)->rnr_ticks;
+  if (qp.pending.waits_for_peer() && qp.path.retry_ticks != 0) return qp.path.retry_ticks;
+  return std::nullopt;
+}
+
 /// What a stalled head becomes when its time is over: the status, or IBV_WC_SUCCESS while it may still wait.
 ibv_wc_status given_up(const SoftQp& qp) noexcept {
-  const std::uint64_t waited = ticks_now() - qp.pending.stall_start;
-  if (qp.pending.stall == SoftQp::Stall::kRnr && qp.path.rnr_retry != 7) {
-    const RemoteQp* remote = qp.remote.load(std::memory_order_relaxed);
-    if (waited >= qp.path.rnr_retry * remote->rnr_ticks) return IBV_WC_RNR_RETRY_EXC_ERR;
-  }
-  if (qp.pending.waits_for_peer() && qp.path.retry_ticks != 0 && waited >= qp.path.retry_ticks)
-    return IBV_WC_RETRY_EXC_ERR;
-  return IBV_WC_SUCCESS;
+  const auto patience = patience_of(qp);
+  if (!patience || ticks_now() - qp.pending.stall_start < *patience) return IBV_WC_SUCCESS;
+  return qp.pending.stall == SoftQp::Stall::kRnr ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
 }
 
 // --- chaos: the head of a send queue, as the dice fall
@@ -596,9 +582,7 @@ Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
 /// Whether the peer is there and ready: before that, chaos lets the head wait as it would anyway.
 bool can_reach_peer(const SoftQp& qp) noexcept {
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
-  return remote != nullptr && !qp.failing.peer_dead.load(std::memory_order_relaxed) &&
-         remote->control->rare.readiness.load(std::memory_order_acquire) ==
-             static_cast<std::uint32_t>(Readiness::kReady);
+  return remote != nullptr && !qp.failing.peer_dead.load(std::memory_order_relaxed) && remote->is_ready();
 }
 
 /// What a work request that ends badly ends as.
@@ -752,15 +736,10 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     enter_error(qp, Status::kRemoteAccess);
     return false;
   }
-  if (view.kind == SlotKind::kLengthError) {
-    fail_receive(qp, IBV_WC_LOC_LEN_ERR, Status::kTooLong);
-    return false;
-  }
-  if (view.kind == SlotKind::kReceiveError) {
-    fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
-    return false;
-  }
-  switch (take_segment(qp, view, qp.rq.posted)) {
+  const Segment taken = view.kind == SlotKind::kLengthError    ? Segment::kTooLong
+                        : view.kind == SlotKind::kReceiveError ? Segment::kBadKey
+                                                               : take_segment(qp, view, qp.rq.posted);
+  switch (taken) {
     case Segment::kWhole: break;
     case Segment::kPart: return true;
     case Segment::kProtocol: enter_error(qp, Status::kProtocol); return false;
@@ -910,8 +889,7 @@ inline void restart_ring(SoftCq& cq) noexcept {
 void keep_house(SoftCq& cq) noexcept {
   restart_ring(cq);
   if (!ask_to_park(cq, kIdlePasses)) return;
-  ++thread_counters.barriers;
-  barrier_all_processes();
+  pay_barrier();
   park_asked(cq);
 }
 
@@ -938,12 +916,16 @@ bool progress(SoftCq& cq) noexcept {
   return any;
 }
 
+void receive_all(SoftQp& qp) noexcept {
+  while (qp.rx_remote != nullptr && qp.state_now() != IBV_QPS_ERR && qp.rcq->room() > 0 && receive(qp)) {}
+}
+
 /// What the peer published before it died is still received, and completes before anything fails for its death, as on a
 /// device: it may be a goodbye. Where one thread has both CQs.
 void take_last_words(SoftQp& qp) noexcept {
   if (qp.rcq != qp.scq) return;
   take_over_early(qp);
-  while (qp.rx_remote != nullptr && qp.state_now() != IBV_QPS_ERR && qp.rcq->room() > 0 && receive(qp)) {}
+  receive_all(qp);
 }
 
 /// News for QPs of this CQ: connected, peer dead, error asked for.
@@ -954,8 +936,7 @@ void attend(SoftCq& cq) noexcept {
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) continue;
     if (qp->rcq == &cq) take_over_early(*qp);
     if (qp->failing.peer_dead.load(std::memory_order_acquire)) {
-      // As in take_last_words.
-      while (qp->rx_remote != nullptr && qp->state_now() != IBV_QPS_ERR && qp->rcq->room() > 0 && receive(*qp)) {}
+      receive_all(*qp);
       enter_error(*qp, Status::kPeerLost);
     } else if (qp->failing.error_wanted.load(std::memory_order_acquire)) {
       enter_error(*qp, Status::kClosed);
@@ -1032,10 +1013,7 @@ inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
       qp.sq.is_full() || qp.scq->room() == 0 || qp.failing.peer_dead.load(std::memory_order_relaxed))
     return nullptr;
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
-  if (remote == nullptr ||
-      remote->control->rare.readiness.load(std::memory_order_acquire) != static_cast<std::uint32_t>(Readiness::kReady))
-    return nullptr;
-  return remote;
+  return remote != nullptr && remote->is_ready() ? remote : nullptr;
 }
 
 /// What a READ or WRITE of one segment is about.
@@ -1095,18 +1073,11 @@ inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) 
       !qp.tx.has_room(0, &remote.control->consumer.consumed))
     return false;
   std::byte* to = qp.tx.slot_payload();
-  for (int i = 0; i < wr.num_sge; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
+  for (const ibv_sge& sge : sges_of(wr)) {
     copy_few(to, reinterpret_cast<const std::byte*>(sge.addr), sge.length);
     to += sge.length;
   }
-  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
-  const auto flags =
-      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
-  qp.tx.publish({SlotKind::kSend, flags, 0, static_cast<std::uint32_t>(bytes)}, 0);
-  qp.sq.notify = true;
-  qp.sq.notify_solicited |= solicited;
-  ++qp.credit.sent;
+  publish_whole(qp, wr, SlotKind::kSend, 0, bytes);
   complete_send(qp, wr, qp.sq.posted++, IBV_WC_SUCCESS, bytes);
   return true;
 }
@@ -1175,8 +1146,6 @@ bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, 
 
 }  // namespace
 
-PathCounters path_counters() noexcept { return thread_counters; }
-
 const Direct& direct_operations() noexcept {
   static constexpr Direct kDirect{.read = move_directly<true, Keys::kChecked>,
                                   .write = move_directly<false, Keys::kChecked>,
@@ -1191,13 +1160,8 @@ void wake_peer(const RemoteQp& remote) noexcept {
   for (const int bell : remote.bells) {
     if (bell >= 0) signal_eventfd(bell);
   }
-  if (remote.wake_socket >= 0) {
-    Request wake;
-    wake.type = RequestType::kWake;
-    wake.your_qp = remote.qp_num;
-    // A peer that lets its socket fill up sleeps on: its loss.
-    (void)send_message(remote.wake_socket, std::as_bytes(std::span(&wake, 1)), {});
-  }
+  // A peer that lets its socket fill up sleeps on: its loss.
+  if (remote.wake_socket >= 0) (void)tell_nic(remote.wake_socket, RequestType::kWake, remote);
 }
 
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
@@ -1327,8 +1291,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
   if (changed || parks) {
     // The sleeper pays: after this, a peer either sees the flag, or its message is seen by the poll that the caller
     // owes between arming and waiting.
-    ++thread_counters.barriers;
-    barrier_all_processes();
+    pay_barrier();
   }
   if (parks) park_asked(cq);
   return 0;
@@ -1338,15 +1301,9 @@ Deadline stall_deadline(SoftCq& cq) noexcept {
   const OwnerSection section(cq);
   Deadline earliest = Deadline::never();
   for (const SoftQp* qp : cq.stalled) {
-    const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
-    if (qp->pending.stall == SoftQp::Stall::kRnr && qp->path.rnr_retry != 7) {
-      earliest =
-          earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + qp->path.rnr_retry * remote->rnr_ticks));
-    } else if (qp->pending.waits_for_peer() && qp->path.retry_ticks != 0) {
-      earliest = earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + qp->path.retry_ticks));
-    } else if (may_ask_to_take(*qp)) {
-      earliest = earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + take_after_ticks()));
-    }
+    auto patience = patience_of(*qp);
+    if (!patience && may_ask_to_take(*qp)) patience = take_after_ticks();
+    if (patience) earliest = earlier(earliest, Deadline::at_ticks(qp->pending.stall_start + *patience));
   }
   return earliest;
 }
@@ -1373,8 +1330,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
     changed = true;
   }
   if (!changed) return false;
-  ++thread_counters.barriers;
-  barrier_all_processes();
+  pay_barrier();
   // The re-check: credit that came before the peer could see the flag.
   for (SoftQp* qp : cq.stalled) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
@@ -1390,25 +1346,9 @@ bool arm_stalled(SoftCq& cq) noexcept {
       return true;
     }
     if (qp->pending.stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
-    if (qp->pending.stall == SoftQp::Stall::kPeer && remote->control->rare.readiness.load(std::memory_order_acquire) ==
-                                                         static_cast<std::uint32_t>(Readiness::kReady)) {
-      return true;
-    }
+    if (qp->pending.stall == SoftQp::Stall::kPeer && remote->is_ready()) return true;
   }
   return false;
-}
-
-void hold_execution(ibv_qp* base, bool hold) noexcept {
-  auto& held = static_cast<SoftQp*>(base)->sq.held;
-  if (hold) {
-    held.fetch_or(Hold::kByTest, std::memory_order_relaxed);
-  } else {
-    held.fetch_and(static_cast<std::uint8_t>(~Hold::kByTest), std::memory_order_relaxed);
-  }
-}
-void hold_completions(ibv_cq* base, bool hold) noexcept {
-  auto& held = static_cast<SoftCq*>(base)->held;
-  held = static_cast<std::uint8_t>((held & ~Hold::kByTest) | (hold ? Hold::kByTest : 0));
 }
 
 }  // namespace verbena::nic::soft

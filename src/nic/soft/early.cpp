@@ -45,13 +45,10 @@ void ask_to_take(SoftQp& qp) noexcept {
   const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
   const std::uint64_t now = ticks_now();
   if (remote == nullptr || !may_ask_to_take(qp) || now - qp.pending.stall_start < take_after_ticks()) return;
-  Request take;
-  take.type = RequestType::kTake;
-  take.your_qp = remote->qp_num;
   // A socket that is full takes it at a later poll.
-  if (!send_message(remote->peer->socket.get(), std::as_bytes(std::span(&take, 1)), {})) return;
+  if (!tell_nic(remote->peer->socket.get(), RequestType::kTake, *remote)) return;
   qp.pending.take_asked = now;
-  count_service();
+  ++thread_counters.services;
 }
 
 void take_over_early(SoftQp& qp) noexcept {

@@ -223,11 +223,7 @@ Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
   auto& qp = *static_cast<SoftQp*>(base);
   const std::lock_guard lock(mutex_);
   const std::uint32_t index = key_index(window.rkey);
-  const auto at = qp.path.imported.find(index);
-  if (at == qp.path.imported.end()) {
-    return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
-  }
-  if (--at->second == 0) qp.path.imported.erase(at);
+  VERBENA_TRY(take_import(qp.path.imported, index));
   Import& import = qp.path.peer->imports[index];
   if (import.uses > 0 && --import.uses == 0) drop_import(*qp.path.peer, index);
   return {};

@@ -63,7 +63,7 @@ inline constexpr std::uint32_t kBadReceive = 0x80000000U;
 struct QpControl {
   // Read by the peer at each operation, written rarely: the line stays shared in both caches.
   struct alignas(64) {
-    std::atomic<std::uint32_t> readiness;
+    std::atomic<Readiness> readiness;
     std::atomic<std::uint32_t> wake;
     std::atomic<std::uint32_t> min_receive;  ///< Every receive posted so far is at least this long.
   } rare;
@@ -94,14 +94,17 @@ enum class ServiceAnswer : std::uint32_t { kDone = 0, kRefused = 1 };
 /// answers to the peer's. A request is written before its number, an answer too; the request with the number that was
 /// answered last is over.
 struct ServiceBlock {
-  struct alignas(64) Ask {
-    std::atomic<std::uint64_t> number;
+  struct Task {
     ServiceOp op;
     std::uint32_t rkey;
     std::uint64_t address;
     std::uint64_t length;  ///< To kServiceBytes.
     std::uint64_t compare_add;
     std::uint64_t swap;
+  };
+  struct alignas(64) Ask {
+    std::atomic<std::uint64_t> number;
+    Task task;
   } ask;
   struct alignas(64) Answer {
     std::atomic<std::uint64_t> number;

@@ -75,11 +75,21 @@ class LazyTable {
   std::size_t count_ = 0;
 };
 
+/// Descriptors to go with a message. Borrowed.
+class Handout {
+ public:
+  void add(int fd) noexcept { fds_[count_++] = fd; }
+  [[nodiscard]] std::span<const int> given() const noexcept { return {fds_.data(), count_}; }
+
+ private:
+  std::array<int, kMaxFds> fds_{};
+  std::size_t count_ = 0;
+};
+
 /// One request to a peer's NIC. It is in a queue of its conversation until it is over, and belongs to whoever asks.
 struct Ask {
   Request request;
-  std::array<int, kMaxFds> fds{};  // Borrowed: who asks takes an unsent request back before they are closed.
-  std::size_t fd_count = 0;
+  Handout fds;  // Who asks takes an unsent request back before they are closed.
   // When it is over: the answer with its descriptors, or why there is none.
   bool is_over = false;
   Reply reply;
@@ -162,18 +172,19 @@ struct RemoteQp {
   Mapping mapping;
   Bells kept_bells;
   RingConsumer<RealMemory> ring;  // Where this side's receiving starts.
+  /// Whether it is in RTR or RTS, as it says.
+  [[nodiscard]] bool is_ready() const noexcept {
+    return control->rare.readiness.load(std::memory_order_acquire) == Readiness::kReady;
+  }
 };
 static_assert(sizeof(RemoteQp) == 200);
 
 /// An offer that arrived before this side's QP went to RTR, or after: matched by GID and number.
 struct Offer {
-  ibv_gid gid{};
-  std::uint32_t qp_num = 0;
   Request request;
   Fd memory;
   Bells bells;
-  pid_t pid = 0;
-  uid_t uid = 0;
+  PeerProcess process;
 };
 
 struct ReceiveWqe {
@@ -415,6 +426,11 @@ struct SoftQp : ibv_qp {
     std::atomic<bool> peer_dead{false};
     std::atomic<bool> error_wanted{false};  // modify_qp(ERR), or a revocation that timed out.
     std::atomic<Status> reason{Status::kOk};
+    /// The first reason stays.
+    void blame(Status why) noexcept {
+      Status none = Status::kOk;
+      reason.compare_exchange_strong(none, why);
+    }
   } failing;
   // Control plane.
   std::unique_ptr<QpChaos> chaos;
@@ -448,6 +464,11 @@ struct SoftQp : ibv_qp {
   [[nodiscard]] ibv_qp_state state_now() const noexcept {
     return static_cast<ibv_qp_state>(now.load(std::memory_order_relaxed));
   }
+  void enter(ibv_qp_state next) noexcept {
+    state = next;
+    now.store(next, std::memory_order_release);
+  }
+  void tell_readiness(Readiness readiness) noexcept { own->rare.readiness.store(readiness, std::memory_order_release); }
 };
 static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 736);
 inline constexpr std::size_t kMaxOffers = 4;

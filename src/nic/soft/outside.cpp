@@ -18,14 +18,23 @@ namespace verbena::nic::soft {
 
 namespace {
 
-/// The rights that a work request needs at the peer.
-[[nodiscard]] std::uint32_t rights_for(ibv_wr_opcode opcode) noexcept {
+[[nodiscard]] ServiceOp operation_of(ibv_wr_opcode opcode) noexcept {
   switch (opcode) {
-    case IBV_WR_RDMA_READ: return IBV_ACCESS_REMOTE_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-    case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_ACCESS_REMOTE_ATOMIC;
-    default: return IBV_ACCESS_REMOTE_WRITE;
+    case IBV_WR_RDMA_READ: return ServiceOp::kRead;
+    case IBV_WR_ATOMIC_CMP_AND_SWP: return ServiceOp::kCompareSwap;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD: return ServiceOp::kFetchAdd;
+    default: return ServiceOp::kWrite;
   }
+}
+
+[[nodiscard]] bool is_atomic(ServiceOp operation) noexcept {
+  return operation == ServiceOp::kCompareSwap || operation == ServiceOp::kFetchAdd;
+}
+
+/// The rights that it needs at the peer.
+[[nodiscard]] std::uint32_t rights_for(ServiceOp operation) noexcept {
+  if (is_atomic(operation)) return IBV_ACCESS_REMOTE_ATOMIC;
+  return operation == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
 }
 
 struct Target {
@@ -60,24 +69,18 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
   while (done < length) {
     std::array<iovec, kMaxSge> local{};
     std::size_t parts = 0;
-    std::uint64_t skip = done;
-    for (int i = 0; i < wr.num_sge; ++i) {
-      const ibv_sge& sge = wr.sg_list[i];
-      if (skip >= sge.length) {
-        skip -= sge.length;
-        continue;
-      }
+    const auto add = [&](const ibv_sge& sge, std::uint64_t offset, std::size_t bytes) {
       std::byte* const at = sge_address(qp, sge, is_inline, 0);
-      if (at == nullptr) return Copied::kFault;  // Deregistered since it was checked.
-      local[parts++] = {at + skip, sge.length - skip};
-      skip = 0;
-    }
+      if (at != nullptr) local[parts++] = {at + offset, bytes};
+      return at != nullptr;
+    };
+    if (!for_parts(sges_of(wr), done, length - done, add)) return Copied::kFault;  // Deregistered since it was checked.
     const iovec far{reinterpret_cast<void*>(there + done), length - done};
     const pid_t pid = remote.peer->process.pid;  // The kernel's word, from SO_PEERCRED.
     // The number may be another process's once the peer's is gone. It cannot be, and come round again, between this
     // look and the copy.
     if (remote.peer->pidfd && is_signalled(remote.peer->pidfd.get())) return Copied::kGone;
-    count_copy();
+    ++thread_counters.copies;
     const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
                                   : ::process_vm_writev(pid, local.data(), parts, &far, 1, 0);
     if (moved > 0) {
@@ -98,28 +101,21 @@ void ask_service(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool
                  const Target& target) noexcept {
   ServiceBlock& own = *qp.service;
   if (!qp.peer_work.is_asking) {
-    const bool is_atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-    own.ask.op = wr.opcode == IBV_WR_RDMA_READ              ? ServiceOp::kRead
-                 : wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP   ? ServiceOp::kCompareSwap
-                 : wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? ServiceOp::kFetchAdd
-                                                            : ServiceOp::kWrite;
-    own.ask.rkey = target.rkey;
-    own.ask.address = target.address + qp.peer_work.served_bytes;
-    own.ask.length = std::min<std::uint64_t>(target.length - qp.peer_work.served_bytes, kServiceBytes);
-    own.ask.compare_add = is_atomic ? wr.wr.atomic.compare_add : 0;
-    own.ask.swap = is_atomic ? wr.wr.atomic.swap : 0;
-    if (own.ask.op == ServiceOp::kWrite)
-      gather(qp, wr, is_inline, qp.peer_work.served_bytes, own.written, own.ask.length);
+    ServiceBlock::Task& task = own.ask.task;
+    task.op = operation_of(wr.opcode);
+    task.rkey = target.rkey;
+    task.address = target.address + qp.peer_work.served_bytes;
+    task.length = std::min<std::uint64_t>(target.length - qp.peer_work.served_bytes, kServiceBytes);
+    task.compare_add = is_atomic(task.op) ? wr.wr.atomic.compare_add : 0;
+    task.swap = is_atomic(task.op) ? wr.wr.atomic.swap : 0;
+    if (task.op == ServiceOp::kWrite) gather(qp, wr, is_inline, qp.peer_work.served_bytes, own.written, task.length);
     own.ask.number.store(++qp.peer_work.asked, std::memory_order_release);
     qp.peer_work.is_asking = true;
     qp.peer_work.is_ask_sent = false;
-    count_service();
+    ++thread_counters.services;
   }
   if (qp.peer_work.is_ask_sent) return;
-  Request serve;
-  serve.type = RequestType::kServe;
-  serve.your_qp = remote.qp_num;
-  qp.peer_work.is_ask_sent = send_message(remote.peer->socket.get(), std::as_bytes(std::span(&serve, 1)), {});
+  qp.peer_work.is_ask_sent = tell_nic(remote.peer->socket.get(), RequestType::kServe, remote);
 }
 
 }  // namespace
@@ -141,7 +137,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
                                        : Target{wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, total_length(wr)};
   if (!qp.peer_work.is_asking && qp.peer_work.served_bytes == 0) {
     const AccessGuard guard(qp);
-    const auto there = outside_address(remote, target, rights_for(wr.opcode));
+    const auto there = outside_address(remote, target, rights_for(operation_of(wr.opcode)));
     if (!there) return refuse_remote(qp, remote, wr, sq_index);
     if (old == nullptr && !remote.peer->denies_copies.load(std::memory_order_relaxed)) {
       switch (copy_by_kernel(qp, remote, wr, is_inline, *there)) {
@@ -163,7 +159,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
     qp.peer_work.served_bytes = 0;
     return refuse_remote(qp, remote, wr, sq_index);
   }
-  const std::uint64_t length = qp.service->ask.length;
+  const std::uint64_t length = qp.service->ask.task.length;
   if (old != nullptr) *old = theirs.answer.old;
   if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.peer_work.served_bytes, theirs.read, length);
   qp.peer_work.served_bytes += length;
@@ -180,7 +176,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
 // --- the target: its control thread ---------------------------------------------------------------------------------
 
 /// Where what the peer asks for is, if it may have it. `ask` is a private copy; the key's entry is this process's own.
-std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask, std::uint32_t needed) noexcept {
+std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Task& ask, std::uint32_t needed) noexcept {
   const std::uint32_t index = key_index(ask.rkey);
   if ((ask.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= options_.max_mr) return nullptr;
   const KeyEntry& entry = shared_key(index);
@@ -204,23 +200,14 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
   const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
   if (number == remote->served) return;
   remote->served = number;
-  ServiceBlock::Ask ask{};
-  ask.op = theirs.ask.op;
-  ask.rkey = theirs.ask.rkey;
-  ask.address = theirs.ask.address;
-  ask.length = theirs.ask.length;
-  ask.compare_add = theirs.ask.compare_add;
-  ask.swap = theirs.ask.swap;
-  const bool is_atomic = ask.op == ServiceOp::kCompareSwap || ask.op == ServiceOp::kFetchAdd;
-  const bool is_known = is_atomic || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
-  const std::uint32_t needed = is_atomic                    ? IBV_ACCESS_REMOTE_ATOMIC
-                               : ask.op == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ
-                                                            : IBV_ACCESS_REMOTE_WRITE;
+  const ServiceBlock::Task ask = theirs.ask.task;
+  const bool on_word = is_atomic(ask.op);
+  const bool is_known = on_word || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
   std::byte* at = nullptr;
-  if (is_known && ask.length <= kServiceBytes && (!is_atomic || ask.length == 8)) {
-    at = address_for_peer(qp, ask, needed);
+  if (is_known && ask.length <= kServiceBytes && (!on_word || ask.length == 8)) {
+    at = address_for_peer(qp, ask, rights_for(ask.op));
   }
-  if (is_atomic && reinterpret_cast<std::uintptr_t>(at) % 8 != 0) at = nullptr;
+  if (on_word && reinterpret_cast<std::uintptr_t>(at) % 8 != 0) at = nullptr;
   if (at == nullptr) {
     own.answer.answer = ServiceAnswer::kRefused;
   } else {

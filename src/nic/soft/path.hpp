@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "nic/arguments.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,15 +17,9 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 
-#if defined(__SANITIZE_THREAD__)
-#define VERBENA_TSAN_READS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define VERBENA_TSAN_READS 1
-#endif
-#endif
-#ifdef VERBENA_TSAN_READS
+#ifdef VERBENA_TSAN
 // Of TSan's run-time library.
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -37,7 +32,7 @@ namespace verbena::nic::soft {
 /// report.
 class ReadByNic {
  public:
-#ifdef VERBENA_TSAN_READS
+#ifdef VERBENA_TSAN
   explicit ReadByNic(bool is_read) noexcept : is_read_(is_read) {
     if (is_read_) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   }
@@ -54,7 +49,6 @@ class ReadByNic {
 #endif
 };
 
-inline constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
 inline constexpr std::uint32_t kMaxMessage = 1U << 30;
@@ -73,6 +67,14 @@ template <class T>
 [[nodiscard]] inline std::unexpected<Error> no_memory(const char* what) noexcept {
   return fail(Status::kNoMemory, "operator new", ENOMEM, "no memory for {}; ask for smaller queues or free memory",
               what);
+}
+
+/// Tells the peer's NIC over `socket` what needs no reply. False when that took nothing.
+[[nodiscard]] inline bool tell_nic(int socket, RequestType type, const RemoteQp& remote) noexcept {
+  Request request;
+  request.type = type;
+  request.your_qp = remote.qp_num;
+  return send_message(socket, std::as_bytes(std::span(&request, 1)), {});
 }
 
 /// A call that does not wait: it says kAgain instead.
@@ -204,65 +206,67 @@ inline std::byte* sge_address(const SoftQp& qp, const ibv_sge& sge, bool is_inli
   return local_address(qp, sge, needed);
 }
 
+inline std::span<const ibv_sge> sges_of(const ibv_send_wr& wr) noexcept {
+  return {wr.sg_list, static_cast<std::size_t>(wr.num_sge)};
+}
+
 inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
   std::uint64_t total = 0;
-  for (int i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
+  for (const ibv_sge& sge : sges_of(wr)) total += sge.length;
   return total;
+}
+
+/// Calls `part(sge, offset in it, bytes)` for `bytes` of a list from `offset` on, as long as it returns true. False
+/// when it has not, or the list ends before.
+template <class Part>
+[[gnu::always_inline]] inline bool for_parts(std::span<const ibv_sge> list, std::uint64_t offset, std::uint64_t bytes,
+                                             const Part& part) noexcept {
+  for (const ibv_sge& sge : list) {
+    if (bytes == 0) break;
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::uint64_t here = std::min(bytes, sge.length - offset);
+    if (!part(sge, offset, here)) return false;
+    bytes -= here;
+    offset = 0;
+  }
+  return bytes == 0;
 }
 
 /// Copies `bytes` of the gather list from `offset` on.
 inline void gather(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t offset, std::byte* to,
                    std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + offset, part);
+  for_parts(sges_of(wr), offset, bytes, [&](const ibv_sge& sge, std::uint64_t at, std::size_t part) {
+    std::memcpy(to, sge_address(qp, sge, is_inline, 0) + at, part);
     to += part;
-    bytes -= part;
-    offset = 0;
-  }
+    return true;
+  });
 }
 
 /// Copies part of a READ to its local segments.
 inline void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t offset, const std::byte* from,
                          std::size_t bytes) noexcept {
-  for (int i = 0; i < wr.num_sge && bytes > 0; ++i) {
-    const ibv_sge& sge = wr.sg_list[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const std::size_t part = std::min<std::size_t>(bytes, sge.length - offset);
-    std::memcpy(local_address(qp, sge, 0) + offset, from, part);
+  for_parts(sges_of(wr), offset, bytes, [&](const ibv_sge& sge, std::uint64_t at, std::size_t part) {
+    std::memcpy(local_address(qp, sge, 0) + at, from, part);
     from += part;
-    bytes -= part;
-    offset = 0;
-  }
+    return true;
+  });
 }
 
 // --- receiving
 /// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
 inline bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset,
                     const std::byte* from, std::size_t bytes) noexcept {
-  const ibv_sge* sge = qp.rq.sges_of(slot);
-  for (std::uint32_t i = 0; i < receive.sge_count && bytes > 0; ++i, ++sge) {
-    if (offset >= sge->length) {
-      offset -= sge->length;
-      continue;
-    }
-    std::byte* to = local_address(*qp.nic, qp.rq.pd, *sge, IBV_ACCESS_LOCAL_WRITE);
+  const std::span<const ibv_sge> list(qp.rq.sges_of(slot), receive.sge_count);
+  return for_parts(list, offset, bytes, [&](const ibv_sge& sge, std::uint64_t at, std::size_t part) {
+    std::byte* const to = local_address(*qp.nic, qp.rq.pd, sge, IBV_ACCESS_LOCAL_WRITE);
     if (to == nullptr) return false;
-    const std::size_t part = std::min<std::size_t>(bytes, sge->length - offset);
-    std::memcpy(to + offset, from, part);
+    std::memcpy(to + at, from, part);
     from += part;
-    bytes -= part;
-    offset = 0;
-  }
-  return bytes == 0;
+    return true;
+  });
 }
 
 /// What became of a slot of the peer's ring: everything but the first two leaves things as they were.
@@ -319,8 +323,6 @@ void ring_credit(const RemoteQp& remote) noexcept;
 
 /// Completes the request with a remote access error, or on UC loses it.
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept;
-void count_copy() noexcept;
-void count_service() noexcept;
 
 // outside.cpp: peers' memory that is in no arena. \thread owner of the QP
 /// A READ, WRITE or (with `old`) an atomic that the common path could not reach. Nothing: it is done, and not yet

@@ -187,7 +187,7 @@ void SoftNic::send_asks(Peer& peer) noexcept {
   while (!peer.dead.load() && !peer.unsent.empty() && peer.sent.size() < kMostAsked) {
     Ask& next = *peer.unsent.front();
     const auto bytes = std::as_bytes(std::span(&next.request, 1));
-    if (send_message(peer.socket.get(), bytes, std::span(next.fds.data(), next.fd_count))) {
+    if (send_message(peer.socket.get(), bytes, next.fds.given())) {
       peer.sent.push_back(std::move(peer.unsent.front()));
       peer.unsent.pop_front();
       continue;

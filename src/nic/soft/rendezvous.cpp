@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/hash.hpp"
 #include "host/thread.hpp"
+#include "nic/descriptors.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -19,6 +20,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ranges>
 
 namespace verbena::nic::soft {
 
@@ -101,8 +103,7 @@ Result<void> SoftNic::open_rendezvous() {
   }
   std::memcpy(&gid_, &parts, sizeof gid_);
 
-  sources_.epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!sources_.epoll) return fail_system("epoll_create1", errno, "opening the soft NIC");
+  VERBENA_ASSIGN(sources_.epoll, make_epoll({}, "opening the soft NIC"));
   VERBENA_ASSIGN(bells_.stop, make_eventfd());
   VERBENA_ASSIGN(bells_.stir, make_eventfd());
   retry_.timer = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -155,7 +156,7 @@ void SoftNic::control_loop() noexcept {
         }
         break;
       case Source::Kind::kListener: accept_incoming(); break;
-      case Source::Kind::kIncoming: serve(id, listener_.incoming.at(id)); break;
+      case Source::Kind::kIncoming: serve(listener_.incoming.find(id)); break;
       case Source::Kind::kRetry: retry(); break;
       case Source::Kind::kPeerSocket:
         if ((event.events & EPOLLOUT) != 0) send_asks(*source.peer);
@@ -164,6 +165,11 @@ void SoftNic::control_loop() noexcept {
       case Source::Kind::kPeerPidfd: lose_peer(*source.peer, hung_up(*source.peer, 0)); break;
     }
   }
+}
+
+void SoftNic::drop_incoming(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
+  drop_source(at->first, at->second.socket.get());
+  listener_.incoming.erase(at);
 }
 
 /// Gives up the oldest connection that has not greeted, of the user who has most of those. False when all have greeted.
@@ -180,8 +186,7 @@ bool SoftNic::evict_ungreeted() noexcept {
     chosen = at;
   }
   if (chosen == listener_.incoming.end()) return false;
-  drop_source(chosen->first, chosen->second.socket.get());
-  listener_.incoming.erase(chosen);
+  drop_incoming(chosen);
   return true;
 }
 
@@ -199,20 +204,18 @@ void SoftNic::accept_incoming() noexcept {
   }
   const auto who = credentials(socket.get());
   if (!who) return;
-  const auto ungreeted = static_cast<std::size_t>(std::count_if(
-      listener_.incoming.begin(), listener_.incoming.end(), [](const auto& entry) { return !entry.second.greeted; }));
-  if (ungreeted >= kMaxUngreeted) (void)evict_ungreeted();
+  const auto count = [this](const auto& is_counted) {
+    return static_cast<std::size_t>(std::ranges::count_if(listener_.incoming | std::views::values, is_counted));
+  };
+  if (count([](const Incoming& one) { return !one.greeted; }) >= kMaxUngreeted) (void)evict_ungreeted();
   if (who->uid != ::geteuid()) {
-    const auto same_user = static_cast<std::size_t>(
-        std::count_if(listener_.incoming.begin(), listener_.incoming.end(),
-                      [&](const auto& entry) { return entry.second.process.uid == who->uid; }));
+    const std::size_t same_user = count([&](const Incoming& one) { return one.process.uid == who->uid; });
     if (same_user >= std::clamp<std::size_t>(limits_.max_qp / 2, 4, kMaxOfOneStranger)) {
-      const auto oldest = std::find_if(listener_.incoming.begin(), listener_.incoming.end(), [&](const auto& entry) {
+      const auto oldest = std::ranges::find_if(listener_.incoming, [&](const auto& entry) {
         return !entry.second.greeted && entry.second.process.uid == who->uid;
       });
       if (oldest == listener_.incoming.end()) return;
-      drop_source(oldest->first, oldest->second.socket.get());
-      listener_.incoming.erase(oldest);
+      drop_incoming(oldest);
     }
   }
   if (listener_.incoming.size() >= std::size_t{2} * limits_.max_qp) return;
@@ -221,106 +224,83 @@ void SoftNic::accept_incoming() noexcept {
   if (id != 0) listener_.incoming.emplace(id, Incoming{std::move(socket), *who, false});
 }
 
-void SoftNic::serve(std::uint64_t id, Incoming& incoming) noexcept {
+void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
+  Incoming& incoming = at->second;
   Request request;
   Fds fds;
   const ssize_t got = receive_message(incoming.socket.get(), std::as_writable_bytes(std::span(&request, 1)), fds);
   if (got < 0 && errno == EAGAIN) return;
-  bool keep = false;
-  if (got == static_cast<ssize_t>(sizeof request) && request.magic == kMagic && incoming.greeted &&
-      (request.type == RequestType::kWake || request.type == RequestType::kServe ||
-       request.type == RequestType::kTake)) {
-    keep = true;
-    const auto at = qps_.find(request.your_qp);
-    if (at != qps_.end() && at->second->path.peer != nullptr &&
-        at->second->path.peer->process.pid == incoming.process.pid) {
-      SoftQp& qp = *at->second;
-      if (request.type == RequestType::kServe) {
-        serve_outside(qp);
-      } else if (request.type == RequestType::kTake) {
-        receive_for_owner(qp);
-      } else {
-        ring_bells(qp);
-      }
-    }
-  } else if (got == static_cast<ssize_t>(sizeof request)) {
-    std::array<int, 2> out{-1, -1};
-    std::size_t out_count = 0;
-    const Reply reply = answer(incoming, request, fds, out, out_count);
+  if (got == static_cast<ssize_t>(sizeof request)) {
+    const bool is_quiet =
+        request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;
+    if (is_quiet && request.magic == kMagic && incoming.greeted) return serve_quietly(incoming, request);
+    Reply reply;
+    Handout out;
+    reply.gid = gid_;
+    reply.answer = answer(incoming, request, fds, reply, out);
     // A peer that does not take its answer at once does not play by the rules.
-    keep = send_message(incoming.socket.get(), std::as_bytes(std::span(&reply, 1)), std::span(out.data(), out_count)) &&
-           reply.answer != Answer::kNotAllowed && reply.answer != Answer::kVersion && reply.answer != Answer::kBad;
+    if (send_message(incoming.socket.get(), std::as_bytes(std::span(&reply, 1)), out.given()) &&
+        reply.answer != Answer::kNotAllowed && reply.answer != Answer::kVersion && reply.answer != Answer::kBad)
+      return;
   }
-  if (keep) return;
-  drop_source(id, incoming.socket.get());
-  listener_.incoming.erase(id);
+  drop_incoming(at);
   if (listener_.is_paused) {
     listener_.is_paused = false;
     add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener});
   }
 }
 
-Reply SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, std::array<int, 2>& out,
-                      std::size_t& out_count) {
-  Reply reply;
-  reply.gid = gid_;
-  if (request.magic != kMagic) {
-    reply.answer = Answer::kBad;
-    return reply;
-  }
-  if (request.version != kLayoutVersion) {
-    reply.answer = Answer::kVersion;
-    return reply;
-  }
-  if (!allowed(incoming.process.uid)) {
-    reply.answer = Answer::kNotAllowed;
-    return reply;
-  }
+/// What has no reply: for a QP whose peer is that process.
+void SoftNic::serve_quietly(const Incoming& incoming, const Request& request) noexcept {
+  const auto at = qps_.find(request.your_qp);
+  if (at == qps_.end()) return;
+  SoftQp& qp = *at->second;
+  if (qp.path.peer == nullptr || qp.path.peer->process.pid != incoming.process.pid) return;
+  if (request.type == RequestType::kServe) return serve_outside(qp);
+  if (request.type == RequestType::kTake) return receive_for_owner(qp);
+  ring_bells(qp);
+}
+
+Answer SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, Reply& reply, Handout& out) {
+  if (request.magic != kMagic) return Answer::kBad;
+  if (request.version != kLayoutVersion) return Answer::kVersion;
+  if (!allowed(incoming.process.uid)) return Answer::kNotAllowed;
   switch (request.type) {
     case RequestType::kHello:
       incoming.greeted = true;
       reply.key_entries = options_.max_mr;
-      out[out_count++] = keys_.shared.fd.get();
+      out.add(keys_.shared.fd.get());
       if (incoming.process.uid == ::geteuid()) {
         // Peers of this user share the ready set and may write it; others are swept instead.
         reply.size = ready_.words.mapping.size();
-        out[out_count++] = ready_.words.fd.get();
+        out.add(ready_.words.fd.get());
       }
-      return reply;
-    case RequestType::kOffer:
-      if (!incoming.greeted || request.bell_count > kMaxBells || fds.count != 1 + std::size_t{request.bell_count}) {
-        reply.answer = Answer::kBad;
-        return reply;
-      }
+      return Answer::kOk;
+    case RequestType::kOffer: {
+      if (!incoming.greeted || request.bell_count > kMaxBells || fds.count != 1 + std::size_t{request.bell_count})
+        return Answer::kBad;
       // The data path writes into them: a pipe would kill with SIGPIPE, a file of a hostile file system would block.
-      for (std::size_t i = 1; i < fds.count; ++i) {
-        if (is_eventfd(fds.fds[i].get())) continue;
-        reply.answer = Answer::kBad;
-        return reply;
-      }
+      const auto bells = std::span(fds.fds).subspan(1, request.bell_count);
+      if (!std::ranges::all_of(bells, is_eventfd, &Fd::get)) return Answer::kBad;
       take_offer(incoming, request, fds);
-      return reply;
+      return Answer::kOk;
+    }
+    case RequestType::kMemory: {
+      const auto at = memories_.find(request.memory_id);
+      if (!incoming.greeted || at == memories_.end()) return Answer::kUnknown;
+      // Does not end the conversation: another arena may well be granted.
+      if (!may_have(at->second, incoming.process)) return Answer::kNotGranted;
+      reply.size = at->second.size;
+      reply.writable = at->second.share == host::Share::kReadWrite ? 1 : 0;
+      reply.is_populated = at->second.populate == host::Populate::kAll ? 1 : 0;
+      out.add(at->second.fd);
+      return Answer::kOk;
+    }
     case RequestType::kServe:
     case RequestType::kTake:
     case RequestType::kWake: break;  // Has no reply, and is not for who has not greeted.
-    case RequestType::kMemory: {
-      const auto at = memories_.find(request.memory_id);
-      if (!incoming.greeted || at == memories_.end()) {
-        reply.answer = Answer::kUnknown;
-      } else if (!may_have(at->second, incoming.process)) {
-        // Does not end the conversation: another arena may well be granted.
-        reply.answer = Answer::kNotGranted;
-      } else {
-        reply.size = at->second.size;
-        reply.writable = at->second.share == host::Share::kReadWrite ? 1 : 0;
-        reply.is_populated = at->second.populate == host::Populate::kAll ? 1 : 0;
-        out[out_count++] = at->second.fd;
-      }
-      return reply;
-    }
   }
-  reply.answer = Answer::kBad;
-  return reply;
+  return Answer::kBad;
 }
 
 bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {
@@ -331,8 +311,7 @@ bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {
   }
   // The grantee is whoever the kernel says listens on that GID's name, which this NIC has connected to.
   return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-    return same(peer->gid, memory.grant.gid) && !peer->dead.load() && peer->process.pid == process.pid &&
-           peer->process.uid == process.uid;
+    return same(peer->gid, memory.grant.gid) && !peer->dead.load() && peer->process == process;
   });
 }
 
@@ -344,8 +323,7 @@ std::shared_ptr<const Fd> SoftNic::keep_bell(Incoming& incoming, std::uint32_t n
     if (auto bell = known->second.lock()) return bell;
   }
   // It is written from the data path: it must not block, whatever its maker set.
-  const int flags = ::fcntl(duplicate.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(duplicate.get(), F_SETFL, flags | O_NONBLOCK) != 0) return nullptr;
+  if (!set_non_blocking(duplicate.get(), "taking a peer's bell")) return nullptr;
   std::erase_if(incoming.bells, [](const auto& entry) { return entry.second.expired(); });
   auto bell = std::make_shared<const Fd>(std::move(duplicate));
   incoming.bells.insert_or_assign(number, bell);
@@ -362,25 +340,21 @@ void SoftNic::take_offer(Incoming& incoming, const Request& request, Fds& fds) {
   // offers loses his oldest: strangers cannot push out another user's.
   std::vector<Offer>& offers = qp.path.offers;
   std::erase_if(offers, [&](const Offer& old) {
-    return old.pid == incoming.process.pid && same(old.gid, request.my_gid) && old.qp_num == request.my_qp;
+    return old.process.pid == incoming.process.pid && same(old.request.my_gid, request.my_gid) &&
+           old.request.my_qp == request.my_qp;
   });
   if (offers.size() >= kMaxOffers) {
     const auto of_user = [&](uid_t uid) {
-      return std::count_if(offers.begin(), offers.end(), [&](const Offer& old) { return old.uid == uid; });
+      return std::count_if(offers.begin(), offers.end(), [&](const Offer& old) { return old.process.uid == uid; });
     };
-    offers.erase(std::max_element(offers.begin(), offers.end(),
-                                  [&](const Offer& a, const Offer& b) { return of_user(a.uid) < of_user(b.uid); }));
+    offers.erase(std::max_element(offers.begin(), offers.end(), [&](const Offer& a, const Offer& b) {
+      return of_user(a.process.uid) < of_user(b.process.uid);
+    }));
   }
-  Offer offer;
-  offer.gid = request.my_gid;
-  offer.qp_num = request.my_qp;
-  offer.request = request;
-  offer.memory = std::move(fds.fds[0]);
+  Offer offer{.request = request, .memory = std::move(fds.fds[0]), .bells = {}, .process = incoming.process};
   for (std::size_t i = 0; i < request.bell_count; ++i) {
     offer.bells[i] = keep_bell(incoming, request.bells[i], std::move(fds.fds[1 + i]));
   }
-  offer.pid = incoming.process.pid;
-  offer.uid = incoming.process.uid;
   offers.push_back(std::move(offer));
   match_offer(qp);
 }

@@ -121,28 +121,14 @@ Result<ibv_pd*> SoftNic::alloc_pd() {
 Result<void> SoftNic::dealloc_pd(ibv_pd* base) {
   const std::lock_guard lock(mutex_);
   auto* pd = static_cast<SoftPd*>(base);
-  if (pd->users != 0) {
-    return fail(Status::kBusy, "dealloc_pd", EBUSY, "{} queue pairs or memory regions still use the protection domain",
-                pd->users);
-  }
+  VERBENA_TRY(check_unused("dealloc_pd", pd->users, kPdUsers));
   delete pd;
   --objects_.pds;
   return {};
 }
 
-namespace {
-[[nodiscard]] Result<void> check_grant(const Grant& grant, host::Share share) {
-  if (grant.to != Grant::To::kNobody && share == host::Share::kNone) {
-    return fail(Status::kBadArgument, "attach", 0,
-                "the arena was made with Share::kNone and can be granted to nobody; make it kReadOnly or kReadWrite");
-  }
-  return {};
-}
-}  // namespace
-
 Result<std::uint64_t> SoftNic::attach(const host::Arena& arena, const Grant& grant) {
-  if (arena.data() == nullptr) return fail(Status::kBadArgument, "attach", 0, "the arena is empty");
-  VERBENA_TRY(check_grant(grant, arena.share()));
+  VERBENA_TRY(check_arena(arena, grant));
   const std::lock_guard lock(mutex_);
   const std::uint64_t id = next_.memory++;
   // What is shared with nobody may lose its file afterwards.
@@ -171,9 +157,7 @@ Result<void> SoftNic::detach(std::uint64_t memory_id) {
   const std::lock_guard lock(mutex_);
   const auto at = memories_.find(memory_id);
   if (at == memories_.end()) return fail(Status::kBadArgument, "detach", 0, "no arena {} is attached", memory_id);
-  if (at->second.regions != 0) {
-    return fail(Status::kBusy, "detach", EBUSY, "{} memory regions still lie in the arena", at->second.regions);
-  }
+  VERBENA_TRY(check_unused("detach", at->second.regions, "memory regions still lie in the arena"));
   forget_owner_mapping(at->second.data);
   memories_.erase(at);
   --objects_.arenas;
@@ -208,11 +192,7 @@ namespace {
     return fail(Status::kBadArgument, "reg_mr", EINVAL, "length {} or access {:#x} cannot be registered", length,
                 access);
   }
-  if ((access & kRemoteWriters) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    return fail(Status::kBadArgument, "reg_mr", EINVAL,
-                "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
-  }
-  return {};
+  return check_region_access(access);
 }
 
 /// Of memory in no arena: faulted in, as a device would, so that what is not there is found now and not by a copy.
@@ -331,11 +311,7 @@ Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lo
     lock.lock();
   }
   for (const Inside& one : inside) {
-    SoftQp& qp = *qps_.at(one.qp_num);
-    Status none = Status::kOk;
-    qp.failing.reason.compare_exchange_strong(none, Status::kTimedOut);
-    qp.failing.error_wanted.store(true, std::memory_order_release);
-    attention(qp);
+    want_error(*qps_.at(one.qp_num), Status::kTimedOut);
   }
   if (!inside.empty()) {
     return fail(Status::kTimedOut, call, ETIMEDOUT,
@@ -356,10 +332,8 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
   std::unique_lock lock(mutex_);
   const std::uint32_t index = mr->handle;
   auto* pd = static_cast<SoftPd*>(mr->pd);
-  if (const std::uint32_t windows = mr->windows.load(); windows != 0) {
-    return fail(Status::kBusy, "dereg_mr", EBUSY, "{} memory windows are bound on the region: invalidate them first",
-                windows);
-  }
+  VERBENA_TRY(
+      check_unused("dereg_mr", mr->windows.load(), "memory windows are bound on the region: invalidate them first"));
   keys_.local[index].lkey.store(0, std::memory_order_release);
   shared_key(index).live.store(0, std::memory_order_release);
   // After the barrier an initiator either sees the key gone, or its access word is odd to us.
@@ -407,10 +381,7 @@ Result<ibv_comp_channel*> SoftNic::create_channel() {
 Result<void> SoftNic::destroy_channel(ibv_comp_channel* base) {
   auto* channel = static_cast<SoftChannel*>(base);
   const std::lock_guard lock(mutex_);
-  if (!channel->cqs.empty()) {
-    return fail(Status::kBusy, "destroy_channel", EBUSY, "{} completion queues still use the channel",
-                channel->cqs.size());
-  }
+  VERBENA_TRY(check_unused("destroy_channel", channel->cqs.size(), kChannelUsers));
   delete channel;
   --objects_.channels;
   return {};
@@ -482,10 +453,7 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
 }
 
 Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
-  if (cqe == 0 || cqe > limits_.max_cqe) {
-    return fail(Status::kBadArgument, "create_cq", EINVAL, "{} completions: a queue holds 1 to {}", cqe,
-                limits_.max_cqe);
-  }
+  VERBENA_TRY(check_cqe(cqe, limits_));
   auto cq = std::make_unique<SoftCq>();
   const std::uint32_t entries = std::bit_ceil(cqe);
   VERBENA_ASSIGN(cq->memory, LazyMemory::create(entries * sizeof(Cqe), "making a completion queue"));
@@ -518,10 +486,7 @@ Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
 Result<void> SoftNic::destroy_cq(ibv_cq* base) {
   auto* cq = static_cast<SoftCq*>(base);
   const std::lock_guard lock(mutex_);
-  if (!cq->members.empty()) {
-    return fail(Status::kBusy, "destroy_cq", EBUSY, "{} queue pairs still use the completion queue",
-                cq->members.size());
-  }
+  VERBENA_TRY(check_unused("destroy_cq", cq->members.size(), kCqUsers));
   if (cq->channel != nullptr) std::erase(static_cast<SoftChannel*>(cq->channel)->cqs, cq);
   for (std::uint32_t i = 0; i < kReadyWords; ++i) cq->ready_words[i].store(0, std::memory_order_relaxed);
   ready_.taken[cq->ready_index] = false;
@@ -710,6 +675,13 @@ void SoftNic::attention(SoftQp& qp) noexcept {
   }
 }
 
+/// Its owner's next poll takes the QP to error.
+void SoftNic::want_error(SoftQp& qp, Status reason) noexcept {
+  qp.failing.blame(reason);
+  qp.failing.error_wanted.store(true, std::memory_order_release);
+  attention(qp);
+}
+
 void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
   if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.rq.srq != nullptr) return;
@@ -724,8 +696,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.path.peer == nullptr || qp.remote.load() != nullptr) return;
   const auto offer = std::find_if(qp.path.offers.rbegin(), qp.path.offers.rend(), [&](const Offer& candidate) {
     // The kernel's word on who offered, against its word on who answers to the GID.
-    return same(candidate.gid, qp.path.gid) && candidate.qp_num == qp.path.qp_num &&
-           candidate.pid == qp.path.peer->process.pid && candidate.uid == qp.path.peer->process.uid &&
+    return same(candidate.request.my_gid, qp.path.gid) && candidate.request.my_qp == qp.path.qp_num &&
+           candidate.process == qp.path.peer->process &&
            candidate.request.qp_type == static_cast<std::uint32_t>(qp.qp_type);
   });
   if (offer == qp.path.offers.rend()) return;
@@ -734,13 +706,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
                      ? Mapping::of_peer(offer->memory.get(), request.geometry.total_bytes(), Mapping::Mode::kRead)
                      : Result<Mapping>(fail(Status::kProtocol, "offer", 0, "impossible geometry"));
   auto remote = std::unique_ptr<RemoteQp>(new (std::nothrow) RemoteQp());
-  if (!mapping || remote == nullptr) {
-    Status none = Status::kOk;
-    qp.failing.reason.compare_exchange_strong(none, mapping ? Status::kNoMemory : mapping.error().status());
-    qp.failing.error_wanted.store(true, std::memory_order_release);
-    attention(qp);
-    return;
-  }
+  if (!mapping || remote == nullptr) return want_error(qp, mapping ? Status::kNoMemory : mapping.error().status());
   const std::byte* base = mapping->data();
   remote->control = reinterpret_cast<const QpControl*>(base);
   remote->service = reinterpret_cast<const ServiceBlock*>(base + request.geometry.service_offset());
@@ -761,8 +727,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
         reinterpret_cast<std::atomic<std::uint64_t>*>(qp.path.peer->ready.data()) + request.ready_bit / 64;
     remote->ready_bit = std::uint64_t{1} << (request.ready_bit % 64);
   }
-  remote->qp_num = offer->qp_num;
-  remote->window_domain = window_domain(offer->qp_num);
+  remote->qp_num = request.my_qp;
+  remote->window_domain = window_domain(request.my_qp);
   if (qp.path.peer->process.uid == ::geteuid()) {
     remote->kept_bells = std::move(offer->bells);
     auto* bell = remote->bells.begin();
@@ -807,8 +773,7 @@ Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
     VERBENA_TRY(check_mask(mask, kAttributes, 0, "RESET to INIT"));
   }
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.path.access_flags = attr.qp_access_flags;
-  qp.state = IBV_QPS_INIT;
-  qp.now.store(IBV_QPS_INIT, std::memory_order_release);
+  qp.enter(IBV_QPS_INIT);
   return {};
 }
 
@@ -892,13 +857,13 @@ void SoftNic::make_offer(SoftQp& qp) {
   request.geometry = qp.storage.geometry;
   request.has_srq = qp.rq.srq != nullptr ? 1 : 0;
   request.qp_type = static_cast<std::uint32_t>(qp.qp_type);
-  offer->fds[offer->fd_count++] = qp.storage.memory.get();
+  offer->fds.add(qp.storage.memory.get());
   // Another user's process could empty a bell, and this one would sleep on.
   const bool is_of_this_user = approach.peer->process.uid == ::geteuid();
   for (const ibv_comp_channel* channel : {qp.rcq->channel, qp.scq->channel}) {
     if (channel == nullptr || !is_of_this_user || (channel == qp.rcq->channel && request.bell_count != 0)) continue;
     request.bells[request.bell_count++] = static_cast<const SoftChannel*>(channel)->number;
-    offer->fds[offer->fd_count++] = channel->fd;
+    offer->fds.add(channel->fd);
   }
   approach.offer = offer;
   // Receivable before the peer can learn of this QP: what it sends at once finds its place.
@@ -906,9 +871,8 @@ void SoftNic::make_offer(SoftQp& qp) {
   qp.path.gid = approach.gid;
   qp.path.qp_num = approach.qp_num;
   qp.path.min_rnr_timer = approach.min_rnr_timer;
-  qp.state = IBV_QPS_RTR;
-  qp.now.store(IBV_QPS_RTR, std::memory_order_release);
-  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady), std::memory_order_release);
+  qp.enter(IBV_QPS_RTR);
+  qp.tell_readiness(Readiness::kReady);
   ask(*approach.peer, std::move(offer));
 }
 
@@ -928,13 +892,9 @@ void SoftNic::retreat(SoftQp& qp, Status reason) noexcept {
   if (!was_offered) return;
   std::uint32_t rtr = IBV_QPS_RTR;
   if (qp.remote.load() != nullptr || !qp.now.compare_exchange_strong(rtr, IBV_QPS_INIT)) {
-    Status unset = Status::kOk;
-    qp.failing.reason.compare_exchange_strong(unset, reason);
-    qp.failing.error_wanted.store(true, std::memory_order_release);
-    attention(qp);
-    return;
+    return want_error(qp, reason);
   }
-  qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kNotReady), std::memory_order_release);
+  qp.tell_readiness(Readiness::kNotReady);
   qp.state = IBV_QPS_INIT;
   qp.failing.peer_dead.store(false, std::memory_order_release);
   release_peer(std::exchange(qp.path.peer, nullptr));
@@ -956,8 +916,7 @@ Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
     // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
     qp.path.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
   }
-  qp.state = IBV_QPS_RTS;
-  qp.now.store(IBV_QPS_RTS, std::memory_order_release);
+  qp.enter(IBV_QPS_RTS);
   return {};
 }
 
@@ -988,9 +947,7 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
 /// The private state that a QP has in RESET.
 void SoftNic::purge(SoftQp& qp) noexcept {
   end_approach(qp);
-  if (qp.own != nullptr) {
-    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
-  }
+  if (qp.own != nullptr) qp.tell_readiness(Readiness::kGone);
   release_imports(qp);
   if (qp.path.peer != nullptr) stop_asking(qp, *qp.path.peer);
   release_windows(qp);
@@ -1004,8 +961,7 @@ void SoftNic::purge(SoftQp& qp) noexcept {
 Result<void> SoftNic::to_reset(SoftQp& qp) {
   unlink(qp);
   purge(qp);
-  qp.now.store(IBV_QPS_RESET, std::memory_order_release);
-  qp.state = IBV_QPS_RESET;
+  qp.enter(IBV_QPS_RESET);
   qp.credit = {};
   qp.sq.posted = qp.sq.retired = 0;
   qp.pending.head = qp.pending.tail = 0;
@@ -1037,13 +993,10 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_ERR) return {};
     end_approach(qp);
-    Status none = Status::kOk;
-    qp.failing.reason.compare_exchange_strong(none, Status::kClosed);
-    qp.own->rare.readiness.store(static_cast<std::uint32_t>(Readiness::kGone), std::memory_order_release);
-    qp.state = IBV_QPS_ERR;
-    qp.now.store(IBV_QPS_ERR, std::memory_order_release);
-    qp.failing.error_wanted.store(true, std::memory_order_release);
-    attention(qp);
+    qp.failing.blame(Status::kClosed);
+    qp.tell_readiness(Readiness::kGone);
+    qp.enter(IBV_QPS_ERR);
+    want_error(qp, Status::kClosed);
     return {};
   }
   if ((from == IBV_QPS_RESET || from == IBV_QPS_INIT) && to == IBV_QPS_INIT) return to_init(qp, attr, mask);

@@ -24,12 +24,6 @@ struct TestOptions {
 };
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const TestOptions& test);
 
-/// Chaos on demand, first piece. Keeps work requests of `qp` from being executed (they wait in the send queue as on a
-/// slow wire, and land late when let go), or completions of `cq` from being polled. Flushes are delivered all the same.
-/// \thread owner
-void hold_execution(ibv_qp* qp, bool hold) noexcept;
-void hold_completions(ibv_cq* cq, bool hold) noexcept;
-
 /// System calls on the data path so far: all of them belong to going to sleep and waking. \thread owner of the QP
 struct PathCounters {
   std::uint64_t wakeups = 0;
@@ -38,7 +32,7 @@ struct PathCounters {
   std::uint64_t services = 0;  ///< Requests to a peer's service thread.
   std::uint64_t checks = 0;    ///< Looks at an event descriptor between arming and its event.
 };
-[[nodiscard]] PathCounters path_counters() noexcept;  ///< Of the calling thread.
+inline constinit thread_local PathCounters thread_counters;
 
 /// Wakes the peer's thread that waits over `remote`. Never blocks. \thread any
 void wake_peer(const RemoteQp& remote) noexcept;
@@ -148,9 +142,10 @@ class SoftNic final : public Nic {
   void control_loop() noexcept;
   void accept_incoming() noexcept;
   bool evict_ungreeted() noexcept;
-  void serve(std::uint64_t id, Incoming& incoming) noexcept;
-  [[nodiscard]] Reply answer(Incoming& incoming, const Request& request, Fds& fds, std::array<int, 2>& out,
-                             std::size_t& out_count);
+  void serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
+  [[nodiscard]] Answer answer(Incoming& incoming, const Request& request, Fds& fds, Reply& reply, Handout& out);
+  void serve_quietly(const Incoming& incoming, const Request& request) noexcept;
+  void drop_incoming(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
   void take_offer(Incoming& incoming, const Request& request, Fds& fds);
   [[nodiscard]] static std::shared_ptr<const Fd> keep_bell(Incoming& incoming, std::uint32_t number, Fd duplicate);
   [[nodiscard]] bool may_have(const Memory& memory, const PeerProcess& process) const;
@@ -178,7 +173,7 @@ class SoftNic final : public Nic {
   // outside.cpp, under mutex_: the service thread
   void serve_outside(SoftQp& qp) noexcept;
   void receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
-  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Ask& ask,
+  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Task& ask,
                                             std::uint32_t needed) noexcept;
 
   // soft_nic.cpp, all under mutex_ unless said
@@ -221,6 +216,7 @@ class SoftNic final : public Nic {
   void drop_import(Peer& peer, std::uint32_t index) noexcept;
   void quiesce_own(const Peer& peer) noexcept;
   static void attention(SoftQp& qp) noexcept;
+  static void want_error(SoftQp& qp, Status reason) noexcept;
   static void ring_bells(const SoftQp& qp) noexcept;
   [[nodiscard]] static std::optional<ibv_cq*> take_event(SoftChannel& channel) noexcept;
   [[nodiscard]] std::uint64_t chaos_stream(std::uint32_t number) const noexcept {

@@ -82,7 +82,7 @@ bool owes_shared(const SoftQp& qp) noexcept {
 bool serve_shared(SoftQp& qp) noexcept {
   const QpControl& peer = *qp.rx_remote->control;
   if (!owes_shared(qp)) return false;
-  if (peer.rare.readiness.load(std::memory_order_acquire) == static_cast<std::uint32_t>(Readiness::kGone)) {
+  if (peer.rare.readiness.load(std::memory_order_acquire) == Readiness::kGone) {
     // A QP that is gone sends nothing any more: what it asked for is not given to it, and what it was given and has not
     // used (all it sent before is received first) goes back.
     if (qp.rq.is_empty() || qp.rq.is_open || qp.rx.ready()) return false;
@@ -193,9 +193,7 @@ Result<ibv_srq*> SoftNic::create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint
 Result<void> SoftNic::destroy_srq(ibv_srq* base) {
   auto* srq = static_cast<SoftSrq*>(base);
   const std::lock_guard lock(mutex_);
-  if (srq->users != 0) {
-    return fail(Status::kBusy, "destroy_srq", EBUSY, "{} queue pairs still use the shared receive queue", srq->users);
-  }
+  VERBENA_TRY(check_unused("destroy_srq", srq->users, kSrqUsers));
   --srq->spd->users;
   --objects_.srqs;
   delete srq;

@@ -20,14 +20,6 @@
 #include <string_view>
 #include <vector>
 
-#if defined(__SANITIZE_THREAD__)
-#define VERBENA_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define VERBENA_TSAN 1
-#endif
-#endif
-
 namespace verbena::nic::soft {
 
 namespace {
@@ -100,26 +92,11 @@ void unmap_owned(std::byte* data, std::size_t size) noexcept {
 }
 }  // namespace
 
-Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  if (this != &other) {
-    reset();
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = other.size_;
-    owned_ = other.owned_;
-  }
-  return *this;
-}
-
-void Mapping::reset() noexcept {
-  if (data_ == nullptr) return;
-  if (owned_) {
-    unmap_owned(data_, size_);
-  } else {
+void Unmapper::operator()(std::byte* data) const noexcept {
+  if (is_owned) return unmap_owned(data, size);
 #ifdef VERBENA_TSAN
-    unshare_owner_mapping(data_);
+  unshare_owner_mapping(data);
 #endif
-  }
-  data_ = nullptr;
 }
 
 Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
@@ -146,18 +123,16 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
                 size);
   }
   Mapping mapping;
-  mapping.size_ = size;
 #ifdef VERBENA_TSAN
   if (std::byte* owner = share_owner_mapping(file); owner != nullptr) {
-    mapping.data_ = owner;
-    mapping.owned_ = false;
+    mapping.data_ = {owner, {.size = size, .is_owned = false}};
     return mapping;
   }
 #endif
   const int protection = mode == Mode::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping a peer's memory");
-  mapping.data_ = static_cast<std::byte*>(data);
+  mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
   return mapping;
 }
 
@@ -171,9 +146,8 @@ Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode 
   }
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, owned.fd.get(), 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping memory to share with peers");
-  owned.mapping.data_ = static_cast<std::byte*>(data);
-  owned.mapping.size_ = size;
-  note_owner_mapping(owned.fd.get(), owned.mapping.data_);
+  owned.mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
+  note_owner_mapping(owned.fd.get(), owned.mapping.data());
   // FUTURE_WRITE leaves the writable mapping made above alone and refuses every later one, in any process.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (others == Mode::kRead ? F_SEAL_FUTURE_WRITE : 0);
   if (::fcntl(owned.fd.get(), F_ADD_SEALS, seals) != 0) {

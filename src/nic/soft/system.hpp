@@ -12,24 +12,34 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
+#if defined(__SANITIZE_THREAD__)
+#define VERBENA_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define VERBENA_TSAN 1
+#endif
+#endif
+
 namespace verbena::nic::soft {
+
+/// Ends a mapping.
+struct Unmapper {
+  std::size_t size = 0;
+  bool is_owned = true;
+  void operator()(std::byte* data) const noexcept;
+};
 
 /// Move-only owner of a shared mapping. In TSan builds a mapping of memory that this process also owns shares the
 /// owner's addresses, because TSan cannot see a race through two mappings of one page; it is then not unmapped here.
 class Mapping {
  public:
-  Mapping() noexcept = default;
-  Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(other.size_), owned_(other.owned_) {}
-  Mapping& operator=(Mapping&& other) noexcept;
-  ~Mapping() { reset(); }
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::size_t size() const noexcept { return data_.get_deleter().size; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  void reset() noexcept;
 
   enum class Mode : std::uint8_t { kRead, kReadWrite };
   /// Maps all of a memfd that a peer handed over: it must be a memfd of `size` bytes, sealed against shrinking and
@@ -40,9 +50,7 @@ class Mapping {
   [[nodiscard]] static Result<Owned> create(const char* name, std::size_t size, Mode others);
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-  bool owned_ = true;
+  std::unique_ptr<std::byte, Unmapper> data_;
 };
 struct Mapping::Owned {
   Fd fd;

@@ -16,7 +16,6 @@ namespace verbena::nic::soft {
 namespace {
 
 constexpr std::uint32_t kVariant = 0xFF;  // The part of a key that each binding changes.
-constexpr std::uint32_t kWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// Whether the region may carry such a window.
 [[nodiscard]] bool fits_region(const SoftQp& qp, const SoftMw& mw, const ibv_mw_bind_info& bind) noexcept {
@@ -30,7 +29,7 @@ constexpr std::uint32_t kWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_A
   }
   const std::uint32_t access = bind.mw_access_flags & ~std::uint32_t{IBV_ACCESS_ZERO_BASED};
   const std::uint32_t needed =
-      IBV_ACCESS_MW_BIND | ((access & kWriters) != 0 ? std::uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0U);
+      IBV_ACCESS_MW_BIND | ((access & std::uint32_t{kRemoteWriters}) != 0 ? std::uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0U);
   return (access & ~mr.grantable) == 0 && (local.access & needed) == needed;
 }
 

@@ -353,23 +353,8 @@ Result<const GidEntry*> find(const Question& question, std::span<const GidEntry>
 }  // namespace
 
 const char* to_string(GidType type) noexcept {
-  switch (type) {
-    case GidType::kInfiniBand: return "InfiniBand";
-    case GidType::kRoceV1: return "RoCE v1";
-    case GidType::kRoceV2: return "RoCE v2";
-  }
-  return "unknown GID type";
-}
-
-const char* to_string(GidKind kind) noexcept {
-  switch (kind) {
-    case GidKind::kIpv4: return "IPv4";
-    case GidKind::kGlobal: return "global";
-    case GidKind::kLinkLocal: return "link-local";
-    case GidKind::kLoopback: return "loopback";
-    case GidKind::kUnset: return "unset";
-  }
-  return "unknown GID kind";
+  constexpr std::array kNames = {"InfiniBand", "RoCE v1", "RoCE v2"};
+  return kNames.at(std::to_underlying(type));
 }
 
 bool is_ipv4_mapped(const ibv_gid& gid) noexcept {
@@ -396,25 +381,6 @@ GidText gid_text(const ibv_gid& gid) noexcept {
   return text;
 }
 
-Result<ibv_gid> gid_of_address(std::string_view text) noexcept {
-  // A null inside would end the address early and hide what follows.
-  GidText copy{};
-  if (text.size() < copy.size() && text.find('\0') == std::string_view::npos) {
-    std::ranges::copy(text, copy.begin());
-    ibv_gid gid{};
-    if (inet_pton(AF_INET6, copy.data(), gid.raw) == 1) return gid;
-    gid = {};
-    gid.raw[10] = gid.raw[11] = 0xff;
-    if (inet_pton(AF_INET, copy.data(), gid.raw + kIpv4Offset) == 1) return gid;
-  }
-  std::array<char, 64> shown{};
-  std::ranges::transform(text.substr(0, shown.size() - 1), shown.begin(), printable);
-  return fail(Status::kBadArgument, "gid_of_address", 0,
-              "\"{}\" is no IPv4 or IPv6 address; give the address alone, without port, brackets, prefix length or "
-              "%interface",
-              shown.data());
-}
-
 Result<GidChoice> choose_gid(LinkLayer layer, std::span<const GidEntry> table, const GidWanted& wanted) noexcept {
   const Question question = question_of(layer, wanted);
   VERBENA_ASSIGN(const GidEntry* taken, find(question, table));
@@ -437,7 +403,7 @@ std::vector<GidVerdict> judge_gids(LinkLayer layer, std::span<const GidEntry> ta
   verdicts.reserve(table.size());
   for (const GidEntry& entry : table) {
     if (kind_of(entry.gid) == GidKind::kUnset) continue;
-    GidVerdict& verdict = verdicts.emplace_back(entry, kind_of(entry.gid), GidUse::kRefused);
+    GidVerdict& verdict = verdicts.emplace_back(entry, GidUse::kRefused);
     verdict.entry.type = type_on(layer, entry.type);
     verdict.entry.netdev = terminated(entry.netdev);
     if (&entry == taken) {

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace verbena::nic::verbs {
@@ -43,7 +42,6 @@ enum class GidKind : std::uint8_t {
   kLoopback,   ///< ::1 or 127.0.0.0/8: this host only (Soft-RoCE over lo).
   kUnset,      ///< All zero, 0.0.0.0, or fe80:: with interface id 0, as a virtual function without a GUID has.
 };
-[[nodiscard]] const char* to_string(GidKind kind) noexcept;
 /// \thread any  \alloc none
 [[nodiscard]] GidKind kind_of(const ibv_gid& gid) noexcept;
 /// ::ffff:a.b.c.d, of whatever kind. \thread any  \alloc none
@@ -51,12 +49,8 @@ enum class GidKind : std::uint8_t {
 
 /// Null-terminated.
 using GidText = std::array<char, 46>;  // INET6_ADDRSTRLEN
-/// As inet_ntop prints it; an IPv4-mapped one as IPv4. `gid_of_address` reads it back. \thread any  \alloc none
+/// As inet_ntop prints it; an IPv4-mapped one as IPv4. \thread any  \alloc none
 [[nodiscard]] GidText gid_text(const ibv_gid& gid) noexcept;
-
-/// The GID of an IPv4 or IPv6 address in text, without port, brackets, prefix length or %interface.
-/// Errors: kBadArgument. \thread any  \alloc none
-[[nodiscard]] Result<ibv_gid> gid_of_address(std::string_view text) noexcept;
 
 /// An interface's name as the kernel bounds it (IFNAMSIZ). Of sixteen characters without a null the first fifteen
 /// count.
@@ -116,7 +110,6 @@ enum class GidUse : std::uint8_t {
 /// What became of one entry.
 struct GidVerdict {
   GidEntry entry;  ///< Its netdev null-terminated, its type as in GidChoice.
-  GidKind kind = GidKind::kUnset;
   GidUse use = GidUse::kRefused;
   GidReason why{};
 };

@@ -1,9 +1,8 @@
 // Opening an RDMA device: which device, port and GID, and what the device can do.
 #include "base/error.hpp"
-#include "host/thread.hpp"
+#include "nic/descriptors.hpp"
 #include "nic/verbs/verbs_nic.hpp"
 
-#include <fcntl.h>
 #include <net/if.h>
 
 #include <algorithm>
@@ -18,28 +17,17 @@ namespace verbena::nic::verbs {
 namespace {
 
 /// The library's list of devices; freed with this. The devices themselves stay while a context of them is open.
-class DeviceList {
- public:
-  DeviceList(const VerbsLibrary& library, ibv_device** list, int count) noexcept
-      : library_(&library), list_(list), count_(static_cast<std::size_t>(count)) {}
-  DeviceList(DeviceList&& other) noexcept
-      : library_(other.library_), list_(std::exchange(other.list_, nullptr)), count_(other.count_) {}
-  DeviceList& operator=(DeviceList&&) = delete;
-  ~DeviceList() {
-    if (list_ != nullptr) library_->device.free_device_list(list_);
-  }
-  [[nodiscard]] std::span<ibv_device* const> devices() const noexcept { return {list_, count_}; }
-
- private:
-  const VerbsLibrary* library_;
-  ibv_device** list_;
-  std::size_t count_;
+struct DeviceList {
+  std::unique_ptr<ibv_device*[], void (*)(ibv_device**)> list;
+  std::size_t count;
+  [[nodiscard]] std::span<ibv_device* const> devices() const noexcept { return {list.get(), count}; }
 };
 
 [[nodiscard]] Result<DeviceList> device_list(const VerbsLibrary& library, const char* call) {
   int count = 0;
   ibv_device** list = library.device.get_device_list(&count);
-  if (list != nullptr) return DeviceList(library, list, count);
+  if (list != nullptr)
+    return DeviceList{.list = {list, library.device.free_device_list}, .count = static_cast<std::size_t>(count)};
   const int cause = errno;
   return fail(cause == EPERM || cause == EACCES ? Status::kPermission : Status::kDevice, call, cause,
               "the kernel shows no RDMA devices ({}); load ib_uverbs and the device's driver, and in a container pass "
@@ -81,24 +69,22 @@ class DeviceList {
 constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
 
 [[nodiscard]] Limits limits_of(const ibv_device_attr& attr, const ibv_port_attr& port) noexcept {
-  Limits limits;
-  limits.max_qp = at_least_0(attr.max_qp);
-  limits.max_cq = at_least_0(attr.max_cq);
-  limits.max_mr = at_least_0(attr.max_mr);
-  limits.max_pd = at_least_0(attr.max_pd);
-  limits.max_mw = at_least_0(attr.max_mw);
-  limits.max_srq = at_least_0(attr.max_srq);
-  limits.max_srq_wr = at_least_0(attr.max_srq_wr);
-  limits.max_qp_wr = at_least_0(attr.max_qp_wr);
-  limits.max_cqe = at_least_0(attr.max_cqe);
-  // Where READ has its own limit it is the smaller one, and a queue's segments serve both.
-  limits.max_sge = at_least_0(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
-  limits.max_rd_atomic =
-      std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
-               std::uint32_t{std::numeric_limits<std::uint8_t>::max()});  // As wide as ibv_qp_attr has it.
-  limits.max_message = port.max_msg_sz;
-  limits.is_soft_roce = attr.vendor_id == kSoftRoceVendor;
-  return limits;
+  return {.max_qp = at_least_0(attr.max_qp),
+          .max_cq = at_least_0(attr.max_cq),
+          .max_mr = at_least_0(attr.max_mr),
+          .max_pd = at_least_0(attr.max_pd),
+          .max_mw = at_least_0(attr.max_mw),
+          .max_srq = at_least_0(attr.max_srq),
+          .max_srq_wr = at_least_0(attr.max_srq_wr),
+          .max_qp_wr = at_least_0(attr.max_qp_wr),
+          .max_cqe = at_least_0(attr.max_cqe),
+          // Where READ has its own limit it is the smaller one, and a queue's segments serve both.
+          .max_sge = at_least_0(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge),
+          .max_rd_atomic =
+              std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
+                       std::uint32_t{std::numeric_limits<std::uint8_t>::max()}),  // As wide as ibv_qp_attr has it.
+          .max_message = port.max_msg_sz,
+          .is_soft_roce = attr.vendor_id == kSoftRoceVendor};
 }
 
 [[nodiscard]] GidType type_of(std::uint32_t type) noexcept {
@@ -253,19 +239,14 @@ Result<void> VerbsNic::find_gid(const ibv_port_attr& attr, const GidWanted& want
 // Verbs has no query for it: the largest of a few sizes with which a queue pair can be made. What the device makes of
 // it is read back, for some round up.
 Result<std::uint32_t> VerbsNic::find_max_inline() {
-  ibv_pd* pd = library_.alloc_pd(context_);
+  const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(library_.alloc_pd(context_), library_.dealloc_pd);
   if (pd == nullptr) return std::unexpected(probe_error("ibv_alloc_pd", errno));
-  ibv_cq* cq = library_.create_cq(context_, 1, nullptr);
-  const int no_cq = errno;
-  if (cq == nullptr) {
-    library_.dealloc_pd(pd);
-    return std::unexpected(probe_error("ibv_create_cq", no_cq));
-  }
-  std::optional<std::uint32_t> found;
+  const std::unique_ptr<ibv_cq, int (*)(ibv_cq*)> cq(library_.create_cq(context_, 1, nullptr), library_.destroy_cq);
+  if (cq == nullptr) return std::unexpected(probe_error("ibv_create_cq", errno));
   int cause = 0;
   for (const std::uint32_t size : {1024U, 512U, 256U, 128U, 64U, 32U, 0U}) {
     ibv_qp_init_attr attr{};
-    attr.send_cq = attr.recv_cq = cq;
+    attr.send_cq = attr.recv_cq = cq.get();
     attr.qp_type = IBV_QPT_RC;
     attr.cap = {.max_send_wr = 1,
                 .max_recv_wr = 1,
@@ -273,19 +254,13 @@ Result<std::uint32_t> VerbsNic::find_max_inline() {
                 .max_recv_sge = 1,
                 .max_inline_data = size};
     errno = 0;
-    ibv_qp* qp = library_.create_qp(pd, &attr);
-    if (qp == nullptr) {
-      cause = errno;
-      continue;
+    if (ibv_qp* qp = library_.create_qp(pd.get(), &attr); qp != nullptr) {
+      library_.destroy_qp(qp);
+      return attr.cap.max_inline_data;
     }
-    found = attr.cap.max_inline_data;
-    library_.destroy_qp(qp);
-    break;
+    cause = errno;
   }
-  library_.destroy_cq(cq);
-  library_.dealloc_pd(pd);
-  if (!found) return std::unexpected(probe_error("ibv_create_qp", cause));
-  return *found;
+  return std::unexpected(probe_error("ibv_create_qp", cause));
 }
 
 Error VerbsNic::probe_error(const char* call, int cause) const noexcept {
@@ -298,13 +273,8 @@ Error VerbsNic::probe_error(const char* call, int cause) const noexcept {
 // --- asynchronous events ----------------------------------------------------------------------------------------
 
 Result<void> VerbsNic::start_events() {
-  const int flags = ::fcntl(context_->async_fd, F_GETFL);
-  if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    return fail_system("fcntl", errno, "making a device's event descriptor non-blocking");
-  }
-  VERBENA_ASSIGN(stop_, make_eventfd());
-  VERBENA_ASSIGN(events_, host::start_thread("verbena-events", [this] { event_loop(); }));
-  return {};
+  VERBENA_TRY(set_non_blocking(context_->async_fd, "making a device's event descriptor non-blocking"));
+  return events_.start("verbena-events", context_->async_fd, [this] { return take_event(); });
 }
 
 }  // namespace verbena::nic::verbs

@@ -3,9 +3,9 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "nic/arguments.hpp"
+#include "nic/descriptors.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 
@@ -49,8 +49,40 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
   return fail(status, call, cause, "the device refused {} ({}); {}", what, std::strerror(cause), fix);
 }
 
+/// The same for what a call has returned.
+[[nodiscard]] Result<void> check_done(const char* call, int returned, const char* what) noexcept {
+  if (returned == 0) return {};
+  return refused(call, cause_of(returned), what);
+}
+
 [[nodiscard]] std::unexpected<Error> stranger(const char* call, const char* what) noexcept {
   return fail(Status::kBadArgument, call, EINVAL, "the {} is not of this NIC, or was destroyed", what);
+}
+
+/// What is known of an object that this NIC has made.
+template <class Table, class Object>
+[[nodiscard]] Result<typename Table::mapped_type*> find(Table& table, Object* object, const char* call,
+                                                        const char* what) noexcept {
+  const auto at = table.find(object);
+  if (at == table.end()) return stranger(call, what);
+  return &at->second;
+}
+
+/// Takes an object out of its table and destroys it without the lock: the library waits until the event thread has
+/// acknowledged what it is handling, and that thread needs the lock. A pointer that comes again is then already known
+/// as somebody else's. What was known of the object; on failure the table has it again.
+template <class Table, class Object>
+[[nodiscard]] Result<typename Table::mapped_type> destroy_unlocked(Table& table, Object* object,
+                                                                   std::unique_lock<std::mutex>& lock,
+                                                                   int (*destroy)(Object*), const char* call,
+                                                                   const char* what) {
+  auto node = table.extract(object);
+  lock.unlock();
+  const Result<void> destroyed = check_done(call, destroy(object), what);
+  lock.lock();
+  if (destroyed) return std::move(node.mapped());
+  table.insert(std::move(node));
+  return std::unexpected(destroyed.error());
 }
 
 /// Bytes that this process has locked and pinned by now, as the kernel counts them against RLIMIT_MEMLOCK.
@@ -86,10 +118,7 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
 
 // Nothing of the caller's is left: that is checked. What the library has, the kernel would release with the context.
 VerbsNic::~VerbsNic() {
-  if (events_.joinable()) {
-    signal_eventfd(stop_.get());
-    events_.join();
-  }
+  events_.stop();
   VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
   for (ChannelSlot* slot = channels_.load(); slot != nullptr;) delete std::exchange(slot, slot->next);
   if (context_ != nullptr) library_.device.close_device(context_);
@@ -107,23 +136,16 @@ Result<ibv_pd*> VerbsNic::alloc_pd() {
 
 Result<void> VerbsNic::dealloc_pd(ibv_pd* pd) {
   const std::lock_guard lock(mutex_);
-  const auto at = pds_.find(pd);
-  if (at == pds_.end()) return stranger("dealloc_pd", "protection domain");
-  PdEntry& entry = at->second;
-  if (entry.users != 0) {
-    return fail(Status::kBusy, "dealloc_pd", EBUSY, "{} queue pairs or memory regions still use the protection domain",
-                entry.users);
-  }
-  for (; !entry.parents.empty(); entry.parents.pop_back()) {
-    if (const int failed = library_.dealloc_pd(entry.parents.back().pd); failed != 0) {
-      return refused("ibv_dealloc_pd", cause_of(failed), "to release a parent domain");
-    }
-  }
-  if (const int failed = library_.dealloc_pd(pd); failed != 0) {
-    return refused("ibv_dealloc_pd", cause_of(failed), "to release the protection domain");
-  }
-  pds_.erase(at);
+  VERBENA_ASSIGN(PdEntry* const entry, find(pds_, pd, "dealloc_pd", "protection domain"));
+  VERBENA_TRY(check_unused("dealloc_pd", entry->users, kPdUsers));
+  for (; !entry->parents.empty(); entry->parents.pop_back()) VERBENA_TRY(release_parent(entry->parents.back().pd));
+  VERBENA_TRY(check_done("ibv_dealloc_pd", library_.dealloc_pd(pd), "to release the protection domain"));
+  pds_.erase(pd);
   return {};
+}
+
+Result<void> VerbsNic::release_parent(ibv_pd* parent) const {
+  return check_done("ibv_dealloc_pd", library_.dealloc_pd(parent), "to release a parent domain");
 }
 
 /// The domain that a queue pair of `recv_cq` is made in. What its owner alone touches needs no lock of the provider's:
@@ -141,12 +163,8 @@ ibv_pd* VerbsNic::domain_for(ibv_pd* pd, PdEntry& entry, ibv_cq* recv_cq) {
 }
 
 Result<std::uint64_t> VerbsNic::attach(const host::Arena& arena, const Grant& grant) {
-  if (arena.data() == nullptr) return fail(Status::kBadArgument, "attach", 0, "the arena is empty");
   // A device shares no file; but a program that works here is to work on the soft NIC too.
-  if (grant.to != Grant::To::kNobody && arena.share() == host::Share::kNone) {
-    return fail(Status::kBadArgument, "attach", 0,
-                "the arena was made with Share::kNone and can be granted to nobody; make it kReadOnly or kReadWrite");
-  }
+  VERBENA_TRY(check_arena(arena, grant));
   const std::lock_guard lock(mutex_);
   ++arenas_;
   return 0;
@@ -168,19 +186,14 @@ Result<void> VerbsNic::detach(std::uint64_t memory_id) {
 }
 
 Result<ibv_mr*> VerbsNic::reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) {
-  constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   if (length == 0 || iova + (length - 1) < iova) {
     return fail(Status::kBadArgument, "reg_mr", EINVAL, "{} bytes from {:#x} on cannot be registered", length, iova);
   }
-  if ((access & kRemoteWriters) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    return fail(Status::kBadArgument, "reg_mr", EINVAL,
-                "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
-  }
+  VERBENA_TRY(check_region_access(access));
   {
     const std::lock_guard lock(mutex_);
-    const auto at = pds_.find(pd);
-    if (at == pds_.end()) return stranger("reg_mr", "protection domain");
-    ++at->second.users;
+    VERBENA_ASSIGN(PdEntry* const entry, find(pds_, pd, "reg_mr", "protection domain"));
+    ++entry->users;
   }
   // Without the lock: pinning gigabytes takes seconds.
   auto granted = static_cast<unsigned>(access);
@@ -202,37 +215,30 @@ Result<ibv_mr*> VerbsNic::reg_mr(ibv_pd* pd, void* address, std::size_t length, 
 
 Result<void> VerbsNic::dereg_mr(ibv_mr* mr, Deadline) {
   const std::lock_guard lock(mutex_);
-  const auto at = mrs_.find(mr);
-  if (at == mrs_.end()) return stranger("dereg_mr", "memory region");
+  VERBENA_ASSIGN(const MrEntry* const entry, find(mrs_, mr, "dereg_mr", "memory region"));
   // Returns when the device has dropped the keys: no access is under way any more.
-  if (const int failed = library_.dereg_mr(mr); failed != 0) {
-    return refused("ibv_dereg_mr", cause_of(failed), "to deregister the memory");
-  }
-  --pds_.at(at->second.pd).users;
-  mrs_.erase(at);
+  VERBENA_TRY(check_done("ibv_dereg_mr", library_.dereg_mr(mr), "to deregister the memory"));
+  --pds_.at(entry->pd).users;
+  mrs_.erase(mr);
   return {};
 }
 
 Result<ibv_mw*> VerbsNic::alloc_mw(ibv_pd* pd) {
   const std::lock_guard lock(mutex_);
-  const auto at = pds_.find(pd);
-  if (at == pds_.end()) return stranger("alloc_mw", "protection domain");
+  VERBENA_ASSIGN(PdEntry* const entry, find(pds_, pd, "alloc_mw", "protection domain"));
   ibv_mw* mw = library_.alloc_mw(pd, IBV_MW_TYPE_2);
   if (mw == nullptr) return refused("ibv_alloc_mw", errno, "a memory window of type 2");
   mws_.emplace(mw, pd);
-  ++at->second.users;
+  ++entry->users;
   return mw;
 }
 
 Result<void> VerbsNic::dealloc_mw(ibv_mw* mw, Deadline) {
   const std::lock_guard lock(mutex_);
-  const auto at = mws_.find(mw);
-  if (at == mws_.end()) return stranger("dealloc_mw", "memory window");
-  if (const int failed = library_.dealloc_mw(mw); failed != 0) {
-    return refused("ibv_dealloc_mw", cause_of(failed), "to release the memory window");
-  }
-  --pds_.at(at->second).users;
-  mws_.erase(at);
+  VERBENA_ASSIGN(ibv_pd* const* const pd, find(mws_, mw, "dealloc_mw", "memory window"));
+  VERBENA_TRY(check_done("ibv_dealloc_mw", library_.dealloc_mw(mw), "to release the memory window"));
+  --pds_.at(*pd).users;
+  mws_.erase(mw);
   return {};
 }
 
@@ -244,23 +250,15 @@ Window VerbsNic::window_of(const ibv_mr* mr) const noexcept {
 
 Result<void> VerbsNic::import_window(ibv_qp* qp, const Window& window, Deadline) {
   const std::lock_guard lock(mutex_);
-  const auto at = qps_.find(qp);
-  if (at == qps_.end()) return stranger("import_window", "queue pair");
-  ++at->second.imports[window.rkey];
+  VERBENA_ASSIGN(QpEntry* const entry, find(qps_, qp, "import_window", "queue pair"));
+  ++entry->imports[window.rkey];
   return {};
 }
 
 Result<void> VerbsNic::release_window(ibv_qp* qp, const Window& window) {
   const std::lock_guard lock(mutex_);
-  const auto at = qps_.find(qp);
-  if (at == qps_.end()) return stranger("release_window", "queue pair");
-  auto& imports = at->second.imports;
-  const auto known = imports.find(window.rkey);
-  if (known == imports.end()) {
-    return fail(Status::kBadArgument, "release_window", EINVAL, "the window was not imported on this queue pair");
-  }
-  if (--known->second == 0) imports.erase(known);
-  return {};
+  VERBENA_ASSIGN(QpEntry* const entry, find(qps_, qp, "release_window", "queue pair"));
+  return take_import(entry->imports, window.rkey);
 }
 
 // --- channels ---------------------------------------------------------------------------------------------------
@@ -274,25 +272,14 @@ VerbsNic::ChannelSlot* VerbsNic::slot_of(const ibv_comp_channel* channel) const 
 }
 
 Result<ibv_comp_channel*> VerbsNic::create_channel() {
-  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll) return fail_system("epoll_create1", errno, "making a completion channel");
+  constexpr const char* kWhat = "making a completion channel";
   VERBENA_ASSIGN(Fd wake, make_eventfd());
   const std::lock_guard lock(mutex_);
-  ibv_comp_channel* channel = library_.create_comp_channel(context_);
+  std::unique_ptr<ibv_comp_channel, int (*)(ibv_comp_channel*)> channel(library_.create_comp_channel(context_),
+                                                                        library_.destroy_comp_channel);
   if (channel == nullptr) return refused("ibv_create_comp_channel", errno, "a completion channel");
-  const auto watch = [&](int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    return ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-  };
-  const int flags = ::fcntl(channel->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0 || !watch(channel->fd) ||
-      !watch(wake.get())) {
-    const int cause = errno;
-    library_.destroy_comp_channel(channel);
-    return fail_system("epoll_ctl", cause, "making a completion channel");
-  }
+  VERBENA_TRY(set_non_blocking(channel->fd, kWhat));
+  VERBENA_ASSIGN(Fd epoll, make_epoll({channel->fd, wake.get()}, kWhat));
   ChannelSlot* slot = slot_of(nullptr);
   if (slot == nullptr) {
     slot = new ChannelSlot();
@@ -302,18 +289,16 @@ Result<ibv_comp_channel*> VerbsNic::create_channel() {
   slot->epoll = std::move(epoll);
   slot->wake = std::move(wake);
   slot->cqs = 0;
-  slot->channel.store(channel, std::memory_order_release);
+  slot->channel.store(channel.get(), std::memory_order_release);
   ++channel_count_;
-  return channel;
+  return channel.release();
 }
 
 Result<void> VerbsNic::destroy_channel(ibv_comp_channel* channel) {
   const std::lock_guard lock(mutex_);
   ChannelSlot* slot = channel != nullptr ? slot_of(channel) : nullptr;
   if (slot == nullptr) return stranger("destroy_channel", "completion channel");
-  if (slot->cqs != 0) {
-    return fail(Status::kBusy, "destroy_channel", EBUSY, "{} completion queues still use the channel", slot->cqs);
-  }
+  VERBENA_TRY(check_unused("destroy_channel", slot->cqs, kChannelUsers));
   // Before the library closes the descriptor, whose number may come again.
   Fd epoll = std::exchange(slot->epoll, Fd());
   if (const int failed = library_.destroy_comp_channel(channel); failed != 0) {
@@ -358,10 +343,7 @@ Result<ibv_cq*> VerbsNic::wait(ibv_comp_channel* channel, Deadline deadline) {
 // --- completion queues and shared receive queues ----------------------------------------------------------------
 
 Result<ibv_cq*> VerbsNic::create_cq(std::uint32_t cqe, ibv_comp_channel* channel) {
-  if (cqe == 0 || cqe > limits_.max_cqe) {
-    return fail(Status::kBadArgument, "create_cq", EINVAL, "{} completions: a queue holds 1 to {}", cqe,
-                limits_.max_cqe);
-  }
+  VERBENA_TRY(check_cqe(cqe, limits_));
   const std::lock_guard lock(mutex_);
   ChannelSlot* slot = nullptr;
   if (channel != nullptr && (slot = slot_of(channel)) == nullptr) return stranger("create_cq", "completion channel");
@@ -376,72 +358,43 @@ Result<ibv_cq*> VerbsNic::create_cq(std::uint32_t cqe, ibv_comp_channel* channel
 
 Result<void> VerbsNic::destroy_cq(ibv_cq* cq) {
   std::unique_lock lock(mutex_);
-  const auto at = cqs_.find(cq);
-  if (at == cqs_.end()) return stranger("destroy_cq", "completion queue");
-  if (at->second.users != 0) {
-    return fail(Status::kBusy, "destroy_cq", EBUSY, "{} queue pairs still use the completion queue", at->second.users);
+  VERBENA_ASSIGN(CqEntry* const entry, find(cqs_, cq, "destroy_cq", "completion queue"));
+  VERBENA_TRY(check_unused("destroy_cq", entry->users, kCqUsers));
+  for (auto& [pd, domain] : pds_) {
+    const auto parent = std::ranges::find(domain.parents, cq, &ParentDomain::cq);
+    if (parent == domain.parents.end()) continue;
+    VERBENA_TRY(release_parent(parent->pd));
+    domain.parents.erase(parent);
   }
-  for (auto& [pd, entry] : pds_) {
-    const auto parent = std::ranges::find(entry.parents, cq, &ParentDomain::cq);
-    if (parent == entry.parents.end()) continue;
-    if (const int failed = library_.dealloc_pd(parent->pd); failed != 0) {
-      return refused("ibv_dealloc_pd", cause_of(failed), "to release a parent domain");
-    }
-    entry.parents.erase(parent);
-  }
-  if (at->second.td != nullptr) {
-    if (const int failed = library_.dealloc_td(at->second.td); failed != 0) {
-      return refused("ibv_dealloc_td", cause_of(failed), "to release a thread domain");
-    }
-    at->second.td = nullptr;
-  }
-  // Out of the table, then without the lock: the library waits until the event thread has acknowledged what it is
-  // handling, and that thread needs the lock. A pointer that comes again is then already known as somebody else's.
-  auto node = cqs_.extract(at);
-  lock.unlock();
-  const int failed = library_.destroy_cq(cq);
-  const int cause = failed != 0 ? cause_of(failed) : 0;
-  lock.lock();
-  if (failed != 0) {
-    cqs_.insert(std::move(node));
-    return refused("ibv_destroy_cq", cause, "to release the completion queue");
-  }
-  if (node.mapped().channel != nullptr) --slot_of(node.mapped().channel)->cqs;
+  if (entry->td != nullptr)
+    VERBENA_TRY(check_done("ibv_dealloc_td", library_.dealloc_td(entry->td), "to release a thread domain"));
+  entry->td = nullptr;
+  VERBENA_ASSIGN(const CqEntry gone, destroy_unlocked(cqs_, cq, lock, library_.destroy_cq, "ibv_destroy_cq",
+                                                      "to release the completion queue"));
+  if (gone.channel != nullptr) --slot_of(gone.channel)->cqs;
   return {};
 }
 
 Result<ibv_srq*> VerbsNic::create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) {
   const std::lock_guard lock(mutex_);
-  const auto at = pds_.find(pd);
-  if (at == pds_.end()) return stranger("create_srq", "protection domain");
+  VERBENA_ASSIGN(PdEntry* const entry, find(pds_, pd, "create_srq", "protection domain"));
   ibv_srq_init_attr attr{};
   attr.attr.max_wr = max_wr;
   attr.attr.max_sge = max_sge;
   ibv_srq* srq = library_.create_srq(pd, &attr);
   if (srq == nullptr) return refused("ibv_create_srq", errno, "a shared receive queue");
   srqs_.emplace(srq, SrqEntry{pd});
-  ++at->second.users;
+  ++entry->users;
   return srq;
 }
 
 Result<void> VerbsNic::destroy_srq(ibv_srq* srq) {
   std::unique_lock lock(mutex_);
-  const auto at = srqs_.find(srq);
-  if (at == srqs_.end()) return stranger("destroy_srq", "shared receive queue");
-  if (at->second.users != 0) {
-    return fail(Status::kBusy, "destroy_srq", EBUSY, "{} queue pairs still use the shared receive queue",
-                at->second.users);
-  }
-  auto node = srqs_.extract(at);  // As in destroy_cq.
-  lock.unlock();
-  const int failed = library_.destroy_srq(srq);
-  const int cause = failed != 0 ? cause_of(failed) : 0;
-  lock.lock();
-  if (failed != 0) {
-    srqs_.insert(std::move(node));
-    return refused("ibv_destroy_srq", cause, "to release the shared receive queue");
-  }
-  --pds_.at(node.mapped().pd).users;
+  VERBENA_ASSIGN(const SrqEntry* const entry, find(srqs_, srq, "destroy_srq", "shared receive queue"));
+  VERBENA_TRY(check_unused("destroy_srq", entry->users, kSrqUsers));
+  VERBENA_ASSIGN(const SrqEntry gone, destroy_unlocked(srqs_, srq, lock, library_.destroy_srq, "ibv_destroy_srq",
+                                                       "to release the shared receive queue"));
+  --pds_.at(gone.pd).users;
   return {};
 }
 
@@ -460,11 +413,9 @@ Result<ibv_qp*> VerbsNic::create_qp(ibv_pd* pd, QpOptions& options) {
                 limits_.max_sge, options.max_inline, limits_.max_inline);
   }
   const std::lock_guard lock(mutex_);
-  const auto at = pds_.find(pd);
-  if (at == pds_.end()) return stranger("create_qp", "protection domain");
-  const auto send_cq = cqs_.find(options.send_cq);
-  const auto recv_cq = cqs_.find(options.recv_cq);
-  if (send_cq == cqs_.end() || recv_cq == cqs_.end()) return stranger("create_qp", "completion queue");
+  VERBENA_ASSIGN(PdEntry* const entry, find(pds_, pd, "create_qp", "protection domain"));
+  VERBENA_ASSIGN(CqEntry* const send_cq, find(cqs_, options.send_cq, "create_qp", "completion queue"));
+  VERBENA_ASSIGN(CqEntry* const recv_cq, find(cqs_, options.recv_cq, "create_qp", "completion queue"));
   const auto srq = srqs_.find(options.srq);
   if (options.srq != nullptr && srq == srqs_.end()) return stranger("create_qp", "shared receive queue");
   ibv_qp_init_attr attr{};
@@ -478,12 +429,12 @@ Result<ibv_qp*> VerbsNic::create_qp(ibv_pd* pd, QpOptions& options) {
               .max_send_sge = options.max_send_sge,
               .max_recv_sge = options.max_recv_sge,
               .max_inline_data = options.max_inline};
-  ibv_qp* qp = library_.create_qp(domain_for(pd, at->second, options.recv_cq), &attr);
+  ibv_qp* qp = library_.create_qp(domain_for(pd, *entry, options.recv_cq), &attr);
   if (qp == nullptr) return refused("ibv_create_qp", errno, "a queue pair");
   qps_.emplace(qp, QpEntry{pd, options.send_cq, options.recv_cq, options.srq});
-  ++at->second.users;
-  ++send_cq->second.users;
-  ++recv_cq->second.users;
+  ++entry->users;
+  ++send_cq->users;
+  ++recv_cq->users;
   if (options.srq != nullptr) ++srq->second.users;
   options.max_send_wr = attr.cap.max_send_wr;
   options.max_recv_wr = attr.cap.max_recv_wr;
@@ -531,11 +482,10 @@ Result<void> VerbsNic::modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, 
   }
   if ((mask & IBV_QP_STATE) == 0) return {};
   const std::lock_guard lock(mutex_);
-  const auto at = qps_.find(qp);
-  if (at == qps_.end()) return stranger("modify_qp", "queue pair");
-  at->second.state = attr.qp_state;
-  if (attr.qp_state == IBV_QPS_RESET) at->second.failure = Status::kOk;
-  if (attr.qp_state == IBV_QPS_ERR && at->second.failure == Status::kOk) at->second.failure = Status::kClosed;
+  VERBENA_ASSIGN(QpEntry* const entry, find(qps_, qp, "modify_qp", "queue pair"));
+  entry->state = attr.qp_state;
+  if (attr.qp_state == IBV_QPS_RESET) entry->failure = Status::kOk;
+  if (attr.qp_state == IBV_QPS_ERR && entry->failure == Status::kOk) entry->failure = Status::kClosed;
   return {};
 }
 
@@ -559,21 +509,13 @@ Status VerbsNic::qp_failure(const ibv_qp* qp) const noexcept {
 
 Result<void> VerbsNic::destroy_qp(ibv_qp* qp) {
   std::unique_lock lock(mutex_);
-  auto node = qps_.extract(qp);
-  if (node.empty()) return stranger("destroy_qp", "queue pair");
-  lock.unlock();  // As in destroy_cq.
-  const int failed = library_.destroy_qp(qp);
-  const int cause = failed != 0 ? cause_of(failed) : 0;
-  lock.lock();
-  if (failed != 0) {
-    qps_.insert(std::move(node));
-    return refused("ibv_destroy_qp", cause, "to release the queue pair");
-  }
-  const QpEntry& entry = node.mapped();
-  --pds_.at(entry.pd).users;
-  --cqs_.at(entry.send_cq).users;
-  --cqs_.at(entry.recv_cq).users;
-  if (entry.srq != nullptr) --srqs_.at(entry.srq).users;
+  if (!qps_.contains(qp)) return stranger("destroy_qp", "queue pair");
+  VERBENA_ASSIGN(const QpEntry gone,
+                 destroy_unlocked(qps_, qp, lock, library_.destroy_qp, "ibv_destroy_qp", "to release the queue pair"));
+  --pds_.at(gone.pd).users;
+  --cqs_.at(gone.send_cq).users;
+  --cqs_.at(gone.recv_cq).users;
+  if (gone.srq != nullptr) --srqs_.at(gone.srq).users;
   return {};
 }
 
@@ -609,16 +551,6 @@ Nic::Objects VerbsNic::objects() const {
 }
 
 // --- asynchronous events: the event thread ----------------------------------------------------------------------
-
-void VerbsNic::event_loop() noexcept {
-  std::array<pollfd, 2> fds = {{{stop_.get(), POLLIN, 0}, {context_->async_fd, POLLIN, 0}}};
-  for (;;) {
-    // Sleeps until the device has something to tell, or the NIC closes.
-    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
-    if (fds[0].revents != 0) return;
-    if (fds[1].revents != 0 && !take_event()) fds[1].fd = -1;  // The device is gone: only the stop is left to come.
-  }
-}
 
 bool VerbsNic::take_event() noexcept {
   ibv_async_event event{};

@@ -5,12 +5,12 @@
 #pragma once
 
 #include "base/fd.hpp"
+#include "nic/event_thread.hpp"
 #include "nic/verbs.hpp"
 #include "nic/verbs/library.hpp"
 
 #include <atomic>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -118,7 +118,6 @@ class VerbsNic final : public Nic {
   [[nodiscard]] Result<void> start_events();
 
   // Events.
-  void event_loop() noexcept;
   /// False once the device is gone.
   [[nodiscard]] bool take_event() noexcept;
   void on_event(const ibv_async_event& event) noexcept;
@@ -126,6 +125,7 @@ class VerbsNic final : public Nic {
   void fail_where(Status reason, Predicate&& predicate) noexcept;
 
   [[nodiscard]] ChannelSlot* slot_of(const ibv_comp_channel* channel) const noexcept;
+  [[nodiscard]] Result<void> release_parent(ibv_pd* parent) const;
   [[nodiscard]] ibv_pd* domain_for(ibv_pd* pd, PdEntry& entry, ibv_cq* recv_cq);
   void complete_path(ibv_qp_attr& attr, int mask) const noexcept;
 
@@ -148,8 +148,7 @@ class VerbsNic final : public Nic {
   std::uint32_t channel_count_ = 0;
   std::uint32_t arenas_ = 0;
 
-  Fd stop_;
-  std::thread events_;  // Last: reads everything above.
+  EventThread events_;  // Last: reads everything above.
 };
 
 }  // namespace verbena::nic::verbs

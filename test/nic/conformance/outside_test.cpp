@@ -192,9 +192,9 @@ VERBENA_FOR_THE_SOFT_NIC(SoftOutside);
 
 TEST_P(SoftOutside, WorksWhereTheKernelRefuses) {
   without_copies([&] {
-    const auto before = soft::path_counters();
+    const auto before = soft::thread_counters;
     exercise();
-    const auto after = soft::path_counters();
+    const auto after = soft::thread_counters;
     EXPECT_EQ(after.copies - before.copies, 1U);  // The one that was refused.
     EXPECT_GT(after.services - before.services, 30U);
   });
@@ -205,11 +205,11 @@ TEST_P(SoftOutside, RefusesWhereTheKernelDoes) {
 }
 
 TEST_P(SoftOutside, CopiesAreCounted) {
-  const auto before = soft::path_counters();
+  const auto before = soft::thread_counters;
   ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, 4096)), 0).post(a), 0);
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
-  EXPECT_EQ(soft::path_counters().copies - before.copies, 1U);
-  EXPECT_EQ(soft::path_counters().services, before.services);
+  EXPECT_EQ(soft::thread_counters.copies - before.copies, 1U);
+  EXPECT_EQ(soft::thread_counters.services, before.services);
 }
 
 // Pages that are taken away under a region are found by the copy, and nobody dies of it.

@@ -181,7 +181,7 @@ RawQp make_raw_qp(Outcome& outcome, Lie lie) {
   void* data = ::mmap(nullptr, qp.size, PROT_READ | PROT_WRITE, MAP_SHARED, qp.file.get(), 0);
   outcome.expect(data != MAP_FAILED, "mmap");
   qp.data = static_cast<std::byte*>(data);
-  qp.control().rare.readiness.store(static_cast<std::uint32_t>(Readiness::kReady));
+  qp.control().rare.readiness.store(Readiness::kReady);
   qp.control().rare.min_receive.store(~0U);
   if (lie == Lie::kNotMemory) {
     int ends[2];

@@ -1,0 +1,51 @@
+// A thread that sleeps until a descriptor has something to tell.
+#pragma once
+
+#include "base/error.hpp"
+#include "base/fd.hpp"
+#include "host/thread.hpp"
+
+#include <poll.h>
+
+#include <array>
+#include <thread>
+
+namespace verbena::nic {
+
+/// Ends with its owner, of which it is the last member. \thread any, one at a time
+class EventThread {
+ public:
+  EventThread() noexcept = default;
+  EventThread(const EventThread&) = delete;
+  EventThread& operator=(const EventThread&) = delete;
+  ~EventThread() { stop(); }
+
+  /// Once. From now on `take` is called on the thread `name` whenever `fd` is readable, until it has returned false.
+  /// Errors: kLimit (files, processes).
+  template <class Take>
+  [[nodiscard]] Result<void> start(const char* name, int fd, Take take) {
+    VERBENA_ASSIGN(stop_, make_eventfd());
+    VERBENA_ASSIGN(thread_, host::start_thread(name, [stop = stop_.get(), fd, take] {
+                     std::array<pollfd, 2> fds = {{{stop, POLLIN, 0}, {fd, POLLIN, 0}}};
+                     for (;;) {
+                       // Sleeps until there is something to tell, or the owner ends.
+                       if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+                       if (fds[0].revents != 0) return;
+                       if (fds[1].revents != 0 && !take()) fds[1].fd = -1;
+                     }
+                   }));
+    return {};
+  }
+  /// Waits until the thread has ended. Does nothing when it has not been started, or has ended.
+  void stop() noexcept {
+    if (!thread_.joinable()) return;
+    signal_eventfd(stop_.get());
+    thread_.join();
+  }
+
+ private:
+  Fd stop_;
+  std::thread thread_;
+};
+
+}  // namespace verbena::nic
