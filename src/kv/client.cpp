@@ -170,7 +170,7 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
                 options_.port, wire::kVersion);
   if (worker == 0) {
     take_limits(*hello);
-  } else if (hello->server != server_.id || hello->hash_seed != reader_.hash_seed()) {
+  } else if (hello->server != server_.server || hello->hash_seed != server_.hash_seed) {
     return fail(Status::kPeerLost, "Client::connect", 0,
                 "the server was replaced by another one meanwhile: connect again");
   }
@@ -188,11 +188,9 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
 }
 
 void PollingClient::take_limits(const wire::ServerHello& hello) {
-  server_ = {.id = hello.server,
-             .workers = hello.workers,
-             .max_value_bytes = static_cast<std::size_t>(hello.max_value_bytes),
-             // A quarter of the grace period is for clocks that drift apart.
-             .read_ticks = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3};
+  server_ = hello;
+  // A quarter of the grace period is for clocks that drift apart.
+  read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);
   channels_.reserve(hello.workers);
   leases_.reserve(hello.workers);
@@ -348,7 +346,7 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
       return outcome;
     // The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
     // grace period. Rests a little more than that, so that the value is not sent in vain.
-    const Deadline pause = Deadline::at_ticks(ticks_now() + server_.read_ticks / 10);
+    const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
     if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
   }
@@ -643,7 +641,7 @@ void PollingClient::on_piece_read(Operation& operation) noexcept {
   if (!operation.is_late) {
     // Whether an item that was READ itself is still live, another READ tells: start_check.
     operation.is_late =
-        operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > server_.read_ticks;
+        operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > read_ticks_;
     if (!operation.is_late)
       operation.transfer.copied +=
           std::min<std::uint64_t>(operation.piece_bytes(), operation.outcome.length - operation.transfer.copied);

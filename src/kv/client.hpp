@@ -262,12 +262,8 @@ class PollingClient final : public Client, private channel::Handler {
   engine::CompletionLoop* loop_ = nullptr;  ///< The shard's.
   std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;
-  struct {
-    std::uint64_t id = 0;
-    unsigned workers = 0;
-    std::size_t max_value_bytes = 0;
-    std::uint64_t read_ticks = 0;  ///< A READ that completes later than this after the request is not believed.
-  } server_;                       ///< As its first worker has said.
+  wire::ServerHello server_;      ///< As its first worker has said it.
+  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
 
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_;  ///< A stack of slots.

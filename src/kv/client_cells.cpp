@@ -4,7 +4,6 @@
 #include "base/error.hpp"
 #include "base/failure.hpp"
 
-#include <algorithm>
 #include <new>
 
 namespace verbena::kv {

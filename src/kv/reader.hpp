@@ -104,7 +104,6 @@ class Reader {
 
   void know(std::size_t locations) { locations_ = Locations(locations); }
   void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
-  [[nodiscard]] std::uint64_t hash_seed() const noexcept { return seed_; }
   void add(const Part& part) { parts_.push_back(part); }
   /// A location was out of date.
   void drop(std::uint64_t hash) noexcept;

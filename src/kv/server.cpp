@@ -11,10 +11,10 @@
 
 #include <verbena/kv.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace verbena::kv {
