@@ -9,12 +9,6 @@
 #include <cstring>
 
 namespace verbena::kv {
-namespace {
-
-using Word = std::uint64_t;
-static_assert(Cells::kBytesEach % sizeof(Word) == 0);
-
-}  // namespace
 
 Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node) {
   if (!nic.capabilities().has_atomics)
@@ -37,7 +31,7 @@ Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) n
   // What every other operation must not have is what this one looks for.
   if (there.status != Status::kWrongKind)
     return {.status = there.status == Status::kOk ? Status::kWrongKind : there.status};
-  Word offset = 0;
+  std::uint64_t offset = 0;
   VERBENA_DCHECK(there.value.size() == sizeof offset);
   std::memcpy(&offset, there.value.data(), sizeof offset);
   return {.version = there.version, .place = place_of(offset)};
@@ -45,9 +39,9 @@ Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) n
 
 Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial) noexcept {
   if (made_ == max_cells_) return {.status = Status::kLimit};
-  const Word offset = made_ * kBytesEach;
+  const std::uint64_t offset = made_ * kBytesEach;
   // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
-  std::atomic_ref(*reinterpret_cast<Word*>(region_.data() + offset)).store(initial, std::memory_order_release);
+  std::atomic_ref(*reinterpret_cast<std::uint64_t*>(region_.data() + offset)).store(initial, std::memory_order_release);
   const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);
   const Store::Change change = store.put_cell(key, value);
   if (change.status != Status::kOk) return {.status = change.status};

@@ -20,6 +20,7 @@ class Cells {
  public:
   /// A cache line each: on the soft NIC two that are changed much would slow each other down within one.
   static constexpr std::size_t kBytesEach = 64;
+  static_assert(kBytesEach % sizeof(std::uint64_t) == 0);
 
   /// Once, for a worker that has cells (1 and up). Errors: kUnsupported (the device has no atomics), and those of
   /// arenas and their registration. \thread setup

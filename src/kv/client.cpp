@@ -59,26 +59,22 @@ bool has_its_checksum(const Operation& operation) noexcept {
 }
 
 channel::Options channel_options(const ClientOptions& options) noexcept {
-  channel::Options channel;
-  channel.depth = wire::channel_depth(options.depth);
   // Of a lookup through the index both buckets are READ at the same time.
   const bool looks_up = options.lookup == Lookup::kOneSided;
-  channel.max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces;
-  channel.max_larges = options.depth + kSparePieces;
-  if (looks_up) channel.max_reads = kMostReads;
-  return channel;
+  return {.depth = wire::channel_depth(options.depth),
+          .max_reads = looks_up ? kMostReads : channel::Options{}.max_reads,
+          .max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces,
+          .max_larges = options.depth + kSparePieces};
 }
 
 /// Sized before the server has told how many workers it has.
 node::ShardOptions shard_options(const ClientOptions& options, const nic::Limits& limits) {
-  node::ShardOptions shard;
-  shard.loop = {.max_connections = kMaxWorkers,
-                .cqe = std::min(channel::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
-                .wait = options.wait,
-                .spin = options.spin,
-                // A server may drop one connection and live on, of which no kernel tells.
-                .keepalive_on = engine::KeepaliveOn::kEveryNic};
-  return shard;
+  return {.loop = {.max_connections = kMaxWorkers,
+                   .cqe = std::min(channel::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
+                   .wait = options.wait,
+                   .spin = options.spin,
+                   // A server may drop one connection and live on, of which no kernel tells.
+                   .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
 }  // namespace
@@ -107,18 +103,8 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
 
 PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word()) {}
 
-Result<void> PollingClient::check_lookup() const {
-  constexpr const char* kCall = "Client::connect";
-  VERBENA_TRY(check_limit(kCall, "lookup (a choice)", std::to_underlying(options_.lookup), 0,
-                          std::to_underlying(Lookup::kOneSided)));
-  const std::size_t known = options_.known_locations;
-  if (known == 0 || (std::has_single_bit(known) && known >= Locations::kWays && known <= kMostKnown)) return {};
-  return fail(Status::kBadArgument, kCall, 0, "known_locations is {}: it must be 0, or a power of two of {} to {}",
-              known, Locations::kWays, kMostKnown);
-}
-
 PollingClient::~PollingClient() {
-  if (loop_ != nullptr && error_.status() == Status::kOk) say_goodbye();
+  if (loop_ != nullptr && !has_failed()) say_goodbye();
   channels_.clear();
 }
 
@@ -131,8 +117,14 @@ Result<void> PollingClient::connect() {
                 options_.buffer_bytes);
   VERBENA_TRY(check_limit("Client::connect", "wait (a policy)", std::to_underlying(options_.wait), 0,
                           std::to_underlying(WaitPolicy::kEvent)));
-  VERBENA_TRY(check_lookup());
-  if (may_read()) reader_.know(options_.known_locations);
+  VERBENA_TRY(check_limit("Client::connect", "lookup (a choice)", std::to_underlying(options_.lookup), 0,
+                          std::to_underlying(Lookup::kOneSided)));
+  const std::size_t known = options_.known_locations;
+  if (known != 0 && (!std::has_single_bit(known) || known < Locations::kWays || known > kMostKnown))
+    return fail(Status::kBadArgument, "Client::connect", 0,
+                "known_locations is {}: it must be 0, or a power of two of {} to {}", known, Locations::kWays,
+                kMostKnown);
+  if (may_read()) reader_.know(known);
   const Deadline deadline = Deadline::after(options_.connect_timeout);
   // Whoever runs as root could read this process anyway.
   std::vector<uid_t> trusted = options_.allowed_uids;
@@ -152,25 +144,20 @@ Result<void> PollingClient::connect() {
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = own_bytes(options_);
   reads_now_ = may_read() && nic.direct() != nullptr;
-  const auto first = connect_to(0, deadline);
-  if (!first) return tried(first.error());
-  const wire::ServerHello hello = *first;
-  size_tables(hello);
-  for (unsigned worker = 1; worker < hello.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
+  // Which way was taken explains many an error: a server on another NIC, say.
+  if (const auto first = connect_to(0, deadline); !first)
+    return fail(first.error().status(), first.error().call(), first.error().system_errno(), "{}; tried by {}",
+                first.error().text(), fabric_->reason());
+  for (unsigned worker = 1; worker < server_.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
   loop_->poll();  // Posts the receives: a goodbye arrives before the first call.
   fmt::format_to_n(description_.data(), description_.size() - 1,
                    "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}", fabric_->address(), options_.port,
-                   hello.workers, hello.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
+                   server_.workers, server_.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
                    fabric_->reason());
   return {};
 }
 
-// Which way was taken explains many an error: a server on another NIC, say.
-std::unexpected<Error> PollingClient::tried(const Error& error) const noexcept {
-  return fail(error.status(), error.call(), error.system_errno(), "{}; tried by {}", error.text(), fabric_->reason());
-}
-
-Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline deadline) {
+Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
   VERBENA_ASSIGN(auto channel, channel::Connection::create(*loop_, shard_->memory(), channel_options(options_), *this));
   const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};
   VERBENA_TRY(channel->dial(*fabric_, options_.port, wire::bytes_of(mine), deadline));
@@ -179,7 +166,12 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
     return fail(Status::kProtocol, "Client::connect", 0,
                 "what answers at {} port {} is no key-value store of protocol version {}", fabric_->address(),
                 options_.port, wire::kVersion);
-  VERBENA_TRY(check_server(*hello, worker));
+  if (worker == 0) {
+    take_limits(*hello);
+  } else if (hello->server != server_.server || hello->hash_seed != server_.hash_seed) {
+    return fail(Status::kPeerLost, "Client::connect", 0,
+                "the server was replaced by another one meanwhile: connect again");
+  }
   VERBENA_TRY(channel->connect(deadline));
   VERBENA_TRY(channel->import_window(wire::window_of(*hello), deadline));
   channel->attach();
@@ -190,32 +182,25 @@ Result<wire::ServerHello> PollingClient::connect_to(unsigned worker, Deadline de
                .buckets = hello->index_buckets});
   leases_.add_worker(hello->window_memory);
   channels_.push_back(std::move(channel));
-  return *hello;
+  return {};
 }
 
-Result<void> PollingClient::check_server(const wire::ServerHello& hello, unsigned worker) {
-  if (worker == 0) {
-    server_.id = hello.server;
-    reader_.set_hash_seed(hello.hash_seed);
-    channels_.reserve(hello.workers);
-    leases_.reserve(hello.workers);
-    server_.max_value_bytes = static_cast<std::size_t>(hello.max_value_bytes);
-    // A quarter of the grace period is for clocks that drift apart.
-    server_.read_ticks = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
-    return {};
-  }
-  if (hello.server == server_.id && hello.hash_seed == reader_.hash_seed()) return {};
-  return fail(Status::kPeerLost, "Client::connect", 0,
-              "the server was replaced by another one meanwhile: connect again");
-}
-
-void PollingClient::size_tables(const wire::ServerHello& hello) {
-  const std::size_t depth = std::min(options_.depth, hello.depth);
+void PollingClient::take_limits(const wire::ServerHello& hello) {
+  server_ = hello;
+  // A quarter of the grace period is for clocks that drift apart.
+  read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
+  reader_.set_hash_seed(hello.hash_seed);
+  channels_.reserve(hello.workers);
+  leases_.reserve(hello.workers);
+  cells_.windows.resize(hello.workers);
+  const std::uint32_t depth = std::min(options_.depth, hello.depth);
   operations_.resize(depth);
   free_.reserve(depth);
-  for (std::size_t i = depth; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
-  done_.resize(depth);
-  cells_.windows.resize(hello.workers);
+  done_.reserve(depth);
+  for (std::uint32_t slot = depth; slot-- > 0;) {
+    operations_[slot].id = slot;
+    free_.push_back(slot);
+  }
 }
 
 // Announces an orderly leave, so the server does not count this client as crashed. Tells all workers, then waits
@@ -249,32 +234,31 @@ channel::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const 
 
 // --- slots
 
-std::uint32_t PollingClient::take_slot() noexcept {
-  if (free_.empty()) return kNoSlot;
+// There must be a free one.
+Operation& PollingClient::take_slot() noexcept {
   const std::uint32_t slot = free_.back();
   free_.pop_back();
-  return slot;
+  return operations_[slot];
 }
 
-void PollingClient::free_slot(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::free_slot(Operation& operation) noexcept {
   operation.stage = Stage::kFree;
-  ++operation.generation;  // A reply that names the old one finds nothing.
-  free_.push_back(slot);
+  operation.id += 1u << 16;  // A reply that names the old one finds nothing.
+  free_.push_back(operation.slot());
 }
 
-std::uint32_t PollingClient::slot_of(std::uint32_t id) const noexcept {
+Operation* PollingClient::find(std::uint32_t id) noexcept {
   const std::uint32_t slot = id & 0xffff;
-  if (slot >= operations_.size() || operations_[slot].stage == Stage::kFree) return kNoSlot;
-  return operations_[slot].generation == id >> 16 ? slot : kNoSlot;
+  if (slot >= operations_.size() || operations_[slot].stage == Stage::kFree) return nullptr;
+  return operations_[slot].id == id ? &operations_[slot] : nullptr;
 }
 
 // --- starting
 
 Status PollingClient::check(const Ask& ask) const noexcept {
-  if (error_.status() != Status::kOk) [[unlikely]]
+  if (has_failed()) [[unlikely]]
     return error_.status();
-  if (ask.op == wire::Op::kStatistics || ask.word != nullptr) return Status::kOk;
+  if (ask.op == wire::Op::kStatistics) return Status::kOk;
   const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
                         (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion);
   return is_right ? Status::kOk : refuse(ask);
@@ -290,52 +274,46 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
-Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
-  slot = take_slot();
-  if (slot == kNoSlot) return Status::kAgain;
-  Operation& operation = operations_[slot];
+// On success `started` is the operation.
+Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
+  if (free_.empty()) return Status::kAgain;
+  Operation& operation = take_slot();
+  started = &operation;
   operation.op = ask.op;
   operation.is_pipelined = operation.is_abandoned = operation.is_bounced = operation.has_reply = false;
   operation.result = ask.result;
   operation.hash = ask.op == wire::Op::kStatistics ? 0 : reader_.hash(ask.key);
   operation.worker = static_cast<std::uint16_t>(worker_of(operation.hash, static_cast<unsigned>(channels_.size())));
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
-  operation.transfer.pieces = 0;
   operation.mismatches = 0;
   operation.source.way = Operation::Way::kMessage;
-  operation.transfer.posted = operation.transfer.copied = 0;
-  operation.transfer.burst = kMostPieces;
+  operation.transfer = {.burst = kMostPieces};
   operation.outcome = {};
   operation.out = ask.out;
   if (ask.op == wire::Op::kGet) {
     std::memcpy(operation.key.data(), ask.key.data(), ask.key.size());
     operation.sent_ticks = ticks_now();
-    if (may_read() && !ask.skips_reads && start_lookup(slot)) return Status::kOk;
-  }
-  if (ask.word != nullptr) {
-    const Status posted = start_on_word(slot, *ask.word);
-    if (posted != Status::kOk) free_slot(slot);
-    return notice(operation.worker, posted);
+    if (may_read() && !ask.skips_reads && start_lookup(operation)) return Status::kOk;
   }
   const bool is_large = ask.value.size() >= kEagerBytes;
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
   Status status = Status::kOk;
   if (is_large) {
     operation.sent_ticks = ticks_now();
-    status = start_in_lease(slot, ask);
+    status = start_in_lease(operation, ask);
     if (status == Status::kNotFound) {
       if (!is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
       operation.transfer.pieces = 1;
-      status = send_head(slot, ask, local(ask.value), token_of(Piece::kBody, 0, id_of(slot)));
+      status = send_head(operation, ask, local(ask.value), token_of(Piece::kBody, operation));
     }
   } else {
     std::array<std::byte, 16> head;
     const std::size_t bytes =
-        wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = id_of(slot)}, ask.expected, head);
-    status = channels_[operation.worker]->send(std::span(head).first(bytes), ask.key, ask.value);
+        wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id}, ask.expected, head);
+    status = channel_of(operation).send(std::span(head).first(bytes), ask.key, ask.value);
   }
   if (status != Status::kOk) [[unlikely]] {
-    free_slot(slot);
+    free_slot(operation);
     return notice(operation.worker, status);
   }
   if (ask.op == wire::Op::kGet) ++lookups_.by_message;
@@ -347,90 +325,66 @@ Status PollingClient::start(const Ask& ask, std::uint32_t& slot) noexcept {
 Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
   return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
 }
-Outcome PollingClient::cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
-                           Deadline deadline) noexcept {
-  return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
-}
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
   Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
   if (reads_now_ && check(ask) == Status::kOk) [[likely]] {
     Outcome outcome;
-    const Reader::Answer answer = reader_.get(key, out, deadline, outcome);
-    if (answer == Reader::Answer::kDone) [[likely]]
+    const Reader::Read read = reader_.get(key, out, deadline, outcome);
+    if (read == Reader::Read::kDone) [[likely]]
       return outcome;
-    ask.skips_reads = answer == Reader::Answer::kByMessage;
+    ask.skips_reads = read != Reader::Read::kNoWay;
   }
   return run(ask, deadline);
 }
-Outcome PollingClient::erase(Key key, Deadline deadline) noexcept {
-  return run({.op = wire::Op::kErase, .key = key}, deadline);
-}
-
 Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
   for (;;) {
     bool is_resting = false;
     const Outcome outcome = attempt(ask, deadline, is_resting);
     if (!is_resting) [[likely]]
       return outcome;
-    if (!pause_for_rest(deadline)) return {error_.status() != Status::kOk ? error_.status() : Status::kStoreFull};
+    // The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
+    // grace period. Rests a little more than that, so that the value is not sent in vain.
+    const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
+    while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
+    if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
   }
-}
-
-// The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
-// grace period. Rests a little more than that, so that the value is not sent in vain.
-bool PollingClient::pause_for_rest(Deadline deadline) noexcept {
-  const Deadline pause = Deadline::at_ticks(ticks_now() + server_.read_ticks / 10);
-  while (!pause.passed() && !deadline.passed() && error_.status() == Status::kOk)
-    (void)loop_->wait(earlier(pause, deadline));
-  return error_.status() == Status::kOk && !deadline.passed();
 }
 
 Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept {
   if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
     return {checked};
-  std::uint32_t slot = kNoSlot;
-  Status status = start(ask, slot);
+  Operation* operation = nullptr;
+  Status status = start(ask, operation);
   // No credit, or slots that wait for replies to calls which timed out: something has to complete first. Slots that
   // only the caller's own `poll` sets free are not waited for.
   while (status == Status::kAgain && in_flight_.pipelined < operations_.size()) {
     if (loop_->wait(deadline) == 0 && deadline.passed()) return {Status::kTimedOut};
-    if (error_.status() != Status::kOk) break;
-    status = start(ask, slot);
+    if (has_failed()) break;
+    status = start(ask, operation);
   }
-  if (status == Status::kOk && operations_[slot].stage == Stage::kSending && operations_[slot].transfer.pieces == 0)
-    status = send_staged(slot, ask, deadline);
-  else if (status != Status::kOk)
-    slot = kNoSlot;
-  if (status == Status::kOk) status = wait_for(slot, deadline);
-  if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
-    drain();
-  if (slot == kNoSlot) return {error_.status() != Status::kOk ? error_.status() : status};
-  if (operations_[slot].stage != Stage::kDone) return give_up(slot);
-  const Outcome outcome = take_outcome(slot);
+  const bool is_started = status == Status::kOk;
+  if (is_started && operation->stage == Stage::kSending && operation->transfer.pieces == 0)
+    status = send_staged(*operation, ask, deadline);
+  const auto is_over = [&] { return operation->stage == Stage::kDone || has_failed(); };
+  if (status == Status::kOk) status = loop_->wait_until(is_over, deadline);
+  drain();
+  if (!is_started) return {has_failed() ? error_.status() : status};
+  if (operation->stage != Stage::kDone) return give_up(*operation);
+  const Outcome outcome = operation->outcome;
+  free_slot(*operation);
   is_resting = outcome.status == Status::kAgain;  // The server's word: a full table of ours never gets this far.
   return outcome;
 }
 
-Status PollingClient::wait_for(std::uint32_t slot, Deadline deadline) noexcept {
-  const Operation& operation = operations_[slot];
-  return loop_->wait_until([&] { return operation.stage == Stage::kDone || error_.status() != Status::kOk; }, deadline);
-}
-
-Outcome PollingClient::take_outcome(std::uint32_t slot) noexcept {
-  const Outcome outcome = operations_[slot].outcome;
-  free_slot(slot);
-  return outcome;
-}
-
 // The deadline passed. What may still touch the caller's memory ends before this returns.
-Outcome PollingClient::give_up(std::uint32_t slot) noexcept {
-  if (!uses_memory(operations_[slot])) {
-    abandon(slot);
+Outcome PollingClient::give_up(Operation& operation) noexcept {
+  if (!uses_memory(operation)) {
+    abandon(operation);
     return {Status::kTimedOut};
   }
   die_late();
   drain();
-  (void)take_outcome(slot);
+  free_slot(operation);
   return {Status::kTimedOut};
 }
 
@@ -439,21 +393,15 @@ bool PollingClient::uses_memory(const Operation& operation) noexcept {
                                             : operation.stage == Stage::kReading && !operation.is_bounced;
 }
 
-void PollingClient::abandon(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::abandon(Operation& operation) noexcept {
   operation.is_abandoned = true;
   operation.out = {};
   if (operation.stage != Stage::kReading) return;
   // What the connection copies lands in memory of its own, and nothing of it comes here any more.
-  (void)channels_[operation.worker]->abandon(token_of(Piece::kRead, 0, id_of(slot)));
-  forget_pieces(operation);
-  free_slot(slot);
-}
-
-// READs ahead of the first are counted for all gets together.
-void PollingClient::forget_pieces(Operation& operation) noexcept {
+  (void)channel_of(operation).abandon(token_of(Piece::kRead, operation));
+  // READs ahead of the first are counted for all gets together.
   if (operation.transfer.pieces > 1) in_flight_.ahead -= operation.transfer.pieces - 1;
-  operation.transfer.pieces = 0;
+  free_slot(operation);
 }
 
 void PollingClient::die_late() noexcept {
@@ -470,20 +418,12 @@ Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noe
   }
   wanted_.out = nullptr;
   if (outcome.status == Status::kOk) return statistics;
-  if (error_.status() != Status::kOk) return std::unexpected(error_);
+  if (has_failed()) return std::unexpected(error_);
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
               to_string(outcome.status));
 }
 
 // --- pipelined calls
-
-Status PollingClient::start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept {
-  return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
-}
-
-Status PollingClient::start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept {
-  return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
-}
 
 Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
@@ -492,53 +432,47 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
     return note(Status::kBadArgument, "kv::Client::start_put",
                 "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
                 ask.value.size(), kEagerBytes);
-  std::uint32_t slot = kNoSlot;
+  Reader::Read read = Reader::Read::kNoWay;
+  Outcome outcome;
   if (ask.op == wire::Op::kGet && reads_now_) {
     if (free_.empty()) return Status::kAgain;
-    Outcome outcome;
     // No clock ends it: nothing is waited for.
-    const Reader::Answer answer = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
-    if (answer == Reader::Answer::kDone) return end_pipelined(outcome, cookie);
-    ask.skips_reads = answer == Reader::Answer::kByMessage;
+    read = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
+    ask.skips_reads = read != Reader::Read::kNoWay;
   }
-  const Status status = start(ask, slot);
-  if (status != Status::kOk) return status;
-  Operation& operation = operations_[slot];
-  operation.is_pipelined = true;
-  operation.cookie = cookie;
-  operation.started_ticks = ask.op == wire::Op::kGet ? operation.sent_ticks : ticks_now();
+  const bool is_over = read == Reader::Read::kDone;
+  Operation* operation = nullptr;
+  if (is_over) {
+    operation = &take_slot();
+    operation->is_abandoned = false;
+    operation->result = nullptr;
+  } else if (const Status status = start(ask, operation); status != Status::kOk) {
+    return status;
+  }
+  operation->is_pipelined = true;
+  operation->cookie = cookie;
+  operation->started_ticks = ask.op == wire::Op::kGet ? operation->sent_ticks : ticks_now();
   ++in_flight_.pipelined;
-  return Status::kOk;
-}
-
-// It is over already: what is left is to tell.
-Status PollingClient::end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept {
-  const std::uint32_t slot = take_slot();
-  Operation& operation = operations_[slot];
-  operation.is_pipelined = true;
-  operation.is_abandoned = false;
-  operation.result = nullptr;
-  operation.cookie = cookie;
-  ++in_flight_.pipelined;
-  finish(slot, outcome);
+  if (is_over) finish(*operation, outcome);
   return Status::kOk;
 }
 
 std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {
-  if (!channels_.empty() && done_.count() < completions.size()) work();
-  std::size_t count = 0;
-  for (; count < completions.size() && done_.count() != 0; ++count) {
-    const std::uint32_t slot = done_.pop();
-    completions[count] = {operations_[slot].cookie, operations_[slot].outcome};
-    free_slot(slot);
+  if (!channels_.empty() && done_.size() < completions.size()) work();
+  const std::size_t count = std::min(completions.size(), done_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    Operation& operation = operations_[done_[i]];
+    completions[i] = {operation.cookie, operation.outcome};
+    free_slot(operation);
   }
+  done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
   in_flight_.pipelined -= count;
   return count;
 }
 
 std::size_t PollingClient::wait(std::span<Completion> completions, Deadline deadline) noexcept {
   const auto is_over = [&] {
-    return done_.count() != 0 || in_flight_.pipelined == 0 || completions.empty() || error_.status() != Status::kOk;
+    return !done_.empty() || in_flight_.pipelined == 0 || completions.empty() || has_failed();
   };
   while (!is_over() && loop_->wait_until(is_over, earlier(deadline, pipeline_deadline())) != Status::kOk) {
     expire();
@@ -554,22 +488,19 @@ void PollingClient::work() noexcept {
     empty_polls_ = 0;
     expire();
   }
-  if (error_.status() != Status::kOk) [[unlikely]]
-    drain();
+  drain();
 }
 
 // The default deadline of the oldest pipelined operation.
 Deadline PollingClient::pipeline_deadline() const noexcept {
   std::uint64_t oldest = ticks_now();
-  for (const Operation& operation : operations_) {
-    const bool is_running = operation.stage != Stage::kFree && operation.stage != Stage::kDone;
-    if (is_running && operation.is_pipelined) oldest = std::min(oldest, operation.started_ticks);
-  }
+  for (const Operation& operation : operations_)
+    if (operation.is_running() && operation.is_pipelined) oldest = std::min(oldest, operation.started_ticks);
   return Deadline::at_ticks(oldest + ticks_in(options_.timeout));
 }
 
 void PollingClient::expire() noexcept {
-  if (in_flight_.pipelined == done_.count() || !pipeline_deadline().passed()) return;
+  if (in_flight_.pipelined == done_.size() || !pipeline_deadline().passed()) return;
   die(Status::kTimedOut, "a pipelined operation had no answer in time; connect again, with a longer timeout");
 }
 
@@ -584,38 +515,47 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
     if (!is_leaving_) die(Status::kClosed, kStopped);
     return;
   }
-  const std::uint32_t slot = slot_of(reply.head.id);
-  if (slot == kNoSlot || channels_[operations_[slot].worker].get() != &channel) [[unlikely]]
+  Operation* const operation = find(reply.head.id);
+  if (operation == nullptr || &channel_of(*operation) != &channel) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request that was not made");
-  if (reply.head.kind == wire::ReplyKind::kLease) take_lease(operations_[slot], reply);
-  on_reply(slot, reply);
+  if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
+  on_reply(*operation, reply);
 }
 
-void PollingClient::on_reply(std::uint32_t slot, const wire::Reply& reply) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noexcept {
   if (operation.stage == Stage::kSending && !operation.has_reply && reply.head.kind == wire::ReplyKind::kPlain) {
     operation.has_reply = true;
     note_location(operation, reply.head);
     operation.outcome = {reply.head.status, reply.head.version, 0};
-    return settle(slot);
+    return settle(operation);
   }
   if (operation.stage != Stage::kAwaiting) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request twice");
   if (operation.is_abandoned) [[unlikely]]
-    return free_slot(slot);
+    return free_slot(operation);
   const bool is_failure = reply.head.status != Status::kOk;
   note_location(operation, reply.head);
   if (reply.head.kind == wire::ReplyKind::kPlain && (is_failure || is_change(operation.op)))
-    return finish(slot, {reply.head.status, reply.head.version, 0});
-  if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kValue) return take_value(slot, reply);
+    return finish(operation, {reply.head.status, reply.head.version, 0});
+  if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kValue) {
+    const std::size_t length = reply.value.size();
+    const bool fits = length <= operation.out.size();
+    if (fits && length != 0) std::memcpy(operation.out.data(), reply.value.data(), length);
+    return finish(operation, {fits ? Status::kOk : Status::kBufferTooSmall, reply.head.version, length});
+  }
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
-    return take_location(slot, reply);
+    return take_location(operation, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
     // Calls that gave up never get here, so this is the one that is blocked.
     take_words(reply.value, wanted_.part, *wanted_.out);
-    return finish(slot, {});
+    return finish(operation, {});
   }
-  if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) return take_cell(slot, reply);
+  if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) {
+    // Its frame is sound, and it is the answer to the only open_cell that somebody waits for.
+    cells_.place = reply.cell;
+    cells_.worker = operation.worker;
+    return finish(operation, {Status::kOk, reply.head.version, 0});
+  }
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
@@ -626,78 +566,63 @@ void PollingClient::note_location(const Operation& operation, const wire::ReplyH
   if (is_known) reader_.locations().note(operation.hash, head.entry);
 }
 
-void PollingClient::take_value(std::uint32_t slot, const wire::Reply& reply) noexcept {
-  const Operation& operation = operations_[slot];
-  const std::size_t length = reply.value.size();
-  if (length > operation.out.size()) return finish(slot, {Status::kBufferTooSmall, reply.head.version, length});
-  if (length != 0) std::memcpy(operation.out.data(), reply.value.data(), length);
-  finish(slot, {Status::kOk, reply.head.version, length});
-}
-
-void PollingClient::take_location(std::uint32_t slot, const wire::Reply& reply) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::take_location(Operation& operation, const wire::Reply& reply) noexcept {
   const auto length = static_cast<std::size_t>(reply.location.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(slot, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
-  operation.transfer.posted = operation.transfer.copied;
-  operation.is_late = false;
-  operation.source.address = reply.location.address;
-  operation.source.rkey = reply.location.rkey;
-  operation.source.checksum = reply.location.checksum;
   operation.outcome = {Status::kOk, reply.head.version, length};
-  start_reading(slot);
+  start_reading(operation, reply.location.address, reply.location.rkey, reply.location.checksum);
 }
 
-void PollingClient::finish(std::uint32_t slot, const Outcome& outcome) noexcept {
-  Operation& operation = operations_[slot];
-  if (operation.is_abandoned) return free_slot(slot);
+void PollingClient::finish(Operation& operation, const Outcome& outcome) noexcept {
+  if (operation.is_abandoned) return free_slot(operation);
   if (operation.result != nullptr) {
     *std::exchange(operation.result, nullptr) = outcome;
     --in_flight_.batched;
-    return free_slot(slot);
+    return free_slot(operation);
   }
   operation.outcome = outcome;
   operation.stage = Stage::kDone;
-  if (operation.is_pipelined) done_.push(slot);
+  if (operation.is_pipelined) done_.push_back(operation.slot());
 }
 
 // A large put is complete when the reply is here and the channel has let go of the value.
-void PollingClient::settle(std::uint32_t slot) noexcept {
-  const Operation& operation = operations_[slot];
-  if (operation.has_reply && operation.transfer.is_idle()) finish(slot, operation.outcome);
+void PollingClient::settle(Operation& operation) noexcept {
+  if (operation.has_reply && operation.transfer.is_idle()) finish(operation, operation.outcome);
 }
 
 // --- large values in
 
-void PollingClient::start_reading(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+// From where the value is not in place yet.
+void PollingClient::start_reading(Operation& operation, std::uint64_t address, std::uint32_t rkey,
+                                  std::uint64_t checksum) noexcept {
+  operation.source.address = address;
+  operation.source.rkey = rkey;
+  operation.source.checksum = checksum;
+  operation.transfer.posted = operation.transfer.copied;
+  operation.is_late = false;
   operation.is_bounced = !is_registered(operation.out.first(operation.outcome.length));
   operation.stage = Stage::kReading;
-  read_pieces(slot);
-}
-
-Status PollingClient::start_piece(std::uint32_t slot, std::size_t bytes) noexcept {
-  const Operation& operation = operations_[slot];
-  const std::span<std::byte> to = operation.out.subspan(operation.transfer.posted, bytes);
-  const channel::RemoteSpan from{
-      .address = operation.source.address + operation.transfer.posted, .length = bytes, .rkey = operation.source.rkey};
-  const std::uint64_t token = token_of(Piece::kRead, 0, id_of(slot));
-  channel::Connection& channel = *channels_[operation.worker];
-  return operation.is_bounced ? channel.start_read(to, from, token) : channel.start_read(local(to), from, token);
+  read_pieces(operation);
 }
 
 // The pieces of one get go through one connection, hence complete in order.
-void PollingClient::read_pieces(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::read_pieces(Operation& operation) noexcept {
   const std::uint64_t length = operation.outcome.length;
   while (operation.transfer.pieces < operation.transfer.burst && operation.transfer.posted < length) {
     const bool is_ahead = operation.transfer.pieces != 0;
     if (is_ahead && in_flight_.ahead == kMostAhead) return;  // It goes on when its own are here.
     const auto bytes =
         static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.transfer.posted));
-    if (const Status status = start_piece(slot, bytes); status != Status::kOk) {
+    const std::span<std::byte> to = operation.out.subspan(operation.transfer.posted, bytes);
+    const channel::RemoteSpan from{operation.source.address + operation.transfer.posted, bytes, operation.source.rkey};
+    const std::uint64_t token = token_of(Piece::kRead, operation);
+    channel::Connection& channel = channel_of(operation);
+    const Status status =
+        operation.is_bounced ? channel.start_read(to, from, token) : channel.start_read(local(to), from, token);
+    if (status != Status::kOk) {
       (void)notice(operation.worker, status);
       return die(Status::kProtocol, "the server names a location outside its window");
     }
@@ -710,63 +635,57 @@ void PollingClient::read_pieces(std::uint32_t slot) noexcept {
 // The block at the location is not used again before the grace period is over, which began after the request was sent:
 // a piece that was here within three quarters of it is the value's. A later one may be anything. Then the location is
 // asked for again, and reading goes on where it was if the version is still the same.
-void PollingClient::on_piece_read(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::on_piece_read(Operation& operation) noexcept {
   if (!operation.is_late) {
     // Whether an item that was READ itself is still live, another READ tells: start_check.
     operation.is_late =
-        operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > server_.read_ticks;
+        operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > read_ticks_;
     if (!operation.is_late)
       operation.transfer.copied +=
           std::min<std::uint64_t>(operation.piece_bytes(), operation.outcome.length - operation.transfer.copied);
   }
-  if (!operation.is_late && operation.transfer.copied != operation.outcome.length) return read_pieces(slot);
-  if (operation.transfer.pieces == 0) end_read(slot);
+  if (!operation.is_late && operation.transfer.copied != operation.outcome.length) return read_pieces(operation);
+  if (operation.transfer.pieces == 0) end_read(operation);
 }
 
-void PollingClient::end_read(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::end_read(Operation& operation) noexcept {
   if (operation.source.way != Operation::Way::kMessage) {
-    has_its_checksum(operation) ? start_check(slot) : on_overtaken(slot);
+    has_its_checksum(operation) ? start_check(operation) : on_overtaken(operation);
   } else if (!operation.is_late && has_its_checksum(operation)) {
-    finish(slot, operation.outcome);
+    finish(operation, operation.outcome);
   } else if (!operation.is_late && ++operation.mismatches == kMostMismatches) {
     die(Status::kProtocol, "a value does not have the checksum that the server tells");
   } else {
     if (!operation.is_late) operation.outcome.version = 0;  // From the start.
     operation.transfer.burst = 1;                           // The next piece may be all that there is time for.
-    ask_again(slot);
+    ask_again(operation);
   }
 }
 
-void PollingClient::ask_again(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void PollingClient::ask_again(Operation& operation) noexcept {
   operation.stage = Stage::kAwaiting;
   operation.sent_ticks = ticks_now();
-  const wire::RequestHead head{.op = wire::Op::kGet, .key_length = operation.key_length, .id = id_of(slot)};
-  const Status status =
-      channels_[operation.worker]->send(wire::bytes_of(head), std::span(operation.key).first(operation.key_length));
+  const wire::RequestHead head{.op = wire::Op::kGet, .key_length = operation.key_length, .id = operation.id};
+  const Status status = channel_of(operation).send(wire::bytes_of(head), operation.key_bytes());
   if (status == Status::kOk) return;
   const Status noticed = notice(operation.worker, status);
-  if (error_.status() == Status::kOk) finish(slot, {noticed});  // Else it ends with the connection.
+  if (!has_failed()) finish(operation, {noticed});  // Else it ends with the connection.
 }
 
 void PollingClient::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
   const Piece piece = piece_of(completion.token);
   if (piece == Piece::kBodyChunk) shard_->memory().bounce->give_back(chunk_of(completion.token));
-  const std::uint32_t slot = slot_of(static_cast<std::uint32_t>(completion.token));
-  if (slot == kNoSlot) return;
-  Operation& operation = operations_[slot];
+  Operation* const found = find(static_cast<std::uint32_t>(completion.token));
+  if (found == nullptr) return;
+  Operation& operation = *found;
   --operation.transfer.pieces;
   if (piece == Piece::kRead && operation.transfer.pieces != 0) --in_flight_.ahead;
   if (completion.status != Status::kOk) return;  // The connection is failing; the operation ends with it.
   switch (piece) {
     case Piece::kBody:
-    case Piece::kBodyChunk: return settle(slot);
-    case Piece::kRead: return on_piece_read(slot);
-    case Piece::kLookup: return on_lookup_read(slot);
-    case Piece::kWord: return take_word(slot, *word_at(slot));
-    case Piece::kChange: return take_word(slot, completion.old);
+    case Piece::kBodyChunk: return settle(operation);
+    case Piece::kRead: return on_piece_read(operation);
+    case Piece::kLookup: return on_lookup_read(operation);
   }
 }
 
@@ -790,23 +709,21 @@ Status PollingClient::notice(unsigned worker, Status status) noexcept {
 
 // Once; operations end in `drain`, because this may run inside a poll.
 void PollingClient::die(Status reason, const char* what) noexcept {
-  if (error_.status() != Status::kOk) return;
+  if (has_failed()) return;
   error_ = Error(reason, "kv client", 0, what);
   for (auto& channel : channels_)
     if (channel->alive()) channel->fail(reason);
 }
 
-void PollingClient::drain() noexcept {
+void PollingClient::end_operations() noexcept {
   const auto is_drained = [&] {
     return std::ranges::all_of(channels_, [](const auto& channel) { return channel->drained(); });
   };
   (void)loop_->wait_until(is_drained, Deadline::after(kDrainTimeout));
   // Destroying a queue pair ends whatever it had left, so no buffer of a caller is touched from here on.
   channels_.clear();
-  for (std::uint32_t slot = 0; slot < operations_.size(); ++slot) {
-    const Stage stage = operations_[slot].stage;
-    if (stage != Stage::kFree && stage != Stage::kDone) finish(slot, {error_.status()});
-  }
+  for (Operation& operation : operations_)
+    if (operation.is_running()) finish(operation, {error_.status()});
 }
 
 LookupCounters PollingClient::lookups() const noexcept {

@@ -17,17 +17,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace verbena::kv {
-
-/// What is wanted of a cell's word: a READ, or an atomic.
-struct WordAsk {
-  Cell cell;
-  bool is_read = false;
-  channel::Change change;
-};
 
 /// What a client call wants, before it has a slot.
 struct Ask {
@@ -37,7 +31,6 @@ struct Ask {
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
-  const WordAsk* word = nullptr;     ///< Of a cell's word, with op kCell; in place of all but that.
   bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
@@ -52,7 +45,7 @@ struct Operation {
     kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
     kAwaiting,  ///< The request is out.
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
-    kFetching,  ///< Get: the READ of an item is in flight. Of a cell's word, the READ or the atomic.
+    kFetching,  ///< Get: the READ of an item is in flight.
     kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
     kReading,   ///< Get: READs are in flight.
     kDone,      ///< The outcome is set, and nobody has taken it yet.
@@ -68,13 +61,11 @@ struct Operation {
   bool is_late = false;         ///< Get: a piece came too late to be believed.
   std::uint8_t mismatches = 0;  ///< Get: whole values that did not have their checksum.
   std::uint16_t key_length = 0;
-  std::uint16_t generation = 0;
   std::uint16_t worker = 0;
-  std::uint8_t lookups = 0;    ///< Get: through the index, begun.
-  std::uint8_t candidate = 0;  ///< Get: of the entries of both buckets, the first that was not looked at.
-  std::uint64_t hash = 0;      ///< Of the key.
-  std::uint64_t entry = 0;     ///< Get: of the item that is READ.
-  Outcome* result = nullptr;   ///< Of a batch that waits for it.
+  std::uint32_t id = 0;       ///< What replies name it by: its slot, above that a generation.
+  std::uint64_t hash = 0;     ///< Of the key.
+  std::uint64_t entry = 0;    ///< Get: of the item that is READ.
+  Outcome* result = nullptr;  ///< Of a batch that waits for it.
   std::uint64_t cookie = 0;
   std::uint64_t sent_ticks = 0;  ///< Before the request went out.
   std::uint64_t started_ticks = 0;
@@ -85,6 +76,8 @@ struct Operation {
     std::uint64_t checksum = 0;  ///< 0 when the server keeps none.
     std::uint32_t rkey = 0;
     Way way = Way::kMessage;
+    std::uint8_t lookups = 0;    ///< Through the index, begun.
+    std::uint8_t candidate = 0;  ///< Of the entries of both buckets, the first that was not looked at.
   } source;
   /// How far the value is.
   struct Transfer {
@@ -97,37 +90,18 @@ struct Operation {
   Outcome outcome;
   std::array<std::byte, kMaxKeyBytes> key;  ///< For asking again, when a READ came too late.
 
+  [[nodiscard]] bool is_running() const noexcept { return stage != Stage::kFree && stage != Stage::kDone; }
+  [[nodiscard]] std::uint32_t slot() const noexcept { return id & 0xffff; }
+  [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
 static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
 
-/// Slots in the order in which they were put in: as many as there are, at most. \thread owner
-class SlotRing {
- public:
-  void resize(std::size_t slots) { slots_.resize(slots); }
-  [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  void push(std::uint32_t slot) noexcept {
-    const std::size_t at = first_ + count_++;
-    slots_[at < slots_.size() ? at : at - slots_.size()] = slot;
-  }
-  [[nodiscard]] std::uint32_t pop() noexcept {
-    const std::uint32_t slot = slots_[first_];
-    first_ = first_ + 1 == slots_.size() ? 0 : first_ + 1;
-    --count_;
-    return slot;
-  }
-
- private:
-  std::vector<std::uint32_t> slots_;
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
-};
-
 /// What a channel's completion is for: kind, staging chunk, operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5, kChange = 6 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
 
-[[nodiscard]] constexpr std::uint64_t token_of(Piece piece, unsigned chunk, std::uint32_t id) noexcept {
-  return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | id;
+[[nodiscard]] constexpr std::uint64_t token_of(Piece piece, const Operation& operation, unsigned chunk = 0) noexcept {
+  return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | operation.id;
 }
 
 class PollingClient final : public Client, private channel::Handler {
@@ -141,17 +115,29 @@ class PollingClient final : public Client, private channel::Handler {
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
-  Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override;
-  Outcome erase(Key key, Deadline deadline) noexcept override;
+  Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override {
+    return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
+  }
+  Outcome erase(Key key, Deadline deadline) noexcept override {
+    return run({.op = wire::Op::kErase, .key = key}, deadline);
+  }
   void get(std::span<GetRequest> requests, Deadline deadline) noexcept override;
   void put(std::span<PutRequest> requests, Deadline deadline) noexcept override;
   Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept override;
-  Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept override;
+  Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept override {
+    return change(cell, {.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .compare_add = delta}, old, deadline);
+  }
   Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
-                      Deadline deadline) noexcept override;
+                      Deadline deadline) noexcept override {
+    return change(cell, {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, old, deadline);
+  }
   Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
-  Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override;
-  Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override;
+  Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
+    return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
+  }
+  Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override {
+    return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
+  }
   std::size_t poll(std::span<Completion> completions) noexcept override;
   std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept override;
   std::size_t in_flight() const noexcept override { return in_flight_.pipelined; }
@@ -165,7 +151,6 @@ class PollingClient final : public Client, private channel::Handler {
 
  private:
   using Stage = Operation::Stage;
-  static constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};
 
   Deadline deadline() const noexcept override { return Deadline::after(options_.timeout); }
 
@@ -175,51 +160,41 @@ class PollingClient final : public Client, private channel::Handler {
   void on_end(channel::Connection& channel, Status reason) noexcept override;
 
   // Setup.
-  [[nodiscard]] Result<void> check_lookup() const;
-  [[nodiscard]] std::unexpected<Error> tried(const Error& error) const noexcept;
-  [[nodiscard]] Result<wire::ServerHello> connect_to(unsigned worker, Deadline deadline);
-  [[nodiscard]] Result<void> check_server(const wire::ServerHello& hello, unsigned worker);
-  void size_tables(const wire::ServerHello& hello);
+  [[nodiscard]] Result<void> connect_to(unsigned worker, Deadline deadline);
+  void take_limits(const wire::ServerHello& hello);
   void say_goodbye() noexcept;
 
   // Slots.
-  [[nodiscard]] std::uint32_t take_slot() noexcept;
-  void free_slot(std::uint32_t slot) noexcept;
-  [[nodiscard]] std::uint32_t id_of(std::uint32_t slot) const noexcept {
-    return slot | std::uint32_t{operations_[slot].generation} << 16;
+  [[nodiscard]] Operation& take_slot() noexcept;
+  void free_slot(Operation& operation) noexcept;
+  /// Null: there is none of that id any more.
+  [[nodiscard]] Operation* find(std::uint32_t id) noexcept;
+  [[nodiscard]] channel::Connection& channel_of(const Operation& operation) const noexcept {
+    return *channels_[operation.worker];
   }
-  [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept;
 
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
   /// What is wrong with it, in words.
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
-  [[nodiscard]] Status start(const Ask& ask, std::uint32_t& slot) noexcept;
+  [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
   [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
-  [[nodiscard]] Status end_pipelined(const Outcome& outcome, std::uint64_t cookie) noexcept;
   [[nodiscard]] Outcome run(const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Outcome attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept;
-  [[nodiscard]] bool pause_for_rest(Deadline deadline) noexcept;
-  [[nodiscard]] Status wait_for(std::uint32_t slot, Deadline deadline) noexcept;
-  [[nodiscard]] Outcome take_outcome(std::uint32_t slot) noexcept;
-  [[nodiscard]] Outcome give_up(std::uint32_t slot) noexcept;
+  [[nodiscard]] Outcome give_up(Operation& operation) noexcept;
   [[nodiscard]] static bool uses_memory(const Operation& operation) noexcept;
-  void abandon(std::uint32_t slot) noexcept;
-  void forget_pieces(Operation& operation) noexcept;
+  void abandon(Operation& operation) noexcept;
   void die_late() noexcept;
-  void finish(std::uint32_t slot, const Outcome& outcome) noexcept;
-  void settle(std::uint32_t slot) noexcept;
-  void on_reply(std::uint32_t slot, const wire::Reply& reply) noexcept;
-  void take_value(std::uint32_t slot, const wire::Reply& reply) noexcept;
-  void take_location(std::uint32_t slot, const wire::Reply& reply) noexcept;
-  void ask_again(std::uint32_t slot) noexcept;
+  void finish(Operation& operation, const Outcome& outcome) noexcept;
+  void settle(Operation& operation) noexcept;
+  void on_reply(Operation& operation, const wire::Reply& reply) noexcept;
+  void take_location(Operation& operation, const wire::Reply& reply) noexcept;
+  void ask_again(Operation& operation) noexcept;
   void note_location(const Operation& operation, const wire::ReplyHead& head) noexcept;
 
   // Batches: client_batch.cpp.
   template <class Request>
   void run_batch(std::span<Request> requests, Deadline deadline) noexcept;
-  template <class Request>
-  [[nodiscard]] bool start_some(std::span<Request> requests, std::size_t& next, Deadline deadline) noexcept;
   [[nodiscard]] bool start_one(GetRequest& request, Deadline deadline) noexcept;
   [[nodiscard]] bool start_one(PutRequest& request, Deadline deadline) noexcept;
   [[nodiscard]] bool start_in_batch(const Ask& ask) noexcept;
@@ -227,51 +202,54 @@ class PollingClient final : public Client, private channel::Handler {
 
   // Gets by READs: client_reads.cpp.
   [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage; }
-  [[nodiscard]] bool start_lookup(std::uint32_t slot) noexcept;
-  [[nodiscard]] bool start_buckets(std::uint32_t slot) noexcept;
-  [[nodiscard]] bool start_item(std::uint32_t slot, std::uint64_t entry, Operation::Way way) noexcept;
-  void start_check(std::uint32_t slot) noexcept;
-  void on_lookup_read(std::uint32_t slot) noexcept;
-  void try_candidates(std::uint32_t slot) noexcept;
-  void take_item(std::uint32_t slot) noexcept;
-  void take_check(std::uint32_t slot) noexcept;
-  void take_whole(std::uint32_t slot, const ItemView& item) noexcept;
-  void end_lookup(std::uint32_t slot, const Outcome& outcome) noexcept;
-  void on_other_key(std::uint32_t slot) noexcept;
-  void on_overtaken(std::uint32_t slot) noexcept;
-  void ask_by_message(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool start_lookup(Operation& operation) noexcept;
+  [[nodiscard]] bool start_buckets(Operation& operation) noexcept;
+  [[nodiscard]] bool start_item(Operation& operation, std::uint64_t entry, Operation::Way way) noexcept;
+  void start_check(Operation& operation) noexcept;
+  [[nodiscard]] bool start_fetch(Operation& operation, const channel::RemoteSpan& from, Stage stage) noexcept;
+  void on_lookup_read(Operation& operation) noexcept;
+  void try_candidates(Operation& operation) noexcept;
+  void take_item(Operation& operation) noexcept;
+  void take_check(Operation& operation) noexcept;
+  void end_lookup(Operation& operation) noexcept;
+  void on_overtaken(Operation& operation) noexcept;
+  void ask_by_message(Operation& operation) noexcept;
 
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
   [[nodiscard]] channel::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
-  [[nodiscard]] Status start_in_lease(std::uint32_t slot, const Ask& ask) noexcept;
-  [[nodiscard]] bool take_lease_for(std::uint32_t slot, const Ask& ask, HeldLeases::Held& held) noexcept;
+  [[nodiscard]] Status start_in_lease(Operation& operation, const Ask& ask) noexcept;
+  [[nodiscard]] std::optional<HeldLeases::Held> take_lease_for(const Operation& operation, const Ask& ask) noexcept;
   [[nodiscard]] bool is_open(unsigned worker, const wire::Lease& lease) noexcept;
-  [[nodiscard]] Status send_adopt(std::uint32_t slot, const Ask& ask, const wire::Lease& lease) noexcept;
+  [[nodiscard]] Status send_adopt(Operation& operation, const Ask& ask, const wire::Lease& lease) noexcept;
   void take_lease(const Operation& operation, wire::Reply& reply) noexcept;
-  [[nodiscard]] Status send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept;
-  [[nodiscard]] Status send_chunks(std::uint32_t slot, const Ask& ask, const wire::Lease* lease,
-                                   Deadline deadline) noexcept;
-  [[nodiscard]] Status send_head(std::uint32_t slot, const Ask& ask, channel::LocalSpan body,
+  [[nodiscard]] Status send_staged(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
+  [[nodiscard]] Status send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
+  [[nodiscard]] Status send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
                                  std::uint64_t token) noexcept;
-  void start_reading(std::uint32_t slot) noexcept;
-  void read_pieces(std::uint32_t slot) noexcept;
-  [[nodiscard]] Status start_piece(std::uint32_t slot, std::size_t bytes) noexcept;
-  void on_piece_read(std::uint32_t slot) noexcept;
-  void end_read(std::uint32_t slot) noexcept;
+  void start_reading(Operation& operation, std::uint64_t address, std::uint32_t rkey, std::uint64_t checksum) noexcept;
+  void read_pieces(Operation& operation) noexcept;
+  void on_piece_read(Operation& operation) noexcept;
+  void end_read(Operation& operation) noexcept;
 
   // Cells: client_cells.cpp.
-  void take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept;
   [[nodiscard]] Result<void> use_cells(Deadline deadline) noexcept;
-  [[nodiscard]] Status on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept;
+  [[nodiscard]] Status change(const Cell& cell, const channel::Change& change, std::uint64_t& old,
+                              Deadline deadline) noexcept;
+  [[nodiscard]] Status check_cell(const Cell& cell, const char* call) const noexcept;
+  [[nodiscard]] Status end_on_word(const Cell& cell, Status status) noexcept;
   [[nodiscard]] channel::RemoteSpan span_of(const Cell& cell) const noexcept;
-  [[nodiscard]] Status start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept;
-  void take_word(std::uint32_t slot, std::uint64_t value) noexcept;
 
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
   void die(Status reason, const char* what) noexcept;
-  void drain() noexcept;
+  [[nodiscard]] bool has_failed() const noexcept { return error_.status() != Status::kOk; }
+  /// Of a connection that has failed, once.
+  void drain() noexcept {
+    if (has_failed() && !channels_.empty()) [[unlikely]]
+      end_operations();
+  }
+  void end_operations() noexcept;
   void work() noexcept;
   [[nodiscard]] Deadline pipeline_deadline() const noexcept;
   void expire() noexcept;
@@ -284,15 +262,12 @@ class PollingClient final : public Client, private channel::Handler {
   engine::CompletionLoop* loop_ = nullptr;  ///< The shard's.
   std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One for each worker.
   std::uint64_t id_ = 0;
-  struct {
-    std::uint64_t id = 0;
-    std::size_t max_value_bytes = 0;
-    std::uint64_t read_ticks = 0;  ///< A READ that completes later than this after the request is not believed.
-  } server_;                       ///< As its first worker has said.
+  wire::ServerHello server_;      ///< As its first worker has said it.
+  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
 
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_;  ///< A stack of slots.
-  SlotRing done_;                    ///< Pipelined operations that are complete.
+  std::vector<std::uint32_t> done_;  ///< Slots of pipelined operations that are complete, in their order.
   struct {
     std::size_t pipelined = 0;  ///< Operations that were started and not polled.
     std::size_t batched = 0;    ///< Operations of the batch at hand.
@@ -301,20 +276,19 @@ class PollingClient final : public Client, private channel::Handler {
   unsigned empty_polls_ = 0;
 
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
-  // Own memory is a place for each operation: for buckets, then for an item; or for a cell's word. A late READ still
-  // lands there, and keeps its slot until it has.
+  // Own memory is a place for each operation that may read: for buckets, then for an item. A late READ still lands
+  // there, and keeps its slot until it has.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
+  // Never 0: a region of nothing cannot be.
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
-    return options.depth * place_bytes(options);
+    return options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : kLineBytes;
   }
-  [[nodiscard]] static constexpr std::size_t place_bytes(const ClientOptions& options) noexcept {
-    return options.lookup != Lookup::kMessage ? kPlaceBytes : kLineBytes;
+  [[nodiscard]] std::byte* buckets_at(const Operation& operation) const noexcept {
+    return region_.data() + operation.slot() * kPlaceBytes;
   }
-  [[nodiscard]] std::uint64_t* word_at(std::uint32_t slot) const noexcept {
-    return reinterpret_cast<std::uint64_t*>(region_.data() + slot * place_bytes(options_));
+  [[nodiscard]] std::byte* item_at(const Operation& operation) const noexcept {
+    return buckets_at(operation) + 2 * sizeof(Bucket);
   }
-  [[nodiscard]] std::byte* buckets_at(std::uint32_t slot) const noexcept { return region_.data() + slot * kPlaceBytes; }
-  [[nodiscard]] std::byte* item_at(std::uint32_t slot) const noexcept { return buckets_at(slot) + 2 * sizeof(Bucket); }
   HeldLeases leases_;
 
   Lookups lookups_;

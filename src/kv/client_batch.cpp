@@ -16,7 +16,7 @@ void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexc
   for (std::size_t from = 0; from < requests.size(); from += Reader::kMostAtOnce) {
     const std::span some = requests.subspan(from, std::min(Reader::kMostAtOnce, requests.size() - from));
     Reader::Left left{.by_queue = ~std::uint32_t{0}};
-    if (reads_now_ && error_.status() == Status::kOk) left = reader_.get_some(some, deadline);
+    if (reads_now_ && !has_failed()) left = reader_.get_some(some, deadline);
     if ((left.by_message | left.by_queue) == 0) [[likely]]
       continue;
     is_over = false;
@@ -58,9 +58,9 @@ bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {
 }
 
 bool PollingClient::start_in_batch(const Ask& ask) noexcept {
-  std::uint32_t slot = kNoSlot;
+  Operation* operation = nullptr;
   Status status = check(ask);
-  if (status == Status::kOk) status = start(ask, slot);
+  if (status == Status::kOk) status = start(ask, operation);
   if (status == Status::kAgain) return false;
   if (status == Status::kOk) {
     ++in_flight_.batched;
@@ -70,34 +70,27 @@ bool PollingClient::start_in_batch(const Ask& ask) noexcept {
   return true;
 }
 
-// False: there are more.
-template <class Request>
-bool PollingClient::start_some(std::span<Request> requests, std::size_t& next, Deadline deadline) noexcept {
-  for (auto& channel : channels_) channel->hold();
-  while (next < requests.size() &&
-         (requests[next].outcome.status != Status::kAgain || start_one(requests[next], deadline)))
-    ++next;
-  for (auto& channel : channels_) channel->release();
-  return next == requests.size();
-}
-
 template <class Request>
 void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) noexcept {
   std::size_t next = 0;
-  while (!start_some(requests, next, deadline) || in_flight_.batched != 0) {
+  for (;;) {
+    for (auto& channel : channels_) channel->hold();
+    while (next < requests.size() &&
+           (requests[next].outcome.status != Status::kAgain || start_one(requests[next], deadline)))
+      ++next;
+    for (auto& channel : channels_) channel->release();
+    if (next == requests.size() && in_flight_.batched == 0) break;
     // Slots that only the caller's own `poll` sets free are not waited for.
     if (in_flight_.batched == 0 && in_flight_.pipelined == operations_.size()) return;
     const bool is_late = loop_->wait(deadline) == 0 && deadline.passed();
-    if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
-      drain();
-    if (!is_late || error_.status() != Status::kOk) continue;
+    drain();
+    if (!is_late || has_failed()) continue;
     give_up_batch();
     for (; next < requests.size(); ++next)
       if (requests[next].outcome.status == Status::kAgain) requests[next].outcome = {Status::kTimedOut};
   }
   // None was started, for a connection that had failed already.
-  if (error_.status() != Status::kOk && !channels_.empty()) [[unlikely]]
-    drain();
+  drain();
 }
 
 // The deadline passed: as of one call.
@@ -107,10 +100,10 @@ void PollingClient::give_up_batch() noexcept {
     die_late();
     drain();
   }
-  for (std::uint32_t slot = 0; slot < operations_.size(); ++slot)
-    if (is_ours(operations_[slot])) {
-      *std::exchange(operations_[slot].result, nullptr) = {Status::kTimedOut};
-      abandon(slot);
+  for (Operation& operation : operations_)
+    if (is_ours(operation)) {
+      *std::exchange(operation.result, nullptr) = {Status::kTimedOut};
+      abandon(operation);
     }
   in_flight_.batched = 0;
 }

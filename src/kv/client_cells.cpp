@@ -4,7 +4,6 @@
 #include "base/error.hpp"
 #include "base/failure.hpp"
 
-#include <algorithm>
 #include <new>
 
 namespace verbena::kv {
@@ -34,19 +33,12 @@ std::unexpected<Error> refused(Status status, Key key) noexcept {
 
 Result<Cell> PollingClient::open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept {
   const Outcome outcome = run({.op = wire::Op::kCell, .expected = initial, .key = key}, deadline);
-  if (error_.status() != Status::kOk) return std::unexpected(error_);
+  if (has_failed()) return std::unexpected(error_);
   if (outcome.status != Status::kOk) return refused(outcome.status, key);
   VERBENA_TRY(use_cells(deadline));
   return Cell{.address = cells_.place.window_address + cells_.place.offset,
               .worker = cells_.worker,
               .is_new = cells_.place.is_new != 0};
-}
-
-// Its frame is sound, and it is the answer to the only open_cell that somebody waits for.
-void PollingClient::take_cell(std::uint32_t slot, const wire::Reply& reply) noexcept {
-  cells_.place = reply.cell;
-  cells_.worker = operations_[slot].worker;
-  finish(slot, {Status::kOk, reply.head.version, 0});
 }
 
 // Makes the window of the last reply's cells usable, which it stays.
@@ -70,70 +62,47 @@ Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
 
 // --- words
 
-Status PollingClient::fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old, Deadline deadline) noexcept {
-  return on_word({.cell = cell, .change = {.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .compare_add = delta}}, old,
-                 deadline);
-}
-
-Status PollingClient::compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired, std::uint64_t& old,
-                                   Deadline deadline) noexcept {
-  return on_word(
-      {.cell = cell, .change = {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}}, old,
-      deadline);
+// The connection does these by itself: a NIC of software in this thread, any other through its queue with the result in
+// memory of the connection, so that one that is late meets nothing of the caller's.
+Status PollingClient::change(const Cell& cell, const channel::Change& change, std::uint64_t& old,
+                             Deadline deadline) noexcept {
+  const Status checked = check_cell(cell, "kv::Client::fetch_add or compare_swap");
+  if (checked != Status::kOk) [[unlikely]]
+    return checked;
+  return end_on_word(cell, channels_[cell.worker]->change(change, span_of(cell), old, deadline));
 }
 
 Status PollingClient::read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept {
-  return on_word({.cell = cell, .is_read = true}, value, deadline);
+  const Status checked = check_cell(cell, "kv::Client::read");
+  if (checked != Status::kOk) [[unlikely]]
+    return checked;
+  const std::span to = std::as_writable_bytes(std::span(&value, 1));
+  return end_on_word(cell, channels_[cell.worker]->read(to, span_of(cell), deadline));
 }
 
-// A NIC of software does it in this thread, with the result where the caller wants it. Everything else goes through the
-// NIC's queue, with the result in the slot's own word, so that one that is late meets nothing of the caller's.
-Status PollingClient::on_word(const WordAsk& ask, std::uint64_t& value, Deadline deadline) noexcept {
-  if (error_.status() != Status::kOk) [[unlikely]]
+Status PollingClient::check_cell(const Cell& cell, const char* call) const noexcept {
+  if (has_failed()) [[unlikely]]
     return error_.status();
-  const Cell& cell = ask.cell;
   if (cell.worker >= channels_.size() || cells_.windows[cell.worker].length == 0 || cell.address % kWordBytes != 0)
       [[unlikely]]
-    return note(Status::kBadArgument, ask.is_read ? "kv::Client::read" : "kv::Client::fetch_add or compare_swap",
+    return note(Status::kBadArgument, call,
                 "cell is at address {:#x} of worker {}, where this client has opened none: open it here, and connect "
                 "only once",
                 cell.address, cell.worker);
-  channel::Connection& channel = *channels_[cell.worker];
-  const channel::RemoteSpan word = span_of(cell);
-  const Status now = ask.is_read ? channel.read_now(std::as_writable_bytes(std::span(&value, 1)), word)
-                                 : channel.change_now(ask.change, word, value);
-  if (now == Status::kOk) [[likely]]
-    return now;
-  if (now == Status::kAgain) {
-    const Outcome outcome = run({.op = wire::Op::kCell, .word = &ask}, deadline);
-    if (outcome.status == Status::kOk) value = outcome.version;
-    return outcome.status;
-  }
-  if (damage_of(now) < Damage::kConnection) return now;
-  // It has failed in a poll of this very call.
-  on_end(channel, now);
+  return Status::kOk;
+}
+
+// The connection may have failed in a poll of this very call, or an earlier one.
+Status PollingClient::end_on_word(const Cell& cell, Status status) noexcept {
+  if (status == Status::kOk && !has_failed()) [[likely]]
+    return status;
+  if (damage_of(status) >= Damage::kConnection) on_end(*channels_[cell.worker], status);
   drain();
-  return error_.status();
+  return status != Status::kOk && has_failed() ? error_.status() : status;
 }
 
 channel::RemoteSpan PollingClient::span_of(const Cell& cell) const noexcept {
   return {.address = cell.address, .length = kWordBytes, .rkey = cells_.windows[cell.worker].rkey};
-}
-
-Status PollingClient::start_on_word(std::uint32_t slot, const WordAsk& ask) noexcept {
-  Operation& operation = operations_[slot];
-  operation.stage = Stage::kFetching;
-  operation.worker = static_cast<std::uint16_t>(ask.cell.worker);
-  operation.transfer.pieces = 1;
-  channel::Connection& channel = *channels_[operation.worker];
-  if (!ask.is_read)
-    return channel.start_change(ask.change, span_of(ask.cell), token_of(Piece::kChange, 0, id_of(slot)));
-  return channel.start_read(local(std::as_bytes(std::span(word_at(slot), 1))), span_of(ask.cell),
-                            token_of(Piece::kWord, 0, id_of(slot)));
-}
-
-void PollingClient::take_word(std::uint32_t slot, std::uint64_t value) noexcept {
-  finish(slot, {Status::kOk, value, 0});
 }
 
 }  // namespace verbena::kv

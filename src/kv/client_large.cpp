@@ -17,45 +17,42 @@ constexpr std::chrono::milliseconds kImportTimeout{100};
 // --- into a lease
 
 /// kNotFound: not this way, or not now. Anything but kOk has left nothing behind.
-Status PollingClient::start_in_lease(std::uint32_t slot, const Ask& ask) noexcept {
-  Operation& operation = operations_[slot];
-  channel::Connection& channel = *channels_[operation.worker];
+Status PollingClient::start_in_lease(Operation& operation, const Ask& ask) noexcept {
+  channel::Connection& channel = channel_of(operation);
   // Neither the WRITE, which may be several work requests, nor the request behind it may have to wait for room.
   const std::uint64_t writes = ask.value.size() / fabric_->nic().limits().max_message + 1;
   if (channel.credits() < writes + 1) return Status::kNotFound;
-  HeldLeases::Held held;
-  while (take_lease_for(slot, ask, held)) {
-    const channel::RemoteSpan to{held.lease.address, ask.value.size(), held.lease.rkey};
+  while (const auto held = take_lease_for(operation, ask)) {
+    const channel::RemoteSpan to{held->lease.address, ask.value.size(), held->lease.rkey};
     const Status written = channel.write_now(ask.value, to);
     if (written == Status::kOk) {
       operation.stage = Stage::kAwaiting;
-      return send_adopt(slot, ask, held.lease);
+      return send_adopt(operation, ask, held->lease);
     }
     // A window that is gone looks the same. Posted, it would end the connection.
-    if (written == Status::kAgain && !is_open(operation.worker, held.lease)) continue;
+    if (written == Status::kAgain && !is_open(operation.worker, held->lease)) continue;
     const bool is_mine = written == Status::kAgain && is_registered(ask.value);
     const Status started =
-        is_mine ? channel.start_write(local(ask.value), to, token_of(Piece::kBody, 0, id_of(slot))) : written;
+        is_mine ? channel.start_write(local(ask.value), to, token_of(Piece::kBody, operation)) : written;
     if (started == Status::kAgain) {
-      leases_.put_back(operation.worker, held);
+      leases_.put_back(operation.worker, *held);
       return Status::kNotFound;
     }
     if (started != Status::kOk) return started;
     operation.transfer.pieces = 1;
     // From here on the channel reads the value: a failure ends the operation with the connection.
-    if (const Status sent = send_adopt(slot, ask, held.lease); sent != Status::kOk)
+    if (const Status sent = send_adopt(operation, ask, held->lease); sent != Status::kOk)
       die(sent == Status::kAgain ? Status::kProtocol : sent, "a large value could not be sent");
     return Status::kOk;
   }
   return Status::kNotFound;
 }
 
-bool PollingClient::take_lease_for(std::uint32_t slot, const Ask& ask, HeldLeases::Held& held) noexcept {
-  const unsigned worker = operations_[slot].worker;
-  if (ask.value.size() < wire::kLeastLease) return false;
-  while (leases_.take(worker, ask.value.size(), ticks_now(), held))
-    if (is_open(worker, held.lease)) return true;
-  return false;
+std::optional<HeldLeases::Held> PollingClient::take_lease_for(const Operation& operation, const Ask& ask) noexcept {
+  if (ask.value.size() < wire::kLeastLease) return {};
+  while (auto held = leases_.take(operation.worker, ask.value.size(), ticks_now()))
+    if (is_open(operation.worker, held->lease)) return held;
+  return {};
 }
 
 /// Makes the lease's window usable. False: the server has taken it back.
@@ -76,16 +73,16 @@ bool PollingClient::is_open(unsigned worker, const wire::Lease& lease) noexcept 
   return true;
 }
 
-Status PollingClient::send_adopt(std::uint32_t slot, const Ask& ask, const wire::Lease& lease) noexcept {
+Status PollingClient::send_adopt(Operation& operation, const Ask& ask, const wire::Lease& lease) noexcept {
   struct Front {
     wire::RequestHead head;
     wire::AdoptHead adopt;
   };
   static_assert(sizeof(Front) == sizeof(wire::RequestHead) + sizeof(wire::AdoptHead));
   const Front front{
-      .head = {.op = wire::Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = id_of(slot)},
+      .head = {.op = wire::Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id},
       .adopt = {.expected = ask.expected, .value_length = ask.value.size(), .lease = lease.id}};
-  return channels_[operations_[slot].worker]->send(wire::bytes_of(front), ask.key);
+  return channel_of(operation).send(wire::bytes_of(front), ask.key);
 }
 
 /// The rest of the reply is a plain one.
@@ -98,12 +95,12 @@ void PollingClient::take_lease(const Operation& operation, wire::Reply& reply) n
 
 // --- streamed
 
-Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, channel::LocalSpan body,
+Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
                                 std::uint64_t token) noexcept {
   std::array<std::byte, wire::kMaxLargeHeadBytes> head;
-  const unsigned worker = operations_[slot].worker;
+  const unsigned worker = operation.worker;
   const wire::RequestHead front{
-      .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = id_of(slot)};
+      .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id};
   const wire::LargeHead large{
       .expected = ask.expected,
       .value_length = ask.value.size(),
@@ -116,53 +113,49 @@ Status PollingClient::send_head(std::uint32_t slot, const Ask& ask, channel::Loc
   return channels_[worker]->start_large(std::span(head).first(bytes), body, token);
 }
 
-Status PollingClient::send_staged(std::uint32_t slot, const Ask& ask, Deadline deadline) noexcept {
-  HeldLeases::Held held;
-  if (!take_lease_for(slot, ask, held)) return send_chunks(slot, ask, nullptr, deadline);
-  if (const Status status = send_chunks(slot, ask, &held.lease, deadline); status != Status::kOk) return status;
-  for (;;) {
-    const Status sent = send_adopt(slot, ask, held.lease);
+Status PollingClient::send_staged(Operation& operation, const Ask& ask, Deadline deadline) noexcept {
+  operation.transfer.posted = ask.value.size();
+  const auto held = take_lease_for(operation, ask);
+  if (!held) return send_chunks(operation, ask, deadline);
+  const channel::RemoteSpan to{held->lease.address, ask.value.size(), held->lease.rkey};
+  const Status started = channel_of(operation).start_write(ask.value, to, token_of(Piece::kBody, operation));
+  if (started != Status::kOk) {
+    die(started == Status::kAgain ? Status::kProtocol : started, "a large value could not be sent");
+    return started;
+  }
+  operation.transfer.pieces = 1;
+  for (;;) {  // The request is kAgain until all of the value is on its way.
+    const Status sent = send_adopt(operation, ask, held->lease);
     if (sent != Status::kAgain) {
-      if (sent == Status::kOk) operations_[slot].transfer.copied = ask.value.size();
+      if (sent == Status::kOk) operation.transfer.copied = ask.value.size();
       return sent;
     }
     if (loop_->wait(deadline) == 0 && deadline.passed()) return Status::kTimedOut;
-    if (error_.status() != Status::kOk) return error_.status();
+    if (has_failed()) return error_.status();
   }
 }
 
-// Copies the value through a few chunks, small enough to stay in the cache: each is a WRITE into the lease, or a large
-// message of its own.
-Status PollingClient::send_chunks(std::uint32_t slot, const Ask& ask, const wire::Lease* lease,
-                                  Deadline deadline) noexcept {
-  Operation& operation = operations_[slot];
-  channel::Connection& channel = *channels_[operation.worker];
-  operation.transfer.posted = ask.value.size();
-  std::size_t done = 0;
-  const auto start = [&](channel::LocalSpan body, std::uint64_t token) {
-    if (lease != nullptr) {
-      if (!is_open(operation.worker, *lease)) return Status::kRemoteAccess;
-      return channel.start_write(body, {lease->address + done, body.length, lease->rkey}, token);
-    }
-    const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = id_of(slot)};
-    return done == 0 ? send_head(slot, ask, body, token) : channel.start_large(wire::bytes_of(more), body, token);
-  };
+// Copies the value through a few chunks, small enough to stay in the cache: each is a large message of its own.
+Status PollingClient::send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept {
+  const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = operation.id};
   channel::Bounce& bounce = *shard_->memory().bounce;
-  while (done < ask.value.size()) {
+  for (std::size_t done = 0; done < ask.value.size();) {
     std::uint32_t chunk = channel::Bounce::kNone;
     const auto has_chunk = [&] {
       if (chunk == channel::Bounce::kNone) chunk = bounce.take();
-      return chunk != channel::Bounce::kNone || error_.status() != Status::kOk;
+      return chunk != channel::Bounce::kNone || has_failed();
     };
     const Status waited = loop_->wait_until(has_chunk, deadline);
-    if (error_.status() != Status::kOk && chunk != channel::Bounce::kNone) bounce.give_back(chunk);
+    if (has_failed() && chunk != channel::Bounce::kNone) bounce.give_back(chunk);
     if (waited != Status::kOk) return Status::kTimedOut;
-    if (error_.status() != Status::kOk) return error_.status();
+    if (has_failed()) return error_.status();
     const std::span piece = ask.value.subspan(done, std::min(channel::Bounce::kChunkBytes, ask.value.size() - done));
     std::memcpy(bounce.data(chunk), piece.data(), piece.size());
     ++operation.transfer.pieces;
-    const Status status =
-        start({bounce.data(chunk), piece.size(), bounce.lkey()}, token_of(Piece::kBodyChunk, chunk, id_of(slot)));
+    const channel::LocalSpan body{bounce.data(chunk), piece.size(), bounce.lkey()};
+    const std::uint64_t token = token_of(Piece::kBodyChunk, operation, chunk);
+    const Status status = done == 0 ? send_head(operation, ask, body, token)
+                                    : channel_of(operation).start_large(wire::bytes_of(more), body, token);
     if (status != Status::kOk) {
       bounce.give_back(chunk);
       --operation.transfer.pieces;
@@ -170,8 +163,7 @@ Status PollingClient::send_chunks(std::uint32_t slot, const Ask& ask, const wire
       return status;
     }
     done += piece.size();
-    // With a lease the request is still to come: until then the operation is not through.
-    if (lease == nullptr) operation.transfer.copied = done;
+    operation.transfer.copied = done;
   }
   return Status::kOk;
 }

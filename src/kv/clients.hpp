@@ -20,19 +20,15 @@ class Clients {
   [[nodiscard]] Result<void> enter(std::uint64_t client, unsigned worker) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t bit = std::uint64_t{1} << worker;
-    const auto at = clients_.find(client);
-    if (at == clients_.end()) {
-      if (clients_.size() == limit_)
-        return fail(Status::kLimit, "connect", 0,
-                    "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
-                    limit_);
-      clients_.emplace(client, bit);
-      count_.store(clients_.size(), std::memory_order_relaxed);
-      return {};
-    }
-    if ((at->second & bit) != 0)
+    if (!clients_.contains(client) && clients_.size() == limit_)
+      return fail(Status::kLimit, "connect", 0,
+                  "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
+                  limit_);
+    std::uint64_t& workers = clients_[client];
+    if ((workers & bit) != 0)
       return fail(Status::kProtocol, "connect", 0, "this client has a channel to worker {} already", worker);
-    at->second |= bit;
+    workers |= bit;
+    count_.store(clients_.size(), std::memory_order_relaxed);
     return {};
   }
 

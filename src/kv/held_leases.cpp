@@ -28,7 +28,7 @@ void HeldLeases::put_back(unsigned worker, const Held& held) noexcept {
   if (free != places.end()) *free = held;
 }
 
-bool HeldLeases::take(unsigned worker, std::uint64_t bytes, std::uint64_t now, Held& held) noexcept {
+std::optional<HeldLeases::Held> HeldLeases::take(unsigned worker, std::uint64_t bytes, std::uint64_t now) noexcept {
   Held* best = nullptr;
   for (Held& one : workers_[worker].held) {
     if (one.lease.id == 0 || one.until_ticks <= now || one.lease.length < bytes) continue;
@@ -36,10 +36,8 @@ bool HeldLeases::take(unsigned worker, std::uint64_t bytes, std::uint64_t now, H
     if (one.lease.length / 2 >= bytes) continue;
     if (best == nullptr || one.until_ticks < best->until_ticks) best = &one;
   }
-  if (best == nullptr) return false;
-  held = *best;
-  best->lease.id = 0;
-  return true;
+  if (best == nullptr) return {};
+  return std::exchange(*best, Held{});
 }
 
 std::uint32_t HeldLeases::give_up_one(unsigned worker, std::uint64_t now) noexcept {

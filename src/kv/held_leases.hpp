@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace verbena::kv {
@@ -28,8 +29,8 @@ class HeldLeases {
 
   /// A reply brought a lease, to a request that was sent after `sent_ticks`.
   void keep(unsigned worker, const wire::Lease& lease, std::uint64_t sent_ticks) noexcept;
-  /// Takes a lease of the class of a value of `bytes`, the one that ends next. False: there is none.
-  [[nodiscard]] bool take(unsigned worker, std::uint64_t bytes, std::uint64_t now, Held& held) noexcept;
+  /// Takes a lease of the class of a value of `bytes`, the one that ends next. Empty: there is none.
+  [[nodiscard]] std::optional<Held> take(unsigned worker, std::uint64_t bytes, std::uint64_t now) noexcept;
   /// One that was taken and is as it was.
   void put_back(unsigned worker, const Held& held) noexcept;
   /// A value is streamed because no lease fits it: the lease that is given up for another, or 0. That is one that ended

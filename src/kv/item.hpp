@@ -4,7 +4,6 @@
 
 #include <verbena/kv.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -92,12 +91,6 @@ struct ItemShape {
 /// Of any item: the longest key and the longest inline value.
 inline constexpr std::size_t kMaxItemBytes =
     ItemShape{.value_length = kEagerBytes - 1, .key_length = kMaxKeyBytes}.bytes();
-
-/// The first word of an item that readers in other processes may load while the server stores it.
-[[nodiscard]] inline std::uint64_t load_state(const std::byte* item) noexcept {
-  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(item)))
-      .load(std::memory_order_acquire);
-}
 
 /// What the bytes of a READ are.
 enum class Verdict : std::uint8_t {

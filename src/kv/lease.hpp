@@ -20,9 +20,8 @@ namespace verbena::kv {
   return limits.max_mw != 0 && !limits.is_soft_roce;
 }
 
-/// Of one client at one worker, by `ServerOptions` or `WorkerOptions`.
-template <class Options>
-[[nodiscard]] constexpr unsigned leases_of(const nic::Limits& limits, const Options& options) noexcept {
+/// Of one client at one worker.
+[[nodiscard]] constexpr unsigned leases_of(const nic::Limits& limits, const ServerOptions& options) noexcept {
   return options.large_put == LargePut::kAdopt && can_adopt(limits) ? options.client_leases : 0;
 }
 

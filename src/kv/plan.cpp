@@ -33,14 +33,12 @@ std::size_t share_of(const ServerOptions& options) noexcept {
 unsigned sessions_of(const ServerOptions& options) noexcept { return options.max_clients + kSpareSessions; }
 
 channel::Options channel_options(const ServerOptions& options) noexcept {
-  channel::Options channel;
-  channel.depth = wire::channel_depth(options.depth);
-  channel.lease_bytes = options.lease_bytes;
-  channel.max_reads = 1;
-  // A server's own: invalidations of leases, and the goodbye.
-  channel.max_operations = 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0);
-  channel.max_larges = 0;
-  return channel;
+  return {.depth = wire::channel_depth(options.depth),
+          .lease_bytes = options.lease_bytes,
+          .max_reads = 1,
+          // A server's own: invalidations of leases, and the goodbye.
+          .max_operations = 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0),
+          .max_larges = 0};
 }
 
 /// Of what keys have, for one worker: hashing spreads them unevenly, so a quarter more than its part.
@@ -186,24 +184,17 @@ host::PlacementRequest placement_request(const ServerOptions& options, const hos
           .device = device != nullptr ? topology.locality_of(device) : host::Locality{}};
 }
 
-WorkerOptions worker_options(const ServerOptions& options, unsigned index, const host::PlacedPoller& place) noexcept {
-  WorkerOptions worker{.index = index,
-                       .memory_bytes = share_of(options),
-                       .require_hugepages = options.require_hugepages,
-                       .node = place.node,
-                       .max_items = items_of(options),
-                       .max_cells = cells_of(options),
-                       .max_value_bytes = max_value_of(options),
-                       .checksum_large_values = options.checksum_large_values,
-                       .grace = options.grace,
-                       .wait = place.wait,
-                       .spin = options.spin,
-                       .max_sessions = sessions_of(options),
-                       .depth = options.depth,
-                       .channel = channel_options(options),
-                       .large_put = options.large_put,
-                       .client_leases = options.client_leases,
-                       .lease_term = options.lease_term};
+WorkerOptions worker_options(const ServerOptions& options, unsigned index, const host::PlacedPoller& place) {
+  WorkerOptions worker{options};
+  worker.index = index;
+  worker.memory_bytes = share_of(options);
+  worker.max_items = items_of(options);
+  worker.max_cells = cells_of(options);
+  worker.max_value_bytes = max_value_of(options);
+  worker.node = place.node;
+  worker.wait = place.wait;
+  worker.max_sessions = sessions_of(options);
+  worker.channel = channel_options(options);
   if (place.core) worker.cpu = place.core->cpu;
   worker.channel.node = place.node;
   return worker;

@@ -34,9 +34,9 @@ struct ServerInternals {
 [[nodiscard]] host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,
                                                        const nic::Nic& nic);
 
-/// Worker `index` of a server with checked options; what all workers share is not in it. \alloc none
+/// Worker `index` of a server with checked options; what all workers share is not in it. \alloc setup
 [[nodiscard]] WorkerOptions worker_options(const ServerOptions& options, unsigned index,
-                                           const host::PlacedPoller& place) noexcept;
+                                           const host::PlacedPoller& place);
 
 /// Every pool of a server, its workers placed like that, with as many clients as it lets in. \alloc setup
 [[nodiscard]] host::Footprint footprint(const ServerOptions& options, const host::Placement& placement, nic::Kind kind,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace verbena::kv {
 
@@ -27,16 +28,16 @@ void Locations::note(std::uint64_t hash, std::uint64_t entry) noexcept {
 
 // --- one key
 
-Reader::Answer Reader::get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept {
+Reader::Read Reader::get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept {
   const Call call{.key = key, .hash = hash(key), .out = out, .deadline = deadline, .outcome = outcome};
   const Part& part = parts_[worker(call.hash)];
   if (const std::uint64_t entry = locations_.find(call.hash); entry != 0) {
     const Read read = read_item(part, entry, call);
     if (read == Read::kDone) [[likely]] {
       ++counts_.by_location;
-      return Answer::kDone;
+      return read;
     }
-    if (read == Read::kNoWay) return Answer::kByQueue;
+    if (read == Read::kNoWay) return read;
     drop(call.hash);
   }
   return look_up(part, call);
@@ -47,20 +48,16 @@ void Reader::drop(std::uint64_t hash) noexcept {
   ++counts_.stale;
 }
 
-Reader::Answer Reader::look_up(const Part& part, const Call& call) noexcept {
+Reader::Read Reader::look_up(const Part& part, const Call& call) noexcept {
   for (unsigned lookup = 1;; ++lookup) {
-    switch (look_up_once(part, call)) {
-      case Read::kDone: ++counts_.by_index; return Answer::kDone;
-      case Read::kOtherKey:
-      case Read::kOtherKind: return Answer::kByMessage;
-      case Read::kNoWay: return Answer::kByQueue;
-      case Read::kOvertaken: break;
-    }
+    const Read read = look_up_once(part, call);
+    if (read == Read::kDone) ++counts_.by_index;
+    if (read != Read::kOvertaken) return read;
     if (lookup == kMostLookups) break;
     ++counts_.retries;
   }
   ++counts_.overtaken;
-  return Answer::kByMessage;
+  return Read::kOvertaken;
 }
 
 Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
@@ -93,22 +90,8 @@ Reader::Read Reader::read_item(const Part& part, std::uint64_t entry, const Call
 Reader::Read Reader::take(const Part& part, std::uint64_t address, std::span<const std::byte> item,
                           const Call& call) noexcept {
   ItemView view;
-  switch (judge(item, call.key, part.length, view)) {
-    case Verdict::kWhole: break;
-    case Verdict::kOtherKey: return Read::kOtherKey;
-    case Verdict::kNotLive:
-    case Verdict::kTorn: return Read::kOvertaken;
-  }
-  if ((view.flags & kCell) != 0) return Read::kOtherKind;
-  const auto length = static_cast<std::size_t>(view.value_length);
-  call.outcome = {Status::kOk, view.version, length};
-  if (length > call.out.size()) {
-    call.outcome.status = Status::kBufferTooSmall;
-    return Read::kDone;
-  }
-  if (length >= kEagerBytes) return read_value(part, address, view, call);
-  if (length != 0) std::memcpy(call.out.data(), view.value.data(), length);
-  return Read::kDone;
+  const Read taken = take(item, part, call, view);
+  return taken == Read::kLarge ? read_value(part, address, view, call) : taken;
 }
 
 // The item was live before the value was READ, and is after: so its blocks were its own meanwhile.
@@ -152,9 +135,7 @@ Reader::Left Reader::get_some(std::span<GetRequest> requests, Deadline deadline)
   }
   const std::span all = std::span(sought).first(count);
   if (parts_.size() > 1)  // Of few elements, and stable: what comes first is asked for first.
-    std::ranges::sort(all, [](const Sought& a, const Sought& b) {
-      return a.worker != b.worker ? a.worker < b.worker : a.bit < b.bit;
-    });
+    std::ranges::sort(all, {}, [](const Sought& one) { return std::pair(one.worker, one.bit); });
   Left left;
   for (std::size_t from = 0; from < all.size();) {
     std::size_t to = from + 1;
@@ -179,9 +160,8 @@ void Reader::get_of_part(const Part& part, std::span<Sought> sought, Deadline de
   for (const Sought& one : sought) {
     if ((again & one.bit) == 0) continue;
     if (one.is_known) drop(one.hash);
-    const Answer answer = look_up(part, one.call(deadline));
-    if (answer == Answer::kByMessage) left.by_message |= one.bit;
-    if (answer == Answer::kByQueue) left.by_queue |= one.bit;
+    const Read read = look_up(part, one.call(deadline));
+    if (read != Read::kDone) (read == Read::kNoWay ? left.by_queue : left.by_message) |= one.bit;
   }
 }
 
@@ -237,23 +217,19 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
       const Read read = status == Status::kOk
                             ? take(part, reads[i].from, {reads[i].to, reads[i].bytes}, one.call(deadline))
                             : Read::kNoWay;
-      settle(one, read, left, again);
+      if (read == Read::kDone) {
+        ++(one.is_known ? counts_.by_location : counts_.by_index);
+        if (!one.is_known) locations_.note(one.hash, one.entry);
+      } else if (read == Read::kNoWay) {
+        left.by_queue |= one.bit;
+      } else if (read == Read::kOtherKind) {
+        left.by_message |= one.bit;
+      } else {
+        again |= one.bit;
+      }
     }
   }
   return again;
-}
-
-void Reader::settle(const Sought& one, Read read, Left& left, std::uint32_t& again) noexcept {
-  switch (read) {
-    case Read::kDone:
-      ++(one.is_known ? counts_.by_location : counts_.by_index);
-      if (!one.is_known) locations_.note(one.hash, one.entry);
-      return;
-    case Read::kOtherKind: left.by_message |= one.bit; return;
-    case Read::kNoWay: left.by_queue |= one.bit; return;
-    case Read::kOtherKey:
-    case Read::kOvertaken: again |= one.bit; return;
-  }
 }
 
 }  // namespace verbena::kv

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -103,7 +104,6 @@ class Reader {
 
   void know(std::size_t locations) { locations_ = Locations(locations); }
   void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
-  [[nodiscard]] std::uint64_t hash_seed() const noexcept { return seed_; }
   void add(const Part& part) { parts_.push_back(part); }
   /// A location was out of date.
   void drop(std::uint64_t hash) noexcept;
@@ -116,13 +116,16 @@ class Reader {
   }
 
   /// What came of it.
-  enum class Answer : std::uint8_t {
+  enum class Read : std::uint8_t {
     kDone,       ///< The outcome is set.
-    kByMessage,  ///< READs did not settle it.
-    kByQueue,    ///< No READ can be carried out now.
+    kLarge,      ///< The same, but for the value, which is to be READ.
+    kOtherKey,   ///< Not this key's item.
+    kOvertaken,  ///< Replaced, erased or moved meanwhile.
+    kOtherKind,  ///< A cell: the server says what is wrong with that.
+    kNoWay,      ///< No READ can be carried out now.
   };
-  /// GET of one key.
-  [[nodiscard]] Answer get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
+  /// GET of one key. kDone; kNoWay: no READ can be carried out now; else READs did not settle it.
+  [[nodiscard]] Read get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
   /// GETs of up to kMostAtOnce keys, whose cache misses overlap. A bit for each that is not done.
   struct Left {
     std::uint32_t by_message = 0;
@@ -130,16 +133,6 @@ class Reader {
   };
   static constexpr std::size_t kMostAtOnce = nic::Direct::kMaxList;
   [[nodiscard]] Left get_some(std::span<GetRequest> requests, Deadline deadline) noexcept;
-
- private:
-  enum class Read : std::uint8_t {
-    kDone,       ///< The outcome is set.
-    kOtherKey,   ///< Not this key's item.
-    kOvertaken,  ///< Replaced, erased or moved meanwhile.
-    kOtherKind,  ///< A cell: the server says what is wrong with that.
-    kNoWay,      ///< No READ can be carried out now.
-  };
-  enum class Which : std::uint8_t { kFirst, kSecond };
 
   /// A GET.
   struct Call {
@@ -149,6 +142,13 @@ class Reader {
     Deadline deadline;
     Outcome& outcome;
   };
+  /// What the bytes of an item are for a GET; `item` is set with kDone and kLarge.
+  [[nodiscard]] static Read take(std::span<const std::byte> bytes, const Part& part, const Call& call,
+                                 ItemView& item) noexcept;
+
+ private:
+  enum class Which : std::uint8_t { kFirst, kSecond };
+
   /// One of several.
   struct Sought {
     std::uint64_t hash = 0;
@@ -162,7 +162,7 @@ class Reader {
     }
   };
 
-  [[nodiscard]] Answer look_up(const Part& part, const Call& call) noexcept;
+  [[nodiscard]] Read look_up(const Part& part, const Call& call) noexcept;
   [[nodiscard]] Read look_up_once(const Part& part, const Call& call) noexcept;
   [[nodiscard]] Read read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept;
   [[nodiscard]] Read take(const Part& part, std::uint64_t address, std::span<const std::byte> item,
@@ -174,7 +174,6 @@ class Reader {
   [[nodiscard]] bool read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept;
   [[nodiscard]] std::uint32_t take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
                                          Left& left) noexcept;
-  void settle(const Sought& one, Read read, Left& left, std::uint32_t& again) noexcept;
 
   std::uint64_t seed_ = 0;
   std::vector<Part> parts_;
@@ -185,5 +184,26 @@ class Reader {
   static_assert(kScratchBytes >= Part::kMostItemBytes && kScratchBytes >= kMostAtOnce * sizeof(Bucket));
   alignas(64) std::array<std::byte, kScratchBytes> scratch_;
 };
+
+// Inline, because a get of one key spends most of its instructions here.
+inline Reader::Read Reader::take(std::span<const std::byte> bytes, const Part& part, const Call& call,
+                                 ItemView& item) noexcept {
+  switch (judge(bytes, call.key, part.length, item)) {
+    case Verdict::kWhole: break;
+    case Verdict::kOtherKey: return Read::kOtherKey;
+    case Verdict::kNotLive:
+    case Verdict::kTorn: return Read::kOvertaken;
+  }
+  if ((item.flags & kCell) != 0) return Read::kOtherKind;
+  const auto length = static_cast<std::size_t>(item.value_length);
+  call.outcome = {Status::kOk, item.version, length};
+  if (length > call.out.size()) {
+    call.outcome.status = Status::kBufferTooSmall;
+    return Read::kDone;
+  }
+  if (length >= kEagerBytes) return Read::kLarge;
+  if (length != 0) std::memcpy(call.out.data(), item.value.data(), length);
+  return Read::kDone;
+}
 
 }  // namespace verbena::kv

@@ -11,10 +11,10 @@
 
 #include <verbena/kv.hpp>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <iterator>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace verbena::kv {
@@ -37,7 +37,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
 
   std::uint16_t port() const noexcept override { return port_; }
   const char* address() const noexcept override { return fabric_->address().c_str(); }
-  const char* description() const noexcept override { return description_.data(); }
+  const char* description() const noexcept override { return description_.c_str(); }
   ServerStatistics statistics() const noexcept override;
   ServerStatistics worker_statistics(unsigned worker) const noexcept override;
   verbena::Counters counters() const noexcept override;
@@ -55,8 +55,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   [[nodiscard]] Result<wire::ClientHello> enter(const link::Handshake& handshake);
 
   [[nodiscard]] Result<void> create_workers();
-  [[nodiscard]] Result<void> start_threads();
-  void describe() noexcept;
+  void describe();
   [[nodiscard]] wire::ServerHello hello_of(const Worker& worker) const noexcept;
   void count_refused() noexcept { clients_refused_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -76,7 +75,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   host::HeldPlacement placement_;             ///< The workers' cores are this server's until they are gone.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::string memory_warning_;
-  std::array<char, 2048> description_{};
+  std::string description_;
 };
 
 Result<void> PollingServer::start() {
@@ -93,7 +92,11 @@ Result<void> PollingServer::start() {
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
   VERBENA_TRY(create_workers());
   describe();
-  return start_threads();
+  for (auto& worker : workers_) VERBENA_TRY(worker->start());
+  VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
+  VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
+  acceptor_ = acceptor;
+  return {};
 }
 
 Result<void> PollingServer::create_workers() {
@@ -113,28 +116,14 @@ Result<void> PollingServer::create_workers() {
   return {};
 }
 
-Result<void> PollingServer::start_threads() {
-  for (auto& worker : workers_) VERBENA_TRY(worker->start());
-  VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
-  VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
-  acceptor_ = acceptor;
-  return {};
-}
-
-void PollingServer::describe() noexcept {
+void PollingServer::describe() {
   const host::PageReport& pages = workers_.front()->page_report();
-  char* const end = description_.data() + description_.size() - 1;
-  auto at =
-      fmt::format_to_n(description_.data(), description_.size() - 1,
-                       "{}; {} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:", fabric_->reason(),
-                       options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s",
-                       host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "",
-                       pages.reason, pages.reason[0] != '\0' ? ")" : "")
-          .out;
   const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
-    at = fmt::format_to_n(at, static_cast<std::size_t>(end - at), format, std::forward<Args>(args)...).out;
-    at = std::min(at, end);
+    fmt::format_to(std::back_inserter(description_), format, std::forward<Args>(args)...);
   };
+  add("{}; {} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:", fabric_->reason(),
+      options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s", host::to_string(pages.pages),
+      pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "", pages.reason, pages.reason[0] != '\0' ? ")" : "");
   for (const auto& worker : workers_) {
     const WorkerOptions& options = worker->options();
     options.cpu ? add(" {}", *options.cpu) : add(" any");
@@ -228,9 +217,8 @@ Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake)
 Result<std::unique_ptr<Session>> PollingServer::serve(std::unique_ptr<link::Handshake>& handshake,
                                                       const wire::ClientHello& hello) {
   Worker& worker = *workers_[hello.worker];
-  auto session = std::make_unique<Session>(worker, hello.client, worker.options().session_depth());
-  VERBENA_TRY(session->open_leases(device_->nic(), device_->pd()));
-  VERBENA_TRY(session->open_connection(worker.loop(), worker.memory(), worker.options().channel));
+  auto session = std::make_unique<Session>(worker, hello.client);
+  VERBENA_TRY(session->open(device_->nic(), device_->pd()));
   VERBENA_TRY(session->connection().answer(std::move(handshake), wire::bytes_of(hello_of(worker))));
   return session;
 }

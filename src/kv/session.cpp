@@ -21,18 +21,17 @@ OperationKind large_kind(std::uint64_t expected) noexcept {
 
 }  // namespace
 
-Session::Session(Worker& worker, std::uint64_t client, unsigned depth)
+Session::Session(Worker& worker, std::uint64_t client)
     : worker_(worker),
       store_(worker.store()),
       leases_(worker.lease_policy(), worker.store()),
       client_(client),
-      depth_(depth),
-      backlog_(depth * kReplyBytes),
-      backlog_bytes_(depth) {}
+      backlog_(worker.options().session_depth()) {}
 
-Result<void> Session::open_connection(engine::CompletionLoop& loop, const channel::Memory& memory,
-                                      const channel::Options& options) {
-  VERBENA_ASSIGN(channel_, channel::Connection::create(loop, memory, options, *this));
+Result<void> Session::open(nic::Nic& nic, ibv_pd* pd) {
+  VERBENA_TRY(leases_.open(nic, pd));
+  VERBENA_ASSIGN(channel_,
+                 channel::Connection::create(worker_.loop(), worker_.memory(), worker_.options().channel, *this));
   return {};
 }
 
@@ -48,7 +47,7 @@ void Session::join() noexcept {
 host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leases) {
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
-  pools.add({.name = "replies without credit", .count = depth, .bytes_each = kReplyBytes + sizeof(std::size_t)});
+  pools.add({.name = "replies without credit", .count = depth, .bytes_each = sizeof(Waiting)});
   pools.add("leases", 1, Leases::footprint(kind, leases));
   return pools;
 }
@@ -64,37 +63,34 @@ Session::~Session() {
 void Session::reply(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
   if (waiting_ == 0) [[likely]] {
     if (channel_->send(wire::bytes_of(head), payload) != Status::kAgain) return;
-    stand_in_line();
+    channel_->tell_of_room();
   }
   put_off(head, payload);
 }
 
-void Session::stand_in_line() noexcept {
-  if (!std::exchange(is_in_line_, true)) worker_.wait_for_credit(*this);
-}
-
 void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
   // More replies than requests can be in flight: the client does not take what it asked for.
-  if (waiting_ == depth_) return channel_->fail(Status::kProtocol);
-  const unsigned at = (first_waiting_ + waiting_++) % depth_;
-  std::byte* to = backlog_.data() + at * kReplyBytes;
-  std::memcpy(to, &head, sizeof head);
-  if (!payload.empty()) std::memcpy(to + sizeof head, payload.data(), payload.size());
-  backlog_bytes_[at] = sizeof head + payload.size();
+  if (waiting_ == backlog_.size()) return channel_->fail(Status::kProtocol);
+  Waiting& last = backlog_[(first_waiting_ + waiting_++) % backlog_.size()];
+  last.length = sizeof head + payload.size();
+  std::memcpy(last.bytes.data(), &head, sizeof head);
+  if (!payload.empty()) std::memcpy(last.bytes.data() + sizeof head, payload.data(), payload.size());
 }
 
 bool Session::flush() noexcept {
   // First: a client that takes no replies does not keep its leases by that.
   const bool is_posted = is_dead_ || leases_.post(*channel_);
   while (waiting_ != 0 && !is_dead_) {
-    const std::span bytes(backlog_.data() + first_waiting_ * kReplyBytes, backlog_bytes_[first_waiting_]);
-    if (channel_->send(bytes) == Status::kAgain) return false;
-    first_waiting_ = (first_waiting_ + 1) % depth_;
+    const Waiting& first = backlog_[first_waiting_];
+    if (channel_->send(std::span(first.bytes).first(first.length)) == Status::kAgain) return false;
+    first_waiting_ = (first_waiting_ + 1) % backlog_.size();
     --waiting_;
   }
-  if (!is_posted) return false;
-  is_in_line_ = false;
-  return true;
+  return is_posted;
+}
+
+void Session::on_room(channel::Connection& /*connection*/) noexcept {
+  if (!flush()) channel_->tell_of_room();
 }
 
 bool Session::leave() noexcept {
@@ -167,7 +163,7 @@ void Session::get(const wire::Request& request) noexcept {
     counters.count_outcome(found.status);
     return reply({.status = found.status, .id = request.head.id});
   }
-  Counters::add(counters.hits);
+  ++counters.hits;
   wire::ReplyHead head{
       .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version, .entry = found.entry};
   if (!is_large) return reply(head, found.value);
@@ -277,7 +273,7 @@ void Session::finish_large() noexcept {
 // --- leases
 
 void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept {
-  if (!leases_.revoke(*channel_, lease, state)) stand_in_line();
+  if (!leases_.revoke(*channel_, lease, state)) channel_->tell_of_room();
 }
 
 // The value is in the lease already: its WRITE was posted before this request on the same queue pair. What the client
@@ -308,7 +304,7 @@ void Session::finish_adoption(Leases::Lease& lease) noexcept {
   const Store::Change change = store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected);
   worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
   if (!lease.block) {
-    Counters::add(worker_.counters().adoptions);
+    ++worker_.counters().adoptions;
     leases_.close(lease);
     return reply_large(lease.request, change, lease.value_length);
   }
@@ -321,7 +317,7 @@ void Session::finish_adoption(Leases::Lease& lease) noexcept {
 }
 
 void Session::expire_leases(std::uint64_t now) noexcept {
-  if (!is_dead_ && !leases_.expire(*channel_, now)) stand_in_line();
+  if (!is_dead_ && !leases_.expire(*channel_, now)) channel_->tell_of_room();
 }
 
 void Session::on_end(channel::Connection&, Status) noexcept {

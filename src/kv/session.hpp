@@ -21,28 +21,23 @@ class Worker;
 class Session final : public channel::Handler {
  public:
   /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
-  Session(Worker& worker, std::uint64_t client, unsigned depth);
-  /// Makes what its leases need, where clients get any. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
-  [[nodiscard]] Result<void> open_leases(nic::Nic& nic, ibv_pd* pd) { return leases_.open(nic, pd); }
+  Session(Worker& worker, std::uint64_t client);
   /// What it allocates with so many leases, its channel excluded. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned depth, unsigned leases);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Setup: makes the connection, which calls this session from its attach on. Errors: those of Connection::create.
-  [[nodiscard]] Result<void> open_connection(engine::CompletionLoop& loop, const channel::Memory& memory,
-                                             const channel::Options& options);
+  /// Setup: makes what its leases need, where clients get any, and the connection, which calls this session from its
+  /// attach on. Errors: those of Nic::alloc_mw and Connection::create.
+  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
   [[nodiscard]] channel::Connection& connection() noexcept { return *channel_; }
   /// Hands itself to its worker, who destroys it. \thread any
   void join() noexcept;
   [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
-  [[nodiscard]] bool is_dead() const noexcept { return is_dead_; }
   /// Whether the client said that it leaves.
   [[nodiscard]] bool has_left() const noexcept { return has_left_; }
 
-  /// Sends and posts what had to wait. True when nothing is left.
-  bool flush() noexcept;
   /// Takes leases back that the client has not used within their term.
   void expire_leases(std::uint64_t now) noexcept;
   /// The server stops: from the first call on nothing is answered any more. Says goodbye behind what was answered
@@ -52,6 +47,7 @@ class Session final : public channel::Handler {
   void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override;
   void on_fragment(channel::Connection& connection, const channel::Fragment& fragment) noexcept override;
   void on_complete(channel::Connection& connection, const channel::Completion& completion) noexcept override;
+  void on_room(channel::Connection& connection) noexcept override;
   void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
@@ -89,10 +85,9 @@ class Session final : public channel::Handler {
   void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;
   void reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
   [[nodiscard]] wire::ReplyHead outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
-  void stand_in_line() noexcept;
+  /// Sends and posts what had to wait. True when nothing is left.
+  bool flush() noexcept;
   void put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept;
-
-  static constexpr std::size_t kReplyBytes = sizeof(wire::ReplyHead) + kEagerBytes;
 
   Worker& worker_;
   Store& store_;
@@ -101,7 +96,6 @@ class Session final : public channel::Handler {
   Front front_;
   Leases leases_;
   std::uint64_t client_;
-  bool is_in_line_ = false;  ///< The worker calls `flush`.
   bool is_dead_ = false;
   bool has_left_ = false;
   bool is_leaving_ = false;  ///< The server stops.
@@ -110,11 +104,13 @@ class Session final : public channel::Handler {
   } arrival_;
 
   // Replies for which there was no credit: at most one for each request in flight.
-  unsigned depth_;
-  unsigned first_waiting_ = 0;
-  unsigned waiting_ = 0;
-  std::vector<std::byte> backlog_;
-  std::vector<std::size_t> backlog_bytes_;
+  struct Waiting {
+    std::size_t length = 0;
+    std::array<std::byte, sizeof(wire::ReplyHead) + kEagerBytes> bytes;
+  };
+  std::vector<Waiting> backlog_;
+  std::size_t first_waiting_ = 0;
+  std::size_t waiting_ = 0;
 };
 
 }  // namespace verbena::kv

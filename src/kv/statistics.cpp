@@ -5,8 +5,6 @@
 namespace verbena::kv {
 namespace {
 
-std::uint64_t get(const Counters::Count& count) noexcept { return count.load(std::memory_order_relaxed); }
-
 /// Calls `visit` with each word of a part, in order: the one place that knows what the words are.
 template <class Statistics, class Visit>
 void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
@@ -54,8 +52,8 @@ void Counters::record_ticks(OperationKind operation, std::uint64_t ticks) noexce
   const bool is_backwards = static_cast<std::int64_t>(ticks) < 0;
   const auto ns = is_backwards ? 0 : static_cast<std::uint64_t>(static_cast<double>(ticks) * 1000.0 / ticks_per_us());
   OfOperation& counts = of(operation);
-  add(counts.latencies[LatencyHistogram::bucket_of(ns)]);
-  add(counts.sum_ns, ns);
+  ++counts.latencies[LatencyHistogram::bucket_of(ns)];
+  counts.sum_ns += ns;
 }
 
 std::uint8_t Counters::next_distance() noexcept {
@@ -67,36 +65,34 @@ std::uint8_t Counters::next_distance() noexcept {
 
 void Counters::add_totals(ServerStatistics& sum) const noexcept {
   const auto requests = [&](OperationKind small, OperationKind large) {
-    return get(operations[static_cast<std::size_t>(small)].requests) +
-           get(operations[static_cast<std::size_t>(large)].requests);
+    return of(small).requests + of(large).requests;
   };
   sum.workers += 1;
-  sum.items += get(items);
-  sum.used_bytes += get(used_bytes);
-  sum.resting_bytes += get(resting_bytes);
-  sum.capacity_bytes += get(capacity_bytes);
+  sum.items += items;
+  sum.used_bytes += used_bytes;
+  sum.resting_bytes += resting_bytes;
+  sum.capacity_bytes += capacity_bytes;
   sum.puts += requests(OperationKind::kPut, OperationKind::kPutLarge);
   sum.gets += requests(OperationKind::kGet, OperationKind::kGetLarge);
   sum.compare_and_swaps += requests(OperationKind::kCas, OperationKind::kCasLarge);
-  sum.erases += get(operations[static_cast<std::size_t>(OperationKind::kErase)].requests);
-  sum.hits += get(hits);
-  sum.failures += get(failures);
-  sum.max_items += get(max_items);
-  sum.index_entries += get(index_entries);
-  sum.sessions += get(sessions);
-  sum.leases += get(leases);
-  sum.lease_bytes += get(lease_bytes);
-  sum.cells += get(cells);
-  sum.adoptions += get(adoptions);
+  sum.erases += of(OperationKind::kErase).requests;
+  sum.hits += hits;
+  sum.failures += failures;
+  sum.max_items += max_items;
+  sum.index_entries += index_entries;
+  sum.sessions += sessions;
+  sum.leases += leases;
+  sum.lease_bytes += lease_bytes;
+  sum.cells += cells;
+  sum.adoptions += adoptions;
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {
-  const auto at = static_cast<std::size_t>(operation);
-  const OfOperation& from = operations[at];
-  OperationStatistics& to = sum.operations[at];
-  to.requests += get(from.requests);
-  to.latency.sum_ns += get(from.sum_ns);
-  for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i) to.latency.counts[i] += get(from.latencies[i]);
+  const OfOperation& from = of(operation);
+  OperationStatistics& to = sum.operations[static_cast<std::size_t>(operation)];
+  to.requests += from.requests;
+  to.latency.sum_ns += from.sum_ns;
+  for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i) to.latency.counts[i] += from.latencies[i];
 }
 
 }  // namespace verbena::kv

@@ -1,11 +1,12 @@
 // What a worker counts, and how its operations are timed.
 #pragma once
 
+#include "base/count.hpp"
+
 #include <verbena/deadline.hpp>
 #include <verbena/kv_statistics.hpp>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,29 +39,22 @@ void take_words(std::span<const std::byte> words, StatisticsPart part, ServerSta
 /// Written by the worker, read by anyone: no lock, no locked instruction, nothing that waits for anyone.
 class Counters {
  public:
-  using Count = std::atomic<std::uint64_t>;
   struct OfOperation {
-    Count requests{0};
-    Count sum_ns{0};
-    std::array<Count, LatencyHistogram::kBuckets> latencies{};
+    Count requests, sum_ns;
+    std::array<Count, LatencyHistogram::kBuckets> latencies;
   };
 
-  Count hits{0}, failures{0};
-  Count items{0}, used_bytes{0}, resting_bytes{0}, capacity_bytes{0};
-  Count max_items{0}, index_entries{0}, sessions{0};
-  Count leases{0}, lease_bytes{0}, adoptions{0};
-  Count cells{0};
-  std::array<OfOperation, kOperations> operations{};
+  Count hits, failures;
+  Count items, used_bytes, resting_bytes, capacity_bytes;
+  Count max_items, index_entries, sessions;
+  Count leases, lease_bytes, adoptions;
+  Count cells;
+  std::array<OfOperation, kOperations> operations;
 
-  /// There is one writer, so no locked instruction is needed.
-  static void add(Count& count, std::uint64_t more = 1) noexcept {
-    count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-  }
-  static void set(Count& count, std::uint64_t now) noexcept { count.store(now, std::memory_order_relaxed); }
-  void count_request(OperationKind operation) noexcept { add(of(operation).requests); }
+  void count_request(OperationKind operation) noexcept { ++of(operation).requests; }
   void count_outcome(Status status) noexcept {
     if (status != Status::kOk && status != Status::kNotFound && status != Status::kVersionMismatch) [[unlikely]]
-      add(failures);
+      ++failures;
   }
   /// \thread the worker's
   void record_ticks(OperationKind operation, std::uint64_t ticks) noexcept;
@@ -81,6 +75,9 @@ class Counters {
   }
 
  private:
+  [[nodiscard]] const OfOperation& of(OperationKind operation) const noexcept {
+    return operations[static_cast<std::size_t>(operation)];
+  }
   [[nodiscard]] OfOperation& of(OperationKind operation) noexcept {
     return operations[static_cast<std::size_t>(operation)];
   }

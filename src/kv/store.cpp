@@ -29,14 +29,9 @@ static_assert((kMaxItemBytes + kLineBytes - 1) / kLineBytes < 1u << Entry::kLine
 }  // namespace
 
 Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options) {
-  if (options.max_items == 0 || options.max_items > kMaxItems || options.versions == nullptr)
-    return fail(Status::kBadArgument, "Store::create", 0,
-                "a store needs room for 1 to 2^34 items and a version counter");
+  VERBENA_CHECK(options.max_items != 0 && options.max_items <= kMaxItems);
   const std::size_t index = index_bytes(buckets_for(options.max_items));
-  if (options.window.size() <= index || options.window.size() > kMaxWindowBytes)
-    return fail(Status::kBadArgument, "Store::create", 0,
-                "a window of {} bytes: it must be more than the {} of an index for {} items, and 1 TiB at most",
-                options.window.size(), index, options.max_items);
+  VERBENA_CHECK(options.window.size() > index && options.window.size() <= kMaxWindowBytes);
   VERBENA_ASSIGN(auto pool, host::SlabPool::create(options.window.subspan(index)));
   return std::unique_ptr<Store>(new Store(options, std::move(pool)));
 }
@@ -49,16 +44,10 @@ host::Footprint Store::footprint(std::size_t memory_bytes) {
 }
 
 Store::Store(const StoreOptions& options, host::SlabPool pool) noexcept
-    : window_(options.window),
-      index_(reinterpret_cast<Bucket*>(window_.data()), buckets_for(options.max_items)),
+    : options_(options),
+      index_(reinterpret_cast<Bucket*>(options.window.data()), buckets_for(options.max_items)),
       items_at_(index_bytes(index_.size())),
-      pool_(std::move(pool)),
-      max_items_(options.max_items),
-      max_value_bytes_(options.max_value_bytes),
-      checksum_large_values_(options.checksum_large_values),
-      grace_ticks_(options.grace_ticks),
-      hash_seed_(options.hash_seed),
-      versions_(options.versions) {
+      pool_(std::move(pool)) {
   std::ranges::fill(index_, Bucket{});
 }
 
@@ -155,7 +144,7 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
 // --- operations
 
 Store::Found Store::find(Key key) const noexcept {
-  const std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  const std::uint64_t* const entry = locate(key, hash_of(key, options_.hash_seed));
   if (entry == nullptr) return {};
   const std::uint64_t item = item_of(*entry);
   const ItemShape found = shape(item);
@@ -163,17 +152,12 @@ Store::Found Store::find(Key key) const noexcept {
   const Status status = (found.flags & kCell) != 0 ? Status::kWrongKind : Status::kOk;
   if (found.is_inline()) return {status, version_at(item), {pool_.at(item) + found.tail_offset(), length}, *entry, 0};
   const ValuePlace& place = place_of(item);
-  return {status, version_at(item), {window_.data() + place.offset, length}, *entry, place.checksum};
+  return {status, version_at(item), {options_.window.data() + place.offset, length}, *entry, place.checksum};
 }
 
 void Store::lend(const Found& found, std::uint64_t now) noexcept {
   std::uint64_t& lent = header(item_of(found.entry)).server;
   if (lent != stamp(now)) std::atomic_ref(lent).store(stamp(now), std::memory_order_relaxed);
-}
-
-std::span<std::byte> Store::block_of(const Found& found) const noexcept {
-  const std::uint64_t item = item_of(found.entry);
-  return {pool_.at(item), pool_.block_bytes(item)};
 }
 
 Store::Change Store::check(const std::uint64_t* entry, std::uint64_t expected) const noexcept {
@@ -185,9 +169,9 @@ Store::Change Store::check(const std::uint64_t* entry, std::uint64_t expected) c
   return {version == expected ? Status::kOk : Status::kVersionMismatch, version, 0};
 }
 
-Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept {
+Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags) noexcept {
   Pending pending;
-  const Change reserved = reserve(key, value.size(), expected, pending);
+  const Change reserved = reserve(key, value.size(), expected, pending, flags);
   if (reserved.status != Status::kOk) return reserved;
   if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
   return commit(pending, expected);
@@ -196,10 +180,10 @@ Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_
 // What can be said before there is a value. Hashes the key.
 Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
   if (!is_good(key)) return {Status::kBadKey, 0, 0};
-  if (value_length > max_value_bytes_) return {Status::kTooLong, 0, 0};
+  if (value_length > options_.max_value_bytes) return {Status::kTooLong, 0, 0};
   reclaim(kReclaimPerOperation);
-  pending.hash = hash_of(key, hash_seed_);
-  const bool is_full = items_ == max_items_;
+  pending.hash = hash_of(key, options_.hash_seed);
+  const bool is_full = items_ == options_.max_items;
   if (expected == kAnyVersion && !is_full) {
     __builtin_prefetch(&index_[first_bucket(pending.hash, index_.size())]);  // `publish` looks there.
     return {};
@@ -210,10 +194,11 @@ Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t exp
   return {checked.status, checked.status == Status::kOk ? 0 : checked.version, 0};
 }
 
-Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
+Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
+                             unsigned flags) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
-  ItemShape made{.value_length = value_length, .key_length = key.size()};
+  const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
   std::uint64_t block = host::SlabPool::kNoOffset;
   if (!made.is_inline()) {
     block = allocate(value_length);
@@ -225,7 +210,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
 }
 
 bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
-  if (!made.is_inline() && checksum_large_values_) made.flags |= kHasValueChecksum;
+  if (!made.is_inline() && options_.checksum_large_values) made.flags |= kHasValueChecksum;
   const std::uint64_t item = allocate(made.bytes());
   if (item == host::SlabPool::kNoOffset) return false;
   ItemHeader& header_made = header(item);
@@ -263,7 +248,7 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
   std::uint64_t* entry = locate(key_at(item), pending.hash);
   if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
   const bool is_new = entry == nullptr;
-  if (is_new && (items_ == max_items_ || (entry = place_for(pending.hash)) == nullptr))
+  if (is_new && (items_ == options_.max_items || (entry = place_for(pending.hash)) == nullptr))
     return {Status::kIndexFull, 0, 0};
   const std::uint64_t version = draw_version();
   if (version == 0) return {Status::kLimit, 0, 0};
@@ -281,8 +266,8 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
 
 // 0: there is none left. The counter stops short of where it would come back to 1.
 std::uint64_t Store::draw_version() noexcept {
-  if (versions_->load(std::memory_order_relaxed) > kMaxVersion) return 0;
-  const std::uint64_t version = versions_->fetch_add(1, std::memory_order_relaxed);
+  if (options_.versions->load(std::memory_order_relaxed) > kMaxVersion) return 0;
+  const std::uint64_t version = options_.versions->fetch_add(1, std::memory_order_relaxed);
   return version <= kMaxVersion ? version : 0;
 }
 
@@ -290,7 +275,8 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
   const ItemShape made = shape(item);
   if ((made.flags & kHasValueChecksum) != 0) {
     ValuePlace& place = place_of(item);
-    place.checksum = checksum_of_value({window_.data() + place.offset, static_cast<std::size_t>(made.value_length)});
+    place.checksum =
+        checksum_of_value({options_.window.data() + place.offset, static_cast<std::size_t>(made.value_length)});
   }
   ItemHeader& sealed = header(item);
   sealed.checksum = checksum_of(pool_.at(item), made.bytes(), version);
@@ -305,7 +291,7 @@ void Store::abandon(Pending& pending) noexcept {
 Store::Change Store::erase(Key key) noexcept {
   if (!is_good(key)) return {Status::kBadKey, 0, 0};
   reclaim(kReclaimPerOperation);
-  std::uint64_t* const entry = locate(key, hash_of(key, hash_seed_));
+  std::uint64_t* const entry = locate(key, hash_of(key, options_.hash_seed));
   if (entry == nullptr) return {Status::kNotFound, 0, 0};
   if (const Change checked = check(entry, kAnyVersion); checked.status != Status::kOk) return checked;
   const std::uint64_t item = item_of(*entry);
@@ -314,16 +300,6 @@ Store::Change Store::erase(Key key) noexcept {
   store_word(*entry, 0);
   --items_;
   return {Status::kOk, version, 0};
-}
-
-Store::Change Store::put_cell(Key key, std::span<const std::byte> value) noexcept {
-  Pending pending;
-  const Change looked = look(key, value.size(), 0, pending);
-  if (looked.status != Status::kOk) return looked;
-  if (!build(key, {.value_length = value.size(), .key_length = key.size(), .flags = kCell}, 0, pending))
-    return no_memory();
-  std::memcpy(pending.value.data(), value.data(), value.size());
-  return commit(pending, 0);
 }
 
 // --- blocks that come before their key
@@ -365,7 +341,7 @@ void Store::set_now(std::uint64_t ticks) noexcept {
     opened_ticks_ = now_;
     return;
   }
-  if (now_ - opened_ticks_ < grace_ticks_ / kEpochsPerGrace) return;
+  if (now_ - opened_ticks_ < options_.grace_ticks / kEpochsPerGrace) return;
   const std::size_t next = (open_epoch_ + 1) % kEpochs;
   (void)oldest();  // Drops empty ones.
   // With all epochs taken (what has rested is freed too slowly) the open one stays open: it rests longer, never less.
@@ -382,7 +358,7 @@ Store::Epoch* Store::oldest() noexcept {
 }
 
 bool Store::has_rested(const Epoch& epoch) const noexcept {
-  return &epoch != &epochs_[open_epoch_] && now_ - epoch.closed_ticks >= grace_ticks_;
+  return &epoch != &epochs_[open_epoch_] && now_ - epoch.closed_ticks >= options_.grace_ticks;
 }
 
 // Stores that an item is its key's no more, and frees its blocks: at once, when nobody can READ them by a location that
@@ -397,7 +373,7 @@ void Store::retire(std::uint64_t item) noexcept {
     return release(item);
   }
   // now_ is not later than the true time: an item counts as lent for longer, never shorter.
-  const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (grace_ticks_ >> kStampShift) + 1;
+  const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1;
   // A reader looks at this word again after it has the value. So it has to be there before anything is stored into the
   // value's block, by non-temporal stores too, which pass others: hence a locked instruction.
   (void)std::atomic_ref(old.state).exchange(superseded, std::memory_order_seq_cst);
@@ -464,7 +440,7 @@ StoreStatistics Store::statistics() const noexcept {
           .used_bytes = pool.used_bytes - resting_bytes_,
           .resting_bytes = resting_bytes_,
           .capacity_bytes = pool.capacity_bytes,
-          .max_items = max_items_,
+          .max_items = options_.max_items,
           .index_entries = index_.size() * kBucketEntries};
 }
 

@@ -62,7 +62,7 @@ class Store {
   /// looks at more than a hundred; this many are for keys that somebody chose to collide.
   static constexpr unsigned kMostVisited = 512;
 
-  /// Errors: kBadArgument, kNoMemory.
+  /// Errors: those of SlabPool::create.
   [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options);
 
   /// Bytes of the window for items of `memory_bytes`, index included. \thread any  \alloc none
@@ -96,10 +96,14 @@ class Store {
   /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory that has
   /// rested is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version is left),
   /// kWrongKind (a cell): nothing has changed.
-  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept;
+  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept {
+    return put(key, value, expected, 0);
+  }
   [[nodiscard]] Change erase(Key key) noexcept;
   /// Makes the key a cell, for good; `value` is what its item says, inline. kVersionMismatch: the key is there.
-  [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value) noexcept;
+  [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value) noexcept {
+    return put(key, value, 0, kCell);
+  }
 
   /// A block that is handed out and not visible. Ends in `commit` or `abandon`.
   struct Pending {
@@ -110,7 +114,8 @@ class Store {
   };
   /// Takes the memory for a value. The expected version is looked at already, so that a lost race costs no transfer;
   /// what counts is `commit`.
-  [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
+  [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
+                               unsigned flags = 0) noexcept;
   /// Publishes; on any failure the block is free again. `pending` is empty afterwards.
   [[nodiscard]] Change commit(Pending& pending, std::uint64_t expected) noexcept;
   void abandon(Pending& pending) noexcept;
@@ -135,9 +140,7 @@ class Store {
   void add_memory(ServerStatistics& sum) const noexcept;
   /// At the window's start. \thread any
   [[nodiscard]] std::uint64_t index_buckets() const noexcept { return index_.size(); }
-  [[nodiscard]] std::span<const std::byte> window() const noexcept { return window_; }
-  /// The item's bytes, for tests and checks.
-  [[nodiscard]] std::span<std::byte> block_of(const Found& found) const noexcept;
+  [[nodiscard]] std::span<const std::byte> window() const noexcept { return options_.window; }
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // The end of a chain.
@@ -168,6 +171,7 @@ class Store {
   [[nodiscard]] std::uint64_t* place_for(std::uint64_t hash) noexcept;
   [[nodiscard]] std::uint64_t* make_way(std::uint64_t first, std::uint64_t second) noexcept;
 
+  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags) noexcept;
   [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
   [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
   [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
@@ -183,17 +187,11 @@ class Store {
   [[nodiscard]] Epoch* oldest() noexcept;
   [[nodiscard]] bool has_rested(const Epoch& epoch) const noexcept;
 
-  std::span<std::byte> window_;
+  const StoreOptions options_;
   std::span<Bucket> index_;
   std::uint64_t items_at_;  // In the window.
   host::SlabPool pool_;
   std::size_t items_ = 0;
-  std::size_t max_items_;
-  std::size_t max_value_bytes_;
-  bool checksum_large_values_;
-  std::uint64_t grace_ticks_;
-  std::uint64_t hash_seed_;
-  std::atomic<std::uint64_t>* versions_;
   std::uint64_t now_ = 0;
   std::array<Epoch, kEpochs> epochs_{};  // Ring: first_epoch_ is the oldest, open_epoch_ takes what is freed now.
   std::size_t first_epoch_ = 0;

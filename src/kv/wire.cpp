@@ -16,21 +16,27 @@ namespace {
 static_assert(channel::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
               "a hello that RDMA CM cannot carry");
 
-// Copies a frame off the front of `data`, which must be that long.
+// Copies a frame off the front of `data`. False: it is too short.
 template <class Frame>
-Frame take(std::span<const std::byte>& data) noexcept {
+bool take(std::span<const std::byte>& data, Frame& frame) noexcept {
   static_assert(std::is_trivially_copyable_v<Frame>);
-  Frame frame;
+  if (data.size() < sizeof frame) return false;
   std::memcpy(static_cast<void*>(&frame), data.data(), sizeof frame);
   data = data.subspan(sizeof frame);
-  return frame;
+  return true;
+}
+
+// A frame and nothing else.
+template <class Frame>
+bool take_all(std::span<const std::byte> data, Frame& frame) noexcept {
+  return take(data, frame) && data.empty();
 }
 
 template <class Hello>
 std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexcept {
-  if (data.size() != sizeof(Hello)) return std::unexpected(Status::kProtocol);
-  const auto hello = take<Hello>(data);
-  if (hello.magic != kMagic || hello.version != kVersion) return std::unexpected(Status::kProtocol);
+  Hello hello;
+  if (!take_all(data, hello) || hello.magic != kMagic || hello.version != kVersion)
+    return std::unexpected(Status::kProtocol);
   return hello;
 }
 
@@ -91,19 +97,17 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
 }
 
 Status decode_request(std::span<const std::byte> body, Request& request) noexcept {
-  if (body.size() < sizeof(RequestHead)) return Status::kProtocol;
-  request = Request{.head = take<RequestHead>(body), .adopt = {}, .expected = kAnyVersion, .key = {}, .value = {}};
+  request = {};
+  if (!take(body, request.head)) return Status::kProtocol;
   const RequestHead& head = request.head;
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
   if (has_word(head.op)) {
-    if (body.size() < sizeof request.expected) return Status::kProtocol;
-    request.expected = take<std::uint64_t>(body);
+    if (!take(body, request.expected)) return Status::kProtocol;
     if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
   if (head.op == Op::kPutAdopt) {
-    if (body.size() < sizeof request.adopt) return Status::kProtocol;
-    request.adopt = take<AdoptHead>(body);
+    if (!take(body, request.adopt)) return Status::kProtocol;
     request.expected = request.adopt.expected;
     if (request.adopt.value_length < kLeastLease || request.adopt.lease == 0 || request.adopt.reserved != 0)
       return Status::kProtocol;
@@ -125,50 +129,37 @@ std::size_t encode_head(const RequestHead& head, std::uint64_t expected, std::sp
 
 Status decode_large(std::span<const std::byte> data, LargeFront& front, std::size_t& needed) noexcept {
   needed = sizeof(RequestHead);
-  if (data.size() < needed) return Status::kAgain;
-  front.head = take<RequestHead>(data);
+  if (!take(data, front.head)) return Status::kAgain;
   if (front.head.reserved != 0) return Status::kProtocol;
-  front.bytes = needed;
   if (front.head.op == Op::kMoreLarge) return front.head.key_length == 0 ? Status::kOk : Status::kProtocol;
   if (front.head.op != Op::kPutLarge || check_key(front.head.key_length) != Status::kOk) return Status::kProtocol;
   needed += sizeof(LargeHead) + front.head.key_length;
-  front.bytes = needed;
-  if (data.size() < sizeof(LargeHead) + front.head.key_length) return Status::kAgain;
-  front.large = take<LargeHead>(data);
+  if (!take(data, front.large) || data.size() < front.head.key_length) return Status::kAgain;
   if (front.large.value_length < kEagerBytes || front.large.reserved != 0) return Status::kProtocol;
   std::memcpy(front.key.data(), data.data(), front.head.key_length);
   return Status::kOk;
 }
 
 Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
-  if (body.size() < sizeof(ReplyHead)) return Status::kProtocol;
-  reply.head = take<ReplyHead>(body);
+  if (!take(body, reply.head)) return Status::kProtocol;
   if (reply.head.reserved != 0 || reply.head.status > Status::kSystem) return Status::kProtocol;
   const bool is_ok = reply.head.status == Status::kOk;
   if (reply.head.entry != 0 && (!is_ok || Entry::unpack(reply.head.entry).lines == 0)) return Status::kProtocol;
-  switch (reply.head.kind) {
-    case ReplyKind::kPlain:
-    case ReplyKind::kGoodbye: return body.empty() ? Status::kOk : Status::kProtocol;
-    case ReplyKind::kValue:
-      reply.value = body;
-      return is_ok && body.size() < kEagerBytes ? Status::kOk : Status::kProtocol;
-    case ReplyKind::kLocation:
-      if (!is_ok || body.size() != sizeof(Location)) return Status::kProtocol;
-      reply.location = take<Location>(body);
-      return is_location_sound(reply.location) ? Status::kOk : Status::kProtocol;
-    case ReplyKind::kLease:
-      if (body.size() != sizeof(Lease)) return Status::kProtocol;
-      reply.lease = take<Lease>(body);
-      return is_lease_sound(reply.lease) ? Status::kOk : Status::kProtocol;
-    case ReplyKind::kStatistics:
-      reply.value = body;
-      return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes ? Status::kOk : Status::kProtocol;
-    case ReplyKind::kCell:
-      if (!is_ok || body.size() != sizeof(CellPlace)) return Status::kProtocol;
-      reply.cell = take<CellPlace>(body);
-      return is_cell_sound(reply.cell) ? Status::kOk : Status::kProtocol;
-  }
-  return Status::kProtocol;
+  const auto is_sound = [&] {
+    switch (reply.head.kind) {
+      case ReplyKind::kPlain:
+      case ReplyKind::kGoodbye: return body.empty();
+      case ReplyKind::kValue: reply.value = body; return is_ok && body.size() < kEagerBytes;
+      case ReplyKind::kStatistics:
+        reply.value = body;
+        return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes;
+      case ReplyKind::kLocation: return is_ok && take_all(body, reply.location) && is_location_sound(reply.location);
+      case ReplyKind::kLease: return take_all(body, reply.lease) && is_lease_sound(reply.lease);
+      case ReplyKind::kCell: return is_ok && take_all(body, reply.cell) && is_cell_sound(reply.cell);
+    }
+    return false;
+  };
+  return is_sound() ? Status::kOk : Status::kProtocol;
 }
 
 }  // namespace verbena::kv::wire

@@ -131,12 +131,12 @@ struct Request {
 [[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
                                       std::span<std::byte, 16> out) noexcept;
 
-/// Front of a large message once `data` holds all of it. kAgain: more bytes are needed (`needed` says how many).
+/// Front of a large message once `data` holds all of it. `needed` says how many bytes of the message that is. kAgain:
+/// more bytes are needed, at least so many.
 struct LargeFront {
   RequestHead head;
   LargeHead large;
   std::array<std::byte, kMaxKeyBytes> key;
-  std::size_t bytes = 0;  ///< Of the message, before the value.
 };
 [[nodiscard]] Status decode_large(std::span<const std::byte> data, LargeFront& front, std::size_t& needed) noexcept;
 

@@ -57,8 +57,8 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
-             // sessions_; short_of_credit_ and dead_.
-             .bytes_each = sizeof(std::unique_ptr<Session>) + 2 * sizeof(Session*)});
+             // sessions_ and dead_.
+             .bytes_each = sizeof(std::unique_ptr<Session>) + sizeof(Session*)});
   pools.add("store", 1, Store::footprint(options.memory_bytes));
   pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options)));
   host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
@@ -85,12 +85,13 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
   worker->window_ = worker->region_.window();
   if (leases != 0)
-    worker->lease_policy_ = {.memory = worker->region_.mr(),
-                             .most = leases,
-                             .most_bytes = options.memory_bytes / kMemoryPerLease,
-                             .longest = longest_lease(options.lease_term, leases),
-                             .term_ticks = ticks_in(options.lease_term),
-                             .term_ns = static_cast<std::uint64_t>(options.lease_term.count())};
+    worker->lease_policy_ = {
+        .memory = worker->region_.mr(),
+        .most = leases,
+        .most_bytes = options.memory_bytes / kMemoryPerLease,
+        .longest = longest_lease(options.lease_term, leases),
+        .term_ticks = ticks_in(options.lease_term),
+        .term_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options.lease_term).count())};
   VERBENA_ASSIGN(worker->store_, Store::create({.window = worker->region_.arena().bytes().first(window_bytes),
                                                 .max_items = options.max_items,
                                                 .max_value_bytes = options.max_value_bytes,
@@ -101,9 +102,11 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
   if (options.max_cells != 0) VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node));
   VERBENA_ASSIGN(worker->shard_, node::Shard::create(std::move(device), shard_options(options)));
   worker->sessions_.reserve(options.max_sessions);
-  worker->short_of_credit_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);
-  worker->count_limits();
+  const StoreStatistics limits = worker->store_->statistics();
+  worker->counters_.capacity_bytes = limits.capacity_bytes;
+  worker->counters_.max_items = limits.max_items;
+  worker->counters_.index_entries = limits.index_entries;
   worker->publish();
   return worker;
 }
@@ -117,7 +120,7 @@ Worker::~Worker() {
 
 void Worker::take_in(Session& session) noexcept {
   sessions_.emplace_back(&session);
-  Counters::set(counters_.sessions, sessions_.size());
+  counters_.sessions = sessions_.size();
   session.connection().attach();
 }
 
@@ -129,8 +132,6 @@ Deadline Worker::before_wait() noexcept {
 }
 
 void Worker::after_wait(unsigned handled) noexcept {
-  if (!short_of_credit_.empty()) [[unlikely]]
-    flush_replies();
   if (!dead_.empty()) [[unlikely]]
     remove_dead();
   if (lease_policy_.leases != 0) expire_leases();
@@ -138,31 +139,20 @@ void Worker::after_wait(unsigned handled) noexcept {
   publish();
 }
 
-void Worker::count_limits() noexcept {
-  const StoreStatistics now = store_->statistics();
-  Counters::set(counters_.capacity_bytes, now.capacity_bytes);
-  Counters::set(counters_.max_items, now.max_items);
-  Counters::set(counters_.index_entries, now.index_entries);
-}
-
 void Worker::publish() noexcept {
   const StoreStatistics now = store_->statistics();
-  Counters::set(counters_.items, now.items);
-  Counters::set(counters_.cells, cells_.made());
-  Counters::set(counters_.used_bytes, now.used_bytes - lease_policy_.bytes);
-  Counters::set(counters_.leases, lease_policy_.leases);
-  Counters::set(counters_.lease_bytes, lease_policy_.bytes);
-  Counters::set(counters_.resting_bytes, now.resting_bytes);
+  counters_.items = now.items;
+  counters_.cells = cells_.made();
+  counters_.used_bytes = now.used_bytes - lease_policy_.bytes;
+  counters_.leases = lease_policy_.leases;
+  counters_.lease_bytes = lease_policy_.bytes;
+  counters_.resting_bytes = now.resting_bytes;
 }
 
 void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
   if (part == StatisticsPart::kTotals) return counters_.add_totals(sum);
   if (part == StatisticsPart::kMemory) return store_->add_memory(sum);
   if (kind_of(part) < kOperations) counters_.add_operation(static_cast<OperationKind>(kind_of(part)), sum);
-}
-
-void Worker::flush_replies() noexcept {
-  std::erase_if(short_of_credit_, [](Session* session) { return session->is_dead() || session->flush(); });
 }
 
 void Worker::remove_dead() noexcept {
@@ -176,7 +166,7 @@ void Worker::remove_dead() noexcept {
           sentence_of(dead->connection().failure()));
     std::swap(*at, sessions_.back());
     sessions_.pop_back();  // Only this thread may take a channel out of its loop.
-    Counters::set(counters_.sessions, sessions_.size());
+    counters_.sessions = sessions_.size();
     host_.session_ended(client, options_.index, has_left);
   }
   dead_.clear();
@@ -198,9 +188,8 @@ void Worker::before_end() noexcept {
   };
   (void)loop().wait_until(is_told, Deadline::after(kLastWords));
   dead_.clear();
-  short_of_credit_.clear();
   sessions_.clear();
-  Counters::set(counters_.sessions, 0);
+  counters_.sessions = 0;
 }
 
 }  // namespace verbena::kv

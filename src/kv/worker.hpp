@@ -29,25 +29,14 @@ class WorkerHost {
   ~WorkerHost() = default;
 };
 
-struct WorkerOptions {
+/// What a worker is made of: the server's options, with its share of the memory, the items and the cells in place of
+/// all.
+struct WorkerOptions : ServerOptions {
   unsigned index = 0;
-  std::size_t memory_bytes = 0;
-  bool require_hugepages = false;
-  std::optional<unsigned> cpu;   ///< Pinned there.
-  std::optional<unsigned> node;  ///< Memory from there.
-  std::size_t max_items = 0;
-  std::size_t max_cells = 0;  ///< 0: none.
-  std::size_t max_value_bytes = 0;
-  bool checksum_large_values = false;
-  std::chrono::nanoseconds grace{0};
-  engine::WaitPolicy wait = engine::WaitPolicy::kAdaptive;
-  std::chrono::nanoseconds spin{0};
+  std::optional<unsigned> cpu{};   ///< Pinned there.
+  std::optional<unsigned> node{};  ///< Memory from there.
   unsigned max_sessions = 0;
-  unsigned depth = 0;
-  channel::Options channel;
-  LargePut large_put = LargePut::kCopy;
-  unsigned client_leases = 0;
-  std::chrono::nanoseconds lease_term{0};
+  channel::Options channel{};
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
 
@@ -92,7 +81,6 @@ class Worker final : private engine::Duty {
     host_.add_statistics(part, sum);
   }
   void publish() noexcept;
-  void wait_for_credit(Session& session) noexcept { short_of_credit_.push_back(&session); }
   /// A session whose client is connected, which is the worker's from now on.
   void take_in(Session& session) noexcept;
   /// The session's connection is drained; it goes after this poll.
@@ -104,8 +92,6 @@ class Worker final : private engine::Duty {
   Deadline before_wait() noexcept override;
   void after_wait(unsigned handled) noexcept override;
   void before_end() noexcept override;
-  void count_limits() noexcept;
-  void flush_replies() noexcept;
   void remove_dead() noexcept;
   void expire_leases() noexcept;
 
@@ -120,7 +106,6 @@ class Worker final : private engine::Duty {
   std::unique_ptr<node::Shard> shard_;
   // Each holds max_sessions without growing.
   std::vector<std::unique_ptr<Session>> sessions_;
-  std::vector<Session*> short_of_credit_;
   std::vector<Session*> dead_;
 
   alignas(64) Counters counters_;

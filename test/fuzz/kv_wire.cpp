@@ -101,7 +101,7 @@ void check_large(Bytes message) {
   std::size_t needed = 0;
   VERBENA_CHECK(decode_large(message, at_once, needed) == status);
   if (status != Status::kOk) return;
-  VERBENA_CHECK(front.bytes == have && at_once.bytes == have && have <= message.size());
+  VERBENA_CHECK(needed == have && have <= message.size());
   std::vector<std::byte> again;
   append(again, bytes_of(front.head));
   if (front.head.op == Op::kPutLarge) {

@@ -37,7 +37,8 @@ PUBLISH = '  store_word(*entry, word);\n'
 MUTANTS = {
     # Readers by message have nothing but time to go by.
     'no_grace': Mutant(
-        'kv/store.cpp', 'old.server != 0 && stamp(now_) <= old.server + (grace_ticks_ >> kStampShift) + 1', 'false',
+        'kv/store.cpp',
+        'old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1', 'false',
         'KvSteps.LentValues*', 'overwritten within its grace period'),
     'no_checksum_check': Mutant(
         'kv/item.cpp', 'checksum_of(bytes.data(), shape.bytes(), version) != header.checksum', 'false',

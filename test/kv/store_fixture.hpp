@@ -55,6 +55,16 @@ class StoreFixture : public testing::Test {
     for (int i = 0; i < 3; ++i) advance(kGrace + 1);
     store_->reclaim(~0u);
   }
+  /// The item's bytes, which are the store's.
+  std::span<std::byte> block_of(const Store::Found& found) {
+    const Entry entry = Entry::unpack(found.entry);
+    return arena_.bytes().subspan(entry.offset(), entry.bytes());
+  }
+  static std::uint64_t load_state(const std::byte* item) {
+    std::uint64_t state = 0;
+    std::memcpy(&state, item, sizeof state);
+    return state;
+  }
   /// What a client makes of the item that an entry names.
   Verdict judge_at(std::uint64_t word, Key key, ItemView& view) {
     const Entry entry = Entry::unpack(word);

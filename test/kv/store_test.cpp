@@ -215,7 +215,7 @@ TEST_F(StoreTest, ItemsAreWholeAndDamageShows) {
     const std::string key(1 + length % 13, 'k');
     const auto put_at = put(key, std::string(length, 'v'));
     ASSERT_EQ(put_at.status, Status::kOk);
-    const auto block = store_->block_of(store_->find(as_key(key)));
+    const auto block = block_of(store_->find(as_key(key)));
     const ItemShape shape{.value_length = length, .key_length = key.size()};
     const auto verdict = [&](std::span<const std::byte> bytes, std::string_view expected) {
       ItemView view;
@@ -292,7 +292,7 @@ TEST_F(StoreTest, StateWordTellsSuperseded) {
   for (const std::size_t length : {std::size_t{1}, std::size_t{5000}}) {
     const std::uint64_t version = put("k", std::string(length, '1')).version;
     const auto found = store_->find(as_key("k"));
-    const auto block = store_->block_of(found);
+    const auto block = block_of(found);
     EXPECT_EQ(load_state(block.data()), state_word(ItemState::kLive, version));
     if (length > 1) store_->lend(found, now_);
     EXPECT_EQ(judge_key("k"), Verdict::kWhole) << "what the server notes is outside the checksum";
@@ -302,7 +302,7 @@ TEST_F(StoreTest, StateWordTellsSuperseded) {
     EXPECT_EQ(std::memcmp(before.data(), block.data() + sizeof(std::uint64_t) * 2, before.size()), 0)
         << "nothing else of a published item changes";
   }
-  const auto block = store_->block_of(store_->find(as_key("k")));
+  const auto block = block_of(store_->find(as_key("k")));
   ASSERT_EQ(store_->erase(as_key("k")).status, Status::kOk);
   EXPECT_EQ(state_of(load_state(block.data())), ItemState::kSuperseded);
 }
