@@ -2,6 +2,8 @@
 
 #include "base/check.hpp"
 
+#include <utility>
+
 namespace verbena::channel {
 
 Result<void> Bounce::open(nic::BufferPool& pool, std::optional<unsigned> node) {
@@ -26,30 +28,18 @@ void Bounce::give_back(std::uint32_t chunk) noexcept {
   VERBENA_DCHECK(chunk < kChunks);
   chunks_[chunk].next = first_free_;
   first_free_ = chunk;
-  if (first_ == nullptr) return;
-  Waiter& oldest = *first_;
+  if (waiters_.empty()) return;
+  Waiter& oldest = *waiters_.first();
   forget(oldest);
   oldest.on_chunk();
 }
 
 void Bounce::wait(Waiter& waiter) noexcept {
-  if (waiter.place.is_taken) return;
-  waiter.place.is_taken = true;
-  waiter.place.next = nullptr;
-  (first_ == nullptr ? first_ : last_->place.next) = &waiter;
-  last_ = &waiter;
+  if (!std::exchange(waiter.is_waiting, true)) waiters_.push(waiter);
 }
 
 void Bounce::forget(Waiter& waiter) noexcept {
-  if (!waiter.place.is_taken) return;
-  waiter.place.is_taken = false;
-  Waiter* before = nullptr;
-  for (Waiter* at = first_; at != nullptr; before = at, at = at->place.next) {
-    if (at != &waiter) continue;
-    (before == nullptr ? first_ : before->place.next) = at->place.next;
-    if (last_ == at) last_ = before;
-    return;
-  }
+  if (std::exchange(waiter.is_waiting, false)) waiters_.remove(waiter);
 }
 
 }  // namespace verbena::channel

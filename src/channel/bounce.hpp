@@ -1,6 +1,7 @@
 // Chunks of registered memory through which memory goes that is not registered.
 #pragma once
 
+#include "engine/fifo.hpp"
 #include "host/footprint.hpp"
 #include "nic/buffer_pool.hpp"
 
@@ -24,11 +25,9 @@ class Bounce {
    public:
     /// A chunk may be free now. Called once for each `wait`.
     virtual void on_chunk() noexcept = 0;
-    /// Its place in the queue: Bounce's own.
-    struct {
-      Waiter* next = nullptr;
-      bool is_taken = false;
-    } place;
+    // Bounce's own.
+    Waiter* next = nullptr;
+    bool is_waiting = false;
 
    protected:
     ~Waiter() = default;
@@ -62,8 +61,7 @@ class Bounce {
   nic::Buffer memory_;
   std::vector<Chunk> chunks_;
   std::uint32_t first_free_ = kNone;
-  Waiter* first_ = nullptr;  ///< In the order they came.
-  Waiter* last_ = nullptr;
+  engine::Fifo<Waiter> waiters_;
 };
 
 }  // namespace verbena::channel

@@ -4,8 +4,6 @@
 #include "base/error.hpp"
 #include "base/limit.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 
 namespace verbena::channel {
@@ -100,12 +98,6 @@ void Handler::on_fragment(Connection& connection, const Fragment& /*fragment*/) 
   connection.fail(Status::kProtocol);
 }
 
-void Handler::on_immediate(Connection& connection, std::uint32_t /*immediate*/, std::uint32_t /*bytes*/) noexcept {
-  connection.fail(Status::kProtocol);
-}
-
-void Handler::on_room(Connection& /*connection*/) noexcept {}
-
 // --- bring-up -----------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Connection>> Connection::create(engine::CompletionLoop& loop, const Memory& memory,
@@ -117,12 +109,12 @@ Result<std::unique_ptr<Connection>> Connection::create(engine::CompletionLoop& l
 }
 
 Connection::Connection(engine::CompletionLoop& loop, const Memory& memory, const Options& options, Handler& handler)
-    : options_(options),
+    : Transfers(pair_, operations_, *memory.bounce),
+      options_(options),
       handler_(handler),
       pair_(loop, *this),
       messages_(pair_, credits_),
       operations_(options.max_operations),
-      transfers_(pair_, credits_, operations_, *memory.bounce),
       larges_(pair_, credits_, operations_),
       larges_in_(credits_),
       life_(pair_) {}
@@ -130,7 +122,7 @@ Connection::Connection(engine::CompletionLoop& loop, const Memory& memory, const
 // Chunks in use are free only now that nothing is in flight.
 Connection::~Connection() {
   pair_.shut();
-  transfers_.on_drained();
+  Transfers::on_drained();
 }
 
 Result<void> Connection::open(const Memory& memory) {
@@ -139,7 +131,7 @@ Result<void> Connection::open(const Memory& memory) {
   std::byte* at = memory_.data();
   messages_.open(options_, memory_);
   at += Messages::bytes_for(options_, pair_.max_inline());
-  transfers_.open(memory_, at);
+  Transfers::open(memory_, at);
   at += Transfers::bytes_for(options_);
   if (options_.max_larges != 0) larges_.open(options_, memory_, at);
   VERBENA_TRY(larges_in_.open(pair_.nic(), memory.pd, options_));
@@ -169,13 +161,13 @@ Result<void> Connection::dial(link::Fabric& fabric, std::uint16_t port, std::spa
 }
 
 Result<void> Connection::dialed(std::unique_ptr<link::Handshake> handshake) {
-  VERBENA_TRY(life_.dialed(std::move(handshake)));
+  VERBENA_TRY(life_.meet(std::move(handshake), link::Role::kClient));
   return take_peer();
 }
 
 Result<void> Connection::answer(std::unique_ptr<link::Handshake> handshake, std::span<const std::byte> user_data) {
   VERBENA_TRY(describe(user_data));
-  VERBENA_TRY(life_.answer(std::move(handshake)));
+  VERBENA_TRY(life_.meet(std::move(handshake), link::Role::kServer));
   return take_peer();
 }
 
@@ -190,7 +182,7 @@ Result<void> Connection::take_peer() {
   larges_.meet(life_.peer(), options_.fragment_bytes);
   larges_in_.meet(life_.peer());
   const std::uint32_t depth = std::min(life_.local().qp.max_rd_atomic, life_.remote().qp.max_rd_atomic);
-  transfers_.meet(std::min(options_.max_reads, depth));
+  Transfers::meet(std::min(options_.max_reads, depth));
   if (!larges_in_.has_lease()) return {};
   // Before the peer hears of this side's end, so that it may map the lease as soon as both are connected.
   return pair_.nic().grant(larges_in_.lease().memory_id(),
@@ -238,18 +230,14 @@ void Connection::on_receive(const ibv_wc& completion) noexcept {
     status = messages_.take(completion, body);
     if (status == Status::kOk && !body.empty()) handler_.on_message(*this, body);
   } else if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
-    status = on_write_with_immediate(completion);
+    status = on_fragment(completion);
   }
   credits_.consumed();
   if (status != Status::kOk) [[unlikely]]
     pair_.fail(status);
 }
 
-Status Connection::on_write_with_immediate(const ibv_wc& completion) noexcept {
-  if (!larges_in_.has_lease()) {
-    handler_.on_immediate(*this, ntohl(completion.imm_data), completion.byte_len);
-    return Status::kOk;
-  }
+Status Connection::on_fragment(const ibv_wc& completion) noexcept {
   Fragment fragment;
   const Status status = larges_in_.take(completion, fragment);
   if (status != Status::kOk) return status;
@@ -261,15 +249,14 @@ Status Connection::on_write_with_immediate(const ibv_wc& completion) noexcept {
 void Connection::on_sent(const ibv_wc& completion) noexcept {
   pair_.retire(completion.wr_id);
   complete_retired();
-  const std::uint32_t slot = operations_.find(completion.wr_id);
-  if (slot == kNoSlot) return;
-  Operation& operation = operations_[slot];
-  const bool is_transfer = operation.kind < Operation::Kind::kLarge;
-  if (is_transfer ? transfers_.on_piece(slot) : --operation.outstanding == 0) complete(slot, Status::kOk);
+  Operation* const operation = operations_.find(completion.wr_id);
+  if (operation == nullptr) return;
+  const bool is_transfer = operation->kind < Operation::Kind::kLarge;
+  if (is_transfer ? on_piece(*operation) : --operation->outstanding == 0) complete(*operation, Status::kOk);
 }
 
 void Connection::complete_retired() noexcept {
-  for (std::uint32_t slot; (slot = transfers_.take_retired()) != kNoSlot;) complete(slot, Status::kOk);
+  while (Operation* const operation = take_retired()) complete(*operation, Status::kOk);
 }
 
 // Requests complete in their order, and an error completes whether it is signaled or not: what was posted before the
@@ -282,8 +269,7 @@ void Connection::on_failed(const ibv_wc& completion) noexcept {
   pair_.handle_failed(completion);
 }
 
-void Connection::complete(std::uint32_t slot, Status status) noexcept {
-  Operation& operation = operations_[slot];
+void Connection::complete(Operation& operation, Status status) noexcept {
   if (operation.kind == Operation::Kind::kLarge) larges_.ended();
   if (operation.waiter == Operation::Waiter::kCall) {
     operation.status = status;
@@ -292,25 +278,24 @@ void Connection::complete(std::uint32_t slot, Status status) noexcept {
   }
   const bool is_told = operation.waiter == Operation::Waiter::kHandler;
   const Completion completion{.token = operation.token, .status = status, .old = operation.old};
-  operations_.end(slot);
+  operations_.end(operation);
   if (is_told) return handler_.on_complete(*this, completion);
   if (completion.token == kGoodbyeToken && status == Status::kOk) life_.arrived();
 }
 
 void Connection::progress() noexcept {
   messages_.progress();
-  transfers_.progress();
-  if (larges_.is_waiting() && !transfers_.is_write_waiting()) larges_.progress();
+  Transfers::progress();
+  if (larges_.is_waiting() && !is_write_waiting()) larges_.progress();
   if (life_.has_words()) [[unlikely]]
     say_goodbye();
 }
 
 void Connection::on_drained() noexcept {
-  transfers_.on_drained();
+  Transfers::on_drained();
   larges_.forget_waiting();
-  for (std::uint32_t slot; (slot = transfers_.take_unfinished()) != kNoSlot;) complete(slot, pair_.reason());
-  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot)
-    if (operations_.is_live(slot)) complete(slot, pair_.reason());
+  while (Operation* const operation = take_unfinished()) complete(*operation, pair_.reason());
+  operations_.for_each([this](Operation& operation) { complete(operation, pair_.reason()); });
   handler_.on_end(*this, pair_.reason());
 }
 
@@ -320,30 +305,19 @@ Status Connection::start_send(std::span<const std::byte> a, std::span<const std:
                               std::uint64_t token) noexcept {
   const std::uint64_t total = a.size() + b.size();
   if (const Status checked = check_message(total); checked != Status::kOk) return checked;
-  const std::uint32_t slot = operations_.begin(
+  Operation* const begun = operations_.begin(
       {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Operation::Kind::kPosted});
-  if (slot == kNoSlot) return Status::kAgain;
-  const Status posted = messages_.post(operations_.tag(slot), QueuePair::Signal::kAlways, a, b, {});
+  if (begun == nullptr) return Status::kAgain;
+  const Status posted = messages_.post(operations_.tag(*begun), QueuePair::Signal::kAlways, a, b, {});
   // The drain completes what is in the table: it must not tell of this one.
-  if (posted != Status::kOk) operations_.end(slot);
+  if (posted != Status::kOk) operations_.end(*begun);
   return posted;
 }
 
 Status Connection::start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept {
   const Status started = larges_.start(head, body, token);
-  if (started == Status::kOk && !transfers_.is_write_waiting()) larges_.progress();
+  if (started == Status::kOk && !is_write_waiting()) larges_.progress();
   return started;
-}
-
-Status Connection::post_one(ibv_send_wr& request, std::uint64_t token) noexcept {
-  if (pair_.reason() != Status::kOk) return pair_.reason();
-  const std::uint32_t slot =
-      pair_.room() != 0 ? operations_.begin({.token = token, .outstanding = 1, .kind = Operation::Kind::kPosted})
-                        : kNoSlot;
-  if (slot == kNoSlot) return Status::kAgain;
-  if (pair_.post(request, operations_.tag(slot), QueuePair::Signal::kAlways)) return Status::kOk;
-  operations_.end(slot);  // As in start_send.
-  return pair_.reason();
 }
 
 Status Connection::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept {
@@ -361,11 +335,17 @@ Status Connection::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_in
 }
 
 Status Connection::start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept {
+  if (pair_.reason() != Status::kOk) return pair_.reason();
+  if (pair_.room() == 0) return Status::kAgain;
+  Operation* const begun = operations_.begin({.token = token, .outstanding = 1, .kind = Operation::Kind::kPosted});
+  if (begun == nullptr) return Status::kAgain;
   ibv_send_wr request{};
   request.opcode = IBV_WR_LOCAL_INV;
   request.send_flags = kFencedWindowOp;
   request.invalidate_rkey = rkey;
-  return post_one(request, token);
+  if (pair_.post(request, operations_.tag(*begun), QueuePair::Signal::kAlways)) return Status::kOk;
+  operations_.end(*begun);  // As in start_send.
+  return pair_.reason();
 }
 
 // --- the end ------------------------------------------------------------------------------------------------------
@@ -379,15 +359,15 @@ void Connection::leave(std::span<const std::byte> words) noexcept {
 // Without a credit, or behind a WRITE that waits, it goes after one of the next polls.
 void Connection::say_goodbye() noexcept {
   if (check_message(words_.size()) != Status::kOk) return;
-  const std::uint32_t slot = operations_.begin({.token = kGoodbyeToken,
-                                                .outstanding = 1,
-                                                .kind = Operation::Kind::kPosted,
-                                                .waiter = Operation::Waiter::kNobody});
-  if (slot == kNoSlot) return;
-  if (messages_.post(operations_.tag(slot), QueuePair::Signal::kAlways, words_, {}, {}) == Status::kOk) {
+  Operation* const begun = operations_.begin({.token = kGoodbyeToken,
+                                              .outstanding = 1,
+                                              .kind = Operation::Kind::kPosted,
+                                              .waiter = Operation::Waiter::kNobody});
+  if (begun == nullptr) return;
+  if (messages_.post(operations_.tag(*begun), QueuePair::Signal::kAlways, words_, {}, {}) == Status::kOk) {
     life_.said();
   } else {
-    operations_.end(slot);
+    operations_.end(*begun);
   }
 }
 

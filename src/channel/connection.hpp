@@ -29,7 +29,7 @@ struct Memory {
 
 /// Immovable. Destroying one that is alive ends what is in flight without a call of the handler.
 /// \thread owner of the loop, except where it says setup  \alloc setup only
-class Connection final : private engine::QueuePair::Owner {
+class Connection final : private engine::QueuePair::Owner, private Transfers {
  public:
   /// Makes the QP in RESET, and takes buffers; a lease is an arena of its own, granted to the peer that is met.
   /// Errors: those of `check`, kLimit (the loop is full), and those of BufferPool, RegisteredArena and Nic. \thread
@@ -95,97 +95,27 @@ class Connection final : private engine::QueuePair::Owner {
   /// Has Handler::on_room called after the next poll that brings something.
   void tell_of_room() noexcept { wants_room_ = true; }
   /// Eager messages that could be sent now.
-  [[nodiscard]] std::uint32_t credits() const noexcept { return transfers_.is_waiting() ? 0 : messages_.room(); }
+  [[nodiscard]] std::uint32_t credits() const noexcept { return is_waiting() ? 0 : messages_.room(); }
 
-  // --- one-sided access: see Transfers for the errors. What is started completes in the order of the starts, and its
-  // memory is the NIC's until then. A WRITE is there before whatever is sent or written after it; an eager message is
-  // kAgain until it is posted. Transfers are split into work requests that the NIC can take. kAgain, when started:
-  // max_operations are in flight.
+  // --- one-sided access, and the windows of the peer that it needs: see Transfers
+  using Transfers::abandon;
+  using Transfers::change;
+  using Transfers::change_now;
+  using Transfers::import_window;
+  using Transfers::is_usable;
+  using Transfers::lend_window;
+  using Transfers::read;
+  using Transfers::read_list_now;
+  using Transfers::read_now;
+  using Transfers::release_window;
+  using Transfers::start_change;
+  using Transfers::start_read;
+  using Transfers::start_write;
+  using Transfers::write;
+  using Transfers::write_now;
 
-  [[nodiscard]] Status start_read(LocalSpan to, RemoteSpan from, std::uint64_t token) noexcept {
-    return transfers_.start_read(to, from, token);
-  }
-  [[nodiscard]] Status start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noexcept {
-    return transfers_.start_write(from, to, token);
-  }
-  /// With memory that need not be registered, through chunks of the loop's.
-  [[nodiscard]] Status start_read(std::span<std::byte> to, RemoteSpan from, std::uint64_t token) noexcept {
-    return transfers_.start_read(to, from, token);
-  }
-  [[nodiscard]] Status start_write(std::span<const std::byte> from, RemoteSpan to, std::uint64_t token) noexcept {
-    return transfers_.start_write(from, to, token);
-  }
-  /// An atomic on a word of the peer, aligned to 8; what was there is in the completion.
-  [[nodiscard]] Status start_change(const Change& change, RemoteSpan word, std::uint64_t token) noexcept {
-    return transfers_.start_change(change, word, token);
-  }
-  /// A WRITE of which the peer's handler is told, once the bytes are there (Handler::on_immediate). May have no bytes.
-  /// It takes one credit of messages; kAgain, too: none is left, or something started before waits. kUnsupported: the
-  /// peer takes large messages, whose fragments these are then.
-  [[nodiscard]] Status start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate,
-                                       std::uint64_t token) noexcept {
-    if (life_.peer().lease.length != 0) return Status::kUnsupported;
-    return transfers_.start_write_imm(from, to, immediate, token);
-  }
-  /// Whoever started the operation with `token` has gone: its memory is not looked at any more, and no completion
-  /// comes. False: it is on registered memory and with the NIC; only its completion, or the connection's end, frees it.
-  [[nodiscard]] bool abandon(std::uint64_t token) noexcept { return transfers_.abandon(token); }
+  // --- windows of this side
 
-  /// The same, waiting: kTimedOut, too. Past its deadline a call on registered memory fails the connection and drains
-  /// it first (QueuePair::kDrainTimeout at most); one on other memory leaves it alive. kAgain in a handler.
-  [[nodiscard]] Status read(LocalSpan to, RemoteSpan from, const Patience& patience) noexcept {
-    return transfers_.read(to, from, patience);
-  }
-  [[nodiscard]] Status write(LocalSpan from, RemoteSpan to, const Patience& patience) noexcept {
-    return transfers_.write(from, to, patience);
-  }
-  [[nodiscard]] Status read(std::span<std::byte> to, RemoteSpan from, const Patience& patience) noexcept {
-    return transfers_.read(to, from, patience);
-  }
-  [[nodiscard]] Status write(std::span<const std::byte> from, RemoteSpan to, const Patience& patience) noexcept {
-    return transfers_.write(from, to, patience);
-  }
-  [[nodiscard]] Status change(const Change& change, RemoteSpan word, std::uint64_t& old,
-                              const Patience& patience) noexcept {
-    return transfers_.change(change, word, old, patience);
-  }
-
-  /// The same where the NIC is made of software and can carry it out at once, in the calling thread, in one piece.
-  /// kAgain, and nothing has happened: it is not so.
-  [[nodiscard]] Status read_now(const LocalSpan& to, const RemoteSpan& from) noexcept {
-    return transfers_.read_now(to, from);
-  }
-  [[nodiscard]] Status write_now(const LocalSpan& from, const RemoteSpan& to) noexcept {
-    return transfers_.write_now(from, to);
-  }
-  [[nodiscard]] Status read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept {
-    return transfers_.read_now(to, from);
-  }
-  [[nodiscard]] Status write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
-    return transfers_.write_now(from, to);
-  }
-  [[nodiscard]] Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
-    return transfers_.change_now(change, word, old);
-  }
-  /// A list of READs out of one window, 1 to nic::Direct::kMaxList: all of them, or nothing has happened.
-  [[nodiscard]] Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept {
-    return transfers_.read_list_now(reads, rkey);
-  }
-
-  // --- windows
-
-  /// Makes a window of the peer usable. At most 64. With a deadline that has passed, one attempt, which may be kAgain.
-  /// \thread setup, or owner
-  [[nodiscard]] Result<void> import_window(const nic::Window& window, Deadline deadline) {
-    return transfers_.import(window, deadline);
-  }
-  [[nodiscard]] Result<void> release_window(const nic::Window& window) { return transfers_.release(window); }
-  /// Whether a window is imported already.
-  [[nodiscard]] bool is_usable(const nic::Window& window) noexcept {
-    return transfers_.windows().check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
-  }
-  /// Makes a window usable that the caller has imported on `queue_pair` itself, in place of the one lent before.
-  void lend_window(const nic::Window& window) noexcept { transfers_.windows().lend(window); }
   /// Binds a window of type 2 (nic::Nic::alloc_mw) for the peer, under the key `rkey`: what is sent after it finds the
   /// window bound. kAgain: the send queue has no room now. A binding that the NIC refuses ends the connection.
   [[nodiscard]] Status bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept;
@@ -239,20 +169,18 @@ class Connection final : private engine::QueuePair::Owner {
   void on_drained() noexcept override;
 
   void on_receive(const ibv_wc& completion) noexcept;
-  [[nodiscard]] Status on_write_with_immediate(const ibv_wc& completion) noexcept;
+  [[nodiscard]] Status on_fragment(const ibv_wc& completion) noexcept;
   void on_sent(const ibv_wc& completion) noexcept;
   void on_failed(const ibv_wc& completion) noexcept;
   void complete_retired() noexcept;
-  void complete(std::uint32_t slot, Status status) noexcept;
+  void complete(Operation& operation, Status status) noexcept;
   void progress() noexcept;
   void say_goodbye() noexcept;
   [[nodiscard]] Status check_message(std::size_t total) const noexcept {
     const Status checked = messages_.check(total);
     // A WRITE that waits for room goes first.
-    return checked == Status::kOk && transfers_.is_write_waiting() ? Status::kAgain : checked;
+    return checked == Status::kOk && is_write_waiting() ? Status::kAgain : checked;
   }
-  /// Posts a request that is complete when its completion came.
-  [[nodiscard]] Status post_one(ibv_send_wr& request, std::uint64_t token) noexcept;
 
   const Options options_;
   Handler& handler_;
@@ -260,7 +188,6 @@ class Connection final : private engine::QueuePair::Owner {
   Credits credits_;
   Messages messages_;
   Operations operations_;
-  Transfers transfers_;
   LargeSender larges_;
   LargeReceiver larges_in_;
   Life life_;

@@ -54,14 +54,14 @@ class Credits {
   [[nodiscard]] wire::Credits tell() noexcept {
     told_posted_ = posted_;
     told_lease_ = lease_consumed_;
-    return {wire::little(posted_), wire::little(lease_consumed_)};
+    return {posted_, lease_consumed_};
   }
 
   // In.
   /// Takes a peer's claims. False: counts went back, or past what the handshake allows.
   [[nodiscard]] bool accept(wire::Credits claim) noexcept {
-    const std::uint32_t posted = wire::little(claim.receives_posted);
-    const std::uint32_t consumed = wire::little(claim.lease_consumed);
+    const std::uint32_t posted = claim.receives_posted;
+    const std::uint32_t consumed = claim.lease_consumed;
     if (posted - peer_posted_ > peer_buffers_ || posted - sent_ > peer_buffers_) return false;
     if (consumed - peer_lease_consumed_ > lease_used_ - peer_lease_consumed_) return false;
     peer_posted_ = posted;
@@ -69,7 +69,6 @@ class Credits {
     return true;
   }
   [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
-  [[nodiscard]] std::uint32_t lease_units() const noexcept { return lease_units_; }
   void consumed() noexcept { ++consumed_; }
   /// Receives consumed and not posted again.
   [[nodiscard]] std::uint32_t unposted() const noexcept { return consumed_ + buffers_ - posted_; }

@@ -64,16 +64,16 @@ Status LargeSender::start(std::span<const std::byte> head, LocalSpan body, std::
   if (head.size() + body.length == 0) return Status::kBadArgument;
   if (head.size() > kMaxHeadBytes) return Status::kTooLong;
   if (started_ == most_) return Status::kAgain;
-  const std::uint32_t slot = operations_.begin({.token = token,
-                                                .local = body.data,
-                                                .total = head.size() + body.length,
-                                                .lkey = body.lkey,
-                                                .head_bytes = static_cast<std::uint32_t>(head.size()),
-                                                .kind = Operation::Kind::kLarge});
-  if (slot == kNoSlot) return Status::kAgain;
-  if (!head.empty()) std::memcpy(head_of(slot), head.data(), head.size());
+  Operation* const begun = operations_.begin({.token = token,
+                                              .local = body.data,
+                                              .total = head.size() + body.length,
+                                              .lkey = body.lkey,
+                                              .head_bytes = static_cast<std::uint32_t>(head.size()),
+                                              .kind = Operation::Kind::kLarge});
+  if (begun == nullptr) return Status::kAgain;
+  if (!head.empty()) std::memcpy(head_of(*begun), head.data(), head.size());
   ++started_;
-  waiting_.push(operations_, slot);
+  waiting_.push(*begun);
   return Status::kOk;
 }
 
@@ -82,25 +82,24 @@ Status LargeSender::start(std::span<const std::byte> head, LocalSpan body, std::
 void LargeSender::progress() noexcept {
   while (!waiting_.empty() && pair_.reason() == Status::kOk) {
     if (credits_.available() < 2 + credits_.peer_buffers() / 4 || pair_.room() < 1 + pair_.sends().slots() / 4) return;
-    const std::uint32_t slot = waiting_.first();
-    if (!post_fragment(slot)) return;
-    if (operations_[slot].posted == operations_[slot].total) waiting_.pop(operations_);
+    Operation& operation = *waiting_.first();
+    if (!post_fragment(operation)) return;
+    if (operation.posted == operation.total) waiting_.pop();
   }
 }
 static_assert(wire::receives_for(wire::kMinDepth) - wire::kMinDepth / 2 > 2 + wire::receives_for(wire::kMinDepth) / 4);
 
-bool LargeSender::post_fragment(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+bool LargeSender::post_fragment(Operation& operation) noexcept {
   const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(operation.total - operation.posted, payload_));
   const wire::Placement place =
       wire::place(cursor_, wire::units_of(bytes + sizeof(wire::FragmentHeader)), credits_.peer_lease_units());
   if (place.taken > credits_.lease_room()) return false;
   const bool last = operation.posted + bytes == operation.total;
-  request_.num_sge = gather(operation, slot, bytes);
+  request_.num_sge = gather(operation, bytes);
   request_.wr.rdma.remote_addr = lease_.address + place.at * wire::kUnit;
   request_.imm_data = htonl(number_ | (operation.posted == 0 ? wire::kFirst : 0) | (last ? wire::kLast : 0));
   // Only the last is signaled for the operation: on a reliable connection it completes after the ones before.
-  const std::uint32_t tag = last ? operations_.tag(slot) : kNoTag;
+  const std::uint32_t tag = last ? operations_.tag(operation) : kNoTag;
   if (!pair_.post(request_, tag, last ? QueuePair::Signal::kAlways : QueuePair::Signal::kSometimes)) return false;
   operation.posted += bytes;
   if (last) operation.outstanding = 1;
@@ -112,16 +111,16 @@ bool LargeSender::post_fragment(std::uint32_t slot) noexcept {
   return true;
 }
 
-int LargeSender::gather(const Operation& operation, std::uint32_t slot, std::uint32_t bytes) noexcept {
+int LargeSender::gather(const Operation& operation, std::uint32_t bytes) noexcept {
   std::byte* const staged = headers_ + std::size_t{pair_.sends().next_slot()} * wire::kUnit;
-  const wire::FragmentHeader header{.credits = credits_.tell(), .total = wire::little(operation.total)};
+  const wire::FragmentHeader header{.credits = credits_.tell(), .total = operation.total};
   std::memcpy(staged, &header, sizeof header);
   sge_[0] = {.addr = reinterpret_cast<std::uintptr_t>(staged), .length = sizeof header, .lkey = lkey_};
   std::size_t parts = 1;
   std::uint64_t at = operation.posted;
   if (at < operation.head_bytes) {
     const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(operation.head_bytes - at, bytes));
-    sge_[parts++] = {.addr = reinterpret_cast<std::uintptr_t>(head_of(slot) + at), .length = piece, .lkey = lkey_};
+    sge_[parts++] = {.addr = reinterpret_cast<std::uintptr_t>(head_of(operation) + at), .length = piece, .lkey = lkey_};
     at += piece;
     bytes -= piece;
   }
@@ -158,7 +157,7 @@ Status LargeReceiver::take(const ibv_wc& completion, Fragment& fragment) noexcep
   const std::array<std::uint64_t, 2> copy{__atomic_load_n(&words[0], __ATOMIC_RELAXED),
                                           __atomic_load_n(&words[1], __ATOMIC_RELAXED)};
   const auto header = std::bit_cast<wire::FragmentHeader>(copy);
-  const std::uint64_t total = wire::little(header.total);
+  const std::uint64_t total = header.total;
   const bool first = total_ == 0;
   if (first) offset_ = 0;
   const std::uint64_t payload = bytes - sizeof(wire::FragmentHeader);

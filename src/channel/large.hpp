@@ -42,14 +42,16 @@ class LargeSender {
   void forget_waiting() noexcept { waiting_.clear(); }
 
  private:
-  [[nodiscard]] bool post_fragment(std::uint32_t slot) noexcept;
-  [[nodiscard]] int gather(const Operation& operation, std::uint32_t slot, std::uint32_t bytes) noexcept;
-  [[nodiscard]] std::byte* head_of(std::uint32_t slot) const noexcept { return heads_ + slot * kMaxHeadBytes; }
+  [[nodiscard]] bool post_fragment(Operation& operation) noexcept;
+  [[nodiscard]] int gather(const Operation& operation, std::uint32_t bytes) noexcept;
+  [[nodiscard]] std::byte* head_of(const Operation& operation) const noexcept {
+    return heads_ + operations_.slot_of(operation) * kMaxHeadBytes;
+  }
 
   engine::QueuePair& pair_;
   Credits& credits_;
   Operations& operations_;
-  SlotQueue waiting_;
+  engine::Fifo<Operation> waiting_;
   nic::Window lease_;  ///< The peer's.
   bool is_open_ = false;
   std::uint32_t most_ = 0;     ///< Large messages at a time.

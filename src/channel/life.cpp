@@ -24,14 +24,9 @@ Result<void> Life::describe(const wire::Handshake& mine, std::uint32_t receives,
   return {};
 }
 
-Result<void> Life::dialed(std::unique_ptr<link::Handshake> handshake) {
+Result<void> Life::meet(std::unique_ptr<link::Handshake> handshake, link::Role role) {
   handshake_ = std::move(handshake);
-  return meet(handshake_->remote());
-}
-
-Result<void> Life::answer(std::unique_ptr<link::Handshake> handshake) {
-  handshake_ = std::move(handshake);
-  is_server_ = true;
+  is_server_ = role == link::Role::kServer;
   return meet(handshake_->remote());
 }
 

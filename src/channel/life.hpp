@@ -42,10 +42,9 @@ class Life {
                                       std::span<const std::byte> user_data);
   [[nodiscard]] const link::Endpoint& local() const noexcept { return *local_; }
 
-  /// Client: a server that was dialed with this side's end.
-  [[nodiscard]] Result<void> dialed(std::unique_ptr<link::Handshake> handshake);
-  /// Server: a client that has said hello, and waits for the answer.
-  [[nodiscard]] Result<void> answer(std::unique_ptr<link::Handshake> handshake);
+  /// Client: a server that was dialed with this side's end. Server: a client that has said hello, and waits for the
+  /// answer.
+  [[nodiscard]] Result<void> meet(std::unique_ptr<link::Handshake> handshake, link::Role role);
   /// The peer's end, as some other carrier has brought it.
   [[nodiscard]] Result<void> meet(const link::Endpoint& remote);
   [[nodiscard]] const link::Endpoint& remote() const noexcept { return remote_; }
@@ -63,7 +62,6 @@ class Life {
   /// Server: the client is told why there is no connection, if it still waits for that.
   void refuse(const Error& why) noexcept;
 
-  [[nodiscard]] State state() const noexcept { return state_; }
   /// READY was exchanged, so that each side knows of the other.
   [[nodiscard]] bool had_handshake() const noexcept { return had_handshake_; }
   [[nodiscard]] bool is_open() const noexcept { return state_ >= State::kOpen; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "channel/options.hpp"
+#include "engine/fifo.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -28,11 +29,11 @@ struct Operation {
   std::uint64_t posted = 0;    ///< Bytes in work requests posted.
   std::uint64_t finished = 0;  ///< Bytes of pieces that are complete; counted for bounced operations.
   std::uint64_t old = 0;       ///< What an atomic found.
+  Operation* next = nullptr;   ///< In the queue of what is not posted to the end, or of what is.
   std::uint32_t lkey = 0;
   std::uint32_t head_bytes = 0;     ///< Of a large message.
   std::uint32_t outstanding = 0;    ///< Work requests posted and not complete, of those that are waited for.
   std::uint32_t last_position = 0;  ///< In the send queue, of a transfer's last work request.
-  std::uint32_t next = kNoSlot;     ///< In the queue of what is not posted to the end, or of what is.
   std::uint32_t chunks = kNoSlot;   ///< Of a bounced operation: the oldest chunk in flight, which names the next.
   std::uint32_t last_chunk = kNoSlot;
   Kind kind = Kind::kRead;
@@ -47,84 +48,58 @@ struct Operation {
 class Operations {
  public:
   /// `capacity` is 1 to 32766.
-  explicit Operations(std::uint32_t capacity) : slots_(capacity) {
+  explicit Operations(std::uint32_t capacity) : slots_(capacity), first_free_(slots_.data()) {
     VERBENA_CHECK(capacity >= 1 && capacity < kNoSlot);
-    for (std::uint32_t i = 0; i < capacity; ++i) slots_[i].next_free = i + 1 < capacity ? i + 1 : kNoSlot;
+    for (std::uint32_t i = 0; i + 1 < capacity; ++i) slots_[i].next = &slots_[i + 1];
   }
   [[nodiscard]] static constexpr std::uint64_t bytes_for(std::uint32_t capacity) noexcept {
     return std::uint64_t{capacity} * sizeof(Slot);
   }
-  /// A free slot, which is `operation` from then on; or kNoSlot.
-  [[nodiscard]] std::uint32_t begin(const Operation& operation) noexcept {
-    const std::uint32_t slot = first_free_;
-    if (slot >= slots_.size()) return kNoSlot;
-    first_free_ = slots_[slot].next_free;
-    slots_[slot].operation = operation;
-    slots_[slot].is_live = true;
-    ++count_;
+  /// A free slot, which is `operation` from then on; or null.
+  [[nodiscard]] Operation* begin(const Operation& operation) noexcept {
+    Slot* const slot = first_free_;
+    if (slot == nullptr) return nullptr;
+    first_free_ = static_cast<Slot*>(slot->next);
+    static_cast<Operation&>(*slot) = operation;
+    slot->is_live = true;
     return slot;
   }
-  void end(std::uint32_t slot) noexcept {
-    VERBENA_DCHECK(slot < slots_.size() && slots_[slot].is_live);
-    slots_[slot].is_live = false;
-    ++slots_[slot].generation;
-    slots_[slot].next_free = first_free_;
-    first_free_ = slot;
-    --count_;
+  void end(Operation& operation) noexcept {
+    Slot& slot = static_cast<Slot&>(operation);
+    VERBENA_DCHECK(slot.is_live);
+    slot.is_live = false;
+    ++slot.generation;
+    slot.next = first_free_;
+    first_free_ = &slot;
   }
-  [[nodiscard]] Operation& operator[](std::uint32_t slot) noexcept { return slots_[slot].operation; }
+  [[nodiscard]] std::uint32_t slot_of(const Operation& operation) const noexcept {
+    return static_cast<std::uint32_t>(static_cast<const Slot*>(&operation) - slots_.data());
+  }
   /// What goes into a work request's id.
-  [[nodiscard]] std::uint32_t tag(std::uint32_t slot) const noexcept {
-    return engine::wr::tag(slot, slots_[slot].generation);
+  [[nodiscard]] std::uint32_t tag(const Operation& operation) const noexcept {
+    return engine::wr::tag(slot_of(operation), static_cast<const Slot&>(operation).generation);
   }
-  /// The live slot that a send's id names, or kNoSlot.
-  [[nodiscard]] std::uint32_t find(std::uint64_t id) const noexcept {
+  /// The live operation that a send's id names, or null.
+  [[nodiscard]] Operation* find(std::uint64_t id) noexcept {
     const std::uint32_t slot = engine::wr::slot_of(id);
-    if (slot >= slots_.size() || !slots_[slot].is_live) return kNoSlot;
-    return slots_[slot].generation == engine::wr::generation_of(id) ? slot : kNoSlot;
+    if (slot >= slots_.size() || !slots_[slot].is_live) return nullptr;
+    return slots_[slot].generation == engine::wr::generation_of(id) ? &slots_[slot] : nullptr;
   }
-  [[nodiscard]] bool is_live(std::uint32_t slot) const noexcept { return slots_[slot].is_live; }
-  [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
-  [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(slots_.size()); }
-  [[nodiscard]] bool is_full() const noexcept { return count_ == slots_.size(); }
+  /// Calls `visit` for each live operation, which it may end.
+  template <class Visit>
+  void for_each(Visit&& visit) noexcept {
+    for (Slot& slot : slots_)
+      if (slot.is_live) visit(static_cast<Operation&>(slot));
+  }
+  [[nodiscard]] bool is_full() const noexcept { return first_free_ == nullptr; }
 
  private:
-  struct Slot {
-    Operation operation;
-    std::uint32_t next_free = kNoSlot;
+  struct Slot : Operation {
     std::uint16_t generation = 0;
     bool is_live = false;
   };
   std::vector<Slot> slots_;
-  std::uint32_t first_free_ = 0;
-  std::uint32_t count_ = 0;
-};
-
-/// Slots in the order they were started, linked through Operation::next. \thread owner
-class SlotQueue {
- public:
-  [[nodiscard]] bool empty() const noexcept { return first_ == kNoSlot; }
-  [[nodiscard]] std::uint32_t first() const noexcept { return first_; }
-  void push(Operations& operations, std::uint32_t slot) noexcept {
-    operations[slot].next = kNoSlot;
-    (empty() ? first_ : operations[last_].next) = slot;
-    last_ = slot;
-  }
-  void pop(Operations& operations) noexcept { first_ = operations[first_].next; }
-  void remove(Operations& operations, std::uint32_t slot) noexcept {
-    std::uint32_t before = kNoSlot;
-    for (std::uint32_t at = first_; at != kNoSlot; before = at, at = operations[at].next) {
-      if (at != slot) continue;
-      (before == kNoSlot ? first_ : operations[before].next) = operations[at].next;
-      if (last_ == at) last_ = before;
-      return;
-    }
-  }
-  void clear() noexcept { first_ = last_ = kNoSlot; }
-
- private:
-  std::uint32_t first_ = kNoSlot;
-  std::uint32_t last_ = kNoSlot;
+  Slot* first_free_;
 };
 
 }  // namespace verbena::channel

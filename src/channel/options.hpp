@@ -73,13 +73,10 @@ class Handler {
   /// A piece of a large message; the bytes go back to the peer as lease credit when this returns. Called only where
   /// Options::lease_bytes is not 0. By default a violation of the protocol.
   virtual void on_fragment(Connection& connection, const Fragment& fragment) noexcept;
-  /// The peer wrote `bytes` with an immediate; they are in this side's memory. Called only where Options::lease_bytes
-  /// is 0. By default a violation of the protocol.
-  virtual void on_immediate(Connection& connection, std::uint32_t immediate, std::uint32_t bytes) noexcept;
   /// What was started is complete: kOk, or why not. Its memory is the caller's again.
   virtual void on_complete(Connection& connection, const Completion& completion) noexcept = 0;
   /// After a poll that brought something, where Connection::tell_of_room was called: what was kAgain may go now.
-  virtual void on_room(Connection& connection) noexcept;
+  virtual void on_room(Connection& /*connection*/) noexcept {}
   /// The connection is dead, once; every operation in flight has been completed through on_complete before. kClosed:
   /// one of the sides has left in order.
   virtual void on_end(Connection& connection, Status reason) noexcept = 0;

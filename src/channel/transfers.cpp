@@ -2,8 +2,6 @@
 
 #include "base/error.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -18,32 +16,31 @@ constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
 /// Transfers of a batch that are no longer than this share one completion, which comes with the last of them.
 constexpr std::uint64_t kShort = 4096;
 
-/// `remote` without its first `done` bytes.
-[[nodiscard]] RemoteSpan behind(RemoteSpan remote, std::uint64_t done) noexcept {
-  remote.address += done;
-  remote.length -= done;
-  return remote;
-}
-
-/// What a WRITE only reads.
-[[nodiscard]] std::byte* mutable_data(std::span<const std::byte> bytes) noexcept {
-  return const_cast<std::byte*>(bytes.data());
+/// What a READ or WRITE does behind the first `done` bytes of both sides.
+[[nodiscard]] Operation operation_of(Operation::Kind kind, const LocalSpan& local, const RemoteSpan& remote,
+                                     std::uint64_t done) noexcept {
+  const std::uint64_t left = remote.length - done;
+  return {.local = local.data + done,
+          .remote = {remote.address + done, left, remote.rkey},
+          .total = left,
+          .lkey = local.lkey,
+          .kind = kind,
+          .is_bounced = local.is_bounced};
 }
 
 }  // namespace
 
-Transfers::Transfers(QueuePair& pair, Credits& credits, Operations& operations, Bounce& bounce) noexcept
-    : pair_(pair),
-      credits_(credits),
-      operations_(operations),
-      bounce_(bounce),
-      max_message_(pair.nic().limits().max_message),
-      has_atomics_(pair.nic().capabilities().has_atomics) {
+void Transfers::open(const nic::Buffer& memory, std::byte* begin) noexcept {
+  results_ = begin;
+  results_lkey_ = memory.lkey();
+  max_message_ = pair_.nic().limits().max_message;
+  has_atomics_ = pair_.nic().capabilities().has_atomics;
+  most_inline_ = std::min(pair_.max_inline(), engine::kHeldInlineBytes);
   request_.sg_list = &sge_;
   request_.num_sge = 1;
 }
 
-Result<void> Transfers::import(const nic::Window& window, Deadline deadline) {
+Result<void> Transfers::import_window(const nic::Window& window, Deadline deadline) {
   constexpr const char* kCall = "import_window";
   if (pair_.get() == nullptr)
     return fail(pair_.reason(), kCall, 0, "the connection has failed, and its queue pair is gone: connect again");
@@ -56,7 +53,7 @@ Result<void> Transfers::import(const nic::Window& window, Deadline deadline) {
                                       : "the window wraps around the end of the address space");
 }
 
-Result<void> Transfers::release(const nic::Window& window) {
+Result<void> Transfers::release_window(const nic::Window& window) {
   if (windows_.remove(window) != Status::kOk)
     return fail(Status::kNotFound, "release_window", 0, "the window with rkey {:#x} is not imported", window.rkey);
   // Without its queue pair the NIC has released it.
@@ -66,7 +63,7 @@ Result<void> Transfers::release(const nic::Window& window) {
 Status Transfers::check_word(const RemoteSpan& word) noexcept {
   if (word.address % kWordBytes != 0 || word.length != kWordBytes) return Status::kBadArgument;
   if (max_reads_ == 0 || !has_atomics_) return Status::kUnsupported;
-  return check(word, IBV_ACCESS_REMOTE_ATOMIC);
+  return check_place(word, IBV_ACCESS_REMOTE_ATOMIC);
 }
 
 // --- at once ------------------------------------------------------------------------------------------------------
@@ -116,7 +113,8 @@ Status Transfers::read_now(std::span<std::byte> to, const RemoteSpan& from) noex
 Status Transfers::write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
   RemoteSpan part = to;
   const Status checked = check_write<Look::kAtPlaces>(part, from.size());
-  return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, mutable_data(from), 0, part) : checked;
+  return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, LocalSpan::bounced(from).data, 0, part)
+                                : checked;
 }
 
 Status Transfers::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
@@ -146,100 +144,48 @@ Status Transfers::read_list_now(std::span<const nic::PlainRead> reads, std::uint
 
 // --- started ------------------------------------------------------------------------------------------------------
 
-Status Transfers::start(const Operation& operation) noexcept {
-  const std::uint32_t slot = operations_.begin(operation);
-  if (slot == kNoSlot) return Status::kAgain;
-  waiting_.push(operations_, slot);
+Operation* Transfers::begin(const Operation& operation) noexcept {
+  Operation* const begun = operations_.begin(operation);
+  if (begun == nullptr) return nullptr;
+  waiting_.push(*begun);
   waiting_writes_ += operation.kind == Kind::kWrite ? 1 : 0;
   progress();
-  return Status::kOk;
+  return begun;
 }
 
-Status Transfers::start_read(LocalSpan to, RemoteSpan from, std::uint64_t token) noexcept {
-  if (const Status checked = check_read(from, to.length); checked != Status::kOk) return checked;
-  return start(
-      {.token = token, .local = to.data, .remote = from, .total = from.length, .lkey = to.lkey, .kind = Kind::kRead});
+template <Operation::Kind kKind>
+Status Transfers::start(const LocalSpan& local, RemoteSpan remote, std::uint64_t token) noexcept {
+  if (const Status checked = check_spans<kKind>(remote, local.length); checked != Status::kOk) return checked;
+  Operation operation = operation_of(kKind, local, remote, 0);
+  operation.token = token;
+  return begin(operation) != nullptr ? Status::kOk : Status::kAgain;
 }
-
-Status Transfers::start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noexcept {
-  if (const Status checked = check_write(to, from.length); checked != Status::kOk) return checked;
-  return start(
-      {.token = token, .local = from.data, .remote = to, .total = to.length, .lkey = from.lkey, .kind = Kind::kWrite});
-}
-
-Status Transfers::start_read(std::span<std::byte> to, RemoteSpan from, std::uint64_t token) noexcept {
-  if (const Status checked = check_read(from, to.size()); checked != Status::kOk) return checked;
-  return start({.token = token,
-                .local = to.data(),
-                .remote = from,
-                .total = from.length,
-                .kind = Kind::kRead,
-                .is_bounced = true});
-}
-
-Status Transfers::start_write(std::span<const std::byte> from, RemoteSpan to, std::uint64_t token) noexcept {
-  if (const Status checked = check_write(to, from.size()); checked != Status::kOk) return checked;
-  return start({.token = token,
-                .local = mutable_data(from),
-                .remote = to,
-                .total = to.length,
-                .kind = Kind::kWrite,
-                .is_bounced = true});
-}
+template Status Transfers::start<Operation::Kind::kRead>(const LocalSpan&, RemoteSpan, std::uint64_t) noexcept;
+template Status Transfers::start<Operation::Kind::kWrite>(const LocalSpan&, RemoteSpan, std::uint64_t) noexcept;
 
 Status Transfers::start_change(const Change& change, RemoteSpan word, std::uint64_t token) noexcept {
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
-  return start({.token = token, .remote = word, .change = change, .total = kWordBytes, .kind = Kind::kAtomic});
-}
-
-// One work request, so it is posted now or not at all, behind all that was started before.
-Status Transfers::start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate,
-                                  std::uint64_t token) noexcept {
-  if (from.length > max_message_) return Status::kTooLong;
-  if (pair_.reason() != Status::kOk) return pair_.reason();
-  if (from.length != 0)
-    if (const Status checked = check_write(to, from.length); checked != Status::kOk) return checked;
-  if (!waiting_.empty() || credits_.available() < 2 || pair_.room() == 0) return Status::kAgain;
-  const std::uint32_t slot = operations_.begin(
-      {.token = token, .total = from.length, .posted = from.length, .outstanding = 1, .kind = Kind::kPosted});
-  if (slot == kNoSlot) return Status::kAgain;
-  const bool is_short = from.length <= most_inline_;
-  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(from.data),
-          .length = static_cast<std::uint32_t>(from.length),
-          .lkey = from.lkey};
-  request_.num_sge = from.length != 0 ? 1 : 0;
-  request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  request_.imm_data = htonl(immediate);
-  request_.send_flags = is_short && from.length != 0 ? IBV_SEND_INLINE : 0;
-  request_.wr.rdma = {.remote_addr = to.address, .rkey = to.rkey};
-  const bool posted = pair_.post(request_, operations_.tag(slot), QueuePair::Signal::kAlways);
-  request_.num_sge = 1;
-  if (!posted) {
-    operations_.end(slot);  // The drain must not complete what was never started.
-    return pair_.reason();
-  }
-  credits_.sent();
-  pair_.count().bytes += from.length;
-  return Status::kOk;
+  const Operation operation{
+      .token = token, .remote = word, .change = change, .total = kWordBytes, .kind = Kind::kAtomic};
+  return begin(operation) != nullptr ? Status::kOk : Status::kAgain;
 }
 
 void Transfers::progress() noexcept {
   while (!waiting_.empty() && pair_.room() != 0 && pair_.reason() == Status::kOk) {
-    const std::uint32_t slot = waiting_.first();
-    const Kind kind = operations_[slot].kind;
-    if (kind != Kind::kWrite && reads_out_ >= max_reads_) return;
-    if (!(kind == Kind::kAtomic ? post_atomic(slot) : post_piece(slot))) return;
-    reads_out_ += kind != Kind::kWrite ? 1 : 0;
-    if (operations_[slot].posted != operations_[slot].total) continue;
-    waiting_writes_ -= kind == Kind::kWrite ? 1 : 0;
-    waiting_.pop(operations_);
-    operations_[slot].last_position = pair_.sends().position();
-    posted_.push(operations_, slot);
+    Operation& operation = *waiting_.first();
+    const bool is_write = operation.kind == Kind::kWrite;
+    if (!is_write && reads_out_ >= max_reads_) return;
+    if (!(operation.kind == Kind::kAtomic ? post_atomic(operation) : post_piece(operation))) return;
+    reads_out_ += is_write ? 0 : 1;
+    if (operation.posted != operation.total) continue;
+    waiting_writes_ -= is_write ? 1 : 0;
+    waiting_.pop();
+    operation.last_position = pair_.sends().position();
+    posted_.push(operation);
   }
 }
 
-bool Transfers::post_piece(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+bool Transfers::post_piece(Operation& operation) noexcept {
   auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(operation.total - operation.posted, max_message_));
   const bool is_short = is_inline(operation, bytes);
   sge_ = {.addr = reinterpret_cast<std::uintptr_t>(operation.local + operation.posted), .lkey = operation.lkey};
@@ -256,16 +202,13 @@ bool Transfers::post_piece(std::uint32_t slot) noexcept {
   ++operation.outstanding;
   pair_.count().bytes += bytes;
   if (operation.posted != operation.total)
-    return pair_.post(request_, operations_.tag(slot), QueuePair::Signal::kAlways);
+    return pair_.post(request_, operations_.tag(operation), QueuePair::Signal::kAlways);
   return pair_.post(request_, kNoTag,
                     operation.total <= kShort ? QueuePair::Signal::kWithDoorbell : QueuePair::Signal::kAlways);
 }
 
-bool Transfers::post_atomic(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
-  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(results_ + slot * kWordBytes),
-          .length = kWordBytes,
-          .lkey = results_lkey_};
+bool Transfers::post_atomic(Operation& operation) noexcept {
+  sge_ = {.addr = reinterpret_cast<std::uintptr_t>(result_of(operation)), .length = kWordBytes, .lkey = results_lkey_};
   request_.opcode = operation.change.opcode;
   request_.send_flags = 0;
   request_.wr.atomic = {.remote_addr = operation.remote.address,
@@ -304,73 +247,67 @@ void Transfers::empty_chunk(Operation& operation) noexcept {
   bounce_.give_back(chunk);
 }
 
-bool Transfers::on_piece(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void Transfers::finish_piece(Operation& operation) noexcept {
   reads_out_ -= operation.kind != Kind::kWrite ? 1 : 0;
   --operation.outstanding;
   if (operation.chunks != kNoSlot) empty_chunk(operation);
+}
+
+bool Transfers::on_piece(Operation& operation) noexcept {
+  finish_piece(operation);
   if (operation.outstanding != 0 || operation.posted != operation.total) return false;
   if (operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
   return true;
 }
 
-void Transfers::finish(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
-  reads_out_ -= operation.kind != Kind::kWrite ? 1 : 0;
-  --operation.outstanding;
-  if (operation.chunks != kNoSlot) empty_chunk(operation);
-  if (operation.kind == Kind::kAtomic) std::memcpy(&operation.old, results_ + slot * kWordBytes, kWordBytes);
+void Transfers::finish(Operation& operation) noexcept {
+  finish_piece(operation);
+  if (operation.kind == Kind::kAtomic) std::memcpy(&operation.old, result_of(operation), kWordBytes);
   if (operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
 }
 
 void Transfers::on_drained() noexcept {
   waiting_writes_ = reads_out_ = 0;
   bounce_.forget(*this);
-  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot) {
-    if (!operations_.is_live(slot)) continue;
-    Operation& operation = operations_[slot];
+  operations_.for_each([this](Operation& operation) {
     for (std::uint32_t chunk = operation.chunks; chunk != kNoSlot;) {
-      const std::uint32_t next = bounce_[chunk].next;
+      const std::uint32_t behind = bounce_[chunk].next;
       bounce_.give_back(chunk);
-      chunk = next;
+      chunk = behind;
     }
     operation.chunks = kNoSlot;
     const bool is_transfer = operation.kind < Kind::kLarge;
     if (is_transfer && operation.waiter == Operation::Waiter::kNobody) --pair_.count().quarantined;
-  }
+  });
 }
 
-std::uint32_t Transfers::take_unfinished() noexcept {
-  SlotQueue& queue = posted_.empty() ? waiting_ : posted_;
-  if (queue.empty()) return kNoSlot;
-  const std::uint32_t slot = queue.first();
-  queue.pop(operations_);
-  return slot;
+Operation* Transfers::take_unfinished() noexcept {
+  engine::Fifo<Operation>& queue = posted_.empty() ? waiting_ : posted_;
+  Operation* const oldest = queue.first();
+  if (oldest != nullptr) queue.pop();
+  return oldest;
 }
 
 // What is not posted is never posted; what is in flight, in chunks of ours, keeps its slot until it is complete.
-void Transfers::abandon_slot(std::uint32_t slot) noexcept {
-  Operation& operation = operations_[slot];
+void Transfers::give_away(Operation& operation) noexcept {
   if (operation.posted != operation.total) {
-    waiting_.remove(operations_, slot);
+    waiting_.remove(operation);
     waiting_writes_ -= operation.kind == Kind::kWrite ? 1 : 0;
     operation.total = operation.posted;
   }
-  if (operation.outstanding == 0) return operations_.end(slot);
+  if (operation.outstanding == 0) return operations_.end(operation);
   operation.waiter = Operation::Waiter::kNobody;
   ++pair_.count().quarantined;
 }
 
 bool Transfers::abandon(std::uint64_t token) noexcept {
   bool are_all = true;
-  for (std::uint32_t slot = 0; slot < operations_.capacity(); ++slot) {
-    if (!operations_.is_live(slot)) continue;
-    const Operation& operation = operations_[slot];
-    if (operation.waiter != Operation::Waiter::kHandler || operation.token != token) continue;
+  operations_.for_each([&](Operation& operation) {
+    if (operation.waiter != Operation::Waiter::kHandler || operation.token != token) return;
     const bool is_safe = operation.is_bounced || operation.kind == Kind::kAtomic || operation.outstanding == 0;
-    if (is_safe) abandon_slot(slot);
+    if (is_safe) give_away(operation);
     are_all &= is_safe;
-  }
+  });
   return are_all;
 }
 
@@ -389,91 +326,45 @@ Status Transfers::run(Operation operation, const Patience& patience, std::uint64
   }
   if (pair_.reason() != Status::kOk) return pair_.reason();
   operation.waiter = Operation::Waiter::kCall;
-  const std::uint32_t slot = operations_.begin(operation);
-  waiting_.push(operations_, slot);
-  waiting_writes_ += operation.kind == Kind::kWrite ? 1 : 0;
-  progress();
+  Operation& begun = *begin(operation);
   loop.poll();
-  const auto is_over = [this, slot] { return operations_[slot].is_over; };
+  const auto is_over = [&] { return begun.is_over; };
   if (!is_over() && loop.wait_until(is_over, deadline ? *deadline : patience.begin()) != Status::kOk)
-    return give_up(slot);
-  const Status status = operations_[slot].status;
-  if (old != nullptr && status == Status::kOk) *old = operations_[slot].old;
-  operations_.end(slot);
+    return give_up(begun);
+  const Status status = begun.status;
+  if (old != nullptr && status == Status::kOk) *old = begun.old;
+  operations_.end(begun);
   return status;
 }
 
-Status Transfers::give_up(std::uint32_t slot) noexcept {
-  const Operation& operation = operations_[slot];
+Status Transfers::give_up(Operation& operation) noexcept {
   // The post has copied what is inline, and an atomic's result comes to memory of ours.
   const bool is_free = operation.is_bounced || operation.kind == Kind::kAtomic || operation.outstanding == 0 ||
                        is_inline(operation, operation.total);
   if (is_free) {
-    abandon_slot(slot);
+    give_away(operation);
     return Status::kTimedOut;
   }
   pair_.fail(Status::kTimedOut);
   // Bounded by the drain's own time.
-  (void)pair_.loop().wait_until([this, slot] { return operations_[slot].is_over; }, Deadline::never());
-  operations_.end(slot);
+  (void)pair_.loop().wait_until([&] { return operation.is_over; }, Deadline::never());
+  operations_.end(operation);
   return Status::kTimedOut;
 }
 
-Status Transfers::read(LocalSpan to, RemoteSpan from, const Patience& patience) noexcept {
-  if (const Status checked = check_read(from, to.length); checked != Status::kOk) [[unlikely]]
+template <Operation::Kind kKind>
+Status Transfers::move(const LocalSpan& local, RemoteSpan remote, const Patience& patience) noexcept {
+  if (const Status checked = check_spans<kKind>(remote, local.length); checked != Status::kOk) [[unlikely]]
     return checked;
+  constexpr auto kRegistered = kKind == Kind::kRead ? &nic::Direct::read : &nic::Direct::write;
+  constexpr auto kPlain = kKind == Kind::kRead ? &nic::Direct::read_plain : &nic::Direct::write_plain;
   std::uint64_t done = 0;
-  if (move_now(&nic::Direct::read, to.data, to.lkey, from, done) == Status::kOk) [[likely]]
+  if (move_now(local.is_bounced ? kPlain : kRegistered, local.data, local.lkey, remote, done) == Status::kOk) [[likely]]
     return Status::kOk;
-  return run({.local = to.data + done,
-              .remote = behind(from, done),
-              .total = from.length - done,
-              .lkey = to.lkey,
-              .kind = Kind::kRead},
-             patience);
+  return run(operation_of(kKind, local, remote, done), patience);
 }
-
-Status Transfers::write(LocalSpan from, RemoteSpan to, const Patience& patience) noexcept {
-  if (const Status checked = check_write(to, from.length); checked != Status::kOk) [[unlikely]]
-    return checked;
-  std::uint64_t done = 0;
-  if (move_now(&nic::Direct::write, from.data, from.lkey, to, done) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return run({.local = from.data + done,
-              .remote = behind(to, done),
-              .total = to.length - done,
-              .lkey = from.lkey,
-              .kind = Kind::kWrite},
-             patience);
-}
-
-Status Transfers::read(std::span<std::byte> to, RemoteSpan from, const Patience& patience) noexcept {
-  if (const Status checked = check_read(from, to.size()); checked != Status::kOk) [[unlikely]]
-    return checked;
-  std::uint64_t done = 0;
-  if (move_now(&nic::Direct::read_plain, to.data(), 0, from, done) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return run({.local = to.data() + done,
-              .remote = behind(from, done),
-              .total = from.length - done,
-              .kind = Kind::kRead,
-              .is_bounced = true},
-             patience);
-}
-
-Status Transfers::write(std::span<const std::byte> from, RemoteSpan to, const Patience& patience) noexcept {
-  if (const Status checked = check_write(to, from.size()); checked != Status::kOk) [[unlikely]]
-    return checked;
-  std::uint64_t done = 0;
-  if (move_now(&nic::Direct::write_plain, mutable_data(from), 0, to, done) == Status::kOk) [[likely]]
-    return Status::kOk;
-  return run({.local = mutable_data(from) + done,
-              .remote = behind(to, done),
-              .total = to.length - done,
-              .kind = Kind::kWrite,
-              .is_bounced = true},
-             patience);
-}
+template Status Transfers::move<Operation::Kind::kRead>(const LocalSpan&, RemoteSpan, const Patience&) noexcept;
+template Status Transfers::move<Operation::Kind::kWrite>(const LocalSpan&, RemoteSpan, const Patience&) noexcept;
 
 Status Transfers::change(const Change& change, RemoteSpan word, std::uint64_t& old, const Patience& patience) noexcept {
   const Status now = change_now(change, word, old);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "channel/bounce.hpp"
-#include "channel/credits.hpp"
 #include "channel/operations.hpp"
 #include "channel/options.hpp"
 
@@ -15,12 +14,16 @@ namespace verbena::channel {
 
 /// Every call returns kOk, or: kBadArgument (spans that do not fit each other, no bytes, a word that is not aligned),
 /// kNotFound (no imported window has the key), kOutOfRange, kRemoteAccess (the window lacks the right), kUnsupported
-/// (the device has none): nothing was posted; or why the connection is dead.
-/// \thread owner of the loop, except import and release (setup, or owner)
-class Transfers final : private Bounce::Waiter {
+/// (the device has none): nothing was posted; or why the connection is dead. Memory that is not registered goes through
+/// chunks of the loop's.
+/// \thread owner of the loop, except import_window and release_window (setup, or owner)
+class Transfers : private Bounce::Waiter {
+  using Kind = Operation::Kind;
+
  public:
-  Transfers(engine::QueuePair& pair, Credits& credits, Operations& operations, Bounce& bounce) noexcept;
-  ~Transfers() { bounce_.forget(*this); }
+  /// Keeps the references; they are used from `open` on.
+  Transfers(engine::QueuePair& pair, Operations& operations, Bounce& bounce) noexcept
+      : pair_(pair), operations_(operations), bounce_(bounce) {}
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
@@ -29,79 +32,103 @@ class Transfers final : private Bounce::Waiter {
     return options.max_operations * sizeof(std::uint64_t);
   }
   /// `memory` is this object's from then on, of which `begin` is the first byte.
-  void open(const nic::Buffer& memory, std::byte* begin) noexcept {
-    results_ = begin;
-    results_lkey_ = memory.lkey();
-    most_inline_ = std::min(pair_.max_inline(), engine::kHeldInlineBytes);
-  }
+  void open(const nic::Buffer& memory, std::byte* begin) noexcept;
   /// READs and atomics in flight, at most.
   void meet(std::uint32_t max_reads) noexcept { max_reads_ = max_reads; }
 
-  // --- blocking. A handler gets kAgain. Past its deadline a call on registered memory fails the connection with
-  // kTimedOut and drains it first, so that the memory is the caller's again when the call returns. A call on any other
-  // memory leaves the connection alive: the chunks that it uses are in quarantine until the NIC is done with them.
-  [[nodiscard]] Status read(LocalSpan to, RemoteSpan from, const Patience& patience) noexcept;
-  [[nodiscard]] Status write(LocalSpan from, RemoteSpan to, const Patience& patience) noexcept;
-  [[nodiscard]] Status read(std::span<std::byte> to, RemoteSpan from, const Patience& patience) noexcept;
-  [[nodiscard]] Status write(std::span<const std::byte> from, RemoteSpan to, const Patience& patience) noexcept;
+  // --- blocking: kTimedOut, too. A handler gets kAgain. Past its deadline a call on registered memory fails the
+  // connection and drains it first (QueuePair::kDrainTimeout at most), so that the memory is the caller's again when
+  // the call returns. A call on any other memory leaves the connection alive: the chunks that it uses are in quarantine
+  // until the NIC is done with them.
+  [[nodiscard]] Status read(const LocalSpan& to, const RemoteSpan& from, const Patience& patience) noexcept {
+    return move<Kind::kRead>(to, from, patience);
+  }
+  [[nodiscard]] Status write(const LocalSpan& from, const RemoteSpan& to, const Patience& patience) noexcept {
+    return move<Kind::kWrite>(from, to, patience);
+  }
+  [[nodiscard]] Status read(std::span<std::byte> to, const RemoteSpan& from, const Patience& patience) noexcept {
+    return read(LocalSpan::bounced(to), from, patience);
+  }
+  [[nodiscard]] Status write(std::span<const std::byte> from, const RemoteSpan& to, const Patience& patience) noexcept {
+    return write(LocalSpan::bounced(from), to, patience);
+  }
   [[nodiscard]] Status change(const Change& change, RemoteSpan word, std::uint64_t& old,
                               const Patience& patience) noexcept;
 
-  // --- at once, where the NIC is made of software and nothing is ahead. kAgain, and nothing has happened: it is not
-  // so.
+  // --- the same where the NIC is made of software and nothing is ahead, in the calling thread, in one piece. kAgain,
+  // and nothing has happened: it is not so.
   [[nodiscard]] Status read_now(const LocalSpan& to, const RemoteSpan& from) noexcept;
   [[nodiscard]] Status write_now(const LocalSpan& from, const RemoteSpan& to) noexcept;
   [[nodiscard]] Status read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept;
   [[nodiscard]] Status write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept;
   [[nodiscard]] Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept;
+  /// A list of READs out of one window, 1 to nic::Direct::kMaxList: all of them, or nothing has happened.
   [[nodiscard]] Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept;
 
-  // --- started: see Connection.
-  [[nodiscard]] Status start_read(LocalSpan to, RemoteSpan from, std::uint64_t token) noexcept;
-  [[nodiscard]] Status start_write(LocalSpan from, RemoteSpan to, std::uint64_t token) noexcept;
-  [[nodiscard]] Status start_read(std::span<std::byte> to, RemoteSpan from, std::uint64_t token) noexcept;
-  [[nodiscard]] Status start_write(std::span<const std::byte> from, RemoteSpan to, std::uint64_t token) noexcept;
+  // --- started. What is started completes in the order of the starts, and its memory is the NIC's until then. A WRITE
+  // is there before whatever is sent or written after it; an eager message is kAgain until it is posted. Transfers are
+  // split into work requests that the NIC can take. kAgain: max_operations are in flight.
+  [[nodiscard]] Status start_read(const LocalSpan& to, const RemoteSpan& from, std::uint64_t token) noexcept {
+    return start<Kind::kRead>(to, from, token);
+  }
+  [[nodiscard]] Status start_write(const LocalSpan& from, const RemoteSpan& to, std::uint64_t token) noexcept {
+    return start<Kind::kWrite>(from, to, token);
+  }
+  [[nodiscard]] Status start_read(std::span<std::byte> to, const RemoteSpan& from, std::uint64_t token) noexcept {
+    return start_read(LocalSpan::bounced(to), from, token);
+  }
+  [[nodiscard]] Status start_write(std::span<const std::byte> from, const RemoteSpan& to,
+                                   std::uint64_t token) noexcept {
+    return start_write(LocalSpan::bounced(from), to, token);
+  }
+  /// An atomic on a word of the peer, aligned to 8; what was there is in the completion.
   [[nodiscard]] Status start_change(const Change& change, RemoteSpan word, std::uint64_t token) noexcept;
-  [[nodiscard]] Status start_write_imm(LocalSpan from, RemoteSpan to, std::uint32_t immediate,
-                                       std::uint64_t token) noexcept;
-  /// Whoever started the operation with `token` has gone: its memory is not looked at from here on. False: it is on
-  /// registered memory, which only a drain gives back.
+  /// Whoever started the operations with `token` has gone: their memory is not looked at any more, and no completion
+  /// comes. False: one is on registered memory and with the NIC; only its completion, or the connection's end, frees
+  /// that.
   [[nodiscard]] bool abandon(std::uint64_t token) noexcept;
 
   // --- windows
-  [[nodiscard]] Result<void> import(const nic::Window& window, Deadline deadline);
-  [[nodiscard]] Result<void> release(const nic::Window& window);
-  [[nodiscard]] engine::WindowTable& windows() noexcept { return windows_; }
+  /// Makes a window of the peer usable. At most 64. With a deadline that has passed, one attempt, which may be kAgain.
+  [[nodiscard]] Result<void> import_window(const nic::Window& window, Deadline deadline);
+  [[nodiscard]] Result<void> release_window(const nic::Window& window);
+  /// Whether a window is imported already.
+  [[nodiscard]] bool is_usable(const nic::Window& window) noexcept {
+    return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
+  }
+  /// Makes a window usable that the caller has imported on the queue pair itself, in place of the one lent before.
+  void lend_window(const nic::Window& window) noexcept { windows_.lend(window); }
 
   /// Whether a WRITE waits for room: what is sent must not overtake it.
   [[nodiscard]] bool is_write_waiting() const noexcept { return waiting_writes_ != 0; }
   [[nodiscard]] bool is_waiting() const noexcept { return !waiting_.empty(); }
   /// Posts what waits, as there is room.
   void progress() noexcept;
-  /// The next transfer whose last work request has been retired, in the order of their starts; or kNoSlot.
-  [[nodiscard]] std::uint32_t take_retired() noexcept {
-    if (posted_.empty()) return kNoSlot;
-    const std::uint32_t slot = posted_.first();
-    if (!pair_.sends().is_retired(operations_[slot].last_position)) return kNoSlot;
-    posted_.pop(operations_);
-    finish(slot);
-    return slot;
+  /// The next transfer whose last work request has been retired, in the order of their starts; or null.
+  [[nodiscard]] Operation* take_retired() noexcept {
+    Operation* const oldest = posted_.first();
+    if (oldest == nullptr || !pair_.sends().is_retired(oldest->last_position)) return nullptr;
+    posted_.pop();
+    finish(*oldest);
+    return oldest;
   }
   /// A piece that was not the last is complete. True: its transfer, which was given up, ends with it.
-  [[nodiscard]] bool on_piece(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool on_piece(Operation& operation) noexcept;
   /// Nothing is in flight any more: what was in quarantine is free.
   void on_drained() noexcept;
-  /// After it: the next transfer that has not ended, in the order of their starts; or kNoSlot.
-  [[nodiscard]] std::uint32_t take_unfinished() noexcept;
+  /// After it: the next transfer that has not ended, in the order of their starts; or null.
+  [[nodiscard]] Operation* take_unfinished() noexcept;
+
+ protected:
+  ~Transfers() { bounce_.forget(*this); }
 
  private:
-  using Kind = Operation::Kind;
   void on_chunk() noexcept override { progress(); }
 
   /// Whether the check looks for a failure of the queue pair: `direct` does so by itself.
   enum class Look : std::uint8_t { kAtAll, kAtPlaces };
   template <Look kLook = Look::kAtAll>
-  [[nodiscard]] Status check(const RemoteSpan& remote, std::uint32_t access) noexcept {
+  [[nodiscard]] Status check_place(const RemoteSpan& remote, std::uint32_t access) noexcept {
     if (kLook == Look::kAtAll && pair_.reason() != Status::kOk) [[unlikely]]
       return pair_.reason();
     if (remote.length == 0) [[unlikely]]
@@ -112,7 +139,7 @@ class Transfers final : private Bounce::Waiter {
   [[nodiscard]] Status check_read(const RemoteSpan& from, std::uint64_t local) noexcept {
     if (local < from.length) [[unlikely]]
       return Status::kBadArgument;
-    const Status checked = check<kLook>(from, IBV_ACCESS_REMOTE_READ);
+    const Status checked = check_place<kLook>(from, IBV_ACCESS_REMOTE_READ);
     return checked == Status::kOk && max_reads_ == 0 ? Status::kUnsupported : checked;
   }
   /// Cuts `to` to what is written.
@@ -121,7 +148,7 @@ class Transfers final : private Bounce::Waiter {
     if (to.length < local) [[unlikely]]
       return Status::kBadArgument;
     to.length = local;
-    return check<kLook>(to, IBV_ACCESS_REMOTE_WRITE);
+    return check_place<kLook>(to, IBV_ACCESS_REMOTE_WRITE);
   }
   [[nodiscard]] Status check_word(const RemoteSpan& word) noexcept;
   /// The NIC's way past its queues, for what nothing is ahead of that is not posted; or null.
@@ -135,13 +162,26 @@ class Transfers final : private Bounce::Waiter {
   /// The same for calls that are one piece, or nothing.
   [[nodiscard]] Status move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
                                       const RemoteSpan& remote) noexcept;
-  [[nodiscard]] Status start(const Operation& operation) noexcept;
+  template <Kind kKind>
+  [[nodiscard]] Status check_spans(RemoteSpan& remote, std::uint64_t local) noexcept {
+    return kKind == Kind::kRead ? check_read(remote, local) : check_write(remote, local);
+  }
+  template <Kind kKind>
+  [[nodiscard]] Status start(const LocalSpan& local, RemoteSpan remote, std::uint64_t token) noexcept;
+  template <Kind kKind>
+  [[nodiscard]] Status move(const LocalSpan& local, RemoteSpan remote, const Patience& patience) noexcept;
+  /// Null: max_operations are in flight.
+  [[nodiscard]] Operation* begin(const Operation& operation) noexcept;
   [[nodiscard]] Status run(Operation operation, const Patience& patience, std::uint64_t* old = nullptr) noexcept;
-  [[nodiscard]] Status give_up(std::uint32_t slot) noexcept;
-  void abandon_slot(std::uint32_t slot) noexcept;
-  void finish(std::uint32_t slot) noexcept;
-  [[nodiscard]] bool post_piece(std::uint32_t slot) noexcept;
-  [[nodiscard]] bool post_atomic(std::uint32_t slot) noexcept;
+  [[nodiscard]] Status give_up(Operation& operation) noexcept;
+  void give_away(Operation& operation) noexcept;
+  void finish_piece(Operation& operation) noexcept;
+  void finish(Operation& operation) noexcept;
+  [[nodiscard]] bool post_piece(Operation& operation) noexcept;
+  [[nodiscard]] bool post_atomic(Operation& operation) noexcept;
+  [[nodiscard]] std::byte* result_of(const Operation& operation) const noexcept {
+    return results_ + operations_.slot_of(operation) * sizeof(std::uint64_t);
+  }
   [[nodiscard]] bool is_inline(const Operation& operation, std::uint64_t bytes) const noexcept {
     return operation.kind == Kind::kWrite && bytes <= most_inline_;
   }
@@ -150,19 +190,19 @@ class Transfers final : private Bounce::Waiter {
   void empty_chunk(Operation& operation) noexcept;
 
   engine::QueuePair& pair_;
-  Credits& credits_;
   Operations& operations_;
   Bounce& bounce_;
   engine::WindowTable windows_;
   // Both in the order they were started.
-  SlotQueue waiting_;  ///< Not posted to the end.
-  SlotQueue posted_;   ///< Posted to the end. Their last requests complete in this order, and need no id for it.
+  engine::Fifo<Operation> waiting_;  ///< Not posted to the end.
+  engine::Fifo<Operation>
+      posted_;  ///< Posted to the end. Their last requests complete in this order, and need no id for it.
   std::uint32_t waiting_writes_ = 0;
   std::uint32_t reads_out_ = 0;
   std::uint32_t max_reads_ = 0;
-  const std::uint32_t max_message_;
+  std::uint32_t max_message_ = 0;
   std::uint32_t most_inline_ = 0;
-  const bool has_atomics_;
+  bool has_atomics_ = false;
   std::byte* results_ = nullptr;  ///< What atomics find, a word for each slot.
   std::uint32_t results_lkey_ = 0;
   ibv_send_wr request_{};

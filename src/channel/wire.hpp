@@ -27,15 +27,7 @@ static_assert(kMaxLeaseBytes / kUnit <= (1u << 30), "differences of wrapping 32-
 inline constexpr std::uint32_t kMargin = 4;
 [[nodiscard]] constexpr std::uint32_t receives_for(std::uint32_t depth) noexcept { return depth + kMargin; }
 
-/// Little-endian, as everything here.
-template <class T>
-[[nodiscard]] constexpr T little(T value) noexcept {
-  if constexpr (std::endian::native == std::endian::little) {
-    return value;
-  } else {
-    return std::byteswap(value);
-  }
-}
+static_assert(std::endian::native == std::endian::little, "all that is sent is little-endian, as it lies in memory");
 
 /// At the front of each eager message and fragment: both credits, as counts that never go back. An eager message of
 /// these 8 bytes and no more is a credit update.

@@ -148,8 +148,8 @@ void CompletionLoop::remove(QueuePair& pair) noexcept {
   VERBENA_DCHECK(!polling_);
   // Its letter must not be opened once it is gone.
   if (pair.place_ == QueuePair::Place::kMailbox) mailbox_.read();
-  if (pair.is_holding()) stopped_holding(pair);
-  if (pair.phase_ == QueuePair::Phase::kDraining) stopped_draining(pair);
+  if (pair.is_holding()) std::erase(holding_, &pair);
+  if (pair.phase_ == QueuePair::Phase::kDraining) std::erase(draining_, &pair);
   if (pair.place_ == QueuePair::Place::kTable) pairs_.erase(pair.qp_num_);
   pair.place_ = QueuePair::Place::kOutside;
 }
@@ -184,18 +184,6 @@ void CompletionLoop::on_device_failure() noexcept {
   });
 }
 
-void CompletionLoop::started_draining(QueuePair& pair) noexcept {
-  draining_.push_back(&pair);  // Within its capacity: a queue pair is in it once.
-}
-
-void CompletionLoop::stopped_draining(QueuePair& pair) noexcept { std::erase(draining_, &pair); }
-
-void CompletionLoop::started_holding(QueuePair& pair) noexcept {
-  holding_.push_back(&pair);  // Within its capacity, as in draining_.
-}
-
-void CompletionLoop::stopped_holding(QueuePair& pair) noexcept { std::erase(holding_, &pair); }
-
 // Who waits gets what he waits for, whether he flushed or not.
 void CompletionLoop::flush_held() noexcept {
   while (!holding_.empty()) holding_.back()->flush();
@@ -209,7 +197,7 @@ void CompletionLoop::check_drains() noexcept {
       ++i;
       continue;
     }
-    stopped_draining(pair);
+    std::erase(draining_, &pair);
     pair.enter_drained();
     // Whoever waits for that has no completion to wake it.
     woken_.store(true, std::memory_order_relaxed);

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -25,11 +26,20 @@ namespace verbena::engine {
 
 class QueuePair;
 
-/// A span of this process's registered memory.
+/// A span of this process's memory: registered, or any, which transfers carry through chunks of their own.
 struct LocalSpan {
   std::byte* data = nullptr;
   std::size_t length = 0;
   std::uint32_t lkey = 0;
+  bool is_bounced = false;  ///< Not registered.
+
+  [[nodiscard]] static LocalSpan bounced(std::span<std::byte> bytes) noexcept {
+    return {bytes.data(), bytes.size(), 0, true};
+  }
+  /// For a WRITE, which only reads it.
+  [[nodiscard]] static LocalSpan bounced(std::span<const std::byte> bytes) noexcept {
+    return {const_cast<std::byte*>(bytes.data()), bytes.size(), 0, true};
+  }
 };
 /// A span of the peer's exported memory.
 struct RemoteSpan {
@@ -188,11 +198,11 @@ class CompletionLoop {
   }
   /// Sends a letter to the owner, who opens it in his next poll. \thread any  \alloc none
   void post(Mailbox::Letter& letter) noexcept;
-  /// Whether the calling thread is the one that carries out calls. \thread any
   /// Whether another connection finds room at this moment. \thread any
   [[nodiscard]] bool has_room() const noexcept {
     return connections_.load(std::memory_order_relaxed) < max_connections_;
   }
+  /// Whether the calling thread is the one that carries out calls. \thread any
   [[nodiscard]] bool is_owner() const noexcept {
     return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
@@ -220,10 +230,6 @@ class CompletionLoop {
   [[nodiscard]] Result<void> reserve(std::uint32_t entries);
   void unreserve(std::uint32_t entries) noexcept;
   void remove(QueuePair& pair) noexcept;
-  void started_draining(QueuePair& pair) noexcept;
-  void stopped_draining(QueuePair& pair) noexcept;
-  void started_holding(QueuePair& pair) noexcept;
-  void stopped_holding(QueuePair& pair) noexcept;
 
   void dispatch(unsigned count) noexcept;
   void on_device_failure() noexcept;
@@ -248,7 +254,7 @@ class CompletionLoop {
   bool polling_ = false;
   bool batches_ = false;
   WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
-  // Each has a capacity of max_connections.
+  // Each has a capacity of max_connections, and a queue pair is in it once.
   std::vector<QueuePair*> holding_;
   std::vector<QueuePair*> draining_;
   BasicCounters<Count> counters_;

@@ -106,9 +106,8 @@ bool QueuePair::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept 
     if ((request.send_flags & IBV_SEND_SIGNALED) == 0) sends_.count_again();
     return ring(request);
   }
-  if (!is_holding()) loop_.started_holding(*this);
+  if (!is_holding()) loop_.holding_.push_back(this);
   held_.add(request);
-  ++held_count_;
   held_wants_signal_ |= signal == Signal::kWithDoorbell;
   if (held_.full()) flush();
   return reason_ == Status::kOk;
@@ -116,16 +115,14 @@ bool QueuePair::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept 
 
 void QueuePair::flush() noexcept {
   if (!is_holding()) return;
-  loop_.stopped_holding(*this);
-  held_count_ = 0;
+  std::erase(loop_.holding_, this);
   if (std::exchange(held_wants_signal_, false)) sign(held_.last());
   (void)ring(held_.first());
   held_.clear();
 }
 
 void QueuePair::forget_held() noexcept {
-  if (is_holding()) loop_.stopped_holding(*this);
-  held_count_ = 0;
+  if (is_holding()) std::erase(loop_.holding_, this);
   held_wants_signal_ = false;
   held_.clear();
 }
@@ -213,7 +210,7 @@ void QueuePair::fail(Status reason) noexcept {
   if (!moved) drain_deadline_ = Deadline::now();
   if (moved && sends_.in_flight() != 0) post_marker();
   phase_ = Phase::kDraining;
-  loop_.started_draining(*this);
+  loop_.draining_.push_back(this);
 }
 
 // Sends before the error may have completed unsignaled, and say nothing any more. A request posted behind them in the

@@ -49,12 +49,11 @@ class WindowTable {
   [[nodiscard]] Status add(const nic::Window& window) noexcept;
   /// kNotFound when it is not there.
   [[nodiscard]] Status remove(const nic::Window& window) noexcept;
-  /// Lends a window, in place of the last one, until an access finds another or it is taken back.
+  /// Lends a window, in place of the last one, until an access finds another.
   void lend(const nic::Window& window) noexcept {
     windows_[kLent] = window;
     last_ = kLent;
   }
-  void take_back() noexcept { last_ = kFirst; }
   /// kOk; kNotFound (no window has that rkey), kOutOfRange, or kRemoteAccess (the window lacks the right).
   [[nodiscard]] Status check(const RemoteSpan& span, std::uint32_t access) noexcept {
     if (windows_[last_].rkey == span.rkey && check_in(windows_[last_], span, access) == Status::kOk) [[likely]]
@@ -355,7 +354,7 @@ class QueuePair final {
     sends_.signaled();
   }
   bool keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept;
-  [[nodiscard]] bool is_holding() const noexcept { return held_count_ != 0; }
+  [[nodiscard]] bool is_holding() const noexcept { return held_.count() != 0; }
   void forget_held() noexcept;
   void enter_table() noexcept;
   void post_marker() noexcept;
@@ -380,7 +379,7 @@ class QueuePair final {
     std::uint32_t completed = 0;
   } receives_;
   std::uint32_t hold_depth_ = 0;
-  std::uint32_t held_count_ = 0;  ///< As held_.count(); beside what the release looks at.
+  HeldRequests held_;
   bool held_wants_signal_ = false;
   Status reason_ = Status::kOk;
   Phase phase_ = Phase::kWorking;
@@ -392,7 +391,6 @@ class QueuePair final {
   Deadline drain_deadline_ = Deadline::never();
   link::Lifeline lifeline_;  ///< Ends before the QP does.
   Arrival arrival_;
-  HeldRequests held_;
 };
 
 }  // namespace verbena::engine

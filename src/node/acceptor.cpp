@@ -60,14 +60,19 @@ Result<std::uint64_t> Acceptor::open(std::unique_ptr<link::Listener> listener, H
   return id;
 }
 
+template <class Which>
+void Acceptor::end_if(Which&& which, const Error& why) noexcept {
+  for (auto visit = visits_.begin(); visit != visits_.end();) {
+    const auto next = std::next(visit);
+    if (which(visit->second)) end(visit, why);
+    visit = next;
+  }
+}
+
 void Acceptor::close(std::uint64_t listener) noexcept {
   const Error closed(Status::kClosed, "connect", 0, "the server has stopped listening");
   const std::lock_guard lock(mutex_);
-  for (auto visit = visits_.begin(); visit != visits_.end();) {
-    const auto next = std::next(visit);
-    if (visit->second.door == listener) end(visit, closed);
-    visit = next;
-  }
+  end_if([&](const Visit& visit) { return visit.door == listener; }, closed);
   const auto door = doors_.find(listener);
   if (door == doors_.end()) return;
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, door->second.listener->fd(), nullptr);
@@ -75,20 +80,10 @@ void Acceptor::close(std::uint64_t listener) noexcept {
   doors_.erase(door);
 }
 
-std::uint16_t Acceptor::port(std::uint64_t listener) const noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto door = doors_.find(listener);
-  return door != doors_.end() ? door->second.listener->port() : std::uint16_t{0};
-}
-
-std::size_t Acceptor::guests() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return visits_.size();
-}
-
 // --- the thread ---------------------------------------------------------------------------------------------------
 
 void Acceptor::run() noexcept {
+  const Error late(Status::kTimedOut, "connect", 0, "the handshake was not complete in time: connect again");
   std::array<epoll_event, kEventsPerTurn> events;
   for (;;) {
     Deadline due = Deadline::never();
@@ -105,7 +100,7 @@ void Acceptor::run() noexcept {
     }
     for (auto& [id, door] : doors_)
       if (door.listener->due().passed()) look_at_door(id, door);
-    end_late();
+    end_if([](const Visit& visit) { return visit.deadline.passed(); }, late);
   }
 }
 
@@ -205,15 +200,6 @@ void Acceptor::step_those_of_the_nic() noexcept {
     return signal_eventfd(progress_.get());  // Again, when there is memory.
   }
   for (const std::uint64_t id : waiting) step(id);
-}
-
-void Acceptor::end_late() noexcept {
-  const Error late(Status::kTimedOut, "connect", 0, "the handshake was not complete in time: connect again");
-  for (auto visit = visits_.begin(); visit != visits_.end();) {
-    const auto next = std::next(visit);
-    if (visit->second.deadline.passed()) end(visit, late);
-    visit = next;
-  }
 }
 
 void Acceptor::end(Visits::iterator visit, const Error& why) noexcept {

@@ -62,10 +62,6 @@ class Acceptor {
   [[nodiscard]] Result<std::uint64_t> open(std::unique_ptr<link::Listener> listener, Host& host);
   /// Refuses the clients that are on their way, and ends the listener. The host is not called any more.
   void close(std::uint64_t listener) noexcept;
-  /// The port of a listener.
-  [[nodiscard]] std::uint16_t port(std::uint64_t listener) const noexcept;
-  /// Clients on their way in.
-  [[nodiscard]] std::size_t guests() const noexcept;
 
  private:
   struct Door {
@@ -87,7 +83,8 @@ class Acceptor {
   void welcome(std::uint64_t id, Door& door, std::unique_ptr<link::Handshake> handshake) noexcept;
   void step(std::uint64_t id) noexcept;
   void step_those_of_the_nic() noexcept;
-  void end_late() noexcept;
+  template <class Which>
+  void end_if(Which&& which, const Error& why) noexcept;
   void end(Visits::iterator visit, const Error& why) noexcept;
   [[nodiscard]] bool watch(std::uint64_t id, Visit& visit) noexcept;
   void unwatch(Visit& visit) noexcept;
@@ -96,8 +93,8 @@ class Acceptor {
   nic::Nic& nic_;
   Fd epoll_;
   Fd stop_;
-  Fd progress_;               ///< Signalled by the NIC.
-  mutable std::mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
+  Fd progress_;       ///< Signalled by the NIC.
+  std::mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
   std::uint64_t next_id_ = 0;
   std::unordered_map<std::uint64_t, Door> doors_;
   Visits visits_;

@@ -23,15 +23,10 @@ constexpr std::chrono::milliseconds kFabricTimeout{5000};
   return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("localhost");
 }
 
-/// Whoever runs as root could read this process anyway.
-[[nodiscard]] std::vector<uid_t> with_root(std::vector<uid_t> allowed) {
-  allowed.push_back(0);
-  return allowed;
-}
-
 [[nodiscard]] Result<std::unique_ptr<link::Fabric>> open_fabric(const Endpoint& at, link::Role role,
                                                                 Deadline deadline) {
-  const std::vector<uid_t> allowed = with_root(at.node ? at.node->options().allowed_uids : at.allowed_uids);
+  std::vector<uid_t> allowed = at.node ? at.node->options().allowed_uids : at.allowed_uids;
+  allowed.push_back(0);  // Whoever runs as root could read this process anyway.
   return link::Fabric::open({.transport = at.node ? at.node->options().transport : at.transport,
                              .role = role,
                              .address = at.address,
@@ -61,13 +56,8 @@ Result<std::shared_ptr<Node>> Node::open(const NodeOptions& options) {
     return fail(Status::kBadArgument, kCall, 0, "cpus must name one cpu for each of {} shards, or none; got {}",
                 options.shards, options.cpus.size());
   std::shared_ptr<Node> node(new Node(options));
-  const std::vector<uid_t> allowed = with_root(options.allowed_uids);
-  VERBENA_ASSIGN(const auto fabric, link::Fabric::open({.transport = options.transport,
-                                                        .role = link::Role::kServer,
-                                                        .address = options.address,
-                                                        .port = 0,
-                                                        .allowed_uids = allowed},
-                                                       Deadline::after(kFabricTimeout)));
+  const Endpoint at{.transport = options.transport, .address = options.address, .allowed_uids = options.allowed_uids};
+  VERBENA_ASSIGN(const auto fabric, open_fabric(at, link::Role::kServer, Deadline::after(kFabricTimeout)));
   node->reason_ = fabric->reason();
   VERBENA_ASSIGN(node->device_, Device::of(fabric->shared_nic()));
   for (unsigned i = 0; i < options.shards; ++i) {

@@ -3,6 +3,7 @@
 
 #include "base/futex.hpp"
 #include "channel/options.hpp"
+#include "engine/fifo.hpp"
 #include "session/wire.hpp"
 
 #include <verbena/rdma_types.hpp>
@@ -14,6 +15,10 @@
 #include <string_view>
 
 namespace verbena::session {
+
+using channel::Change;
+using channel::LocalSpan;
+using channel::RemoteSpan;
 
 /// A call is its caller's, who waits until it is done. Everything but `is_done` is of the thread that drives the
 /// session, once the call has begun.
@@ -35,66 +40,46 @@ struct Call {
 
 /// Calls in the order they came. \thread owner
 template <class Kind>
-class CallQueue {
+class CallQueue : public engine::Fifo<Kind> {
  public:
-  [[nodiscard]] Kind* first() const noexcept { return first_; }
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-  void push(Kind& call) noexcept {
-    call.next = nullptr;
-    (first_ == nullptr ? first_ : last_->next) = &call;
-    last_ = &call;
-  }
-  void remove(const Kind& call) noexcept {
-    Kind* before = nullptr;
-    for (Kind* at = first_; at != nullptr; before = at, at = at->next) {
-      if (at != &call) continue;
-      (before == nullptr ? first_ : before->next) = at->next;
-      if (last_ == at) last_ = before;
-      return;
-    }
-  }
   /// Takes a call out and finishes it.
   void finish(Kind& call, Status outcome) noexcept {
-    remove(call);
+    this->remove(call);
     call.finish(outcome);
   }
   void finish_all(Status outcome) noexcept {
-    while (first_ != nullptr) finish(*first_, outcome);
+    while (!this->empty()) finish(*this->first(), outcome);
   }
+};
 
- private:
-  Kind* first_ = nullptr;
-  Kind* last_ = nullptr;
+/// A place in memory of the peer: in one of its windows, or in its physical memory.
+enum class Space : std::uint8_t { kKey, kPhysical };
+struct Place {
+  Space space = Space::kKey;
+  RemoteSpan span;
 };
 
 /// READ, WRITE or atomic.
-struct TransferCall : Call {
-  enum class Kind : std::uint8_t { kWrite, kRead, kAtomic };
-  enum class Space : std::uint8_t { kKey, kPhysical };
+struct Transfer {
+  using Kind = rdma::Completion::Operation;
   Kind kind = Kind::kWrite;
-  Space space = Space::kKey;   ///< Whether `remote` is in a window of the peer or in its physical memory.
-  bool is_registered = false;  ///< `local` is registered as `lkey`; else the bytes go through chunks.
-  bool is_started = false;     ///< The user started it and waits for a completion with `cookie`.
-  std::byte* local = nullptr;
-  std::uint32_t lkey = 0;
-  channel::RemoteSpan remote;
-  channel::Change change;     ///< The change of an atomic.
+  LocalSpan local;
+  Place place;
+  Change change;             ///< The change of an atomic.
+  std::uint64_t cookie = 0;  ///< Of one that the user starts.
+  /// Whether its memory of this side is the NIC's until the connection has completed it.
+  [[nodiscard]] bool is_registered() const noexcept { return kind != Kind::kAtomic && !local.is_bounced; }
+};
+struct TransferCall : Call, Transfer {
+  using Space = session::Space;
+  TransferCall() noexcept = default;
+  explicit TransferCall(const Transfer& transfer) noexcept : Transfer(transfer) {}
+
+  bool is_started = false;    ///< The user started it, and has not taken its completion.
   std::uint64_t started = 0;  ///< Bytes with the connection.
   std::uint32_t parts = 0;    ///< Operations of the connection under way.
   std::uint64_t old = 0;      ///< The value before an atomic.
-  std::uint64_t cookie = 0;
   TransferCall* next = nullptr;
-
-  /// Makes it one between registered memory of this side and `to`.
-  void set_registered(Kind what, const channel::LocalSpan& memory, Space where,
-                      const channel::RemoteSpan& to) noexcept {
-    kind = what;
-    space = where;
-    is_registered = true;
-    local = memory.data;
-    lkey = memory.lkey;
-    remote = to;
-  }
 };
 
 /// A message on its way out.

@@ -31,8 +31,9 @@ bool Inbox::push(const wire::Head& head, std::span<const std::byte> piece) noexc
   if (bytes_of(piece.size()) > capacity_ - (pushed_ - popped_)) return false;
   const bool was_empty = empty();
   if (was_empty) pushed_ = popped_ = 0;
-  Record record{.head = head};
-  record.head.consumed = piece.size();
+  // In the ring, the head's count of what was consumed is the piece's length.
+  wire::Head record = head;
+  record.consumed = piece.size();
   put_in(pushed_, &record, sizeof record);
   put_in(pushed_ + sizeof record, piece.data(), piece.size());
   pushed_ += bytes_of(piece.size());
@@ -41,10 +42,8 @@ bool Inbox::push(const wire::Head& head, std::span<const std::byte> piece) noexc
 }
 
 void Inbox::look_at_first() noexcept {
-  Record record;
-  take_out(popped_, &record, sizeof record);
-  head_ = record.head;
-  length_ = static_cast<std::size_t>(record.head.consumed);
+  take_out(popped_, &head_, sizeof head_);
+  length_ = static_cast<std::size_t>(head_.consumed);
 }
 
 void Inbox::pop() noexcept {

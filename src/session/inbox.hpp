@@ -29,7 +29,7 @@ class Inbox {
   [[nodiscard]] const wire::Head& head() const noexcept { return head_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// Copies the first record's piece.
-  void copy(std::byte* to) const noexcept { take_out(popped_ + sizeof(Record), to, length_); }
+  void copy(std::byte* to) const noexcept { take_out(popped_ + sizeof head_, to, length_); }
   void pop() noexcept;
   /// Counts a record that is not kept.
   void skip(std::size_t piece) noexcept { consumed_ += bytes_of(piece); }
@@ -39,12 +39,6 @@ class Inbox {
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
 
  private:
-  /// In the ring, in the place of the head.
-  struct Record {
-    wire::Head head;  ///< `consumed` holds the piece's length.
-  };
-  static_assert(sizeof(Record) == sizeof(wire::Head));
-
   void put_in(std::uint64_t position, const void* from, std::size_t bytes) noexcept;
   void take_out(std::uint64_t position, void* to, std::size_t bytes) const noexcept;
   void look_at_first() noexcept;
@@ -54,7 +48,7 @@ class Inbox {
   std::uint64_t pushed_ = 0;  ///< Bytes, since the inbox was empty last.
   std::uint64_t popped_ = 0;
   std::uint64_t consumed_ = 0;
-  wire::Head head_;
+  wire::Head head_;  ///< Of the first record.
   std::size_t length_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "session/outbox.hpp"
 
+#include "session/transfers.hpp"
+
 #include <algorithm>
 
 namespace verbena::session {
@@ -16,7 +18,7 @@ bool Outbox::send_some(SendCall& call) noexcept {
     calls_.finish(call, call.after->status);
     return true;
   }
-  if (call.after != nullptr && call.after->started != call.after->remote.length) return false;
+  if (call.after != nullptr && call.after->started != call.after->place.span.length) return false;
   const std::size_t bytes =
       is_note ? 0 : static_cast<std::size_t>(std::min<std::uint64_t>(call.length - call.sent, longest_piece_));
   // The peer takes what is not a user's message at once: that needs no room.
@@ -29,7 +31,7 @@ bool Outbox::send_some(SendCall& call) noexcept {
                         .offset = is_note ? call.offset : call.sent};
   const bool is_last = is_note || call.sent + bytes == call.length;
   const std::uint64_t receipt = is_last && wants_receipts_ ? last_receipt_ + 1 : 0;
-  if (!carrier_.carry(head, {call.from + call.sent, bytes}, receipt)) return false;
+  if (!say(head, {call.from + call.sent, bytes}, receipt)) return false;
   if (takes_room) sent_ += Inbox::bytes_of(bytes);
   call.sent += bytes;
   if (!is_last) return true;
@@ -45,6 +47,17 @@ bool Outbox::send_some(SendCall& call) noexcept {
 void Outbox::on_receipt(std::uint64_t receipt, Status status) noexcept {
   SendCall* const call = calls_.first();
   if (call != nullptr && call->receipt == receipt) calls_.finish(*call, status);
+}
+
+bool Outbox::say(wire::Head head, std::span<const std::byte> piece, std::uint64_t receipt) noexcept {
+  head.consumed = reception_.consumed();
+  const auto front = std::as_bytes(std::span(&head, 1));
+  const Status status = receipt == 0 ? connection_->send(front, piece)
+                                     : connection_->start_send(front, piece, Transfers::kForeignToken | receipt);
+  if (status == Status::kAgain) connection_->tell_of_room();
+  if (status != Status::kOk) return false;
+  reception_.told();
+  return true;
 }
 
 bool Outbox::cancel(SendCall& call) noexcept {

@@ -1,8 +1,9 @@
 // Messages on their way out, within the room that the peer's inbox has.
 #pragma once
 
+#include "channel/connection.hpp"
 #include "session/calls.hpp"
-#include "session/inbox.hpp"
+#include "session/reception.hpp"
 #include "session/wire.hpp"
 
 #include <cstddef>
@@ -14,24 +15,17 @@ namespace verbena::session {
 /// \thread owner of the session's loop
 class Outbox {
  public:
-  /// Sends a message's head with a piece behind it. `receipt`, unless 0, is reported once the peer's NIC has both.
-  class Carrier {
-   public:
-    /// False: there is no room now.
-    [[nodiscard]] virtual bool carry(const wire::Head& head, std::span<const std::byte> piece,
-                                     std::uint64_t receipt) noexcept = 0;
-
-   protected:
-    ~Carrier() = default;
-  };
-
-  explicit Outbox(Carrier& carrier) noexcept : carrier_(carrier) {}
+  explicit Outbox(Reception& reception) noexcept : reception_(reception) {}
   /// With `wants_receipts` a call is done once the peer's NIC has its message, else once this side's NIC has.
-  void meet(std::uint32_t peer_inbox_bytes, std::size_t longest_piece, bool wants_receipts) noexcept {
+  void meet(channel::Connection& connection, std::uint32_t peer_inbox_bytes, bool wants_receipts) noexcept {
+    connection_ = &connection;
     peer_inbox_bytes_ = peer_inbox_bytes;
-    longest_piece_ = longest_piece;
+    longest_piece_ = connection.longest_send() - sizeof(wire::Head);
     wants_receipts_ = wants_receipts;
   }
+  /// Sends a head with a piece behind it at once, and tells the peer what was consumed. `receipt`, unless 0, is
+  /// reported once the peer's NIC has both. False: there is no room now.
+  [[nodiscard]] bool say(wire::Head head, std::span<const std::byte> piece, std::uint64_t receipt = 0) noexcept;
   void push(SendCall& call) noexcept { calls_.push(call); }
   [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
   /// Sends what there is room for.
@@ -54,7 +48,8 @@ class Outbox {
     return Inbox::bytes_of(piece) <= peer_inbox_bytes_ - (sent_ - peer_consumed_);
   }
 
-  Carrier& carrier_;
+  Reception& reception_;
+  channel::Connection* connection_ = nullptr;
   CallQueue<SendCall> calls_;
   std::uint32_t peer_inbox_bytes_ = 0;
   std::size_t longest_piece_ = 0;

@@ -24,13 +24,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == PhysicalTable::kHeadBytes);
 
-struct Row {
-  std::uint64_t address = 0;
-  std::uint64_t length = 0;
-  std::uint32_t rkey = 0;
-  std::uint32_t reserved = 0;
-};
-static_assert(sizeof(Row) == PhysicalTable::kRunBytes);
+static_assert(sizeof(PhysicalRun) == PhysicalTable::kRunBytes);
 
 template <class T>
 [[nodiscard]] T take(std::span<const std::byte> bytes, std::size_t offset) noexcept {
@@ -38,12 +32,6 @@ template <class T>
   T value;
   std::memcpy(static_cast<void*>(&value), bytes.data() + offset, sizeof value);
   return value;
-}
-
-template <class T>
-void put(std::span<std::byte> bytes, std::size_t offset, const T& value) noexcept {
-  static_assert(std::is_trivially_copyable_v<T>);
-  std::memcpy(bytes.data() + offset, &value, sizeof value);
 }
 
 /// What keeps runs, in their order, from being a table; or nullptr.
@@ -97,26 +85,24 @@ Result<PhysicalTable> PhysicalTable::decode(std::span<const std::byte> bytes) {
     return broken("another length than its runs need");
   const std::size_t checked = bytes.size() - kChecksumBytes;
   if (take<std::uint64_t>(bytes, checked) != hash64(bytes.first(checked))) return broken("a wrong checksum");
-  std::vector<PhysicalRun> runs;
-  runs.reserve(head.runs);
-  for (std::size_t i = 0; i < head.runs; ++i) {
-    const auto row = take<Row>(bytes, kHeadBytes + i * kRunBytes);
-    if (row.reserved != 0) return broken("something in its reserved bytes");
-    runs.push_back({.address = row.address, .length = row.length, .rkey = row.rkey});
-  }
+  std::vector<PhysicalRun> runs(head.runs);
+  std::memcpy(static_cast<void*>(runs.data()), bytes.data() + kHeadBytes, head.runs * kRunBytes);
+  if (std::ranges::any_of(runs, [](const PhysicalRun& run) { return run.reserved != 0; }))
+    return broken("something in its reserved bytes");
   if (const char* fault = fault_of(runs, head.access); fault != nullptr) return broken(fault);
   return PhysicalTable(std::move(runs), head.access, head.memory_id);
 }
 
 std::vector<std::byte> PhysicalTable::encode() const {
-  const std::size_t checked = kHeadBytes + size() * kRunBytes;
-  std::vector<std::byte> out(checked + kChecksumBytes);
-  put(out, 0, Head{.runs = static_cast<std::uint32_t>(size()), .access = access_, .memory_id = memory_id_});
-  for (std::size_t i = 0; i < size(); ++i) {
-    const PhysicalRun& of = run(i);
-    put(out, kHeadBytes + i * kRunBytes, Row{.address = of.address, .length = of.length, .rkey = of.rkey});
-  }
-  put(out, checked, hash64(std::span(out).first(checked)));
+  std::vector<std::byte> out(kHeadBytes + size() * kRunBytes + kChecksumBytes);
+  std::byte* at = out.data();
+  const auto put = [&at](const auto& value) {
+    std::memcpy(at, &value, sizeof value);
+    at += sizeof value;
+  };
+  put(Head{.runs = static_cast<std::uint32_t>(size()), .access = access_, .memory_id = memory_id_});
+  for (const Entry& entry : entries_) put(entry.run);
+  put(hash64(std::span(out).first(out.size() - kChecksumBytes)));
   return out;
 }
 

@@ -23,11 +23,12 @@
 
 namespace verbena::session {
 
-/// Physically contiguous memory of a peer, under one key.
+/// Physically contiguous memory of a peer, under one key. As the table has it.
 struct PhysicalRun {
   std::uint64_t address = 0;  ///< Physical.
   std::uint64_t length = 0;   ///< Bytes, not 0.
   std::uint32_t rkey = 0;
+  std::uint32_t reserved = 0;
 };
 
 /// A value that cannot be changed once it was made. \thread any

@@ -34,10 +34,15 @@ bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece,
   return true;
 }
 
-rdma::Message Reception::written(const wire::Head& head) const noexcept {
-  return {.kind = rdma::Message::Kind::kWritten,
-          .immediate = head.immediate,
-          .data = window_.subspan(static_cast<std::size_t>(head.offset), static_cast<std::size_t>(head.total))};
+bool Reception::take_written(rdma::Message& message) noexcept {
+  const wire::Head& head = inbox_.head();
+  if (head.kind != wire::Kind::kWritten) return false;
+  partial_.clear();
+  message = {.kind = rdma::Message::Kind::kWritten,
+             .immediate = head.immediate,
+             .data = window_.subspan(static_cast<std::size_t>(head.offset), static_cast<std::size_t>(head.total))};
+  inbox_.pop();
+  return true;
 }
 
 rdma::Message Reception::whole(const wire::Head& head, std::span<std::byte> bytes) noexcept {
@@ -52,13 +57,8 @@ void Reception::progress() noexcept {
 
 // Moves one record, or finishes the call, or both.
 void Reception::feed(ReceiveCall& call) noexcept {
+  if (take_written(call.message)) return calls_.finish(call, Status::kOk);
   const wire::Head head = inbox_.head();
-  if (head.kind == wire::Kind::kWritten) {
-    partial_.clear();
-    call.message = written(head);
-    inbox_.pop();
-    return calls_.finish(call, Status::kOk);
-  }
   if (head.offset == 0) {
     call.filled = 0;
     partial_.clear();
@@ -95,13 +95,8 @@ Status Reception::cancel(ReceiveCall& call) noexcept {
 
 Status Reception::assemble(rdma::Message& message) noexcept {
   while (!inbox_.empty()) {
+    if (take_written(message)) return Status::kOk;
     const wire::Head head = inbox_.head();
-    if (head.kind == wire::Kind::kWritten) {
-      partial_.clear();
-      message = written(head);
-      inbox_.pop();
-      return Status::kOk;
-    }
     if (head.offset == 0) partial_.clear();
     Status status = head.total > max_message_bytes_ ? Status::kTooLong : Status::kOk;
     try {

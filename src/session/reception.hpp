@@ -51,7 +51,8 @@ class Reception {
  private:
   void count_discarded(const wire::Head& head, std::size_t piece) noexcept;
   void feed(ReceiveCall& call) noexcept;
-  [[nodiscard]] rdma::Message written(const wire::Head& head) const noexcept;
+  /// Takes the first record out if it tells of a WRITE, which drops an unfinished message.
+  [[nodiscard]] bool take_written(rdma::Message& message) noexcept;
   [[nodiscard]] static rdma::Message whole(const wire::Head& head, std::span<std::byte> bytes) noexcept;
 
   Inbox inbox_;

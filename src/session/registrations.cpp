@@ -124,25 +124,23 @@ void Registrations::remove_all(Owner owner) noexcept {
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-std::optional<LocalKey> Registrations::find_local(const Scope& scope, std::uint32_t lkey) noexcept {
+template <class Fits>
+std::optional<RegisteredMemory> Registrations::find_told(Fits&& fits) noexcept {
   const std::lock_guard lock(mutex_);
-  const Region* const found =
-      find([&](const Region& region) { return region.told.lkey == lkey && scope.sees(region.owner); });
-  if (found == nullptr) return std::nullopt;
-  return LocalKey{
-      .begin = reinterpret_cast<std::uintptr_t>(found->told.address), .length = found->told.length, .lkey = lkey};
+  const Region* const found = find(fits);
+  return found != nullptr ? std::optional(found->told) : std::nullopt;
+}
+
+std::optional<RegisteredMemory> Registrations::find_local(const Scope& scope, std::uint32_t lkey) noexcept {
+  return find_told([&](const Region& region) { return region.told.lkey == lkey && scope.sees(region.owner); });
 }
 
 std::optional<RegisteredMemory> Registrations::find_around(const Scope& scope,
                                                            std::span<const std::byte> bytes) noexcept {
-  const std::lock_guard lock(mutex_);
-  const Region* const found = find([&](const Region& region) {
-    const RegisteredMemory& told = region.told;
-    const LocalKey key{.begin = reinterpret_cast<std::uintptr_t>(told.address), .length = told.length, .lkey = 0};
-    return scope.sees(region.owner) && includes(told.access, rdma::Access::kRead | rdma::Access::kWrite) &&
-           key.covers(reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), 0);
+  return find_told([&](const Region& region) {
+    return scope.sees(region.owner) && includes(region.told.access, rdma::Access::kRead | rdma::Access::kWrite) &&
+           region.told.holds(bytes.data(), bytes.size());
   });
-  return found != nullptr ? std::optional(found->told) : std::nullopt;
 }
 
 Result<void> Registrations::publish(Owner owner, std::string_view name, const Part& part) {
@@ -187,11 +185,10 @@ std::optional<rdma::Window> Registrations::find_name(const Scope& scope, std::st
 }
 
 std::optional<rdma::Window> Registrations::find_key(const Scope& scope, std::uint32_t rkey) noexcept {
-  const std::lock_guard lock(mutex_);
-  const Region* const found = find([&](const Region& region) {
+  const auto found = find_told([&](const Region& region) {
     return region.told.rkey == rkey && region.told.access != rdma::Access::kLocal && scope.sees(region.owner);
   });
-  return found != nullptr ? std::optional(found->told.window()) : std::nullopt;
+  return found ? std::optional(found->window()) : std::nullopt;
 }
 
 Result<std::vector<std::byte>> Registrations::export_physical(const Scope& scope, const RegisteredMemory* memory) {

@@ -31,6 +31,11 @@ struct RegisteredMemory {
   rdma::Access access = rdma::Access::kLocal;
   std::uint64_t memory_id = 0;
 
+  [[nodiscard]] bool holds(const void* at, std::uint64_t bytes) const noexcept {
+    // Wraps around for what is in front of it: no memory is that long.
+    const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(address);
+    return offset <= length && bytes <= length - offset;
+  }
   [[nodiscard]] rdma::Window window() const noexcept {
     return {.address = reinterpret_cast<std::uintptr_t>(address),
             .length = length,
@@ -45,17 +50,6 @@ struct Part {
   const RegisteredMemory* memory = nullptr;
   std::size_t offset = 0;
   std::size_t length = rdma::kRest;
-};
-
-/// A local key, and the addresses it is good for.
-struct LocalKey {
-  std::uint64_t begin = 0;
-  std::uint64_t length = 0;
-  std::uint32_t lkey = 0;
-  [[nodiscard]] bool covers(std::uint64_t address, std::uint64_t bytes, std::uint32_t key) const noexcept {
-    const std::uint64_t offset = address - begin;
-    return key == lkey && address >= begin && offset <= length && bytes <= length - offset;
-  }
 };
 
 /// The owner of memory: a session, a listener or a node, by its address. Never dereferenced.
@@ -88,11 +82,11 @@ class Registrations {
   void remove_all(Owner owner) noexcept;
 
   /// The registration of `lkey` that `scope` sees. \alloc none
-  [[nodiscard]] std::optional<LocalKey> find_local(const Scope& scope, std::uint32_t lkey) noexcept;
+  [[nodiscard]] std::optional<RegisteredMemory> find_local(const Scope& scope, std::uint32_t lkey) noexcept;
   /// Memory with all rights in which all of `bytes` lies. \alloc none
   [[nodiscard]] std::optional<RegisteredMemory> find_around(const Scope& scope,
                                                             std::span<const std::byte> bytes) noexcept;
-  /// Grows whenever something is removed or published: who keeps a LocalKey, or an unanswered name, asks again.
+  /// Grows whenever something is removed or published: who keeps what it found, or an unanswered name, asks again.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
   /// Publishes a part of this owner's memory, or takes the name back (none). Errors: kBadArgument (a name of 1 to 64
@@ -133,6 +127,9 @@ class Registrations {
                                              rdma::Access access);
   template <class Fits>
   [[nodiscard]] Region* find(Fits&& fits) noexcept;
+  /// The same for who does not hold the lock.
+  template <class Fits>
+  [[nodiscard]] std::optional<RegisteredMemory> find_told(Fits&& fits) noexcept;
 
   nic::Nic& nic_;
   ibv_pd* const pd_;

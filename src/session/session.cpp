@@ -40,7 +40,7 @@ channel::Options Session::connection_options() noexcept {
   channel::Options options;
   options.depth = 32;
   options.eager_bytes = 16 * 1024;
-  options.max_operations = kParts + kOwnOperations;
+  options.max_operations = Transfers::kParts + kOwnOperations;
   options.max_larges = 0;
   return options;
 }
@@ -53,10 +53,7 @@ Session::Session(std::shared_ptr<Home> home, const Settings& settings, const Del
       delivery_(delivery),
       events_(events),
       scope_{.self = this, .listener = listener, .node = node},
-      outbox_(*this),
-      reception_(settings.inbox_bytes, settings.max_message_bytes),
-      transfers_(*this),
-      windows_(*this) {
+      reception_(settings.inbox_bytes, settings.max_message_bytes) {
   arrival_.session = this;
 }
 
@@ -120,7 +117,7 @@ void Session::become_live() noexcept {
   const nic::Capabilities& nic = home_->loop().nic().capabilities();
   const bool waits = home_->driver() == Driver::kCaller && nic.sends_need_polls;
   life_.is_told_by_polls = home_->driver() == Driver::kCaller && !nic.hears_of_peers;
-  outbox_.meet(peer_.inbox_bytes, connection_->longest_send() - sizeof(wire::Head), waits);
+  outbox_.meet(*connection_, peer_.inbox_bytes, waits);
   transfers_.set_delivery(delivery_.reads, delivery_.writes);
   life_.state.store(State::kLive, std::memory_order_release);
 }
@@ -220,18 +217,24 @@ Status Session::after_failure(Status status) noexcept {
   return state() == State::kLive ? status : reason();
 }
 
-template <class Start, class Cancel>
-void Session::wait_here(Call& call, const Patience& patience, Start&& start, Cancel&& cancel) noexcept {
-  start();
-  progress();
-  const auto is_done = [&] {
-    home_->sessions().progress();
-    return call.done();
-  };
-  if (!call.done() && state() != State::kDetached) (void)home_->loop().wait_patiently(is_done, patience);
-  if (!call.done()) cancel();
-  // Bounded by the drain.
-  if (!call.done()) (void)home_->loop().wait_until(is_done, Deadline::never());
+template <class Task>
+Status Session::alone(bool is_shared, Task&& task) noexcept {
+  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+  if (is_shared && mark == nullptr) [[unlikely]]
+    return Status::kBusy;
+  const Status status = task();
+  if (mark != nullptr) Exclusive::leave(mark);
+  return status;
+}
+
+template <class Task>
+Status Session::drive(Task&& task) noexcept {
+  return alone(home_->driver() == Driver::kCaller, [&] {
+    const Status status = state() == State::kLive ? task() : life_.reason;
+    if (status != Status::kOk) [[unlikely]]
+      look_for_end(status);
+    return status == Status::kOk || state() == State::kLive ? status : life_.reason;
+  });
 }
 
 template <class Start, class Cancel, class Settle>
@@ -264,13 +267,20 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
   }
   // Nobody else drives it then, but another thread's call.
   const bool is_shared = home_->driver() == Driver::kCaller || state() == State::kDetached;
-  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
-  if (is_shared && mark == nullptr) return Status::kBusy;
-  if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
-  wait_here(call, patience, start, cancel);
-  settle();
-  if (mark != nullptr) Exclusive::leave(mark);
-  return call.status;
+  return alone(is_shared, [&] {
+    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
+    begin();
+    const auto is_done = [&] {
+      home_->sessions().progress();
+      return call.done();
+    };
+    if (!call.done() && state() != State::kDetached) (void)loop.wait_patiently(is_done, patience);
+    if (!call.done()) cancel();
+    // Bounded by the drain.
+    if (!call.done()) (void)loop.wait_until(is_done, Deadline::never());
+    settle();
+    return call.status;
+  });
 }
 
 template <class Task>
@@ -279,12 +289,21 @@ Status Session::run_task(Task&& task, const Patience& patience) noexcept {
     const Status handed = home_->loop().call(task, hand_over_by(patience.begin()));
     return handed == Status::kClosed ? reason() : handed;
   }
-  const bool is_shared = home_->driver() == Driver::kCaller;
-  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
-  if (is_shared && mark == nullptr) return Status::kBusy;
-  task();
-  if (mark != nullptr) Exclusive::leave(mark);
-  return Status::kOk;
+  return alone(home_->driver() == Driver::kCaller, [&] {
+    task();
+    return Status::kOk;
+  });
+}
+
+template <class Queue, class Kind>
+void Session::push(Queue& queue, Kind& call) noexcept {
+  life_.reason == Status::kOk ? queue.push(call) : call.finish(life_.reason);
+}
+
+Status Session::run(SendCall& call, const Patience& patience) noexcept {
+  return carry_out(
+      call, patience, [&] { push(outbox_, call); },
+      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
 }
 
 Status Session::send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
@@ -293,9 +312,7 @@ Status Session::send(std::span<const std::byte> data, std::optional<std::uint32_
   call.immediate = immediate;
   call.from = data.data();
   call.length = data.size();
-  return carry_out(
-      call, patience, [&] { life_.reason == Status::kOk ? outbox_.push(call) : call.finish(life_.reason); },
-      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
+  return run(call, patience);
 }
 
 Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
@@ -317,9 +334,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
                                      const Patience& patience) noexcept {
   Place place;
   if (const Status inside = in_window(offset, data.size(), place); inside != Status::kOk) return inside;
-  TransferCall write;
-  write.local = const_cast<std::byte*>(data.data());  // Is only read.
-  write.remote = place.span;
+  TransferCall write({.kind = Transfer::Kind::kWrite, .local = LocalSpan::bounced(data), .place = place});
   SendCall note;
   note.kind = wire::Kind::kWritten;
   note.immediate = immediate;
@@ -359,28 +374,22 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
 
 // --- one-sided access ---------------------------------------------------------------------------------------------
 
-bool Session::find_local(const LocalSpan& local) noexcept {
+bool Session::find_local(const LocalSpan& local, KnownMemory& known) noexcept {
   const std::uint64_t generation = home_->registrations().generation();
-  const std::optional<LocalKey> found = home_->registrations().find_local(scope_, local.lkey);
+  const std::optional<RegisteredMemory> found = home_->registrations().find_local(scope_, local.lkey);
   if (!found) return false;
-  local_ = {.key = *found, .generation = generation};
-  return found->covers(reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
+  known = {.memory = *found, .generation = generation};
+  return found->holds(local.data, local.length);
 }
 
 bool Session::is_registered(const LocalSpan& local) noexcept {
-  const std::optional<LocalKey> found = home_->registrations().find_local(scope_, local.lkey);
-  return found && found->covers(reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey);
-}
-
-Status Session::find(TransferCall::Space space, const RemoteSpan& rest, RemoteSpan& part) noexcept {
-  if (space == TransferCall::Space::kPhysical) return physical_.find(*connection_, rest, part);
-  part = rest;
-  return Status::kOk;
+  KnownMemory known;
+  return find_local(local, known);
 }
 
 Status Session::run(TransferCall& call, const Patience& patience) noexcept {
   const Status status = carry_out(
-      call, patience, [&] { life_.reason == Status::kOk ? transfers_.push(call) : call.finish(life_.reason); },
+      call, patience, [&] { push(transfers_, call); },
       [&] {
         if (transfers_.cancel(call, *connection_)) return;
         connection_->fail(Status::kTimedOut);
@@ -389,40 +398,46 @@ Status Session::run(TransferCall& call, const Patience& patience) noexcept {
   return status == Status::kOk ? status : after_failure(status);
 }
 
-template <class Bytes>
-Status Session::transfer(TransferCall::Kind kind, Bytes bytes, const Place& place, const Patience& patience) noexcept {
-  constexpr bool kIsRead = !std::is_const_v<typename Bytes::element_type>;
-  const auto here = [&] {
-    return drive([&] {
-      const auto move_part = [&](Bytes part, const RemoteSpan& remote, const Patience& left) {
-        if constexpr (kIsRead) {
-          return connection_->read(part, remote, left);
-        } else {
-          return connection_->write(part, remote, left);
-        }
-      };
-      return place.space == TransferCall::Space::kKey ? move_part(bytes, place.span, patience)
-                                                      : move(bytes, place, patience, move_part);
-    });
-  };
-  if (home_->is_driven_here()) [[likely]]
-    return with_key(place, patience, here);
-  return with_key(place, patience, [&] {
-    TransferCall call;
-    call.kind = kind;
-    call.space = place.space;
-    call.local = const_cast<std::byte*>(bytes.data());  // A WRITE only reads it.
-    call.remote = place.span;
-    return run(call, patience);
-  });
+template <class Attempt>
+Status Session::with_key(const Place& place, const Patience& patience, Attempt&& attempt) noexcept {
+  const Status first = attempt();
+  if (first != Status::kNotFound || place.space != Space::kKey) [[likely]]
+    return first;
+  const Status found = find_key(place.span.rkey, patience);
+  return found == Status::kOk ? attempt() : found;
 }
 
-Status Session::run_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
-                               const Patience& patience) noexcept {
-  if (!is_registered(local)) return Status::kLocalAccess;
+Status Session::move(Transfer::Kind kind, LocalSpan local, Place place, Patience patience) noexcept {
+  const auto move_one = [&](const LocalSpan& here, const RemoteSpan& there) {
+    return kind == Transfer::Kind::kRead ? connection_->read(here, there, patience)
+                                         : connection_->write(here, there, patience);
+  };
+  if (place.space == Space::kKey) [[likely]]
+    return move_one(local, place.span);
+  RemoteSpan& rest = place.span;
+  while (rest.length != 0) {
+    RemoteSpan part;
+    if (const Status found = transfers_.find(*connection_, place, part); found != Status::kOk) return found;
+    local.length = static_cast<std::size_t>(part.length);
+    if (const Status moved = move_one(local, part); moved != Status::kOk) return moved;
+    local.data += part.length;
+    rest.address += part.length;
+    rest.length -= part.length;
+    if (rest.length != 0) patience = patience.begin();  // One deadline for all parts.
+  }
+  return Status::kOk;
+}
+
+Status Session::transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
+                         const Patience& patience) noexcept {
+  const bool is_here = home_->is_driven_here();
+  if (!is_here && !local.is_bounced && !is_registered(local)) return Status::kLocalAccess;
+  const auto here = [&] {
+    return local.is_bounced || knows_local(local) ? move(kind, local, place, patience) : Status::kLocalAccess;
+  };
   return with_key(place, patience, [&] {
-    TransferCall call;
-    call.set_registered(kind, local, place.space, place.span);
+    if (is_here) return drive(here);
+    TransferCall call({.kind = kind, .local = local, .place = place});
     return run(call, patience);
   });
 }
@@ -436,72 +451,34 @@ Status Session::find_key(std::uint32_t rkey, const Patience& patience) noexcept 
   }
 }
 
-Status Session::write(std::span<const std::byte> from, const Place& to, const Patience& patience) noexcept {
-  return transfer(TransferCall::Kind::kWrite, from, to, patience);
-}
-
-Status Session::read(std::span<std::byte> to, const Place& from, const Patience& patience) noexcept {
-  return transfer(TransferCall::Kind::kRead, to, from, patience);
-}
-
 Status Session::change(const Change& change, const Place& word, std::uint64_t& old, const Patience& patience) noexcept {
   const auto here = [&] {
-    return drive([&] {
-      RemoteSpan part;
-      if (const Status found = find(word.space, word.span, part); found != Status::kOk) return found;
-      return connection_->change(change, part, old, patience);
-    });
+    RemoteSpan part;
+    const Status found = transfers_.find(*connection_, word, part);
+    return found == Status::kOk ? connection_->change(change, part, old, patience) : found;
   };
-  if (home_->is_driven_here()) [[likely]]
-    return with_key(word, patience, here);
+  const bool is_here = home_->is_driven_here();
   return with_key(word, patience, [&] {
-    TransferCall call;
-    call.kind = TransferCall::Kind::kAtomic;
-    call.space = word.space;
-    call.remote = word.span;
-    call.change = change;
+    if (is_here) [[likely]]
+      return drive(here);
+    TransferCall call({.kind = Transfer::Kind::kAtomic, .place = word, .change = change});
     const Status status = run(call, patience);
     if (status == Status::kOk) old = call.old;
     return status;
   });
 }
 
-Status Session::start(const TransferCall& call) noexcept {
-  const Place place{.space = call.space, .span = call.remote};
-  return with_key(place, default_patience(), [&] {
+Status Session::start(const Transfer& transfer) noexcept {
+  if (transfer.is_registered() && !is_registered(transfer.local)) return Status::kLocalAccess;
+  return with_key(transfer.place, default_patience(), [&] {
     Status status = Status::kOk;
-    const auto begin = [&] { status = state() == State::kLive ? transfers_.start(call, *connection_) : life_.reason; };
+    const auto begin = [&] {
+      status = state() == State::kLive ? transfers_.start(transfer, *connection_) : life_.reason;
+    };
     const Status handed = run_task(begin, default_patience());
     if (handed == Status::kOk && status != Status::kOk) return after_failure(status);
     return handed != Status::kOk ? handed : status;
   });
-}
-
-Status Session::start_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
-                                 std::uint64_t cookie) noexcept {
-  if (!is_registered(local)) return Status::kLocalAccess;
-  TransferCall call;
-  call.set_registered(kind, local, place.space, place.span);
-  call.cookie = cookie;
-  return start(call);
-}
-
-Status Session::start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
-  return start_registered(TransferCall::Kind::kWrite, from, to, cookie);
-}
-
-Status Session::start_read(const LocalSpan& to, const Place& from, std::uint64_t cookie) noexcept {
-  return start_registered(TransferCall::Kind::kRead, to, from, cookie);
-}
-
-Status Session::start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept {
-  TransferCall call;
-  call.kind = TransferCall::Kind::kAtomic;
-  call.space = word.space;
-  call.remote = word.span;
-  call.change = change;
-  call.cookie = cookie;
-  return start(call);
 }
 
 // --- windows and memory -------------------------------------------------------------------------------------------
@@ -531,8 +508,7 @@ Result<rdma::Window> Session::ask(AskCall& call, const Patience& patience) {
     windows_.cancel(call);
     call.finish(call.is_absent ? Status::kNotFound : Status::kTimedOut);
   };
-  const auto start = [&] { life_.reason == Status::kOk ? windows_.push(call) : call.finish(life_.reason); };
-  const Status status = carry_out(call, patience, start, give_up);
+  const Status status = carry_out(call, patience, [&] { push(windows_, call); }, give_up);
   if (status == Status::kNotFound)
     return call.name.empty()
                ? fail(status, "find", 0,
@@ -548,30 +524,23 @@ Result<rdma::Window> Session::ask(AskCall& call, const Patience& patience) {
   return call.found;
 }
 
+template <class Task>
+Result<void> Session::run_while_live(const char* call, const Patience& patience, Task&& task) {
+  Result<void> result;
+  const Status handed =
+      run_task([&] { result = state() == State::kLive ? task() : Result<void>(failed(call, life_.reason)); }, patience);
+  return handed == Status::kOk ? result : failed(call, handed);
+}
+
 Result<void> Session::import_window(const rdma::Window& window, const Patience& patience) {
-  Result<void> imported;
-  const nic::Window of = nic_window_of(window);
-  const Status handed = run_task(
-      [&] {
-        if (state() != State::kLive) {
-          imported = failed("import", life_.reason);
-        } else if (!connection_->is_usable(of)) {
-          imported = connection_->import_window(of, patience.begin());
-        }
-      },
-      patience);
-  return handed == Status::kOk ? imported : failed("import", handed);
+  return run_while_live("import", patience, [&] {
+    const nic::Window of = nic_window_of(window);
+    return connection_->is_usable(of) ? Result<void>() : connection_->import_window(of, patience.begin());
+  });
 }
 
 Result<void> Session::release_window(const rdma::Window& window, const Patience& patience) {
-  Result<void> released;
-  const Status handed = run_task(
-      [&] {
-        released = state() == State::kLive ? connection_->release_window(nic_window_of(window))
-                                           : failed("release", life_.reason);
-      },
-      patience);
-  return handed == Status::kOk ? released : failed("release", handed);
+  return run_while_live("release", patience, [&] { return connection_->release_window(nic_window_of(window)); });
 }
 
 Result<const RegisteredMemory*> Session::allocate(std::size_t bytes) {
@@ -602,10 +571,7 @@ Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, c
   call.kind = wire::Kind::kTable;
   call.from = table->data();
   call.length = table->size();
-  const Status told = carry_out(
-      call, patience, [&] { life_.reason == Status::kOk ? outbox_.push(call) : call.finish(life_.reason); },
-      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
-  if (told != Status::kOk) return failed(kCall, told);
+  if (const Status told = run(call, patience); told != Status::kOk) return failed(kCall, told);
   return registrations.physical_of(this, memory->address).value_or(0);
 }
 
@@ -623,20 +589,6 @@ Result<std::uint64_t> physical_address_of(Session* session, const void* local) {
 }
 
 // --- what arrives -------------------------------------------------------------------------------------------------
-
-bool Session::carry(const wire::Head& head, std::span<const std::byte> piece, std::uint64_t receipt) noexcept {
-  wire::Head sent = head;
-  sent.consumed = reception_.consumed();
-  const auto front = std::as_bytes(std::span(&sent, 1));
-  const Status status = receipt == 0 ? connection_->send(front, piece)
-                                     : connection_->start_send(front, piece, Transfers::kForeignToken | receipt);
-  if (status == Status::kAgain) connection_->tell_of_room();
-  if (status != Status::kOk) return false;
-  reception_.told();
-  return true;
-}
-
-bool Session::say(const wire::Head& head, std::span<const std::byte> piece) noexcept { return carry(head, piece, 0); }
 
 // Everything of the head is the peer's claim.
 void Session::on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept {
@@ -667,7 +619,7 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
   // Calls that go the short way look at nothing else that the peer waits for.
   if (home_->driver() == Driver::kCaller && connection.alive()) {
     windows_.progress(home_->registrations(), scope_);
-    if (reception_.is_telling_due()) (void)say({.kind = wire::Kind::kConsumed}, {});
+    if (reception_.is_telling_due()) (void)outbox_.say({.kind = wire::Kind::kConsumed}, {});
   }
 }
 
@@ -701,7 +653,7 @@ void Session::progress() noexcept {
     return;
   }
   windows_.progress(home_->registrations(), scope_);
-  if (reception_.is_telling_due()) (void)say({.kind = wire::Kind::kConsumed}, {});
+  if (reception_.is_telling_due()) (void)outbox_.say({.kind = wire::Kind::kConsumed}, {});
   transfers_.progress(*connection_);
   outbox_.progress();
   if (!outbox_.empty() || !transfers_.empty()) connection_->tell_of_room();

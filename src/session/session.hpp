@@ -28,24 +28,12 @@
 
 namespace verbena::session {
 
-using channel::Change;
-using channel::LocalSpan;
 using channel::Patience;
-using channel::RemoteSpan;
-
-/// A place in memory of the peer.
-struct Place {
-  TransferCall::Space space = TransferCall::Space::kKey;
-  RemoteSpan span;
-};
 
 /// Calls may come from any thread, as far as the driver allows: with Driver::kCaller one at a time, and a second gets
 /// kBusy. Calls on data return a Status and, once connected, allocate nothing; kTimedOut, kBusy, kClosed and the reason
 /// of a dead session can come from each of them.
-class Session final : private channel::Handler,
-                      private Outbox::Carrier,
-                      private Windows::Speaker,
-                      private Transfers::Places {
+class Session final : private channel::Handler {
  public:
   /// Options of a session's connection.
   [[nodiscard]] static channel::Options connection_options() noexcept;
@@ -126,30 +114,32 @@ class Session final : private channel::Handler,
     place.span = {peer_.window.address + offset, length, peer_.window.rkey};
     return Status::kOk;
   }
-  [[nodiscard]] Status write(std::span<const std::byte> from, const Place& to, const Patience& patience) noexcept;
-  [[nodiscard]] Status read(std::span<std::byte> to, const Place& from, const Patience& patience) noexcept;
-  /// With registered memory; kLocalAccess: it is not registered. Past the deadline the session is dead.
-  [[nodiscard]] Status write(const LocalSpan& from, const Place& to, const Patience& patience) noexcept;
-  [[nodiscard]] Status read(const LocalSpan& to, const Place& from, const Patience& patience) noexcept;
-  /// The same, in the calling thread and past the queues where that drives the session and the NIC can. Otherwise
-  /// `patience()` tells how long to wait.
+  /// With any memory, or with registered memory (a LocalSpan): kLocalAccess if it is not. Past the deadline a session
+  /// whose registered memory is under way is dead. In the calling thread and past the queues where that drives the
+  /// session and the NIC can; otherwise `patience()` tells how long to wait.
   template <class Local, std::invocable MakePatience>
   [[nodiscard]] Status write(const Local& from, const Place& to, MakePatience&& patience) noexcept {
     const auto now = [&] { return connection_->write_now(from, to.span); };
-    return at_once(from, to, now) ? Status::kOk : write(from, to, patience());
+    return at_once(from, to, now) ? Status::kOk : transfer(Transfer::Kind::kWrite, span_of(from), to, patience());
   }
   template <class Local, std::invocable MakePatience>
   [[nodiscard]] Status read(const Local& to, const Place& from, MakePatience&& patience) noexcept {
     const auto now = [&] { return connection_->read_now(to, from.span); };
-    return at_once(to, from, now) ? Status::kOk : read(to, from, patience());
+    return at_once(to, from, now) ? Status::kOk : transfer(Transfer::Kind::kRead, span_of(to), from, patience());
   }
   [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
                               const Patience& patience) noexcept;
-  /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Completions::kMost are under way,
-  /// or complete and not taken.
-  [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept;
-  [[nodiscard]] Status start_read(const LocalSpan& to, const Place& from, std::uint64_t cookie) noexcept;
-  [[nodiscard]] Status start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept;
+  /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Transfers::kMostStarted are under
+  /// way, or complete and not taken.
+  [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
+    return start({.kind = Transfer::Kind::kWrite, .local = from, .place = to, .cookie = cookie});
+  }
+  [[nodiscard]] Status start_read(const LocalSpan& to, const Place& from, std::uint64_t cookie) noexcept {
+    return start({.kind = Transfer::Kind::kRead, .local = to, .place = from, .cookie = cookie});
+  }
+  [[nodiscard]] Status start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept {
+    return start({.kind = Transfer::Kind::kAtomic, .place = word, .change = change, .cookie = cookie});
+  }
   /// kNotFound: nothing is under way.
   [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
 
@@ -187,18 +177,12 @@ class Session final : private channel::Handler,
   };
   /// The last event that the user was told of.
   enum class Told : std::uint8_t { kNothing, kLive, kEnd };
-  /// Transfers that other threads, or the user without waiting, have under way.
-  static constexpr std::uint32_t kParts = Transfers::kParts;
 
   // channel::Handler
   void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override;
   void on_complete(channel::Connection& connection, const channel::Completion& completion) noexcept override;
   void on_room(channel::Connection& connection) noexcept override;
   void on_end(channel::Connection& connection, Status reason) noexcept override;
-  // Outbox::Carrier, Windows::Speaker, Transfers::Places
-  bool carry(const wire::Head& head, std::span<const std::byte> piece, std::uint64_t receipt) noexcept override;
-  bool say(const wire::Head& head, std::span<const std::byte> piece) noexcept override;
-  Status find(TransferCall::Space space, const RemoteSpan& rest, RemoteSpan& part) noexcept override;
 
   [[nodiscard]] Result<void> create();
   [[nodiscard]] Result<void> open_window();
@@ -207,7 +191,10 @@ class Session final : private channel::Handler,
   void become_live() noexcept;
 
   [[nodiscard]] State state() const noexcept { return life_.state.load(std::memory_order_acquire); }
-  /// Calls `task`, which returns a Status, where this thread drives the session and nobody else does: kBusy.
+  /// Calls `task`, which returns a Status, unless another thread is in a call: kBusy. `is_shared`: there may be one.
+  template <class Task>
+  [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
+  /// The same on a live session where this thread drives it.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
   /// Whether `attempt` has carried a transfer out. False, and nothing has happened: it goes the long way, which also
@@ -222,47 +209,44 @@ class Session final : private channel::Handler,
   template <class Start, class Cancel, class Settle = Nothing>
   [[nodiscard]] Status carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
                                  Settle&& settle = {}) noexcept;
-  template <class Start, class Cancel>
-  void wait_here(Call& call, const Patience& patience, Start&& start, Cancel&& cancel) noexcept;
+  /// Has `queue` take a call; on a session that has ended the call is over.
+  template <class Queue, class Kind>
+  void push(Queue& queue, Kind& call) noexcept;
+  [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
-  [[nodiscard]] Status run_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
-                                      const Patience& patience) noexcept;
   /// Calls `task` in the thread that drives the session. kBusy, or as CompletionLoop::call.
   template <class Task>
   [[nodiscard]] Status run_task(Task&& task, const Patience& patience) noexcept;
-  /// Moves bytes between this thread's memory and the peer's, which is one part after the other where it is physical.
-  template <class Local, class Move>
-  [[nodiscard]] Status move(Local local, const Place& place, const Patience& patience, Move&& move) noexcept;
-  template <class Bytes>
-  [[nodiscard]] Status transfer(TransferCall::Kind kind, Bytes bytes, const Place& place,
+  /// The same for a task that returns a Result<void>, while the session is live.
+  template <class Task>
+  [[nodiscard]] Result<void> run_while_live(const char* call, const Patience& patience, Task&& task);
+  [[nodiscard]] static LocalSpan span_of(const LocalSpan& registered) noexcept { return registered; }
+  [[nodiscard]] static LocalSpan span_of(std::span<const std::byte> bytes) noexcept {
+    return LocalSpan::bounced(bytes);
+  }
+  [[nodiscard]] Status transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
                                 const Patience& patience) noexcept;
-  template <bool kIsRead>
-  [[nodiscard]] Status transfer_registered(const LocalSpan& local, const Place& place,
-                                           const Patience& patience) noexcept;
-  [[nodiscard]] Status start(const TransferCall& call) noexcept;
+  /// READ or WRITE, one part after the other where the memory is physical. \thread owner
+  [[nodiscard]] Status move(Transfer::Kind kind, LocalSpan local, Place place, Patience patience) noexcept;
+  [[nodiscard]] Status start(const Transfer& transfer) noexcept;
   /// Calls `attempt`; where the key of its window is not known, once more when the peer has told of it.
   template <class Attempt>
-  [[nodiscard]] Status with_key(const Place& place, const Patience& patience, Attempt&& attempt) noexcept {
-    const Status first = attempt();
-    if (first != Status::kNotFound || place.space != TransferCall::Space::kKey) [[likely]]
-      return first;
-    const Status found = find_key(place.span.rkey, patience);
-    return found == Status::kOk ? attempt() : found;
-  }
+  [[nodiscard]] Status with_key(const Place& place, const Patience& patience, Attempt&& attempt) noexcept;
   [[nodiscard]] Status find_key(std::uint32_t rkey, const Patience& patience) noexcept;
-  [[nodiscard]] Status start_registered(TransferCall::Kind kind, const LocalSpan& local, const Place& place,
-                                        std::uint64_t cookie) noexcept;
   [[nodiscard]] Result<rdma::Window> ask(AskCall& call, const Patience& patience);
   [[nodiscard]] std::unexpected<Error> failed(const char* call, Status status) const noexcept;
-  /// The local key's cache, of who drives the session.
+  struct KnownMemory {
+    RegisteredMemory memory;
+    std::uint64_t generation = 0;  ///< Of the registrations, when it was found.
+  };
+  /// Looks into `local_` first. \thread owner
   [[nodiscard]] bool knows_local(const LocalSpan& local) noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(local.data);
-    if (local_.generation == home_->registrations().generation() &&
-        local_.key.covers(address, local.length, local.lkey)) [[likely]]
+    if (local_.generation == home_->registrations().generation() && local_.memory.lkey == local.lkey &&
+        local_.memory.holds(local.data, local.length)) [[likely]]
       return true;
-    return find_local(local);
+    return find_local(local, local_);
   }
-  [[nodiscard]] bool find_local(const LocalSpan& local) noexcept;
+  [[nodiscard]] bool find_local(const LocalSpan& local, KnownMemory& known) noexcept;
   [[nodiscard]] bool is_registered(const LocalSpan& local) noexcept;
 
   /// A call has failed: whether the peer has left, which would be the reason, is seen in what has arrived. \thread
@@ -297,15 +281,12 @@ class Session final : private channel::Handler,
   RegisteredMemory shared_window_;            ///< Memory of the listener's or the node's.
   wire::Hello peer_;
   ibv_gid peer_gid_{};
-  Outbox outbox_;
   Reception reception_;
-  Transfers transfers_;
-  Windows windows_;
+  Outbox outbox_{reception_};
   PhysicalPeer physical_;
-  struct {
-    LocalKey key;
-    std::uint64_t generation = 0;
-  } local_;  ///< The registration that was used last.
+  Transfers transfers_{physical_};
+  Windows windows_{outbox_};
+  KnownMemory local_;  ///< The registration that was used last.
   /// How far it has come. Atomics are for all threads, the rest is its home's.
   struct Life {
     bool is_told_by_polls = false;  ///< The NIC says that the peer has left to who polls, and to nobody else.
@@ -344,24 +325,9 @@ struct Words {
 
 // In the header, with what it calls: each call of a function between a user's call and the NIC would be ten
 // instructions of a few hundred.
-template <class Task>
-inline Status Session::drive(Task&& task) noexcept {
-  const bool is_shared = home_->driver() == Driver::kCaller;
-  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
-  if (is_shared && mark == nullptr) [[unlikely]]
-    return Status::kBusy;
-  Status status = state() == State::kLive ? task() : life_.reason;
-  if (status != Status::kOk) [[unlikely]] {
-    look_for_end(status);
-    if (state() != State::kLive) status = life_.reason;
-  }
-  if (mark != nullptr) Exclusive::leave(mark);
-  return status;
-}
-
 template <class Local, class Attempt>
 inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
-  if (place.space != TransferCall::Space::kKey || home_->driver() != Driver::kCaller) [[unlikely]]
+  if (place.space != Space::kKey || home_->driver() != Driver::kCaller) [[unlikely]]
     return false;
   Exclusive::Mark* const mark = used_.enter();
   if (mark == nullptr) [[unlikely]]
@@ -371,56 +337,6 @@ inline bool Session::at_once(const Local& local, const Place& place, Attempt&& a
   const bool is_done = is_known && attempt() == Status::kOk;
   Exclusive::leave(mark);
   return is_done;
-}
-
-template <bool kIsRead>
-inline Status Session::transfer_registered(const LocalSpan& local, const Place& place,
-                                           const Patience& patience) noexcept {
-  if (home_->is_driven_here()) [[likely]]
-    return with_key(place, patience, [&] {
-      return drive([&] {
-        if (!knows_local(local)) [[unlikely]]
-          return Status::kLocalAccess;
-        if (place.space == TransferCall::Space::kKey) [[likely]]
-          return kIsRead ? connection_->read(local, place.span, patience)
-                         : connection_->write(local, place.span, patience);
-        return move(local, place, patience, [&](const LocalSpan& part, const RemoteSpan& remote, const Patience& left) {
-          return kIsRead ? connection_->read(part, remote, left) : connection_->write(part, remote, left);
-        });
-      });
-    });
-  return run_registered(kIsRead ? TransferCall::Kind::kRead : TransferCall::Kind::kWrite, local, place, patience);
-}
-
-inline Status Session::write(const LocalSpan& from, const Place& to, const Patience& patience) noexcept {
-  return transfer_registered<false>(from, to, patience);
-}
-inline Status Session::read(const LocalSpan& to, const Place& from, const Patience& patience) noexcept {
-  return transfer_registered<true>(to, from, patience);
-}
-
-template <class Local, class Move>
-Status Session::move(Local local, const Place& place, const Patience& patience, Move&& move) noexcept {
-  RemoteSpan rest = place.span;
-  Patience left = patience;
-  while (rest.length != 0) {
-    RemoteSpan part;
-    if (const Status found = find(place.space, rest, part); found != Status::kOk) return found;
-    const auto bytes = static_cast<std::size_t>(part.length);
-    Status moved = Status::kOk;
-    if constexpr (std::is_same_v<Local, LocalSpan>) {
-      moved = move(LocalSpan{local.data, bytes, local.lkey}, part, left);
-      local.data += bytes;
-    } else {
-      moved = move(local.first(bytes), part, left);
-      local = local.subspan(bytes);
-    }
-    if (moved != Status::kOk) return moved;
-    rest.address += part.length;
-    rest.length -= part.length;
-    if (rest.length != 0) left = left.begin();  // One deadline for all parts.
-  }
-  return Status::kOk;
 }
 
 }  // namespace verbena::session

@@ -3,60 +3,40 @@
 
 #include "channel/connection.hpp"
 #include "session/calls.hpp"
+#include "session/physical_peer.hpp"
 
 #include <verbena/rdma_types.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 namespace verbena::session {
 
-/// Completions of what was started, until they are taken. \thread owner
-class Completions {
- public:
-  static constexpr std::size_t kMost = 64;
-  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
-  void push(const rdma::Completion& completion) noexcept { ring_[(first_ + count_++) % kMost] = completion; }
-  [[nodiscard]] rdma::Completion pop() noexcept {
-    --count_;
-    return ring_[first_++ % kMost];
-  }
-
- private:
-  std::array<rdma::Completion, kMost> ring_{};
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
-};
-
 /// \thread owner of the session's loop
 class Transfers {
  public:
   /// Operations of the connection under way at a time.
   static constexpr std::uint32_t kParts = 64;
-  /// Set in no token of this class: the session's own are told from them by it.
+  /// Started calls at a time, until their completions are taken.
+  static constexpr std::size_t kMostStarted = 64;
+  /// Set in no token of this class, which is a call's address: the session's own are told from them by it.
   static constexpr std::uint64_t kForeignToken = std::uint64_t{1} << 63;
 
-  /// Where a transfer's remote memory is.
-  class Places {
-   public:
-    /// The part of `rest`, from its front, that is one operation. Errors: as Connection's, for that part.
-    [[nodiscard]] virtual Status find(TransferCall::Space space, const channel::RemoteSpan& rest,
-                                      channel::RemoteSpan& part) noexcept = 0;
+  explicit Transfers(PhysicalPeer& physical)
+      : physical_(physical), started_(std::make_unique<TransferCall[]>(kMostStarted)) {}
 
-   protected:
-    ~Places() = default;
-  };
-
-  explicit Transfers(Places& places)
-      : places_(places), started_(std::make_unique<TransferCall[]>(Completions::kMost)) {}
-
+  /// The part of `rest`, from its front, that is one operation. Errors: as Connection's, for that part.
+  [[nodiscard]] Status find(channel::Connection& connection, const Place& rest, RemoteSpan& part) noexcept {
+    if (rest.space == Space::kPhysical) return physical_.find(connection, rest.span, part);
+    part = rest.span;
+    return Status::kOk;
+  }
   void push(TransferCall& call) noexcept { waiting_.push(call); }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
-  /// A call of nobody's, whose completion is kept: `like` it. kAgain: as many as Completions::kMost are under way, or
-  /// not taken; or why it cannot be started.
-  [[nodiscard]] Status start(const TransferCall& like, channel::Connection& connection) noexcept;
+  /// A call of nobody's, whose completion is kept. kAgain: kMostStarted are under way, or not taken; or why it cannot
+  /// be started.
+  [[nodiscard]] Status start(const Transfer& transfer, channel::Connection& connection) noexcept;
   /// Starts what there is room for.
   void progress(channel::Connection& connection) noexcept;
   void on_part(const channel::Completion& completion) noexcept;
@@ -79,35 +59,23 @@ class Transfers {
   [[nodiscard]] bool take_for_handler(rdma::Completion& completion) noexcept;
 
  private:
-  struct Part {
-    TransferCall* call = nullptr;
-    std::uint16_t generation = 0;
-    std::uint32_t next_free = 0;
-  };
   /// kAgain: there is no room now.
   [[nodiscard]] Status start_part(TransferCall& call, channel::Connection& connection) noexcept;
   /// Nothing more of it is started.
   void cut(TransferCall& call, Status status) noexcept;
   void finish(TransferCall& call) noexcept;
-  [[nodiscard]] std::uint32_t take_part() noexcept;
-  void free_part(std::uint32_t part) noexcept;
-  [[nodiscard]] static std::uint64_t token_of(std::uint32_t part, std::uint16_t generation) noexcept {
-    return part | std::uint64_t{generation} << 32;
-  }
+  /// Takes the completion of the oldest call out.
+  [[nodiscard]] static rdma::Completion take(CallQueue<TransferCall>& calls) noexcept;
 
-  Places& places_;
+  PhysicalPeer& physical_;
   CallQueue<TransferCall> waiting_;  ///< Not started to the end.
-  std::array<Part, kParts> table_{};
-  std::uint32_t first_free_ = 0;
-  std::uint32_t fresh_ = 0;  ///< From here on no part was used yet.
-  std::uint32_t parts_ = 0;  ///< In use.
+  std::uint32_t parts_ = 0;          ///< Under way.
   std::unique_ptr<TransferCall[]> started_;
-  std::size_t untaken_ = 0;  ///< Entries of started_ that are under way, or complete and not taken.
-  std::size_t under_way_ = 0;
+  std::size_t under_way_ = 0;  ///< Entries of started_ that are not complete.
   rdma::Complete reads_ = rdma::Complete::kQueue;
   rdma::Complete writes_ = rdma::Complete::kQueue;
-  Completions to_take_;
-  Completions to_handler_;
+  CallQueue<TransferCall> to_take_;
+  CallQueue<TransferCall> to_handler_;
   CallQueue<TakeCall> takers_;
 };
 

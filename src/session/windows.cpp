@@ -17,13 +17,13 @@ void Windows::ask() noexcept {
     if (call->number != 0) continue;
     const wire::Head head{
         .kind = wire::Kind::kAsk, .immediate = call->rkey, .total = call->name.size(), .offset = last_ask_ + 1};
-    if (!speaker_.say(head, std::as_bytes(std::span(call->name)))) return;
+    if (!outbox_.say(head, std::as_bytes(std::span(call->name)))) return;
     call->number = ++last_ask_;
   }
 }
 
 bool Windows::on_answer(const wire::Head& head, std::span<const std::byte> data) noexcept {
-  std::optional<wire::Found> found;
+  std::optional<rdma::Window> found;
   if (!data.empty()) {
     found = wire::decode_found(data);
     if (!found) return false;
@@ -32,11 +32,7 @@ bool Windows::on_answer(const wire::Head& head, std::span<const std::byte> data)
     if (call->number != head.offset) continue;
     call->is_absent = !found;
     if (found) {
-      call->found = {.address = found->address,
-                     .length = found->length,
-                     .memory_id = found->memory_id,
-                     .rkey = found->rkey,
-                     .access = static_cast<rdma::Access>(found->access)};
+      call->found = *found;
       asks_.finish(*call, Status::kOk);
     } else if (call->name.empty()) {
       asks_.finish(*call, Status::kNotFound);
@@ -70,15 +66,10 @@ bool Windows::answer_one(Question& question, Registrations& registrations, const
   if (!window && question.is_told_absent) return false;
   const wire::Head head{.kind = wire::Kind::kAnswer, .total = 0, .offset = question.number};
   if (!window) {
-    question.is_told_absent = is_said = speaker_.say(head, {});
+    question.is_told_absent = is_said = outbox_.say(head, {});
     return is_said && is_by_key;
   }
-  const wire::Found found{.address = window->address,
-                          .length = window->length,
-                          .rkey = window->rkey,
-                          .access = static_cast<std::uint32_t>(window->access),
-                          .memory_id = window->memory_id};
-  is_said = speaker_.say(head, std::as_bytes(std::span(&found, 1)));
+  is_said = outbox_.say(head, wire::encode_found(*window));
   return is_said;
 }
 

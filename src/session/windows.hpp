@@ -2,6 +2,7 @@
 #pragma once
 
 #include "session/calls.hpp"
+#include "session/outbox.hpp"
 #include "session/registrations.hpp"
 #include "session/wire.hpp"
 
@@ -16,16 +17,7 @@ namespace verbena::session {
 /// \thread owner of the session's loop
 class Windows {
  public:
-  /// Sends a message's head with what follows it. False: there is no room now.
-  class Speaker {
-   public:
-    [[nodiscard]] virtual bool say(const wire::Head& head, std::span<const std::byte> piece) noexcept = 0;
-
-   protected:
-    ~Speaker() = default;
-  };
-
-  explicit Windows(Speaker& speaker) : speaker_(speaker) { questions_.reserve(kQuestions); }
+  explicit Windows(Outbox& outbox) : outbox_(outbox) { questions_.reserve(kQuestions); }
 
   // This side asks.
   void push(AskCall& call) noexcept { asks_.push(call); }
@@ -55,7 +47,7 @@ class Windows {
   [[nodiscard]] bool answer_one(Question& question, Registrations& registrations, const Scope& scope,
                                 bool& is_said) noexcept;
 
-  Speaker& speaker_;
+  Outbox& outbox_;
   CallQueue<AskCall> asks_;
   std::uint64_t last_ask_ = 0;
   std::vector<Question> questions_;

@@ -1,53 +1,61 @@
 #include "session/wire.hpp"
 
 #include "base/error.hpp"
-#include "channel/wire.hpp"
 
-#include <verbena/rdma_types.hpp>
+#include <bit>
+#include <cstring>
 
 namespace verbena::session::wire {
 namespace {
 
-constexpr std::byte kMagic{'C'};
-constexpr std::byte kVersion{1};
 constexpr std::uint32_t kWindowRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-template <class T>
-void put(std::byte* at, T value) noexcept {
-  value = channel::wire::little(value);
-  std::memcpy(at, &value, sizeof value);
-}
-template <class T>
-T get(const std::byte* at) noexcept {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return channel::wire::little(value);
-}
+/// As the header's table has it.
+struct [[gnu::packed]] HelloBytes {
+  char magic = 'C';
+  std::uint8_t version = 1;
+  std::uint32_t inbox_bytes = 0;
+  std::uint64_t address = 0;
+  std::uint32_t units = 0;
+  std::uint32_t rkey = 0;
+  std::uint64_t memory_id = 0;
+};
+static_assert(sizeof(HelloBytes) == kHelloBytes);
+
+/// The answer to a kAsk.
+struct Found {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t access = 0;  ///< rdma::Access
+  std::uint64_t memory_id = 0;
+};
+static_assert(sizeof(Found) == kFoundBytes);
 
 }  // namespace
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
-  std::array<std::byte, kHelloBytes> data;
-  data[0] = kMagic;
-  data[1] = kVersion;
-  put(&data[2], hello.inbox_bytes);
-  put(&data[6], hello.window.address);
-  put(&data[14], static_cast<std::uint32_t>(hello.window.length / kWindowUnit));
-  put(&data[18], hello.window.rkey);
-  put(&data[22], hello.window.memory_id);
-  return data;
+  return std::bit_cast<std::array<std::byte, kHelloBytes>>(
+      HelloBytes{.inbox_bytes = hello.inbox_bytes,
+                 .address = hello.window.address,
+                 .units = static_cast<std::uint32_t>(hello.window.length / kWindowUnit),
+                 .rkey = hello.window.rkey,
+                 .memory_id = hello.window.memory_id});
 }
 
 Result<Hello> decode(std::span<const std::byte> data) {
-  if (data.size() != kHelloBytes || data[0] != kMagic || data[1] != kVersion)
+  constexpr HelloBytes kWanted;
+  HelloBytes bytes;
+  if (data.size() == sizeof bytes) std::memcpy(static_cast<void*>(&bytes), data.data(), sizeof bytes);
+  if (data.size() != sizeof bytes || bytes.magic != kWanted.magic || bytes.version != kWanted.version)
     return fail(Status::kProtocol, "connect", 0,
                 "the other end is no connection of this kind and version: start the same program on both sides");
-  Hello hello{.inbox_bytes = get<std::uint32_t>(&data[2]),
-              .window = {.address = get<std::uint64_t>(&data[6]),
-                         .length = get<std::uint32_t>(&data[14]) * kWindowUnit,
-                         .rkey = get<std::uint32_t>(&data[18]),
+  Hello hello{.inbox_bytes = bytes.inbox_bytes,
+              .window = {.address = bytes.address,
+                         .length = bytes.units * kWindowUnit,
+                         .rkey = bytes.rkey,
                          .access = kWindowRights,
-                         .memory_id = get<std::uint64_t>(&data[22])}};
+                         .memory_id = bytes.memory_id}};
   if (hello.inbox_bytes < kMinInboxBytes || hello.inbox_bytes > kMaxInboxBytes)
     return fail(Status::kProtocol, "connect", 0, "the peer says its inbox has {} bytes: it must be {} to {}",
                 hello.inbox_bytes, kMinInboxBytes, kMaxInboxBytes);
@@ -57,14 +65,26 @@ Result<Hello> decode(std::span<const std::byte> data) {
   return hello;
 }
 
-std::optional<Found> decode_found(std::span<const std::byte> data) noexcept {
+std::array<std::byte, kFoundBytes> encode_found(const rdma::Window& window) noexcept {
+  return std::bit_cast<std::array<std::byte, kFoundBytes>>(Found{.address = window.address,
+                                                                 .length = window.length,
+                                                                 .rkey = window.rkey,
+                                                                 .access = static_cast<std::uint32_t>(window.access),
+                                                                 .memory_id = window.memory_id});
+}
+
+std::optional<rdma::Window> decode_found(std::span<const std::byte> data) noexcept {
   if (data.size() != sizeof(Found)) return std::nullopt;
   Found found;
-  std::memcpy(&found, data.data(), sizeof found);
+  std::memcpy(static_cast<void*>(&found), data.data(), sizeof found);
   const bool wraps = found.address + found.length < found.address;
   if (wraps || found.length == 0 || (found.access & ~static_cast<std::uint32_t>(rdma::Access::kAll)) != 0)
     return std::nullopt;
-  return found;
+  return rdma::Window{.address = found.address,
+                      .length = found.length,
+                      .memory_id = found.memory_id,
+                      .rkey = found.rkey,
+                      .access = static_cast<rdma::Access>(found.access)};
 }
 
 }  // namespace verbena::session::wire

@@ -4,11 +4,11 @@
 #include "nic/nic.hpp"
 
 #include <verbena/error.hpp>
+#include <verbena/rdma_types.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
@@ -43,7 +43,7 @@ enum class Kind : std::uint8_t {
   kGoodbyeSeen = 5,  ///< Answer to kGoodbye; earlier releases send it and wait for it.
   kTable = 6,        ///< A piece of a PhysicalTable's bytes: `total` and `offset` as in kData.
   kAsk = 7,          ///< Asks for a window, by the name that follows, else by the key in `immediate`.
-  kAnswer = 8        ///< Answers kAsk: a Found, or nothing if there is no window. A name may get more answers.
+  kAnswer = 8        ///< Answers kAsk: a window, or nothing if there is none. A name may get more answers.
 };
 /// Tables that one side may send.
 inline constexpr std::size_t kMaxTables = 16;
@@ -64,16 +64,10 @@ struct Head {
 };
 static_assert(sizeof(Head) == 32);
 
-/// The answer to a kAsk: a window.
-struct Found {
-  std::uint64_t address = 0;
-  std::uint64_t length = 0;
-  std::uint32_t rkey = 0;
-  std::uint32_t access = 0;  ///< rdma::Access
-  std::uint64_t memory_id = 0;
-};
-static_assert(sizeof(Found) == 32);
-/// Decodes the bytes after the head of a kAnswer. None for anything that cannot be a window.
-[[nodiscard]] std::optional<Found> decode_found(std::span<const std::byte> data) noexcept;
+/// The answer to a kAsk, behind its head: a window.
+inline constexpr std::size_t kFoundBytes = 32;
+[[nodiscard]] std::array<std::byte, kFoundBytes> encode_found(const rdma::Window& window) noexcept;
+/// None for anything that cannot be a window.
+[[nodiscard]] std::optional<rdma::Window> decode_found(std::span<const std::byte> data) noexcept;
 
 }  // namespace verbena::session::wire

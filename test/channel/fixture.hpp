@@ -42,10 +42,6 @@ class Recorder final : public Handler {
     }
     if (when_fragment) when_fragment(connection, fragment);
   }
-  void on_immediate(Connection& connection, std::uint32_t immediate, std::uint32_t bytes) noexcept override {
-    immediates.emplace_back(immediate, bytes);
-    if (when_immediate) when_immediate(connection, immediate);
-  }
   void on_complete(Connection& connection, const Completion& completion) noexcept override {
     EXPECT_TRUE(failures.empty()) << "completed after on_end";
     completion_count += completion.status == Status::kOk ? 1 : 0;
@@ -70,12 +66,10 @@ class Recorder final : public Handler {
   Bytes large;
   std::vector<Bytes> larges;
   std::vector<Completion> completions;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> immediates;
   std::vector<Status> failures;
   std::function<void(Connection&, std::span<const std::byte>)> when_message;
   std::function<void(Connection&, const Fragment&)> when_fragment;
   std::function<void(Connection&, const Completion&)> when_complete;
-  std::function<void(Connection&, std::uint32_t)> when_immediate;
 };
 
 /// A NIC, a loop, and what connections of the loop share.

@@ -1,4 +1,4 @@
-// Operations that are started and completed later: order, limits, batches, handlers, immediates, failures.
+// Operations that are started and completed later: order, limits, batches, handlers, failures.
 #include "fixture.hpp"
 
 #include <algorithm>
@@ -252,28 +252,34 @@ TEST_F(Started, TheEndOfADrainWakesWhoWaitsForIt) {
   }
 }
 
-TEST_F(Started, ImmediatesFollowTheirData) {
+TEST_F(Started, MessagesFollowTheData) {
   open({.max_operations = 8});
   std::uint32_t wrong = 0;
-  theirs.when_immediate = [&](Connection&, std::uint32_t immediate) {
+  theirs.when_message = [&](Connection&, std::span<const std::byte> body) {
+    std::uint32_t told = 0;
     std::uint32_t seen = 0;
-    std::memcpy(&seen, target->bytes().data() + immediate % 8 * 64, sizeof seen);
+    std::memcpy(&told, body.data(), sizeof told);
+    std::memcpy(&seen, target->bytes().data() + told % 8 * 64, sizeof seen);
     // A later one may have landed in the same place; an earlier one not.
-    if (seen < immediate) ++wrong;
+    if (seen < told) ++wrong;
   };
   for (std::uint32_t i = 1; i <= 1000; ++i) {
     std::memcpy(local->bytes().data(), &i, sizeof i);
     Status status = Status::kAgain;
     ASSERT_TRUE(until([&] {
-      status = counted(here().start_write_imm(local->local(0, 4), target->remote(i % 8 * 64, 4), i, i));
+      status = counted(here().start_write(local->local(0, 4), target->remote(i % 8 * 64, 4), i));
+      return status != Status::kAgain;
+    }));
+    ASSERT_EQ(status, Status::kOk);
+    ASSERT_TRUE(until([&] {
+      status = here().send(std::as_bytes(std::span(&i, 1)));
       return status != Status::kAgain;
     }));
     ASSERT_EQ(status, Status::kOk);
     // Not inline on every device: the memory is the NIC's until it is complete.
     ASSERT_TRUE(until_quiet());
   }
-  ASSERT_TRUE(until([&] { return theirs.immediates.size() == 1000; }));
-  for (std::uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(theirs.immediates[i], (std::pair{i + 1, 4u}));
+  ASSERT_TRUE(until([&] { return theirs.message_count == 1000; }));
   EXPECT_EQ(wrong, 0u);
   EXPECT_LE(b.loop->counters().receive_refills, 1000u / 2 + 1) << "in batches";
 }
@@ -343,7 +349,6 @@ TEST_F(Started, TransfersMoreThanTheNicTakesAtOnceInPieces) {
   ASSERT_EQ(start_write(from.local(0, bytes), there.remote(0, bytes), 1), Status::kOk);
   ASSERT_TRUE(until([&] { return mine.completions.size() == 1; }));
   EXPECT_TRUE(matches(there.bytes(), 1));
-  EXPECT_EQ(here().start_write_imm(from.local(0, bytes), there.remote(0, bytes), 1, 2), Status::kTooLong);
 }
 
 }  // namespace

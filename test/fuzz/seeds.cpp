@@ -128,7 +128,8 @@ void add_session_wire(Seeds& out) {
   out.push_back({"session_wire/with_window", Seed(0).bytes(with_window)});
   out.push_back({"session_wire/fields", Seed(1).bytes(std::span(with_window).subspan(2))});
   out.push_back({"session_wire/found",
-                 Seed(2).put(wire::Found{.address = 1, .length = 2, .rkey = 3, .access = 7, .memory_id = 4})});
+                 Seed(2).bytes(wire::encode_found(
+                     {.address = 1, .length = 2, .memory_id = 4, .rkey = 3, .access = rdma::Access::kAll}))});
   out.push_back({"session_wire/inbox", Seed(3)
                                            .put(std::uint16_t{500})
                                            .put(std::uint16_t{401})

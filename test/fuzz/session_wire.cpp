@@ -38,7 +38,7 @@ void check_found(Bytes bytes) {
   const auto found = wire::decode_found(copy.bytes());
   if (!found) return;
   VERBENA_CHECK(found->length != 0 && found->address <= ~found->length);
-  VERBENA_CHECK(same_bytes(std::as_bytes(std::span(&*found, 1)), copy.bytes()));
+  VERBENA_CHECK(same_bytes(wire::encode_found(*found), copy.bytes()));
 }
 
 /// Records in and out: what comes out is what went in, and no more goes in than there is room.

@@ -64,7 +64,6 @@ class SealedStarted : public SealedTransfers {
   void SetUp() override {
     SealedTransfers::SetUp();
     a.recorder.keep = b.recorder.keep = false;
-    b.recorder.immediates.reserve(1 << 20);
   }
   /// 32 of them, each by its number, until all are complete.
   template <class Start>
@@ -90,11 +89,6 @@ TEST_F(SealedStarted, Transfers) {
     expect_sealed("writes of one doorbell", a.rounds(200), [&] {
       const engine::Batch held(here());
       return batch([&](std::uint64_t i) { return here().start_write(mine(i), there(i), i); });
-    });
-    expect_sealed("writes with immediate", a.rounds(200), [&] {
-      const std::size_t before = b.recorder.immediates.size();
-      return batch([&](std::uint64_t i) { return here().start_write_imm(mine(i), there(i), 1, i); }) &&
-             until([&] { return b.recorder.immediates.size() == before + 32; });
     });
   }
 }
