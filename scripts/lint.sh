@@ -113,7 +113,7 @@ else
 fi
 echo "lint: clang-tidy on ${#sources[@]} sources, $jobs at a time"
 # Flags of GCC that Clang does not know are no finding. Each file prints its findings and nothing else. Names are 40 % of
-# the work, for they are looked at in all headers of the system too: names of tests and benchmarks are left to review.
+# the work, for they are looked at in all headers of the system too: names in tests and benchmarks are left to review.
 if ! printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$jobs" bash -c '
     checks=$2
     [[ $3 == */test/* || $3 == */bench/* ]] && checks+=,-readability-identifier-naming

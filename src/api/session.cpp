@@ -48,7 +48,7 @@ Status note_transfer(const session::Session& session, const char* call, Status s
                   rkey);
     case Status::kAgain:
       return note(status, call, "{} operations are under way, or complete and not taken: take one by {}",
-                  session::Completions::kMost, terms.complete);
+                  session::Transfers::kMostStarted, terms.complete);
     default: break;
   }
   return note_general(session, call, status);
