@@ -28,8 +28,8 @@ class Life {
     kOpen,    ///< READY was exchanged: both sides may post.
     kLeaving  ///< This side says goodbye.
   };
-  /// For a goodbye to get through. A peer that is there and takes nothing costs as much; one that has gone, nothing. On
-  /// a busy machine a thread may be off its core for tenths of a second.
+  /// The longest wait for a goodbye to get through, where the peer is there and takes nothing. A peer that has gone
+  /// costs no wait. On a busy machine a thread may be off its core for tenths of a second.
   static constexpr std::chrono::seconds kLinger{2};
 
   explicit Life(engine::QueuePair& pair) noexcept : pair_(pair) {}

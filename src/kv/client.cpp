@@ -691,7 +691,10 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
 
 // --- the end of the connection
 
+// A worker that has heard the goodbye ends its connection. That says nothing of the others, which may not have heard
+// it.
 void PollingClient::on_end(channel::Connection&, Status reason) noexcept {
+  if (is_leaving_) return;
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
   // Flushes and unanswered retries are what the loss of the peer looks like from here.
   die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
