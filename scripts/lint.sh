@@ -112,8 +112,9 @@ else
   done
 fi
 echo "lint: clang-tidy on ${#sources[@]} sources, $jobs at a time"
-# Flags of GCC that Clang does not know are no finding. Each file prints its findings and nothing else. Names are 40 % of
-# the work, for they are looked at in all headers of the system too: names in tests and benchmarks are left to review.
+# Flags of GCC that Clang does not know are no finding. Each file prints its findings and nothing else. Names are 40 %
+# of the work, since clang-tidy looks at them in the headers of the system too: in tests and benchmarks they are left to
+# the review.
 if ! printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$jobs" bash -c '
     checks=$2
     [[ $3 == */test/* || $3 == */bench/* ]] && checks+=,-readability-identifier-naming

@@ -1,5 +1,5 @@
 // Two owners of one mapping would unmap it twice.
-// expect: deleted function|deleted constructor
+// expect: deleted function|deleted constructor|implicitly-deleted copy constructor
 #include "host/arena.hpp"
 
 #include <utility>
