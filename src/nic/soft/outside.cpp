@@ -37,6 +37,14 @@ namespace {
   return operation == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
 }
 
+/// What a peer may change meanwhile, as it was at one moment. A plain load the compiler may make twice.
+template <class T>
+[[nodiscard]] T load_once(const T& field) noexcept {
+  T value;
+  __atomic_load(&field, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
 struct Target {
   std::uint64_t address = 0;  // In the IO virtual addresses of the key.
   std::uint32_t rkey = 0;
@@ -194,13 +202,19 @@ std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Task&
 void SoftNic::serve_outside(SoftQp& qp) noexcept {
   RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
   if (remote == nullptr || qp.state_now() == IBV_QPS_ERR) return;
-  // Copied once, then checked: the peer can write it at any time.
   const ServiceBlock& theirs = *remote->service;
   ServiceBlock& own = *qp.service;
   const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
   if (number == remote->served) return;
   remote->served = number;
-  const ServiceBlock::Task ask = theirs.ask.task;
+  // Each field is loaded once, then checked: the peer can write it at any time.
+  const ServiceBlock::Task& task = theirs.ask.task;
+  const ServiceBlock::Task ask{.op = load_once(task.op),
+                               .rkey = load_once(task.rkey),
+                               .address = load_once(task.address),
+                               .length = load_once(task.length),
+                               .compare_add = load_once(task.compare_add),
+                               .swap = load_once(task.swap)};
   const bool on_word = is_atomic(ask.op);
   const bool is_known = on_word || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
   std::byte* at = nullptr;
