@@ -6,12 +6,6 @@
 
 namespace verbena::session {
 
-void Outbox::progress() noexcept {
-  while (SendCall* const call = calls_.first()) {
-    if (call->is_sent || !send_some(*call)) return;
-  }
-}
-
 bool Outbox::send_some(SendCall& call) noexcept {
   const bool is_note = call.kind == wire::Kind::kWritten;
   if (call.after != nullptr && call.after->status != Status::kOk) {

@@ -29,7 +29,10 @@ class Outbox {
   void push(SendCall& call) noexcept { calls_.push(call); }
   [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
   /// Sends what there is room for.
-  void progress() noexcept;
+  void progress() noexcept {
+    for (SendCall* call; (call = calls_.first()) != nullptr;)
+      if (call->is_sent || !send_some(*call)) return;
+  }
   void on_receipt(std::uint64_t receipt, Status status) noexcept;
   /// The peer claims to have taken so many bytes of records in all. False: it cannot have.
   [[nodiscard]] bool accept(std::uint64_t consumed) noexcept {

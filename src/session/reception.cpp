@@ -51,10 +51,6 @@ rdma::Message Reception::whole(const wire::Head& head, std::span<std::byte> byte
   return message;
 }
 
-void Reception::progress() noexcept {
-  while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
-}
-
 // Moves one record, or finishes the call, or both.
 void Reception::feed(ReceiveCall& call) noexcept {
   if (take_written(call.message)) return calls_.finish(call, Status::kOk);

@@ -39,7 +39,9 @@ class Reception {
 
   void push(ReceiveCall& call) noexcept { calls_.push(call); }
   /// Gives messages to the calls that wait for them.
-  void progress() noexcept;
+  void progress() noexcept {
+    while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
+  }
   void end(Status reason) noexcept { calls_.finish_all(reason); }
   /// The caller has gone. kOk, or kNoMemory: the front of the message that it had cannot be kept.
   [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;

@@ -39,7 +39,7 @@ Status Transfers::start_part(TransferCall& call, channel::Connection& connection
   return Status::kOk;
 }
 
-void Transfers::progress(channel::Connection& connection) noexcept {
+void Transfers::start_waiting(channel::Connection& connection) noexcept {
   while (TransferCall* const call = waiting_.first()) {
     // What crosses a border of physical memory leaves by one doorbell.
     const engine::Batch<channel::Connection> batch(connection);
@@ -125,7 +125,7 @@ rdma::Completion Transfers::take(CallQueue<TransferCall>& calls) noexcept {
   return {.cookie = call.cookie, .operation = call.kind, .status = call.status, .old = call.old};
 }
 
-void Transfers::feed_takers() noexcept {
+void Transfers::hand_out() noexcept {
   while (TakeCall* const taker = takers_.first()) {
     if (to_take_.empty() && under_way_ != 0) return;
     if (to_take_.empty()) {

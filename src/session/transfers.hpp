@@ -38,7 +38,9 @@ class Transfers {
   /// be started.
   [[nodiscard]] Status start(const Transfer& transfer, channel::Connection& connection) noexcept;
   /// Starts what there is room for.
-  void progress(channel::Connection& connection) noexcept;
+  void progress(channel::Connection& connection) noexcept {
+    if (!waiting_.empty()) start_waiting(connection);
+  }
   void on_part(const channel::Completion& completion) noexcept;
   /// The caller has gone. False: its memory is with the NIC; only the end of the connection frees it.
   [[nodiscard]] bool cancel(TransferCall& call, channel::Connection& connection) noexcept;
@@ -54,11 +56,15 @@ class Transfers {
   }
   void push(TakeCall& call) noexcept { takers_.push(call); }
   void cancel(TakeCall& call) noexcept { takers_.remove(call); }
-  void feed_takers() noexcept;
+  void feed_takers() noexcept {
+    if (!takers_.empty()) hand_out();
+  }
   /// For the handler. False: there is none.
   [[nodiscard]] bool take_for_handler(rdma::Completion& completion) noexcept;
 
  private:
+  void hand_out() noexcept;
+  void start_waiting(channel::Connection& connection) noexcept;
   /// kAgain: there is no room now.
   [[nodiscard]] Status start_part(TransferCall& call, channel::Connection& connection) noexcept;
   /// Nothing more of it is started.

@@ -5,11 +5,6 @@
 
 namespace verbena::session {
 
-void Windows::progress(Registrations& registrations, const Scope& scope) noexcept {
-  if (!questions_.empty()) answer(registrations, scope);
-  if (!asks_.empty()) ask();
-}
-
 // --- this side asks -----------------------------------------------------------------------------------------------
 
 void Windows::ask() noexcept {

@@ -30,7 +30,12 @@ class Windows {
   /// False: the peer broke the protocol.
   [[nodiscard]] bool on_question(const wire::Head& head, std::span<const std::byte> name) noexcept;
   /// Asks, and answers out of `registrations` what `scope` sees.
-  void progress(Registrations& registrations, const Scope& scope) noexcept;
+  void progress(Registrations& registrations, const Scope& scope) noexcept {
+    if (!questions_.empty()) [[unlikely]]
+      answer(registrations, scope);
+    if (!asks_.empty()) [[unlikely]]
+      ask();
+  }
 
  private:
   /// Names that the peer asked for and that are not there.
