@@ -118,7 +118,7 @@ void Session::become_live() noexcept {
   const bool waits = home_->driver() == Driver::kCaller && nic.sends_need_polls;
   life_.is_told_by_polls = home_->driver() == Driver::kCaller && !nic.hears_of_peers;
   outbox_.meet(*connection_, peer_.inbox_bytes, waits);
-  transfers_.set_delivery(delivery_.reads, delivery_.writes);
+  transfers_.set_delivery(delivery().reads, delivery().writes);
   life_.state.store(State::kLive, std::memory_order_release);
 }
 
@@ -165,9 +165,9 @@ void Session::begin() noexcept {
   }
   if (life_.is_set_up.load(std::memory_order_relaxed)) return events_.on_connect(*this);
   events_.on_accept(*this);
-  transfers_.set_delivery(delivery_.reads, delivery_.writes);
+  transfers_.set_delivery(delivery().reads, delivery().writes);
   life_.is_set_up.store(true, std::memory_order_relaxed);
-  if (delivery_.receive == rdma::Receive::kDiscard) reception_.discard();
+  if (delivery().receive == rdma::Receive::kDiscard) reception_.discard();
   if (state() == State::kLive) events_.on_connect(*this);
 }
 
@@ -685,7 +685,7 @@ bool Session::is_quiet() const noexcept {
 void Session::call_back() noexcept {
   if (life_.told == Told::kNothing) begin();
   rdma::Message message;
-  while (delivery_.receive == rdma::Receive::kHandler && life_.told != Told::kEnd) {
+  while (delivery().receive == rdma::Receive::kHandler && life_.told != Told::kEnd) {
     const Status next = reception_.assemble(message);
     if (next != Status::kOk && next != Status::kAgain) leave(next);
     if (next != Status::kOk) break;

@@ -69,8 +69,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
   /// Whether set_delivery and keep may be called: before the session is adopted, and in Events::on_accept.
   [[nodiscard]] bool is_being_set_up() const noexcept { return !life_.is_set_up.load(std::memory_order_relaxed); }
-  [[nodiscard]] Delivery delivery() const noexcept { return delivery_; }
-  void set_delivery(const Delivery& delivery) noexcept { delivery_ = delivery; }
+  void set_delivery(const Delivery& delivery) noexcept { delivery_.store(delivery, std::memory_order_relaxed); }
   /// Makes an accepted session its caller's: `close` and destruction are his, too.
   void keep() noexcept { is_kept_ = true; }
   [[nodiscard]] bool is_kept() const noexcept { return is_kept_; }
@@ -88,7 +87,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
   [[nodiscard]] std::uint64_t discarded() const noexcept { return reception_.discarded(); }
   [[nodiscard]] bool receives() const noexcept {
-    return delivery_.receive != rdma::Receive::kHandler && !reception_.discards();
+    return delivery().receive != rdma::Receive::kHandler && !reception_.discards();
   }
   std::atomic<std::int64_t> timeout_ms;  ///< Default time of a call.
   [[nodiscard]] Patience default_patience() const noexcept {
@@ -190,6 +189,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] Result<void> meet();
   void become_live() noexcept;
 
+  [[nodiscard]] Delivery delivery() const noexcept { return delivery_.load(std::memory_order_relaxed); }
   [[nodiscard]] State state() const noexcept { return life_.state.load(std::memory_order_acquire); }
   /// Calls `task`, which returns a Status, unless another thread is in a call: kBusy. `is_shared`: there may be one.
   template <class Task>
@@ -273,7 +273,8 @@ class Session final : private channel::Handler {
 
   const std::shared_ptr<Home> home_;
   const Settings settings_;
-  Delivery delivery_;
+  /// Any thread that was given the session in Events::on_accept may ask `receives`.
+  std::atomic<Delivery> delivery_;
   Events& events_;
   const Scope scope_;
   std::unique_ptr<channel::Connection> connection_;

@@ -26,8 +26,8 @@ struct Settings {
 /// Rounds window_bytes up to 64 B. Errors: kBadArgument, naming the option, its value and its range.
 [[nodiscard]] Result<Settings> checked(Settings settings);
 
-/// Where messages go, and completions.
-struct Delivery {
+/// Where messages go, and completions. Aligned, so that it is one atomic word.
+struct alignas(4) Delivery {
   rdma::Receive receive = rdma::Receive::kQueue;
   rdma::Complete reads = rdma::Complete::kQueue;
   rdma::Complete writes = rdma::Complete::kQueue;  ///< Atomics too.

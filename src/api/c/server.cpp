@@ -23,10 +23,14 @@ void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
   conn->listener = this;
   conn->callbacks = callbacks;
   of.user = conn;
-  callbacks.accepted(conn);
   const bool queues = options.recv_mode == RDMA_RECV_QUEUE;
-  of.set_delivery(
-      delivery_of(conn->callbacks, queues ? verbena::rdma::Receive::kQueue : verbena::rdma::Receive::kDiscard));
+  const auto deliver = [&] {
+    of.set_delivery(
+        delivery_of(conn->callbacks, queues ? verbena::rdma::Receive::kQueue : verbena::rdma::Receive::kDiscard));
+  };
+  deliver();  // A thread that the callback gives the connection to may receive at once.
+  callbacks.accepted(conn);
+  deliver();  // By callbacks of its own, if it was given some.
 }
 
 // --- calls
