@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace verbena::programs {
@@ -16,9 +17,11 @@ constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 constexpr std::uint64_t kServer = kGib;
 
 struct Findings {
-  std::vector<Finding> all;
+  std::vector<Finding> all;  ///< Problems first.
+  std::size_t problems = 0;
   void problem(std::string what, std::string fix) {
-    all.push_back({.kind = Finding::Kind::kProblem, .what = std::move(what), .fix = std::move(fix)});
+    const auto at = all.begin() + static_cast<std::ptrdiff_t>(problems++);
+    all.insert(at, {.kind = Finding::Kind::kProblem, .what = std::move(what), .fix = std::move(fix)});
   }
   void advice(std::string what, std::string fix) {
     all.push_back({.kind = Finding::Kind::kAdvice, .what = std::move(what), .fix = std::move(fix)});
@@ -254,7 +257,6 @@ std::vector<Finding> find_problems(const HostFacts& facts) {
   check_devices(facts, findings);
   check_limits(facts.limits, findings);
   check_memory(facts.memory, findings);
-  std::ranges::stable_sort(findings.all, {}, &Finding::kind);  // Problems first.
   return std::move(findings.all);
 }
 

@@ -1,10 +1,10 @@
 // What the programs print and read as text.
-#include "programs/options.hpp"
 #include "programs/environment.hpp"
 #include "programs/exit_code.hpp"
+#include "programs/files.hpp"
+#include "programs/options.hpp"
 #include "programs/progress.hpp"
 #include "programs/shell_words.hpp"
-#include "programs/files.hpp"
 
 #include "result.hpp"
 
