@@ -451,7 +451,8 @@ Status Session::find_key(std::uint32_t rkey, const Patience& patience) noexcept 
   }
 }
 
-Status Session::change(const Change& change, const Place& word, std::uint64_t& old, const Patience& patience) noexcept {
+Status Session::change_by_call(const Change& change, const Place& word, std::uint64_t& old,
+                               const Patience& patience) noexcept {
   const auto here = [&] {
     RemoteSpan part;
     const Status found = transfers_.find(*connection_, word, part);

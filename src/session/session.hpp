@@ -126,8 +126,12 @@ class Session final : private channel::Handler {
     const auto now = [&] { return connection_->read_now(to, from.span); };
     return at_once(to, from, now) ? Status::kOk : transfer(Transfer::Kind::kRead, span_of(to), from, patience());
   }
+  template <std::invocable MakePatience>
   [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
-                              const Patience& patience) noexcept;
+                              MakePatience&& patience) noexcept {
+    const auto now = [&] { return connection_->change_now(change, word.span, old); };
+    return at_once(change, word, now) ? Status::kOk : change_by_call(change, word, old, patience());
+  }
   /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Transfers::kMostStarted are under
   /// way, or complete and not taken.
   [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
@@ -224,6 +228,8 @@ class Session final : private channel::Handler {
   [[nodiscard]] static LocalSpan span_of(std::span<const std::byte> bytes) noexcept {
     return LocalSpan::bounced(bytes);
   }
+  [[nodiscard]] Status change_by_call(const Change& change, const Place& word, std::uint64_t& old,
+                                      const Patience& patience) noexcept;
   [[nodiscard]] Status transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
                                 const Patience& patience) noexcept;
   /// READ or WRITE, one part after the other where the memory is physical. \thread owner

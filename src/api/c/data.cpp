@@ -124,7 +124,7 @@ int change_word(RdmaConn* conn, const char* call, const channel::Change& change,
                 std::uint64_t* old) noexcept {
   return on_word(conn, call, word, [&](Session& session) {
     std::uint64_t found = 0;
-    const Status status = session.change(change, word, found, session.default_patience());
+    const Status status = session.change(change, word, found, [&] { return session.default_patience(); });
     if (status == Status::kOk && old != nullptr) *old = found;
     return status;
   });

@@ -558,7 +558,7 @@ template <class Word>
                          const std::optional<Deadline>& deadline) noexcept {
   std::uint64_t old = 0;
   const Status status = on_word(session, call, word, [&](Session& of, const Place& place) {
-    return of.change(change, place, old, patience_of(of, deadline));
+    return of.change(change, place, old, [&] { return patience_of(of, deadline); });
   });
   if (status != Status::kOk) return std::unexpected(status);
   return old;
