@@ -47,6 +47,7 @@ Result<void> Shard::start(engine::Duty& duty) {
     return std::unexpected(std::move(started).error());
   }
   thread_ = std::move(*started);
+  owned_.acquire();
   return {};
 }
 
@@ -67,6 +68,7 @@ void Shard::stop_here(void (*at_end)(void*) noexcept, void* context) noexcept {
 void Shard::run(engine::Duty& duty) noexcept {
   if (cpu_) (void)host::pin_this_thread(*cpu_);
   loop_->become_owner();
+  owned_.release();
   while (!stopping_.load(std::memory_order_acquire)) duty.after_wait(loop_->wait(duty.before_wait()));
   // First nobody new gets in; what was on its way is there then. This thread stays the owner: callbacks follow.
   loop_->refuse_calls();

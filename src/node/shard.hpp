@@ -13,6 +13,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <thread>
 
@@ -68,6 +69,8 @@ class Shard {
   void (*at_end_)(void*) noexcept = nullptr;
   void* at_end_context_ = nullptr;
   std::thread thread_;
+  /// Released by the thread once it is pinned and owns the loop: before that it still makes system calls.
+  std::binary_semaphore owned_{0};
 };
 
 struct SessionShardOptions {
