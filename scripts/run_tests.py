@@ -190,16 +190,19 @@ def build_now(name, configuration, jobs, totals, environment, behind):
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
     setup = ['meson', 'setup', directory, ROOT, '--werror', *configuration['setup']]
-    if (directory / 'build.ninja').exists():
-        setup.insert(2, '--reconfigure')
+    known = directory / 'verbena-setup.json'
     say(f'{name}: configuring')
-    code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment, behind=behind)
-    if code != 0 and '--reconfigure' in setup:
-        # A directory left by another version of Meson or of this tree.
+    code = 1
+    if known.exists() and json.loads(read(known)) == configuration['setup']:
+        # Without the options, which Meson keeps: told of the build type again, it sets the optimization anew.
+        code = run(['meson', 'setup', '--reconfigure', directory, ROOT], log, BUILD_TIMEOUT_S, f'{name}: configuring',
+                   environment, behind=behind)
+    if code != 0:
+        # New, or left by another version of Meson or of this tree.
         shutil.rmtree(directory)
         directory.mkdir()
-        setup.remove('--reconfigure')
         code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment, behind=behind)
+        known.write_text(json.dumps(configuration['setup']), encoding='utf-8')
     if code != 0:
         totals.fail(f'{name}: configure', read(log))
         return None
