@@ -103,22 +103,22 @@ inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
   qp.own->rare.wake.store(flags, std::memory_order_release);
 }
 
-/// From a poll, or from a post, which the control plane does not keep out of: it may be making room in the list.
-inline void add_stalled(SoftCq& cq, SoftQp& qp) noexcept {
-  // Capacity was reserved when the QP joined the CQ.
-  if (cq.poll_word.load(std::memory_order_relaxed) % 2 != 0) {
-    cq.stalled.push_back(&qp);
-  } else {
+/// Changes lists of both CQs of a QP. From a poll, which keeps the control plane out of its own CQ only, or from a
+/// post, which keeps it out of none: it may be making room in the list.
+template <class Change>
+inline void for_each_cq(const SoftQp& qp, Change&& change) noexcept {
+  const auto on = [&](SoftCq& cq) {
     const OwnerSection section(cq);
-    cq.stalled.push_back(&qp);
-  }
+    change(cq);
+  };
+  on(*qp.scq);
+  if (qp.rcq != qp.scq) on(*qp.rcq);
 }
 
 inline void list_stalled(SoftQp& qp) noexcept {
   if (qp.sq.in_stalled) return;
   qp.sq.in_stalled = true;
-  add_stalled(*qp.scq, qp);
-  if (qp.rcq != qp.scq) add_stalled(*qp.rcq, qp);
+  for_each_cq(qp, [&](SoftCq& cq) { cq.stalled.push_back(&qp); });  // Room was reserved when the QP joined the CQ.
 }
 
 inline void remove_from(std::vector<SoftQp*>& list, const SoftQp& qp) noexcept {
@@ -145,6 +145,7 @@ void list_unarmed(SoftQp& qp) noexcept {
 
 void enter_error(SoftQp& qp, Status reason) noexcept {
   if (qp.state_now() == IBV_QPS_ERR && qp.failing.flushing) return;
+  const OwnerSection section(*qp.rcq);  // From a post, or a poll of the other CQ.
   qp.failing.blame(reason);
   qp.enter(IBV_QPS_ERR);
   qp.tell_readiness(Readiness::kGone);
@@ -709,8 +710,7 @@ bool run_stalled(SoftCq& cq) noexcept {
     if (idle) {
       qp.sq.in_stalled = false;
       if ((qp.watch.wake_flags & Wake::kCredit) != 0) set_wake(qp, qp.watch.wake_flags & ~Wake::kCredit);
-      remove_from(qp.scq->stalled, qp);
-      if (qp.rcq != qp.scq) remove_from(qp.rcq->stalled, qp);
+      for_each_cq(qp, [&](SoftCq& one) { remove_from(one.stalled, qp); });
     } else {
       ++i;
     }
@@ -924,6 +924,7 @@ void receive_all(SoftQp& qp) noexcept {
 /// device: it may be a goodbye. Where one thread has both CQs.
 void take_last_words(SoftQp& qp) noexcept {
   if (qp.rcq != qp.scq) return;
+  const OwnerSection section(*qp.rcq);
   take_over_early(qp);
   receive_all(qp);
 }

@@ -106,11 +106,13 @@ inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint3
   return local_address(*qp.nic, qp.spd->id, sge, needed);
 }
 
-/// Time in which the owner of a CQ looks at its lists outside of poll: the control plane keeps out, and the other way
-/// round. The control plane's turn is a few stores.
+/// Time in which the owner of a CQ uses its lists: the control plane keeps out, and the other way round. The control
+/// plane's turn is a few stores. Inside a poll, which keeps the control plane out already, it does nothing.
 class OwnerSection {
  public:
-  explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq) {
+  explicit OwnerSection(SoftCq& cq) noexcept
+      : cq_(cq), was_inside_(cq.poll_word.load(std::memory_order_relaxed) % 2 != 0) {
+    if (was_inside_) return;
     const std::uint64_t word = cq_.poll_word.load(std::memory_order_relaxed);
     for (;;) {
       cq_.poll_word.store(word + 1, std::memory_order_relaxed);
@@ -120,12 +122,16 @@ class OwnerSection {
       std::this_thread::yield();
     }
   }
-  ~OwnerSection() { cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  ~OwnerSection() {
+    if (was_inside_) return;
+    cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
   OwnerSection(const OwnerSection&) = delete;
   OwnerSection& operator=(const OwnerSection&) = delete;
 
  private:
   SoftCq& cq_;
+  const bool was_inside_;
 };
 
 /// What varies in a completion.

@@ -174,6 +174,31 @@ TEST_P(Threads, AtomicsOnOneWord) {
   c.close();
 }
 
+// A request may fail while it is posted, which changes the lists of its completion queue. Another thread makes and
+// destroys queue pairs of the same completion queues meanwhile, as one does that accepts connections. TSan is the
+// judge.
+TEST_P(Threads, RequestsFailWhileQueuePairsAreMade) {
+  const std::uint64_t count = rounds(100);
+  ASSERT_NO_FATAL_FAILURE(make_pair({}));
+  std::atomic<bool> has_begun = false;
+  const std::jthread maker([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const Qp first = make_qp(a, a.qp_options), second = make_qp(a, a.qp_options);
+      has_begun = true;
+      has_begun.notify_one();
+      if (!first || !second) return;
+    }
+  });
+  has_begun.wait(false);
+  for (std::uint64_t i = 0; i < count && !HasFatalFailure(); ++i) {
+    const Qp one = make_qp(a, a.qp_options), other = make_qp(b, b.qp_options);
+    connect(a, one.get(), b, other.get());
+    ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, i).gather(a.sge(0, 8)).remote(b.address(kTarget), 0).post(one.get()), 0);
+    const auto completions = sent(a, 1);
+    EXPECT_TRUE(failed_as(completions[0], i, IBV_WC_REM_ACCESS_ERR));
+  }
+}
+
 // The target polls its memory, as many codes do, instead of a queue: the last word is there last.
 TEST_P(Threads, PolledMemory) {
   const std::uint64_t count = rounds(3000);
