@@ -28,9 +28,8 @@ class Life {
     kOpen,    ///< READY was exchanged: both sides may post.
     kLeaving  ///< This side says goodbye.
   };
-  /// The longest wait for a goodbye to get through, where the peer is there and takes nothing. A peer that has gone
-  /// costs no wait. On a busy machine a thread may be off its core for tenths of a second.
-  static constexpr std::chrono::seconds kLinger{2};
+  /// The longest wait for a goodbye to get through, where the peer is there and takes nothing.
+  static constexpr std::chrono::milliseconds kLinger{200};
 
   explicit Life(engine::QueuePair& pair) noexcept : pair_(pair) {}
   Life(const Life&) = delete;
