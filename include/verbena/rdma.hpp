@@ -90,7 +90,7 @@ class Memory {
   }
   ~Memory();
 
-  /// Whether it is not empty.
+  /// True where this object holds registered memory, false when it was made empty or moved from.
   [[nodiscard]] explicit operator bool() const noexcept { return registered_ != nullptr; }
   /// The memory itself.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return local_.bytes(); }

@@ -60,14 +60,14 @@ constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
   return {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)), length, lkey};
 }
 
-/// What this API calls things.
+/// The names that this API's users know, for messages.
 constexpr Terms kTerms{.address = "remote_addr",
                        .length_prefix = "length ",
                        .find = "rdmaConnLookup",
                        .export_physical = "rdmaPAExport",
                        .complete = "rdmaConnComplete"};
 
-/// What a transfer between registered memory came to, with what is wrong by name.
+/// Remembers why a transfer between registered memory failed, with the name of the wrong argument. Returns its code.
 [[gnu::cold]] int explain_transfer(RdmaConn& conn, const char* call, Status status, const LocalSpan& local,
                                    const Place& place) noexcept {
   call = as_written(call);

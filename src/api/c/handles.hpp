@@ -183,7 +183,7 @@ struct verbena_RdmaNode final {
 
 namespace verbena::api::c {
 
-/// What `body` returns as a Result, as a code, where the handle is given. A failure is remembered.
+/// Runs `body` if the caller gave a handle, and turns its Result into a code. Remembers a failure.
 template <class Handle, class Body>
 int coded_on(Handle* handle, const char* call, Body&& body) noexcept {
   const int code = coded(call, [&]() -> Result<void> {

@@ -36,7 +36,7 @@ static_assert(unsigned{KV_LOOKUP_AUTO} == std::to_underlying(kv::Lookup::kAuto))
 static_assert(unsigned{KV_LOOKUP_MESSAGE} == std::to_underlying(kv::Lookup::kMessage));
 static_assert(unsigned{KV_LOOKUP_ONE_SIDED} == std::to_underlying(kv::Lookup::kOneSided));
 
-/// Of any number.
+/// Checks the number that a C program gave.
 Result<kv::Lookup> lookup_of(kv_lookup_t lookup) {
   const auto number = static_cast<unsigned>(lookup);
   if (number > KV_LOOKUP_ONE_SIDED)

@@ -58,7 +58,7 @@ struct Argument {
   std::size_t length;
   bool is_there;
 };
-/// Whether it is there as it has to be; else the failure is remembered.
+/// Checks that a call was given this argument. Remembers the failure where it is missing.
 [[nodiscard]] inline bool is_given(const char* call, const Argument& argument) noexcept {
   if (argument.is_there) [[likely]]
     return true;

@@ -349,7 +349,7 @@ struct Bytes {
   std::uint32_t lkey = 0;
 };
 
-/// What this API calls things.
+/// The names that this API's users know, for messages.
 constexpr api::Terms kTerms{.address = "address",
                             .length_suffix = " bytes",
                             .find = "find",
