@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
-# (docs/softroce.md), under ASan and UBSan, under TSan; then the fuzzers, for a minute in all; then the style.
+# (docs/softroce.md), under ASan and UBSan, the fuzzers for a minute in all, under TSan; then the style.
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--fuzz-seconds N] [--jobs N]
 #   --quick           the plain build only; real verbs, Fortran and MPI only where they are there already
 #   --filter TEXT     only tests whose name contains TEXT, in the plain build

@@ -151,9 +151,9 @@ gtest host 300 test/host/test_host \
   --gtest_filter=-ArenaTest.IsPresentAndWritableAllOver:ArenaTest.HugepagesThatAreNotThereTakeNothingFromOtherThreads
 # The NIC seam, on the device; on the soft NIC it is the host's.
 gtest verbs_conformance 900 test/nic/test_nic_conformance --gtest_filter='*verbs*'
-# verbena-perf between two processes on the device, and what ends a run there.
+# verbena-perf between two processes on the device, and a server that dies there. The rest is the same on every NIC.
 gtest perf 600 test/programs/test_programs_perf \
-  --gtest_filter='PerfRun*:PerfEnds*-*Json*:*OtherTools*:*LimitsOfTheMachine*'
+  --gtest_filter='PerfRun.EveryTestAndSize:PerfRun.WithoutThePrivilege*:PerfEnds.ServersDeath*'
 # The layers above the seam, on the device as on the soft NIC.
 gtest engine 60 test/engine/test_engine
 gtest link 120 test/link/test_link

@@ -5,6 +5,7 @@
 #include "model.hpp"
 #include "peer.hpp"
 #include "recorder.hpp"
+#include "sanitized.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -205,7 +206,7 @@ TEST(KvLinear, AroundTheEagerLimit) { run(kEdgesPlan, {}); }
 TEST(KvLinear, LargeValues) { run(kLargePlan, {}); }
 
 TEST(KvLinear, LargeValuesWithLittleGrace) {
-#ifdef __SANITIZE_THREAD__
+#ifdef VERBENA_HAS_TSAN
   GTEST_SKIP() << "with so little grace a READ overlaps the block's next use, which the client sees by the clock and "
                   "reads again: a race by design, as on a device, and TSan would report it";
 #endif

@@ -9,6 +9,7 @@
 #include "kv/store.hpp"
 #include "node/shard.hpp"
 #include "result.hpp"
+#include "sanitized.hpp"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ std::atomic<std::uint64_t> heap_bytes{0};
 }  // namespace
 
 // A sanitizer has its own, whose pairs it checks.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef VERBENA_IS_SANITIZED
 namespace {
 
 void* counted(void* memory) {
@@ -102,7 +103,7 @@ class Footprints : public testing::Test {
  protected:
   void SetUp() override {
     VERBENA_SKIP_ON_A_DEVICE("what its driver allocates is not known");
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef VERBENA_IS_SANITIZED
     GTEST_SKIP() << "the sanitizer has an allocator of its own, whose sizes are not the library's";
 #endif
     device_ = node::test::open_device();

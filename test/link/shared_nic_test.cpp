@@ -4,6 +4,7 @@
 #include "link/fabric.hpp"
 #include "nic/registered_arena.hpp"
 #include "result.hpp"
+#include "sanitized.hpp"
 #include "support.hpp"
 
 #include <dirent.h>
@@ -196,7 +197,7 @@ TEST(SharedNic, WhoAsksAfterAFailureTriesAgain) {
 
 // Nothing serves the parent's NIC in the child: its control thread is not there.
 TEST(SharedNic, AForkedChildOpensItsOwn) {
-#if defined(__SANITIZE_THREAD__)
+#ifdef VERBENA_HAS_TSAN
   GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start one";
 #else
   const auto mine = open_soft();

@@ -1,4 +1,5 @@
 #include "allocations.hpp"
+#include "sanitized.hpp"
 
 #include <malloc.h>
 #include <sys/mman.h>
@@ -10,15 +11,6 @@
 #include <new>
 #include <ostream>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define VERBENA_HAS_SANITIZER 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define VERBENA_HAS_SANITIZER 1
-#endif
-
 namespace verbena::test {
 namespace {
 
@@ -27,7 +19,7 @@ constinit thread_local Allocations of_thread;
 constinit std::array<std::atomic<std::uint64_t>, kAllocationKinds> of_process{};
 constinit std::atomic<std::int64_t> live_bytes{0};
 
-#ifndef VERBENA_HAS_SANITIZER
+#ifndef VERBENA_IS_SANITIZED
 void note(Allocation kind) noexcept {
   const auto at = static_cast<std::size_t>(kind);
   ++of_thread.counts[at];
@@ -69,7 +61,7 @@ Allocations process_allocations() noexcept {
 std::int64_t live_heap_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
 const char* why_allocations_are_not_counted() noexcept {
-#ifdef VERBENA_HAS_SANITIZER
+#ifdef VERBENA_IS_SANITIZED
   return "a sanitizer brings its own allocator: what it is called for cannot be counted";
 #else
   return nullptr;
@@ -78,7 +70,7 @@ const char* why_allocations_are_not_counted() noexcept {
 
 }  // namespace verbena::test
 
-#ifndef VERBENA_HAS_SANITIZER
+#ifndef VERBENA_IS_SANITIZED
 
 // The linker makes __wrap_NAME of each call of NAME in the executable, and NAME of __real_NAME (--wrap).
 extern "C" {

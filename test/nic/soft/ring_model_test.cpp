@@ -1,6 +1,7 @@
 // The ring and the wake-up protocol, walked through all interleavings of two threads over memory with store buffers.
 #include "nic/soft/layout.hpp"
 #include "nic/soft/ring.hpp"
+#include "sanitized.hpp"
 #include "soft/model.hpp"
 
 #include <gtest/gtest.h>
@@ -8,11 +9,7 @@
 namespace verbena::nic::soft::model {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kFibersWork = false;
-#else
-constexpr bool kFibersWork = true;
-#endif
+constexpr bool kFibersWork = !test::kIsSanitized;
 
 // The smallest ring: two slots, and a data ring of two units, so that both wrap within three messages.
 constexpr std::uint32_t kSlots = 2;
