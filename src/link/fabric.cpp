@@ -31,7 +31,8 @@ Result<DeviceName> parse_device(const std::string& text) {
   DeviceName name{.device = text.substr(0, colon), .port = 0};
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, name.port);
-  if (error == std::errc() && rest == end && name.port != 0 && !name.device.empty()) return name;
+  if (error == std::errc() && rest == end && name.port != 0 && !name.device.empty() && name.device != "soft")
+    return name;
   return fail(Status::kBadArgument, "Fabric::open", 0,
               "device \"{:.60}\" is none: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2", text);
 }

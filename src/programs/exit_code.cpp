@@ -1,5 +1,6 @@
 #include "programs/exit_code.hpp"
 
+#include "base/units.hpp"
 #include "programs/files.hpp"
 
 #include <unistd.h>
@@ -7,9 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <exception>
 #include <span>
+#include <system_error>
 
 namespace verbena::programs {
 namespace {
@@ -17,6 +21,7 @@ const char* program = "verbena-kv";
 
 struct Name {
   std::string_view field, option;
+  std::uint64_t unit = 1;  ///< Bytes to one of the option.
 };
 /// Names that are no English words, but for `depth`, which is the option wherever it stands.
 constexpr std::array kNames{
@@ -28,11 +33,11 @@ constexpr std::array kNames{
     Name{"grace (ms)", "--grace-ms"},
     Name{"known_locations", "--known-locations"},
     Name{"large_put kAdopt", "--trusted-clients"},
-    Name{"lease_bytes", "--lease-kib"},
+    Name{"lease_bytes", "--lease-kib", kKibi},
     Name{"max_cells", "--max-cells"},
     Name{"max_clients", "--max-clients"},
     Name{"max_items", "--max-items"},
-    Name{"max_value_bytes", "--max-value-mib"},
+    Name{"max_value_bytes", "--max-value-mib", kMebi},
     Name{"memory_bytes", "--memory"},
     Name{"require_hugepages", "--hugepages"},
     Name{"wait (a policy)", "--wait"},
@@ -49,6 +54,17 @@ constexpr std::array kNames{
     return text.substr(at).starts_with(name.field) && (end == text.size() || !is_part(text[end]));
   });
   return found != kNames.end() ? found : nullptr;
+}
+
+/// Appends the value of " is BYTES", which `text` may begin with, in the option's unit and in bytes; how long it was.
+std::size_t put_value(std::string& out, std::string_view text, std::uint64_t unit) {
+  constexpr std::string_view kIs = " is ";
+  std::uint64_t bytes = 0;
+  if (!text.starts_with(kIs)) return 0;
+  const auto [end, error] = std::from_chars(text.data() + kIs.size(), text.data() + text.size(), bytes);
+  if (error != std::errc()) return 0;
+  out += fmt::format(" is {} ({} bytes)", bytes / unit, bytes);
+  return static_cast<std::size_t>(end - text.data());
 }
 
 }  // namespace
@@ -119,6 +135,7 @@ std::string by_option(std::string_view text) {
     if (const Name* const name = name_at(text, at)) {
       out += name->option;
       at += name->field.size();
+      if (name->unit != 1) at += put_value(out, text.substr(at), name->unit);
     } else {
       out += text[at++];
     }

@@ -52,7 +52,7 @@ template <class... Args>
 [[nodiscard]] std::string explain(const kv::Outcome& outcome, const Error& broken);
 
 /// `text`, an error of the library's, with its options by the names that they have on the command line: max_items
-/// becomes --max-items.
+/// becomes --max-items. Where that has a unit, its value is in it.
 [[nodiscard]] std::string by_option(std::string_view text);
 
 /// "text", with control characters, quotes and bytes above 126 as \xHH; cut after 64 bytes.

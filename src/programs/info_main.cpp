@@ -38,20 +38,15 @@ Exit run(int argc, char** argv) {
   kv::ServerOptions server;
   app.set_version_flag("--version", "verbena-info " VERBENA_VERSION);
   app.add_flag("--json", json, "one JSON object instead of text");
-  app.add_flag("--plan", plan, "plan a server, and print its placement and pools");
+  CLI::Option* const planning = app.add_flag("--plan", plan, "plan a server, and print its placement and pools");
   CLI::App& serving = *app.add_option_group("Of the planned server");
   add_transport_options(serving, server.transport);
-  serving.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
+  add_address(serving, server.address, "address or name to listen on (default: the NIC's own)");
   add_serve_options(serving, server);
   add_allowed_uids(serving, server.allowed_uids, "a user besides this one who may connect, by number");
+  for (CLI::Option* option : serving.get_options()) option->needs(planning);
   Exit exit = Exit::kDone;
-  app.callback([&] {
-    if (plan) {
-      exit = print_plan(server, json);
-    } else {
-      exit = serving.count_all() == 0 ? print_host(json) : usage(app, "options of a server say nothing without --plan");
-    }
-  });
+  app.callback([&] { exit = plan ? print_plan(server, json) : print_host(json); });
   return run_parsed(app, argc, argv, exit);
 }
 

@@ -23,9 +23,9 @@ struct CommandLine {
 
 CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name, const char* what) {
   CLI::App& command = *app.add_subcommand(name, what);
-  command.add_option("-a,--address", line.where.options.address, "the server's address or name (default: this host)");
+  add_address(command, line.where.options.address, "the server's address or name (default: this host)");
   command.add_option("-p,--port", line.where.options.port, "the server's port")
-      ->check(CLI::Range(1, 65535))
+      ->check(whole_number(1, 65535))
       ->capture_default_str();
   add_timeout(command, line.where.options, "how long to wait for the server");
   add_transport_options(command, line.where.options.transport);
@@ -36,21 +36,23 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
 }
 
 void add_depth(CLI::App& command, TreeArguments& tree) {
-  command.add_option("--depth", tree.depth, "files in flight")->check(CLI::Range(1, 1024))->capture_default_str();
+  command.add_option("--depth", tree.depth, "files in flight")->check(whole_number(1, 1024))->capture_default_str();
 }
 
 void add_serve(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand("serve", "serve until SIGINT or SIGTERM");
   kv::ServerOptions& server = line.serve.server;
-  command.add_option("-a,--address", server.address, "address or name to listen on (default: the NIC's own)");
-  command.add_option("-p,--port", server.port, "port to listen on; 0 takes any free one")->capture_default_str();
+  add_address(command, server.address, "address or name to listen on (default: the NIC's own)");
+  command.add_option("-p,--port", server.port, "port to listen on; 0 takes any free one")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
   add_transport_options(command, server.transport);
   add_serve_options(command, server);
   add_allowed_uids(command, server.allowed_uids, "a user besides this one who may connect, by number");
   CLI::Option* const metrics = command
                                    .add_option("--metrics-port", line.serve.metrics.port,
                                                "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")
-                                   ->check(CLI::Range(0, 65535));
+                                   ->check(whole_number(0, 65535));
   command.add_option("--metrics-address", line.serve.metrics.address, "where to listen for that")
       ->needs(metrics)
       ->capture_default_str();
@@ -107,7 +109,7 @@ void add_other_commands(CLI::App& app, CommandLine& line) {
   CLI::App& stats = add_client_command(app, line, "stats", "print the server's statistics");
   stats.add_flag("--json", line.stats.json, "one JSON object instead of text");
   stats.add_option("--watch", line.stats.watch_s, "print the rates and times of each so many seconds, until stopped")
-      ->check(CLI::Range(1, 86'400));
+      ->check(whole_number(1, 86'400));
   stats.callback([&line] { line.exit = run_stats(line.where, line.stats); });
 
   CLI::App& bench = add_client_command(app, line, "bench", "measure puts and gets beside the bare cache line");

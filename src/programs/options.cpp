@@ -4,33 +4,100 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
+#include <limits>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
 namespace {
 
-/// An option that takes the name of one of `choices`, whose names are `names`.
-template <class Choice, std::size_t N>
-void add_choice(CLI::App& command, const char* name, Choice& choice, const Choice (&choices)[N], const char* names,
-                const std::string& what) {
-  const auto take = [=, &choice, choices = std::to_array(choices)](const std::string& word) {
-    const auto found = std::ranges::find_if(choices, [&](Choice each) { return word == to_string(each); });
-    if (found == choices.end())
-      throw CLI::ValidationError(fmt::format("{} {}", name, word), fmt::format("takes {}", names));
-    choice = *found;
-  };
-  command.add_option_function<std::string>(name, take, what);
-}
+/// An item has at least a cache line, and --memory at most a TiB.
+constexpr std::uint64_t kMostItems = kMebi * kMebi / 64;
+/// -1 stands for no user.
+constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
 /// Takes a number of so many bytes each.
 auto in_units(std::size_t& bytes, std::size_t unit) {
   return [&bytes, unit](std::size_t count) { bytes = count * unit; };
 }
 
+/// A flag with a value would be taken for one without.
+void refuse_flag_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() == 0) option->disable_flag_override();
+  for (CLI::App* each : app.get_subcommands({})) refuse_flag_values(*each);
+}
+
+/// What CLI11 says in terms of its own types and counts.
+std::string mismatch_text(const CLI::Option& option) {
+  if (option.get_items_expected_max() == 0) return fmt::format("{}: takes no value", option.get_name());
+  if (option.count() > 1)
+    return fmt::format("{}: takes one value, not {}", option.get_name(), CLI::detail::join(option.results(), " and "));
+  const std::string takes = option.get_type_name();  // "UINT:1 to 64".
+  return fmt::format("{}: takes {}, and its value is missing", option.get_name(), takes.substr(takes.find(':') + 1));
+}
+
+/// What was given in place of a subcommand, and which there are.
+std::string command_text(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
+  const std::vector<std::string> rest = app.remaining();
+  return fmt::format("takes a command, one of {}{}", CLI::detail::join(names, ", "),
+                     rest.empty() ? "" : ", not " + quoted_bytes(rest.front()));
+}
+
+/// What is wrong with the command line, by the names and ranges that its options have.
+std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
+  const auto met = app.get_subcommands();
+  const CLI::App& command = met.empty() ? app : *met.front();
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
+    return fmt::format("unknown argument {}", quoted_bytes(app.remaining(true).front()));
+  if (app.get_require_subcommand_min() != 0 && met.empty()) return command_text(app);
+  std::string name = text.substr(0, text.find_first_of(": "));
+  if (!name.starts_with('-')) name.insert(0, "--");  // A flag's.
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  const bool is_mismatch = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  return is_mismatch && option != nullptr ? mismatch_text(*option) : text;
+}
+
 }  // namespace
+
+std::string wrong_value(std::string_view range, std::string_view given) {
+  return fmt::format("takes {}, not {}", range, quoted_bytes(given));
+}
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  const auto check = [=](std::string& text) {
+    std::uint64_t number = 0;
+    const bool is_number = !text.contains('-') && CLI::detail::lexical_cast(text, number);
+    return is_number && number >= least && number <= most ? std::string() : wrong_value(range, text);
+  };
+  return CLI::Validator(check, range);
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string text) {
+  std::uint64_t bytes = 0;
+  try {
+    const bool is_size = !text.contains('-') && CLI::AsSizeValue(false)(text).empty();  // K is 1024.
+    return is_size && CLI::detail::lexical_cast(text, bytes) ? std::optional(bytes) : std::nullopt;
+  } catch (const CLI::ValidationError&) {
+    return std::nullopt;
+  }
+}
+
+CLI::Validator byte_size(std::uint64_t least, std::uint64_t most) {
+  const std::string range = fmt::format("{} to {} bytes, such as 64 or 4K", least, most);
+  const auto transform = [=](std::string& text) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < least || *bytes > most) return wrong_value(range, text);
+    text = std::to_string(*bytes);
+    return std::string();
+  };
+  return CLI::Validator(transform, range);
+}
 
 Exit usage(const CLI::App& app, std::string_view text) {
   const auto met = app.get_subcommands();
@@ -39,29 +106,37 @@ Exit usage(const CLI::App& app, std::string_view text) {
 }
 
 Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit) {
+  refuse_flag_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
     return app.exit(success) == 0 ? Exit::kDone : Exit::kError;  // --help and --version.
   } catch (const CLI::ParseError& error) {
-    return usage(app, error.what());
+    return usage(app, error_text(app, error));
   }
   return exit;
 }
 
+void add_address(CLI::App& command, std::string& address, const char* what) {
+  command.add_option("-a,--address", address, what)->type_name("NAME or ADDRESS");
+}
+
 void add_transport_options(CLI::App& command, Transport& transport) {
-  command.add_option("-d,--device", transport.device,
-                     "NIC: soft, or an RDMA device such as mlx5_0, with its port mlx5_0:2 "
-                     "(default: a usable RDMA device that has the address, else soft)");
+  command
+      .add_option("-d,--device", transport.device,
+                  "NIC: soft, or an RDMA device such as mlx5_0, with its port mlx5_0:2 "
+                  "(default: a usable RDMA device that has the address, else soft)")
+      ->type_name("soft or DEVICE");
   command.add_flag_callback(
       "-S,--socket", [&transport] { transport.bootstrap = Bootstrap::kSocket; },
       "connect by a TCP exchange instead of RDMA CM; both ends the same");
   command.add_option("--gid-index", transport.gid_index, "row of the device's GID table (default: the best)")
-      ->check(CLI::Range(0, 255));
+      ->check(whole_number(0, 255));
 }
 
 void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what) {
   command.add_option("--allow-uid", uids, what)
+      ->check(whole_number(0, kMostUid))
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
@@ -75,27 +150,29 @@ void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& who
 void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
   command
       .add_option_function<std::size_t>("-m,--memory", in_units(server.memory_bytes, kMebi), "memory for items, in MiB")
-      ->check(CLI::Range(std::size_t{1}, kMebi))
+      ->check(whole_number(1, kMebi))
       ->default_str("1024");
   command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
   command.add_option("-w,--workers", server.workers, "pinned polling threads")
-      ->check(CLI::Range(1, 64))
+      ->check(whole_number(1, 64))
       ->capture_default_str();
   add_wait_option(command, server.wait, "workers that have cores of their own");
   command.add_option("--max-clients", server.max_clients, "clients at a time")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_number(1, 1024))
       ->capture_default_str();
   command
       .add_option_function<std::size_t>("--max-value-mib", in_units(server.max_value_bytes, kMebi),
                                         "longest value (default: 64, or half a worker's memory)")
-      ->check(CLI::Range(std::size_t{1}, kMebi));
+      ->check(whole_number(1, kMebi));
   command
       .add_option_function<std::size_t>("--lease-kib", in_units(server.lease_bytes, kKibi),
                                         "window that each client writes large values into")
-      ->check(CLI::Range(std::size_t{64}, kMebi))
+      ->check(whole_number(64, kMebi))
       ->default_str("2048");
-  command.add_option("--max-items", server.max_items, "keys there may be (default: one for every 128 bytes of memory)");
-  command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)");
+  command.add_option("--max-items", server.max_items, "keys there may be (default: one for every 128 bytes of memory)")
+      ->check(whole_number(0, kMostItems));
+  command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)")
+      ->check(whole_number(0, kMostItems));
   command.add_flag("--checksum-large-values", server.checksum_large_values,
                    "readers check all bytes of values of 4 KiB and more");
   command.add_flag_callback(
@@ -105,10 +182,10 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
       .add_option_function<std::uint32_t>(
           "--grace-ms", [&server](std::uint32_t ms) { server.grace = std::chrono::milliseconds{ms}; },
           "how long freed memory rests")
-      ->check(CLI::Range(1, 60'000))
+      ->check(whole_number(1, 60'000))
       ->default_str("500");
   command.add_option("--depth", server.depth, "operations in flight of one client")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_number(1, 1024))
       ->capture_default_str();
 }
 
@@ -151,7 +228,7 @@ std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std
         std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
                     "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json"));
   } catch (const CLI::ParseError& error) {
-    return std::unexpected(std::string("bench: ") + error.what());
+    return std::unexpected("bench: " + error_text(command, error));
   }
   if (std::string wrong = check_bench_arguments(arguments); !wrong.empty()) return std::unexpected("bench: " + wrong);
   return arguments;

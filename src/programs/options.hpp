@@ -9,9 +9,13 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +28,31 @@ namespace verbena::programs {
 /// Parses the command line, which calls the callback of what was met: `exit` is what that came to. \thread main
 [[nodiscard]] Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit);
 
+/// What is wrong with `given`, where an option takes `range`, in words that follow the option's name.
+[[nodiscard]] std::string wrong_value(std::string_view range, std::string_view given);
+/// Of an option that takes a whole number.
+[[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+/// Of an option that takes a number of bytes, such as 4K: turns it into the number.
+[[nodiscard]] CLI::Validator byte_size(std::uint64_t least, std::uint64_t most);
+/// 4096 of "4K"; empty when it is no number of bytes.
+[[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string text);
+
 // What an option is bound to outlives the parsing.
 
+/// An option that takes the name of one of `choices`, whose names are `names`.
+template <class Choice, std::size_t N>
+CLI::Option* add_choice(CLI::App& command, const char* name, Choice& choice, const Choice (&choices)[N],
+                        const char* names, const std::string& what) {
+  const auto take = [=, &choice, choices = std::to_array(choices)](const std::string& word) {
+    const auto found = std::ranges::find_if(choices, [&](Choice each) { return word == to_string(each); });
+    if (found == choices.end()) throw CLI::ValidationError(name, wrong_value(names, word));
+    choice = *found;
+  };
+  return command.add_option_function<std::string>(name, take, what)->type_name(names);
+}
+
+/// -a: where to connect to, or to listen.
+void add_address(CLI::App& command, std::string& address, const char* what);
 /// -d, -S and --gid-index: which NIC, and how.
 void add_transport_options(CLI::App& command, Transport& transport);
 /// --allow-uid, one number an option, so that positional arguments may follow it.
@@ -37,7 +64,7 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
     options.connect_timeout = options.timeout = std::chrono::milliseconds{ms};
   };
   command.add_option_function<std::uint32_t>("--timeout-ms", take, what)
-      ->check(CLI::Range(1, 86'400'000))
+      ->check(whole_number(1, 86'400'000))
       ->default_str(std::to_string(options.timeout.count()));
 }
 /// --wait; `whose` says who waits so. The value before is the default.

@@ -48,9 +48,9 @@ struct PerfArguments {
 
 /// "1..1M": the powers of two from the first to the last, and both of them. Empty when it is none.
 [[nodiscard]] std::vector<std::uint64_t> parse_sweep(const std::string& text);
-/// What is wrong with the sizes, or with the arguments together; empty when nothing is.
+/// What is wrong with the arguments together, or on this machine; empty when nothing is. Each is in its own range.
 [[nodiscard]] std::string check_perf_arguments(const PerfArguments& arguments);
-/// As many cpus as there are threads, the allowed ones in turn, from `first` on; empty without `first`.
+/// As many cpus as there are threads, the allowed ones in turn, from `first`, one of them, on; empty without `first`.
 [[nodiscard]] std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads);
 
 /// A latency is recorded in sixteenths of a tick: some operations take few ticks.

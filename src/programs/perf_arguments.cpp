@@ -1,8 +1,8 @@
 #include "programs/line.hpp"
+#include "programs/options.hpp"
 #include "programs/perf.hpp"
 
 #include <fmt/core.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -12,37 +12,33 @@ namespace verbena::programs {
 std::vector<std::uint64_t> parse_sweep(const std::string& text) {
   const std::size_t dots = text.find("..");
   if (dots == std::string::npos) return {};
-  std::uint64_t first = 0, last = 0;
-  const auto parse = [](std::string number, std::uint64_t& bytes) {
-    return CLI::AsSizeValue(false)(number).empty() && CLI::detail::lexical_cast(number, bytes);
-  };
-  try {
-    if (!parse(text.substr(0, dots), first) || !parse(text.substr(dots + 2), last)) return {};
-  } catch (const CLI::ValidationError&) {
-    return {};
-  }
-  if (first == 0 || first > last) return {};
+  const auto first = parse_bytes(text.substr(0, dots)), last = parse_bytes(text.substr(dots + 2));
+  if (!first || !last || *first == 0 || *first > *last) return {};
   std::vector<std::uint64_t> sizes;
-  for (std::uint64_t bytes = first; bytes < last && bytes != 0; bytes = std::bit_floor(bytes) << 1)
+  for (std::uint64_t bytes = *first; bytes < *last && bytes != 0; bytes = std::bit_floor(bytes) << 1)
     sizes.push_back(bytes);
-  sizes.push_back(last);
+  sizes.push_back(*last);
   return sizes;
 }
 
 std::string check_perf_arguments(const PerfArguments& a) {
-  const PerfTestFacts& facts = facts_of(a.test);
-  if (a.all_connections() > perf_wire::kMaxConnections)
-    return fmt::format("--threads {} of {} connections: {} connections at most", a.threads, a.connections,
-                       perf_wire::kMaxConnections);
-  if (a.sizes.empty()) return "--sweep: takes FIRST..LAST, such as 1..1M";
-  if (a.clock_every != 1 && a.idle_us != 0) return "--clock-every: not with --idle-us";
-  for (const std::uint64_t bytes : a.sizes) {
-    if (bytes < 1 || bytes > facts.most_bytes)
-      return fmt::format("--size {}: takes 1 to {} for this test", bytes, facts.most_bytes);
-    constexpr std::uint64_t kMaxMemory = std::uint64_t{1} << 30;
-    if (a.all_connections() * bytes > kMaxMemory)
-      return fmt::format("--size {} on {} connections: {} B at each end at most", bytes, a.all_connections(),
-                         kMaxMemory);
+  const unsigned connections = a.all_connections();
+  if (connections > perf_wire::kMaxConnections)
+    return fmt::format("--threads {} with --connections {} are {} connections, and {} are the most", a.threads,
+                       a.connections, connections, perf_wire::kMaxConnections);
+  if (a.clock_every != 1 && a.idle_us != 0)
+    return fmt::format("--clock-every {} does not go with --idle-us {}", a.clock_every, a.idle_us);
+  constexpr std::uint64_t kMaxMemory = std::uint64_t{1} << 30;
+  if (const std::uint64_t bytes = std::ranges::max(a.sizes); connections * bytes > kMaxMemory)
+    return fmt::format(
+        "--threads {} of {} connections with {} bytes of --size or --sweep on each take {} bytes at each "
+        "end, and {} are the most",
+        a.threads, a.connections, bytes, connections * bytes, kMaxMemory);
+  const std::vector<unsigned> allowed = allowed_cpus();
+  if (a.cpu && std::ranges::find(allowed, *a.cpu) == allowed.end()) {
+    const auto [least, most] = std::ranges::minmax(allowed);
+    return fmt::format("--cpu {} is none of the {} cpus that this process may use, which are among {} to {}", *a.cpu,
+                       allowed.size(), least, most);
   }
   return {};
 }
@@ -50,8 +46,6 @@ std::string check_perf_arguments(const PerfArguments& a) {
 std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads) {
   if (!first) return {};
   std::vector<unsigned> allowed = allowed_cpus();
-  // One that is not allowed is for the thread to complain of.
-  if (std::ranges::find(allowed, *first) == allowed.end()) allowed.insert(allowed.begin(), *first);
   std::ranges::rotate(allowed, std::ranges::find(allowed, *first));
   std::vector<unsigned> cpus;
   cpus.reserve(threads);

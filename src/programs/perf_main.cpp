@@ -5,6 +5,7 @@
 #include <verbena/version.h>
 #include <verbena/rdma.hpp>
 
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
 #include <string>
@@ -20,29 +21,23 @@ struct CommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
   std::uint64_t size = 0;
-  std::string sweep;        ///< As it was said.
   Exit exit = Exit::kDone;  ///< Of the subcommand's callback.
 };
 
 template <class Number>
 CLI::Option* add_number(CLI::App& command, const char* name, Number& number, const char* what, std::uint64_t least,
                         std::uint64_t most) {
-  return command.add_option(name, number, what)->check(CLI::Range(least, most))->capture_default_str();
+  return command.add_option(name, number, what)->check(whole_number(least, most))->capture_default_str();
 }
 
 CLI::Option* add_serve(CLI::App& command, perf_wire::Serving& serving) {
   using perf_wire::Serving;
-  const auto take = [&serving](const std::string& name) {
-    serving = name == "thread" ? Serving::kThread : Serving::kHandler;
-  };
-  return command
-      .add_option_function<std::string>(
-          "--serve", take, "who answers: handler (in the listener's thread), or thread (each connection's)")
-      ->check(CLI::IsMember({"handler", "thread"}));
+  return add_choice(command, "--serve", serving, {Serving::kHandler, Serving::kThread}, "handler or thread",
+                    "who answers: handler (in the listener's thread), or thread (each connection's)");
 }
 
 void add_where(CLI::App& command, rdma::Options& where, std::uint64_t first_port) {
-  command.add_option("-a,--address", where.address, "the server's address or name (default: this host)");
+  add_address(command, where.address, "the server's address or name (default: this host)");
   add_number(command, "-p,--port", where.port, "the server's port; a server's 0 is any free one", first_port, 65535);
   add_transport_options(command, where.transport);
   add_allowed_uids(command, where.allowed_uids, "let the other side be of this user too, by number");
@@ -81,22 +76,30 @@ void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
   command.preparse_callback(take_defaults);
   if (facts.has_size()) {
     CLI::Option* size = command.add_option("-s,--size", line.size, "bytes of an operation, such as 64K")
-                            ->transform(CLI::AsSizeValue(false))  // K is 1024.
+                            ->transform(byte_size(1, facts.most_bytes))
                             ->capture_default_str();
-    command.add_option("--sweep", line.sweep, "powers of two, such as 1..1M: a run each")->excludes(size);
+    const auto take_sweep = [&perf, &facts](const std::string& text) {
+      perf.sizes = parse_sweep(text);
+      if (perf.sizes.empty() || perf.sizes.back() > facts.most_bytes)
+        throw CLI::ValidationError(
+            "--sweep", wrong_value(fmt::format("FIRST..LAST of 1 to {} bytes, such as 1..1M", facts.most_bytes), text));
+    };
+    command.add_option_function<std::string>("--sweep", take_sweep, "powers of two, such as 1..1M: a run each")
+        ->type_name("FIRST..LAST")
+        ->excludes(size);
   }
   add_number(command, "-n,--iterations", perf.iterations, "operations of each thread that are measured", 1,
              kMaxIterations);
   add_number(command, "--warm-up", perf.warm_up, "operations before them", 0, kMaxIterations);
   command.add_option("--cpu", perf.cpu, "run on this cpu only; more threads on those that follow")
-      ->check(CLI::Range(0, 65535));
+      ->check(whole_number(0, 65535));
   if (facts.has_peer()) add_peer(command, perf, facts);
   if (test == PerfTest::kMessage || test == PerfTest::kWake)
     add_number(command, "--idle-us", perf.idle_us, "silence before each, in which the other side falls asleep",
                test == PerfTest::kWake ? 1 : 0, kMaxIdleUs);
   command.add_flag("--json", perf.json, "a JSON object a size on a line, instead of text");
   command.callback([&app, &line, &perf] {
-    perf.sizes = line.sweep.empty() ? std::vector{line.size} : parse_sweep(line.sweep);
+    if (perf.sizes.empty()) perf.sizes = {line.size};  // No --sweep.
     const std::string wrong = check_perf_arguments(perf);
     line.exit = wrong.empty() ? run_perf(perf) : usage(app, wrong);
   });
@@ -110,8 +113,7 @@ void add_server(CLI::App& app, CommandLine& line) {
   server
       .add_option("--window", serve.where.window_bytes,
                   "bytes of a connection's window: the longest write to it, or read")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(1U, kPerfMostWindow))
+      ->transform(byte_size(1, kPerfMostWindow))
       ->default_str("1M");
   CLI::Option* clients = add_number(server, "--clients", serve.clients, "end after so many whole runs", 1, 1'000'000);
   server.add_flag_callback("--once", [&serve] { serve.clients = 1; }, "end after one whole run")->excludes(clients);

@@ -68,10 +68,6 @@ std::string rate_text(const PerfResult& result) {
   return text + '\n';
 }
 
-const char* name_of(perf_wire::Serving serving) noexcept {
-  return serving == perf_wire::Serving::kThread ? "thread" : "handler";
-}
-
 std::string cpus_text(const PerfResult& result) {
   return result.cpus.empty() ? "on any cpu" : fmt::format("on cpu {}", fmt::join(result.cpus, ", "));
 }
@@ -167,7 +163,7 @@ std::string perf_json(const PerfResult& result) {
   return json_line("test", result.facts().name, "endpoint", endpoint(a.where.address, a.where.port), "bytes",
                    result.bytes, "iterations", a.iterations, "warm_up", a.warm_up, "in_flight", a.depth, "threads",
                    a.threads, "connections", a.connections, "idle_us", a.idle_us, "clock_every", a.clock_every,
-                   "served_by", name_of(result.serving), "nic", result.nic, "path", result.path, "cpu", a.cpu, "cpus",
+                   "served_by", to_string(result.serving), "nic", result.nic, "path", result.path, "cpu", a.cpu, "cpus",
                    json_array(result.cpus, std::identity()), "latency", latency_json(result), "clock_ns",
                    Fixed{result.clock_ns, 1}, "seconds", Fixed{result.seconds, 6}, "operations", result.operations,
                    "operations_per_s", Fixed{result.operations_per_s(), 1}, "bytes_per_s",

@@ -37,6 +37,9 @@ enum class Serving : std::uint8_t {
   kHandler,  ///< A handler, in the listener's thread.
   kThread    ///< A thread for each connection, which calls Connection::receive.
 };
+[[nodiscard]] constexpr const char* to_string(Serving serving) noexcept {
+  return serving == Serving::kThread ? "thread" : "handler";
+}
 
 /// Client to server, on each connection.
 struct Request {

@@ -10,7 +10,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdio>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -20,6 +19,7 @@ namespace {
 
 using namespace testing_support;
 using test::Peer;
+using test::say;
 
 using End = test::PeerEnd<Status>;  ///< What becomes of the peer, and what the calls return.
 constexpr std::array kEnds{
@@ -182,11 +182,6 @@ TEST(KvEndsInC, TheNextCallSaysWhichItWas) {
     expect_words(end.outcome, kv_error_detail());
     kv_client_destroy(client);
   }
-}
-
-void say(int number) {
-  std::printf("%d\n", number);
-  std::fflush(stdout);
 }
 
 }  // namespace

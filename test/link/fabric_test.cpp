@@ -73,7 +73,7 @@ TEST(Fabric, LoopbackCarriesTheHandshakeOfADeviceBySocket) {
 }
 
 TEST(Fabric, NamesOfNoDeviceAreErrors) {
-  for (const char* name : {":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:1x", "mlx5_0:256"})
+  for (const char* name : {":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:1x", "mlx5_0:256", "soft:1"})
     EXPECT_STATUS(open({.device = name, .gid_index = {}}), Status::kBadArgument) << name;
   const auto missing = open({.device = "no_such_device", .gid_index = {}});
   ASSERT_FALSE(missing.has_value());

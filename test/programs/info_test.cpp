@@ -1,5 +1,6 @@
 #include "base/error.hpp"
 #include "info_host.hpp"
+#include "kv_process.hpp"
 #include "process.hpp"
 #include "shell.hpp"
 #include "transport.hpp"
@@ -523,15 +524,15 @@ TEST(InfoJson, HasTheFactsOfTheText) {
 
 // The real program, on this machine.
 
-TEST(InfoProgram, TextJsonAndUsage) {
-  const Ran text = run(VERBENA_INFO);
+TEST(InfoProgram, TextAndJson) {
+  const Ran text = run(VERBENA_PROGRAM);
   EXPECT_EQ(text.exit, 0);
   for (const char* section : {"NIC  ", "RDMA devices\n", "Memory\n", "Limits\n", "Permissions (tried)\n"}) {
     EXPECT_TRUE(has(text.out, section)) << section << " in\n" << text.out;
   }
   EXPECT_TRUE(has(text.out, "NIC             soft: ")) << text.out;
 
-  const Ran json = run(VERBENA_INFO " --json");
+  const Ran json = run(VERBENA_PROGRAM " --json");
   EXPECT_EQ(json.exit, 0);
   if (have_python()) {
     EXPECT_EQ(from_json(json.out, "data[\"nic\"][\"name\"]"), "soft");
@@ -539,19 +540,16 @@ TEST(InfoProgram, TextJsonAndUsage) {
   }
 
   // The kernel ends a process whose memfd grows past this limit, unless it ignores that signal.
-  const Ran limited = run("ulimit -f 8; " VERBENA_INFO);
+  const Ran limited = run("ulimit -f 8; " VERBENA_PROGRAM);
   EXPECT_EQ(limited.exit, 0);
   EXPECT_TRUE(has(limited.out, "NIC             none: ")) << limited.out;
   EXPECT_TRUE(has(limited.out, "      ulimit -f unlimited  # ")) << limited.out;
 
-  const Ran usage = run(VERBENA_INFO " --jsn 2>&1");
-  EXPECT_EQ(usage.exit, 2);
-  EXPECT_TRUE(usage.out.starts_with("verbena-info: ")) << usage.out;
-  EXPECT_TRUE(has(run(VERBENA_INFO " --version").out, "verbena-info 0"));
+  EXPECT_TRUE(has(run(VERBENA_PROGRAM " --version").out, "verbena-info 0"));
 }
 
 TEST(InfoProgram, PlansAServer) {
-  const std::string plan = VERBENA_INFO " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
+  const std::string plan = VERBENA_PROGRAM " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
   const Ran text = run(plan);
   EXPECT_EQ(text.exit, 0);
   for (const char* part : {"NIC           soft: ", "Placement\n  Of the machine's ", "Pools of the server", ": items ",
@@ -587,21 +585,64 @@ TEST(InfoProgram, PlansAServer) {
 }
 
 TEST(InfoProgram, PlansSayWhatWouldBeRefused) {
-  const Ran large = run(VERBENA_INFO " --plan -d soft -m 900000");
+  const Ran large = run(VERBENA_PROGRAM " --plan -d soft -m 900000");
   EXPECT_EQ(large.exit, 0);
   EXPECT_TRUE(has(large.out, "Refused\n  the pools at the start and of one client take ")) << large.out;
   EXPECT_TRUE(has(large.out, ", most of it worker 0: items (900000 MiB), and ")) << large.out;
-  const Ran many = run(VERBENA_INFO " --plan -d soft -m 64 --depth 1 --max-clients 1024 --lease-kib 1048576");
+  const Ran many = run(VERBENA_PROGRAM " --plan -d soft -m 64 --depth 1 --max-clients 1024 --lease-kib 1048576");
   EXPECT_TRUE(has(many.out, "With all 1024 clients the pools take ")) << many.out;
-  const Ran deep = run(VERBENA_INFO " --plan -d soft --depth 1024 --max-clients 1024");
+  const Ran deep = run(VERBENA_PROGRAM " --plan -d soft --depth 1024 --max-clients 1024");
   EXPECT_TRUE(has(deep.out, " completion entries of one worker are needed")) << deep.out;
-  const Ran wrong = run(VERBENA_INFO " --plan -d soft -m 1 --max-value-mib 4 2>&1");
-  EXPECT_EQ(wrong.exit, 2);
-  EXPECT_TRUE(has(wrong.out, "--max-value-mib is 4194304: it must be 1 to 524288")) << wrong.out;
-  EXPECT_EQ(run(VERBENA_INFO " --plan -d nope 2>&1").exit, 3);
-  const Ran alone = run(VERBENA_INFO " -w 2 2>&1");
-  EXPECT_EQ(alone.exit, 2);
-  EXPECT_TRUE(has(alone.out, "--plan")) << alone.out;
+}
+
+TEST(InfoUsage, NumbersThatAreNoneOrOutOfRangeAreTold) {
+  const test::Arguments plan{"--plan", "-d", "soft"};
+  test::expect_refused(test::wrong_numbers({
+      {plan, "-m", "--memory", 1, 1048576},
+      {plan, "-w", "--workers", 1, 64},
+      {plan, "--max-clients", "--max-clients", 1, 1024},
+      {plan, "--max-value-mib", "--max-value-mib", 1, 1048576},
+      {plan, "--lease-kib", "--lease-kib", 64, 1048576},
+      {plan, "--max-items", "--max-items", 0, 17179869184},
+      {plan, "--max-cells", "--max-cells", 0, 17179869184},
+      {plan, "--grace-ms", "--grace-ms", 1, 60000},
+      {plan, "--depth", "--depth", 1, 1024},
+      {plan, "--gid-index", "--gid-index", 0, 255},
+      {plan, "--allow-uid", "--allow-uid", 0, 4294967294},
+  }));
+}
+
+TEST(InfoUsage, WrongCommandLinesSayWhatIsWrong) {
+  test::expect_refused({
+      {{"--jsn"}, {"unknown argument \"--jsn\""}},
+      {{"more"}, {"unknown argument \"more\""}},
+      {{"--plan", "-p", "70000"}, {"unknown argument \"-p\""}},
+      {{"--json=x"}, {"--json", "takes no value"}},
+      {{"--plan=no"}, {"--plan", "takes no value"}},
+      {{"--plan", "--hugepages=2"}, {"--hugepages", "takes no value"}},
+      {{"--plan", "-a"}, {"--address", "takes NAME or ADDRESS", "its value is missing"}},
+      {{"--plan", "-d"}, {"--device", "takes soft or DEVICE", "its value is missing"}},
+      {{"--plan", "-d", "soft:2"}, {"device \"soft:2\"", "soft, a device such as mlx5_0"}},
+      {{"--plan", "-d", "mlx5_0:x"}, {"device \"mlx5_0:x\"", "soft, a device such as mlx5_0"}},
+      {{"--plan", "--wait"}, {"--wait", "takes spin, adaptive or event", "its value is missing"}},
+      {{"--plan", "--wait", "hard"}, {"--wait", "takes spin, adaptive or event, not \"hard\""}},
+      {{"--plan", "--wait", "\n"}, {"--wait", "takes spin, adaptive or event, not \"\\x0a\""}},
+      {{"--plan", "-m", "5", "-m", "6"}, {"--memory", "takes one value, not 5 and 6"}},
+      // Of a server, and none is planned.
+      {{"-w", "2"}, {"--workers requires --plan"}},
+      {{"-S"}, {"--socket requires --plan"}},
+      {{"-a", "::1", "--json"}, {"--address requires --plan"}},
+      {{"--allow-uid", "5"}, {"--allow-uid requires --plan"}},
+      {{"--trusted-clients"}, {"--trusted-clients requires --plan"}},
+      // Together.
+      {{"--plan", "-d", "soft", "--trusted-clients", "-H"}, {"--hugepages", "--trusted-clients"}},
+      {{"--plan", "-d", "soft", "-m", "1", "--max-value-mib", "4"},
+       {"--max-value-mib is 4 (4194304 bytes)", "1 to 524288"}},
+      {{"--plan", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items is 1000000", "--memory is 1 MiB"}},
+      {{"--plan", "-d", "soft", "-m", "1", "--max-cells", "1000000"},
+       {"--max-cells is 1000000", "--max-items is 8192"}},
+  });
+  EXPECT_EQ(test::run_kv({"--plan", "-d", "nope"}).exit, 3);
 }
 
 }  // namespace

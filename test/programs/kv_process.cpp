@@ -1,4 +1,5 @@
 #include "kv_process.hpp"
+#include "words.hpp"
 
 #include <verbena/deadline.hpp>
 
@@ -15,6 +16,7 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 namespace verbena::test {
@@ -22,6 +24,12 @@ namespace {
 
 /// Far more than anything here takes, under sanitizers on a busy machine too.
 constexpr std::chrono::seconds kPatience{60};
+
+/// Names of the library's own, and of the parser's, that no command line has.
+constexpr std::array<std::string_view, 15> kForeign{
+    "memory_bytes", "max_value_bytes", "max_items",    "max_cells", "lease_bytes", "require_hugepages",
+    "large_put",    "known_locations", "window_bytes", "kAdopt",    "::",          "UINT",
+    "TEXT",         "convert",         "override"};
 
 std::vector<char*> as_argv(std::vector<std::string>& words) {
   std::vector<char*> argv;
@@ -148,6 +156,39 @@ Ran KvProcess::finish(const std::string& input) {
 }
 
 Ran run_kv(const Arguments& arguments, const std::string& input) { return KvProcess(arguments).finish(input); }
+
+void expect_refused(const std::vector<Wrong>& all) {
+  const std::string_view path = VERBENA_PROGRAM;
+  const std::string front = std::string(path.substr(path.rfind('/') + 1)) + ": ";
+  for (const Wrong& each : all) {
+    SCOPED_TRACE(testing::PrintToString(each.arguments));
+    const Ran ran = run_kv(each.arguments);
+    EXPECT_EQ(ran.exit, each.exit) << ran.signal << ran.out;
+    ASSERT_TRUE(ran.err.starts_with(front) && ran.err.ends_with('\n')) << ran.err;
+    const std::string_view text = std::string_view(ran.err).substr(front.size(), ran.err.size() - front.size() - 1);
+    expect_words(text, kForeign, each.says);
+    EXPECT_EQ(text.find("--help") != text.npos, each.exit == 2) << text;
+  }
+}
+
+std::vector<Wrong> wrong_numbers(const std::vector<NumberOption>& options) {
+  std::vector<Wrong> all;
+  for (const NumberOption& each : options) {
+    const std::string range = std::to_string(each.least) + " to " + std::to_string(each.most);
+    std::vector<std::string> values{
+        "many", "8Q", "1.5", "-1", "", "99999999999999999999", std::to_string(each.most + 1)};
+    if (each.least != 0) values.push_back(std::to_string(each.least - 1));
+    Arguments arguments = each.command;
+    arguments.push_back(each.option);
+    all.push_back({arguments, {each.name, "takes " + range, "its value is missing"}});
+    arguments.emplace_back();
+    for (const std::string& value : values) {
+      arguments.back() = value;
+      all.push_back({arguments, {each.name, "takes " + range, "not \"" + value + '"'}});
+    }
+  }
+  return all;
+}
 
 KvServer::KvServer(const Arguments& more) {
   Arguments arguments{"serve", "-p", "0"};

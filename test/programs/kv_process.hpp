@@ -53,6 +53,24 @@ class KvProcess {
 /// Why this process cannot start the program as another user; null: it can.
 [[nodiscard]] const char* why_not_as_another_user();
 
+/// A command line that the program refuses, with one line on stderr.
+struct Wrong {
+  Arguments arguments;
+  std::vector<std::string> says;  ///< The option, its value, what it takes.
+  int exit = 2;
+};
+void expect_refused(const std::vector<Wrong>& all);
+
+/// An option that takes a number.
+struct NumberOption {
+  Arguments command;  ///< What stands in front of it.
+  std::string option;
+  std::string name;  ///< What errors call it.
+  std::uint64_t least, most;
+};
+/// Each kind of value that such options do not take, and none.
+[[nodiscard]] std::vector<Wrong> wrong_numbers(const std::vector<NumberOption>& options);
+
 /// A server on a free port of 127.0.0.1.
 class KvServer {
  public:

@@ -142,5 +142,12 @@ TEST(BenchArguments, AreReadFromWords) {
   }
 }
 
+TEST(Errors, HaveTheCommandLinesNamesAndUnits) {
+  EXPECT_EQ(by_option("max_items is 5: raise memory_bytes"), "--max-items is 5: raise --memory");
+  EXPECT_EQ(by_option("max_value_bytes is 4194304: lower lease_bytes"),
+            "--max-value-mib is 4 (4194304 bytes): lower --lease-kib");
+  EXPECT_EQ(by_option("max_value_bytes is long"), "--max-value-mib is long");
+}
+
 }  // namespace
 }  // namespace verbena::programs

@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,8 +17,6 @@ namespace verbena::test {
 namespace {
 
 constexpr unsigned kNeverMs = 3'600'000;
-
-enum class Driver : std::uint8_t { kCaller, kThread };
 
 using End = PeerEnd<int>;  ///< What becomes of the peer, and what the calls return.
 constexpr End kEnds[] = {
@@ -117,15 +114,7 @@ TEST_P(RdmaEnds, ReceiveReturnsWhatCameBeforeAndThenTheReason) {
 
 INSTANTIATE_TEST_SUITE_P(Ends, RdmaEnds,
                          testing::Combine(testing::ValuesIn(kEnds), testing::Values(Driver::kCaller, Driver::kThread)),
-                         [](const auto& each) {
-                           const bool has_thread = std::get<1>(each.param) == Driver::kThread;
-                           return std::string(std::get<0>(each.param).name) + (has_thread ? "Handler" : "");
-                         });
-
-void say(int number) {
-  std::printf("%d\n", number);
-  std::fflush(stdout);
-}
+                         kEndName);
 
 }  // namespace
 

@@ -20,11 +20,11 @@
 namespace verbena::rdma {
 namespace {
 
+using test::Driver;
 using test::Peer;
+using test::say;
 
 constexpr std::chrono::hours kNever{1};
-
-enum class Driver : std::uint8_t { kCaller, kThread };
 
 using End = test::PeerEnd<Status>;  ///< What becomes of the peer, and what the calls return.
 constexpr std::array kEnds{
@@ -176,15 +176,7 @@ TEST_P(RdmaCxxEnds, InOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Ends, RdmaCxxEnds,
                          testing::Combine(testing::ValuesIn(kEnds), testing::Values(Driver::kCaller, Driver::kThread)),
-                         [](const auto& each) {
-                           const bool has_thread = std::get<1>(each.param) == Driver::kThread;
-                           return std::string(std::get<0>(each.param).name) + (has_thread ? "Handler" : "");
-                         });
-
-void say(int number) {
-  std::printf("%d\n", number);
-  std::fflush(stdout);
-}
+                         test::kEndName);
 
 /// Keeps all connections, and greets them.
 struct Keeper final : Handler {
