@@ -15,25 +15,33 @@ namespace {
 /// Places of messages that are not inline. Every fourth of them is signaled, so that the others come back.
 constexpr std::uint32_t kMostStaging = 32;
 constexpr std::uint32_t kStagingPerSignal = 4;
+/// The first bytes of each receive are in an area of their own, so that short messages use few pages: the receives take
+/// turns, and of the buffers behind this each has its own. A message that is longer is put together by one short copy.
+constexpr std::uint32_t kHeadBytes = 256;
+
+[[nodiscard]] std::uint32_t message_bytes(const Options& options) noexcept {
+  return Messages::kCreditBytes + options.eager_bytes;
+}
 
 [[nodiscard]] std::size_t stride_of(const Options& options) noexcept {
   constexpr std::size_t kUnit = wire::kUnit;
-  return (Messages::kCreditBytes + options.eager_bytes + kUnit - 1) / kUnit * kUnit;
+  return (message_bytes(options) + kUnit - 1) / kUnit * kUnit;
 }
 
 [[nodiscard]] std::uint32_t staging_of(const Options& options, std::uint32_t max_inline) noexcept {
-  const bool all_inline = max_inline >= Messages::kCreditBytes + options.eager_bytes;
+  const bool all_inline = max_inline >= message_bytes(options);
   return all_inline ? 0 : std::min(sends_for(options), kMostStaging);
 }
 
 }  // namespace
 
 std::size_t Messages::bytes_for(const Options& options, std::uint32_t max_inline) noexcept {
-  return (wire::receives_for(options.depth) + staging_of(options, max_inline)) * stride_of(options);
+  const std::size_t receives = wire::receives_for(options.depth);
+  return receives * kHeadBytes + (receives + staging_of(options, max_inline)) * stride_of(options);
 }
 
 std::uint64_t Messages::table_bytes_for(const Options& options) noexcept {
-  return wire::receives_for(options.depth) * (sizeof(ibv_recv_wr) + sizeof(ibv_sge)) +
+  return wire::receives_for(options.depth) * (sizeof(ibv_recv_wr) + sizeof(ReceiveSges)) +
          kMostStaging * sizeof(std::uint32_t);
 }
 
@@ -42,20 +50,25 @@ void Messages::open(const Options& options, const nic::Buffer& memory) {
   eager_bytes_ = options.eager_bytes;
   stride_ = stride_of(options);
   lkey_ = memory.lkey();
-  buffers_ = memory.data();
+  heads_ = memory.data();
+  buffers_ = heads_ + std::size_t{count} * kHeadBytes;
   staging_ = buffers_ + count * stride_;
   // As if each place had been used by a request that is retired already.
   staged_at_.assign(staging_of(options, pair_.max_inline()), pair_.sends().position());
   receives_.resize(count);
-  receive_sge_.resize(count);
+  receive_sges_.resize(count);
+  const std::uint32_t head = std::min(kHeadBytes, message_bytes(options));
+  const std::uint32_t rest = message_bytes(options) - head;
   for (std::uint32_t i = 0; i < count; ++i) {
-    receive_sge_[i] = {.addr = reinterpret_cast<std::uintptr_t>(buffers_ + i * stride_),
-                       .length = kCreditBytes + options.eager_bytes,
-                       .lkey = lkey_};
+    receive_sges_[i] = {
+        {{.addr = reinterpret_cast<std::uintptr_t>(heads_ + i * kHeadBytes), .length = head, .lkey = lkey_},
+         {.addr = reinterpret_cast<std::uintptr_t>(buffers_ + i * stride_ + kHeadBytes),
+          .length = rest,
+          .lkey = lkey_}}};
     receives_[i] = {.wr_id = engine::wr::kReceiveBit | i,
                     .next = &receives_[i + 1 < count ? i + 1 : 0],
-                    .sg_list = &receive_sge_[i],
-                    .num_sge = 1};
+                    .sg_list = receive_sges_[i].data(),
+                    .num_sge = rest != 0 ? 2 : 1};
   }
   request_.opcode = IBV_WR_SEND;
   request_.sg_list = sge_.data();
@@ -76,8 +89,11 @@ void Messages::post_receives() noexcept {
 }
 
 Status Messages::take(const ibv_wc& completion, std::span<const std::byte>& body) noexcept {
-  const std::byte* buffer = buffers_ + engine::wr::slot_of(completion.wr_id) * stride_;
+  const std::size_t slot = engine::wr::slot_of(completion.wr_id);
+  std::byte* buffer = heads_ + slot * kHeadBytes;
   if (completion.byte_len < kCreditBytes) return Status::kProtocol;
+  if (completion.byte_len > kHeadBytes)
+    buffer = static_cast<std::byte*>(std::memcpy(buffers_ + slot * stride_, buffer, kHeadBytes));
   wire::Credits claim;
   std::memcpy(&claim, buffer, sizeof claim);
   if (!credits_.accept(claim)) return Status::kProtocol;

@@ -62,6 +62,8 @@ class Messages {
   }
 
  private:
+  using ReceiveSges = std::array<ibv_sge, 2>;  ///< The head of a receive, and the rest.
+
   void refill() noexcept;
   void send_update() noexcept;
   [[nodiscard]] bool is_staging_free() const noexcept;
@@ -78,10 +80,11 @@ class Messages {
   ibv_send_wr request_{};
   std::array<ibv_sge, 4> sge_{};
   std::uint32_t lkey_ = 0;
+  std::byte* heads_ = nullptr;
   std::byte* buffers_ = nullptr;
   std::size_t stride_ = 0;
   std::vector<ibv_recv_wr> receives_;  ///< A ring, linked in order, so that any range of it is a list.
-  std::vector<ibv_sge> receive_sge_;
+  std::vector<ReceiveSges> receive_sges_;
   std::uint32_t next_receive_ = 0;  ///< First buffer to post.
   // What is too long for the NIC's inline limit is sent from here. A place is used again once its request is retired.
   std::byte* staging_ = nullptr;

@@ -134,7 +134,7 @@ nic::QpOptions QueuePair::qp_options(const QueueOptions& options, const nic::Lim
   qp.max_send_wr = options.sends + kReserve;
   qp.max_recv_wr = std::max(options.receives, 1u);
   qp.max_send_sge = options.send_sge;
-  qp.max_recv_sge = 1;
+  qp.max_recv_sge = 2;
   qp.max_inline = std::min(options.max_inline, limits.max_inline);
   return qp;
 }

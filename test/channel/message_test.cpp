@@ -18,7 +18,8 @@ namespace {
 TEST_F(ConnectionPair, CarriesMessagesOfEveryLengthGatheredFromThreeParts) {
   open();
   std::uint64_t sent = 0;
-  for (const std::size_t length : {1u, 2u, 7u, 8u, 56u, 57u, 64u, 65u, 100u, 1000u, 4095u, 4096u, 5247u, 5248u}) {
+  for (const std::size_t length :
+       {1u, 2u, 7u, 8u, 56u, 57u, 64u, 65u, 100u, 239u, 240u, 241u, 256u, 257u, 1000u, 4095u, 4096u, 5247u, 5248u}) {
     const Bytes body = pattern(length, ++sent);
     const std::size_t first = length / 3;
     const std::size_t second = length / 2;

@@ -239,11 +239,15 @@ TEST_P(Scale, ConnectionsTakeLittleAndLeaveNothing) {
   record("ms_to_connect", std::chrono::steady_clock::now() - start);
   expect_cost("connected", "client", here, held_here(), count);
   expect_cost("connected", "listener", there, held_there(), count);
-  for (const Client& client : clients) ASSERT_NO_FATAL_FAILURE(use(*client));
-  expect_cost("used", "client", here, held_here(), count);
-  const Held used = held_there();
-  EXPECT_EQ(used.connections, count + 1);
-  expect_cost("used", "listener", there, used, count);
+  // Once, and until each receive of both ends has had a message.
+  for (const unsigned uses : {1U, 100U}) {
+    for (const Client& client : clients)
+      for (unsigned i = 0; i < uses; ++i) ASSERT_NO_FATAL_FAILURE(use(*client));
+    expect_cost("used", "client", here, held_here(), count);
+    const Held used = held_there();
+    EXPECT_EQ(used.connections, count + 1);
+    expect_cost("used", "listener", there, used, count);
+  }
   const auto end = std::chrono::steady_clock::now();
   clients.clear();
   record("ms_to_close", std::chrono::steady_clock::now() - end);

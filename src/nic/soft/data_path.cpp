@@ -756,14 +756,15 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
-/// A whole SEND in its slot, for a receive of one segment. False: it is something else, or wrong; nothing has happened.
+/// A whole SEND in its slot, for a receive whose first segment has room for it. False: it is something else, or wrong;
+/// nothing has happened.
 inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
   const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
   if (!is_whole || qp.rq.is_open || qp.rq.is_empty() || view.length > kSlotPayload) return false;
   const std::size_t slot = qp.rq.done & qp.rq.mask;
   const ReceiveWqe& receive = qp.rq.wqes[slot];
   const ibv_sge& sge = qp.rq.sges[slot * qp.rq.max_sge];
-  if (receive.sge_count != 1 || view.length > receive.capacity) return false;
+  if (receive.sge_count == 0 || view.length > sge.length) return false;
   std::byte* const to = local_address(*qp.nic, qp.rq.pd, sge, IBV_ACCESS_LOCAL_WRITE);
   if (to == nullptr) return false;
   std::memcpy(to, qp.rx.payload(view), view.length);
@@ -1201,9 +1202,12 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   int error = 0;
   const std::uint64_t before = qp.rq.posted;
+  const bool takes_receives = qp.state_now() != IBV_QPS_RESET && qp.rq.srq == nullptr;
+  // Receives of one list are in one region as a rule.
+  const LocalKey* region = nullptr;
+  std::uint32_t lkey = 0;
   for (; wr != nullptr; wr = wr->next) {
-    if (qp.state_now() == IBV_QPS_RESET || qp.rq.srq != nullptr || wr->num_sge < 0 ||
-        static_cast<std::uint32_t>(wr->num_sge) > qp.rq.max_sge) {
+    if (!takes_receives || static_cast<std::uint32_t>(wr->num_sge) > qp.rq.max_sge) {  // A negative one is too many.
       error = EINVAL;
     } else if (qp.rq.posted - qp.rq.polled >= qp.rq.max_wr) {
       error = ENOMEM;
@@ -1224,7 +1228,12 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
       capacity += wr->sg_list[i].length;
       // A device finds a bad key when the message comes, and tells the sender. Here the sender's completion does not
       // wait for the receiver, so the sender must be able to see it beforehand.
-      keys_hold = keys_hold && (sges[i].length == 0 || local_address(qp, sges[i], IBV_ACCESS_LOCAL_WRITE) != nullptr);
+      if (sges[i].length == 0) continue;
+      if (region == nullptr || lkey != sges[i].lkey) {
+        lkey = sges[i].lkey;
+        region = local_region(*qp.nic, qp.spd->id, lkey, IBV_ACCESS_LOCAL_WRITE);
+      }
+      keys_hold = keys_hold && region != nullptr && address_in(*region, sges[i]) != nullptr;
     }
     entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
     publish_receive(qp, slot, keys_hold);

@@ -88,19 +88,28 @@ template <class T>
 /// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
 inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
+/// The region of a key, or nullptr when it does not hold in the protection domain `pd` with the rights `needed`.
+inline const LocalKey* local_region(const SoftNic& nic, std::uint32_t pd, std::uint32_t lkey,
+                                    std::uint32_t needed) noexcept {
+  const std::uint32_t index = key_index(lkey);
+  if ((lkey & kRemoteKeyBit) != 0 || index >= nic.key_count()) return nullptr;
+  const LocalKey& key = nic.local_key(index);
+  if (key.lkey.load(std::memory_order_acquire) != lkey || lkey == 0) return nullptr;
+  return key.pd == pd && (key.access & needed) == needed ? &key : nullptr;
+}
+
+/// Where the segment is, or nullptr when it is not inside the region of its key.
+inline std::byte* address_in(const LocalKey& key, const ibv_sge& sge) noexcept {
+  const std::uint64_t offset = sge.addr - key.iova;
+  if (sge.addr < key.iova || offset > key.length || sge.length > key.length - offset) return nullptr;
+  return key.base + offset;
+}
+
 /// Where the segment is, or nullptr when its key does not hold in the protection domain `pd` with the rights `needed`.
 inline std::byte* local_address(const SoftNic& nic, std::uint32_t pd, const ibv_sge& sge,
                                 std::uint32_t needed) noexcept {
-  const std::uint32_t index = key_index(sge.lkey);
-  if ((sge.lkey & kRemoteKeyBit) != 0 || index >= nic.key_count()) return nullptr;
-  const LocalKey& key = nic.local_key(index);
-  if (key.lkey.load(std::memory_order_acquire) != sge.lkey || sge.lkey == 0) return nullptr;
-  const std::uint64_t offset = sge.addr - key.iova;
-  if (key.pd != pd || sge.addr < key.iova || offset > key.length || sge.length > key.length - offset ||
-      (key.access & needed) != needed) {
-    return nullptr;
-  }
-  return key.base + offset;
+  const LocalKey* const key = local_region(nic, pd, sge.lkey, needed);
+  return key != nullptr ? address_in(*key, sge) : nullptr;
 }
 inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint32_t needed) noexcept {
   return local_address(*qp.nic, qp.spd->id, sge, needed);
