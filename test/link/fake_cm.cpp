@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -126,10 +127,14 @@ struct FakeCm::Table {
   }
   static int destroy_id(rdma_cm_id* raw) {
     FakeCm& f = fake();
-    const std::lock_guard lock(f.mutex_);
+    std::unique_lock lock(f.mutex_);
     Id& id = of(raw);
-    for (const auto& [event, taken] : f.taken_)
-      if (taken->id == &id) std::abort();  // The library would wait for ever.
+    // The library waits until all events of the id are acknowledged: another thread is about to. One that holds an
+    // event itself would wait for ever.
+    const auto is_free = [&] {
+      return std::ranges::none_of(f.taken_, [&](const auto& one) { return one.second->id == &id; });
+    };
+    if (!f.acknowledged_.wait_for(lock, std::chrono::seconds{10}, is_free)) std::abort();
     f.part(id);
     if (f.listeners_.contains(id.port) && f.listeners_[id.port] == &id) f.listeners_.erase(id.port);
     for (const auto& channel : f.channels_)
@@ -312,6 +317,7 @@ struct FakeCm::Table {
     FakeCm& f = fake();
     const std::lock_guard lock(f.mutex_);
     if (f.taken_.erase(event) != 1) std::abort();
+    f.acknowledged_.notify_all();
     return 0;
   }
 };

@@ -4,6 +4,7 @@
 
 #include "link/cm/library.hpp"
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -51,6 +52,7 @@ class FakeCm {
   void part(Id& id);
 
   mutable std::mutex mutex_;
+  std::condition_variable acknowledged_;  ///< An event was.
   CmLibrary table_;
   ibv_device device_{};
   ibv_context context_{};
