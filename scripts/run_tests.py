@@ -44,8 +44,8 @@ CONFIGURATIONS = {
                'test': WITHOUT, 'patience': 6},
 }
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
-# The address build is Clang's where there is one with a fuzzer: it takes half the time of GCC 12, and has the fuzzing
-# targets in it. The plain and the thread build are the default compiler's.
+# Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with
+# ASan has the fuzzing targets in it. The plain build is the default compiler's.
 FUZZING = '-Dfuzzing=enabled'
 FUZZ_TOTAL_S = 50
 BUILD_TIMEOUT_S = 3600
@@ -484,18 +484,18 @@ def fuzz_all(directory, corpora, seconds, wrapper, totals):
             totals.fail(f'fuzz: {corpus.name} has a corpus and no target')
 
 
-def build_sanitized(name, options, totals):
-    """Builds a configuration behind the tests. Returns its directory, the words that its programs start with and
-    whether it has the fuzzing targets, or None."""
+def build_sanitized(name, environment, options, totals):
+    """Builds a configuration behind the tests, with the compiler of `environment` if there is one. Returns its
+    directory, the words that its programs start with and whether it has the fuzzing targets, or None."""
     configuration = CONFIGURATIONS[name]
-    environment = fuzzing_environment(totals) if name == 'address' else None
-    if environment:
+    has_fuzzers = environment is not None and name == 'address'
+    if has_fuzzers:
         configuration = {**configuration, 'setup': [*configuration['setup'], FUZZING]}
     wrapper = sanitizer_wrapper(name, (environment or os.environ).get('CXX', 'c++'), totals)
     if wrapper is None:
         return None
     directory = build(name, configuration, options.jobs, totals, environment, behind=True)
-    return None if directory is None else (directory, wrapper, bool(environment))
+    return None if directory is None else (directory, wrapper, has_fuzzers)
 
 
 def test_plain(directory, options, totals):
@@ -515,7 +515,8 @@ def test_all(worker, options, totals):
     everything = not options.quick and not options.filter
     sanitized = {}
     if everything:
-        sanitized = {name: worker.submit(build_sanitized, name, options, totals) for name in SANITIZERS}
+        clang = fuzzing_environment(totals)
+        sanitized = {name: worker.submit(build_sanitized, name, clang, options, totals) for name in SANITIZERS}
         style = worker.submit(look_at_style, options.jobs)
     if plain is not None:
         test_plain(plain, options, totals)

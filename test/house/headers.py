@@ -26,10 +26,11 @@ def main():
         if path.suffix == '.h':
             c_warnings = [w for w in WARNINGS if w != '-Wold-style-cast']
             jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public]))
-    # Private ones need what the project gives its own objects; one compiler tells whether an include is missing.
+    # Private ones need what the project gives its own objects; one compiler tells whether an include is missing: the
+    # last, which is Clang where there is one, and takes half the time.
     for path in sorted((root / 'src').rglob('*.hpp')):
         name = path.relative_to(root / 'src').as_posix()
-        jobs.append((name, [compilers[0], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']))
+        jobs.append((name, [compilers[-1], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']))
 
     def compile_alone(job):
         name, command = job
