@@ -325,6 +325,15 @@ void add_soft_ring(Seeds& out) {
   out.push_back({"soft_ring/both_honest", honest});
   out.push_back({"soft_ring/both_full", full});
   out.push_back({"soft_ring/both_lied_to", lied});
+  // Words as they are loaded: header, length above the immediate, position.
+  Seed changing = Seed(3, 0, 2);
+  const auto load = [&](std::uint32_t index, std::uint64_t flags, std::uint64_t length, std::uint64_t position) {
+    changing.put(index | flags << 40).put(length << 32).put(position);
+  };
+  load(1, SlotFlags::kInData, 64, 0);
+  load(2, SlotFlags::kInData, 64, 255);
+  load(3, SlotFlags::kInData, 0xFFFFFFFF, ~std::uint64_t{0});
+  out.push_back({"soft_ring/changing", changing});
   const QpGeometry geometry{.receive_entries = 128, .slots = 128, .data_bytes = 1 << 19};
   const QpGeometry largest{.receive_entries = 1 << 16, .slots = 1 << 17, .data_bytes = 1 << 30};
   out.push_back({"soft_ring/geometry", Seed(2).put(geometry).u8(0).u8(1).u8(14)});

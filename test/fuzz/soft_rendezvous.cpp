@@ -279,7 +279,8 @@ class Session {
                                  static_cast<std::uint64_t>(head[0] == 0xff ? 0 : head[0]) << 48 |
                                  static_cast<std::uint64_t>(head[1]) << 32 | static_cast<std::uint64_t>(head[2]) << 40;
     std::memcpy(slot.data(), &header, sizeof header);
-    std::memcpy(slot.data() + offsetof(Slot, length), &length, sizeof length);
+    const std::uint64_t details = details_of({.length = length});
+    std::memcpy(slot.data() + offsetof(Slot, details), &details, sizeof details);
     std::memcpy(slot.data() + offsetof(Slot, payload), &position, sizeof position);
     write(geometry_.slots_offset() + (next_ & (geometry_.slots - 1)) * sizeof(Slot), slot);
     ++next_;

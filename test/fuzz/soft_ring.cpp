@@ -11,7 +11,7 @@ namespace {
 
 using namespace nic::soft;
 
-enum class Form : std::uint8_t { kConsumer, kBoth, kGeometry, kEnd };
+enum class Form : std::uint8_t { kConsumer, kBoth, kGeometry, kChanging, kEnd };
 
 /// Slots and data ring in blocks of their own, so that a sanitizer sees the ends of each.
 struct Memory {
@@ -50,7 +50,8 @@ void check_consumer(Input& in) {
   const std::uint64_t start = in.take<std::uint64_t>() / memory.slot_count * memory.slot_count;
   RingConsumer<RealMemory> ring(memory.slots.get(), memory.slot_count, memory.data.bytes().data(), memory.data_bytes(),
                                 start);
-  std::atomic<std::uint64_t> consumed{start};
+  PeerWord<std::uint64_t> consumed;
+  consumed.store(start);
   while (!in.empty()) {
     // What the peer writes into the slot that is looked at next; mostly under a header that is accepted.
     Slot& slot = memory.slots[ring.head() & (memory.slot_count - 1)];
@@ -58,15 +59,15 @@ void check_consumer(Input& in) {
     const bool right = (header & 1) != 0;
     const std::uint64_t index = right ? static_cast<std::uint32_t>(ring.head() + 1) : in.take<std::uint32_t>();
     slot.header.store(index | static_cast<std::uint64_t>(header) << 32);
-    slot.imm = header;
-    slot.length = in.take<std::uint32_t>();
+    const std::uint64_t details = details_of({.imm = header, .length = in.take<std::uint32_t>()});
+    slot.details.store(details);
     const Bytes position = in.take_bytes(sizeof(std::uint64_t));
     std::ranges::copy(position, slot.payload);
     SlotView view;
     const bool found = ring.peek(view);
     VERBENA_CHECK(found == ring.ready() && found == (index == static_cast<std::uint32_t>(ring.head() + 1)));
     if (!found) continue;
-    VERBENA_CHECK(view.imm == slot.imm && view.length == slot.length);
+    VERBENA_CHECK(details_of(view) == details);
     check_payload(memory, ring, view);
     ring.advance();
     ring.publish_progress(consumed);
@@ -81,7 +82,7 @@ struct Sent {
 
 /// Sends as post_send does: in the slot, or in the data ring. False when there is no room.
 bool send(RingProducer<RealMemory>& ring, const Memory& memory, const Sent& message,
-          const std::atomic<std::uint64_t>& progress) noexcept {
+          const PeerWord<std::uint64_t>& progress) noexcept {
   const bool in_data = message.length > kSlotPayload;
   const std::size_t data_bytes = in_data ? message.length : 0;
   if (!ring.has_room(data_bytes, &progress)) return false;
@@ -95,7 +96,7 @@ bool send(RingProducer<RealMemory>& ring, const Memory& memory, const Sent& mess
   return true;
 }
 
-void receive(RingConsumer<RealMemory>& ring, const Sent& message, std::atomic<std::uint64_t>& progress) noexcept {
+void receive(RingConsumer<RealMemory>& ring, const Sent& message, PeerWord<std::uint64_t>& progress) noexcept {
   SlotView view;
   VERBENA_CHECK(ring.peek(view) && view.kind == SlotKind::kSend);
   VERBENA_CHECK(view.imm == message.seed && view.length == message.length);
@@ -105,6 +106,43 @@ void receive(RingConsumer<RealMemory>& ring, const Sent& message, std::atomic<st
   VERBENA_CHECK(std::ranges::all_of(payload, [&](std::byte b) { return b == static_cast<std::byte>(message.seed); }));
   ring.advance();
   ring.publish_progress(progress);
+}
+
+/// A ring whose words change under the reader: every load finds another value, the next one of the input.
+struct ChangingMemory : RealMemory {
+  template <class T>
+  class Atomic {
+   public:
+    [[nodiscard]] T load(std::memory_order) const noexcept { return changes->take<T>(); }
+    void store(T, std::memory_order) noexcept {}
+
+   private:
+    T value_{};
+  };
+  static std::uint64_t load_word(const std::byte*) noexcept { return changes->take<std::uint64_t>(); }
+  static inline Input* changes = nullptr;
+};
+
+/// A payload is inside the ring by the length that `peek` gave, whatever other loads would have found.
+void check_changing(Input& in) {
+  using ChangingSlot = SlotOf<ChangingMemory>;
+  static_assert(sizeof(ChangingSlot) == sizeof(Slot));
+  const std::uint32_t slot_count = power(in, 1, 4);
+  const auto slots = std::make_unique<ChangingSlot[]>(slot_count);
+  const Tight data(std::size_t{power(in, 6, 14)});
+  ChangingMemory::changes = &in;
+  RingConsumer<ChangingMemory> ring(slots.get(), slot_count, data.bytes().data(),
+                                    static_cast<std::uint32_t>(data.bytes().size()), 0);
+  while (!in.empty()) {
+    SlotView view;
+    if (!ring.peek(view)) continue;
+    const std::byte* const at = ring.payload(view);
+    const Bytes payload = at == nullptr ? Bytes{} : Bytes{at, view.length};
+    const Bytes slot(slots[ring.head() & (slot_count - 1)].payload);
+    VERBENA_CHECK(is_inside(payload, (view.flags & SlotFlags::kInData) == 0 ? slot : data.bytes()));
+    const Tight copy(payload);  // Read, so that a sanitizer has its say.
+    ring.advance();
+  }
 }
 
 /// What was sent comes out, in order and whole, until the consumer lies about its progress; from then on the producer
@@ -122,7 +160,8 @@ void check_both(Input& in) {
                                     memory.data_bytes(), ends.get(), start);
   RingConsumer<RealMemory> consumer(memory.slots.get(), memory.slot_count, memory.data.bytes().data(),
                                     memory.data_bytes(), start);
-  std::atomic<std::uint64_t> progress{start};
+  PeerWord<std::uint64_t> progress;
+  progress.store(start);
   std::deque<Sent> under_way;
   bool honest = true;
   while (!in.empty()) {
@@ -169,6 +208,7 @@ void run(Input in) {
                              .slots = power(in, 0, 31),
                              .data_bytes = power(in, 0, 31),
                              .start = in.take<std::uint64_t>()});
+    case Form::kChanging: return check_changing(in);
     case Form::kEnd: return;
   }
 }

@@ -2,11 +2,11 @@
 // writer, its owner; peers map it read-only. The only exception is the ready set, which peers of the same user write.
 #pragma once
 
+#include "base/peer_memory.hpp"
 #include "nic/soft/ring.hpp"
 
 #include <infiniband/verbs.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,13 +21,13 @@ inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 struct alignas(64) KeyEntry {
   /// The key, and above it how often the entry has been used: what a peer imported stays stale when the key comes
   /// again.
-  std::atomic<std::uint64_t> live;
-  std::atomic<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
-  std::atomic<std::uint32_t> access;
-  std::atomic<std::uint64_t> iova;
-  std::atomic<std::uint64_t> length;
-  std::atomic<std::uint64_t> memory_id;
-  std::atomic<std::uint64_t> memory_offset;
+  PeerWord<std::uint64_t> live;
+  PeerWord<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
+  PeerWord<std::uint32_t> access;
+  PeerWord<std::uint64_t> iova;
+  PeerWord<std::uint64_t> length;
+  PeerWord<std::uint64_t> memory_id;
+  PeerWord<std::uint64_t> memory_offset;
 };
 static_assert(sizeof(KeyEntry) == 64);
 
@@ -63,24 +63,24 @@ inline constexpr std::uint32_t kBadReceive = 0x80000000U;
 struct QpControl {
   // Read by the peer at each operation, written rarely: the line stays shared in both caches.
   struct alignas(64) {
-    std::atomic<Readiness> readiness;
-    std::atomic<std::uint32_t> wake;
-    std::atomic<std::uint32_t> min_receive;  ///< Every receive posted so far is at least this long.
+    PeerWord<Readiness> readiness;
+    PeerWord<std::uint32_t> wake;
+    PeerWord<std::uint32_t> min_receive;  ///< Every receive posted so far is at least this long.
   } rare;
   struct alignas(64) {
-    std::atomic<std::uint64_t> consumed;  ///< Messages of the peer's ring that are copied out.
+    PeerWord<std::uint64_t> consumed;  ///< Messages of the peer's ring that are copied out.
   } consumer;
   struct alignas(64) {
-    std::atomic<std::uint64_t> posted;   ///< Receives posted so far; of a shared queue, given to this QP so far.
-    std::atomic<std::uint64_t> refused;  ///< The last `demand.ask` of the peer that found the shared queue empty.
+    PeerWord<std::uint64_t> posted;   ///< Receives posted so far; of a shared queue, given to this QP so far.
+    PeerWord<std::uint64_t> refused;  ///< The last `demand.ask` of the peer that found the shared queue empty.
   } receives;
   struct alignas(64) {
-    std::atomic<std::uint64_t> word;  ///< Odd while this QP reads or writes a peer's memory.
+    PeerWord<std::uint64_t> word;  ///< Odd while this QP reads or writes a peer's memory.
   } access;
   // Sender's side, for a peer with a shared receive queue.
   struct alignas(64) {
-    std::atomic<std::uint64_t> wanted;  ///< Receives this QP's messages have taken and wait for, since the start.
-    std::atomic<std::uint64_t> ask;     ///< Grows with each change of `wanted`; written before it.
+    PeerWord<std::uint64_t> wanted;  ///< Receives this QP's messages have taken and wait for, since the start.
+    PeerWord<std::uint64_t> ask;     ///< Grows with each change of `wanted`; written before it.
   } demand;
 };
 static_assert(sizeof(QpControl) == 320);
@@ -90,26 +90,46 @@ inline constexpr std::size_t kServiceBytes = 65536;
 enum class ServiceOp : std::uint32_t { kRead = 1, kWrite = 2, kCompareSwap = 3, kFetchAdd = 4 };
 enum class ServiceAnswer : std::uint32_t { kDone = 0, kRefused = 1 };
 
+/// What a QP asks of the peer's service thread: a private copy.
+struct ServiceTask {
+  ServiceOp op = ServiceOp::kRead;
+  std::uint32_t rkey = 0;
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;  ///< To kServiceBytes.
+  std::uint64_t compare_add = 0;
+  std::uint64_t swap = 0;
+};
+
 /// At the end of a QP's shared memory: what it asks of the peer's service thread, and what this side's service thread
 /// answers to the peer's. A request is written before its number, an answer too; the request with the number that was
 /// answered last is over.
 struct ServiceBlock {
-  struct Task {
-    ServiceOp op;
-    std::uint32_t rkey;
-    std::uint64_t address;
-    std::uint64_t length;  ///< To kServiceBytes.
-    std::uint64_t compare_add;
-    std::uint64_t swap;
-  };
   struct alignas(64) Ask {
-    std::atomic<std::uint64_t> number;
-    Task task;
+    PeerWord<std::uint64_t> number;
+    PeerWord<ServiceOp> op;
+    PeerWord<std::uint32_t> rkey;
+    PeerWord<std::uint64_t> address;
+    PeerWord<std::uint64_t> length;
+    PeerWord<std::uint64_t> compare_add;
+    PeerWord<std::uint64_t> swap;
+
+    /// A private copy. `number` orders the loads. A function of its own, so that test/house/peer_memory.py finds it in
+    /// the archive.
+    [[nodiscard]] ServiceTask read() const noexcept;
+    void write(const ServiceTask& task) noexcept {
+      constexpr auto kRelaxed = std::memory_order_relaxed;
+      op.store(task.op, kRelaxed);
+      rkey.store(task.rkey, kRelaxed);
+      address.store(task.address, kRelaxed);
+      length.store(task.length, kRelaxed);
+      compare_add.store(task.compare_add, kRelaxed);
+      swap.store(task.swap, kRelaxed);
+    }
   } ask;
   struct alignas(64) Answer {
-    std::atomic<std::uint64_t> number;
-    ServiceAnswer answer;
-    std::uint64_t old;  ///< Of an atomic.
+    PeerWord<std::uint64_t> number;
+    PeerWord<ServiceAnswer> answer;
+    PeerWord<std::uint64_t> old;  ///< Of an atomic.
   } answer;
   alignas(64) std::byte written[kServiceBytes];  ///< With `ask`.
   std::byte read[kServiceBytes];                 ///< With `answer`.

@@ -35,8 +35,8 @@ struct alignas(64) Import {
   std::uint32_t domain = 0;            // As KeyEntry::domain.
   std::uint64_t iova = 0;
   std::uint64_t length = 0;
-  std::byte* base = nullptr;                         // Of iova, in this process.
-  const std::atomic<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
+  std::byte* base = nullptr;                      // Of iova, in this process.
+  const PeerWord<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
   std::uint32_t access = 0;  // In the upper half for memory that is not mapped here: see outside.cpp.
   std::uint32_t uses = 0;    // Times imported and not released. Control plane.
   std::uint64_t memory_id = 0;
@@ -156,13 +156,13 @@ struct RemoteQp {
   const QpControl* control = nullptr;
   const ServiceBlock* service = nullptr;
   std::uint64_t served = 0;  // Number of its last request that this side's service thread took. Under the NIC's mutex.
-  const std::atomic<std::uint32_t>* receive_lengths = nullptr;
+  const PeerWord<std::uint32_t>* receive_lengths = nullptr;
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
-  std::uint32_t window_domain = 0;                   // Of windows bound on it.
-  std::uint32_t access = 0;                          // qp_access_flags
-  bool has_srq = false;                              // Receives are asked for (srq.cpp).
-  std::atomic<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
+  std::uint32_t window_domain = 0;                // Of windows bound on it.
+  std::uint32_t access = 0;                       // qp_access_flags
+  bool has_srq = false;                           // Receives are asked for (srq.cpp).
+  PeerWord<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
   std::uint64_t ready_bit = 0;
   std::array<int, kMaxBells> bells{-1, -1};  // Of a peer of this user; those there are come first.
   int wake_socket = -1;                      // Of a foreign one: asked for the same by message.
@@ -261,9 +261,9 @@ struct SoftCq : ibv_cq {
   alignas(64) std::atomic<std::uint32_t> control{0};
   std::atomic<std::uint64_t> poll_word{0};  // Odd while the owner is inside poll.
   // Control plane.
-  LazyMemory memory;                                  // Of the ring.
-  std::vector<SoftQp*> members;                       // Every QP that uses it, once.
-  std::atomic<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
+  LazyMemory memory;                               // Of the ring.
+  std::vector<SoftQp*> members;                    // Every QP that uses it, once.
+  PeerWord<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
   std::uint32_t ready_index = 0;
   std::array<SoftQp*, kReadyBits> parked{};  // By bit: the first of a list.
   std::unique_ptr<CqChaos> chaos;
@@ -388,7 +388,7 @@ struct SoftQp : ibv_qp {
   struct ReceiveQueue {
     ReceiveWqe* wqes = nullptr;  // Ring of mask + 1.
     ibv_sge* sges = nullptr;
-    std::atomic<std::uint32_t>* lengths = nullptr;  // Shared.
+    PeerWord<std::uint32_t>* lengths = nullptr;  // Shared.
     SoftSrq* srq = nullptr;
     std::uint32_t pd = 0;  // Of receives' keys: the shared queue's, or this QP's.
     std::uint32_t mask = 0;

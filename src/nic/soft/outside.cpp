@@ -37,14 +37,6 @@ namespace {
   return operation == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
 }
 
-/// What a peer may change meanwhile, as it was at one moment. A plain load the compiler may make twice.
-template <class T>
-[[nodiscard]] T load_once(const T& field) noexcept {
-  T value;
-  __atomic_load(&field, &value, __ATOMIC_RELAXED);
-  return value;
-}
-
 struct Target {
   std::uint64_t address = 0;  // In the IO virtual addresses of the key.
   std::uint32_t rkey = 0;
@@ -109,13 +101,15 @@ void ask_service(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool
                  const Target& target) noexcept {
   ServiceBlock& own = *qp.service;
   if (!qp.peer_work.is_asking) {
-    ServiceBlock::Task& task = own.ask.task;
-    task.op = operation_of(wr.opcode);
-    task.rkey = target.rkey;
-    task.address = target.address + qp.peer_work.served_bytes;
-    task.length = std::min<std::uint64_t>(target.length - qp.peer_work.served_bytes, kServiceBytes);
-    task.compare_add = is_atomic(task.op) ? wr.wr.atomic.compare_add : 0;
-    task.swap = is_atomic(task.op) ? wr.wr.atomic.swap : 0;
+    ServiceTask task{.op = operation_of(wr.opcode),
+                     .rkey = target.rkey,
+                     .address = target.address + qp.peer_work.served_bytes,
+                     .length = std::min<std::uint64_t>(target.length - qp.peer_work.served_bytes, kServiceBytes)};
+    if (is_atomic(task.op)) {
+      task.compare_add = wr.wr.atomic.compare_add;
+      task.swap = wr.wr.atomic.swap;
+    }
+    own.ask.write(task);
     if (task.op == ServiceOp::kWrite) gather(qp, wr, is_inline, qp.peer_work.served_bytes, own.written, task.length);
     own.ask.number.store(++qp.peer_work.asked, std::memory_order_release);
     qp.peer_work.is_asking = true;
@@ -163,12 +157,13 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
   // The peer's words, each read once; the bytes are taken as they are.
   qp.peer_work.is_asking = false;
   const ServiceBlock& theirs = *remote.service;
-  if (theirs.answer.answer != ServiceAnswer::kDone) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;  // The number was loaded before.
+  if (theirs.answer.answer.load(kRelaxed) != ServiceAnswer::kDone) {
     qp.peer_work.served_bytes = 0;
     return refuse_remote(qp, remote, wr, sq_index);
   }
-  const std::uint64_t length = qp.service->ask.task.length;
-  if (old != nullptr) *old = theirs.answer.old;
+  const std::uint64_t length = qp.service->ask.length.load(kRelaxed);
+  if (old != nullptr) *old = theirs.answer.old.load(kRelaxed);
   if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.peer_work.served_bytes, theirs.read, length);
   qp.peer_work.served_bytes += length;
   if (qp.peer_work.served_bytes < target.length) {
@@ -181,22 +176,34 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
   return std::nullopt;
 }
 
+[[gnu::noinline]] ServiceTask ServiceBlock::Ask::read() const noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {.op = op.load(kRelaxed),
+          .rkey = rkey.load(kRelaxed),
+          .address = address.load(kRelaxed),
+          .length = length.load(kRelaxed),
+          .compare_add = compare_add.load(kRelaxed),
+          .swap = swap.load(kRelaxed)};
+}
+
 // --- the target: its control thread ---------------------------------------------------------------------------------
 
 /// Where what the peer asks for is, if it may have it. `ask` is a private copy; the key's entry is this process's own.
-std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceBlock::Task& ask, std::uint32_t needed) noexcept {
+std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceTask& ask, std::uint32_t needed) noexcept {
   const std::uint32_t index = key_index(ask.rkey);
   if ((ask.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= options_.max_mr) return nullptr;
   const KeyEntry& entry = shared_key(index);
-  const std::uint32_t domain = entry.domain.load(std::memory_order_relaxed);
-  const std::uint64_t offset = ask.address - entry.iova;
-  if (static_cast<std::uint32_t>(entry.live.load(std::memory_order_acquire)) != ask.rkey ||
-      entry.memory_id != kProcessMemory || (domain != qp.spd->id && domain != window_domain(qp.qp_num)) ||
-      ask.address < entry.iova || offset > entry.length || ask.length > entry.length - offset ||
-      (entry.access & qp.path.access_flags & needed) != needed) {
+  if (static_cast<std::uint32_t>(entry.live.load(std::memory_order_acquire)) != ask.rkey) return nullptr;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const std::uint32_t domain = entry.domain.load(kRelaxed);
+  const std::uint64_t iova = entry.iova.load(kRelaxed), length = entry.length.load(kRelaxed);
+  const std::uint64_t offset = ask.address - iova;
+  if (entry.memory_id.load(kRelaxed) != kProcessMemory ||
+      (domain != qp.spd->id && domain != window_domain(qp.qp_num)) || ask.address < iova || offset > length ||
+      ask.length > length - offset || (entry.access.load(kRelaxed) & qp.path.access_flags & needed) != needed) {
     return nullptr;
   }
-  return reinterpret_cast<std::byte*>(entry.memory_offset + offset);
+  return reinterpret_cast<std::byte*>(entry.memory_offset.load(kRelaxed) + offset);
 }
 
 void SoftNic::serve_outside(SoftQp& qp) noexcept {
@@ -207,14 +214,7 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
   const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
   if (number == remote->served) return;
   remote->served = number;
-  // Each field is loaded once, then checked: the peer can write it at any time.
-  const ServiceBlock::Task& task = theirs.ask.task;
-  const ServiceBlock::Task ask{.op = load_once(task.op),
-                               .rkey = load_once(task.rkey),
-                               .address = load_once(task.address),
-                               .length = load_once(task.length),
-                               .compare_add = load_once(task.compare_add),
-                               .swap = load_once(task.swap)};
+  const ServiceTask ask = theirs.ask.read();  // Private: the peer can write its own at any time.
   const bool on_word = is_atomic(ask.op);
   const bool is_known = on_word || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
   std::byte* at = nullptr;
@@ -223,9 +223,9 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
   }
   if (on_word && reinterpret_cast<std::uintptr_t>(at) % 8 != 0) at = nullptr;
   if (at == nullptr) {
-    own.answer.answer = ServiceAnswer::kRefused;
+    own.answer.answer.store(ServiceAnswer::kRefused, std::memory_order_relaxed);
   } else {
-    own.answer.answer = ServiceAnswer::kDone;
+    own.answer.answer.store(ServiceAnswer::kDone, std::memory_order_relaxed);
     if (ask.op == ServiceOp::kRead) {
       std::memcpy(own.read, at, ask.length);
     } else if (ask.op == ServiceOp::kWrite) {
@@ -238,7 +238,7 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
       } else {
         word.compare_exchange_strong(old, ask.swap, std::memory_order_seq_cst);
       }
-      own.answer.old = old;
+      own.answer.old.store(old, std::memory_order_relaxed);
     }
   }
   own.answer.number.store(number, std::memory_order_release);

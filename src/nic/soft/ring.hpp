@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/check.hpp"
+#include "base/peer_memory.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -45,8 +46,9 @@ inline constexpr std::size_t kSegmentBytes = 4096;
 /// The memory of a real machine.
 struct RealMemory {
   template <class T>
-  using Atomic = std::atomic<T>;
+  using Atomic = PeerWord<T>;
   static void copy(void* to, const void* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+  static std::uint64_t load_word(const std::byte* at) noexcept { return load_peer_word(at); }
   static void prefetch_for_write(const void* at) noexcept {
 #if defined(__x86_64__)
     // The builtin makes a read of it, unless the whole archive is compiled for processors with the instruction; on
@@ -61,8 +63,8 @@ struct RealMemory {
 template <class Memory>
 struct alignas(128) SlotOf {
   typename Memory::template Atomic<std::uint64_t> header;  // index + 1 (32 bits) | kind | flags | 16 bits zero
-  std::uint32_t imm = 0;
-  std::uint32_t length = 0;  // Bytes of this segment; for kWriteImm bytes written.
+  // The immediate (32 bits) | bytes of this segment, for kWriteImm bytes written (32 bits).
+  typename Memory::template Atomic<std::uint64_t> details;
   std::byte payload[kSlotPayload];
 };
 using Slot = SlotOf<RealMemory>;
@@ -76,6 +78,11 @@ struct SlotView {
   std::uint32_t length = 0;
 };
 static_assert(sizeof(SlotView) == 12);
+
+/// A slot's `details`.
+[[nodiscard]] constexpr std::uint64_t details_of(const SlotView& view) noexcept {
+  return view.imm | static_cast<std::uint64_t>(view.length) << 32;
+}
 
 /// The sending end. \thread owner
 template <class Memory>
@@ -128,8 +135,7 @@ class RingProducer {
       data_tail_ += round_up(data_bytes);
     }
     data_ends_[tail_ & slot_mask_] = data_tail_;
-    Memory::copy(&slot.imm, &view.imm, sizeof view.imm);
-    Memory::copy(&slot.length, &view.length, sizeof view.length);
+    slot.details.store(details_of(view), std::memory_order_relaxed);
     const std::uint64_t header = static_cast<std::uint32_t>(tail_ + 1) | (static_cast<std::uint64_t>(view.kind) << 32) |
                                  (static_cast<std::uint64_t>(view.flags) << 40);
     // Release: the consumer that sees the header (acquire) sees the payload written before it.
@@ -189,17 +195,16 @@ class RingConsumer {
     if (static_cast<std::uint32_t>(header) != static_cast<std::uint32_t>(head_ + 1)) return false;
     view.kind = static_cast<SlotKind>((header >> 32) & 0xFF);
     view.flags = static_cast<std::uint8_t>(header >> 40);
-    Memory::copy(&view.imm, &slot.imm, sizeof view.imm);
-    Memory::copy(&view.length, &slot.length, sizeof view.length);
+    const std::uint64_t details = slot.details.load(std::memory_order_relaxed);
+    view.imm = static_cast<std::uint32_t>(details);
+    view.length = static_cast<std::uint32_t>(details >> 32);
     return true;
   }
   /// Where the payload of `view` is, or nullptr when the peer's claim leads outside its ring.
   [[nodiscard]] const std::byte* payload(const SlotView& view) const noexcept {
     const Slot& slot = slots_[head_ & slot_mask_];
     if ((view.flags & SlotFlags::kInData) == 0) return view.length <= kSlotPayload ? slot.payload : nullptr;
-    std::uint64_t position = 0;
-    Memory::copy(&position, slot.payload, sizeof position);
-    position &= data_mask_;
+    const std::uint64_t position = Memory::load_word(slot.payload) & data_mask_;
     return position + view.length <= data_mask_ + 1 ? data_ + position : nullptr;
   }
   /// Done with the message: its slot is the producer's again once `publish_progress` has run.

@@ -268,13 +268,15 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   local.access = static_cast<std::uint32_t>(access);
   local.lkey.store(mr->lkey, std::memory_order_release);
 
+  // Each released, as in bind_window: an importer that sees one of them sees that the region before is gone.
+  constexpr auto kRelease = std::memory_order_release;
   KeyEntry& entry = shared_key(index);
-  entry.domain.store(pd->id, std::memory_order_relaxed);
-  entry.iova = iova;
-  entry.length = length;
-  entry.memory_id = mr->memory_id;
-  entry.memory_offset = mr->memory_offset;
-  entry.access = static_cast<std::uint32_t>(access);
+  entry.domain.store(pd->id, kRelease);
+  entry.iova.store(iova, kRelease);
+  entry.length.store(length, kRelease);
+  entry.memory_id.store(mr->memory_id, kRelease);
+  entry.memory_offset.store(mr->memory_offset, kRelease);
+  entry.access.store(static_cast<std::uint32_t>(access), kRelease);
   publish_key(index, mr->rkey);
   return mr;
 }
@@ -477,7 +479,7 @@ Result<ibv_cq*> SoftNic::create_cq(std::uint32_t cqe, ibv_comp_channel* base) {
     cq->held = Hold::kByChaos;
   }
   cq->ready_index = static_cast<std::uint32_t>(slot - ready_.taken.begin());
-  cq->ready_words = reinterpret_cast<std::atomic<std::uint64_t>*>(ready_.words.mapping.data()) +
+  cq->ready_words = reinterpret_cast<PeerWord<std::uint64_t>*>(ready_.words.mapping.data()) +
                     std::size_t{cq->ready_index} * kReadyWords;
   ++objects_.cqs;
   return cq.release();
@@ -526,7 +528,7 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
   qp.service = reinterpret_cast<ServiceBlock*>(base + geometry.service_offset());
   qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
   qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
-  qp.rq.lengths = reinterpret_cast<std::atomic<std::uint32_t>*>(base + geometry.lengths_offset());
+  qp.rq.lengths = reinterpret_cast<PeerWord<std::uint32_t>*>(base + geometry.lengths_offset());
   if (geometry.start != 0) {
     // The headers of the lap before, as a ring has them that came this far by itself: a zeroed slot would look valid at
     // the index whose low half wraps to 0.
@@ -710,8 +712,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   const std::byte* base = mapping->data();
   remote->control = reinterpret_cast<const QpControl*>(base);
   remote->service = reinterpret_cast<const ServiceBlock*>(base + request.geometry.service_offset());
-  remote->receive_lengths =
-      reinterpret_cast<const std::atomic<std::uint32_t>*>(base + request.geometry.lengths_offset());
+  remote->receive_lengths = reinterpret_cast<const PeerWord<std::uint32_t>*>(base + request.geometry.lengths_offset());
   remote->receive_mask = request.geometry.receive_entries - 1;
   remote->pd = request.pd;
   remote->access = request.access;
@@ -724,7 +725,7 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   const bool bit_known = request.ready_bit < qp.path.peer->ready.size() * 8;
   if (qp.path.peer->ready && bit_known) {
     remote->ready_word =
-        reinterpret_cast<std::atomic<std::uint64_t>*>(qp.path.peer->ready.data()) + request.ready_bit / 64;
+        reinterpret_cast<PeerWord<std::uint64_t>*>(qp.path.peer->ready.data()) + request.ready_bit / 64;
     remote->ready_bit = std::uint64_t{1} << (request.ready_bit % 64);
   }
   remote->qp_num = request.my_qp;

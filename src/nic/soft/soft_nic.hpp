@@ -173,8 +173,7 @@ class SoftNic final : public Nic {
   // outside.cpp, under mutex_: the service thread
   void serve_outside(SoftQp& qp) noexcept;
   void receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
-  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceBlock::Task& ask,
-                                            std::uint32_t needed) noexcept;
+  [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceTask& ask, std::uint32_t needed) noexcept;
 
   // soft_nic.cpp, all under mutex_ unless said
   [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);

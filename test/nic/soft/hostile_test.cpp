@@ -70,6 +70,7 @@ enum class Lie : std::uint32_t {
   kAlwaysInside,
   // Events.
   kBrokenPipe,
+  kFlippingAsk,  ///< What it asks of the service thread changes while it is read. `memory`: address, key.
   // Handshake.
   kTwoFaced,  ///< Offers, and refuses the offer that it gets.
   kGarbage,   ///< And beyond: random words in the slots, a seed each.
@@ -80,7 +81,7 @@ struct Command {
   Lie lie{};
   Introduction owner;
   QpAddress victim;
-  std::array<std::uint64_t, 3> memory{};  ///< Lease, read-only arena, not granted.
+  std::array<std::uint64_t, 3> memory{};  ///< Lease, read-only arena, not granted, unless the lie says otherwise.
 };
 
 struct Outcome {
@@ -166,8 +167,7 @@ struct RawQp {
   void publish(std::uint64_t index, unsigned kind, unsigned flags, std::uint32_t length, std::uint64_t position) const {
     Slot& at = slot(index);
     std::memcpy(at.payload, &position, sizeof position);
-    at.length = length;
-    at.imm = 0;
+    at.details.store(details_of({.length = length}));
     at.header.store(static_cast<std::uint32_t>(index + 1) | (std::uint64_t{kind} << 32) | (std::uint64_t{flags} << 40),
                     std::memory_order_release);
   }
@@ -234,6 +234,52 @@ void tell_lie(const RawQp& qp, Lie lie) {
   }
 }
 
+constexpr std::size_t kFlippedBytes = 64;
+constexpr std::byte kFlipped{0xEE};
+constexpr std::uint64_t kFlips = 20'000;
+
+/// Asks the owner's service thread to write and to read kFlippedBytes, and changes that length to the longest that it
+/// takes and back all the time. Nothing behind those bytes may be written, or come here.
+void flip_asks(Outcome& outcome, const Command& command, const RawQp& qp, int fd, const QpGeometry& geometry,
+               RawClient& client) {
+  const std::size_t size = geometry.total_bytes();
+  void* const theirs = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (theirs == MAP_FAILED) return outcome.expect(false, "mmap of the owner's queue pair");
+  const auto& answers =
+      *reinterpret_cast<const ServiceBlock*>(static_cast<const std::byte*>(theirs) + geometry.service_offset());
+  auto& own = *reinterpret_cast<ServiceBlock*>(qp.data + qp.geometry.service_offset());
+  std::memset(own.written, std::to_integer<int>(kFlipped), sizeof own.written);
+  own.ask.write(
+      {.rkey = static_cast<std::uint32_t>(command.memory[1]), .address = command.memory[0], .length = kFlippedBytes});
+  const std::jthread flipper([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      own.ask.length.store(kServiceBytes, std::memory_order_relaxed);
+      own.ask.length.store(kFlippedBytes, std::memory_order_relaxed);
+    }
+  });
+  WireRequest serve;
+  serve.type = RequestType::kServe;
+  serve.your_qp = command.owner.address.qp_num;
+  const Deadline enough = Deadline::after(5s);  // The owner waits for all of it.
+  for (std::uint64_t number = 1; number <= kFlips && outcome.good && !enough.passed(); ++number) {
+    own.ask.op.store(number % 2 == 0 ? ServiceOp::kRead : ServiceOp::kWrite);
+    own.ask.number.store(number);
+    const Deadline deadline = Deadline::after(10s);
+    while (answers.answer.number.load() != number && !deadline.passed()) {
+      // Once more while nothing comes: the owner may not know this queue pair yet, and a socket may be full.
+      (void)client.send(&serve, sizeof serve);
+      const Deadline soon = Deadline::after(1ms);
+      while (answers.answer.number.load() != number && !soon.passed()) std::this_thread::yield();
+    }
+    outcome.expect(answers.answer.number.load() == number, "no answer");
+    outcome.count += answers.answer.answer.load() == ServiceAnswer::kDone ? 1 : 0;
+    const std::span<const std::byte> behind(answers.read + kFlippedBytes, kServiceBytes - kFlippedBytes);
+    outcome.expect(std::ranges::all_of(behind, [](std::byte byte) { return byte == std::byte{0}; }),
+                   "read what is behind the region");
+  }
+  ::munmap(theirs, size);
+}
+
 /// Offers, says where it listens, serves the owner's connection, then tells its lie.
 void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawListener& listener, RawClient& client) {
   const auto number = static_cast<std::uint64_t>(command.lie) + command.owner.address.qp_num * 1000ULL;
@@ -290,6 +336,8 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
     }
     (void)listener.answer(mine, {});
     offered = request.type == RequestType::kOffer;
+    if (offered && command.lie == Lie::kFlippingAsk)
+      flip_asks(outcome, command, qp, fds.fds[0].get(), request.geometry, client);
     if (offered && command.lie == Lie::kNone)
       attack_descriptor(outcome, fds.fds[0].get(), request.geometry.total_bytes(), false);
   }
@@ -435,6 +483,7 @@ class Hostile : public testing::Test {
   void TearDown() override {
     // The other process outlives no test: it is killed here, before what it was connected to goes.
     other_ = OtherProcess();
+    target_region_.reset();
     for (Side* side : {&side_, &good_, &twin_}) {
       if (side->nic != nullptr) side->close();
     }
@@ -505,6 +554,7 @@ class Hostile : public testing::Test {
       for (std::size_t i = 0; i < 4; ++i) ASSERT_EQ(side_.post_recv(i, side_.sge(i * 8192, 8192)), 0);
     }
     Command command{.act = Act::kOffer, .lie = lie, .owner = introduce(side_), .victim = {}, .memory = {}};
+    if (lie == Lie::kFlippingAsk) ASSERT_NO_FATAL_FAILURE(make_target(command));
     ASSERT_TRUE(put(other_.socket(), command) && get(other_.socket(), offered_));
     ASSERT_TRUE(offered_.good) << offered_.text;
     const auto connected = connect_side(side_, offered_.address);
@@ -516,15 +566,30 @@ class Hostile : public testing::Test {
     Outcome done;
     ASSERT_TRUE(get(other_.socket(), done));
     EXPECT_TRUE(done.good) << done.text;
+    served_ = done.count;
+  }
+
+  /// A region of kFlippedBytes in the middle of this process's own memory, for the peer of `side_`.
+  void make_target(Command& command) {
+    target_.assign(3 * kServiceBytes, std::byte{0x11});
+    std::byte* const at = target_.data() + kServiceBytes;
+    const auto address = reinterpret_cast<std::uint64_t>(at);
+    const auto made = nic_->reg_mr(side_.pd.get(), at, kFlippedBytes, address, conformance::kAllAccess);
+    ASSERT_OK(made);
+    target_region_ = Mr(*nic_, *made);
+    command.memory = {address, target_region_->rkey, 0};
   }
 
   std::unique_ptr<Nic> nic_;
+  std::vector<std::byte> target_;
+  Mr target_region_;
   Side side_;
   Side good_;
   Side twin_;
   OtherProcess other_;
   Outcome offered_;
   std::uint64_t messages_ = 0;
+  std::uint32_t served_ = 0;  ///< Requests of the peer that was met last.
 };
 
 TEST_F(Hostile, AnotherUserIsRefusedByDefault) {
@@ -644,6 +709,22 @@ TEST_F(Hostile, CountersThatLie) {
   other_.kill();
   EXPECT_TRUE(reaches_error());
   EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kPeerLost);
+}
+
+// The check of a length and its use must see one value.
+TEST_F(Hostile, AskedLengthsThatChangeMeanwhile) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kFlippingAsk));
+  EXPECT_GT(served_, 0U) << "each of the requests was refused";
+  target_region_.reset();  // Nobody writes there any more.
+  const std::span<const std::byte> all(target_);
+  const auto is_old = [](std::byte byte) { return byte == std::byte{0x11}; };
+  EXPECT_TRUE(std::ranges::all_of(all.first(kServiceBytes), is_old));
+  EXPECT_TRUE(
+      std::ranges::all_of(all.subspan(kServiceBytes, kFlippedBytes), [](std::byte b) { return b == kFlipped; }));
+  EXPECT_TRUE(std::ranges::all_of(all.subspan(kServiceBytes + kFlippedBytes), is_old));
+  exchange();
 }
 
 TEST_F(Hostile, APeerThatNeverLeavesARegion) {

@@ -240,6 +240,11 @@ struct ModelMemory {
       std::memcpy(to, words.data(), bytes);
     }
   }
+  static std::uint64_t load_word(const std::byte* at) {
+    std::uint64_t value = 0;
+    copy(&value, at, sizeof value);
+    return value;
+  }
   static inline std::byte* shared_begin = nullptr;
   static inline std::byte* shared_end = nullptr;
   static bool is_shared(const void* at) {
