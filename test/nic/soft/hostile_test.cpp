@@ -554,7 +554,9 @@ class Hostile : public testing::Test {
       for (std::size_t i = 0; i < 4; ++i) ASSERT_EQ(side_.post_recv(i, side_.sge(i * 8192, 8192)), 0);
     }
     Command command{.act = Act::kOffer, .lie = lie, .owner = introduce(side_), .victim = {}, .memory = {}};
-    if (lie == Lie::kFlippingAsk) ASSERT_NO_FATAL_FAILURE(make_target(command));
+    if (lie == Lie::kFlippingAsk) {
+      ASSERT_NO_FATAL_FAILURE(make_target(command));
+    }
     ASSERT_TRUE(put(other_.socket(), command) && get(other_.socket(), offered_));
     ASSERT_TRUE(offered_.good) << offered_.text;
     const auto connected = connect_side(side_, offered_.address);
