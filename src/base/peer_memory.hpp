@@ -24,8 +24,9 @@ class PeerWord {
 };
 
 /// The word at an aligned place in bytes that processes share, by one load. \thread any
-[[nodiscard]] inline std::uint64_t load_peer_word(const std::byte* at) noexcept {
-  return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED);
+template <class T>
+[[nodiscard]] T load_peer_word(const std::byte* at, std::memory_order order) noexcept {
+  return __atomic_load_n(reinterpret_cast<const T*>(at), static_cast<int>(order));
 }
 
 }  // namespace verbena

@@ -24,7 +24,7 @@ struct Operation {
   std::uint64_t token = 0;
   std::byte* local = nullptr;  ///< Registered as `lkey`; or any memory, through chunks, when `is_bounced`.
   RemoteSpan remote;           ///< Of a READ, WRITE or atomic.
-  Change change;               ///< Of an atomic.
+  Change change;               ///< The operand of an atomic.
   std::uint64_t total = 0;     ///< Bytes, of a large message its head's too.
   std::uint64_t posted = 0;    ///< Bytes in work requests posted.
   std::uint64_t finished = 0;  ///< Bytes of pieces that are complete; counted for bounced operations.

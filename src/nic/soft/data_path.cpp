@@ -43,12 +43,10 @@ inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, 
 inline void copy_whole(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   const auto both = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
   if (bytes == 8 && both % 8 == 0) {
-    const std::uint64_t value = std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from)))
-                                    .load(std::memory_order_acquire);
+    const auto value = load_peer_word<std::uint64_t>(from, std::memory_order_acquire);
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release);
   } else if (bytes == 4 && both % 4 == 0) {
-    const std::uint32_t value = std::atomic_ref(*reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(from)))
-                                    .load(std::memory_order_acquire);
+    const auto value = load_peer_word<std::uint32_t>(from, std::memory_order_acquire);
     std::atomic_ref(*reinterpret_cast<std::uint32_t*>(to)).store(value, std::memory_order_release);
   } else {
     std::memcpy(to, from, bytes);

@@ -90,7 +90,7 @@ inline constexpr std::size_t kServiceBytes = 65536;
 enum class ServiceOp : std::uint32_t { kRead = 1, kWrite = 2, kCompareSwap = 3, kFetchAdd = 4 };
 enum class ServiceAnswer : std::uint32_t { kDone = 0, kRefused = 1 };
 
-/// What a QP asks of the peer's service thread: a private copy.
+/// One request of a QP to the peer's service thread: a private copy.
 struct ServiceTask {
   ServiceOp op = ServiceOp::kRead;
   std::uint32_t rkey = 0;
@@ -129,7 +129,7 @@ struct ServiceBlock {
   struct alignas(64) Answer {
     PeerWord<std::uint64_t> number;
     PeerWord<ServiceAnswer> answer;
-    PeerWord<std::uint64_t> old;  ///< Of an atomic.
+    PeerWord<std::uint64_t> old;  ///< The value that an atomic found.
   } answer;
   alignas(64) std::byte written[kServiceBytes];  ///< With `ask`.
   std::byte read[kServiceBytes];                 ///< With `answer`.

@@ -35,7 +35,7 @@ struct alignas(64) Import {
   std::uint32_t domain = 0;            // As KeyEntry::domain.
   std::uint64_t iova = 0;
   std::uint64_t length = 0;
-  std::byte* base = nullptr;                      // Of iova, in this process.
+  std::byte* base = nullptr;                      // Where iova lies in this process.
   const PeerWord<std::uint64_t>* live = nullptr;  // The owner's word: differs from `word` once revoked.
   std::uint32_t access = 0;  // In the upper half for memory that is not mapped here: see outside.cpp.
   std::uint32_t uses = 0;    // Times imported and not released. Control plane.
@@ -159,7 +159,7 @@ struct RemoteQp {
   const PeerWord<std::uint32_t>* receive_lengths = nullptr;
   std::uint32_t receive_mask = 0;
   std::uint32_t pd = 0;
-  std::uint32_t window_domain = 0;                // Of windows bound on it.
+  std::uint32_t window_domain = 0;                // The domain that windows bound on it get.
   std::uint32_t access = 0;                       // qp_access_flags
   bool has_srq = false;                           // Receives are asked for (srq.cpp).
   PeerWord<std::uint64_t>* ready_word = nullptr;  // In its ready set; nullptr when it never parks for us.
@@ -261,7 +261,7 @@ struct SoftCq : ibv_cq {
   alignas(64) std::atomic<std::uint32_t> control{0};
   std::atomic<std::uint64_t> poll_word{0};  // Odd while the owner is inside poll.
   // Control plane.
-  LazyMemory memory;                               // Of the ring.
+  LazyMemory memory;                               // The ring lies in it.
   std::vector<SoftQp*> members;                    // Every QP that uses it, once.
   PeerWord<std::uint64_t>* ready_words = nullptr;  // kReadyWords words of this CQ in the ready set.
   std::uint32_t ready_index = 0;

@@ -119,28 +119,27 @@ inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint3
 /// plane's turn is a few stores. Inside a poll, which keeps the control plane out already, it does nothing.
 class OwnerSection {
  public:
-  explicit OwnerSection(SoftCq& cq) noexcept
-      : cq_(cq), was_inside_(cq.poll_word.load(std::memory_order_relaxed) % 2 != 0) {
-    if (was_inside_) return;
-    const std::uint64_t word = cq_.poll_word.load(std::memory_order_relaxed);
+  explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq), word_(cq.poll_word.load(std::memory_order_relaxed)) {
+    if (was_inside()) return;
     for (;;) {
-      cq_.poll_word.store(word + 1, std::memory_order_relaxed);
+      cq_.poll_word.store(word_ + 1, std::memory_order_relaxed);
       light_barrier();
       if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
-      cq_.poll_word.store(word, std::memory_order_release);
+      cq_.poll_word.store(word_, std::memory_order_release);
       std::this_thread::yield();
     }
   }
   ~OwnerSection() {
-    if (was_inside_) return;
-    cq_.poll_word.store(cq_.poll_word.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (!was_inside()) cq_.poll_word.store(word_ + 2, std::memory_order_release);
   }
   OwnerSection(const OwnerSection&) = delete;
   OwnerSection& operator=(const OwnerSection&) = delete;
 
  private:
+  [[nodiscard]] bool was_inside() const noexcept { return word_ % 2 != 0; }
+
   SoftCq& cq_;
-  const bool was_inside_;
+  const std::uint64_t word_;  // At the start: only the owner writes it, and a section inside this one leaves it alone.
 };
 
 /// What varies in a completion.

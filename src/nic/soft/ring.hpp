@@ -48,7 +48,9 @@ struct RealMemory {
   template <class T>
   using Atomic = PeerWord<T>;
   static void copy(void* to, const void* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
-  static std::uint64_t load_word(const std::byte* at) noexcept { return load_peer_word(at); }
+  static std::uint64_t load_word(const std::byte* at) noexcept {
+    return load_peer_word<std::uint64_t>(at, std::memory_order_relaxed);
+  }
   static void prefetch_for_write(const void* at) noexcept {
 #if defined(__x86_64__)
     // The builtin makes a read of it, unless the whole archive is compiled for processors with the instruction; on
