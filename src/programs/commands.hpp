@@ -74,7 +74,9 @@ struct BenchArguments {
   bool no_erase = false;  ///< Leaves the keys.
   bool json = false;
 };
-/// What is wrong with the arguments; empty when nothing is.
+/// More bytes than any machine of ours has: sums of sizes up to it don't overflow.
+inline constexpr std::size_t kMostBytes = std::size_t{1} << 40;
+/// Says which arguments don't go together, each in its own range; empty when all do.
 [[nodiscard]] std::string check_bench_arguments(const BenchArguments& arguments);
 [[nodiscard]] Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments);
 

@@ -29,7 +29,7 @@ void refuse_flag_values(CLI::App& app) {
   for (CLI::App* each : app.get_subcommands({})) refuse_flag_values(*each);
 }
 
-/// What CLI11 says in terms of its own types and counts.
+/// Turns CLI11's message about its own types and counts into one about the option.
 std::string mismatch_text(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return fmt::format("{}: takes no value", option.get_name());
   if (option.count() > 1)
@@ -38,7 +38,7 @@ std::string mismatch_text(const CLI::Option& option) {
   return fmt::format("{}: takes {}, and its value is missing", option.get_name(), takes.substr(takes.find(':') + 1));
 }
 
-/// What was given in place of a subcommand, and which there are.
+/// Names the word that was given in place of a subcommand, and the subcommands.
 std::string command_text(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
@@ -47,7 +47,7 @@ std::string command_text(const CLI::App& app) {
                      rest.empty() ? "" : ", not " + quoted_bytes(rest.front()));
 }
 
-/// What is wrong with the command line, by the names and ranges that its options have.
+/// Says what is wrong with the command line, by the names and ranges of its options.
 std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
   const auto met = app.get_subcommands();
   const CLI::App& command = met.empty() ? app : *met.front();
@@ -74,6 +74,16 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     std::uint64_t number = 0;
     const bool is_number = !text.contains('-') && CLI::detail::lexical_cast(text, number);
     return is_number && number >= least && number <= most ? std::string() : wrong_value(range, text);
+  };
+  return CLI::Validator(check, range);
+}
+
+CLI::Validator positive_number(double most) {
+  const std::string range = fmt::format("more than 0, and at most {}", most);
+  const auto check = [=](std::string& text) {
+    double number = 0;
+    return CLI::detail::lexical_cast(text, number) && number > 0 && number <= most ? std::string()
+                                                                                   : wrong_value(range, text);
   };
   return CLI::Validator(check, range);
 }
@@ -190,29 +200,42 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
 }
 
 void add_bench_options(CLI::App& command, BenchArguments& a) {
-  const auto size = CLI::AsSizeValue(false);  // K is 1024.
-  command.add_option("--seconds", a.seconds, "how long to measure")->capture_default_str();
-  command.add_option("--count", a.count, "operations, after which it ends before its time (0: no limit)");
-  command.add_option("--keys", a.keys, "keys in use (0: 10000, or what 64 MiB of values hold)");
-  command.add_option("--key-size", a.key_bytes, "bytes of a key, 1 to 1024")->transform(size)->capture_default_str();
-  command.add_option("--value-size", a.value_bytes, "bytes of a value, such as 64, 4K or 1M")
-      ->transform(size)
+  command.add_option("--seconds", a.seconds, "how long to measure")
+      ->check(positive_number(86'400))
       ->capture_default_str();
-  command.add_option("--read-percent", a.read_percent, "share of gets, 0 to 100; the others are puts")
+  command.add_option("--count", a.count, "operations, after which it ends before its time (0: no limit)")
+      ->check(whole_number(0, kMostBytes));
+  command.add_option("--keys", a.keys, "keys in use (0: 10000, or what 64 MiB of values hold)")
+      ->check(whole_number(0, kMostBytes));
+  command.add_option("--key-size", a.key_bytes, "bytes of a key")
+      ->transform(byte_size(1, kv::kMaxKeyBytes))
       ->capture_default_str();
-  command.add_option("--depth", a.depth, "operations in flight, 1 to 1024; 1 measures blocking calls")
+  command.add_option("--value-size", a.value_bytes, "bytes of a value")
+      ->transform(byte_size(0, kMostBytes))
       ->capture_default_str();
-  command.add_option("--batch", a.batch, "keys in a call of get or put, 1 to 1024, at depth 1")->capture_default_str();
+  command.add_option("--read-percent", a.read_percent, "share of gets; the others are puts")
+      ->check(whole_number(0, 100))
+      ->capture_default_str();
+  command.add_option("--depth", a.depth, "operations in flight; 1 measures blocking calls")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
+  command.add_option("--batch", a.batch, "keys in a call of get or put, at depth 1")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
   add_choice(command, "--lookup", a.lookup, {kv::Lookup::kAuto, kv::Lookup::kMessage, kv::Lookup::kOneSided},
              "auto, message or one-sided", "how gets find items: auto, message, one-sided (default auto)");
   command
       .add_option("--known-locations", a.known_locations, "locations that the client keeps, 0 or a power of two from 4")
+      ->check(whole_number(0, kMostItems))
       ->capture_default_str();
-  command.add_option("--clock-every", a.clock_every, "operations between readings of the clock, 1 to 4096, at depth 1")
+  command.add_option("--clock-every", a.clock_every, "operations between readings of the clock, at depth 1")
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
   command.add_flag("--no-fill", a.no_fill, "the keys are there, from a bench with --no-erase: do not store them first");
   command.add_flag("--no-erase", a.no_erase, "leave the keys there in the end");
-  command.add_option("--rounds", a.rounds, "rounds, with the cache line measured between them")->capture_default_str();
+  command.add_option("--rounds", a.rounds, "rounds, with the cache line measured between them")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
   command.add_flag("--json", a.json, "print one JSON object");
 }
 

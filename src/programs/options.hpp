@@ -28,16 +28,18 @@ namespace verbena::programs {
 /// Parses the command line, which calls the callback of what was met: `exit` is what that came to. \thread main
 [[nodiscard]] Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit);
 
-/// What is wrong with `given`, where an option takes `range`, in words that follow the option's name.
+/// Says that an option takes `range`, and not `given`, in words that follow the option's name.
 [[nodiscard]] std::string wrong_value(std::string_view range, std::string_view given);
-/// Of an option that takes a whole number.
+/// For an option that takes a whole number.
 [[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
-/// Of an option that takes a number of bytes, such as 4K: turns it into the number.
+/// For an option that takes any number above 0.
+[[nodiscard]] CLI::Validator positive_number(double most);
+/// For an option that takes a number of bytes, such as 4K: turns it into the number.
 [[nodiscard]] CLI::Validator byte_size(std::uint64_t least, std::uint64_t most);
 /// 4096 of "4K"; empty when it is no number of bytes.
 [[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string text);
 
-// What an option is bound to outlives the parsing.
+// The variable that an option is bound to outlives the parsing.
 
 /// An option that takes the name of one of `choices`, whose names are `names`.
 template <class Choice, std::size_t N>
@@ -70,9 +72,9 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
 /// --wait; `whose` says who waits so. The value before is the default.
 void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
-/// What says how large a server is: of the program that is one, and of the one that plans it. -m, -H, -w, --wait,
-/// --max-clients,
-/// --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values, --trusted-clients, --grace-ms and
+/// Adds the options that say how large a server is, for the program that is one and for the one that plans it: -m, -H,
+/// -w, --wait, --max-clients, --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values,
+/// --trusted-clients, --grace-ms and
 /// --depth.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 

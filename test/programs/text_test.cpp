@@ -8,8 +8,8 @@
 
 #include "result.hpp"
 
-#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -115,17 +115,36 @@ TEST(ExitCode, ExplanationsNameTheCause) {
   EXPECT_NE(explain({.status = Status::kNotFound}, broken).find("not found"), std::string::npos);
 }
 
-TEST(BenchArguments, AreChecked) {
+TEST(BenchArguments, GoTogether) {
   EXPECT_EQ(check_bench_arguments({}), "");
-  EXPECT_NE(check_bench_arguments({.key_bytes = 0}), "");
-  EXPECT_NE(check_bench_arguments({.key_bytes = 1025}), "");
   EXPECT_NE(check_bench_arguments({.key_bytes = 1, .keys = 17}), "");
   EXPECT_EQ(check_bench_arguments({.key_bytes = 1, .keys = 16}), "");
-  EXPECT_NE(check_bench_arguments({.read_percent = 101}), "");
-  EXPECT_NE(check_bench_arguments({.depth = 0}), "");
-  EXPECT_NE(check_bench_arguments({.seconds = 0}), "");
-  EXPECT_NE(check_bench_arguments({.seconds = std::numeric_limits<double>::quiet_NaN()}), "");
-  EXPECT_NE(check_bench_arguments({.value_bytes = std::size_t{1} << 41}), "");
+  EXPECT_NE(check_bench_arguments({.value_bytes = kMostBytes / 2}), "");
+  EXPECT_NE(check_bench_arguments({.keys = kMostBytes / 2}), "");
+  EXPECT_NE(check_bench_arguments({.depth = 2, .batch = 2}), "");
+  EXPECT_NE(check_bench_arguments({.batch = 2, .clock_every = 2}), "");
+}
+
+TEST(BenchArguments, NameTheirRangeAndTheValue) {
+  const std::pair<Words, std::string> wrong[] = {
+      {{"--seconds", "0"}, R"(bench: --seconds: takes more than 0, and at most 86400, not "0")"},
+      {{"--seconds", "nan"}, R"(bench: --seconds: takes more than 0, and at most 86400, not "nan")"},
+      {{"--seconds", "long"}, R"(bench: --seconds: takes more than 0, and at most 86400, not "long")"},
+      {{"--count", "-1"}, R"(bench: --count: takes 0 to 1099511627776, not "-1")"},
+      {{"--keys", "many"}, R"(bench: --keys: takes 0 to 1099511627776, not "many")"},
+      {{"--key-size", "1025"}, R"(bench: --key-size: takes 1 to 1024 bytes, such as 64 or 4K, not "1025")"},
+      {{"--value-size", "2T"}, R"(bench: --value-size: takes 0 to 1099511627776 bytes, such as 64 or 4K, not "2T")"},
+      {{"--read-percent", "101"}, R"(bench: --read-percent: takes 0 to 100, not "101")"},
+      {{"--depth", "0"}, R"(bench: --depth: takes 1 to 1024, not "0")"},
+      {{"--batch", "0x"}, R"(bench: --batch: takes 1 to 1024, not "0x")"},
+      {{"--known-locations", "x"}, R"(bench: --known-locations: takes 0 to 17179869184, not "x")"},
+      {{"--clock-every", "4097"}, R"(bench: --clock-every: takes 1 to 4096, not "4097")"},
+      {{"--rounds", ""}, R"(bench: --rounds: takes 1 to 1000, not "")"},
+  };
+  for (const auto& [words, text] : wrong) {
+    const auto arguments = parse_bench_words(words);
+    EXPECT_EQ(arguments ? "" : arguments.error(), text);
+  }
 }
 
 TEST(BenchArguments, AreReadFromWords) {
