@@ -41,7 +41,7 @@ CONFIGURATIONS = {
     'address': {'setup': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
     # The programs add a terminal and files to threads that the other suites have already.
     'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
-               'test': WITHOUT, 'patience': 6},
+               'test': [*WITHOUT, '--no-suite', 'sequential'], 'patience': 6},
 }
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with

@@ -8,6 +8,7 @@
 
 #include <device.hpp>
 #include <peer.hpp>
+#include <peer_end.hpp>
 #include <process.hpp>
 #include <result.hpp>
 #include <sanitized.hpp>
@@ -126,7 +127,7 @@ int listen() {
 
 // --- the clients' process -----------------------------------------------------------------------------------------
 
-enum class Driver : std::uint8_t { kCaller, kThread };
+using test::Driver;
 class Quiet final : public Handler {};
 using Client = std::unique_ptr<Connection>;
 
