@@ -2,6 +2,7 @@
 // pool, the store, the frames. They say where a change went, not what a user sees; bench/kv.sh does that.
 // usage: micro [--benchmark_filter=REGEX] [--benchmark_format=json] ...
 #include "base/hash.hpp"
+#include "base/peer_memory.hpp"
 #include "base/ticks.hpp"
 #include "host/arena.hpp"
 #include "host/slab_pool.hpp"
@@ -52,7 +53,7 @@ void ring_message(benchmark::State& state) {
   const auto ends = std::make_unique<std::uint64_t[]>(kSlots);
   soft::RingProducer<soft::RealMemory> producer(slots, kSlots, data, kDataBytes, ends.get(), 0);
   soft::RingConsumer<soft::RealMemory> consumer(slots, kSlots, data, kDataBytes, 0);
-  std::atomic<std::uint64_t> consumed{0};
+  verbena::PeerWord<std::uint64_t> consumed{};
   std::array<std::byte, soft::kSegmentBytes> in{}, out{};
   for (auto _ : state) {
     if (!producer.has_room(data_bytes, &consumed)) return state.SkipWithError("the ring is full");
