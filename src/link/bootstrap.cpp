@@ -38,8 +38,24 @@ Error not_verbena(const char* peer, std::span<const std::byte> got) noexcept {
                       peer, std::string_view(shown, static_cast<std::size_t>(end - shown) - (end != shown)));
 }
 
-Result<Endpoint> read_answer(int fd, const Frame& sent, const Step& step, Deadline deadline) {
-  Inbox inbox;
+/// Both HELLOs, the client's first: what the server attests.
+class Transcript {
+ public:
+  Transcript(std::span<const std::byte> client, std::span<const std::byte> server) noexcept
+      : size_(client.size() + server.size()) {
+    static_assert(2 * kMaxFrameBytes <= nic::Nic::kMaxAttestedBytes);
+    VERBENA_CHECK(size_ <= bytes_.size());
+    std::ranges::copy(server, std::ranges::copy(client, bytes_.begin()).out);
+  }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {bytes_.data(), size_}; }
+
+ private:
+  std::array<std::byte, 2 * kMaxFrameBytes> bytes_;
+  std::size_t size_;
+};
+
+/// Leaves the answer's bytes in `inbox`.
+Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, const Step& step, Deadline deadline) {
   if (auto received = receive_frame(fd, inbox, step, deadline); !received) {
     const bool foreign = received.error().status() == Status::kProtocol && !version_of(inbox.bytes());
     return std::unexpected(foreign ? not_verbena(step.peer, inbox.bytes()) : received.error());
@@ -63,11 +79,14 @@ class SocketHandshake final : public Handshake {
         watcher_(watcher),
         outbox_{.frame = encode_ready(generation)} {}
   /// A server that has the client's HELLO.
-  SocketHandshake(Fd fd, const Endpoint& remote, const ListenerOptions& options) noexcept
-      : Handshake(Role::kServer, remote, options.max_answer_bytes),
+  SocketHandshake(Fd fd, const Endpoint& remote, const Inbox& hello, std::unique_ptr<nic::Inquiry> inquiry,
+                  const ListenerOptions& options) noexcept
+      : Handshake(Role::kServer, remote, options.max_answer_bytes, std::move(inquiry)),
         fd_(std::move(fd)),
         peer_(HostPort::of_peer(fd_.get())),
-        watcher_(options.watcher) {}
+        watcher_(options.watcher),
+        nic_(options.nic),
+        inbox_(hello) {}
 
  private:
   Result<bool> try_answer(const Endpoint& local) override;
@@ -78,7 +97,10 @@ class SocketHandshake final : public Handshake {
   void send_reject(Status status, std::string_view text) noexcept override {
     link::send_reject(fd_.get(), status, text);
   }
-  void close() noexcept override { fd_.reset(); }
+  void close() noexcept override {
+    fd_.reset();
+    attestation_ = {};
+  }
   [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
   [[nodiscard]] Error late() const noexcept override {
     return link::late(events() == POLLOUT ? "send" : "recv", step());
@@ -91,8 +113,10 @@ class SocketHandshake final : public Handshake {
   Fd fd_;
   const HostPort peer_;
   SocketWatcher* const watcher_;
-  Inbox inbox_;    // The peer's READY.
-  Outbox outbox_;  // A server's HELLO; then READY. Empty until there is one.
+  nic::Nic* const nic_ = nullptr;
+  nic::Attestation attestation_;  // A server's of both HELLOs.
+  Inbox inbox_;                   // A client's HELLO, until it is answered; then the peer's READY.
+  Outbox outbox_;                 // A server's HELLO; then READY. Empty until there is one.
 };
 
 Result<bool> SocketHandshake::try_give() {
@@ -114,7 +138,15 @@ Result<bool> SocketHandshake::try_take_ready() {
 }
 
 Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
-  if (outbox_.frame.size == 0) outbox_.frame = encode_hello(local);
+  if (outbox_.frame.size == 0) {
+    outbox_.frame = encode_hello(local);
+    if (nic_ != nullptr) {
+      const Transcript transcript(inbox_.bytes(), outbox_.frame.bytes());
+      VERBENA_ASSIGN(attestation_, nic::Attestation::make(*nic_, transcript.bytes()));
+    }
+    inbox_.have = 0;
+    inbox_.need = kHeaderBytes;
+  }
   VERBENA_ASSIGN(const bool is_sent, try_give());
   if (!is_sent) return false;
   outbox_ = {.frame = encode_ready(local.generation)};
@@ -133,14 +165,24 @@ Result<bool> SocketHandshake::try_finish() {
 }  // namespace
 
 Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
-                                        Deadline deadline, SocketWatcher* watcher) {
+                                        Deadline deadline, SocketWatcher* watcher, nic::Nic* nic) {
   VERBENA_TRY(check_local(local, kMaxPrivateBytes, "dial"));
   VERBENA_ASSIGN(Fd fd, connect_to(host, port, deadline));
   const HostPort name(host, port);
   const Step step{.peer = name.c_str(), .awaited = kAwaitedHello};
   const Frame hello = encode_hello(local);
+  nic::Attestation attestation;
+  if (nic != nullptr) {
+    VERBENA_ASSIGN(attestation, nic::Attestation::make(*nic, hello.bytes()));
+  }
   VERBENA_TRY(send_frame(fd.get(), hello, step, deadline));
-  VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, step, deadline));
+  Inbox answer;
+  VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, answer, step, deadline));
+  if (nic != nullptr) {
+    VERBENA_TRY(check_kind(*nic, remote));
+    VERBENA_ASSIGN(const auto inquiry, nic->inquire(remote.qp.gid, Transcript(hello.bytes(), answer.bytes()).bytes()));
+    if (inquiry != nullptr) VERBENA_TRY(inquiry->answer(deadline));
+  }
   return std::make_unique<SocketHandshake>(std::move(fd), remote, local.generation, watcher);
 }
 
@@ -197,7 +239,9 @@ class SocketListener final : public Listener {
   [[nodiscard]] Found drop_late() noexcept;
   [[nodiscard]] Found look(std::uint32_t index) noexcept;
   [[nodiscard]] Found look_and_drop(std::uint32_t index) noexcept;
-  [[nodiscard]] Found take(std::uint32_t index, const Endpoint& remote) noexcept;
+  [[nodiscard]] Result<std::unique_ptr<nic::Inquiry>> check(const Endpoint& remote,
+                                                            std::span<const std::byte> hello) noexcept;
+  [[nodiscard]] Found take(std::uint32_t index, const Endpoint& remote, std::unique_ptr<nic::Inquiry> inquiry) noexcept;
   void add(Fd fd) noexcept;
   [[nodiscard]] Fd remove(std::uint32_t index) noexcept;
   void drop(std::uint32_t index) noexcept;
@@ -302,9 +346,9 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   if (arrival && *arrival == Arrival::kWhole) {
     const auto hello = decode_hello(slot.inbox.bytes());
     if (hello) {
-      const auto fits = check_user_data(*hello, options_.max_request_bytes, "dial");
-      if (fits) return take(index, *hello);
-      send_reject(slot.fd.get(), fits.error().status(), fits.error().text());
+      auto inquiry = check(*hello, slot.inbox.bytes());
+      if (inquiry) return take(index, *hello, std::move(*inquiry));
+      send_reject(slot.fd.get(), inquiry.error().status(), inquiry.error().text());
     }
   }
   const auto version = version_of(slot.inbox.bytes());
@@ -318,8 +362,23 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   return nullptr;
 }
 
-SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote) noexcept {
-  Found handshake(new (std::nothrow) SocketHandshake(remove(index), remote, options_));
+/// Whether to go on with a client that says so, and the question to its NIC.
+Result<std::unique_ptr<nic::Inquiry>> SocketListener::check(const Endpoint& remote,
+                                                            std::span<const std::byte> hello) noexcept {
+  VERBENA_TRY(check_user_data(remote, options_.max_request_bytes, "dial"));
+  if (options_.nic == nullptr) return nullptr;
+  VERBENA_TRY(check_kind(*options_.nic, remote));
+  try {
+    return options_.nic->inquire(remote.qp.gid, hello);
+  } catch (const std::bad_alloc&) {
+    return fail(Status::kNoMemory, "dial", 0, "the server has no memory for another connection");
+  }
+}
+
+SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote,
+                                           std::unique_ptr<nic::Inquiry> inquiry) noexcept {
+  const Inbox& hello = slots_[index].inbox;  // It stays when the slot is free.
+  Found handshake(new (std::nothrow) SocketHandshake(remove(index), remote, hello, std::move(inquiry), options_));
   if (!handshake) count_dropped();
   return handshake;
 }

@@ -172,6 +172,7 @@ Result<void> Fabric::finish() {
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
   options.address = address_;
   options.watcher = watcher_;
+  options.nic = &nic();
   if (bootstrap_ == Bootstrap::kCm) {
     options.max_request_bytes = kMaxCmRequestBytes;
     options.max_answer_bytes = kMaxCmAnswerBytes;
@@ -182,7 +183,7 @@ Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
 Result<std::unique_ptr<Handshake>> Fabric::dial(std::uint16_t port, const Endpoint& local, Deadline deadline) {
   if (manager_ != nullptr) return manager_->dial(address_, port, local, deadline);
   if (bootstrap_ == Bootstrap::kCm) VERBENA_TRY(check_user_data(local, kMaxCmRequestBytes, "dial"));
-  return link::dial(address_, port, local, deadline, watcher_);
+  return link::dial(address_, port, local, deadline, watcher_, &nic());
 }
 
 }  // namespace verbena::link

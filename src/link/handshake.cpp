@@ -10,19 +10,24 @@
 
 namespace verbena::link {
 
-Handshake::Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes) noexcept
-    : state_(role == Role::kServer ? State::kAsked : State::kMet),
+Handshake::Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes,
+                     std::unique_ptr<nic::Inquiry> inquiry) noexcept
+    : state_(role == Role::kClient ? State::kMet
+             : inquiry != nullptr  ? State::kClaimed
+                                   : State::kAsked),
       role_(role),
       events_(POLLIN),
       remote_(remote),
-      max_answer_bytes_(max_answer_bytes) {}
+      max_answer_bytes_(max_answer_bytes),
+      inquiry_(std::move(inquiry)) {}
 
 Error Handshake::not_now(const char* call) const noexcept {
   return format_error(Status::kBadArgument, call, 0, "{}",
-                      is_over()                ? "this handshake is over: each is finished, or rejected, once"
-                      : role_ == Role::kClient ? "a client's handshake has the server's answer: call finish"
-                      : state_ == State::kMet  ? "the client has its answer: call finish"
-                                               : "the client waits for an answer: call answer first");
+                      is_over()                   ? "this handshake is over: each is finished, or rejected, once"
+                      : role_ == Role::kClient    ? "a client's handshake has the server's answer: call finish"
+                      : state_ == State::kMet     ? "the client has its answer: call finish"
+                      : state_ == State::kClaimed ? "nobody has confirmed the client's HELLO: call confirm first"
+                                                  : "the client waits for an answer: call answer first");
 }
 
 BringUp Handshake::how() const noexcept {
@@ -67,9 +72,21 @@ Result<void> Handshake::drive(const char* call, State again, State next, Deadlin
   }
 }
 
+Result<void> Handshake::confirm(Deadline deadline) {
+  if (state_ == State::kAsked) return {};
+  if (state_ != State::kClaimed) return std::unexpected(not_now("Handshake::confirm"));
+  const auto client = inquiry_->answer(deadline);
+  if (!client && client.error().status() == Status::kAgain) return std::unexpected(client.error());
+  inquiry_.reset();
+  state_ = State::kAsked;
+  if (client) return {};
+  reject(client.error().status(), client.error().text());
+  return std::unexpected(client.error());
+}
+
 Result<void> Handshake::answer(const Endpoint& local, Deadline deadline) {
   constexpr const char* kCall = "Handshake::answer";
-  if (role_ == Role::kClient || state_ == State::kMet || is_over()) return std::unexpected(not_now(kCall));
+  if (state_ != State::kAsked && state_ != State::kAnswering) return std::unexpected(not_now(kCall));
   if (state_ == State::kAsked) VERBENA_TRY(check_local(local, max_answer_bytes_, kCall));
   return drive(kCall, State::kAnswering, State::kMet, deadline, [&] { return try_answer(local); });
 }

@@ -109,6 +109,13 @@ Endpoint describe(const nic::Nic& nic, const ibv_qp* qp, std::uint32_t recv_dept
   return endpoint;
 }
 
+Result<void> check_kind(const nic::Nic& nic, const Endpoint& remote) {
+  if (nic.kind() == remote.nic) return {};
+  return fail(Status::kRejected, "bring_up", 0,
+              "this side uses the {} NIC and the peer the {} NIC: choose the same kind on both sides",
+              nic::to_string(nic.kind()), nic::to_string(remote.nic));
+}
+
 Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
                       Deadline deadline) {
   if (const char* fault = fault_of(local)) {
@@ -117,11 +124,7 @@ Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const En
   if (const char* fault = fault_of(remote)) {
     return fail(Status::kProtocol, "bring_up", 0, "the peer's endpoint has {}", fault);
   }
-  if (nic.kind() != remote.nic) {
-    return fail(Status::kRejected, "bring_up", 0,
-                "this side uses the {} NIC and the peer the {} NIC: choose the same kind on both sides",
-                nic::to_string(nic.kind()), nic::to_string(remote.nic));
-  }
+  VERBENA_TRY(check_kind(nic, remote));
   if (options.route == nullptr && local.qp.network != remote.qp.network) {
     return fail(Status::kRejected, "bring_up", 0,
                 "this side's address is {} and the peer's {}, so their packets would never meet: choose GIDs of one "

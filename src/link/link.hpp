@@ -67,6 +67,8 @@ struct BringUp {
   /// timers and retries holds all the same.
   const Route* route = nullptr;
 };
+/// kRejected, with the text, when the peer's NIC is of another kind.
+[[nodiscard]] Result<void> check_kind(const nic::Nic& nic, const Endpoint& remote);
 /// Checks that both sides fit (kind of NIC and of network: kRejected with the text), then takes the QP from RESET
 /// through INIT and RTR to RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp;
 /// after its kAgain call it again with the same arguments.
@@ -76,7 +78,9 @@ struct BringUp {
 // --- CM and socket bootstrap -------------------------------------------------------------------------------------
 //
 // client: HELLO (its endpoint)        ->
+//         the server asks the client's NIC: was that you?
 //                                     <-  HELLO (server's endpoint), or REJECT (status, text)
+// the client asks the server's NIC: were that my HELLO, and yours?
 // both bring their QP up
 // client: READY                       ->
 //                                     <-  READY
@@ -85,6 +89,10 @@ struct BringUp {
 // and silent, so that each end hears when the other's process ends. Over RDMA CM
 // HELLO rides in the private data of its request and reply, REJECT in that of its reject, and READY is its own
 // ready-to-use, which the server does not answer.
+//
+// TCP does not say who is at its other end, and anybody can name anybody's GID. Where NICs can ask each other
+// (nic::Inquiry), neither side makes, tells or uses anything before the process that the other side's GID belongs to
+// has confirmed every byte of the handshake. RDMA CM and a device's socket mode have nobody to ask.
 
 /// What tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
 /// closes when the process ends. The software NIC hears by itself of a process that ends, and not of a connection whose
@@ -117,12 +125,12 @@ enum class Role : std::uint8_t { kServer, kClient };
 /// One end of a handshake, over whatever carries it: a client's comes from `dial`, a server's from `Listener::next`.
 /// Destroyed before it is over, it tells the peer, which sees kPeerLost. \thread owner
 ///
-/// `answer` and `finish` wait for the peer until their deadline. With `Deadline::now()` they are one attempt instead:
-/// kAgain until the peer has done its part, and the next call goes on from there, with what is received or sent of a
-/// frame. So one thread drives any number of handshakes with an epoll set. A deadline that was in the future when it
-/// was made is a wait even if it has passed by now, and ends with kTimedOut.
+/// `confirm`, `answer` and `finish` wait for the peer until their deadline. With `Deadline::now()` they are one attempt
+/// instead: kAgain until the peer has done its part, and the next call goes on from there, with what is received or
+/// sent of a frame. So one thread drives any number of handshakes with an epoll set. A deadline that was in the future
+/// when it was made is a wait even if it has passed by now, and ends with kTimedOut.
 ///
-/// A handshake is over after `reject`, after `finish` has succeeded, and after any error of `answer` or `finish` but
+/// A handshake is over after `reject`, after `finish` has succeeded, and after any error of the three but
 /// kAgain and those that say nothing was done (kTooLong and kBadArgument of the call's own arguments). Then every call
 /// is kBadArgument, and what carried it is closed or has become the lifeline.
 class Handshake {
@@ -134,9 +142,10 @@ class Handshake {
   [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
   /// Options for bring_up: the QP takes the way that the bootstrap found. Good until the handshake is over.
   [[nodiscard]] BringUp how() const noexcept;
-  /// What to poll for `events` before the next attempt; -1 once it is over. The descriptor may live on in the lifeline:
+  /// What to poll for `events` before the next attempt; -1 once it is over, and while the client's NIC is asked, whose
+  /// answer the own NIC tells of (nic::Nic::notify_progress). The descriptor may live on in the lifeline:
   /// take it out of the poll set by this number, or watch it with EPOLLONESHOT.
-  [[nodiscard]] int fd() const noexcept { return is_over() ? -1 : descriptor(); }
+  [[nodiscard]] int fd() const noexcept { return is_over() || state_ == State::kClaimed ? -1 : descriptor(); }
   /// POLLIN (as EPOLLIN) while the peer's part is awaited, POLLOUT (as EPOLLOUT) while a frame of ours waits for room,
   /// which it does only where the kernel is short of memory for sockets.
   [[nodiscard]] short events() const noexcept { return events_; }
@@ -144,6 +153,10 @@ class Handshake {
   /// Server only: sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), as far as that
   /// goes without waiting, and ends. A client's handshake only ends. Does nothing when it is over.
   void reject(Status status, std::string_view text) noexcept;
+  /// Server only, and first: asks the client's NIC whether its process has sent the HELLO, where there is somebody to
+  /// ask. Make nothing for the client before, and tell it nothing. An error has been told to the client. Errors: those
+  /// of nic::Inquiry::answer.
+  [[nodiscard]] Result<void> confirm(Deadline deadline);
   /// Server only: sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
   /// After kAgain call it with the same endpoint. Errors besides: kPeerLost, kTimedOut.
   [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
@@ -152,15 +165,18 @@ class Handshake {
   [[nodiscard]] Result<Lifeline> finish(Deadline deadline);
 
  protected:
-  /// A server's answer may have `max_answer_bytes` of user data.
-  Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes) noexcept;
+  /// A server's answer may have `max_answer_bytes` of user data. Its client's HELLO is a claim until the `inquiry` is
+  /// answered, where there is one.
+  Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes,
+            std::unique_ptr<nic::Inquiry> inquiry = nullptr) noexcept;
   [[nodiscard]] Role role() const noexcept { return role_; }
   /// What an attempt waits for that has come to nothing yet: POLLIN until it is set.
   void set_events(short events) noexcept { events_ = events; }
 
  private:
   enum class State : std::uint8_t {
-    kAsked,      ///< A server has the client's HELLO.
+    kClaimed,    ///< A server has the client's HELLO, which somebody else may have sent.
+    kAsked,      ///< It knows that it was the client.
     kAnswering,  ///< Its own is partly sent.
     kMet,        ///< Both have both: READY is next.
     kOver,
@@ -192,6 +208,7 @@ class Handshake {
   short events_;
   const Endpoint remote_;
   const std::size_t max_answer_bytes_;
+  std::unique_ptr<nic::Inquiry> inquiry_;
 };
 
 /// Over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not resolve),
@@ -199,10 +216,12 @@ class Handshake {
 /// kPeerLost, kBadArgument.
 /// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
 /// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
-/// With a `watcher`, which both ends have or neither, the socket becomes the connection's lifeline.
+/// With a `watcher`, which both ends have or neither, the socket becomes the connection's lifeline. With a `nic`, which
+/// both ends have or neither, the handshake is attested to the server, and confirmed: besides kNotAllowed (a user that
+/// may not connect, or what came is not what the server sent).
 [[nodiscard]] Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
                                                       const Endpoint& local, Deadline deadline,
-                                                      SocketWatcher* watcher = nullptr);
+                                                      SocketWatcher* watcher = nullptr, nic::Nic* nic = nullptr);
 
 struct ListenerOptions {
   std::string address = "127.0.0.1";
@@ -212,6 +231,7 @@ struct ListenerOptions {
   std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Of a client's user data; one with more is rejected.
   std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Handshake::answer.
   SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
+  nic::Nic* nic = nullptr;                           ///< As of `dial`; outlives the handshakes.
 };
 /// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
 /// bounded slot for a bounded time.

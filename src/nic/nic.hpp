@@ -139,6 +139,21 @@ struct Capabilities {
   const char* locality_name = nullptr;  ///< What host::Topology finds the device by; null for a NIC without a place.
 };
 
+/// A question to a peer's NIC: has your process sent these bytes? Destroyed, it is forgotten. \thread any
+class Inquiry {
+ public:
+  virtual ~Inquiry() = default;
+  Inquiry(const Inquiry&) = delete;
+  Inquiry& operator=(const Inquiry&) = delete;
+  /// The process that has sent them. Errors: kNotAllowed (it has not, or has confirmed it before), kPeerLost,
+  /// kProtocol, kTimedOut. With `Deadline::now()` it does not wait: kAgain until the peer's NIC has answered
+  /// (notify_progress).
+  [[nodiscard]] virtual Result<PeerProcess> answer(Deadline deadline) = 0;
+
+ protected:
+  Inquiry() = default;
+};
+
 class Nic {
  public:
   virtual ~Nic() = default;
@@ -248,6 +263,27 @@ class Nic {
   [[nodiscard]] virtual Result<void> destroy_qp(ibv_qp* qp) = 0;
   /// Address to give to the peer; psn is the caller's choice.
   [[nodiscard]] virtual QpAddress address_of(const ibv_qp* qp) const noexcept = 0;
+  // Who has sent the bytes of a handshake? They come over TCP, which does not say, and the GID in them is no secret.
+  // The software NIC can ask the process that the GID belongs to, over a way on which the kernel tells each end who the
+  // other one is. So each side attests what it sends, and inquires about what it receives before it acts on it.
+
+  /// Bytes that one attestation can have.
+  static constexpr std::size_t kMaxAttestedBytes = 2048;
+  /// From now on the first inquiry about exactly these bytes is answered with yes. Returns a number for `retract`, 0 on
+  /// a device. Errors: kTooLong.
+  [[nodiscard]] virtual Result<std::uint64_t> attest(std::span<const std::byte> sent) {
+    static_cast<void>(sent);
+    return 0;
+  }
+  virtual void retract(std::uint64_t attestation) noexcept { static_cast<void>(attestation); }
+  /// Asks the NIC with that GID, without waiting. Null on a device: nobody could vouch for a peer. Errors: kPeerLost
+  /// (nobody has that GID), kNotAllowed (a user that may not connect), kOtherHost, kOtherNamespace, kTooLong.
+  [[nodiscard]] virtual Result<std::unique_ptr<Inquiry>> inquire(const ibv_gid& gid, std::span<const std::byte> sent) {
+    static_cast<void>(gid);
+    static_cast<void>(sent);
+    return nullptr;
+  }
+
   /// The process at the other end; kUnsupported on a device, kBadArgument before RTR.
   [[nodiscard]] virtual Result<PeerProcess> peer_of(const ibv_qp* qp) const = 0;
 
@@ -261,6 +297,33 @@ class Nic {
 
  protected:
   Nic() = default;
+};
+
+/// Bytes that this process attests as long as the object lives. Move-only.
+class Attestation {
+ public:
+  Attestation() noexcept = default;
+  /// Errors: those of Nic::attest. The NIC outlives it.
+  [[nodiscard]] static Result<Attestation> make(Nic& nic, std::span<const std::byte> sent) {
+    auto number = nic.attest(sent);
+    if (!number) return std::unexpected(number.error());
+    return Attestation(nic, *number);
+  }
+  Attestation(Attestation&& other) noexcept : nic_(std::exchange(other.nic_, nullptr)), number_(other.number_) {}
+  Attestation& operator=(Attestation&& other) noexcept {
+    std::swap(nic_, other.nic_);
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Attestation() {
+    if (nic_ != nullptr) nic_->retract(number_);
+  }
+
+ private:
+  Attestation(Nic& nic, std::uint64_t number) noexcept : nic_(&nic), number_(number) {}
+
+  Nic* nic_ = nullptr;
+  std::uint64_t number_ = 0;
 };
 
 /// Faults that the software NIC makes on purpose, each with a probability of 0 to 1. The same seed and the same calls

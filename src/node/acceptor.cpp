@@ -126,7 +126,7 @@ void Acceptor::look_at_door(std::uint64_t id, Door& door) noexcept {
   for (int i = 0; i < kClientsPerTurn; ++i) {
     auto handshake = door.listener->next(Deadline::now());
     if (handshake) {
-      welcome(id, door, std::move(*handshake));
+      let_in(id, std::move(*handshake));
       continue;
     }
     // A listener that is broken is not looked at any more: nobody new can come.
@@ -136,20 +136,28 @@ void Acceptor::look_at_door(std::uint64_t id, Door& door) noexcept {
   }
 }
 
-void Acceptor::welcome(std::uint64_t id, Door& door, std::unique_ptr<link::Handshake> handshake) noexcept {
+void Acceptor::let_in(std::uint64_t door, std::unique_ptr<link::Handshake> claim) noexcept {
+  if (visits_.size() == kMostGuests) {
+    const auto oldest = std::ranges::min_element(visits_, {}, [](const auto& visit) { return visit.first; });
+    end(oldest, Error(Status::kLimit, "connect", 0, "too many clients connect at the same time: try again"));
+  }
+  const std::uint64_t visit = next_id_++;
   try {
-    auto guest = door.host->welcome(std::move(handshake));
-    if (!guest) return log(VERBENA_LOG_WARNING, "a client was refused: {}", guest.error().text());
-    if (visits_.size() == kMostGuests) {
-      const auto oldest = std::ranges::min_element(visits_, {}, [](const auto& visit) { return visit.first; });
-      end(oldest, Error(Status::kLimit, "connect", 0, "too many clients connect at the same time: try again"));
-    }
-    const std::uint64_t visit = next_id_++;
-    visits_.emplace(visit, Visit{.guest = std::move(*guest), .door = id, .deadline = Deadline::after(kTimeout)});
-    step(visit);
+    visits_.emplace(visit,
+                    Visit{.claim = std::move(claim), .guest = {}, .door = door, .deadline = Deadline::after(kTimeout)});
   } catch (const std::bad_alloc&) {
     return;  // The client sees that it is not connected.
   }
+  step(visit);
+}
+
+/// The host hears of a client whose own NIC has confirmed it, and of no other.
+Result<void> Acceptor::advance(Visit& visit) {
+  if (visit.claim != nullptr) {
+    VERBENA_TRY(visit.claim->confirm(Deadline::now()));
+    VERBENA_ASSIGN(visit.guest, doors_.at(visit.door).host->welcome(std::move(visit.claim)));
+  }
+  return visit.guest->step();
 }
 
 void Acceptor::step(std::uint64_t id) noexcept {
@@ -158,7 +166,7 @@ void Acceptor::step(std::uint64_t id) noexcept {
   Visit& visit = at->second;
   const auto stepped = [&]() -> Result<void> {
     try {
-      return visit.guest->step();
+      return advance(visit);
     } catch (const std::bad_alloc&) {
       return fail(Status::kNoMemory, "connect", 0, "the server has no memory for another connection");
     }
@@ -175,7 +183,7 @@ void Acceptor::step(std::uint64_t id) noexcept {
 
 // Once: a client that has something to say is looked at, and then watched again.
 bool Acceptor::watch(std::uint64_t id, Visit& visit) noexcept {
-  const int fd = visit.guest->fd();
+  const int fd = visit.guest != nullptr ? visit.guest->fd() : -1;
   if (fd < 0 || fd != visit.watched) unwatch(visit);
   if (fd < 0) return true;
   epoll_event event{.events = static_cast<std::uint32_t>(visit.guest->events()) | EPOLLONESHOT, .data = {.u64 = id}};
@@ -195,7 +203,7 @@ void Acceptor::step_those_of_the_nic() noexcept {
   std::vector<std::uint64_t> waiting;
   try {
     for (const auto& [id, visit] : visits_)
-      if (visit.guest->fd() < 0) waiting.push_back(id);
+      if (visit.guest == nullptr || visit.guest->fd() < 0) waiting.push_back(id);
   } catch (const std::bad_alloc&) {
     return signal_eventfd(progress_.get());  // Again, when there is memory.
   }
@@ -204,7 +212,8 @@ void Acceptor::step_those_of_the_nic() noexcept {
 
 void Acceptor::end(Visits::iterator visit, const Error& why) noexcept {
   unwatch(visit->second);
-  visit->second.guest->refuse(why);
+  if (visit->second.claim != nullptr) visit->second.claim->reject(why.status(), why.text());
+  if (visit->second.guest != nullptr) visit->second.guest->refuse(why);
   log(VERBENA_LOG_WARNING, "a client could not connect: {}", why.text());
   visits_.erase(visit);
 }

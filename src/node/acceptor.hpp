@@ -45,7 +45,7 @@ class Acceptor {
   /// The owner of a listener.
   class Host {
    public:
-    /// A client has said hello. An error has been told to the client already.
+    /// A client has said hello, and it was that client. An error has been told to the client already.
     [[nodiscard]] virtual Result<std::unique_ptr<Guest>> welcome(std::unique_ptr<link::Handshake> handshake) = 0;
 
    protected:
@@ -69,6 +69,7 @@ class Acceptor {
     Host* host = nullptr;
   };
   struct Visit {
+    std::unique_ptr<link::Handshake> claim;  ///< Until it is confirmed; then there is a guest.
     std::unique_ptr<Guest> guest;
     std::uint64_t door = 0;
     Deadline deadline = Deadline::never();
@@ -80,7 +81,8 @@ class Acceptor {
   void run() noexcept;
   void on_event(std::uint64_t id) noexcept;
   void look_at_door(std::uint64_t id, Door& door) noexcept;
-  void welcome(std::uint64_t id, Door& door, std::unique_ptr<link::Handshake> handshake) noexcept;
+  void let_in(std::uint64_t door, std::unique_ptr<link::Handshake> claim) noexcept;
+  [[nodiscard]] Result<void> advance(Visit& visit);
   void step(std::uint64_t id) noexcept;
   void step_those_of_the_nic() noexcept;
   template <class Which>

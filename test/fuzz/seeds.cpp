@@ -371,6 +371,8 @@ class Conversation {
     return *this;
   }
   Conversation& poll() { return step(10); }
+  /// About as many times 8 bytes.
+  Conversation& confirm(unsigned words) { return step(11, words); }
   [[nodiscard]] const Seed& seed() const noexcept { return seed_; }
 
  private:
@@ -391,6 +393,8 @@ void add_soft_rendezvous(Seeds& out) {
   add("hello", Conversation().hello().hello().wake().memory(0).memory(1).memory(2));
   add("without_hello", Conversation().memory(0).offer().hello().offer());
   add("wake_without_hello", Conversation().wake().hello().wake());
+  add("confirm", Conversation().hello().confirm(0).confirm(1).confirm(255));
+  add("confirm_without_hello", Conversation().confirm(4).hello().confirm(4));
   add("raw", Conversation().raw(0).raw(sizeof(nic::soft::Request) - 2).raw(sizeof(nic::soft::Request)).raw(255));
   for (unsigned bit = 0; bit < 8; ++bit)
     add("offer_lie_" + std::to_string(bit),

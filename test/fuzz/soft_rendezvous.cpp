@@ -109,6 +109,7 @@ class Session {
       kSlot,
       kWord,
       kPoll,
+      kConfirm,
       kEnd
     };
     for (int i = 0; i < 64 && !in_.empty(); ++i) {
@@ -124,6 +125,7 @@ class Session {
         case Op::kSlot: write_slot(); break;
         case Op::kWord: write_word(); break;
         case Op::kPoll: poll(); break;
+        case Op::kConfirm: confirm(); break;
         case Op::kEnd: break;
       }
     }
@@ -167,6 +169,7 @@ class Session {
       case RequestType::kMemory:
         if (greeted_ && request.memory_id == world().memory) return Answer::kOk;
         return greeted_ && request.memory_id == world().secret_memory ? Answer::kNotGranted : Answer::kUnknown;
+      case RequestType::kConfirm: return greeted_ ? Answer::kUnknown : Answer::kBad;
       case RequestType::kServe:
       case RequestType::kTake:
       case RequestType::kWake: break;
@@ -174,10 +177,14 @@ class Session {
     return Answer::kBad;
   }
 
-  void ask(const Request& request, std::span<const int> fds) {
+  void ask(const Request& request, std::span<const int> fds, Bytes attested = {}) {
     connect();
+    std::vector<std::byte> message(sizeof request + attested.size());
+    std::memcpy(message.data(), &request, sizeof request);
+    std::ranges::copy(attested, message.begin() + sizeof request);
+    send(message, fds);
+    if (request.attested_bytes != attested.size()) return hang_up_expected();
     const auto answer = expected(request, fds);
-    send(std::as_bytes(std::span(&request, 1)), fds);
     if (!answer) return;
     Reply reply;
     Fds received;
@@ -219,9 +226,16 @@ class Session {
     const std::array fds{event.get(), event.get(), event.get()};
     ask(any, std::span(fds).first(count));
   }
+  /// Asks about any bytes: nothing is attested.
+  void confirm() {
+    const Tight attested(std::size_t{in_.take<std::uint8_t>()} * 8);
+    Request question = request(RequestType::kConfirm);
+    question.attested_bytes = static_cast<std::uint32_t>(attested.bytes().size());
+    ask(question, {}, attested.bytes());
+  }
   void raw_bytes() {
     const std::size_t size = std::size_t{1} + in_.take<std::uint8_t>();
-    if (size == sizeof(Request)) return;
+    if (size >= sizeof(Request)) return;  // That is any_request's and confirm's.
     const Tight bytes(size);
     connect();
     send(bytes.bytes(), {});

@@ -105,6 +105,7 @@ class FakeServer final : private channel::Handler, private engine::Duty {
   void accept() {
     auto handshake = listener_->next(soon());
     if (!handshake) return;
+    EXPECT_OK((*handshake)->confirm(soon()));
     const nic::Window window = region_.window();
     const wire::ServerHello hello{.workers = 1,
                                   .server = 5,

@@ -22,10 +22,12 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -625,6 +627,7 @@ class Bare : private channel::Handler {
         channel::Connection::create(*loop_, {.pd = pd_.get(), .buffers = &*buffers_, .bounce = &bounce_}, {}, *this)
             .value();
   }
+  [[nodiscard]] nic::Nic& nic() const noexcept { return *nic_; }
   template <class Hello>
   [[nodiscard]] link::Endpoint endpoint(const Hello& hello) {
     return connection_->describe(wire::bytes_of(hello)).value();
@@ -647,7 +650,7 @@ class Bare : private channel::Handler {
 class SilentClient : Bare {
  public:
   SilentClient(std::uint16_t port, const wire::ClientHello& hello)
-      : dialed_(link::dial("127.0.0.1", port, endpoint(hello), Deadline::after(20s))) {}
+      : dialed_(link::dial("127.0.0.1", port, endpoint(hello), Deadline::after(20s), nullptr, &nic())) {}
   [[nodiscard]] bool was_answered() const { return dialed_.has_value(); }
   /// Why it was not.
   [[nodiscard]] const Error& refusal() const { return dialed_.error(); }
@@ -656,15 +659,48 @@ class SilentClient : Bare {
   Result<std::unique_ptr<link::Handshake>> dialed_;
 };
 
+/// A stranger who names somebody's GID, which is no secret.
+class Ghost : Bare {
+ public:
+  [[nodiscard]] Result<void> dial(std::uint16_t port, const ibv_gid& gid) {
+    link::Endpoint claimed = endpoint(wire::ClientHello{.client = ++number_, .depth = 32});
+    claimed.qp.gid = gid;
+    VERBENA_TRY(link::dial("127.0.0.1", port, claimed, Deadline::after(20s)));
+    return {};
+  }
+
+ private:
+  std::uint64_t number_ = 5000;
+};
+
+/// The GIDs of all software NICs of this host, as any user can read them.
+std::vector<ibv_gid> gids_of_this_host() {
+  std::vector<ibv_gid> gids;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    constexpr std::string_view kName = " @verbena/";
+    const std::size_t at = line.find(kName);
+    if (at == std::string::npos || line.size() < at + kName.size() + 32) continue;
+    ibv_gid gid{};
+    for (std::size_t i = 0; i < sizeof gid.raw; ++i)
+      gid.raw[i] = static_cast<std::uint8_t>(std::stoul(line.substr(at + kName.size() + 2 * i, 2), nullptr, 16));
+    gids.push_back(gid);
+  }
+  return gids;
+}
+
 /// A server that answers one HELLO.
 class SilentServer : Bare {
  public:
-  SilentServer() : listener_(link::Listener::open({.address = "127.0.0.1"}).value()) {}
+  SilentServer() : listener_(link::Listener::open({.address = "127.0.0.1", .nic = &nic()}).value()) {}
   [[nodiscard]] std::uint16_t port() const { return listener_->port(); }
   void answer(const wire::ServerHello& hello) {
     auto handshake = listener_->next(Deadline::after(20s));
     ASSERT_TRUE(handshake) << handshake.error().text();
+    EXPECT_TRUE((*handshake)->confirm(Deadline::after(20s)));
     EXPECT_TRUE((*handshake)->answer(endpoint(hello), Deadline::after(20s)));
+    // Until the client has had the answer confirmed, and hangs up.
+    EXPECT_FALSE((*handshake)->finish(Deadline::after(20s)));
   }
 
  private:
@@ -721,6 +757,30 @@ TEST_F(KvTest, SilenceAfterHelloCostsOneSlotForAWhile) {
   EXPECT_EQ(put("k", "v").status, Status::kOk);
   EXPECT_TRUE(eventually([&] { return server_->statistics().clients == 1; })) << server_->statistics().clients;
   EXPECT_EQ(server_->statistics().clients_lost, 0u) << "none of them was ever a client";
+}
+
+// It had the server connect a queue pair for each of them, to itself or to the client: all places were gone.
+TEST_F(KvTest, TheGidsOfOthersAreNoCredentials) {
+  VERBENA_SKIP_ON_A_DEVICE("a device's GID is an address: nobody can be asked who has it");
+  ServerOptions options = small_server();
+  options.max_clients = 2;
+  begin(options);
+  Ghost ghost;
+  const auto gids = gids_of_this_host();
+  ASSERT_FALSE(gids.empty());
+  unsigned refused = 0;
+  for (int round = 0; round < 8; ++round) {
+    for (const ibv_gid& gid : gids) {
+      const auto dialed = ghost.dial(server_->port(), gid);
+      ASSERT_FALSE(dialed);
+      // Another program's NIC may have gone meanwhile.
+      refused += dialed.error().status() == Status::kNotAllowed ? 1 : 0;
+    }
+  }
+  EXPECT_GE(refused, 8U);
+  EXPECT_EQ(server_->statistics().clients, 1U);
+  EXPECT_TRUE(connect(client_options(*server_)));
+  EXPECT_EQ(put("k", "v").status, Status::kOk);
 }
 
 TEST(KvServer, RefusesOptionsThatCannotWork) {

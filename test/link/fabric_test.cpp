@@ -110,12 +110,18 @@ TEST(Fabric, CmModeHasItsLimitsOnTheSoftNicToo) {
   });
   EXPECT_STATUS((*listener)->next(brief()), Status::kTimedOut);
   EXPECT_STATUS(stranger.get(), Status::kTooLong);
-  auto client = std::async(std::launch::async,
-                           [&] { return (*fabric)->dial(port, make_endpoint(1, kMaxCmRequestBytes), generous()); });
+  const auto end = [&](std::uint64_t seed, std::size_t private_bytes) {
+    Endpoint endpoint = make_endpoint(seed, private_bytes);
+    endpoint.qp.gid = (*fabric)->nic().gid();
+    return endpoint;
+  };
+  auto client =
+      std::async(std::launch::async, [&] { return (*fabric)->dial(port, end(1, kMaxCmRequestBytes), generous()); });
   auto incoming = (*listener)->next(generous());
   ASSERT_OK(incoming);
-  EXPECT_STATUS((*incoming)->answer(make_endpoint(2, kMaxCmAnswerBytes + 1), generous()), Status::kTooLong);
-  ASSERT_OK((*incoming)->answer(make_endpoint(2, kMaxCmAnswerBytes), generous()));
+  ASSERT_OK((*incoming)->confirm(generous()));
+  EXPECT_STATUS((*incoming)->answer(end(2, kMaxCmAnswerBytes + 1), generous()), Status::kTooLong);
+  ASSERT_OK((*incoming)->answer(end(2, kMaxCmAnswerBytes), generous()));
   EXPECT_OK(client.get());
 }
 

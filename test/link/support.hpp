@@ -103,6 +103,7 @@ inline Lifelines connect_over(Fabric& server, ibv_qp* of_server, Fabric& client,
   const auto serve = [&]() -> Result<Lifeline> {
     const Endpoint local = describe(server.nic(), of_server, 0);
     VERBENA_ASSIGN(const auto incoming, (*listener)->next(generous()));
+    VERBENA_TRY(incoming->confirm(generous()));
     VERBENA_TRY(bring_up(server.nic(), of_server, local, incoming->remote(), incoming->how(), generous()));
     VERBENA_TRY(incoming->answer(local, generous()));
     return incoming->finish(generous());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/peer_memory.hpp"
+#include "nic/nic.hpp"
 #include "nic/soft/ring.hpp"
 
 #include <infiniband/verbs.h>
@@ -12,7 +13,7 @@
 
 namespace verbena::nic::soft {
 
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
 /// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
@@ -167,13 +168,14 @@ struct QpGeometry {
 // ends are on one host by construction) ------------------------------------------------------------------------------
 
 enum class RequestType : std::uint32_t {
-  kHello = 1,   ///< First. Reply carries the key table's descriptor, and the ready set's for the same user.
-  kOffer = 2,   ///< My QP wants yours: with the descriptors of its shared memory and of its bells.
-  kMemory = 3,  ///< A descriptor of one of your arenas.
-  kWake = 4,    ///< Your QP asked to be told, and neither of us writes to a descriptor of another user's.
-                ///< Has no reply.
-  kServe = 5,   ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
-  kTake = 6,    ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
+  kHello = 1,    ///< First. Reply carries the key table's descriptor, and the ready set's for the same user.
+  kOffer = 2,    ///< My QP wants yours: with the descriptors of its shared memory and of its bells.
+  kMemory = 3,   ///< A descriptor of one of your arenas.
+  kWake = 4,     ///< Your QP asked to be told, and neither of us writes to a descriptor of another user's.
+                 ///< Has no reply.
+  kServe = 5,    ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
+  kTake = 6,     ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
+  kConfirm = 7,  ///< Has your process sent the bytes behind this request? kUnknown when it attests no such bytes.
 };
 
 /// Completion channels that one QP may have: its receive queue's and its send queue's.
@@ -199,8 +201,12 @@ struct Request {
   std::uint32_t has_srq = 0;  ///< 1: my QP's receives come from a shared queue.
   std::uint32_t qp_type = IBV_QPT_RC;
   std::uint32_t bells[kMaxBells] = {};  ///< Their numbers: the same for each QP on the channel, and never used again.
+  std::uint32_t attested_bytes = 0;     ///< Confirm: bytes behind the request. Otherwise 0, and there are none.
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Request) == 104);
+static_assert(sizeof(Request) == 112);
+/// The longest message: a request, and what it asks about.
+inline constexpr std::size_t kMaxRequestBytes = sizeof(Request) + Nic::kMaxAttestedBytes;
 inline constexpr std::uint32_t kNoReadyBit = ~0U;
 
 enum class Answer : std::uint32_t { kOk = 0, kNotAllowed = 1, kVersion = 2, kUnknown = 3, kNotGranted = 4, kBad = 5 };

@@ -89,7 +89,8 @@ class Handout {
 /// One request to a peer's NIC. It is in a queue of its conversation until it is over, and belongs to whoever asks.
 struct Ask {
   Request request;
-  Handout fds;  // Who asks takes an unsent request back before they are closed.
+  std::vector<std::byte> attested;  // Goes behind the request.
+  Handout fds;                      // Who asks takes an unsent request back before they are closed.
   // When it is over: the answer with its descriptors, or why there is none.
   bool is_over = false;
   Reply reply;

@@ -187,7 +187,7 @@ void SoftNic::send_asks(Peer& peer) noexcept {
   while (!peer.dead.load() && !peer.unsent.empty() && peer.sent.size() < kMostAsked) {
     Ask& next = *peer.unsent.front();
     const auto bytes = std::as_bytes(std::span(&next.request, 1));
-    if (send_message(peer.socket.get(), bytes, next.fds.given())) {
+    if (send_message(peer.socket.get(), bytes, next.fds.given(), next.attested)) {
       peer.sent.push_back(std::move(peer.unsent.front()));
       peer.unsent.pop_front();
       continue;
@@ -274,19 +274,19 @@ void SoftNic::retry() noexcept {
 
 void SoftNic::notify_progress(int eventfd) noexcept {
   const std::lock_guard lock(mutex_);
-  progress_fd_ = eventfd;
+  progress_.eventfd = eventfd;
 }
 
 void SoftNic::tell_progress() noexcept {
-  answered_.notify_all();
-  if (progress_fd_ >= 0) signal_eventfd(progress_fd_);
+  progress_.told.notify_all();
+  if (progress_.eventfd >= 0) signal_eventfd(progress_.eventfd);
 }
 
 /// Sleeps until something was answered, to whomever. False past the deadline.
 bool SoftNic::await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   if (deadline.passed()) return false;
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours{1};  // What is longer may not fit the clock.
-  (void)answered_.wait_for(lock, std::min(deadline.left(), kLongest));
+  (void)progress_.told.wait_for(lock, std::min(deadline.left(), kLongest));
   return true;
 }
 

@@ -226,18 +226,22 @@ void SoftNic::accept_incoming() noexcept {
 
 void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
   Incoming& incoming = at->second;
+  std::array<std::byte, kMaxRequestBytes> message;
   Request request;
   Fds fds;
-  const ssize_t got = receive_message(incoming.socket.get(), std::as_writable_bytes(std::span(&request, 1)), fds);
+  const ssize_t got = receive_message(incoming.socket.get(), message, fds);
   if (got < 0 && errno == EAGAIN) return;
-  if (got == static_cast<ssize_t>(sizeof request)) {
+  if (got >= static_cast<ssize_t>(sizeof request)) std::memcpy(&request, message.data(), sizeof request);
+  if (got == static_cast<ssize_t>(sizeof request) + request.attested_bytes) {
+    const auto attested = std::span(message).subspan(sizeof request, request.attested_bytes);
     const bool is_quiet =
         request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;
-    if (is_quiet && request.magic == kMagic && incoming.greeted) return serve_quietly(incoming, request);
+    if (is_quiet && attested.empty() && request.magic == kMagic && incoming.greeted)
+      return serve_quietly(incoming, request);
     Reply reply;
     Handout out;
     reply.gid = gid_;
-    reply.answer = answer(incoming, request, fds, reply, out);
+    reply.answer = answer(incoming, request, attested, fds, reply, out);
     // A peer that does not take its answer at once does not play by the rules.
     if (send_message(incoming.socket.get(), std::as_bytes(std::span(&reply, 1)), out.given()) &&
         reply.answer != Answer::kNotAllowed && reply.answer != Answer::kVersion && reply.answer != Answer::kBad)
@@ -261,10 +265,12 @@ void SoftNic::serve_quietly(const Incoming& incoming, const Request& request) no
   ring_bells(qp);
 }
 
-Answer SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, Reply& reply, Handout& out) {
+Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<const std::byte> attested, Fds& fds,
+                       Reply& reply, Handout& out) {
   if (request.magic != kMagic) return Answer::kBad;
   if (request.version != kLayoutVersion) return Answer::kVersion;
   if (!allowed(incoming.process.uid)) return Answer::kNotAllowed;
+  if (!attested.empty() && request.type != RequestType::kConfirm) return Answer::kBad;
   switch (request.type) {
     case RequestType::kHello:
       incoming.greeted = true;
@@ -295,6 +301,10 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, Fds& fds, Rep
       reply.is_populated = at->second.populate == host::Populate::kAll ? 1 : 0;
       out.add(at->second.fd);
       return Answer::kOk;
+    }
+    case RequestType::kConfirm: {
+      if (!incoming.greeted) return Answer::kBad;
+      return confirm(attested) ? Answer::kOk : Answer::kUnknown;
     }
     case RequestType::kServe:
     case RequestType::kTake:

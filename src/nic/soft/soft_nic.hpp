@@ -96,6 +96,9 @@ class SoftNic final : public Nic {
   void lose_peer(const ibv_qp* qp) noexcept override;
   Result<void> destroy_qp(ibv_qp* qp) override;
   QpAddress address_of(const ibv_qp* qp) const noexcept override;
+  Result<std::uint64_t> attest(std::span<const std::byte> sent) override;
+  void retract(std::uint64_t attestation) noexcept override;
+  Result<std::unique_ptr<Inquiry>> inquire(const ibv_gid& gid, std::span<const std::byte> sent) override;
   Result<PeerProcess> peer_of(const ibv_qp* qp) const override;
   Objects objects() const override;
 
@@ -143,7 +146,8 @@ class SoftNic final : public Nic {
   void accept_incoming() noexcept;
   bool evict_ungreeted() noexcept;
   void serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
-  [[nodiscard]] Answer answer(Incoming& incoming, const Request& request, Fds& fds, Reply& reply, Handout& out);
+  [[nodiscard]] Answer answer(Incoming& incoming, const Request& request, std::span<const std::byte> attested, Fds& fds,
+                              Reply& reply, Handout& out);
   void serve_quietly(const Incoming& incoming, const Request& request) noexcept;
   void drop_incoming(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
   void take_offer(Incoming& incoming, const Request& request, Fds& fds);
@@ -169,6 +173,10 @@ class SoftNic final : public Nic {
   void tell_progress() noexcept;
   [[nodiscard]] bool await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline);
   void release_peer(Peer* peer) noexcept;
+
+  // attestations.cpp
+  class PeerInquiry;
+  [[nodiscard]] bool confirm(std::span<const std::byte> sent) noexcept;  // Under mutex_.
 
   // outside.cpp, under mutex_: the service thread
   void serve_outside(SoftQp& qp) noexcept;
@@ -248,6 +256,14 @@ class SoftNic final : public Nic {
     std::vector<bool> taken;  // By a CQ.
   } ready_;
   std::map<std::uint64_t, Memory> memories_;
+  struct Attested {
+    std::vector<std::byte> bytes;
+    bool is_confirmed = false;
+  };
+  struct {
+    std::uint64_t next = 1;
+    std::unordered_map<std::uint64_t, Attested> by_number;
+  } attested_;
   struct {
     std::uint64_t memory = 1;
     std::uint32_t pd = 1;
@@ -277,10 +293,12 @@ class SoftNic final : public Nic {
   struct {
     Fd timer;
     bool is_set = false;
-  } retry_;                           // For what the kernel tells nobody of: room in a listener's backlog.
-  std::condition_variable answered_;  // A peer's NIC has answered, or is lost.
-  int progress_fd_ = -1;              // The caller's.
-  std::thread control_;               // Last: reads everything above.
+  } retry_;  // For what the kernel tells nobody of: room in a listener's backlog.
+  struct {
+    std::condition_variable told;  // A peer's NIC has answered, or is lost.
+    int eventfd = -1;              // The caller's.
+  } progress_;
+  std::thread control_;  // Last: reads everything above.
 };
 
 }  // namespace verbena::nic::soft

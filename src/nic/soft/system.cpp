@@ -180,12 +180,14 @@ void barrier_this_process() noexcept {
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) membarrier(MEMBARRIER_CMD_GLOBAL);
 }
 
-bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds) noexcept {
-  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds,
+                  std::span<const std::byte> rest) noexcept {
+  std::array parts{iovec{const_cast<std::byte*>(message.data()), message.size()},
+                   iovec{const_cast<std::byte*>(rest.data()), rest.size()}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
   msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
+  header.msg_iov = parts.data();
+  header.msg_iovlen = parts.size();
   if (!fds.empty()) {
     header.msg_control = control.data();
     header.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
@@ -197,7 +199,7 @@ bool send_message(int socket, std::span<const std::byte> message, std::span<cons
   }
   for (;;) {
     const ssize_t sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent == static_cast<ssize_t>(message.size())) return true;
+    if (sent == static_cast<ssize_t>(message.size() + rest.size())) return true;
     if (sent < 0 && errno == EINTR) continue;
     if (sent >= 0) errno = EMSGSIZE;
     return false;

@@ -95,8 +95,9 @@ struct Fds {
   std::array<Fd, kMaxFds> fds;
   std::size_t count = 0;
 };
-/// False with errno set when it could not be sent at once and whole.
-[[nodiscard]] bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds) noexcept;
+/// Sends one message, of which `rest` is the end. False with errno set when it could not be sent at once and whole.
+[[nodiscard]] bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds,
+                                std::span<const std::byte> rest = {}) noexcept;
 /// Bytes received (0: the peer closed); -1 with errno. Descriptors are close-on-exec. A truncated message or too many
 /// descriptors is EBADMSG.
 [[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept;

@@ -246,6 +246,55 @@ TEST_F(BringUp, ASilentPeerOfAnOfferHoldsUpNobodyElse) {
   waiting.join();
 }
 
+TEST_F(BringUp, AnInquirySaysAgainUntilThePeerAnswers) {
+  const std::array<std::byte, 100> sent{};
+  const auto inquiry = nic_->inquire(peer_.address().gid, sent);
+  ASSERT_OK(inquiry);
+  for (int i = 0; i < 3; ++i) EXPECT_STATUS((*inquiry)->answer(Deadline::now()), Status::kAgain);
+  ASSERT_TRUE(peer_.takes(RequestType::kHello));
+  drain_eventfd(progress_.get());
+  ASSERT_TRUE(peer_.says_hello());
+  ASSERT_TRUE(got_on());
+  EXPECT_STATUS((*inquiry)->answer(Deadline::now()), Status::kAgain);
+  ASSERT_TRUE(peer_.takes(RequestType::kConfirm));
+  EXPECT_STATUS((*inquiry)->answer(Deadline::now()), Status::kAgain);
+  drain_eventfd(progress_.get());
+  ASSERT_TRUE(peer_.says(Answer::kOk));
+  ASSERT_TRUE(got_on());
+  const auto process = (*inquiry)->answer(Deadline::now());
+  ASSERT_OK(process);
+  EXPECT_EQ(process->pid, ::getpid());
+}
+
+TEST_F(BringUp, AnInquiryOfASilentPeer) {
+  const std::array<std::byte, 100> sent{};
+  const auto inquiry = nic_->inquire(peer_.address().gid, sent);
+  ASSERT_OK(inquiry);
+  EXPECT_STATUS((*inquiry)->answer(Deadline::after(20ms)), Status::kTimedOut);
+  ASSERT_TRUE(peer_.takes(RequestType::kHello) && peer_.says_hello());
+  EXPECT_STATUS((*inquiry)->answer(Deadline::after(100ms)), Status::kTimedOut);
+  ASSERT_TRUE(peer_.takes(RequestType::kConfirm));
+  std::thread waiting([&] { EXPECT_STATUS((*inquiry)->answer(Deadline::after(60s)), Status::kPeerLost); });
+  others_connect();
+  peer_.close();
+  waiting.join();
+}
+
+// Nobody waits for the first answer any more: it is not taken for the second's.
+TEST_F(BringUp, AnInquiryThatIsGivenUp) {
+  const std::array<std::byte, 100> sent{};
+  auto given_up = nic_->inquire(peer_.address().gid, sent);
+  auto kept = nic_->inquire(peer_.address().gid, sent);
+  ASSERT_TRUE(given_up && kept);
+  ASSERT_TRUE(peer_.takes(RequestType::kHello) && peer_.says_hello());
+  EXPECT_STATUS((*given_up)->answer(Deadline::after(50ms)), Status::kTimedOut);
+  EXPECT_STATUS((*kept)->answer(Deadline::now()), Status::kAgain);
+  ASSERT_TRUE(peer_.takes(RequestType::kConfirm) && peer_.takes(RequestType::kConfirm));
+  given_up->reset();
+  ASSERT_TRUE(peer_.says(Answer::kOk) && peer_.says(Answer::kUnknown));
+  EXPECT_STATUS((*kept)->answer(soon()), Status::kNotAllowed);
+}
+
 // The late answer still finds its request, and the next ones theirs.
 TEST_F(BringUp, AnAnswerPastTheDeadline) {
   ASSERT_STATUS(step(), Status::kAgain);

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -98,9 +99,11 @@ bool RawListener::take(Request& request, Fds& received, Deadline deadline) {
       connection_ = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       continue;
     }
-    if (receive_message(connection_.get(), std::as_writable_bytes(std::span(&request, 1)), received) ==
-        static_cast<ssize_t>(sizeof request)) {
-      return true;
+    std::array<std::byte, kMaxRequestBytes> message;
+    const ssize_t got = receive_message(connection_.get(), message, received);
+    if (got >= static_cast<ssize_t>(sizeof request)) {
+      std::memcpy(&request, message.data(), sizeof request);
+      if (got == static_cast<ssize_t>(sizeof request + request.attested_bytes)) return true;
     }
     connection_.reset();
   }
