@@ -3,6 +3,7 @@
 #include "base/units.hpp"
 #include "programs/files.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,10 +68,21 @@ std::size_t put_value(std::string& out, std::string_view text, std::uint64_t uni
   return static_cast<std::size_t>(end - text.data());
 }
 
+/// Takes the places of standard descriptors that are closed, or the next file that is opened would be one of them: a
+/// value that is printed went into memory of the library. Their use stays an error: each is open for the other way.
+void keep_standard_descriptors() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) != -1) continue;
+    // The lowest number that is free is this one.
+    if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) ::_exit(static_cast<int>(Exit::kError));
+  }
+}
+
 }  // namespace
 
 int run_program(const char* name, Exit (*run)(int, char**), int argc, char** argv) {
   program = name;
+  keep_standard_descriptors();
   // A reader that goes away is an error of write(2), which says so.
   std::signal(SIGPIPE, SIG_IGN);
   try {

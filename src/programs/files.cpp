@@ -57,7 +57,19 @@ Result<void> write_all(int fd, std::string_view name, std::span<const std::byte>
   return {};
 }
 
+Result<void> check_replaceable(const std::filesystem::path& path) {
+  struct stat there{};
+  if (::lstat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT) return {};
+    return fail_system("lstat", errno, fmt::format("cannot look at {}", path.string()));
+  }
+  if (S_ISREG(there.st_mode)) return {};
+  return fail(Status::kBadArgument, "lstat", 0, "{} is there and is no regular file: name a file, or a new one",
+              path.string());
+}
+
 Result<void> replace_file(const std::filesystem::path& path, std::string_view text) {
+  VERBENA_TRY(check_replaceable(path));
   std::string temporary = path.string() + ".XXXXXX";
   const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return fail_system("mkostemp", errno, fmt::format("cannot create {}", temporary));

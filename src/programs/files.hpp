@@ -26,7 +26,10 @@ namespace verbena::programs {
 /// Writes everything to `fd`.
 [[nodiscard]] Result<void> write_all(int fd, std::string_view name, std::span<const std::byte> bytes);
 
-/// Replaces `path` by `text` at once: a reader sees the whole text or none of it.
+/// kBadArgument for what is there and must not be written over or removed: a device, a directory, a symbolic link.
+[[nodiscard]] Result<void> check_replaceable(const std::filesystem::path& path);
+/// Replaces a regular file by `text` at once, or makes it: a reader sees the whole text or none of it. Errors: those of
+/// check_replaceable.
 [[nodiscard]] Result<void> replace_file(const std::filesystem::path& path, std::string_view text);
 
 enum class Follow { kNo, kYes };

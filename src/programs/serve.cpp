@@ -30,9 +30,10 @@ int await_signal(const sigset_t& set) noexcept {
   }
 }
 
-void remove_quietly(const std::string& path) noexcept {
+/// The port file, unless somebody has put something else in its place.
+void remove_quietly(const std::string& path) {
   std::error_code ignored;
-  if (!path.empty()) std::filesystem::remove(path, ignored);
+  if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
 }
 
 /// Says on stdout, and in the port file, that clients may come.
@@ -52,6 +53,10 @@ Exit run_serve(const ServeArguments& arguments) {
   const sigset_t set = stop_signals();
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &set, &before);
+  if (!arguments.port_file.empty()) {
+    const auto replaceable = check_replaceable(arguments.port_file);
+    if (!replaceable) return error_exit("--port-file: {}", replaceable.error().text());
+  }
   // A port file of an earlier server would send clients to a port where nothing listens yet.
   remove_quietly(arguments.port_file);
 

@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace verbena::test {
@@ -582,6 +584,52 @@ TEST(KvServe, WritesItsPortFileWhenReadyAndRemovesIt) {
   server.process().send(SIGTERM);
   EXPECT_TRUE(ended(server.process().finish(), 0));
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(KvServe, APortFileThatIsNoFileIsRefusedAndStays) {
+  const Scratch scratch;
+  const std::string path = (scratch.path() / "pipe").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const Ran ran = run_kv({"serve", "-p", "0", "-m", "16", "--port-file", path});
+  EXPECT_TRUE(ended(ran, 3));
+  EXPECT_TRUE(contains(ran.err, "--port-file: " + path));
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+}
+
+// Whoever put something in its place keeps it.
+TEST(KvServe, RemovesNothingButItsPortFile) {
+  const Scratch scratch;
+  const std::string path = (scratch.path() / "port").string();
+  KvServer server({"-m", "16", "--port-file", path});
+  ASSERT_NE(server.port(), 0);
+  const Deadline deadline = Deadline::after(std::chrono::seconds{20});
+  while (!std::filesystem::exists(path) && !deadline.passed()) std::this_thread::yield();
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  server.process().send(SIGTERM);
+  EXPECT_TRUE(ended(server.process().finish(), 0));
+  EXPECT_TRUE(std::filesystem::is_directory(path));
+}
+
+// A value that was printed went into a memfd of the library, which had taken the closed descriptor's number.
+TEST(KvCommands, ClosedStandardDescriptorsAreErrors) {
+  const KvServer server({"-m", "16"});
+  const std::string port = std::to_string(server.port());
+  ASSERT_TRUE(ended(run_kv({"put", "-p", port, "key", "value"}), 0));
+  const auto exit_of = [&](const std::string& command, const std::string& closing) {
+    const std::string line = std::string(VERBENA_PROGRAM) + " " + command + " -p " + port + " " + closing;
+    const int status = std::system(line.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(exit_of("get key", ">/dev/null"), 0);
+  EXPECT_EQ(exit_of("get key", ">&-"), 3);
+  EXPECT_EQ(exit_of("get key", "<&- >&-"), 3);
+  EXPECT_EQ(exit_of("get key", "<&- >&- 2>&-"), 3);
+  EXPECT_EQ(exit_of("get key", "<&- >/dev/null 2>&-"), 0);
+  EXPECT_EQ(exit_of("put key -f -", "<&- 2>/dev/null"), 3);
+  const Ran ran = run_kv({"get", "-p", port, "key"});
+  EXPECT_TRUE(ended(ran, 0));
+  EXPECT_EQ(ran.out, "value");
 }
 
 TEST(KvServe, PortInUse) {

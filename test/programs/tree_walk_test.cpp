@@ -8,7 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace verbena::programs {
@@ -116,6 +119,24 @@ TEST(Files, ReplaceLeavesNoTemporary) {
   const auto tree = walk_tree(scratch.path());
   ASSERT_OK(tree);
   EXPECT_EQ(paths(*tree), std::vector<std::string>{"port"});
+}
+
+TEST(Files, ReplaceRefusesWhatIsNoFile) {
+  const Scratch scratch;
+  scratch.write("file", "x");
+  std::filesystem::create_symlink("file", scratch.path() / "link");
+  std::filesystem::create_symlink("nothing", scratch.path() / "dangling");
+  std::filesystem::create_directory(scratch.path() / "directory");
+  ASSERT_EQ(::mkfifo((scratch.path() / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "dangling", "directory", "pipe"}) {
+    const auto replaced = replace_file(scratch.path() / name, "1\n");
+    ASSERT_FALSE(replaced) << name;
+    EXPECT_EQ(replaced.error().status(), Status::kBadArgument) << name;
+    EXPECT_NE(std::string_view(replaced.error().text()).find(name), std::string_view::npos) << replaced.error().text();
+  }
+  EXPECT_FALSE(replace_file("/dev/null", "1\n"));
+  EXPECT_EQ(scratch.read("file"), "x");
+  EXPECT_EQ(std::ranges::distance(std::filesystem::directory_iterator(scratch.path())), 5);
 }
 
 }  // namespace
