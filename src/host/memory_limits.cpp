@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 namespace verbena::host {
 
@@ -138,6 +140,18 @@ std::size_t free_hugepage_bytes(const char* directory) {
   for (const unsigned kib : {2048U, 1048576U})
     bytes += number_in_file(KernelPath("{}/hugepages-{}kB/free_hugepages", directory, kib)).value_or(0) * kib * 1024;
   return bytes;
+}
+
+std::optional<Descriptors> descriptors(Limit limit, const KernelFiles& files) {
+  rlimit now{};
+  if (getrlimit(RLIMIT_NOFILE, &now) != 0) return std::nullopt;
+  Descriptors descriptors{.limit = limit == Limit::kSoft ? now.rlim_cur : now.rlim_max};
+  std::error_code unreadable;
+  std::filesystem::directory_iterator at(KernelPath("{}/self/fd", files.proc).text, unreadable);
+  for (; !unreadable && at != std::filesystem::directory_iterator(); at.increment(unreadable)) ++descriptors.open;
+  if (unreadable || descriptors.open == 0) return std::nullopt;
+  --descriptors.open;  // The directory's.
+  return descriptors;
 }
 
 bool may_lock_at_will(const KernelFiles& files) noexcept {

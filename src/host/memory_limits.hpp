@@ -1,10 +1,12 @@
-// What bounds memory here: the process's limits, its cgroups and the machine. Read before memory is touched, because
-// running into most of them afterwards is a signal (SIGXFSZ, the OOM killer's SIGKILL) and not an error.
+// The bounds of memory here, and of file descriptors: the process's limits, its cgroups and the machine. Read before
+// memory is touched, because running into most of them afterwards is a signal (SIGXFSZ, the OOM killer's SIGKILL) and
+// not an error.
 #pragma once
 
 #include <verbena/error.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 namespace verbena::host {
@@ -30,6 +32,15 @@ struct KernelFiles {
 
 /// Bytes of the machine's hugetlb pools that nobody has, of all page sizes. They are not in the headroom. \thread any
 [[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
+
+/// File descriptors of this process.
+struct Descriptors {
+  std::uint64_t open = 0;   ///< At the moment.
+  std::uint64_t limit = 0;  ///< RLIMIT_NOFILE: what it may raise the soft limit to, where that is asked for.
+};
+enum class Limit : std::uint8_t { kSoft, kHard };
+/// Empty when they cannot be read. \thread any  \alloc setup
+[[nodiscard]] std::optional<Descriptors> descriptors(Limit limit, const KernelFiles& files = {});
 
 /// Whether CAP_IPC_LOCK is among the process's effective capabilities: RLIMIT_MEMLOCK does not bind. \thread any
 [[nodiscard]] bool may_lock_at_will(const KernelFiles& files = {}) noexcept;

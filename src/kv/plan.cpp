@@ -238,4 +238,19 @@ std::string memory_warning(const ServerOptions& options, const host::Footprint& 
       options.max_clients, need.all / kMib, headroom->bytes / kMib, headroom->limit);
 }
 
+std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,
+                               const std::optional<host::Descriptors>& now) {
+  // A connection has what its handshake was carried by, and the memfd of its lease where windows are mapped. There a
+  // client has two conversations of the NICs, a pidfd and a bell besides.
+  const std::uint64_t of_connection = nic.maps_windows ? 2 : 1;
+  const std::uint64_t of_process = nic.maps_windows ? 4 : 0;
+  const std::uint64_t clients = options.max_clients * (options.workers * of_connection + of_process);
+  if (!now || now->open + clients <= now->limit) return {};
+  return fmt::format(
+      "With all {} clients the server takes {} file descriptors, and RLIMIT_NOFILE is {}: clients may be refused "
+      "before "
+      "there are so many; raise it (ulimit -n).",
+      options.max_clients, now->open + clients, now->limit);
+}
+
 }  // namespace verbena::kv

@@ -48,5 +48,9 @@ struct ServerInternals {
 /// A sentence when they cannot be had with all clients; empty when they can, as far as is known. \alloc setup
 [[nodiscard]] std::string memory_warning(const ServerOptions& options, const host::Footprint& footprint,
                                          const std::optional<host::Headroom>& headroom);
+/// A sentence when this process may not open as many file descriptors as all clients take; empty when it may, as far as
+/// is known. `now` has those of a server without clients.
+[[nodiscard]] std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,
+                                             const std::optional<host::Descriptors>& now);
 
 }  // namespace verbena::kv

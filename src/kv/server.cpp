@@ -74,7 +74,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   std::unique_ptr<link::Listener> listener_;  ///< Until the acceptor has it.
   host::HeldPlacement placement_;             ///< The workers' cores are this server's until they are gone.
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::string memory_warning_;
+  std::vector<std::string> warnings_;  ///< Of limits that leave no room for all clients.
   std::string description_;
 };
 
@@ -105,7 +105,7 @@ Result<void> PollingServer::create_workers() {
   const host::Footprint pools = footprint(options_, placement_.plan, fabric_->nic().kind(), fabric_->nic().limits());
   const auto headroom = host::memory_headroom(std::nullopt);
   VERBENA_TRY(check_memory(options_, pools, headroom));
-  memory_warning_ = memory_warning(options_, pools, headroom);
+  warnings_.push_back(memory_warning(options_, pools, headroom));
   for (unsigned i = 0; i < options_.workers; ++i) {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
     worker.hash_seed = hash_seed_;
@@ -135,7 +135,10 @@ void PollingServer::describe() {
                                      : "copied: the device has no memory windows that can be relied on");
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
-  if (!memory_warning_.empty()) add("; {}", memory_warning_);
+  warnings_.push_back(
+      descriptor_warning(options_, fabric_->nic().capabilities(), host::descriptors(host::Limit::kSoft)));
+  for (const std::string& warning : warnings_)
+    if (!warning.empty()) add("; {}", warning);
 }
 
 verbena::Counters PollingServer::counters() const noexcept {

@@ -61,6 +61,7 @@ Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
                   .server = {},
                   .client = {},
                   .memory = {},
+                  .descriptors = {},
                   .refused = {}};
   VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
   const std::vector<unsigned> claimed = host::claimed_cores(topology);
@@ -78,6 +79,7 @@ Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
     plan.refused = fits.error().text();
   } else {
     plan.memory = kv::memory_warning(options, plan.server, headroom);
+    plan.descriptors = kv::descriptor_warning(options, nic.capabilities(), host::descriptors(host::Limit::kHard));
   }
   return plan;
 }
@@ -88,6 +90,7 @@ std::string plan_text(const ServerPlan& plan) {
   put_pools(text, "Pools of the server, with all its clients", plan.server);
   put_pools(text, "Pools of one client, with its defaults", plan.client);
   if (!plan.memory.empty()) text += "Memory\n  " + plan.memory + "\n";
+  if (!plan.descriptors.empty()) text += "Descriptors\n  " + plan.descriptors + "\n";
   if (!plan.refused.empty()) text += "Refused\n  " + plan.refused + "\n";
   return text;
 }
@@ -97,8 +100,8 @@ std::string plan_json(const ServerPlan& plan) {
   const Json placement = json_object("words", json_array(plan.placement.words, std::identity()), "workers",
                                      json_array(plan.placement.pollers, poller_json));
   return json_line("nic", plan.nic, "nic_reason", plan.nic_reason, "placement", placement, "server",
-                   pools_json(plan.server), "client", pools_json(plan.client), "memory", if_any(plan.memory), "refused",
-                   if_any(plan.refused));
+                   pools_json(plan.server), "client", pools_json(plan.client), "memory", if_any(plan.memory),
+                   "descriptors", if_any(plan.descriptors), "refused", if_any(plan.refused));
 }
 
 }  // namespace verbena::programs

@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include <sys/resource.h>
+
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -36,6 +38,15 @@ void remove_quietly(const std::string& path) {
   if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
 }
 
+/// Lets this process open as many files as it may: each client takes some. Nothing here uses select(2), which is what
+/// the soft limit is for. Too low a hard limit shows in the server's description.
+void raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// Says on stdout, and in the port file, that clients may come.
 Exit announce(const ServeArguments& arguments, const kv::Server& server, const MetricsEndpoint* metrics) {
   fmt::print("verbena-kv: serving on {}; {}{}{}\n", endpoint(server.address(), server.port()), server.description(),
@@ -57,6 +68,7 @@ Exit run_serve(const ServeArguments& arguments) {
     const auto replaceable = check_replaceable(arguments.port_file);
     if (!replaceable) return error_exit("--port-file: {}", replaceable.error().text());
   }
+  raise_descriptor_limit();
   // A port file of an earlier server would send clients to a port where nothing listens yet.
   remove_quietly(arguments.port_file);
 

@@ -274,6 +274,22 @@ TEST_F(Footprints, OfAServerMayHaveMoreClientsThanMemory) {
       << "items alone are that much";
 }
 
+TEST(Descriptors, OfAllClientsAreWeighedAgainstTheLimit) {
+  ServerOptions options;
+  options.max_clients = 10;
+  options.workers = 2;
+  const nic::Capabilities soft{.maps_windows = true};
+  const host::Descriptors enough{.open = 30, .limit = 30 + 10 * 8};
+  EXPECT_EQ(descriptor_warning(options, soft, enough), "");
+  EXPECT_EQ(descriptor_warning(options, soft, std::nullopt), "");
+  const std::string warning = descriptor_warning(options, soft, host::Descriptors{.open = 31, .limit = 30 + 10 * 8});
+  EXPECT_NE(warning.find("With all 10 clients the server takes 111 file descriptors, and RLIMIT_NOFILE is 110"),
+            std::string::npos)
+      << warning;
+  EXPECT_EQ(descriptor_warning(options, {}, host::Descriptors{.open = 30, .limit = 50}), "");
+  EXPECT_NE(descriptor_warning(options, {}, host::Descriptors{.open = 30, .limit = 49}), "");
+}
+
 TEST_F(Footprints, OfClients) {
   ServerOptions serving;
   serving.transport.device = "soft";

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -594,6 +596,46 @@ TEST(KvServe, APortFileThatIsNoFileIsRefusedAndStays) {
   EXPECT_TRUE(ended(ran, 3));
   EXPECT_TRUE(contains(ran.err, "--port-file: " + path));
   EXPECT_TRUE(std::filesystem::is_fifo(path));
+}
+
+/// Files that a process has open.
+std::size_t open_files(pid_t pid) {
+  const std::filesystem::directory_iterator at("/proc/" + std::to_string(pid) + "/fd");
+  return static_cast<std::size_t>(std::ranges::distance(at));
+}
+
+// It served 43 of its 64 clients with a soft limit of 1,024, and said nothing.
+TEST(KvServe, RaisesItsSoftLimitOfDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 128;
+  if (before.rlim_max < 4096) GTEST_SKIP() << "this process may not have " << 4096 << " descriptors";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  KvServer server({"-m", "64", "--max-clients", "200"});
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_NE(server.port(), 0);
+  EXPECT_FALSE(contains(server.ready_line(), "RLIMIT_NOFILE")) << server.ready_line();
+  rlimit raised{};
+  ASSERT_EQ(::prlimit(server.process().pid(), RLIMIT_NOFILE, nullptr, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+}
+
+TEST(KvServe, TakesNoMoreDescriptorsAClientThanItPlans) {
+  for (const unsigned workers : {1U, 2U}) {
+    KvServer server({"-m", "64", "-d", "soft", "-w", std::to_string(workers)});
+    ASSERT_NE(server.port(), 0);
+    const std::size_t before = open_files(server.process().pid());
+    std::vector<std::unique_ptr<KvProcess>> clients;
+    constexpr std::size_t kClients = 4;
+    for (std::size_t i = 0; i < kClients; ++i) {
+      clients.push_back(std::make_unique<KvProcess>(
+          Arguments{"stats", "-d", "soft", "-p", std::to_string(server.port()), "--watch", "1"}));
+      ASSERT_NE(clients.back()->first_line(), "");
+    }
+    EXPECT_GT(open_files(server.process().pid()), before);
+    EXPECT_LE(open_files(server.process().pid()), before + kClients * (2 * workers + 4));
+  }
 }
 
 // Whoever put something in its place keeps it.
