@@ -459,7 +459,8 @@ def fuzz_target(executable, corpus, seconds, wrapper, totals):
     text = read(log)
     runs = re.search(r'^Done (\d+) runs', text, flags=re.MULTILINE)
     if code == 0 and runs and int(runs[1]) > 0:
-        totals.passed += 1
+        with OUTPUT:
+            totals.passed += 1
         say(f'fuzz: {name}: {runs[1]} runs')
         return
     # Leaks, crashes and hangs leave the input that makes them.
@@ -476,12 +477,21 @@ def fuzz(directory, options, wrapper, totals):
 
 
 def fuzz_all(directory, corpora, seconds, wrapper, totals):
-    for corpus in corpora:
+    def fuzz_one(corpus):
         executable = directory / 'test' / 'fuzz' / f'fuzz_{corpus.name}'
         if executable.exists():
             fuzz_target(executable, corpus, seconds, wrapper, totals)
         else:
             totals.fail(f'fuzz: {corpus.name} has a corpus and no target')
+
+    # Each target computes in one thread.
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        try:
+            for done in [pool.submit(fuzz_one, corpus) for corpus in corpora]:
+                done.result()
+        except BaseException:
+            STOPPING.set()
+            raise
 
 
 def build_sanitized(name, environment, options, totals):
