@@ -57,8 +57,10 @@ TAIL_LINES = 120
 SLOWEST = 15
 CHAOS_SEEDS = 2
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
-# as soon as they want one.
+# as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs of
+# others beside this would leave it nothing for hours.
 BEHIND = 19
+WAITED_FOR = threading.Event()
 OUTPUT = threading.RLock()
 STOPPING = threading.Event()
 
@@ -125,26 +127,37 @@ class Totals:
         sys.exit(1 if self.failures else 0)
 
 
-def give_way(pid):
-    """Has the kernel prefer everybody else's session to that of process `pid`, which leads one. Where sessions are
-    scheduled as groups (sched_autogroup), priorities of processes count only among those of one session."""
+def set_priority(pid, level):
+    """Gives the session that process `pid` leads the nice value `level`. Where sessions are scheduled as groups
+    (sched_autogroup), the values of processes count only among those of one session."""
     try:
-        pathlib.Path(f'/proc/{pid}/autogroup').write_text(str(BEHIND), encoding='ascii')
+        os.setpriority(os.PRIO_PGRP, pid, level)
+        pathlib.Path(f'/proc/{pid}/autogroup').write_text(str(level), encoding='ascii')
     except OSError:
-        pass  # There are no such groups, or the process has ended.
+        pass  # It has ended, there are no such groups, or only root may raise a priority.
+
+
+def awaited(future):
+    """The result of what `future` runs behind the tests. It stays behind no longer: the tests wait for it."""
+    WAITED_FOR.set()
+    try:
+        return future.result()
+    finally:
+        WAITED_FOR.clear()
 
 
 def run(command, log, timeout_s, what, environment=None, show=None, behind=False):
     """Runs a command in its own process group with its output in `log`. Prints what `show` picks of it as it comes,
     and a heartbeat. Returns the exit code; past `timeout_s`, and when STOPPING, the group is killed. What runs
-    `behind` others takes only the time that they leave."""
+    `behind` the tests takes only the time that others leave, until it is WAITED_FOR."""
+    level = BEHIND if behind else 0
     if behind:
         command = ['nice', '-n', BEHIND, *command]
     with open(log, 'w', encoding='utf-8', errors='replace') as sink:
         process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=sink,
                                    stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True)
         if behind:
-            give_way(process.pid)
+            set_priority(process.pid, level)
         begin = told = time.monotonic()
         with open(log, encoding='utf-8', errors='replace') as source:
             try:
@@ -158,6 +171,10 @@ def run(command, log, timeout_s, what, environment=None, show=None, behind=False
                     if ended:
                         return process.returncode
                     now = time.monotonic()
+                    wanted = BEHIND if behind and not WAITED_FOR.is_set() else 0
+                    if wanted != level:
+                        level = wanted
+                        set_priority(process.pid, level)
                     if now - told > HEARTBEAT_S:
                         say(f'... {what}, {int(now - begin)} s')
                         told = now
@@ -531,13 +548,14 @@ def test_all(worker, options, totals):
     if plain is not None:
         test_plain(plain, options, totals)
     for name, built in sanitized.items():
-        if built.result() is not None:
-            directory, wrapper, has_fuzzers = built.result()
+        ready = awaited(built)
+        if ready is not None:
+            directory, wrapper, has_fuzzers = ready
             test(name, CONFIGURATIONS[name], directory, options, wrapper, totals)
             if has_fuzzers:
                 fuzz(directory, options, wrapper, totals)
     if everything:
-        lint(*style.result(), totals)
+        lint(*awaited(style), totals)
 
 
 def positive(text):
