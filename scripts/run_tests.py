@@ -57,8 +57,8 @@ TAIL_LINES = 120
 SLOWEST = 15
 CHAOS_SEEDS = 2
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
-# as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs of
-# others beside this would leave it nothing for hours.
+# as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs
+# of others beside this would leave it nothing for hours.
 BEHIND = 19
 WAITED_FOR = threading.Event()
 OUTPUT = threading.RLock()

@@ -261,29 +261,31 @@ int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size
 
 /* kv_server_options_init sets the defaults. */
 typedef struct kv_server_options {
-  conn_mode_t mode;          /* Default CONN_MODE_CM. */
-  const char* device;        /* As the client's. */
-  int gid_index;             /* As the client's. */
-  const char* address;       /* Address or name to listen on; null or "", the default: this host. Copied. */
-  int port;                  /* Default KV_DEFAULT_PORT. 0 takes any free one, which kv_server_port tells. */
-  size_t memory_bytes;       /* Item memory. 1 MiB to 1 TiB, default 1 GiB. */
-  int require_hugepages;     /* Default 0. */
-  unsigned workers;          /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
-  unsigned max_clients;      /* 1 to 1024, default 64. */
-  unsigned depth;            /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
-  size_t max_value_bytes;    /* 1 (with cells 8) to memory_bytes / workers / 2. 0, the default: that, and 64 MiB at
-                                most. */
-  size_t lease_bytes;        /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
-  int trusted_clients;       /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
-  unsigned client_leases;    /* With trusted_clients: blocks for a client's next such values. 1 to 64, default 4. */
-  unsigned lease_term_ms;    /* With trusted_clients: lifetime of an unused block. 10 to 60000, default 2000. */
-  size_t max_items;          /* 0, the default: one for every 128 bytes of memory_bytes. */
-  int checksum_large_values; /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
-  unsigned grace_ms;         /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
-  unsigned spin_us;          /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
-  int pin_workers;           /* Default 1. */
-  const uid_t* allowed_uids; /* Users besides the server's own whose processes may connect. Copied. */
-  size_t allowed_uid_count;  /* Number of allowed_uids. Default 0. */
+  conn_mode_t mode;              /* Default CONN_MODE_CM. */
+  const char* device;            /* As the client's. */
+  int gid_index;                 /* As the client's. */
+  const char* address;           /* Address or name to listen on; null or "", the default: this host. Copied. */
+  int port;                      /* Default KV_DEFAULT_PORT. 0 takes any free one, which kv_server_port tells. */
+  size_t memory_bytes;           /* Item memory. 1 MiB to 1 TiB, default 1 GiB. */
+  int require_hugepages;         /* Default 0. */
+  unsigned workers;              /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
+  unsigned max_clients;          /* 1 to 1024, default 64. */
+  unsigned max_clients_per_user; /* Of each of allowed_uids. 1 to max_clients; 0, the default: half of max_clients.
+                                    Software NIC only: a device cannot tell users. */
+  unsigned depth;                /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
+  size_t max_value_bytes;        /* 1 (with cells 8) to memory_bytes / workers / 2. 0, the default: that, and 64 MiB at
+                                    most. */
+  size_t lease_bytes;            /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
+  int trusted_clients;           /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
+  unsigned client_leases;        /* With trusted_clients: blocks for a client's next such values. 1 to 64, default 4. */
+  unsigned lease_term_ms;        /* With trusted_clients: lifetime of an unused block. 10 to 60000, default 2000. */
+  size_t max_items;              /* 0, the default: one for every 128 bytes of memory_bytes. */
+  int checksum_large_values;     /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
+  unsigned grace_ms;             /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
+  unsigned spin_us;              /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
+  int pin_workers;               /* Default 1. */
+  const uid_t* allowed_uids;     /* Users besides the server's own whose processes may connect. Copied. */
+  size_t allowed_uid_count;      /* Number of allowed_uids. Default 0. */
   size_t max_cells; /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */

@@ -50,7 +50,11 @@ struct ServerOptions {
   bool require_hugepages = false;  ///< Fails with kNoMemory where there are none, instead of taking small pages.
   unsigned workers = 1;            ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
   unsigned max_clients = 64;       ///< 1 to 1024.
-  unsigned depth = 32;             ///< Requests that one client may have in flight at one worker. 1 to 1024.
+  /// Clients that each of `allowed_uids` may have, so that no user takes the places of all others; the server's own
+  /// user may take all. 1 to max_clients; 0 derives it: half of max_clients, rounded up. Software NIC only: a device
+  /// cannot tell users.
+  unsigned max_clients_per_user = 0;
+  unsigned depth = 32;  ///< Requests that one client may have in flight at one worker. 1 to 1024.
   /// 1 B (with cells 8) to memory_bytes / workers / 2; 0 derives it: that, and 64 MiB at most.
   std::size_t max_value_bytes = 0;
   std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.

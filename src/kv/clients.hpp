@@ -3,9 +3,14 @@
 
 #include "base/error.hpp"
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 namespace verbena::kv {
@@ -13,21 +18,25 @@ namespace verbena::kv {
 /// \thread any  \alloc setup
 class Clients {
  public:
-  explicit Clients(unsigned limit) : limit_(limit) { clients_.reserve(limit); }
+  /// There may be `limit` clients, and `limit_of_a_stranger` of each user that is not this process's own.
+  Clients(unsigned limit, unsigned limit_of_a_stranger) : limit_(limit), limit_of_a_stranger_(limit_of_a_stranger) {
+    clients_.reserve(limit);
+  }
 
-  /// A channel of `client` to `worker` is about to be made. kLimit when there are as many clients as there may be;
-  /// kProtocol when that channel is there already.
-  [[nodiscard]] Result<void> enter(std::uint64_t client, unsigned worker) {
+  /// A channel of `client` to `worker` is about to be made; `uid` is its user, if that is known. kLimit when there are
+  /// as many clients as there may be; kProtocol when that channel is there already, or another user's.
+  [[nodiscard]] Result<void> enter(std::uint64_t client, unsigned worker, std::optional<uid_t> uid) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t bit = std::uint64_t{1} << worker;
-    if (!clients_.contains(client) && clients_.size() == limit_)
-      return fail(Status::kLimit, "connect", 0,
-                  "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
-                  limit_);
-    std::uint64_t& workers = clients_[client];
-    if ((workers & bit) != 0)
+    const auto known = clients_.find(client);
+    if (known == clients_.end()) VERBENA_TRY(check_room(uid));
+    if (known != clients_.end() && known->second.uid != uid)
+      return fail(Status::kProtocol, "connect", 0, "another user has a client of this number");
+    Entry& entry = clients_[client];
+    if ((entry.workers & bit) != 0)
       return fail(Status::kProtocol, "connect", 0, "this client has a channel to worker {} already", worker);
-    workers |= bit;
+    entry.workers |= bit;
+    entry.uid = uid;
     count_.store(clients_.size(), std::memory_order_relaxed);
     return {};
   }
@@ -37,8 +46,8 @@ class Clients {
     const std::lock_guard lock(mutex_);
     const auto at = clients_.find(client);
     if (at == clients_.end()) return false;
-    at->second &= ~(std::uint64_t{1} << worker);
-    if (at->second != 0) return false;
+    at->second.workers &= ~(std::uint64_t{1} << worker);
+    if (at->second.workers != 0) return false;
     clients_.erase(at);
     count_.store(clients_.size(), std::memory_order_relaxed);
     return true;
@@ -48,9 +57,29 @@ class Clients {
   [[nodiscard]] std::uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
  private:
+  struct Entry {
+    std::uint64_t workers = 0;  ///< A bit for each.
+    std::optional<uid_t> uid;
+  };
+
+  [[nodiscard]] Result<void> check_room(std::optional<uid_t> uid) const {
+    if (clients_.size() == limit_)
+      return fail(Status::kLimit, "connect", 0,
+                  "the server serves {} clients already, its limit: end one, or start it with a higher max_clients",
+                  limit_);
+    if (!uid || *uid == ::geteuid()) return {};
+    const auto count = std::ranges::count_if(clients_, [&](const auto& entry) { return entry.second.uid == uid; });
+    if (static_cast<std::size_t>(count) < limit_of_a_stranger_) return {};
+    return fail(Status::kLimit, "connect", 0,
+                "the server serves {} clients of uid {} already, its limit for one user: end one, or start it with a "
+                "higher max_clients_per_user",
+                count, *uid);
+  }
+
   const std::size_t limit_;
+  const std::size_t limit_of_a_stranger_;
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, std::uint64_t> clients_;
+  std::unordered_map<std::uint64_t, Entry> clients_;
   std::atomic<std::uint64_t> count_{0};
 };
 

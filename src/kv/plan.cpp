@@ -78,6 +78,10 @@ std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + 
 
 }  // namespace
 
+unsigned most_of_a_stranger(const ServerOptions& options) noexcept {
+  return options.max_clients_per_user != 0 ? options.max_clients_per_user : (options.max_clients + 1) / 2;
+}
+
 Result<void> check_options(const ServerOptions& options) {
   constexpr const char* kCall = "Server::start";
   // Of times, the negative ones become absurd.
@@ -85,6 +89,7 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "memory_bytes", options.memory_bytes, kMib, kMib << 20));
   VERBENA_TRY(check_limit(kCall, "workers", options.workers, 1, 64));
   VERBENA_TRY(check_limit(kCall, "max_clients", options.max_clients, 1, 1024));
+  VERBENA_TRY(check_limit(kCall, "max_clients_per_user", options.max_clients_per_user, 0, options.max_clients));
   VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
   VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
   VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0,

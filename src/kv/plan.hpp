@@ -26,6 +26,8 @@ struct ServerInternals {
 [[nodiscard]] Result<void> check_options(const ServerOptions& options);
 /// ServerOptions::max_value_bytes, or what is derived for it. Of options that are right.
 [[nodiscard]] std::size_t max_value_of(const ServerOptions& options) noexcept;
+/// ServerOptions::max_clients_per_user, or what is derived for it. Of options that are right.
+[[nodiscard]] unsigned most_of_a_stranger(const ServerOptions& options) noexcept;
 /// What of the device they would exceed. Of checked options. Errors: kLimit, with the sum that does not fit.
 /// \alloc none
 [[nodiscard]] Result<void> check_device(const ServerOptions& options, const nic::Limits& limits);

@@ -27,7 +27,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
  public:
   PollingServer(const ServerOptions& options, const ServerInternals& internals)
       : options_(options),
-        clients_(options.max_clients),
+        clients_(options.max_clients, most_of_a_stranger(options)),
         id_(random_word()),
         hash_seed_(random_word()),
         versions_(internals.first_version) {}
@@ -49,7 +49,8 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
 
   class Guest;
   [[nodiscard]] Result<std::unique_ptr<node::Acceptor::Guest>> welcome(
-      std::unique_ptr<link::Handshake> handshake) override;
+      std::unique_ptr<link::Handshake>& handshake) override;
+  void refused() noexcept override { clients_refused_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] Result<std::unique_ptr<Session>> serve(std::unique_ptr<link::Handshake>& handshake,
                                                        const wire::ClientHello& hello);
   [[nodiscard]] Result<wire::ClientHello> enter(const link::Handshake& handshake);
@@ -57,7 +58,6 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   [[nodiscard]] Result<void> create_workers();
   void describe();
   [[nodiscard]] wire::ServerHello hello_of(const Worker& worker) const noexcept;
-  void count_refused() noexcept { clients_refused_.fetch_add(1, std::memory_order_relaxed); }
 
   const ServerOptions options_;
   Clients clients_;
@@ -196,10 +196,7 @@ class PollingServer::Guest final : public node::Acceptor::Guest {
     session_->join();
     (void)session_.release();
   }
-  void refuse(const Error& why) noexcept override {
-    server_.count_refused();
-    session_->connection().refuse(why);
-  }
+  void refuse(const Error& why) noexcept override { session_->connection().refuse(why); }
 
  private:
   PollingServer& server_;
@@ -213,7 +210,7 @@ Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake)
   if (!hello || hello->worker >= options_.workers)
     return fail(Status::kProtocol, "connect", 0, "this is no client of a key-value store of protocol version {}",
                 wire::kVersion);
-  VERBENA_TRY(clients_.enter(hello->client, hello->worker));
+  VERBENA_TRY(clients_.enter(hello->client, hello->worker, handshake.uid()));
   return *hello;
 }
 
@@ -226,24 +223,18 @@ Result<std::unique_ptr<Session>> PollingServer::serve(std::unique_ptr<link::Hand
   return session;
 }
 
-Result<std::unique_ptr<node::Acceptor::Guest>> PollingServer::welcome(std::unique_ptr<link::Handshake> handshake) {
-  const auto refuse = [&](const Error& why) {
-    count_refused();
-    if (handshake) handshake->reject(why.status(), why.text());
-    return std::unexpected(why);
-  };
-  const auto hello = enter(*handshake);
-  if (!hello) return refuse(hello.error());
+Result<std::unique_ptr<node::Acceptor::Guest>> PollingServer::welcome(std::unique_ptr<link::Handshake>& handshake) {
+  VERBENA_ASSIGN(const wire::ClientHello hello, enter(*handshake));
   auto session = [&]() -> Result<std::unique_ptr<Session>> {
     try {
-      return serve(handshake, *hello);
+      return serve(handshake, hello);
     } catch (const std::bad_alloc&) {
       return fail(Status::kNoMemory, "connect", 0, "the server has no memory for another client");
     }
   }();
-  if (session) return std::make_unique<Guest>(*this, *hello, std::move(*session));
-  clients_.leave(hello->client, hello->worker);
-  return refuse(session.error());
+  if (session) return std::make_unique<Guest>(*this, hello, std::move(*session));
+  clients_.leave(hello.client, hello.worker);
+  return std::unexpected(session.error());
 }
 
 wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {

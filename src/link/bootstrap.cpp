@@ -8,6 +8,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -102,6 +103,10 @@ class SocketHandshake final : public Handshake {
     attestation_ = {};
   }
   [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
+  [[nodiscard]] bool has_hung_up() const noexcept override {
+    pollfd socket{.fd = fd_.get(), .events = POLLRDHUP, .revents = 0};
+    return poll(&socket, 1, 0) > 0;
+  }
   [[nodiscard]] Error late() const noexcept override {
     return link::late(events() == POLLOUT ? "send" : "recv", step());
   }
@@ -191,6 +196,8 @@ Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t p
 namespace {
 
 constexpr unsigned kMostPending = 65536;
+constexpr unsigned kFewestPending = 64;
+constexpr unsigned kUsualPending = 512;
 constexpr int kEventsPerTurn = 32;
 /// Sockets accepted before those that are there already are looked at again.
 constexpr int kAcceptsPerTurn = 16;
@@ -433,6 +440,12 @@ void SocketListener::set_accepting(bool accepting) noexcept {
 }
 
 }  // namespace
+
+unsigned usual_pending() noexcept {
+  rlimit descriptors{};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kFewestPending;
+  return static_cast<unsigned>(std::clamp<rlim_t>(descriptors.rlim_cur / 4, kFewestPending, kUsualPending));
+}
 
 Result<std::unique_ptr<Listener>> Listener::open(const ListenerOptions& options) {
   if (options.max_pending == 0 || options.max_pending > kMostPending) {

@@ -72,16 +72,28 @@ Result<void> Handshake::drive(const char* call, State again, State next, Deadlin
   }
 }
 
+short Handshake::events() const noexcept {
+  return state_ == State::kClaimed || state_ == State::kAsked ? POLLRDHUP : events_;
+}
+
+std::optional<uid_t> Handshake::uid() const { return inquiry_ != nullptr ? inquiry_->uid() : uid_; }
+
 Result<void> Handshake::confirm(Deadline deadline) {
+  constexpr const char* kCall = "Handshake::confirm";
+  if (state_ != State::kAsked && state_ != State::kClaimed) return std::unexpected(not_now(kCall));
+  const auto end = [this](const Error& why) {
+    reject(why.status(), why.text());
+    return std::unexpected(why);
+  };
+  if (has_hung_up()) return end(Error(Status::kPeerLost, kCall, 0, "the client has hung up"));
   if (state_ == State::kAsked) return {};
-  if (state_ != State::kClaimed) return std::unexpected(not_now("Handshake::confirm"));
   const auto client = inquiry_->answer(deadline);
   if (!client && client.error().status() == Status::kAgain) return std::unexpected(client.error());
   inquiry_.reset();
   state_ = State::kAsked;
-  if (client) return {};
-  reject(client.error().status(), client.error().text());
-  return std::unexpected(client.error());
+  if (!client) return end(client.error());
+  uid_ = client->uid;
+  return {};
 }
 
 Result<void> Handshake::answer(const Endpoint& local, Deadline deadline) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -142,20 +143,24 @@ class Handshake {
   [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
   /// Options for bring_up: the QP takes the way that the bootstrap found. Good until the handshake is over.
   [[nodiscard]] BringUp how() const noexcept;
-  /// What to poll for `events` before the next attempt; -1 once it is over, and while the client's NIC is asked, whose
-  /// answer the own NIC tells of (nic::Nic::notify_progress). The descriptor may live on in the lifeline:
+  /// What to poll for `events` before the next attempt; -1 once it is over. The descriptor may live on in the lifeline:
   /// take it out of the poll set by this number, or watch it with EPOLLONESHOT.
-  [[nodiscard]] int fd() const noexcept { return is_over() || state_ == State::kClaimed ? -1 : descriptor(); }
+  [[nodiscard]] int fd() const noexcept { return is_over() ? -1 : descriptor(); }
   /// POLLIN (as EPOLLIN) while the peer's part is awaited, POLLOUT (as EPOLLOUT) while a frame of ours waits for room,
-  /// which it does only where the kernel is short of memory for sockets.
-  [[nodiscard]] short events() const noexcept { return events_; }
+  /// which it does only where the kernel is short of memory for sockets. POLLRDHUP (as EPOLLRDHUP) before `answer`: the
+  /// descriptor tells of a client that hangs up, and the own NIC of what the client's NIC has answered
+  /// (nic::Nic::notify_progress).
+  [[nodiscard]] short events() const noexcept;
+  /// Server only: the user of the client's process, and before `confirm` has succeeded that of the process whose GID
+  /// the client names. None while that is not known, and where nobody can be asked.
+  [[nodiscard]] std::optional<uid_t> uid() const;
 
   /// Server only: sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), as far as that
   /// goes without waiting, and ends. A client's handshake only ends. Does nothing when it is over.
   void reject(Status status, std::string_view text) noexcept;
   /// Server only, and first: asks the client's NIC whether its process has sent the HELLO, where there is somebody to
   /// ask. Make nothing for the client before, and tell it nothing. An error has been told to the client. Errors: those
-  /// of nic::Inquiry::answer.
+  /// of nic::Inquiry::answer, kPeerLost (it has hung up). Call it again to hear of a client that hangs up later.
   [[nodiscard]] Result<void> confirm(Deadline deadline);
   /// Server only: sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
   /// After kAgain call it with the same endpoint. Errors besides: kPeerLost, kTimedOut.
@@ -191,6 +196,8 @@ class Handshake {
   /// Releases what carries it. Idempotent.
   virtual void close() noexcept = 0;
   [[nodiscard]] virtual int descriptor() const noexcept = 0;
+  /// Whether the peer is seen to have closed its end.
+  [[nodiscard]] virtual bool has_hung_up() const noexcept { return false; }
   [[nodiscard]] virtual const Route* route() const noexcept { return nullptr; }
   /// The kTimedOut of a peer that did not do its part.
   [[nodiscard]] virtual Error late() const noexcept = 0;
@@ -209,6 +216,7 @@ class Handshake {
   const Endpoint remote_;
   const std::size_t max_answer_bytes_;
   std::unique_ptr<nic::Inquiry> inquiry_;
+  std::optional<uid_t> uid_;  ///< Confirmed.
 };
 
 /// Over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not resolve),
@@ -223,10 +231,13 @@ class Handshake {
                                                       const Endpoint& local, Deadline deadline,
                                                       SocketWatcher* watcher = nullptr, nic::Nic* nic = nullptr);
 
+/// A quarter of the descriptors that this process may have, 64 to 512: clients of all cores may connect in one moment.
+[[nodiscard]] unsigned usual_pending() noexcept;
+
 struct ListenerOptions {
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
-  unsigned max_pending = 64;  ///< Sockets that have not finished HELLO; one more evicts the oldest.
+  unsigned max_pending = usual_pending();  ///< Sockets that have not finished HELLO; one more evicts the oldest.
   std::chrono::milliseconds hello_timeout{2000};
   std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Of a client's user data; one with more is rejected.
   std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Handshake::answer.

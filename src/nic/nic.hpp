@@ -149,6 +149,8 @@ class Inquiry {
   /// kProtocol, kTimedOut. With `Deadline::now()` it does not wait: kAgain until the peer's NIC has answered
   /// (notify_progress).
   [[nodiscard]] virtual Result<PeerProcess> answer(Deadline deadline) = 0;
+  /// The user of the process that is asked; none until that is known. It does not wait.
+  [[nodiscard]] virtual std::optional<uid_t> uid() const = 0;
 
  protected:
   Inquiry() = default;

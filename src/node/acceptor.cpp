@@ -5,11 +5,13 @@
 #include "host/thread.hpp"
 
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace verbena::node {
@@ -27,6 +29,10 @@ constexpr int kClientsPerTurn = 64;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = id}};
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
   return fail_system("epoll_ctl", errno, "listening for clients");
+}
+
+[[nodiscard]] Error late() noexcept {
+  return {Status::kTimedOut, "connect", 0, "the handshake was not complete in time: connect again"};
 }
 
 }  // namespace
@@ -83,7 +89,6 @@ void Acceptor::close(std::uint64_t listener) noexcept {
 // --- the thread ---------------------------------------------------------------------------------------------------
 
 void Acceptor::run() noexcept {
-  const Error late(Status::kTimedOut, "connect", 0, "the handshake was not complete in time: connect again");
   std::array<epoll_event, kEventsPerTurn> events;
   for (;;) {
     Deadline due = Deadline::never();
@@ -100,7 +105,9 @@ void Acceptor::run() noexcept {
     }
     for (auto& [id, door] : doors_)
       if (door.listener->due().passed()) look_at_door(id, door);
-    end_if([](const Visit& visit) { return visit.deadline.passed(); }, late);
+    end_if([](const Visit& visit) { return visit.deadline.passed(); }, late());
+    if (std::exchange(has_guest_gone_, false) || next_patience().passed())
+      step_all([](const Visit& visit) { return visit.awaits_place; });
   }
 }
 
@@ -108,13 +115,29 @@ Deadline Acceptor::next_due() const noexcept {
   Deadline due = Deadline::never();
   for (const auto& [id, door] : doors_) due = earlier(due, door.listener->due());
   for (const auto& [id, visit] : visits_) due = earlier(due, visit.deadline);
-  return due;
+  return has_guest_gone_ ? Deadline::now() : earlier(due, next_patience());
+}
+
+/// When a guest's place may become another's, if somebody waits for one.
+Deadline Acceptor::next_patience() const noexcept {
+  Deadline first = Deadline::never();
+  for (const auto& door : doors_) {
+    bool is_awaited = false;
+    Deadline of_door = Deadline::never();
+    for (const auto& [id, visit] : visits_) {
+      if (visit.door != door.first) continue;
+      is_awaited |= visit.awaits_place;
+      of_door = earlier(of_door, visit.patience);
+    }
+    if (is_awaited) first = earlier(first, of_door);
+  }
+  return first;
 }
 
 void Acceptor::on_event(std::uint64_t id) noexcept {
   if (id == kProgressEvent) {
     (void)drain_eventfd(progress_.get());
-    step_those_of_the_nic();
+    step_all([](const Visit& visit) { return visit.guest == nullptr || visit.guest->fd() < 0; });
   } else if (const auto door = doors_.find(id); door != doors_.end()) {
     look_at_door(id, door->second);
   } else {
@@ -137,27 +160,68 @@ void Acceptor::look_at_door(std::uint64_t id, Door& door) noexcept {
 }
 
 void Acceptor::let_in(std::uint64_t door, std::unique_ptr<link::Handshake> claim) noexcept {
-  if (visits_.size() == kMostGuests) {
-    const auto oldest = std::ranges::min_element(visits_, {}, [](const auto& visit) { return visit.first; });
-    end(oldest, Error(Status::kLimit, "connect", 0, "too many clients connect at the same time: try again"));
-  }
-  const std::uint64_t visit = next_id_++;
+  const std::uint64_t id = next_id_++;
   try {
-    visits_.emplace(visit,
-                    Visit{.claim = std::move(claim), .guest = {}, .door = door, .deadline = Deadline::after(kTimeout)});
+    const std::optional<uid_t> uid = claim->uid();
+    make_room(uid);
+    Visit visit{.claim = std::move(claim), .guest = {}, .door = door, .uid = uid};
+    visit.deadline = Deadline::after(kTimeout);
+    visits_.emplace(id, std::move(visit));
   } catch (const std::bad_alloc&) {
     return;  // The client sees that it is not connected.
   }
-  step(visit);
+  step(id);
+}
+
+/// Strangers push out clients of their own user only.
+void Acceptor::make_room(std::optional<uid_t> newcomer) noexcept {
+  const auto count_of = [this](std::optional<uid_t> uid) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(visits_, [&](const auto& entry) { return entry.second.uid == uid; }));
+  };
+  const bool is_stranger = newcomer && *newcomer != ::geteuid();
+  std::optional<uid_t> user = newcomer;
+  if (!is_stranger || count_of(newcomer) < kMostVisitsOfAStranger) {
+    if (visits_.size() < kMostVisits) return;
+    user = std::ranges::max_element(visits_, {}, [&](const auto& entry) {
+             return count_of(entry.second.uid);
+           })->second.uid;
+  }
+  auto oldest = visits_.end();
+  for (auto at = visits_.begin(); at != visits_.end(); ++at)
+    if (at->second.uid == user && (oldest == visits_.end() || at->first < oldest->first)) oldest = at;
+  end(oldest, Error(Status::kLimit, "connect", 0, "too many clients connect at the same time: try again"));
 }
 
 /// The host hears of a client whose own NIC has confirmed it, and of no other.
 Result<void> Acceptor::advance(Visit& visit) {
-  if (visit.claim != nullptr) {
+  if (visit.guest == nullptr) {
     VERBENA_TRY(visit.claim->confirm(Deadline::now()));
-    VERBENA_ASSIGN(visit.guest, doors_.at(visit.door).host->welcome(std::move(visit.claim)));
+    if (!std::exchange(visit.is_confirmed, true)) visit.uid = visit.claim->uid();
+    VERBENA_ASSIGN(visit.guest, welcome(visit));
+    visit.awaits_place = false;
+    visit.patience = Deadline::after(kPatience);
   }
   return visit.guest->step();
+}
+
+/// A client that finds no place waits for those of others on their way in: one who is done keeps his, and one who does
+/// not go on loses his.
+Result<std::unique_ptr<Acceptor::Guest>> Acceptor::welcome(Visit& visit) {
+  Host& host = *doors_.at(visit.door).host;
+  for (;;) {
+    auto guest = host.welcome(visit.claim);
+    if (guest || guest.error().status() != Status::kLimit || visit.claim == nullptr) return guest;
+    const auto slowest = std::ranges::min_element(visits_, {}, [&](const auto& entry) {
+      const bool has_place = entry.second.guest != nullptr && entry.second.door == visit.door;
+      return has_place ? entry.second.patience.ticks() : Deadline::never().ticks();
+    });
+    if (slowest->second.guest == nullptr || slowest->second.door != visit.door) return guest;
+    visit.awaits_place = true;
+    if (!slowest->second.patience.passed())
+      return fail(Status::kAgain, "connect", 0, "others who connect have the last places");
+    end(slowest, late());
+  }
 }
 
 void Acceptor::step(std::uint64_t id) noexcept {
@@ -179,14 +243,16 @@ void Acceptor::step(std::uint64_t id) noexcept {
   unwatch(visit);
   visit.guest->done();
   visits_.erase(at);
+  has_guest_gone_ = true;
 }
 
 // Once: a client that has something to say is looked at, and then watched again.
 bool Acceptor::watch(std::uint64_t id, Visit& visit) noexcept {
-  const int fd = visit.guest != nullptr ? visit.guest->fd() : -1;
+  const int fd = visit.guest != nullptr ? visit.guest->fd() : visit.claim->fd();
+  const short events = visit.guest != nullptr ? visit.guest->events() : visit.claim->events();
   if (fd < 0 || fd != visit.watched) unwatch(visit);
   if (fd < 0) return true;
-  epoll_event event{.events = static_cast<std::uint32_t>(visit.guest->events()) | EPOLLONESHOT, .data = {.u64 = id}};
+  epoll_event event{.events = static_cast<std::uint32_t>(events) | EPOLLONESHOT, .data = {.u64 = id}};
   const int operation = visit.watched == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return false;
   visit.watched = fd;
@@ -199,21 +265,28 @@ void Acceptor::unwatch(Visit& visit) noexcept {
   visit.watched = -1;
 }
 
-void Acceptor::step_those_of_the_nic() noexcept {
-  std::vector<std::uint64_t> waiting;
+/// In the order of their coming.
+template <class Which>
+void Acceptor::step_all(Which&& which) noexcept {
+  std::vector<std::uint64_t> chosen;
   try {
     for (const auto& [id, visit] : visits_)
-      if (visit.guest == nullptr || visit.guest->fd() < 0) waiting.push_back(id);
+      if (which(visit)) chosen.push_back(id);
   } catch (const std::bad_alloc&) {
     return signal_eventfd(progress_.get());  // Again, when there is memory.
   }
-  for (const std::uint64_t id : waiting) step(id);
+  std::ranges::sort(chosen);
+  for (const std::uint64_t id : chosen) step(id);
 }
 
 void Acceptor::end(Visits::iterator visit, const Error& why) noexcept {
   unwatch(visit->second);
   if (visit->second.claim != nullptr) visit->second.claim->reject(why.status(), why.text());
-  if (visit->second.guest != nullptr) visit->second.guest->refuse(why);
+  if (visit->second.guest != nullptr) {
+    visit->second.guest->refuse(why);
+    has_guest_gone_ = true;
+  }
+  if (visit->second.is_confirmed) doors_.at(visit->second.door).host->refused();
   log(VERBENA_LOG_WARNING, "a client could not connect: {}", why.text());
   visits_.erase(visit);
 }

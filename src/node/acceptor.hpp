@@ -8,24 +8,32 @@
 #include <verbena/deadline.hpp>
 #include <verbena/error.hpp>
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
 namespace verbena::node {
 
 /// Handshakes are state machines, each with a deadline: a client that is silent, slow or stopped holds up nobody. There
-/// are kMostGuests at a time; one more pushes the oldest out. \thread any, except where said
+/// are kMostVisits at a time; one more pushes out the oldest of the user who has most of them. A client that hangs up
+/// leaves at once. \thread any, except where said
 class Acceptor {
  public:
-  static constexpr std::size_t kMostGuests = 1024;
-  /// Deadline of a whole handshake.
-  static constexpr std::chrono::milliseconds kTimeout{5000};
+  static constexpr std::size_t kMostVisits = 1024;
+  /// The most of one user that is not this process's own.
+  static constexpr std::size_t kMostVisitsOfAStranger = 256;
+  /// Deadline of a whole handshake. Clients hang up at their own, which is earlier as a rule.
+  static constexpr std::chrono::milliseconds kTimeout{30'000};
+  /// A guest keeps its place for so long even if others wait for one.
+  static constexpr std::chrono::milliseconds kPatience{1500};
 
   /// A client on its way in. Called by the acceptor's thread, and destroyed when it is not `done`, which the client
   /// sees.
@@ -45,8 +53,11 @@ class Acceptor {
   /// The owner of a listener.
   class Host {
    public:
-    /// A client has said hello, and it was that client. An error has been told to the client already.
-    [[nodiscard]] virtual Result<std::unique_ptr<Guest>> welcome(std::unique_ptr<link::Handshake> handshake) = 0;
+    /// A client has said hello, and it was that client. On failure the handshake is left, unless the client has been
+    /// told; with kLimit `welcome` is called again when a guest has gone whose place the client may take.
+    [[nodiscard]] virtual Result<std::unique_ptr<Guest>> welcome(std::unique_ptr<link::Handshake>& handshake) = 0;
+    /// A client that was that client is not taken in.
+    virtual void refused() noexcept {}
 
    protected:
     ~Host() = default;
@@ -69,10 +80,14 @@ class Acceptor {
     Host* host = nullptr;
   };
   struct Visit {
-    std::unique_ptr<link::Handshake> claim;  ///< Until it is confirmed; then there is a guest.
+    std::unique_ptr<link::Handshake> claim;  ///< Until it is confirmed and has a place; then there is a guest.
     std::unique_ptr<Guest> guest;
     std::uint64_t door = 0;
+    std::optional<uid_t> uid;  ///< Of the process that the client names.
     Deadline deadline = Deadline::never();
+    Deadline patience = Deadline::never();  ///< A guest's: then its place may be another's.
+    bool is_confirmed = false;
+    bool awaits_place = false;
     int watched = -1;  ///< The descriptor that is in the epoll set.
   };
   using Visits = std::unordered_map<std::uint64_t, Visit>;
@@ -82,15 +97,19 @@ class Acceptor {
   void on_event(std::uint64_t id) noexcept;
   void look_at_door(std::uint64_t id, Door& door) noexcept;
   void let_in(std::uint64_t door, std::unique_ptr<link::Handshake> claim) noexcept;
+  void make_room(std::optional<uid_t> newcomer) noexcept;
   [[nodiscard]] Result<void> advance(Visit& visit);
+  [[nodiscard]] Result<std::unique_ptr<Guest>> welcome(Visit& visit);
   void step(std::uint64_t id) noexcept;
-  void step_those_of_the_nic() noexcept;
+  template <class Which>
+  void step_all(Which&& which) noexcept;
   template <class Which>
   void end_if(Which&& which, const Error& why) noexcept;
   void end(Visits::iterator visit, const Error& why) noexcept;
   [[nodiscard]] bool watch(std::uint64_t id, Visit& visit) noexcept;
   void unwatch(Visit& visit) noexcept;
   [[nodiscard]] Deadline next_due() const noexcept;
+  [[nodiscard]] Deadline next_patience() const noexcept;
 
   nic::Nic& nic_;
   Fd epoll_;
@@ -100,7 +119,8 @@ class Acceptor {
   std::uint64_t next_id_ = 0;
   std::unordered_map<std::uint64_t, Door> doors_;
   Visits visits_;
-  std::thread thread_;  // Last: reads everything above.
+  bool has_guest_gone_ = false;  ///< Since clients that wait for a place were looked at.
+  std::thread thread_;           // Last: reads everything above.
 };
 
 }  // namespace verbena::node

@@ -222,9 +222,9 @@ std::shared_ptr<SessionShard> Listener::shard() noexcept {
   return own_;
 }
 
-Result<std::unique_ptr<Acceptor::Guest>> Listener::welcome(std::unique_ptr<link::Handshake> handshake) {
+Result<std::unique_ptr<Acceptor::Guest>> Listener::welcome(std::unique_ptr<link::Handshake>& handshake) {
   auto session = std::make_unique<session::Session>(shard(), settings_, delivery_, *events_, this, node_.get());
-  VERBENA_TRY(session->answer(std::move(handshake)));
+  VERBENA_TRY(session->answer(handshake));
   return std::make_unique<Guest>(std::move(session));
 }
 

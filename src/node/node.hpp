@@ -119,7 +119,7 @@ class Listener final : private Acceptor::Host {
 
  private:
   class Guest;
-  [[nodiscard]] Result<std::unique_ptr<Acceptor::Guest>> welcome(std::unique_ptr<link::Handshake> handshake) override;
+  [[nodiscard]] Result<std::unique_ptr<Acceptor::Guest>> welcome(std::unique_ptr<link::Handshake>& handshake) override;
   [[nodiscard]] std::shared_ptr<SessionShard> shard() noexcept;
 
   session::Settings settings_;

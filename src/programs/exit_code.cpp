@@ -37,6 +37,7 @@ constexpr std::array kNames{
     Name{"lease_bytes", "--lease-kib", kKibi},
     Name{"max_cells", "--max-cells"},
     Name{"max_clients", "--max-clients"},
+    Name{"max_clients_per_user", "--max-clients-per-user"},
     Name{"max_items", "--max-items"},
     Name{"max_value_bytes", "--max-value-mib", kMebi},
     Name{"memory_bytes", "--memory"},

@@ -171,6 +171,10 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
       ->check(whole_number(1, 1024))
       ->capture_default_str();
   command
+      .add_option("--max-clients-per-user", server.max_clients_per_user,
+                  "clients of each --allow-uid (default: half of --max-clients)")
+      ->check(whole_number(1, 1024));
+  command
       .add_option_function<std::size_t>("--max-value-mib", in_units(server.max_value_bytes, kMebi),
                                         "longest value (default: 64, or half a worker's memory)")
       ->check(whole_number(1, kMebi));

@@ -73,9 +73,8 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
 void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
 /// Adds the options that say how large a server is, for the program that is one and for the one that plans it: -m, -H,
-/// -w, --wait, --max-clients, --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values,
-/// --trusted-clients, --grace-ms and
-/// --depth.
+/// -w, --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,
+/// --checksum-large-values, --trusted-clients, --grace-ms and --depth.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 
 /// Adds --seconds and the others of bench.

@@ -134,14 +134,10 @@ Result<void> Session::dial(link::Fabric& fabric, std::uint16_t port, Deadline de
   return {};
 }
 
-Result<void> Session::answer(std::unique_ptr<link::Handshake> handshake) {
-  const auto answered = [&]() -> Result<void> {
-    VERBENA_TRY(create());
-    return connection_->answer(std::move(handshake), hello());
-  }();
-  if (answered) return meet();
-  if (handshake) handshake->reject(answered.error().status(), answered.error().text());
-  return answered;
+Result<void> Session::answer(std::unique_ptr<link::Handshake>& handshake) {
+  VERBENA_TRY(create());
+  VERBENA_TRY(connection_->answer(std::move(handshake), hello()));
+  return meet();
 }
 
 Result<void> Session::accept_step(Deadline deadline) {

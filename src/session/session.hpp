@@ -48,8 +48,8 @@ class Session final : private channel::Handler {
   // --- bring-up. \thread setup, one at a time
   /// Client: finds the server and connects. Errors: those of Fabric::dial and of Connection::connect.
   [[nodiscard]] Result<void> dial(link::Fabric& fabric, std::uint16_t port, Deadline deadline);
-  /// Server: meets a client that has said hello; `accept_step` follows. On an error the client is told why.
-  [[nodiscard]] Result<void> answer(std::unique_ptr<link::Handshake> handshake);
+  /// Server: meets a client that has said hello; `accept_step` follows. An error before that leaves the handshake.
+  [[nodiscard]] Result<void> answer(std::unique_ptr<link::Handshake>& handshake);
   /// One attempt, which may be Status::kAgain, as Connection::connect; once it is kOk, the session can be adopted.
   [[nodiscard]] Result<void> accept_step(Deadline deadline);
   /// What `accept_step` ends with, also where the peer's window is not usable yet. False: the peer is not connected.

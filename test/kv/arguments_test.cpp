@@ -41,6 +41,8 @@ TEST(KvArguments, OptionsOfAServerAreNamed) {
   refuse([](ServerOptions& o) { o.workers = 0; }, {"workers", "got 0", "1 to 64"});
   refuse([](ServerOptions& o) { o.workers = 65; }, {"workers", "got 65", "1 to 64"});
   refuse([](ServerOptions& o) { o.max_clients = 0; }, {"max_clients", "got 0", "1 to 1024"});
+  refuse([](ServerOptions& o) { o.max_clients_per_user = o.max_clients + 1; },
+         {"max_clients_per_user", "got 9", "0 to 8"});
   refuse([](ServerOptions& o) { o.depth = 1025; }, {"depth", "got 1025", "1 to 1024"});
   refuse([](ServerOptions& o) { o.lease_bytes = 1; }, {"lease_bytes", "got 1", "65536 to 1073741824"});
   refuse([](ServerOptions& o) { o.client_leases = 65; }, {"client_leases", "got 65", "1 to 64"});

@@ -24,7 +24,9 @@ class RawClient final : private channel::Handler {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;
 
-  explicit RawClient(std::uint16_t port) {
+  enum class Stops : std::uint8_t { kNever, kBeforeConnect };
+
+  explicit RawClient(std::uint16_t port, Stops stops = Stops::kNever) {
     const Deadline deadline = Deadline::after(std::chrono::seconds{20});
     fabric_ = link::Fabric::open(
                   {.transport = test::transport_under_test(), .role = link::Role::kClient, .address = {}, .port = port},
@@ -47,6 +49,7 @@ class RawClient final : private channel::Handler {
     lease_.access = IBV_ACCESS_REMOTE_WRITE;
     EXPECT_TRUE(connection_->dialed(std::move(handshake)));
     hello_ = wire::decode_server_hello(connection_->peer_data()).value();
+    if (stops == Stops::kBeforeConnect) return;
     EXPECT_TRUE(connection_->connect(deadline));
     EXPECT_TRUE(connection_->import_window(window(), deadline));
     connection_->attach();

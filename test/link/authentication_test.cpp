@@ -108,12 +108,13 @@ TEST_F(Authentication, BothSidesConfirm) {
   auto dialing = std::async(std::launch::async, [&] { return dial_at(listener_->port()); });
   const auto incoming = listener_->next(generous());
   ASSERT_OK(incoming);
-  // Nobody is told anything before; and nobody polls the socket for it.
-  EXPECT_EQ((*incoming)->fd(), -1);
+  // Nobody is told anything before, and the socket tells of a client that hangs up, no more.
+  EXPECT_GE((*incoming)->fd(), 0);
+  EXPECT_EQ((*incoming)->events(), POLLRDHUP);
   EXPECT_STATUS((*incoming)->answer(server_end_, generous()), Status::kBadArgument);
   EXPECT_STATUS((*incoming)->finish(generous()), Status::kBadArgument);
   ASSERT_OK((*incoming)->confirm(generous()));
-  EXPECT_GE((*incoming)->fd(), 0);
+  EXPECT_EQ((*incoming)->uid(), geteuid());
   ASSERT_OK((*incoming)->confirm(generous()));
   ASSERT_OK((*incoming)->answer(server_end_, generous()));
   EXPECT_STATUS((*incoming)->confirm(generous()), Status::kBadArgument);

@@ -601,6 +601,7 @@ TEST(InfoUsage, NumbersThatAreNoneOrOutOfRangeAreTold) {
       {plan, "-m", "--memory", 1, 1048576},
       {plan, "-w", "--workers", 1, 64},
       {plan, "--max-clients", "--max-clients", 1, 1024},
+      {plan, "--max-clients-per-user", "--max-clients-per-user", 1, 1024},
       {plan, "--max-value-mib", "--max-value-mib", 1, 1048576},
       {plan, "--lease-kib", "--lease-kib", 64, 1048576},
       {plan, "--max-items", "--max-items", 0, 17179869184},

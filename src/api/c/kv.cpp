@@ -59,6 +59,7 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   out.require_hugepages = options.require_hugepages != 0;
   out.workers = options.workers;
   out.max_clients = options.max_clients;
+  out.max_clients_per_user = options.max_clients_per_user;
   out.depth = options.depth;
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
@@ -164,6 +165,7 @@ int kv_server_options_init(kv_server_options_t* options) {
   options->require_hugepages = defaults.require_hugepages ? 1 : 0;
   options->workers = defaults.workers;
   options->max_clients = defaults.max_clients;
+  options->max_clients_per_user = defaults.max_clients_per_user;
   options->depth = defaults.depth;
   options->max_value_bytes = defaults.max_value_bytes;
   options->lease_bytes = defaults.lease_bytes;

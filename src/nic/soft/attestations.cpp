@@ -79,6 +79,12 @@ class SoftNic::PeerInquiry final : public Inquiry {
                 peer_->process.pid);
   }
 
+  std::optional<uid_t> uid() const override {
+    const std::lock_guard lock(nic_.mutex_);
+    if (peer_->state == Peer::State::kConnecting) return std::nullopt;
+    return peer_->process.uid;
+  }
+
  private:
   void ask_if_known() {
     if (is_asked_ || peer_->dead.load() || peer_->state != Peer::State::kKnown) return;

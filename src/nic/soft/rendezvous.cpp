@@ -29,7 +29,7 @@ namespace {
 // Peers that have connected and not greeted: one more pushes the oldest out, of the user who has most of them. Greeted
 // ones: bounded by max_qp, and for each user but our own by a quarter of that, and by a quarter of the descriptors that
 // a process usually may have.
-constexpr std::size_t kMaxUngreeted = 64;
+constexpr std::size_t kMaxUngreeted = 256;
 constexpr std::size_t kMaxOfOneStranger = 256;
 
 [[nodiscard]] std::uint32_t boot_hash() noexcept {
