@@ -161,6 +161,9 @@ gtest node 120 test/node/test_node
 # The C API, and what ends under its calls.
 gtest c 240 test/api/c/test_c
 gtest c_faults 120 test/api/c/test_c_faults
+gtest c_fork 120 test/api/c/test_c_fork
+# Posting is a system call there.
+gtest c_cancel 120 test/api/c/test_c_cancel
 # The C++ API over the same core.
 gtest cxx 240 test/api/cxx/test_cxx
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
@@ -179,7 +182,7 @@ VERBENA_BOOTSTRAP=cm gtest kv_process_cm 240 test/kv/test_kv_process
 # Only how connections begin and end differs in socket mode.
 VERBENA_BOOTSTRAP=socket gtest kv_process_socket 240 test/kv/test_kv_process --gtest_filter='*Ends*:*KilledServer*'
 check demo 240 demo
-check examples 300 examples
+check examples 900 examples
 
 ((failed)) && exit 1
 ((ran)) || exit 77

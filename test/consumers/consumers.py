@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 FORTRAN_FLAGS = ['-std=f2018', '-Wno-unused-dummy-argument', '-Wno-compare-reals']
 COMPILERS = ['cc', 'c++', 'gfortran', 'mpicc']
 # Of a section's commands: less than the timeout of the test.
-DEADLINE_S = 100
+DEADLINE_S = 250
 SECTION = re.compile(r'^## (?P<title>.+)$', re.MULTILINE)
 PROGRAM = re.compile(r'^`(?P<file>[\w.]+)`:\n\n```\w+\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r'^```sh\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)

@@ -23,9 +23,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -240,13 +238,6 @@ constexpr std::size_t kFlippedBytes = 64;
 constexpr std::byte kFlipped{0xEE};
 constexpr std::uint64_t kFlips = 20'000;
 
-/// VERBENA_FLIP_SECONDS: goes on for so long, however many requests that are.
-[[nodiscard]] std::optional<std::chrono::seconds> flip_time() {
-  const char* const text = std::getenv("VERBENA_FLIP_SECONDS");
-  if (text == nullptr) return std::nullopt;
-  return std::chrono::seconds(std::strtoul(text, nullptr, 10));
-}
-
 /// Asks the owner's service thread to write and to read kFlippedBytes, and changes that length to the longest that it
 /// takes and back all the time. Nothing behind those bytes may be written, or come here.
 void flip_asks(Outcome& outcome, const Command& command, const RawQp& qp, int fd, const QpGeometry& geometry,
@@ -269,8 +260,9 @@ void flip_asks(Outcome& outcome, const Command& command, const RawQp& qp, int fd
   WireRequest serve;
   serve.type = RequestType::kServe;
   serve.your_qp = command.owner.address.qp_num;
-  const Deadline enough = Deadline::after(flip_time().value_or(5s));  // The owner waits for all of it.
-  const std::uint64_t most = flip_time() ? ~std::uint64_t{0} : kFlips;
+  const bool is_long = long_run() != 0s;
+  const Deadline enough = Deadline::after(is_long ? long_run() : 5s);  // The owner waits for all of it.
+  const std::uint64_t most = is_long ? ~std::uint64_t{0} : kFlips;
   for (std::uint64_t number = 1; number <= most && outcome.good && !enough.passed(); ++number) {
     own.ask.op.store(number % 2 == 0 ? ServiceOp::kRead : ServiceOp::kWrite);
     own.ask.number.store(number);

@@ -24,9 +24,14 @@ void bark(int) {
 
 }  // namespace
 
+std::chrono::seconds long_run() noexcept {
+  const char* const text = std::getenv("VERBENA_FLIP_SECONDS");
+  return std::chrono::seconds(text != nullptr ? std::strtoul(text, nullptr, 10) : 0);
+}
+
 void start_watchdog(unsigned seconds) noexcept {
   ::signal(SIGALRM, &bark);
-  ::alarm(seconds);
+  ::alarm(seconds + static_cast<unsigned>(long_run().count()));
 }
 
 // --- OtherProcess -----------------------------------------------------------------------------------------------
@@ -53,7 +58,7 @@ OtherProcess OtherProcess::start(std::string_view role, std::uint64_t argument) 
   Fd theirs(ends[1]);
   other.socket_ = Fd(ends[0]);
   // A side that says nothing ends the test, not the machine's patience.
-  const timeval patience{20, 0};
+  const timeval patience{20 + long_run().count(), 0};
   for (const int end : ends) ::setsockopt(end, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   constexpr int kSocket = 100;  // Where the other process finds it.
   const std::string role_text(role);

@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,8 @@ template <class T>
 
 /// Ends the process with a message when it runs longer than any machine needs. In the other process too.
 void start_watchdog(unsigned seconds) noexcept;
+/// VERBENA_FLIP_SECONDS: how long a test goes on that is asked to; 0: no test is.
+[[nodiscard]] std::chrono::seconds long_run() noexcept;
 
 /// Everything of a side up to a QP in INIT.
 [[nodiscard]] Result<void> make_side(conformance::Side& side, Nic& nic, const conformance::SideOptions& options);
