@@ -279,8 +279,6 @@ class CompletionLoop {
 inline unsigned CompletionLoop::poll() noexcept {
   if (!holding_.empty()) [[unlikely]]
     flush_held();
-  if (!mailbox_.empty()) [[unlikely]]
-    read_mail();
   const int count = ibv_poll_cq(cq_.get(), kBatch, wc_.data());
   if (count > 0) {
     dispatch(static_cast<unsigned>(count));
@@ -291,6 +289,9 @@ inline unsigned CompletionLoop::poll() noexcept {
   }
   if (!draining_.empty()) [[unlikely]]
     check_drains();
+  // After what has arrived: a call that another thread hands over is told of it.
+  if (!mailbox_.empty()) [[unlikely]]
+    read_mail();
   return count > 0 ? static_cast<unsigned>(count) : 0;
 }
 
