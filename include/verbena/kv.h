@@ -12,8 +12,11 @@
  * reuse or free keys and values when the call returns.
  *
  * Failures from KV_ERR_PEER_LOST on are the end of the connection: later calls return the same code at once.
- * kv_client_disconnect, then connect again. Smaller ones leave everything as it was. After fork the child must not use
- * what the parent made. */
+ * kv_client_disconnect, then connect again. Smaller ones leave everything as it was.
+ *
+ * A child that is forked while its parent has a connected client or a server gets KV_ERR_FORKED from every call, and
+ * does its parent no harm, whatever it frees; it may exec. Memory of kv_client_allocate is not mapped in it.
+ * Calls do not heed pthread_cancel: a thread is cancelled after its call has returned. */
 #ifndef VERBENA_KV_H
 #define VERBENA_KV_H
 
@@ -104,7 +107,8 @@ typedef enum kv_error {
   KV_ERR_LIMIT = -31,
   KV_ERR_PERMISSION = -32,
   KV_ERR_DEVICE = -33,
-  KV_ERR_SYSTEM = -34
+  KV_ERR_SYSTEM = -34,
+  KV_ERR_FORKED = -35 /* This process was forked from one that uses the library. */
 } kv_error_t;
 
 /* Cause and fix of a code, in static storage. */

@@ -18,7 +18,9 @@
  * listener and rdmaRuntimeStop, and may wait in it; the other connections of its thread have their messages received
  * and their calls done meanwhile, but no callbacks.
  *
- * After fork the child must not use what the parent made. */
+ * A child that is forked while its parent has a connection, listener or node gets RDMA_ERR_FORKED from every call, and
+ * does its parent no harm, whatever it frees; it may exec. Registered memory of the library is not mapped in it.
+ * Calls do not heed pthread_cancel: a thread is cancelled after its call has returned. */
 #ifndef VERBENA_RDMA_H
 #define VERBENA_RDMA_H
 
@@ -154,7 +156,8 @@ typedef enum RdmaError {
   RDMA_ERR_LIMIT = -31,      /* A limit, of options or system; the detail names it. */
   RDMA_ERR_PERMISSION = -32, /* The detail names the capability or setting. */
   RDMA_ERR_DEVICE = -33,     /* The NIC failed or is gone. */
-  RDMA_ERR_SYSTEM = -34      /* A system call failed; the detail has its errno. */
+  RDMA_ERR_SYSTEM = -34,     /* A system call failed; the detail has its errno. */
+  RDMA_ERR_FORKED = -35      /* This process was forked from one that uses the library. */
 } RdmaError;
 
 /* Cause and fix of a code, in static storage. */

@@ -40,7 +40,9 @@ struct RegisteredMemory;
 /// kBusy, kTimedOut, kClosed (ended by this side or the other) and the reason of a dead connection, besides the codes
 /// that its comment names.
 ///
-/// After fork the child must not use what the parent made.
+/// A child that is forked while its parent has a connection, listener or node gets kForked from every call, and does
+/// its parent no harm, whatever it destroys; it may exec. Memory that the library allocated is not mapped in it.
+/// Calls do not heed pthread_cancel: a thread is cancelled after its call has returned.
 namespace verbena::rdma {
 
 class Connection;
@@ -373,11 +375,10 @@ class Connection {
  private:
   friend class Listener;
   struct Client;
-  Connection(session::Session& session, Handler* handler);
+  explicit Connection(session::Session& session);
 
   session::Session* session_;                      ///< Null once closed.
   std::unique_ptr<session::Session> own_session_;  ///< Null while the listener owns the session.
-  Handler* handler_;
   std::shared_ptr<Memory::Owner> memory_;
   std::unique_ptr<Client> client_;  ///< Clients: gets the session's events.
   std::atomic<std::size_t> waiting_bytes_{0};

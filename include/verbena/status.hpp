@@ -53,6 +53,7 @@ enum class Status : std::uint8_t {
   kPermission,  ///< The system refused; the text names the capability or setting.
   kDevice,      ///< The NIC failed or is gone.
   kSystem,      ///< A system call failed in a way that has no group of its own; errno is saved.
+  kForked,      ///< This process was forked from one that uses Verbena: its connections are the parent's.
 };
 
 /// The largest thing that a status says is damaged.

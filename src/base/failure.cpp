@@ -98,6 +98,8 @@ const char* sentence_of(Status status) noexcept {
       return "the system refused: a capability or a setting is missing, which verbena-info looks for";
     case Status::kDevice: return "the NIC failed or is gone: see dmesg, and verbena-info";
     case Status::kSystem: return "a system call failed: see dmesg, and verbena-info";
+    case Status::kForked:
+      return "this process was forked from one that uses Verbena: connect in the parent, or exec a program that does";
     default: return "an unknown failure: report it";
   }
 }

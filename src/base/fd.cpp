@@ -1,5 +1,6 @@
 #include "base/fd.hpp"
 
+#include "base/cancellation.hpp"
 #include "base/error.hpp"
 
 #include <poll.h>
@@ -12,7 +13,9 @@
 namespace verbena {
 
 void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (fd_ < 0) return;
+  const CancellationHeld held;
+  ::close(std::exchange(fd_, -1));
 }
 
 bool wait_readable(int fd, Deadline deadline) noexcept {
@@ -32,6 +35,7 @@ Result<Fd> make_eventfd() {
 }
 
 void signal_eventfd(int fd) noexcept {
+  const CancellationHeld held;
   const std::uint64_t one = 1;
   // EAGAIN means a full counter: the reader is awake or about to be.
   [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);

@@ -1,5 +1,6 @@
 #include "engine/loop.hpp"
 
+#include "base/cancellation.hpp"
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/relax.hpp"
@@ -268,6 +269,7 @@ CompletionLoop::Phase CompletionLoop::spin(Deadline deadline, unsigned& handled)
 }
 
 CompletionLoop::Phase CompletionLoop::sleep(Deadline deadline, unsigned& handled) noexcept {
+  const CancellationHeld held;
   if (ibv_req_notify_cq(cq_.get(), 0) != 0) on_device_failure();
   handled = poll();
   if (handled != 0) return Phase::kHandled;

@@ -1,5 +1,6 @@
 #include "engine/queue_pair.hpp"
 
+#include "base/cancellation.hpp"
 #include "base/error.hpp"
 #include "nic/footprint.hpp"
 
@@ -213,6 +214,11 @@ void QueuePair::fail(Status reason) noexcept {
   loop_.draining_.push_back(this);
 }
 
+int QueuePair::post_by_system_call(ibv_send_wr& first) noexcept {
+  const CancellationHeld held;
+  return post(first);
+}
+
 // Sends before the error may have completed unsignaled, and say nothing any more. A request posted behind them in the
 // error state is flushed after them: its completion says that all of them are done.
 void QueuePair::post_marker() noexcept {
@@ -220,8 +226,7 @@ void QueuePair::post_marker() noexcept {
   marker.opcode = IBV_WR_SEND;
   marker.send_flags = IBV_SEND_SIGNALED;
   marker.wr_id = std::uint64_t{sends_.position() + 1} << 32 | wr::kNoTag;
-  ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(qp_.get(), &marker, &bad) == 0) {
+  if (post_by_system_call(marker) == 0) {
     sends_.post();
   } else {
     drain_deadline_ = Deadline::now();

@@ -217,7 +217,11 @@ class QueuePair final {
                                                  const QueueOptions& options);
 
   QueuePair(CompletionLoop& loop, Owner& owner) noexcept
-      : loop_(loop), owner_(owner), counters_(loop.counters_), direct_(loop.nic_.direct()) {}
+      : loop_(loop),
+        owner_(owner),
+        counters_(loop.counters_),
+        direct_(loop.nic_.direct()),
+        is_soft_roce_(loop.nic_.limits().is_soft_roce) {}
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -340,9 +344,14 @@ class QueuePair final {
   static constexpr std::uint64_t kDirectPerPoll = 16;
 
   /// One call of ibv_post_send.
-  bool ring(ibv_send_wr& first) noexcept {
+  [[nodiscard]] int post(ibv_send_wr& first) noexcept {
     ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(qp_.get(), &first, &bad) != 0) [[unlikely]] {
+    return ibv_post_send(qp_.get(), &first, &bad);
+  }
+  /// The same on Soft-RoCE, where it is a system call.
+  [[nodiscard]] int post_by_system_call(ibv_send_wr& first) noexcept;
+  bool ring(ibv_send_wr& first) noexcept {
+    if ((is_soft_roce_ ? post_by_system_call(first) : post(first)) != 0) [[unlikely]] {
       fail(Status::kDevice);
       return false;
     }
@@ -381,6 +390,7 @@ class QueuePair final {
   std::uint32_t hold_depth_ = 0;
   HeldRequests held_;
   bool held_wants_signal_ = false;
+  const bool is_soft_roce_;
   Status reason_ = Status::kOk;
   Phase phase_ = Phase::kWorking;
   Place place_ = Place::kOutside;

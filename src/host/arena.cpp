@@ -192,6 +192,8 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   if (data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
   backing.memory = Mapping(data, size);
   if (options.node) VERBENA_TRY(bind(backing.memory, *options.node));
+  // A forked child must not write it, and copies no page tables for it.
+  (void)madvise(data, size, MADV_DONTFORK);
   // Advice: where it is refused the report says what was found.
   if (rung.pages == Pages::kTransparent) (void)madvise(data, size, MADV_HUGEPAGE);
 

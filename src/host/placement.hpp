@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/fd.hpp"
+#include "base/fork.hpp"
 #include "host/topology.hpp"
 
 #include <verbena/error.hpp>
@@ -52,8 +53,8 @@ struct Placement {
 
 /// A poller core as one process's own: an abstract Unix socket is bound to the core's name, which the kernel lets only
 /// one have at a time and frees when the process dies, however it dies. Abstract names are per network namespace:
-/// processes in different ones (containers) do not see each other's claims. A forked child holds the claim with its
-/// parent until it calls exec or ends. `ss -xap | grep verbena-core` lists claims with their processes.
+/// processes in different ones (containers) do not see each other's claims. `ss -xap | grep verbena-core` lists claims
+/// with their processes.
 /// Nothing is protected by it: it is an agreement between processes of this library. \thread any, one at a time
 class CoreClaim {
  public:
@@ -68,8 +69,9 @@ class CoreClaim {
   [[nodiscard]] unsigned core() const noexcept { return core_; }
 
  private:
-  CoreClaim(Fd fd, unsigned core) noexcept : fd_(std::move(fd)), core_(core) {}
+  CoreClaim(Fd fd, unsigned core) noexcept : fd_(std::move(fd)), closed_(fd_.get()), core_(core) {}
   Fd fd_;
+  ClosedInChildren closed_;
   unsigned core_;
 };
 

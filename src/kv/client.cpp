@@ -1,5 +1,6 @@
 #include "kv/client.hpp"
 
+#include "base/cancellation.hpp"
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/failure.hpp"
@@ -218,7 +219,7 @@ void PollingClient::say_goodbye() noexcept {
 
 std::span<std::byte> PollingClient::allocate(std::size_t bytes) noexcept {
   const std::size_t all = own_bytes(options_) + options_.buffer_bytes;
-  if (bytes == 0 || bytes > all - allocated_) return {};
+  if (bytes == 0 || bytes > all - allocated_ || is_forked()) return {};
   const std::span<std::byte> out(region_.data() + allocated_, bytes);
   allocated_ = std::min(all, (allocated_ + bytes + 63) & ~std::size_t{63});
   return out;
@@ -257,7 +258,7 @@ Operation* PollingClient::find(std::uint32_t id) noexcept {
 
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (has_failed()) [[unlikely]]
-    return error_.status();
+    return connection_error().status();
   if (ask.op == wire::Op::kStatistics) return Status::kOk;
   const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
                         (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion);
@@ -337,6 +338,8 @@ Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline)
   return run(ask, deadline);
 }
 Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
+  if (is_forked()) [[unlikely]]
+    return {note_as(call_of(ask.op), connection_error())};
   for (;;) {
     bool is_resting = false;
     const Outcome outcome = attempt(ask, deadline, is_resting);
@@ -408,6 +411,11 @@ void PollingClient::die_late() noexcept {
   die(Status::kTimedOut, "a large value was not transferred before its deadline; connect again, with a longer timeout");
 }
 
+Error PollingClient::connection_error() const noexcept {
+  const Result<void> in_parent = check_process();
+  return in_parent ? error_ : in_parent.error();
+}
+
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
   Result<ServerStatistics> statistics;
   wanted_.out = &*statistics;
@@ -418,7 +426,7 @@ Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noe
   }
   wanted_.out = nullptr;
   if (outcome.status == Status::kOk) return statistics;
-  if (has_failed()) return std::unexpected(error_);
+  if (has_failed()) return std::unexpected(connection_error());
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
               to_string(outcome.status));
 }
@@ -458,6 +466,8 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
 }
 
 std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {
+  if (is_forked()) [[unlikely]]
+    return 0;
   if (!channels_.empty() && done_.size() < completions.size()) work();
   const std::size_t count = std::min(completions.size(), done_.size());
   for (std::size_t i = 0; i < count; ++i) {
@@ -744,6 +754,8 @@ const char* to_string(Lookup lookup) noexcept {
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {
+  VERBENA_TRY(check_process());
+  const CancellationHeld held;
   try {
     auto client = std::make_unique<PollingClient>(options);
     VERBENA_TRY(client->connect());

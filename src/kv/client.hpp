@@ -1,6 +1,7 @@
 // The client: channels to all workers of one server, and a fixed table of operations.
 #pragma once
 
+#include "base/fork.hpp"
 #include "channel/connection.hpp"
 #include "engine/loop.hpp"
 #include "kv/held_leases.hpp"
@@ -108,6 +109,9 @@ class PollingClient final : public Client, private channel::Handler {
  public:
   explicit PollingClient(const ClientOptions& options);
   ~PollingClient() override;
+  static void operator delete(PollingClient* client, std::destroying_delete_t) noexcept {
+    delete_unless_forked(client);
+  }
   [[nodiscard]] Result<void> connect();
   /// What a client of a server of `workers` workers allocates. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
@@ -146,7 +150,7 @@ class PollingClient final : public Client, private channel::Handler {
   std::size_t max_value_bytes() const noexcept override { return server_.max_value_bytes; }
   verbena::Counters counters() const noexcept override { return loop_->counters(); }
   LookupCounters lookups() const noexcept override;
-  Error connection_error() const noexcept override { return error_; }
+  Error connection_error() const noexcept override;
   const char* description() const noexcept override { return description_.data(); }
 
  private:
@@ -243,7 +247,7 @@ class PollingClient final : public Client, private channel::Handler {
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
   void die(Status reason, const char* what) noexcept;
-  [[nodiscard]] bool has_failed() const noexcept { return error_.status() != Status::kOk; }
+  [[nodiscard]] bool has_failed() const noexcept { return error_.status() != Status::kOk || is_forked(); }
   /// Of a connection that has failed, once.
   void drain() noexcept {
     if (has_failed() && !channels_.empty()) [[unlikely]]

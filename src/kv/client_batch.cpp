@@ -72,6 +72,10 @@ bool PollingClient::start_in_batch(const Ask& ask) noexcept {
 
 template <class Request>
 void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) noexcept {
+  if (is_forked()) [[unlikely]] {
+    for (Request& request : requests) request.outcome = {Status::kForked};
+    return;
+  }
   std::size_t next = 0;
   for (;;) {
     for (auto& channel : channels_) channel->hold();

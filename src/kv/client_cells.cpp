@@ -33,7 +33,7 @@ std::unexpected<Error> refused(Status status, Key key) noexcept {
 
 Result<Cell> PollingClient::open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept {
   const Outcome outcome = run({.op = wire::Op::kCell, .expected = initial, .key = key}, deadline);
-  if (has_failed()) return std::unexpected(error_);
+  if (has_failed()) return std::unexpected(connection_error());
   if (outcome.status != Status::kOk) return refused(outcome.status, key);
   VERBENA_TRY(use_cells(deadline));
   return Cell{.address = cells_.place.window_address + cells_.place.offset,
@@ -82,7 +82,7 @@ Status PollingClient::read(const Cell& cell, std::uint64_t& value, Deadline dead
 
 Status PollingClient::check_cell(const Cell& cell, const char* call) const noexcept {
   if (has_failed()) [[unlikely]]
-    return error_.status();
+    return connection_error().status();
   if (cell.worker >= channels_.size() || cells_.windows[cell.worker].length == 0 || cell.address % kWordBytes != 0)
       [[unlikely]]
     return note(Status::kBadArgument, call,

@@ -1,4 +1,6 @@
+#include "base/cancellation.hpp"
 #include "base/error.hpp"
+#include "base/fork.hpp"
 #include "host/placement.hpp"
 #include "kv/clients.hpp"
 #include "kv/plan.hpp"
@@ -32,6 +34,9 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
         hash_seed_(random_word()),
         versions_(internals.first_version) {}
   ~PollingServer() override { stop(); }
+  static void operator delete(PollingServer* server, std::destroying_delete_t) noexcept {
+    delete_unless_forked(server);
+  }
 
   [[nodiscard]] Result<void> start();
 
@@ -170,6 +175,8 @@ void PollingServer::add_statistics(StatisticsPart part, ServerStatistics& sum) c
 }
 
 void PollingServer::stop() noexcept {
+  if (is_forked()) return;
+  const CancellationHeld held;
   if (acceptor_ != nullptr) std::exchange(acceptor_, nullptr)->close(door_);
   for (auto& worker : workers_) worker->stop();
 }
@@ -259,6 +266,8 @@ wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
 Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options) { return start_server(options, {}); }
 
 Result<std::unique_ptr<Server>> start_server(const ServerOptions& options, const ServerInternals& internals) {
+  VERBENA_TRY(check_process());
+  const CancellationHeld held;
   try {
     auto server = std::make_unique<PollingServer>(options, internals);
     VERBENA_TRY(server->start());

@@ -2,8 +2,6 @@
 
 #include "base/error.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -67,18 +65,13 @@ NicRegistry& NicRegistry::of_process() {
 }
 
 NicRegistry::Key NicRegistry::key_of(const nic::VerbsOptions& options) {
-  Key key{.process = ::getpid(),
-          .kind = nic::Kind::kVerbs,
-          .device = options.device,
-          .port = options.port,
-          .gid_index = options.gid.index};
+  Key key{.kind = nic::Kind::kVerbs, .device = options.device, .port = options.port, .gid_index = options.gid.index};
   if (!options.gid.index && options.gid.address) key.gid = std::to_array(options.gid.address->raw);
   return key;
 }
 
 NicRegistry::Key NicRegistry::key_of(const nic::DeviceFacts& facts, const nic::Nic& nic) {
-  return {.process = ::getpid(),
-          .kind = nic::Kind::kVerbs,
+  return {.kind = nic::Kind::kVerbs,
           .device = nic.name(),
           .port = facts.port,
           .gid_index = facts.gid.index,
@@ -103,8 +96,7 @@ std::shared_ptr<SharedNic> NicRegistry::share(std::unique_ptr<nic::Nic> nic) con
 }
 
 Result<std::shared_ptr<SharedNic>> NicRegistry::soft(std::span<const uid_t> allowed_uids) {
-  Key key{.process = ::getpid(),
-          .kind = nic::Kind::kSoft,
+  Key key{.kind = nic::Kind::kSoft,
           .allowed_uids = {allowed_uids.begin(), allowed_uids.end()},
           .chaos = chaos_of_environment()};
   std::ranges::sort(key.allowed_uids);

@@ -1,6 +1,7 @@
 // NICs that this process has open: each is opened once, whatever the number of its users.
 #pragma once
 
+#include "base/fork.hpp"
 #include "link/cm/cm.hpp"
 #include "link/socket_watcher.hpp"
 #include "nic/nic.hpp"
@@ -48,6 +49,7 @@ class SharedNic {
   [[nodiscard]] Result<SocketWatcher*> watcher();
 
  private:
+  const InUse in_use_;
   const std::unique_ptr<nic::Nic> nic_;
   const StartCm start_cm_;
   std::mutex mutex_;  ///< Of what follows.
@@ -82,7 +84,6 @@ class NicRegistry {
  private:
   /// What was asked for; or what a device became by it, which is the same device however it was asked for.
   struct Key {
-    pid_t process = 0;  ///< A forked child has none of its parent's threads, so a NIC that it inherits is dead.
     nic::Kind kind = nic::Kind::kSoft;
     std::vector<uid_t> allowed_uids{};  ///< Sorted, each once.
     std::string chaos{};                ///< What the environment asks of the software NIC.

@@ -1,6 +1,8 @@
 #include "link/socket_watcher.hpp"
 
+#include "base/cancellation.hpp"
 #include "base/error.hpp"
+#include "base/fork.hpp"
 #include "nic/descriptors.hpp"
 
 #include <poll.h>
@@ -22,6 +24,7 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
   // The peer has nothing more to say, so whatever is there to be read is its end.
   [[nodiscard]] bool is_over() const noexcept override {
     pollfd end{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    const CancellationHeld held;
     return ::poll(&end, 1, 0) == 1;
   }
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
@@ -29,6 +32,7 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
  private:
   SocketWatcher& watcher_;
   const Fd socket_;
+  const ClosedInChildren closed_{socket_.get()};
 };
 
 Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {

@@ -1,6 +1,7 @@
 // A NIC that the process has open, once, with what all its connections share.
 #pragma once
 
+#include "base/fork.hpp"
 #include "link/fabric.hpp"
 #include "nic/buffer_pool.hpp"
 #include "nic/nic.hpp"
@@ -23,6 +24,7 @@ class Device {
   [[nodiscard]] static Result<std::shared_ptr<Device>> of(const std::shared_ptr<link::SharedNic>& nic);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+  static void operator delete(Device* device, std::destroying_delete_t) noexcept { delete_unless_forked(device); }
 
   [[nodiscard]] nic::Nic& nic() const noexcept { return shared_->nic(); }
   [[nodiscard]] ibv_pd* pd() const noexcept { return pd_.get(); }

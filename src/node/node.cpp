@@ -174,6 +174,7 @@ Result<void> Listener::start(const Endpoint& at, const session::Settings& settin
 }
 
 void Listener::stop() noexcept {
+  if (is_forked()) return;
   // First nobody new gets in.
   if (acceptor_ != nullptr) {
     std::exchange(acceptor_, nullptr)->close(door_);

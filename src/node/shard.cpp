@@ -112,6 +112,7 @@ SessionShard::~SessionShard() {
 
 // A thread cannot wait for its own end.
 void SessionShard::end(SessionShard* shard) noexcept {
+  if (is_forked()) return;
   if (!shard->shard_ || !shard->loop().is_owner()) return delete shard;
   shard->shard_->stop_here([](void* context) noexcept { delete static_cast<SessionShard*>(context); }, shard);
 }

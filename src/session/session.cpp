@@ -170,6 +170,8 @@ void Session::begin() noexcept {
 // --- calls --------------------------------------------------------------------------------------------------------
 
 bool Session::is_live() noexcept {
+  if (is_forked()) [[unlikely]]
+    return false;
   if (home_->driver() == Driver::kCaller && state() == State::kLive) {
     // What the peer has said since the last call is there to be taken. In a call of another thread, that one sees to
     // it.
@@ -197,9 +199,7 @@ void Session::look_for_end(Status failure) noexcept {
 }
 
 Status Session::after_failure(Status status) noexcept {
-  if (status == Status::kBusy) return status;
-  // A task of another thread is called before a poll: what the poll after the failed one has brought, the next one
-  // knows.
+  if (status == Status::kBusy || status == Status::kForked) return status;
   const bool is_here = home_->is_driven_here();
   const auto look = [&] {
     if (is_here) {
@@ -215,6 +215,8 @@ Status Session::after_failure(Status status) noexcept {
 
 template <class Task>
 Status Session::alone(bool is_shared, Task&& task) noexcept {
+  if (is_forked()) [[unlikely]]
+    return Status::kForked;
   Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
   if (is_shared && mark == nullptr) [[unlikely]]
     return Status::kBusy;
@@ -236,6 +238,8 @@ Status Session::drive(Task&& task) noexcept {
 template <class Start, class Cancel, class Settle>
 Status Session::carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
                           Settle&& settle) noexcept {
+  if (is_forked()) [[unlikely]]
+    return Status::kForked;
   engine::CompletionLoop& loop = home_->loop();
   const auto begin = [&] {
     start();
@@ -281,6 +285,8 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
 
 template <class Task>
 Status Session::run_task(Task&& task, const Patience& patience) noexcept {
+  if (is_forked()) [[unlikely]]
+    return Status::kForked;
   if (!home_->is_driven_here()) {
     const Status handed = home_->loop().call(task, hand_over_by(patience.begin()));
     return handed == Status::kClosed ? reason() : handed;
@@ -365,6 +371,8 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
   };
   const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, give_up);
   completion = call.completion;
+  // A failed transfer may come before the connection's own end.
+  if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status);
   return status;
 }
 
@@ -716,7 +724,7 @@ void Session::close_in_callback() noexcept {
 }
 
 void Session::close() noexcept {
-  if (state() == State::kNew) return;
+  if (state() == State::kNew || is_forked()) return;
   if (home_->driver() == Driver::kThread) {
     const auto leave_here = [&] {
       if (state() != State::kDetached) close_in_callback();

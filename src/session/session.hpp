@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/exclusive.hpp"
+#include "base/fork.hpp"
 #include "channel/connection.hpp"
 #include "session/calls.hpp"
 #include "session/home.hpp"
@@ -81,7 +82,10 @@ class Session final : private channel::Handler {
   /// Whether calls can work. With Driver::kCaller it polls once, unless another thread is in a call.
   [[nodiscard]] bool is_live() noexcept;
   /// Why it is dead; kOk while it is not.
-  [[nodiscard]] Status reason() const noexcept { return life_.shown_reason.load(std::memory_order_acquire); }
+  [[nodiscard]] Status reason() const noexcept {
+    return is_forked() ? Status::kForked : life_.shown_reason.load(std::memory_order_acquire);
+  }
+  static void operator delete(Session* session, std::destroying_delete_t) noexcept { delete_unless_forked(session); }
   [[nodiscard]] std::span<std::byte> window() const noexcept;
   [[nodiscard]] const RegisteredMemory* window_memory() const noexcept { return window_; }
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
@@ -334,7 +338,7 @@ struct Words {
 // instructions of a few hundred.
 template <class Local, class Attempt>
 inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
-  if (place.space != Space::kKey || home_->driver() != Driver::kCaller) [[unlikely]]
+  if (place.space != Space::kKey || home_->driver() != Driver::kCaller || is_forked()) [[unlikely]]
     return false;
   Exclusive::Mark* const mark = used_.enter();
   if (mark == nullptr) [[unlikely]]

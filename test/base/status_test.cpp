@@ -10,7 +10,7 @@
 namespace verbena {
 namespace {
 
-constexpr int kLast = static_cast<int>(Status::kSystem);
+constexpr int kLast = static_cast<int>(Status::kForked);
 
 TEST(Status, NamesAreThereAndDistinct) {
   std::set<std::string> names;
@@ -32,6 +32,7 @@ TEST(Status, NamesAreThereAndDistinct) {
   EXPECT_STREQ(to_string(Status::kOtherHost), "other host");
   EXPECT_STREQ(to_string(Status::kNoMemory), "no memory");
   EXPECT_STREQ(to_string(Status::kSystem), "system error");
+  EXPECT_STREQ(to_string(Status::kForked), "forked");
   EXPECT_STREQ(to_string(static_cast<Status>(kLast + 1)), "unknown status");
   EXPECT_STREQ(to_string(static_cast<Status>(255)), "unknown status");
 }
@@ -50,7 +51,8 @@ TEST(Status, GroupsAreInOrderOfDamage) {
         Status::kRemoteInvalid, Status::kRetryExceeded, Status::kRnrExceeded, Status::kFlushed, Status::kClosed,
         Status::kNotAllowed, Status::kOtherNamespace, Status::kOtherHost})
     EXPECT_EQ(damage_of(status), Damage::kConnection) << to_string(status);
-  for (const Status status : {Status::kNoMemory, Status::kLimit, Status::kPermission, Status::kDevice, Status::kSystem})
+  for (const Status status :
+       {Status::kNoMemory, Status::kLimit, Status::kPermission, Status::kDevice, Status::kSystem, Status::kForked})
     EXPECT_EQ(damage_of(status), Damage::kDevice) << to_string(status);
 }
 

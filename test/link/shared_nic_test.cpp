@@ -195,24 +195,6 @@ TEST(SharedNic, WhoAsksAfterAFailureTriesAgain) {
   EXPECT_EQ(calls, 2);
 }
 
-// Nothing serves the parent's NIC in the child: its control thread is not there.
-TEST(SharedNic, AForkedChildOpensItsOwn) {
-#ifdef VERBENA_HAS_TSAN
-  GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start one";
-#else
-  const auto mine = open_soft();
-  ASSERT_OK(mine);
-  EXPECT_TRUE(in_child([&]() -> std::string {
-    const auto own = open_soft();
-    if (!own) return own.error().text();
-    if (share_one(*mine, *own)) return "the child has its parent's NIC";
-    const auto again = open_soft();
-    if (!again) return again.error().text();
-    return share_one(*own, *again) ? "" : "the child has two NICs";
-  }));
-#endif
-}
-
 /// Both ends of connections in one process are on one NIC, and hear of each other's end.
 TEST(SharedNic, ServerAndClientMeetAndPartOnOneNic) {
   const auto server = open_soft({}, Bootstrap::kCm), client = open_soft({}, Bootstrap::kCm, Role::kClient);

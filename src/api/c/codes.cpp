@@ -26,7 +26,7 @@ static_assert(code_of(Status::kOtherNamespace) == RDMA_ERR_OTHER_NAMESPACE);
 static_assert(code_of(Status::kOtherHost) == RDMA_ERR_OTHER_HOST);
 static_assert(code_of(Status::kNoMemory) == RDMA_ERR_NO_MEMORY && code_of(Status::kLimit) == RDMA_ERR_LIMIT);
 static_assert(code_of(Status::kPermission) == RDMA_ERR_PERMISSION && code_of(Status::kDevice) == RDMA_ERR_DEVICE);
-static_assert(code_of(Status::kSystem) == RDMA_ERR_SYSTEM);
+static_assert(code_of(Status::kSystem) == RDMA_ERR_SYSTEM && code_of(Status::kForked) == RDMA_ERR_FORKED);
 
 }  // namespace
 }  // namespace verbena::api::c

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "api/failure.hpp"
+#include "base/cancellation.hpp"
+#include "base/fork.hpp"
 
 #include <verbena/error.hpp>
 
@@ -15,7 +17,7 @@ namespace verbena::api::c {
 }
 /// True for a code that this library returns, false for a number of the program's own.
 [[nodiscard]] constexpr bool is_code(int code) noexcept {
-  return code <= 0 && code >= code_of(Status::kSystem) && code != -1;
+  return code <= 0 && code >= code_of(Status::kForked) && code != -1;
 }
 /// The status of a code that this library returns. \thread any  \alloc none
 [[nodiscard]] constexpr Status status_of(int code) noexcept {
@@ -30,11 +32,18 @@ template <class... Args>
   return code_of(note(Status::kBadArgument, as_written(call), format, std::forward<Args>(args)...));
 }
 
+/// Remembers that this process was forked from the one that made the handle; the code.
+[[gnu::cold]] inline int refuse_forked(const char* call) noexcept {
+  return code_of(note_as(as_written(call), check_process().error()));
+}
+
 /// Runs `body`, which returns a Result, and returns its code; remembers a failure as this call's. `sentence` has the
 /// words where memory has run out.
 template <class Body>
 int coded(const char* call, Body&& body, const char* (*sentence)(Status) noexcept = sentence_of) noexcept {
+  const CancellationHeld held;
   try {
+    if (is_forked()) return refuse_forked(call);
     const Result<void> result = body();
     return result ? 0 : code_of(note_as(as_written(call), result.error()));
   } catch (const std::bad_alloc&) {

@@ -207,7 +207,8 @@ int rdmaConnKeep(RdmaConn* conn) {
 // --- the end
 
 void rdmaConnClose(RdmaConn* conn) {
-  if (conn == nullptr) return;
+  if (conn == nullptr || verbena::is_forked()) return;
+  const verbena::CancellationHeld held;
   if (conn->is_client) {
     const std::lock_guard lock(clients().mutex);
     std::erase(clients().open, conn);
@@ -224,6 +225,8 @@ void rdmaConnClose(RdmaConn* conn) {
 }
 
 void rdmaRuntimeStop(void) {
+  if (verbena::is_forked()) return;
+  const verbena::CancellationHeld held;
   std::vector<RdmaConn*> open;
   {
     const std::lock_guard lock(clients().mutex);

@@ -205,12 +205,14 @@ int kv_server_start(kv_server_t* server) {
 
 int kv_server_port(const kv_server_t* server) {
   if (server == nullptr) return refuse(__func__, "server must not be null");
+  if (verbena::is_forked()) return refuse_forked(__func__);
   if (server->server) return server->server->port();
   return code_of(note(Status::kClosed, as_written(__func__), "the server does not run: call kv_server_start first"));
 }
 
 int kv_server_stop(kv_server_t* server) {
   if (server == nullptr) return refuse(__func__, "server must not be null");
+  if (verbena::is_forked()) return refuse_forked(__func__);
   server->server.reset();
   return KV_OK;
 }

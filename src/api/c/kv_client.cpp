@@ -74,6 +74,8 @@ struct Argument {
 template <class Body>
 int on_handle(kv_client_t* client, const char* call, Body&& body) noexcept {
   if (!is_given(call, {"client", client})) return KV_ERR_BAD_ARGUMENT;
+  if (is_forked()) [[unlikely]]
+    return refuse_forked(call);
   const Use use(*client);
   return use ? body(*client)
              : code_of(note(Status::kBusy, as_written(call),

@@ -50,6 +50,7 @@ class Entrance {
   }
   /// Waits for ever.
   [[nodiscard]] RdmaConn* next() {
+    const verbena::CancellationHeld held;
     std::unique_lock lock(mutex_);
     arrived_.wait(lock, [this] { return !waiting_.empty(); });
     RdmaConn* const conn = waiting_.front();
@@ -100,6 +101,8 @@ int no_memory(const char* call) noexcept { return code_of(note_later(Status::kNo
 template <class Body>
 int on_context(PingpongContext* ctx, const char* call, Body&& body) noexcept {
   if (ctx == nullptr) return refuse(call, "ctx must not be null");
+  if (verbena::is_forked()) return refuse_forked(call);
+  const verbena::CancellationHeld held;
   if (ctx->currBuffer < 0 || ctx->currBuffer >= KVSTORE_BUFFERS)
     return refuse(call, "ctx->currBuffer must be 0 to {}; got {}", KVSTORE_BUFFERS - 1, ctx->currBuffer);
   try {
@@ -140,6 +143,7 @@ int dial(std::string_view server, int port, const RdmaOptions& options, Context&
 }
 
 int connect(const char* servername, int port, const RdmaOptions* options, PingpongContext** save_ctx) {
+  if (verbena::is_forked()) return refuse_forked("RDMA_connect");
   RdmaOptions used;
   rdmaOptionsInit(&used);
   if (options != nullptr) {

@@ -49,7 +49,11 @@ int rdmaNode(RdmaNode** node, const RdmaNodeOptions* options) {
   });
 }
 
-void rdmaNodeRelease(RdmaNode* node) { delete node; }
+void rdmaNodeRelease(RdmaNode* node) {
+  if (verbena::is_forked()) return;
+  const verbena::CancellationHeld held;
+  delete node;
+}
 
 const RdmaMemory* rdmaNodeRegMem(RdmaNode* node, size_t size) { return allocate(node, __func__, size); }
 const RdmaMemory* rdmaNodeRegister(RdmaNode* node, void* addr, size_t length, unsigned access) {

@@ -116,7 +116,11 @@ int rdmaServerStop(RdmaListener* listener) {
   });
 }
 
-void rdmaServerRelease(RdmaListener* listener) { delete listener; }
+void rdmaServerRelease(RdmaListener* listener) {
+  if (verbena::is_forked()) return;
+  const verbena::CancellationHeld held;
+  delete listener;
+}
 
 // --- registered memory
 

@@ -2,7 +2,9 @@
 #include <verbena/rdma.hpp>
 
 #include "api/session.hpp"
+#include "base/cancellation.hpp"
 #include "base/failure.hpp"
+#include "base/fork.hpp"
 #include "base/limit.hpp"
 #include "node/node.hpp"
 #include "session/session.hpp"
@@ -30,6 +32,9 @@ constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
 /// no exception leaves the library.
 template <class Body>
 [[nodiscard]] std::invoke_result_t<Body> guarded(const char* call, Body&& body) noexcept {
+  if (const Result<void> in_parent = check_process(); !in_parent)
+    return fail(in_parent.error().status(), call, 0, "{}", in_parent.error().text());
+  const CancellationHeld held;
   try {
     auto result = body();
     if (result) return result;
@@ -100,9 +105,9 @@ struct Memory::Owner : std::enable_shared_from_this<Owner> {
   /// Calls `body(owner)` with the session, listener or node; kClosed if it has ended. It does not end meanwhile.
   template <class Body>
   [[nodiscard]] auto with(const char* call, Body&& body) {
-    const std::lock_guard lock(mutex);
     using Outcome = decltype(body(*session));
     return guarded(call, [&]() -> Outcome {
+      const std::lock_guard lock(mutex);
       if (session != nullptr) return body(*session);
       if (listener != nullptr && listener->is_running()) return body(*listener);
       if (node != nullptr) return body(*node);
@@ -110,6 +115,7 @@ struct Memory::Owner : std::enable_shared_from_this<Owner> {
     });
   }
   void end() noexcept {
+    if (is_forked()) return;
     const std::lock_guard lock(mutex);
     session = nullptr;
     listener = nullptr;
@@ -153,6 +159,7 @@ Memory::~Memory() { (void)deregister(); }
 
 Result<void> Memory::deregister(std::optional<Deadline> deadline) {
   if (registered_ == nullptr) return {};
+  VERBENA_TRY(check_process());
   const session::RegisteredMemory* const memory = std::exchange(registered_, nullptr);
   const std::shared_ptr<Owner> owner = std::move(owner_);
   local_ = {};
@@ -172,7 +179,11 @@ struct Node::Impl {
 };
 
 Node::Node(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
-Node::~Node() { impl_->memory->end(); }
+Node::~Node() {
+  const CancellationHeld held;
+  impl_->memory->end();
+  is_forked() ? static_cast<void>(impl_.release()) : impl_.reset();
+}
 
 Result<std::unique_ptr<Node>> Node::open(const NodeOptions& options) {
   return guarded("rdma::Node::open", [&]() -> Result<std::unique_ptr<Node>> {
@@ -232,8 +243,7 @@ struct Connection::Client final : session::Events {
   void on_gone(Session& /*of*/) noexcept override { delete this; }
 };
 
-Connection::Connection(session::Session& session, Handler* handler)
-    : session_(&session), handler_(handler), memory_(std::make_shared<Memory::Owner>()) {
+Connection::Connection(session::Session& session) : session_(&session), memory_(std::make_shared<Memory::Owner>()) {
   memory_->session = &session;
   memory_->timeout = std::chrono::milliseconds{session.timeout_ms.load(std::memory_order_relaxed)};
 }
@@ -251,7 +261,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
     VERBENA_ASSIGN(auto session,
                    node::connect(endpoint_of(options, options.node != nullptr ? options.node->impl_->node : nullptr),
                                  settings, delivery_of(options), *client, options.handler != nullptr));
-    std::unique_ptr<Connection> connection(new Connection(*session, options.handler));
+    std::unique_ptr<Connection> connection(new Connection(*session));
     client->connection = connection.get();
     connection->own_session_ = std::move(session);
     connection->client_ = std::move(client);
@@ -261,11 +271,13 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
 }
 
 Connection::~Connection() {
+  const CancellationHeld held;
   memory_->end();  // Memory may outlive it.
   if (own_session_) close();
 }
 
 void Connection::close() noexcept {
+  const CancellationHeld held;
   memory_->end();
   Session* const session = std::exchange(session_, nullptr);
   if (session == nullptr) return;
@@ -686,7 +698,7 @@ struct Listener::Impl final : session::Events {
 
 void Listener::Impl::on_accept(Session& session) noexcept {
   try {
-    std::unique_ptr<Connection> connection(new Connection(session, handler));
+    std::unique_ptr<Connection> connection(new Connection(session));
     if (handler != nullptr) {
       session.user = connection.get();
       return handler->on_accept(*connection.release());
@@ -744,7 +756,11 @@ Result<std::unique_ptr<Listener>> Listener::start(const Options& options) {
   });
 }
 
-Listener::~Listener() { stop(); }
+Listener::~Listener() {
+  const CancellationHeld held;
+  stop();
+  is_forked() ? static_cast<void>(impl_.release()) : impl_.reset();
+}
 
 Result<Memory> Listener::allocate(std::size_t bytes) {
   return impl_->memory->allocate("rdma::Listener::allocate", bytes);
@@ -765,8 +781,11 @@ std::span<std::byte> Listener::window() const noexcept { return impl_->listener.
 
 std::expected<std::unique_ptr<Connection>, Status> Listener::accept(Deadline deadline) noexcept {
   constexpr const char* kCall = "rdma::Listener::accept";
+  if (const Result<void> in_parent = check_process(); !in_parent)
+    return std::unexpected(note_as(kCall, in_parent.error()));
   if (impl_->handler != nullptr)
     return std::unexpected(note(Status::kUnsupported, kCall, "connections go to the handler's on_accept"));
+  const CancellationHeld held;
   constexpr std::chrono::hours kLongest{24 * 365};
   std::unique_lock lock(impl_->mutex);
   const auto is_over = [&] { return impl_->is_stopped || !impl_->waiting.empty(); };
@@ -779,11 +798,12 @@ std::expected<std::unique_ptr<Connection>, Status> Listener::accept(Deadline dea
 }
 
 void Listener::wait() noexcept {
-  if (!impl_->listener.is_in_callback()) impl_->listener.wait();
+  if (!is_forked() && !impl_->listener.is_in_callback()) impl_->listener.wait();
 }
 
 void Listener::stop() noexcept {
-  if (impl_->listener.is_in_callback()) return;
+  const CancellationHeld held;
+  if (is_forked() || impl_->listener.is_in_callback()) return;
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->is_stopped = true;

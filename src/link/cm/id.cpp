@@ -118,6 +118,7 @@ Result<EventChannel> EventChannel::open(const CmLibrary& library) {
                 "connect in socket mode",
                 std::strerror(cause));
   }
+  channel.closed_ = ClosedInChildren(channel.fd());
   VERBENA_TRY(nic::set_non_blocking(channel.fd(), "preparing RDMA CM's event channel"));
   return channel;
 }

@@ -1,6 +1,7 @@
 // Owners of librdmacm's objects: events, event channels, and ids with the channel that their events come over.
 #pragma once
 
+#include "base/fork.hpp"
 #include "link/cm/library.hpp"
 
 #include <verbena/deadline.hpp>
@@ -31,7 +32,10 @@ class EventChannel {
   [[nodiscard]] static Result<EventChannel> open(const CmLibrary& library);
   [[nodiscard]] rdma_event_channel* get() const noexcept { return channel_.get(); }
   [[nodiscard]] int fd() const noexcept { return channel_->fd; }
-  void reset() noexcept { channel_.reset(); }
+  void reset() noexcept {
+    closed_ = {};
+    channel_.reset();
+  }
 
   /// The next event that is there, whatever it is, or none. kDevice when the channel is broken.
   [[nodiscard]] Result<Event> poll() const;
@@ -41,6 +45,7 @@ class EventChannel {
 
  private:
   std::unique_ptr<rdma_event_channel, Releaser> channel_;
+  ClosedInChildren closed_;  // A child that kept it would keep the connections of its ids.
 };
 
 /// An id and, until it moves to another, a channel of its own. Move-only. Destroying an id ends its connection.

@@ -4,6 +4,7 @@
 // socket, and the control thread hands each answer to the oldest of them. Who has a deadline sleeps on a condition
 // variable until something was answered; who has none comes again. A request that nobody waits for any more is
 // forgotten, or keeps its place among those that are on the socket, so that the answers still find theirs.
+#include "base/cancellation.hpp"
 #include "nic/soft/path.hpp"
 #include "nic/soft/rendezvous.hpp"
 
@@ -286,6 +287,7 @@ void SoftNic::tell_progress() noexcept {
 bool SoftNic::await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   if (deadline.passed()) return false;
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours{1};  // What is longer may not fit the clock.
+  const CancellationHeld held;
   (void)progress_.told.wait_for(lock, std::min(deadline.left(), kLongest));
   return true;
 }

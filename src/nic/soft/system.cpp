@@ -1,5 +1,6 @@
 #include "nic/soft/system.hpp"
 
+#include "base/cancellation.hpp"
 #include "host/memory_limits.hpp"
 
 #include <fcntl.h>
@@ -132,6 +133,7 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
   const int protection = mode == Mode::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping a peer's memory");
+  (void)::madvise(data, size, MADV_DONTFORK);  // A child would keep it in use after the peer has freed it.
   mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
   return mapping;
 }
@@ -146,6 +148,7 @@ Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode 
   }
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, owned.fd.get(), 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping memory to share with peers");
+  (void)::madvise(data, size, MADV_DONTFORK);
   owned.mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
   note_owner_mapping(owned.fd.get(), owned.mapping.data());
   // FUTURE_WRITE leaves the writable mapping made above alone and refuses every later one, in any process.
@@ -197,6 +200,7 @@ bool send_message(int socket, std::span<const std::byte> message, std::span<cons
     first->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
     std::memcpy(CMSG_DATA(first), fds.data(), sizeof(int) * fds.size());
   }
+  const CancellationHeld held;
   for (;;) {
     const ssize_t sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == static_cast<ssize_t>(message.size() + rest.size())) return true;
@@ -215,6 +219,7 @@ ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noex
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
+  const CancellationHeld held;
   ssize_t got = -1;
   do {
     got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);

@@ -152,6 +152,8 @@ Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   errno = 0;
   context_ = library_.device.open_device(device);
   if (context_ == nullptr) return std::unexpected(open_error(device->name, errno));
+  commands_ = ClosedInChildren(context_->cmd_fd);
+  news_ = ClosedInChildren(context_->async_fd);
   ibv_device_attr attr{};
   if (const int failed = library_.device.query_device(context_, &attr); failed != 0) {
     return fail(Status::kDevice, "ibv_query_device", failed, "{} does not say what it can do; look into dmesg", name());

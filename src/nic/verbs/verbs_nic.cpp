@@ -121,6 +121,8 @@ VerbsNic::~VerbsNic() {
   events_.stop();
   VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
   for (ChannelSlot* slot = channels_.load(); slot != nullptr;) delete std::exchange(slot, slot->next);
+  commands_ = {};
+  news_ = {};
   if (context_ != nullptr) library_.device.close_device(context_);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/fd.hpp"
+#include "base/fork.hpp"
 #include "nic/event_thread.hpp"
 #include "nic/verbs.hpp"
 #include "nic/verbs/library.hpp"
@@ -131,6 +132,8 @@ class VerbsNic final : public Nic {
 
   const VerbsLibrary& library_;
   ibv_context* context_ = nullptr;
+  ClosedInChildren commands_;  // The kernel ends what this process has on the device with the last holder of these.
+  ClosedInChildren news_;
   Limits limits_;
   Capabilities capabilities_;
   DeviceFacts facts_;
