@@ -9,8 +9,6 @@ from report import Report, run
 # Objects are named after their path below src/, with '_' for '/'.
 VERBS_CALLERS = ('nic_verbs_', 'link_')
 LINE = re.compile(r'^(?:[0-9a-f]+)?\s+([A-Za-z?])\s+(.+)$')
-
-
 # Every call looks at it, and the fork handler alone writes it.
 WRITABLE = {'verbena::detail::is_forked'}
 
