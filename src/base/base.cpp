@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
 
 #include <verbena/deadline.hpp>
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 
 namespace verbena {
 
@@ -93,45 +93,6 @@ void check_failed(const char* condition, const char* file, int line) noexcept {
   std::abort();
 }
 
-namespace {
-std::uint64_t monotonic_ns() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_RAW, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-double measure_ticks_per_us() noexcept {
-#if defined(__x86_64__)
-  // The pair (clock, counter) is read three times at each end and the tightest reading kept: an interrupt
-  // between the two reads would otherwise count as drift. 2 ms at 50 ns of uncertainty is 25 ppm.
-  struct Reading {
-    std::uint64_t ns, ticks, width;
-  };
-  const auto read = []() noexcept {
-    Reading best{0, 0, ~std::uint64_t{0}};
-    for (int i = 0; i < 3; ++i) {
-      const std::uint64_t before = ticks_now();
-      const std::uint64_t ns = monotonic_ns();
-      const std::uint64_t after = ticks_now();
-      if (after - before < best.width) best = {ns, before + (after - before) / 2, after - before};
-    }
-    return best;
-  };
-  const Reading begin = read();
-  while (monotonic_ns() - begin.ns < 2'000'000) {}
-  const Reading end = read();
-  return static_cast<double>(end.ticks - begin.ticks) * 1e3 / static_cast<double>(end.ns - begin.ns);
-#else
-  return 1e3;
-#endif
-}
-}  // namespace
-
-double ticks_per_us() noexcept {
-  static const double measured = measure_ticks_per_us();
-  return measured;
-}
-
 Deadline Deadline::after(std::chrono::nanoseconds in) noexcept {
   if (in <= std::chrono::nanoseconds::zero()) return now();
   if (in == std::chrono::nanoseconds::max()) return never();
@@ -144,6 +105,7 @@ Deadline Deadline::after(std::chrono::nanoseconds in) noexcept {
 std::chrono::nanoseconds Deadline::left() const noexcept {
   if (is_never()) return std::chrono::nanoseconds::max();
   const std::uint64_t at = ticks_now();
+  look_at_clock(at);  // Whoever asks is about to sleep.
   if (ticks_ <= at) return std::chrono::nanoseconds::zero();
   const double ns = static_cast<double>(ticks_ - at) * 1e3 / ticks_per_us();
   return std::chrono::nanoseconds{static_cast<std::int64_t>(std::min(ns, 9e18))};

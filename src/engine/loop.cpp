@@ -2,6 +2,7 @@
 
 #include "base/cancellation.hpp"
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/relax.hpp"
 #include "base/ticks.hpp"
@@ -213,6 +214,7 @@ Deadline CompletionLoop::drain_deadline() const noexcept {
 }
 
 void CompletionLoop::keep_alive(std::uint64_t now) noexcept {
+  look_at_clock(now);
   if (now < keepalive_.due) return;
   keepalive_.due = now + keepalive_.interval;
   pairs_.for_each([](QueuePair& pair) { pair.keep_alive(); });

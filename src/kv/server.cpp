@@ -1,4 +1,5 @@
 #include "base/cancellation.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/fork.hpp"
 #include "host/placement.hpp"
@@ -111,6 +112,8 @@ Result<void> PollingServer::create_workers() {
   const auto headroom = host::memory_headroom(std::nullopt);
   VERBENA_TRY(check_memory(options_, pools, headroom));
   warnings_.push_back(memory_warning(options_, pools, headroom));
+  if (const std::string_view clock = clock_description(); !clock.starts_with("the processor's"))
+    warnings_.push_back(fmt::format("the clock is {}", clock));
   for (unsigned i = 0; i < options_.workers; ++i) {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
     worker.hash_seed = hash_seed_;

@@ -115,6 +115,7 @@ struct NicChoice {
 
 struct HostFacts {
   std::string kernel;
+  std::string clock;  ///< Which one the library uses, and why.
   std::vector<DeviceFacts> devices;
   RdmaModules modules;
   MemoryFacts memory;

@@ -141,6 +141,7 @@ NicChoice choose_nic() {
 
 HostFacts read_host(const SystemFiles& files) {
   HostFacts facts{.kernel = read_environment().kernel,
+                  .clock = clock_description(),
                   .devices = read_devices(files),
                   .modules = read_modules(files),
                   .memory = read_memory(files),
