@@ -7,15 +7,19 @@
 
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 #include <string_view>
-#include <vector>
 
 namespace verbena::programs {
 namespace {
 
+/// For a request's head; libmicrohttpd takes 32 KiB by default.
+constexpr std::size_t kConnectionBytes = 8192;
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
 MHD_Result answer(MHD_Connection* connection, unsigned status, const std::string& body, const char* allow = nullptr) {
@@ -56,20 +60,22 @@ MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* pa
   }
 }
 
+/// The daemon finds its stream at an end, and closes it.
+void hang_up(MHD_Connection* connection) noexcept {
+  const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+  if (info != nullptr) (void)::shutdown(info->connect_fd, SHUT_RDWR);
+}
+
 // Called by the daemon's thread when a connection begins and when it has ended.
 void on_connection(void* peers, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
-  auto& there = *static_cast<std::vector<MHD_Connection*>*>(peers);
-  if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
-    std::erase(there, connection);
-    return;
+  auto& there = *static_cast<MetricsPeers*>(peers);
+  if (what == MHD_CONNECTION_NOTIFY_CLOSED) return there.leave(connection);
+  if (there.size() == MetricsEndpoint::kMostConnections) hang_up(there.take_one());
+  try {
+    there.enter(connection);
+  } catch (const std::bad_alloc&) {
+    hang_up(connection);
   }
-  if (there.size() == MetricsEndpoint::kMostConnections) {
-    // The daemon finds its stream at an end, and closes it.
-    const MHD_ConnectionInfo* const oldest = MHD_get_connection_info(there.front(), MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (oldest != nullptr) (void)::shutdown(oldest->connect_fd, SHUT_RDWR);
-    there.erase(there.begin());
-  }
-  there.push_back(connection);
 }
 
 Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) {
@@ -95,6 +101,37 @@ Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) 
 
 }  // namespace
 
+void MetricsPeers::enter(MHD_Connection* connection) {
+  Address address{};
+  if (const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)) {
+    if (info->client_addr->sa_family == AF_INET) {
+      const in_addr& host = reinterpret_cast<const sockaddr_in*>(info->client_addr)->sin_addr;
+      std::memcpy(address.data(), &host, sizeof host);
+    } else if (info->client_addr->sa_family == AF_INET6) {
+      const in6_addr& host = reinterpret_cast<const sockaddr_in6*>(info->client_addr)->sin6_addr;
+      std::memcpy(address.data(), &host, sizeof host);
+    }
+  }
+  peers_.push_back({.connection = connection, .address = address});
+  ++counts_[address];
+}
+
+void MetricsPeers::leave(const MHD_Connection* connection) noexcept {
+  const auto found = std::ranges::find(peers_, connection, &Peer::connection);
+  if (found == peers_.end()) return;
+  const auto count = counts_.find(found->address);
+  if (--count->second == 0) counts_.erase(count);
+  peers_.erase(found);
+}
+
+MHD_Connection* MetricsPeers::take_one() noexcept {
+  const auto most = std::ranges::max_element(counts_, {}, [](const auto& entry) { return entry.second; });
+  if (most == counts_.end()) return nullptr;
+  MHD_Connection* const taken = std::ranges::find(peers_, most->first, &Peer::address)->connection;
+  leave(taken);
+  return taken;
+}
+
 Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsArguments& arguments) {
   VERBENA_ASSIGN(Fd socket, bind_to(arguments, endpoint(arguments.address, *arguments.port)));
   const std::uint16_t port = link::bound_port(socket.get());
@@ -105,12 +142,11 @@ Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsAr
 Result<void> MetricsEndpoint::start(const kv::Server& server, unsigned workers) {
   server_ = &server;
   workers_ = workers;
-  peers_.reserve(kMostConnections);
   // At its own limit the daemon accepts nobody: there is room for those that are told to go and have not gone yet.
-  daemon_ =
-      MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this, MHD_OPTION_LISTEN_SOCKET,
-                       socket_, MHD_OPTION_CONNECTION_LIMIT, 2 * kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT,
-                       kIdleSeconds, MHD_OPTION_NOTIFY_CONNECTION, &on_connection, &peers_, MHD_OPTION_END);
+  daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this,
+                             MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, 2 * kMostConnections,
+                             MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                             kConnectionBytes, MHD_OPTION_NOTIFY_CONNECTION, &on_connection, &peers_, MHD_OPTION_END);
   if (daemon_ == nullptr) return fail_system("MHD_start_daemon", errno, "metrics over HTTP");
   return {};
 }

@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'house'))
 from report import Report
 
 KV = sys.argv[1]
 TIMEOUT_S = 60
+SCRAPES = 100
 NAME = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*')
 SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)')
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
@@ -245,7 +247,7 @@ def test_nobody_waits(report):
         thread.join()
         report.check(bench.returncode == 0, bench.stderr)
         report.check(scrapes and set(scrapes) == {200}, f'{len(scrapes)} scrapes meanwhile: {set(scrapes)}')
-        stalled = [socket.create_connection((server.host, server.metrics), timeout=TIMEOUT_S) for _ in range(40)]
+        stalled = [socket.create_connection((server.host, server.metrics), timeout=TIMEOUT_S) for _ in range(300)]
         for i, one in enumerate(stalled):
             if i % 2 == 0:
                 one.sendall(b'GET /metrics HT')
@@ -261,7 +263,7 @@ def test_tricklers_take_turns(report):
     """Peers that never stall for long, and never end their request either: whoever asks is answered beside them."""
     with Serving() as server:
         stop = threading.Event()
-        stalled = [socket.create_connection((server.host, server.metrics), timeout=TIMEOUT_S) for _ in range(20)]
+        stalled = [socket.create_connection((server.host, server.metrics), timeout=TIMEOUT_S) for _ in range(300)]
         gone = set()
 
         def trickle():
@@ -283,16 +285,65 @@ def test_tricklers_take_turns(report):
             report.check(False, f'no answer beside tricklers: {error}')
         stop.set()
         thread.join()
-        # 30 peers, 16 places.
+        # 310 peers, 256 places.
         report.check(len(gone) < len(stalled), 'all were turned away, where there are places')
         for one in stalled:
             one.close()
 
 
+# Connects as fast as it can, at least 1,200 times a second on an idle machine; keeps the latest 500 connections, silent
+# or with half a request, or hangs up at once. Prints how many it made when it is told to end.
+FLOOD = """
+import collections, socket, struct, sys, threading
+host, port, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+kept, made = collections.deque(), 0
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+print('begun', flush=True)
+while not stop.is_set():
+    try:
+        one = socket.create_connection((host, port), timeout=10)
+        if kind == 'half':
+            one.sendall(b'GET /metrics HTTP/1.1')
+    except OSError:
+        continue
+    made += 1
+    if kind == 'reset':
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        one.close()
+        continue
+    kept.append(one)
+    if len(kept) == 500:
+        kept.popleft().close()
+print(made, flush=True)
+"""
+
+
+def test_floods(report):
+    """Whoever connects all the time and asks for nothing keeps no scrape from its answer."""
+    for kind in ('silent', 'half', 'reset'):
+        with Serving() as server:
+            flood = subprocess.Popen([sys.executable, '-c', FLOOD, server.host, str(server.metrics), kind],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            flood.stdout.readline()
+            answered = 0
+            begun = time.monotonic()
+            for _ in range(SCRAPES):
+                try:
+                    answered += server.ask()[0].status == 200
+                except (OSError, http.client.HTTPException):
+                    pass
+            taken = time.monotonic() - begun
+            made = flood.communicate(timeout=TIMEOUT_S)[0]
+            print(f'metrics: {answered} of {SCRAPES} scrapes in {taken:.2f} s beside {int(made)} connections ({kind})')
+            report.check(answered == SCRAPES, f'{answered} of {SCRAPES} answered beside {kind} connections')
+            report.check(server.kv('put', 'key', 'value').returncode == 0, f'put after {kind} connections')
+
+
 def main():
     report = Report('metrics')
     for test in (test_counts, test_stats, test_bad_requests, test_ports, test_nobody_waits,
-                 test_tricklers_take_turns):
+                 test_tricklers_take_turns, test_floods):
         test(report)
     report.end()
 
