@@ -127,11 +127,19 @@ Result<void> Session::dial(link::Fabric& fabric, std::uint16_t port, Deadline de
   VERBENA_TRY(connection_->dial(fabric, port, hello(), deadline));
   VERBENA_TRY(meet());
   VERBENA_TRY(connection_->connect(deadline));
-  if (peer_.window.length != 0) VERBENA_TRY(connection_->import_window(peer_.window, deadline));
+  VERBENA_TRY(import_peer_window(deadline));
   is_kept_ = true;
   life_.is_set_up.store(true, std::memory_order_relaxed);
   become_live();
   return {};
+}
+
+// The peer says which window it has, and takes that back when it ends.
+Result<void> Session::import_peer_window(Deadline deadline) {
+  if (peer_.window.length == 0) return {};
+  const Result<void> imported = connection_->import_window(peer_.window, deadline);
+  if (imported || imported.error().status() != Status::kNotFound) return imported;
+  return fail(Status::kPeerLost, "connect", 0, "the peer has ended the connection while it was made; try again");
 }
 
 Result<void> Session::answer(std::unique_ptr<link::Handshake>& handshake) {
@@ -142,7 +150,7 @@ Result<void> Session::answer(std::unique_ptr<link::Handshake>& handshake) {
 
 Result<void> Session::accept_step(Deadline deadline) {
   VERBENA_TRY(connection_->connect(deadline));
-  if (peer_.window.length != 0) VERBENA_TRY(connection_->import_window(peer_.window, deadline));
+  VERBENA_TRY(import_peer_window(deadline));
   become_live();
   return {};
 }

@@ -18,13 +18,15 @@ struct Rate {
   std::string_view name;
   double ChaosOptions::* value;
 };
-constexpr std::array<Rate, 7> kRates{{{"delay", &ChaosOptions::delay},
+constexpr std::array<Rate, 9> kRates{{{"delay", &ChaosOptions::delay},
                                       {"pieces", &ChaosOptions::pieces},
                                       {"hold", &ChaosOptions::hold},
                                       {"rnr", &ChaosOptions::rnr},
                                       {"retry", &ChaosOptions::retry},
                                       {"fatal", &ChaosOptions::fatal},
-                                      {"death", &ChaosOptions::death}}};
+                                      {"death", &ChaosOptions::death},
+                                      {"control", &ChaosOptions::control},
+                                      {"cut", &ChaosOptions::cut}}};
 
 template <class Number>
 Result<Number> number_of(std::string_view name, std::string_view text) {
@@ -44,9 +46,10 @@ Result<void> parse_setting(std::string_view setting, ChaosOptions& options) {
   }
   const auto rate = std::ranges::find(kRates, name, &Rate::name);
   if (rate == kRates.end()) {
-    return fail(Status::kBadArgument, "VERBENA_CHAOS", 0,
-                "'{}' is not one of seed, delay, pieces, hold, rnr, retry, fatal, death (as in delay=0.2,seed=7)",
-                name);
+    return fail(
+        Status::kBadArgument, "VERBENA_CHAOS", 0,
+        "'{}' is not one of seed, delay, pieces, hold, rnr, retry, fatal, death, control, cut (as in delay=0.2,seed=7)",
+        name);
   }
   VERBENA_ASSIGN(options.*rate->value, number_of<double>(name, value));
   return {};

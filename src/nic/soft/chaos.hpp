@@ -105,4 +105,14 @@ struct CqChaos {
   [[nodiscard]] bool keeps_back(std::uint64_t head) noexcept;
 };
 
+/// The chaos of a NIC's control plane. Its steps are taken by several threads, so a seed repeats the decisions and not
+/// the run. \thread one at a time
+struct ControlChaos {
+  ControlChaos(const ChaosOptions& chaos, std::uint64_t stream) noexcept
+      : late(chaos.control), cut(chaos.cut), dice((chaos.seed + 1) * 0xd1342543de82ef95 + stream) {}
+  double late;
+  double cut;
+  Dice dice;
+};
+
 }  // namespace verbena::nic::soft

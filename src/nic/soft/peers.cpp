@@ -118,6 +118,10 @@ Result<Peer*> SoftNic::find_peer(const ibv_gid& gid) {
 
 /// Connects and greets, or sees to it that it is tried again.
 Result<void> SoftNic::connect_to(Peer& peer) {
+  if (is_late()) {
+    retry_later();
+    return {};
+  }
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return fail_system("socket", errno, "connecting to the peer's NIC");
   const SocketName name = name_of(peer.gid);
@@ -186,6 +190,7 @@ void SoftNic::ask(Peer& peer, std::shared_ptr<Ask> ask) {
 /// Sends what waits, as far as it goes now.
 void SoftNic::send_asks(Peer& peer) noexcept {
   while (!peer.dead.load() && !peer.unsent.empty() && peer.sent.size() < kMostAsked) {
+    if (is_late()) return retry_later();
     Ask& next = *peer.unsent.front();
     const auto bytes = std::as_bytes(std::span(&next.request, 1));
     if (send_message(peer.socket.get(), bytes, next.fds.given(), next.attested)) {
@@ -219,11 +224,13 @@ void SoftNic::await_room(Peer& peer, bool wanted) noexcept {
 /// when the kernel tells of it again.
 void SoftNic::take_answers(Peer& peer) noexcept {
   for (std::size_t i = 0; i <= kMostAsked && !peer.dead.load(); ++i) {
+    if (is_late()) break;
     Reply reply;
     Fds received;
     const ssize_t got = receive_message(peer.socket.get(), std::as_writable_bytes(std::span(&reply, 1)), received);
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) return lose_peer(peer, hung_up(peer, got == 0 ? 0 : errno));
+    if (is_cut()) return lose_peer(peer, hung_up(peer, EBADMSG));
     if (peer.sent.empty()) {
       return lose_peer(peer, format_error(Status::kProtocol, "recvmsg", 0,
                                           "the peer (pid {}) sent an answer that nobody asked for", peer.process.pid));

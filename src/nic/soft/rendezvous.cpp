@@ -191,6 +191,7 @@ bool SoftNic::evict_ungreeted() noexcept {
 }
 
 void SoftNic::accept_incoming() noexcept {
+  if (is_late()) return;
   Fd socket(::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno != EMFILE && errno != ENFILE) return;
@@ -225,6 +226,7 @@ void SoftNic::accept_incoming() noexcept {
 }
 
 void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
+  if (is_late()) return;  // The kernel tells of it again.
   Incoming& incoming = at->second;
   std::array<std::byte, kMaxRequestBytes> message;
   Request request;
@@ -232,7 +234,7 @@ void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
   const ssize_t got = receive_message(incoming.socket.get(), message, fds);
   if (got < 0 && errno == EAGAIN) return;
   if (got >= static_cast<ssize_t>(sizeof request)) std::memcpy(&request, message.data(), sizeof request);
-  if (got == static_cast<ssize_t>(sizeof request) + request.attested_bytes) {
+  if (got == static_cast<ssize_t>(sizeof request) + request.attested_bytes && !is_cut()) {
     const auto attested = std::span(message).subspan(sizeof request, request.attested_bytes);
     const bool is_quiet =
         request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;

@@ -76,7 +76,10 @@ Result<void> SoftNic::start() {
   if (!options_.chaos) {
     VERBENA_ASSIGN(options_.chaos, chaos_of_environment());
   }
-  if (options_.chaos) VERBENA_TRY(check_chaos(*options_.chaos));
+  if (options_.chaos) {
+    VERBENA_TRY(check_chaos(*options_.chaos));
+    retry_.chaos.emplace(*options_.chaos, chaos_stream(static_cast<std::uint32_t>(::getpid())));
+  }
   VERBENA_TRY(register_membarriers());
   VERBENA_ASSIGN(keys_.shared,
                  Mapping::create("verbena-keys", options_.max_mr * sizeof(KeyEntry), Mapping::Mode::kRead));

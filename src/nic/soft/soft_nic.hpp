@@ -226,6 +226,9 @@ class SoftNic final : public Nic {
   static void want_error(SoftQp& qp, Status reason) noexcept;
   static void ring_bells(const SoftQp& qp) noexcept;
   [[nodiscard]] static std::optional<ibv_cq*> take_event(SoftChannel& channel) noexcept;
+  /// Whether chaos has a step of the control plane taken later, or a message lost.
+  [[nodiscard]] bool is_late() noexcept { return retry_.chaos && retry_.chaos->dice.hits(retry_.chaos->late); }
+  [[nodiscard]] bool is_cut() noexcept { return retry_.chaos && retry_.chaos->dice.hits(retry_.chaos->cut); }
   [[nodiscard]] std::uint64_t chaos_stream(std::uint32_t number) const noexcept {
     return std::uint64_t{ordinal_} << 32 | number;
   }
@@ -293,6 +296,7 @@ class SoftNic final : public Nic {
   struct {
     Fd timer;
     bool is_set = false;
+    std::optional<ControlChaos> chaos;  // Under the mutex, once the NIC is open.
   } retry_;  // For what the kernel tells nobody of: room in a listener's backlog.
   struct {
     std::condition_variable told;  // A peer's NIC has answered, or is lost.
