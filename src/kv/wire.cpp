@@ -89,7 +89,7 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
   const auto hello = decode_hello<ServerHello>(data);
   if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
                 hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
-                hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 ||
+                hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 || hello->grace_ns > kMostGraceNs ||
                 hello->window_address > ~hello->window_length || (hello->flags & ~kHelloFlags) != 0 ||
                 hello->reserved != 0 || !is_index_sound(*hello)))
     return std::unexpected(Status::kProtocol);

@@ -34,6 +34,9 @@ struct ClientHello {
 };
 static_assert(sizeof(ClientHello) == 24);
 
+/// Of any server's grace.
+inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
+
 /// ServerHello::flags.
 inline constexpr std::uint32_t kHelloFlags = 0;  ///< All there are; a hello with others is refused.
 

@@ -52,7 +52,8 @@ TEST(Clock, ACounterThatHasJumpedIsGivenUp) {
     Machine machine;
     ASSERT_TRUE(machine.agrees_after(kSecond));
     const std::uint64_t before = machine.at.counter;
-    machine.at.counter += static_cast<std::uint64_t>(static_cast<double>(jump.by_ns) * 1e-3 * kTicksPerUs);
+    machine.at.counter +=
+        static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<double>(jump.by_ns) * 1e-3 * kTicksPerUs));
     EXPECT_FALSE(machine.agrees_after(100 * kMs)) << jump.what;
     // Time goes on where it was, at the same rate: deadlines are neither late nor early.
     const double passed_us = static_cast<double>(machine.watch.ticks_at(machine.at.ns) - before) / kTicksPerUs;

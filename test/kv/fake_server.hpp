@@ -20,6 +20,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,7 +38,12 @@ class FakeServer final : private channel::Handler, private engine::Duty {
   static constexpr std::uint64_t kVersion = 77;  ///< Of all that it says by message.
   static constexpr std::string_view kByMessage = "by message";
 
-  FakeServer() {
+  /// Answers requests in its own way where it returns true. In the shard's thread.
+  using Answer = std::function<bool(channel::Connection& connection, std::span<const std::byte> body)>;
+  /// Changes what the server says of itself.
+  using Hello = std::function<void(wire::ServerHello& hello)>;
+
+  explicit FakeServer(Answer answer = {}, Hello change = {}) : answer_(std::move(answer)), change_(std::move(change)) {
     auto fabric = link::Fabric::open({.transport = test::transport_under_test()}, soon());
     EXPECT_OK(fabric);
     fabric_ = std::move(*fabric);
@@ -107,30 +113,35 @@ class FakeServer final : private channel::Handler, private engine::Duty {
     if (!handshake) return;
     EXPECT_OK((*handshake)->confirm(soon()));
     const nic::Window window = region_.window();
-    const wire::ServerHello hello{.workers = 1,
-                                  .server = 5,
-                                  .depth = 32,
-                                  .max_key_bytes = kMaxKeyBytes,
-                                  .max_value_bytes = kBytes,
-                                  .grace_ns = 1'000'000'000,
-                                  .window_address = window.address,
-                                  .window_length = window.length,
-                                  .window_memory = window.memory_id,
-                                  .window_rkey = window.rkey,
-                                  .window_access = window.access,
-                                  .hash_seed = kSeed,
-                                  .index_buckets = kBuckets};
+    wire::ServerHello hello{.workers = 1,
+                            .server = 5,
+                            .depth = 32,
+                            .max_key_bytes = kMaxKeyBytes,
+                            .max_value_bytes = kBytes,
+                            .grace_ns = 1'000'000'000,
+                            .window_address = window.address,
+                            .window_length = window.length,
+                            .window_memory = window.memory_id,
+                            .window_rkey = window.rkey,
+                            .window_access = window.access,
+                            .hash_seed = kSeed,
+                            .index_buckets = kBuckets};
+    if (change_) change_(hello);
     const channel::Options options{.depth = wire::channel_depth(32), .lease_bytes = 1 << 16};
     connection_ = channel::Connection::create(shard_->loop(), shard_->memory(), options, *this).value();
     EXPECT_OK(connection_->answer(std::move(*handshake), wire::bytes_of(hello)));
-    EXPECT_OK(connection_->connect(soon()));
-    connection_->attach();
+    const Result<void> connected = connection_->connect(soon());
+    if (!change_) {  // Else the client may have had enough of it.
+      EXPECT_OK(connected);
+    }
+    if (connected) connection_->attach();
   }
 
   Deadline before_wait() noexcept override { return Deadline::never(); }
   void after_wait(unsigned /*handled*/) noexcept override {}
 
   void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override {
+    if (answer_ && answer_(connection, body)) return;
     wire::Request request;
     if (wire::decode_request(body, request) != Status::kOk) return connection.fail(Status::kProtocol);
     const wire::ReplyHead head{
@@ -145,6 +156,8 @@ class FakeServer final : private channel::Handler, private engine::Duty {
   void on_complete(channel::Connection&, const channel::Completion&) noexcept override {}
   void on_end(channel::Connection&, Status) noexcept override {}
 
+  const Answer answer_;
+  const Hello change_;
   std::unique_ptr<link::Fabric> fabric_;
   std::shared_ptr<node::Device> device_;
   nic::RegisteredArena region_;

@@ -300,6 +300,7 @@ TEST(Wire, HellosAreChecked) {
        {+[](ServerHello& h) { h.workers = 0; }, +[](ServerHello& h) { h.workers = 65; },
         +[](ServerHello& h) { h.depth = 0; }, +[](ServerHello& h) { h.magic = 0; },
         +[](ServerHello& h) { h.grace_ns = 0; }, +[](ServerHello& h) { h.max_value_bytes = ~std::uint64_t{0}; },
+        +[](ServerHello& h) { h.grace_ns = wire::kMostGraceNs + 1; },
         +[](ServerHello& h) { h.window_address = ~std::uint64_t{0}, h.window_length = 2; },
         +[](ServerHello& h) { h.window_length = kMaxWindowBytes + 1; },
         +[](ServerHello& h) { h.window_length = index_bytes(100) - 1; }, +[](ServerHello& h) { h.index_buckets = 0; },

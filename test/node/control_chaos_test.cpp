@@ -5,7 +5,6 @@
 
 #include <peer.hpp>
 #include <process.hpp>
-#include <sanitized.hpp>
 #include <transport.hpp>
 
 #include <array>
@@ -20,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kConnects = unsanitized(50);
+constexpr int kConnects = 50;
 
 /// As the test's own numbers, a line each.
 void say(long number) {
