@@ -28,6 +28,8 @@ struct MetricsArguments {
 /// Connections to the endpoint, in the order in which they came. One thread's.
 class MetricsPeers {
  public:
+  explicit MetricsPeers(std::size_t most) { peers_.reserve(most); }
+  /// Of `most` connections at a time.
   void enter(MHD_Connection* connection);
   void leave(const MHD_Connection* connection) noexcept;
   /// Takes out the oldest of the address that has most of them: a flood from one host keeps no other host out, and who
@@ -76,7 +78,9 @@ class MetricsEndpoint {
   const kv::Server* server_ = nullptr;
   unsigned workers_ = 0;
   [[maybe_unused]] MHD_Daemon* daemon_ = nullptr;
-  MetricsPeers peers_;  ///< Of the daemon's thread.
+  // At its own limit the daemon accepts nobody: there is room for those that are told to go and have not gone yet.
+  static constexpr unsigned kMostAccepted = 2 * kMostConnections;
+  MetricsPeers peers_{kMostAccepted};  ///< Of the daemon's thread.
 };
 
 }  // namespace verbena::programs

@@ -112,8 +112,8 @@ void MetricsPeers::enter(MHD_Connection* connection) {
       std::memcpy(address.data(), &host, sizeof host);
     }
   }
+  ++counts_[address];  // This alone may find no memory.
   peers_.push_back({.connection = connection, .address = address});
-  ++counts_[address];
 }
 
 void MetricsPeers::leave(const MHD_Connection* connection) noexcept {
@@ -142,9 +142,8 @@ Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::listen(const MetricsAr
 Result<void> MetricsEndpoint::start(const kv::Server& server, unsigned workers) {
   server_ = &server;
   workers_ = workers;
-  // At its own limit the daemon accepts nobody: there is room for those that are told to go and have not gone yet.
   daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, nullptr, nullptr, &on_request, this,
-                             MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, 2 * kMostConnections,
+                             MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, kMostAccepted,
                              MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                              kConnectionBytes, MHD_OPTION_NOTIFY_CONNECTION, &on_connection, &peers_, MHD_OPTION_END);
   if (daemon_ == nullptr) return fail_system("MHD_start_daemon", errno, "metrics over HTTP");

@@ -297,7 +297,7 @@ class SoftNic final : public Nic {
     Fd timer;
     bool is_set = false;
     std::optional<ControlChaos> chaos;  // Under the mutex, once the NIC is open.
-  } retry_;  // For what the kernel tells nobody of: room in a listener's backlog.
+  } retry_;                             // For what the kernel tells nobody of: room in a listener's backlog.
   struct {
     std::condition_variable told;  // A peer's NIC has answered, or is lost.
     int eventfd = -1;              // The caller's.
