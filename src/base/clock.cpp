@@ -59,7 +59,7 @@ constexpr const char* kByCounter = "the processor's counter, which is invariant 
 constexpr const char* kGivenUp =
     "CLOCK_MONOTONIC (slower): the processor's counter has jumped or stopped, as in a virtual machine that was moved";
 
-/// What the start of the process found.
+/// The verdict on the counter at the first use of the clock.
 struct Decision {
   bool counter_serves;
   const char* description;
@@ -67,7 +67,6 @@ struct Decision {
 };
 
 constinit CounterWatch counter_watch;
-constinit std::atomic<bool> given_up{false};
 
 [[nodiscard]] std::uint64_t monotonic_ns() noexcept {
   timespec now{};
@@ -101,15 +100,11 @@ struct Pair {
   if (__get_cpuid(kPowerLeaf, &a, &b, &c, &d) == 0 || (d & kInvariant) == 0)
     return "CLOCK_MONOTONIC (slower): this processor's time-stamp counter is not invariant";
   const CancellationHeld held;
-  std::array<char, 256> text{};
+  std::array<char, 256> text{' '};  // So that a blank stands before and behind each name.
   const Fd file(::open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC));
-  const ssize_t length = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  const ssize_t length = file ? ::read(file.get(), text.data() + 1, text.size() - 1) : -1;
   if (length < 0) return "CLOCK_MONOTONIC (slower): /sys does not tell whether the time-stamp counter is synchronized";
-  const std::string_view sources(text.data(), static_cast<std::size_t>(length));
-  for (std::size_t at = sources.find("tsc"); at != std::string_view::npos; at = sources.find("tsc", at + 1)) {
-    const bool begins = at == 0 || sources[at - 1] == ' ';
-    if (begins && (at + 3 == sources.size() || sources[at + 3] == ' ' || sources[at + 3] == '\n')) return nullptr;
-  }
+  if (std::string_view(text.data(), 1 + static_cast<std::size_t>(length)).contains(" tsc ")) return nullptr;
   return "CLOCK_MONOTONIC (slower): the kernel found the time-stamp counter unstable";
 }
 
@@ -154,11 +149,11 @@ struct Pair {
 
 }  // namespace
 
-// The counter was in use before it was given up: who sees that sees the watch's last reading, which stays.
+// False, where the counter served at first: it was given up, and the watch's last reading stays.
 std::uint64_t detail::ticks_without_counter() noexcept {
   const Decision& decided = decision();
-  if (given_up.load(std::memory_order_acquire)) return counter_watch.ticks_at(monotonic_ns());
-  return decided.counter_serves ? counter_now() : monotonic_ns();
+  if (!decided.counter_serves) return monotonic_ns();
+  return counter_serves.load(std::memory_order_acquire) ? counter_now() : counter_watch.ticks_at(monotonic_ns());
 }
 
 void look_at_clock(std::uint64_t now) noexcept {
@@ -168,9 +163,8 @@ void look_at_clock(std::uint64_t now) noexcept {
   const Pair both = read_both();
   // A wide reading says nothing: the thread had lost its core in the middle of all three.
   const bool is_sharp = static_cast<double>(both.width) < decision().ticks_per_us * 1e-3 * CounterWatch::kToleranceNs;
-  if (is_sharp && !given_up.load(std::memory_order_relaxed) && !counter_watch.agrees(both.at)) {
-    given_up.store(true, std::memory_order_release);
-    detail::counter_serves.store(false, std::memory_order_relaxed);
+  if (is_sharp && detail::counter_serves.load(std::memory_order_relaxed) && !counter_watch.agrees(both.at)) {
+    detail::counter_serves.store(false, std::memory_order_release);
     log(VERBENA_LOG_WARNING, "the clock is {}", kGivenUp);
   }
   is_comparing.clear(std::memory_order_release);
@@ -179,8 +173,9 @@ void look_at_clock(std::uint64_t now) noexcept {
 double ticks_per_us() noexcept { return decision().ticks_per_us; }
 
 const char* clock_description() noexcept {
-  const char* const decided = decision().description;
-  return given_up.load(std::memory_order_relaxed) ? kGivenUp : decided;
+  const Decision& decided = decision();
+  const bool is_given_up = decided.counter_serves && !detail::counter_serves.load(std::memory_order_relaxed);
+  return is_given_up ? kGivenUp : decided.description;
 }
 
 }  // namespace verbena

@@ -3,6 +3,7 @@
 
 #include "base/check.hpp"
 #include "base/count.hpp"
+#include "base/fork.hpp"
 #include "engine/mailbox.hpp"
 #include "host/footprint.hpp"
 #include "nic/nic.hpp"
@@ -191,6 +192,8 @@ class CompletionLoop {
   /// \thread any  \alloc none
   template <class Task>
   [[nodiscard]] Status call(const Task& task, Deadline deadline) noexcept {
+    if (is_forked()) [[unlikely]]
+      return Status::kForked;  // The owner is the parent's thread.
     if (!is_owner()) return mailbox_.call(task, deadline, [this] { wake_if_asleep(); });
     if (in_handler()) return Status::kAgain;
     task();

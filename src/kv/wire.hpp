@@ -34,7 +34,7 @@ struct ClientHello {
 };
 static_assert(sizeof(ClientHello) == 24);
 
-/// Of any server's grace.
+/// The longest grace that a server may have.
 inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
 
 /// ServerHello::flags.

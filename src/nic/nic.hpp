@@ -339,10 +339,10 @@ struct ChaosOptions {
   double rnr = 0;   ///< Of what takes a receive: 1 to 3 RNR NAKs, which count against rnr_retry.
   double retry =
       0;  ///< Of a work request: retry exceeded, with a READ or WRITE executed all the same half of the time.
-  double fatal = 0;    ///< Of a work request: a fatal error of the QP.
-  double death = 0;    ///< Of a work request: as if the peer's process had died.
-  double control = 0;  ///< Of a step between control threads (connecting, a request, an answer): it is taken later.
-  double cut = 0;      ///< Of a message between control threads: its descriptors are lost, and the conversation ends.
+  double fatal = 0;    ///< A work request ends with a fatal error of the QP.
+  double death = 0;    ///< A work request ends as if the peer's process had died.
+  double control = 0;  ///< A step between control threads (connecting, a request, an answer) is taken later.
+  double cut = 0;      ///< A message between control threads loses its descriptors, and the conversation ends.
 };
 
 /// Opens the software NIC. `allowed_uids` are users besides this process's own whose processes may connect.

@@ -29,7 +29,7 @@ struct MetricsArguments {
 class MetricsPeers {
  public:
   explicit MetricsPeers(std::size_t most) { peers_.reserve(most); }
-  /// Of `most` connections at a time.
+  /// Adds one; at most `most` are in it at a time.
   void enter(MHD_Connection* connection);
   void leave(const MHD_Connection* connection) noexcept;
   /// Takes out the oldest of the address that has most of them: a flood from one host keeps no other host out, and who
@@ -80,7 +80,7 @@ class MetricsEndpoint {
   [[maybe_unused]] MHD_Daemon* daemon_ = nullptr;
   // At its own limit the daemon accepts nobody: there is room for those that are told to go and have not gone yet.
   static constexpr unsigned kMostAccepted = 2 * kMostConnections;
-  MetricsPeers peers_{kMostAccepted};  ///< Of the daemon's thread.
+  MetricsPeers peers_{kMostAccepted};  ///< The daemon's thread alone uses it.
 };
 
 }  // namespace verbena::programs

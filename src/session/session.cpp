@@ -246,8 +246,6 @@ Status Session::drive(Task&& task) noexcept {
 template <class Start, class Cancel, class Settle>
 Status Session::carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
                           Settle&& settle) noexcept {
-  if (is_forked()) [[unlikely]]
-    return Status::kForked;
   engine::CompletionLoop& loop = home_->loop();
   const auto begin = [&] {
     start();
@@ -293,8 +291,6 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
 
 template <class Task>
 Status Session::run_task(Task&& task, const Patience& patience) noexcept {
-  if (is_forked()) [[unlikely]]
-    return Status::kForked;
   if (!home_->is_driven_here()) {
     const Status handed = home_->loop().call(task, hand_over_by(patience.begin()));
     return handed == Status::kClosed ? reason() : handed;

@@ -2,6 +2,8 @@
 // itself, are of any kind, by seed; each call of the client ends with a status, and touches no memory but its own.
 #include "fake_server.hpp"
 
+#include <environment.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -171,15 +173,10 @@ bool use(Client& client, std::uint64_t round) {
   return client.connection_error().status() == Status::kOk;
 }
 
-[[nodiscard]] std::uint64_t seeds() {
-  const char* const text = std::getenv("VERBENA_SEEDS");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 40;
-}
-
 TEST(HostileServer, RepliesOfAnyKindEndNothingButTheConnection) {
   std::uint64_t rounds = 0, survived = 0;
   std::map<std::string, int> reasons;
-  for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= test::number_in("VERBENA_SEEDS", 40); ++seed) {
     SCOPED_TRACE(seed);
     FakeServer server(Liar{seed});
     auto client = Client::connect(options_for(server));

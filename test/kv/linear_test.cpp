@@ -1,6 +1,7 @@
 // Concurrent clients, in threads and in processes, on a few hot keys: what they saw must be linearizable.
 // VERBENA_SEEDS: runs of each test (1). Under chaos its seed counts in, so that other calls meet other faults.
 #include "chaos.hpp"
+#include "environment.hpp"
 #include "history.hpp"
 #include "model.hpp"
 #include "peer.hpp"
@@ -54,11 +55,6 @@ Plan plan_of(std::size_t number) {
   Plan plan = kPlans.at(number);
   if (!test::is_soft_under_test()) plan.calls /= 30;
   return plan;
-}
-
-std::uint64_t number_in(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
 struct Crew {
@@ -189,8 +185,8 @@ ServerOptions shared_server() {
 /// Each seed is one history.
 template <class Body>
 void with_seeds(Body body) {
-  const std::uint64_t chaos = number_in("VERBENA_CHAOS_SEED", 0);
-  for (std::uint64_t seed = 1; seed <= number_in("VERBENA_SEEDS", 1); ++seed) {
+  const std::uint64_t chaos = test::number_in("VERBENA_CHAOS_SEED", 0);
+  for (std::uint64_t seed = 1; seed <= test::number_in("VERBENA_SEEDS", 1); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(chaos * 1000 + seed));
     body(chaos * 1000 + seed);
     if (testing::Test::HasFailure()) return;

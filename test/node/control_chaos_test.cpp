@@ -3,7 +3,8 @@
 // program once more, with a seed of their own.
 #include <verbena/rdma.hpp>
 
-#include <peer.hpp>
+#include <environment.hpp>
+#include <peer_end.hpp>
 #include <process.hpp>
 #include <transport.hpp>
 
@@ -20,12 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kConnects = 50;
-
-/// As the test's own numbers, a line each.
-void say(long number) {
-  std::printf("%ld\n", number);
-  std::fflush(stdout);
-}
 
 struct Echo final : rdma::Handler {
   void on_message(rdma::Connection& connection, const rdma::Message& message) noexcept override {
@@ -70,7 +65,7 @@ bool is_loss(Status status) {
 /// Says how many connections worked, how many were lost, how many failed in another way, and how many descriptors are
 /// more than at the beginning.
 int be_client(std::uint16_t port) {
-  long worked = 0, lost = 0, odd = 0;
+  int worked = 0, lost = 0, odd = 0;
   std::array<std::byte, 100'000> bytes{};
   // The NIC stays open, with what the first connection starts.
   const auto node = rdma::Node::open({.transport = {.bootstrap = Bootstrap::kSocket, .device = "soft"}});
@@ -90,7 +85,7 @@ int be_client(std::uint16_t port) {
       std::fprintf(stderr, "connection %d: %s\n", i, connection ? error_detail() : connection.error().text());
     if (status == Status::kOk && before == 0) before = open_descriptors();
   }
-  for (const long number : {worked, lost, odd, static_cast<long>(open_descriptors()) - static_cast<long>(before)})
+  for (const int number : {worked, lost, odd, static_cast<int>(open_descriptors()) - static_cast<int>(before)})
     say(number);
   return 0;
 }
@@ -119,10 +114,7 @@ Outcome run(const std::string& chaos, int seed) {
   return outcome;
 }
 
-[[nodiscard]] int seeds() {
-  const char* const text = std::getenv("VERBENA_SEEDS");
-  return text != nullptr ? std::atoi(text) : 2;
-}
+[[nodiscard]] int seeds() { return static_cast<int>(number_in("VERBENA_SEEDS", 2)); }
 
 TEST(ControlChaos, LateStepsDelayAndLoseNothing) {
   for (int seed = 1; seed <= seeds(); ++seed) {

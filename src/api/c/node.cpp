@@ -50,9 +50,7 @@ int rdmaNode(RdmaNode** node, const RdmaNodeOptions* options) {
 }
 
 void rdmaNodeRelease(RdmaNode* node) {
-  if (verbena::is_forked()) return;
-  const verbena::CancellationHeld held;
-  delete node;
+  if (node != nullptr) verbena::delete_unless_forked(node);
 }
 
 const RdmaMemory* rdmaNodeRegMem(RdmaNode* node, size_t size) { return allocate(node, __func__, size); }

@@ -117,9 +117,7 @@ int rdmaServerStop(RdmaListener* listener) {
 }
 
 void rdmaServerRelease(RdmaListener* listener) {
-  if (verbena::is_forked()) return;
-  const verbena::CancellationHeld held;
-  delete listener;
+  if (listener != nullptr) verbena::delete_unless_forked(listener);
 }
 
 // --- registered memory

@@ -59,6 +59,16 @@ TEST(Fork, EveryCallOfCSaysSo) {
   EXPECT_EQ(rdmaConnIsConnected(client.conn), 1);
 }
 
+// The thread that would carry the calls out is the parent's.
+TEST(Fork, EveryCallOfCThatAThreadCarriesOutSaysSo) {
+  Echo echo;
+  Mailbox<int> ended;
+  EveryCallOfC all(echo, &ended);
+  EXPECT_TRUE(say_so_in_a_child(all, 20'000u));
+  EXPECT_EQ(rdmaConnIsConnected(all.client.conn), 1);
+  EXPECT_TRUE(ended.empty());
+}
+
 TEST(Fork, EveryCallOfCxxSaysSo) {
   Echo echo;
   EveryCallOfCxx all(echo);
