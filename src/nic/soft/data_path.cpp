@@ -209,10 +209,17 @@ Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   return Ran::kDone;
 }
 
+void take_last_words(SoftQp& qp) noexcept;
+
 }  // namespace
 
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
+  // A peer that says goodbye takes its memory back next. What it has sent completes before what it refuses.
+  take_last_words(qp);
+  // They took the last entries, or ended the connection: the request has its turn again, or is flushed.
+  if (qp.scq->room() == 0 || qp.state_now() == IBV_QPS_ERR) [[unlikely]]
+    return stall(qp, SoftQp::Stall::kRoom);
   publish_error(qp, remote, SlotKind::kRemoteError);
   return refuse(qp, wr, sq_index, IBV_WC_REM_ACCESS_ERR, Status::kRemoteAccess);
 }
@@ -467,8 +474,6 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, 0);
   return Ran::kDone;
 }
-
-void take_last_words(SoftQp& qp) noexcept;
 
 inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
 
@@ -919,8 +924,8 @@ void receive_all(SoftQp& qp) noexcept {
   while (qp.rx_remote != nullptr && qp.state_now() != IBV_QPS_ERR && qp.rcq->room() > 0 && receive(qp)) {}
 }
 
-/// What the peer published before it died is still received, and completes before anything fails for its death, as on a
-/// device: it may be a goodbye. Where one thread has both CQs.
+/// Receives what the peer published before it died or refused a request, so that it completes before that failure, as on
+/// a device: it may be a goodbye. Where one thread has both CQs.
 void take_last_words(SoftQp& qp) noexcept {
   if (qp.rcq != qp.scq) return;
   const OwnerSection section(*qp.rcq);

@@ -54,6 +54,33 @@ TEST_P(Revocation, LocalKeyIsRefusedAfterwards) {
   EXPECT_TRUE(failed_as(sent(a), 2, IBV_WC_LOC_PROT_ERR));
 }
 
+// A peer that says goodbye takes its memory back next. Who has not polled in between hears the goodbye first.
+TEST_P(Revocation, WhatThePeerSentBeforeItRefusedCompletesFirst) {
+  Mr region = b.reg(kTarget, 4096, kAllAccess);
+  ASSERT_TRUE(region);
+  QpOptions of_a = a.qp_options;
+  of_a.recv_cq = of_a.send_cq;
+  const Qp at_a = make_qp(a, of_a);
+  const Qp at_b = make_qp(b, b.qp_options);
+  ASSERT_TRUE(at_a && at_b);
+  ASSERT_NO_FATAL_FAILURE(connect(a, at_a.get(), b, at_b.get()));
+  const nic::Window window = b.nic->window_of(region.get());
+  ASSERT_OK(a.nic->import_window(at_a.get(), window, soon()));
+  ibv_sge sge = a.sge(1024, 64);
+  ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = &sge, .num_sge = 1};
+  ibv_recv_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_recv(at_a.get(), &receive, &bad), 0);
+  a.poll();
+  ASSERT_EQ(Request(IBV_WR_SEND, 2).gather(b.sge(0, 8)).post(at_b.get()), 0);
+  for (const Deadline deadline = soon(); b.sent.empty() && !deadline.passed();) b.poll();
+  ASSERT_FALSE(b.sent.empty());
+  ASSERT_OK(b.nic->dereg_mr(region.release(), soon()));
+  ASSERT_EQ(Request(IBV_WR_RDMA_READ, 3).gather(a.sge(0, 8)).remote(window.address, window.rkey).post(at_a.get()), 0);
+  const auto told = sent(a, 2);
+  EXPECT_TRUE(succeeded(told[0], 1, IBV_WC_RECV));
+  EXPECT_TRUE(failed(told[1], 3, IBV_WC_REM_ACCESS_ERR));
+}
+
 // The other regions over the same memory, and on the same QP, stay.
 TEST_P(Revocation, OtherRegionsStay) {
   Mr first = b.reg(kTarget, 4096, kAllAccess);
