@@ -62,7 +62,7 @@ inline std::unique_ptr<Client> connect(const ClientOptions& options) {
 /// Waits for what another thread is about to do. \return whether it came within 10 s
 template <class Condition>
 bool eventually(Condition condition) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+  const Deadline deadline = Deadline::after(std::chrono::seconds{60});
   while (!condition()) {
     if (deadline.passed()) return false;
     std::this_thread::yield();
