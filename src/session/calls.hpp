@@ -78,6 +78,7 @@ struct TransferCall : Call, Transfer {
   bool is_started = false;    ///< The user started it, and has not taken its completion.
   std::uint64_t started = 0;  ///< Bytes with the connection.
   std::uint32_t parts = 0;    ///< Operations of the connection under way.
+  std::uint32_t slot = 0;     ///< Its place in Transfers while there are some.
   std::uint64_t old = 0;      ///< The value before an atomic.
   TransferCall* next = nullptr;
 };

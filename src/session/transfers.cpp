@@ -1,17 +1,36 @@
 #include "session/transfers.hpp"
 
+#include "base/check.hpp"
+
 #include <algorithm>
 #include <memory>
 
 namespace verbena::session {
 
-namespace {
+// --- tokens -------------------------------------------------------------------------------------------------------
 
-[[nodiscard]] std::uint64_t token_of(const TransferCall& call) noexcept {
-  return reinterpret_cast<std::uintptr_t>(&call);
+std::uint64_t Transfers::token_of(const TransferCall& call) const noexcept {
+  return std::uint64_t{slots_[call.slot].generation} << 32 | call.slot;
 }
 
-}  // namespace
+// A call without a part under way has no slot, and no call has more slots than parts: one is free.
+void Transfers::enter(TransferCall& call) noexcept {
+  const auto free = std::ranges::find(slots_, nullptr, &Slot::call);
+  VERBENA_DCHECK(free != slots_.end());
+  free->call = &call;
+  call.slot = static_cast<std::uint32_t>(free - slots_.begin());
+}
+
+void Transfers::leave(const TransferCall& call) noexcept {
+  Slot& slot = slots_[call.slot];
+  slot.call = nullptr;
+  slot.generation = (slot.generation + 1) & kLastGeneration;
+}
+
+TransferCall* Transfers::find(std::uint64_t token) const noexcept {
+  const Slot& slot = slots_[token % kParts];
+  return slot.call != nullptr && token_of(*slot.call) == token ? slot.call : nullptr;
+}
 
 // --- parts --------------------------------------------------------------------------------------------------------
 
@@ -32,7 +51,11 @@ Status Transfers::start_part(TransferCall& call, channel::Connection& connection
     }
     return connection.start_write(local, remote, token_of(call));
   };
-  if (const Status status = start(); status != Status::kOk) return status;
+  if (call.parts == 0) enter(call);
+  if (const Status status = start(); status != Status::kOk) {
+    if (call.parts == 0) leave(call);
+    return status;
+  }
   ++parts_;
   ++call.parts;
   call.started += remote.length;
@@ -56,9 +79,11 @@ void Transfers::start_waiting(channel::Connection& connection) noexcept {
 }
 
 void Transfers::on_part(const channel::Completion& completion) noexcept {
-  TransferCall& call = *reinterpret_cast<TransferCall*>(static_cast<std::uintptr_t>(completion.token));
+  TransferCall* const found = find(completion.token);
+  if (found == nullptr) return;  // The call was cancelled.
+  TransferCall& call = *found;
   --parts_;
-  --call.parts;
+  if (--call.parts == 0) leave(call);
   call.old = completion.old;
   if (call.status == Status::kOk) call.status = completion.status;
   if (call.parts != 0) return;
@@ -89,7 +114,10 @@ bool Transfers::cancel(TransferCall& call, channel::Connection& connection) noex
     return false;
   }
   waiting_.remove(call);
-  if (call.parts != 0) (void)connection.abandon(token_of(call));
+  if (call.parts != 0) {
+    (void)connection.abandon(token_of(call));
+    leave(call);
+  }
   parts_ -= call.parts;
   call.parts = 0;
   call.finish(Status::kTimedOut);

@@ -7,6 +7,7 @@
 
 #include <verbena/rdma_types.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,7 @@ class Transfers {
   static constexpr std::uint32_t kParts = 64;
   /// Started calls at a time, until their completions are taken.
   static constexpr std::size_t kMostStarted = 64;
-  /// Set in no token of this class, which is a call's address: the session's own are told from them by it.
+  /// Set in no token of this class: the session's own are told from them by it.
   static constexpr std::uint64_t kForeignToken = std::uint64_t{1} << 63;
 
   explicit Transfers(PhysicalPeer& physical)
@@ -63,6 +64,18 @@ class Transfers {
   [[nodiscard]] bool take_for_handler(rdma::Completion& completion) noexcept;
 
  private:
+  /// A call with parts under way. Their token is the slot and its generation: what completes for a call that is gone
+  /// finds nobody.
+  struct Slot {
+    TransferCall* call = nullptr;
+    std::uint32_t generation = 0;
+  };
+  static constexpr std::uint32_t kLastGeneration = (std::uint32_t{1} << 31) - 1;
+
+  [[nodiscard]] std::uint64_t token_of(const TransferCall& call) const noexcept;
+  void enter(TransferCall& call) noexcept;
+  void leave(const TransferCall& call) noexcept;
+  [[nodiscard]] TransferCall* find(std::uint64_t token) const noexcept;
   void hand_out() noexcept;
   void start_waiting(channel::Connection& connection) noexcept;
   /// kAgain: there is no room now.
@@ -76,6 +89,7 @@ class Transfers {
   PhysicalPeer& physical_;
   CallQueue<TransferCall> waiting_;  ///< Not started to the end.
   std::uint32_t parts_ = 0;          ///< Under way.
+  std::array<Slot, kParts> slots_{};
   std::unique_ptr<TransferCall[]> started_;
   std::size_t under_way_ = 0;  ///< Entries of started_ that are not complete.
   rdma::Complete reads_ = rdma::Complete::kQueue;
