@@ -313,7 +313,9 @@ TEST_F(Hostile, GuessedKeysAreRefused) {
   begin();
   const auto other = std::make_unique<RawClient>(server_->port());
   const std::uint32_t items = other->hello().window_rkey;
-  for (std::uint32_t guess = 0; guess < 24; ++guess) {
+  // On a device, the server takes two seconds to miss each of them.
+  const std::uint32_t guesses = test::is_soft_under_test() ? 24 : 6;
+  for (std::uint32_t guess = 0; guess < guesses; ++guess) {
     // The server may still have the last ones, which did not say goodbye.
     ASSERT_TRUE(eventually([&] { return server_->statistics().clients <= 2; }));
     RawClient raw = intruder();
