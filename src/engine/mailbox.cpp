@@ -2,6 +2,8 @@
 
 #include "base/futex.hpp"
 
+#include <thread>
+
 namespace verbena::engine {
 
 void Mailbox::send(Letter& letter) noexcept {
@@ -106,9 +108,12 @@ void Mailbox::await_callers() noexcept {
   }
 }
 
+// Who has put a letter in and then found the mailbox open waits for an answer. Its exchange comes before its look, both
+// sequentially consistent, so it is before this store, and the look here sees it: acquire would not do. Its second
+// store may be on its way still, and is the next that it does.
 void Mailbox::shut() noexcept {
   is_open_.store(false, std::memory_order_seq_cst);
-  read();
+  for (read(); !empty_before_sleep(); read()) std::this_thread::yield();
 }
 
 }  // namespace verbena::engine
