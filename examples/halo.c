@@ -110,7 +110,9 @@ static void wait_for(int side, uint64_t step) {
   double deadline = 0;
   for (unsigned polls = 1; atomic_load_explicit(&halo[side]->step[step % 2][0], memory_order_acquire) < step; ++polls) {
     if (has_core) {
+#if defined(__x86_64__)
       __builtin_ia32_pause();
+#endif
     } else {
       sched_yield(); /* Whom this rank waits for may need the core. */
     }
