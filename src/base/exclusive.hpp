@@ -1,6 +1,8 @@
 // What one thread uses at a time, without a read-modify-write for the thread that has used it last.
 #pragma once
 
+#include "base/fences.hpp"
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,8 +35,7 @@ class Exclusive {
     if (last->thread.load(std::memory_order_relaxed) == me) [[likely]] {
       if (last->is_inside.load(std::memory_order_relaxed)) return nullptr;
       last->is_inside.store(true, std::memory_order_relaxed);
-      // The compiler's order; the CPU's is the membarrier's.
-      std::atomic_signal_fence(std::memory_order_seq_cst);
+      fences::mark_before_last();
       if (last_.load(std::memory_order_relaxed) == last) [[likely]]
         return last;
       last->is_inside.store(false, std::memory_order_release);

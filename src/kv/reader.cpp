@@ -94,7 +94,8 @@ Reader::Read Reader::take(const Part& part, std::uint64_t address, std::span<con
   return taken == Read::kLarge ? read_value(part, address, view, call) : taken;
 }
 
-// The item was live before the value was READ, and is after: so its blocks were its own meanwhile.
+// The item was live before the value was READ, and is after: so its blocks were its own meanwhile. `read_now` ends with
+// fences::read_before_next, which keeps the three READs in this order; a device's completions do.
 Reader::Read Reader::read_value(const Part& part, std::uint64_t address, const ItemView& item,
                                 const Call& call) noexcept {
   const std::span<std::byte> value = call.out.first(static_cast<std::size_t>(item.value_length));

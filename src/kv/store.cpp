@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/fences.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -375,8 +376,10 @@ void Store::retire(std::uint64_t item) noexcept {
   // now_ is not later than the true time: an item counts as lent for longer, never shorter.
   const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1;
   // A reader looks at this word again after it has the value. So it has to be there before anything is stored into the
-  // value's block, by non-temporal stores too, which pass others: hence a locked instruction.
+  // value's block: on x86-64 by non-temporal stores too, which pass others, hence a locked instruction; elsewhere by
+  // the fence.
   (void)std::atomic_ref(old.state).exchange(superseded, std::memory_order_seq_cst);
+  fences::superseded_before_reuse();
   if (!is_lent) return release(item);
   Epoch& open = epochs_[open_epoch_];
   std::atomic_ref(old.server).store(open.chain, std::memory_order_relaxed);

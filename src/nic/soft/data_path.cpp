@@ -158,7 +158,7 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
 }
 
 void ring_credit(const RemoteQp& remote) noexcept {
-  light_barrier();
+  fences::credit_before_bell();
   if ((remote.control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) [[unlikely]] {
     ++thread_counters.wakeups;
     wake_peer(remote);
@@ -172,7 +172,7 @@ inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
   qp.sq.notify = false;
   // The header store before and this load may pass each other in this CPU. The receiver's membarrier, between setting
   // its flag and looking at the ring once more, orders them: either it sees the message, or we see the flag.
-  light_barrier();
+  fences::message_before_bell();
   const std::uint32_t wake = remote.control->rare.wake.load(std::memory_order_relaxed);
   if (wake == 0) [[likely]] {
     qp.sq.notify_solicited = false;
@@ -345,7 +345,7 @@ std::optional<Ran> transfer(SoftQp& qp, const RemoteQp& remote, const ibv_send_w
     std::byte* there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length,
                                       kIsRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
     if (there != nullptr) [[likely]] {
-      const ReadByNic access(kIsRead);
+      const CopyByNic copy(kIsRead);
       for (const ibv_sge& sge : sges_of(wr)) {
         if (sge.length == 0) continue;
         std::byte* const here = sge_address(qp, sge, is_inline, 0);
@@ -568,7 +568,7 @@ Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
     std::byte* const there = remote_address(remote, wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, length,
                                             is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
     refused = there == nullptr;
-    const ReadByNic access(is_read);
+    const CopyByNic copy(is_read);
     for (std::uint32_t n = 1 + chaos.dice.below(1 + chaos.pieces.count() / 4); n > 0 && !refused; --n) {
       if (chaos.pieces.done()) break;
       const Pieces::Piece piece = chaos.pieces.take();
@@ -1039,7 +1039,7 @@ struct Move {
                                           move.is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
   if (there == nullptr) [[unlikely]]
     return false;
-  const ReadByNic access(move.is_read);
+  const CopyByNic copy(move.is_read);
   copy_whole(move.is_read ? move.here : there, move.is_read ? there : move.here, move.bytes);
   return true;
 }
@@ -1135,7 +1135,7 @@ bool read_list_directly(ibv_qp* base, const PlainRead* reads, std::size_t count,
     for (std::size_t at = 0; at < std::min<std::size_t>(bytes, kFetched); at += kLineBytes)
       __builtin_prefetch(there[i] + at);
   }
-  const ReadByNic access(true);
+  const CopyByNic copy(true);
   for (std::size_t i = 0; i < count; ++i) copy_lines(reads[i].to, there[i], reads[i].bytes);
   return true;
 }
@@ -1256,8 +1256,9 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
 int poll_cq(ibv_cq* base, int count, ibv_wc* wc) noexcept {
   SoftCq& cq = *static_cast<SoftCq*>(base);
   const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
-  cq.poll_word.store(word + 1, std::memory_order_relaxed);
-  light_barrier();
+  // Released, too: a control plane that waits may miss the even word between two polls, and then goes by this one.
+  cq.poll_word.store(word + 1, std::memory_order_release);
+  fences::poll_before_control();
   int got = 0;
   const std::uint32_t control = cq.control.load(std::memory_order_acquire);
   if ((control & SoftCq::kExclusive) == 0) [[likely]] {

@@ -142,6 +142,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
     const auto there = outside_address(remote, target, rights_for(operation_of(wr.opcode)));
     if (!there) return refuse_remote(qp, remote, wr, sq_index);
     if (old == nullptr && !remote.peer->denies_copies.load(std::memory_order_relaxed)) {
+      const CopyByNic copy(wr.opcode == IBV_WR_RDMA_READ);  // A system call is no fence.
       switch (copy_by_kernel(qp, remote, wr, is_inline, *there)) {
         case Copied::kAll: return std::nullopt;
         case Copied::kFault: return refuse_remote(qp, remote, wr, sq_index);
@@ -164,7 +165,10 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
   }
   const std::uint64_t length = qp.service->ask.length.load(kRelaxed);
   if (old != nullptr) *old = theirs.answer.old.load(kRelaxed);
-  if (wr.opcode == IBV_WR_RDMA_READ) scatter_read(qp, wr, qp.peer_work.served_bytes, theirs.read, length);
+  if (wr.opcode == IBV_WR_RDMA_READ) {
+    const CopyByNic copy(true);
+    scatter_read(qp, wr, qp.peer_work.served_bytes, theirs.read, length);
+  }
   qp.peer_work.served_bytes += length;
   if (qp.peer_work.served_bytes < target.length) {
     ask_service(qp, remote, wr, is_inline, target);

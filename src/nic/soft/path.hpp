@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/fences.hpp"
 #include "nic/arguments.hpp"
 
 #include <algorithm>
@@ -27,26 +28,28 @@ extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 
 namespace verbena::nic::soft {
 
-/// Time in which a READ is carried out. It is a NIC's access, not a thread's: what its owner writes meanwhile makes the
-/// READ torn, which protocols above find out (checksums, state words), and no race of the program that TSan should
-/// report.
-class ReadByNic {
+/// Time in which the bytes of a READ or WRITE are copied, in the order that an initiator may count on. A READ is a
+/// NIC's access, not a thread's: what its owner writes meanwhile makes the READ torn, which protocols above find out
+/// (checksums, state words), and no race of the program that TSan should report.
+class CopyByNic {
  public:
+  explicit CopyByNic(bool is_read) noexcept : is_read_(is_read) {
+    if (fences::kAreFree || !is_read_) fences::writes_in_order();
 #ifdef VERBENA_TSAN
-  explicit ReadByNic(bool is_read) noexcept : is_read_(is_read) {
     if (is_read_) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+#endif
   }
-  ~ReadByNic() {
+  ~CopyByNic() {
+#ifdef VERBENA_TSAN
     if (is_read_) AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+#endif
+    if (fences::kAreFree || is_read_) fences::read_before_next();
   }
-  ReadByNic(const ReadByNic&) = delete;
-  ReadByNic& operator=(const ReadByNic&) = delete;
+  CopyByNic(const CopyByNic&) = delete;
+  CopyByNic& operator=(const CopyByNic&) = delete;
 
  private:
   const bool is_read_;
-#else
-  explicit ReadByNic(bool /*is_read*/) noexcept {}
-#endif
 };
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
@@ -85,9 +88,6 @@ template <class T>
 /// The same past a deadline. (peers.cpp)
 [[nodiscard]] std::unexpected<Error> no_answer(const Peer& peer) noexcept;
 
-/// Keeps the compiler from moving memory accesses across; the CPU is ordered by the other side's membarrier.
-inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
-
 /// The region of a key, or nullptr when it does not hold in the protection domain `pd` with the rights `needed`.
 inline const LocalKey* local_region(const SoftNic& nic, std::uint32_t pd, std::uint32_t lkey,
                                     std::uint32_t needed) noexcept {
@@ -122,8 +122,8 @@ class OwnerSection {
   explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq), word_(cq.poll_word.load(std::memory_order_relaxed)) {
     if (was_inside()) return;
     for (;;) {
-      cq_.poll_word.store(word_ + 1, std::memory_order_relaxed);
-      light_barrier();
+      cq_.poll_word.store(word_ + 1, std::memory_order_release);  // As of poll_cq.
+      fences::poll_before_control();
       if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
       cq_.poll_word.store(word_, std::memory_order_release);
       std::this_thread::yield();
@@ -191,8 +191,9 @@ inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
 class AccessGuard {
  public:
   explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
-    qp_.own->access.word.store(++qp_.access_count, std::memory_order_relaxed);
-    light_barrier();
+    // Released, too: an owner that waits may miss the even word between two accesses, and then goes by this one.
+    qp_.own->access.word.store(++qp_.access_count, std::memory_order_release);
+    fences::access_before_key();
   }
   ~AccessGuard() { qp_.own->access.word.store(++qp_.access_count, std::memory_order_release); }
   AccessGuard(const AccessGuard&) = delete;

@@ -751,8 +751,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   qp.path.offers.clear();
   attention(qp);
   // A peer that sleeps over a send which waits for us to be ready: it is told. Its membarrier, between setting the flag
-  // and looking once more, orders our store before this load; the compiler is kept from turning them around here.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  // and looking once more, orders our store before this load.
+  fences::credit_before_bell();
   if ((qp.path.remote->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
     wake_peer(*qp.path.remote);
   }
