@@ -1,8 +1,8 @@
 # The system packages that Verbena needs, and their installation. To be sourced:
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
-# what scripts/softroce.sh needs beside a build; mpi: what the examples in Fortran and under MPI need; ucx, libfabric,
-# redis and gnuplot: what bench/compare.sh can do without.
+# what scripts/softroce.sh needs beside a build; aarch64: what scripts/aarch64.sh needs, on Debian; mpi: what the
+# examples in Fortran and under MPI need; ucx, libfabric, redis and gnuplot: what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -27,6 +27,7 @@ verbena_packages_apt() {
     gnuplot) echo gnuplot-nox ;;
     # mpirun looks for ssh even where it needs none.
     mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
+    aarch64) echo 'g++-aarch64-linux-gnu meson ninja-build pkg-config qemu-user ca-certificates' ;;
     softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
       xz-utils zstd' ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;

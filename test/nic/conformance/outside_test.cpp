@@ -1,4 +1,5 @@
 // Memory that lies in no arena: everything that an arena's can do, if slower.
+#include "emulated.hpp"
 #include "fixture.hpp"
 #include "nic/soft/soft_nic.hpp"
 
@@ -157,6 +158,7 @@ TEST_P(Outside, SendsAndReceivesUseIt) {
 }
 
 TEST_P(Outside, WhatIsNotThereIsNotRegistered) {
+  VERBENA_SKIP_IN_EMULATOR("hands no madvise on, which finds that memory is not there");
   for (const auto& [from, length] : {std::pair{near_.data - 4096, 4096UZ}, std::pair{near_.data, kOutsideBytes + 1}}) {
     const auto made = a.nic->reg_mr(a.pd.get(), from, length, reinterpret_cast<std::uint64_t>(from), kAllAccess);
     EXPECT_FALSE(made.has_value());
@@ -191,6 +193,7 @@ class SoftOutside : public Outside {
 VERBENA_FOR_THE_SOFT_NIC(SoftOutside);
 
 TEST_P(SoftOutside, WorksWhereTheKernelRefuses) {
+  VERBENA_SKIP_IN_EMULATOR("has no seccomp filters; without process_vm_readv the other tests have it refused anyway");
   without_copies([&] {
     const auto before = soft::thread_counters;
     exercise();
@@ -201,10 +204,12 @@ TEST_P(SoftOutside, WorksWhereTheKernelRefuses) {
 }
 
 TEST_P(SoftOutside, RefusesWhereTheKernelDoes) {
+  VERBENA_SKIP_IN_EMULATOR("has no seccomp filters");
   without_copies([&] { exercise_refusals(); });
 }
 
 TEST_P(SoftOutside, CopiesAreCounted) {
+  VERBENA_SKIP_IN_EMULATOR("has no process_vm_writev: the peer's service thread copies");
   const auto before = soft::thread_counters;
   ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, 4096)), 0).post(a), 0);
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
@@ -214,6 +219,8 @@ TEST_P(SoftOutside, CopiesAreCounted) {
 
 // Pages that are taken away under a region are found by the copy, and nobody dies of it.
 TEST_P(SoftOutside, MemoryThatWentIsAnError) {
+  VERBENA_SKIP_IN_EMULATOR(
+      "has no process_vm_writev, which finds it; a service thread that copies does not survive it");
   ASSERT_EQ(::mprotect(far_.data + kOutsideBytes / 2, 4096, PROT_NONE), 0);
   ASSERT_EQ(to(Request(IBV_WR_RDMA_WRITE, 1).gather(near_.sge(0, kOutsideBytes)), 0).post(a), 0);
   EXPECT_TRUE(failed(sent(a), 1, IBV_WC_REM_ACCESS_ERR));
