@@ -51,6 +51,7 @@ FUZZ_TOTAL_S = 50
 BUILD_TIMEOUT_S = 3600
 TEST_TIMEOUT_S = 3600
 SOFTROCE_TIMEOUT_S = 1800
+AARCH64_TIMEOUT_S = 1800
 HEARTBEAT_S = 30
 SKIP_CODE = 77
 TAIL_LINES = 120
@@ -395,6 +396,11 @@ def softroce(name, machines, directory, options, totals):
     with Phase(f'test {name}'):
         code = run(command, log, SOFTROCE_TIMEOUT_S + BUILD_TIMEOUT_S, f'{name}: testing', environment,
                    re.compile('^== '))
+    count_suites(name, 'scripts/softroce.sh', code, log, results, totals)
+
+
+def count_suites(name, script, code, log, results, totals):
+    """Counts suites that `script` ran, and left as NAME.log, NAME.status and NAME.xml in `results`."""
     logs = sorted(results.glob('*.log'), key=lambda path: path.stat().st_mtime)
     if code == SKIP_CODE and not logs:
         totals.skip(f'{name}: all suites', (read(log).strip().splitlines() or ['no reason given'])[-1][:500])
@@ -402,7 +408,7 @@ def softroce(name, machines, directory, options, totals):
     before = len(totals.failures)
     for suite in logs:
         status = suite.with_suffix('.status')
-        # Without a status it was running when the machine ended.
+        # Without a status it was running when the script ended.
         said = read(status).strip() if status.exists() else ''
         returned = int(said) if said else None
         result = {0: 'OK', SKIP_CODE: 'SKIP', 124: 'TIMEOUT', None: 'INTERRUPT'}.get(returned, 'FAIL')
@@ -411,7 +417,35 @@ def softroce(name, machines, directory, options, totals):
     if code not in (0, 1, SKIP_CODE):
         say(f'{name}: ' + (read(log).strip().splitlines() or ['no output'])[-1])
     if code not in (0, SKIP_CODE) and len(totals.failures) == before:
-        totals.fail(f'{name}: scripts/softroce.sh ended with {code}', read(log))
+        totals.fail(f'{name}: {script} ended with {code}', read(log))
+
+
+def aarch64_command(*more):
+    """A command of scripts/aarch64.sh, its log, and where it leaves results."""
+    results = BUILD_ROOT / 'aarch64-results'
+    return [ROOT / 'scripts' / 'aarch64.sh', '--results', results, *more], BUILD_ROOT / 'aarch64.log', results
+
+
+def build_aarch64(jobs):
+    """Builds the suites for AArch64 behind the tests. Returns the exit code of scripts/aarch64.sh."""
+    command, log, _ = aarch64_command('--build-only', '--jobs', jobs)
+    say('aarch64: building')
+    with Phase('build aarch64'):
+        return run(command, log, BUILD_TIMEOUT_S, 'aarch64: building',
+                   {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}, behind=True)
+
+
+def test_aarch64(built, totals):
+    """Runs the suites that build_aarch64 has built, and ended with `built`."""
+    command, log, results = aarch64_command('--test-only', '--no-packages')
+    shutil.rmtree(results, ignore_errors=True)
+    if built == 0:
+        environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
+        environment.pop('GTEST_FILTER', None)
+        say('aarch64: testing')
+        with Phase('test aarch64'):
+            built = run(command, log, AARCH64_TIMEOUT_S, 'aarch64: testing', environment, re.compile('^== '))
+    count_suites('aarch64', 'scripts/aarch64.sh', built, log, results, totals)
 
 
 def look_at_style(jobs):
@@ -545,6 +579,7 @@ def test_all(worker, options, totals):
         clang = fuzzing_environment(totals)
         sanitized = {name: worker.submit(build_sanitized, name, clang, options, totals) for name in SANITIZERS}
         style = worker.submit(look_at_style, options.jobs)
+        aarch64 = worker.submit(build_aarch64, options.jobs)
     if plain is not None:
         test_plain(plain, options, totals)
     for name, built in sanitized.items():
@@ -556,6 +591,7 @@ def test_all(worker, options, totals):
                 fuzz(directory, options, wrapper, totals)
     if everything:
         lint(*awaited(style), totals)
+        test_aarch64(awaited(aarch64), totals)
 
 
 def positive(text):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
-# (docs/softroce.md), under ASan and UBSan, the fuzzers for a minute in all, under TSan; then the style.
+# (docs/softroce.md), under ASan and UBSan, the fuzzers for a minute in all, under TSan; then the style, and a selection
+# for AArch64, emulated.
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--fuzz-seconds N] [--jobs N]
 #   --quick           the plain build only; real verbs, Fortran and MPI only where they are there already
 #   --filter TEXT     only tests whose name contains TEXT, in the plain build
@@ -15,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec </dev/null
 
 case " $* " in
-  *' --help '* | *' -h '*) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *' --help '* | *' -h '*) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # shellcheck source=scripts/packages.sh
