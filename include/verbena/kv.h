@@ -2,7 +2,7 @@
  *
  * Functions that return int return 0 (KV_OK) or a negative code of kv_error_t; kv_error_string has cause and fix of
  * each, kv_error_detail the sentence of the last one that failed in this thread. The codes are those of verbena/rdma.h,
- * with three more. Every call that waits has a deadline: the client's timeout (kv_client_options_t::timeout_ms).
+ * with some more. Every call that waits has a deadline: the client's timeout (kv_client_options_t::timeout_ms).
  * Nothing here ends the process, prints, or has options that are global.
  *
  * Threads: a client is one thread's at a time; a second thread that calls meanwhile gets KV_ERR_BUSY and nothing is
@@ -12,7 +12,8 @@
  * reuse or free keys and values when the call returns.
  *
  * Failures from KV_ERR_PEER_LOST on are the end of the connection: later calls return the same code at once.
- * kv_client_disconnect, then connect again. Smaller ones leave everything as it was.
+ * kv_client_disconnect, then connect again. Smaller ones, KV_ERR_DENIED and KV_ERR_OVER_QUOTA leave everything as it
+ * was.
  *
  * A child that is forked while its parent has a connected client or a server gets KV_ERR_FORKED from every call, and
  * does its parent no harm, whatever it frees; it may exec. Memory of kv_client_allocate is not mapped in it.
@@ -108,7 +109,10 @@ typedef enum kv_error {
   KV_ERR_PERMISSION = -32,
   KV_ERR_DEVICE = -33,
   KV_ERR_SYSTEM = -34,
-  KV_ERR_FORKED = -35 /* This process was forked from one that uses the library. */
+  KV_ERR_FORKED = -35, /* This process was forked from one that uses the library. */
+  /* The call failed; the connection goes on. These came later, hence their numbers. */
+  KV_ERR_DENIED = -36,    /* The user has no right to do it; kv_error_detail names right, user and prefix. */
+  KV_ERR_OVER_QUOTA = -37 /* The user's quota is used up; kv_error_detail has its numbers. */
 } kv_error_t;
 
 /* Cause and fix of a code, in static storage. */
@@ -160,6 +164,8 @@ typedef struct kv_client_options {
   kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
   size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
                              or a power of two of 4 to 2^24; default 4096. */
+  int read_only;          /* Default 0. Else the client promises to change nothing, and the server holds it to that:
+                             changes and cells are KV_ERR_DENIED. */
 } kv_client_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_client_options_init(kv_client_options_t* options);
@@ -263,6 +269,23 @@ int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size
 
 /* --- servers ----------------------------------------------------------------------------------------------------- */
 
+/* Rights of a grant: flags. */
+enum {
+  KV_RIGHT_READ = 1,      /* get. */
+  KV_RIGHT_WRITE = 2,     /* put, cas, delete; an answer tells whether the key is there, and its version. */
+  KV_RIGHT_ADMINISTER = 4 /* Statistics of the server. */
+};
+/* What one user may do, and how much of the store he may have. The rights of all grants of a user add up. */
+typedef struct kv_grant {
+  uid_t uid;               /* Who it is for. */
+  unsigned rights;         /* Sum of KV_RIGHT_*, 0 to 7. 0 needs a quota. */
+  const void* prefix;      /* Rights to read and to write are for keys that begin so: any bytes. Copied. */
+  size_t prefix_length;    /* 0 to KV_MAX_KEY_BYTES. 0: all keys. */
+  size_t max_memory_bytes; /* Quota: memory of the items that he wrote last, and of his leases. 0: none; else at most
+                              the server's memory_bytes. One grant of a user says it. */
+  size_t max_items;        /* Quota: keys that he wrote last. 0: none; else at most the server's max_items. */
+} kv_grant_t;
+
 /* kv_server_options_init sets the defaults. */
 typedef struct kv_server_options {
   conn_mode_t mode;              /* Default CONN_MODE_CM. */
@@ -290,7 +313,11 @@ typedef struct kv_server_options {
   int pin_workers;               /* Default 1. */
   const uid_t* allowed_uids;     /* Users besides the server's own whose processes may connect. Copied. */
   size_t allowed_uid_count;      /* Number of allowed_uids. Default 0. */
-  size_t max_cells; /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
+  size_t max_cells;         /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
+  const kv_grant_t* grants; /* Rights and quotas of users; software NIC only. Copied. Without one that has a right,
+                               whoever may connect may do everything. Else everybody has what is granted to him; but the
+                               server's own user may do everything unless a grant names it. */
+  size_t grant_count;       /* Number of grants. 0 to 256, default 0. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);

@@ -40,6 +40,48 @@ enum class LargePut : std::uint8_t {
   kAdopt = 1,
 };
 
+/// Who a grant is for. A user now; other kinds may come.
+struct Subject {
+  /// What tells who it is.
+  enum class Kind : std::uint8_t {
+    kUser,  ///< The user of the client's process, as the kernel says it.
+  };
+  Kind kind = Kind::kUser;  ///< Says which of the others counts.
+  uid_t uid = 0;            ///< Of kUser.
+  /// The same subject.
+  friend bool operator==(const Subject&, const Subject&) = default;
+};
+
+/// What a grant lets its subject do: flags.
+enum class Rights : std::uint8_t {
+  kNone = 0,        ///< Of a grant that has a quota only.
+  kRead = 1,        ///< get.
+  kWrite = 2,       ///< put, cas, erase. An answer to them tells whether the key is there, and its version.
+  kAdminister = 4,  ///< Ask for the server's statistics, which tell of everybody's use.
+};
+/// Both. \thread any  \alloc none
+[[nodiscard]] constexpr Rights operator|(Rights a, Rights b) noexcept {
+  return static_cast<Rights>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+/// Whether `rights` have one of `some`. \thread any  \alloc none
+[[nodiscard]] constexpr bool has_right(Rights rights, Rights some) noexcept {
+  return (static_cast<unsigned>(rights) & static_cast<unsigned>(some)) != 0;
+}
+
+/// Most grants of a server.
+inline constexpr std::size_t kMaxGrants = 256;
+
+/// What one subject may do, and how much of the store it may have. The rights of all grants of a subject add up.
+struct Grant {
+  Subject subject{};               ///< Who it is for.
+  Rights rights = Rights::kNone;   ///< kNone needs a quota.
+  std::string prefix{};            ///< Any bytes, 0 to 1024: `rights` to read and to write are for keys that begin so.
+                                   ///< Empty: for all keys. Cells need both rights to all keys.
+  std::size_t max_memory_bytes{};  ///< Quota: memory of the items that the subject wrote last, and of its leases. 0:
+                                   ///< none; else at most ServerOptions::memory_bytes. One grant of a subject says it.
+  std::size_t max_items{};         ///< Quota: keys that the subject wrote last. 0: none; else at most the server's.
+};
+
 /// Options of a server. `Server::start` refuses limits that do not fit together, and tells their sum.
 struct ServerOptions {
   Transport transport{};                            ///< NIC and bootstrap; clients need the same.
@@ -78,6 +120,14 @@ struct ServerOptions {
   std::chrono::microseconds spin{50};  ///< With kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
   bool pin_workers = true;             ///< Workers take cores of their own while some are free. false: none does.
   std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
+  /// Rights and quotas of users; kMaxGrants at most. Empty, or with quotas only: whoever may connect may do everything.
+  /// Else everybody has the rights that are granted to him, and who has none cannot connect; but the server's own user
+  /// may do everything unless a grant names it. A user with a right need not be in `allowed_uids`. Software NIC only: a
+  /// device cannot tell users.
+  ///
+  /// Who may read all keys reads one-sided, as without grants. Others are given no memory of the store, and go by
+  /// message with everything, which their clients do by themselves.
+  std::vector<Grant> grants{};
 };
 
 /// A running server. \thread any, one at a time, except where said
@@ -133,6 +183,8 @@ struct ClientOptions {
   /// Keys whose items' locations are kept, 16 B each: what this client put or got last. 0 (none), or a power of two of
   /// 4 to 2^24.
   std::size_t known_locations = 4096;
+  /// A promise that the server holds the client to: put, cas, erase and open_cell are kDenied, and no lease is given.
+  bool read_only = false;
 };
 
 /// How the gets of a client found their items. Each get that was not refused counts in one of the first three.
@@ -151,8 +203,8 @@ using LookupCounters = BasicLookupCounters<std::uint64_t>;
 /// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kAgain, kTimedOut,
-/// kPeerLost, ...: nothing else is set.
+/// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
+/// it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
@@ -226,8 +278,9 @@ class Client {
   ///
   /// Opens the cell under `key`; where there is no such key, makes one that holds `initial`. By message; the first of
   /// each worker's makes its cells usable here, which allocates. Errors: kWrongKind (the key has a value), kLimit
-  /// (max_cells are made), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kTimedOut (the cell
-  /// may be made; open it again), and those that end the connection.
+  /// (max_cells are made), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kDenied (cells need
+  /// the rights to read and to write all keys), kOverQuota, kTimedOut (the cell may be made; open it again), and those
+  /// that end the connection.
   [[nodiscard]] virtual Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept = 0;
   /// Adds `delta`, modulo 2^64; `old` becomes the value before. kTimedOut, kPeerLost and the like: whether it happened
   /// is not known, and it may still happen after kTimedOut, from which the connection goes on; `old` stays as it is.
@@ -274,7 +327,8 @@ class Client {
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
   [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
 
-  /// Server statistics by message, from worker 0; some messages, so counts may be of slightly different times.
+  /// Server statistics by message, from worker 0; some messages, so counts may be of slightly different times. kDenied:
+  /// they need the right to administer.
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
   /// The server's limit.
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;

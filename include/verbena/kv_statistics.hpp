@@ -130,6 +130,8 @@ struct ServerStatistics {
   std::uint64_t lease_bytes = 0;        ///< Item memory of `leases`: an eighth at most. Not in `used_bytes`.
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
+  std::uint64_t denied = 0;             ///< Requests for which the client had no right.
+  std::uint64_t over_quota = 0;         ///< Requests that a quota refused.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

@@ -9,7 +9,8 @@
 
 namespace verbena {
 
-/// The outcome of an operation. The order of the groups is the order of damage; `damage_of` returns the group.
+/// The outcome of an operation. The order of the groups is the order of damage, but for the last one; `damage_of`
+/// returns the group.
 enum class Status : std::uint8_t {
   kOk = 0,
 
@@ -54,6 +55,11 @@ enum class Status : std::uint8_t {
   kDevice,      ///< The NIC failed or is gone.
   kSystem,      ///< A system call failed in a way that has no group of its own; errno is saved.
   kForked,      ///< This process was forked from one that uses Verbena: its connections are the parent's.
+
+  // The operation failed; the connection and everything else go on. These came later, and the numbers of the others
+  // travel between processes and stand in programs.
+  kDenied,     ///< The user has no right to do this; the text names the right, the user and the prefix.
+  kOverQuota,  ///< The user's quota of memory or items is used up; the text has its numbers.
 };
 
 /// The largest thing that a status says is damaged.
@@ -62,7 +68,7 @@ enum class Damage : std::uint8_t { kNone, kOperation, kConnection, kDevice };
 /// The group of `status`. \thread any  \alloc none
 [[nodiscard]] constexpr Damage damage_of(Status status) noexcept {
   if (status <= Status::kTimedOut) return Damage::kNone;
-  if (status <= Status::kBusy) return Damage::kOperation;
+  if (status <= Status::kBusy || status == Status::kDenied || status == Status::kOverQuota) return Damage::kOperation;
   if (status <= Status::kOtherHost) return Damage::kConnection;
   return Damage::kDevice;
 }

@@ -35,8 +35,10 @@ constexpr const char* kStatusNames[] = {
     "retries exceeded", "receiver-not-ready retries exceeded", "flushed", "closed", "not allowed", "other namespace",
     "other host",
     // The device, the process or the machine lacks something.
-    "no memory", "limit reached", "permission denied", "device failed", "system error", "forked"};
-static_assert(std::size(kStatusNames) == static_cast<std::size_t>(Status::kForked) + 1);
+    "no memory", "limit reached", "permission denied", "device failed", "system error", "forked",
+    // The operation failed, too.
+    "denied", "over quota"};
+static_assert(std::size(kStatusNames) == static_cast<std::size_t>(Status::kOverQuota) + 1);
 }  // namespace
 
 const char* to_string(Status status) noexcept {

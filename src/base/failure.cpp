@@ -100,6 +100,8 @@ const char* sentence_of(Status status) noexcept {
     case Status::kSystem: return "a system call failed: see dmesg, and verbena-info";
     case Status::kForked:
       return "this process was forked from one that uses Verbena: connect in the parent, or exec a program that does";
+    case Status::kDenied: return "this user has no right to do that: have the server grant it";
+    case Status::kOverQuota: return "this user's quota is used up: delete some, or have the server raise it";
     default: return "an unknown failure: report it";
   }
 }

@@ -10,7 +10,8 @@
 
 namespace verbena::kv {
 
-Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node) {
+Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node,
+                         const nic::Grant& grant) {
   if (!nic.capabilities().has_atomics)
     return fail(Status::kUnsupported, "Server::start", 0,
                 "max_cells is given, and {} has no atomics: set it to 0, or use another device", nic.name());
@@ -18,16 +19,16 @@ Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::
   // docs/kv.md.
   VERBENA_TRY(region_.open(
       nic, pd, {.size_bytes = max_cells * kBytesEach, .node = node, .share = host::Share::kReadWrite, .name = "cells"},
-      {.to = nic::Grant::To::kAnyPeer}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
+      grant, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
   window_ = region_.window();
   max_cells_ = max_cells;
   return {};
 }
 
-Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) noexcept {
+Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial, Owner owner) noexcept {
   if (max_cells_ == 0) return {.status = Status::kUnsupported};
   const Store::Found there = store.find(key);
-  if (there.status == Status::kNotFound) return make(store, key, initial);
+  if (there.status == Status::kNotFound) return make(store, key, initial, owner);
   // What every other operation must not have is what this one looks for.
   if (there.status != Status::kWrongKind)
     return {.status = there.status == Status::kOk ? Status::kWrongKind : there.status};
@@ -37,14 +38,14 @@ Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial) n
   return {.version = there.version, .place = place_of(offset)};
 }
 
-Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial) noexcept {
+Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial, Owner owner) noexcept {
   if (made_ == max_cells_) return {.status = Status::kLimit};
   const std::uint64_t offset = made_ * kBytesEach;
   // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
   std::atomic_ref(*reinterpret_cast<std::uint64_t*>(region_.data() + offset)).store(initial, std::memory_order_release);
   const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);
-  const Store::Change change = store.put_cell(key, value);
-  if (change.status != Status::kOk) return {.status = change.status};
+  const Store::Change change = store.put_cell(key, value, owner);
+  if (change.status != Status::kOk) return {.status = change.status, .quota = change.quota};
   ++made_;
   Found made{.version = change.version, .place = place_of(offset)};
   made.place.is_new = 1;

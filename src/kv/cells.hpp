@@ -24,20 +24,22 @@ class Cells {
 
   /// Once, for a worker that has cells (1 and up). Errors: kUnsupported (the device has no atomics), and those of
   /// arenas and their registration. \thread setup
-  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node);
+  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::optional<unsigned> node,
+                                  const nic::Grant& grant);
 
   struct Found {
     Status status = Status::kOk;
-    std::uint64_t version = 0;  ///< Of its item, which never changes.
+    Quota quota = Quota::kNone;  ///< With kOverQuota.
+    std::uint64_t version = 0;   ///< Of its item, which never changes.
     wire::CellPlace place;
   };
   /// The cell under `key`; where there is no such key, a new one with `initial` in it. kUnsupported: there are none on
   /// this server; kWrongKind: the key has a value; kLimit: all are made; and what the store says against a new item.
-  [[nodiscard]] Found find_or_make(Store& store, Key key, std::uint64_t initial) noexcept;
+  [[nodiscard]] Found find_or_make(Store& store, Key key, std::uint64_t initial, Owner owner) noexcept;
   [[nodiscard]] std::uint64_t made() const noexcept { return made_; }
 
  private:
-  [[nodiscard]] Found make(Store& store, Key key, std::uint64_t initial) noexcept;
+  [[nodiscard]] Found make(Store& store, Key key, std::uint64_t initial, Owner owner) noexcept;
   [[nodiscard]] wire::CellPlace place_of(std::uint64_t offset) const noexcept;
 
   nic::RegisteredArena region_;

@@ -32,17 +32,6 @@ constexpr unsigned kMaxWorkers = 64;
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
-/// As users write it.
-constexpr const char* call_of(wire::Op op) noexcept {
-  switch (op) {
-    case wire::Op::kPut: return "kv::Client::put";
-    case wire::Op::kGet: return "kv::Client::get";
-    case wire::Op::kCas: return "kv::Client::cas";
-    case wire::Op::kErase: return "kv::Client::erase";
-    default: return "kv::Client::open_cell";
-  }
-}
-
 constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
 
 /// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
@@ -152,15 +141,18 @@ Result<void> PollingClient::connect() {
   for (unsigned worker = 1; worker < server_.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
   loop_->poll();  // Posts the receives: a goodbye arrives before the first call.
   fmt::format_to_n(description_.data(), description_.size() - 1,
-                   "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}", fabric_->address(), options_.port,
+                   "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}{}", fabric_->address(), options_.port,
                    server_.workers, server_.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
-                   fabric_->reason());
+                   fabric_->reason(), goes_by_message_ ? "; all by message: this user may not read all keys" : "");
   return {};
 }
 
 Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
   VERBENA_ASSIGN(auto channel, channel::Connection::create(*loop_, shard_->memory(), channel_options(options_), *this));
-  const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker), .client = id_, .depth = options_.depth};
+  const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker),
+                               .client = id_,
+                               .depth = options_.depth,
+                               .flags = options_.read_only ? wire::kReadOnly : 0};
   VERBENA_TRY(channel->dial(*fabric_, options_.port, wire::bytes_of(mine), deadline));
   const auto hello = wire::decode_server_hello(channel->peer_data());
   if (!hello)
@@ -169,12 +161,13 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
                 options_.port, wire::kVersion);
   if (worker == 0) {
     take_limits(*hello);
-  } else if (hello->server != server_.server || hello->hash_seed != server_.hash_seed) {
+  } else if (hello->server != server_.server || hello->hash_seed != server_.hash_seed ||
+             hello->flags != server_.flags) {
     return fail(Status::kPeerLost, "Client::connect", 0,
                 "the server was replaced by another one meanwhile: connect again");
   }
   VERBENA_TRY(channel->connect(deadline));
-  VERBENA_TRY(channel->import_window(wire::window_of(*hello), deadline));
+  VERBENA_TRY(use_window(*channel, *hello, deadline));
   channel->attach();
   reader_.add({.channel = channel.get(),
                .address = hello->window_address,
@@ -188,6 +181,8 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
 
 void PollingClient::take_limits(const wire::ServerHello& hello) {
   server_ = hello;
+  goes_by_message_ = (hello.flags & wire::kByMessage) != 0;
+  reads_now_ = reads_now_ && !goes_by_message_;
   // A quarter of the grace period is for clocks that drift apart.
   read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);
@@ -261,12 +256,15 @@ Status PollingClient::check(const Ask& ask) const noexcept {
     return connection_error().status();
   if (ask.op == wire::Op::kStatistics) return Status::kOk;
   const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
-                        (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion);
+                        (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion) &&
+                        (!options_.read_only || ask.op == wire::Op::kGet);
   return is_right ? Status::kOk : refuse(ask);
 }
 
 [[gnu::cold]] Status PollingClient::refuse(const Ask& ask) const noexcept {
   const char* const call = call_of(ask.op);
+  if (options_.read_only && ask.op != wire::Op::kGet)
+    return note(Status::kDenied, call, "this client is read-only by its own options (read_only): connect another one");
   if (ask.key.size() - 1 >= kMaxKeyBytes)
     return note(Status::kBadKey, call, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
   if (ask.value.size() > server_.max_value_bytes)
@@ -427,6 +425,7 @@ Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noe
   wanted_.out = nullptr;
   if (outcome.status == Status::kOk) return statistics;
   if (has_failed()) return std::unexpected(connection_error());
+  if (outcome.status == Status::kDenied) return std::unexpected(last_failure());
   return fail(outcome.status, "server_statistics", 0, "the server did not answer with its statistics: {}",
               to_string(outcome.status));
 }
@@ -529,6 +528,8 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   if (operation == nullptr || &channel_of(*operation) != &channel) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request that was not made");
   if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
+  if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
+    take_refusal(*operation, reply);
   on_reply(*operation, reply);
 }
 
@@ -555,6 +556,7 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
   }
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
     return take_location(operation, reply);
+  if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kPart) return take_part(operation, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
     // Calls that gave up never get here, so this is the one that is blocked.
     take_words(reply.value, wanted_.part, *wanted_.out);

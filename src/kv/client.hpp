@@ -35,6 +35,18 @@ struct Ask {
   bool skips_reads = false;          ///< get: READs did not settle it.
 };
 
+/// As users write it.
+[[nodiscard]] constexpr const char* call_of(wire::Op op) noexcept {
+  switch (op) {
+    case wire::Op::kPut: return "kv::Client::put";
+    case wire::Op::kGet: return "kv::Client::get";
+    case wire::Op::kCas: return "kv::Client::cas";
+    case wire::Op::kErase: return "kv::Client::erase";
+    case wire::Op::kStatistics: return "kv::Client::server_statistics";
+    default: return "kv::Client::open_cell";
+  }
+}
+
 /// Values that the connection copies are read in pieces of this size.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
@@ -205,7 +217,7 @@ class PollingClient final : public Client, private channel::Handler {
   void give_up_batch() noexcept;
 
   // Gets by READs: client_reads.cpp.
-  [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage; }
+  [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage && !goes_by_message_; }
   [[nodiscard]] bool start_lookup(Operation& operation) noexcept;
   [[nodiscard]] bool start_buckets(Operation& operation) noexcept;
   [[nodiscard]] bool start_item(Operation& operation, std::uint64_t entry, Operation::Way way) noexcept;
@@ -218,6 +230,13 @@ class PollingClient final : public Client, private channel::Handler {
   void end_lookup(Operation& operation) noexcept;
   void on_overtaken(Operation& operation) noexcept;
   void ask_by_message(Operation& operation) noexcept;
+
+  // What the server grants no memory for, and what it refuses: client_messages.cpp.
+  void take_part(Operation& operation, const wire::Reply& reply) noexcept;
+  void ask_for_part(Operation& operation) noexcept;
+  void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
+  [[nodiscard]] Result<void> use_window(channel::Connection& channel, const wire::ServerHello& hello,
+                                        Deadline deadline);
 
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
@@ -297,7 +316,8 @@ class PollingClient final : public Client, private channel::Handler {
 
   Lookups lookups_;
   Reader reader_{lookups_};
-  bool reads_now_ = false;  ///< The NIC may carry READs out in this thread.
+  bool reads_now_ = false;        ///< The NIC may carry READs out in this thread.
+  bool goes_by_message_ = false;  ///< The server grants this user no memory to READ.
 
   std::size_t allocated_ = 0;
   struct {

@@ -23,6 +23,8 @@ std::unexpected<Error> refused(Status status, Key key) noexcept {
     case Status::kWrongKind: return fail(status, kCall, 0, "the key has a value and no cell: use another key");
     case Status::kBadKey:
       return fail(status, kCall, 0, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, key.size());
+    case Status::kDenied:
+    case Status::kOverQuota: return fail(status, kCall, 0, "{}", last_failure().text());
     default: return fail(status, kCall, 0, "the cell is not opened: {}", sentence_of(status));
   }
 }

@@ -17,8 +17,9 @@ constexpr std::chrono::milliseconds kLeaveTimeout{100};
 
 }  // namespace
 
-Result<void> Leases::open(nic::Nic& nic, ibv_pd* pd) {
+Result<void> Leases::open(nic::Nic& nic, ibv_pd* pd, Account* account) {
   nic_ = &nic;
+  account_ = account;
   if (policy_.memory == nullptr) return {};
   leases_.resize(policy_.most);
   for (Lease& lease : leases_) {
@@ -46,6 +47,10 @@ bool Leases::offer(channel::Connection& channel, std::uint64_t value_length, wir
   at->block = store_.take_block(static_cast<std::size_t>(bytes));
   if (!at->block) return false;
   at->bytes = at->block.bytes.size();
+  if (account_ != nullptr && account_->charge({.bytes = at->bytes}) != Quota::kNone) {
+    store_.give_back(at->block);
+    return false;
+  }
   ++policy_.leases;
   policy_.bytes += at->bytes;
   return give_again(channel, *at, told);
@@ -103,6 +108,7 @@ void Leases::close(Lease& lease) noexcept {
   if (lease.block) store_.give_back(lease.block);
   --policy_.leases;
   policy_.bytes -= lease.bytes;
+  if (account_ != nullptr) account_->give_back({.bytes = lease.bytes});
   lease.state = Lease::State::kNone;
 }
 

@@ -3,6 +3,7 @@
 
 #include "channel/connection.hpp"
 #include "host/footprint.hpp"
+#include "kv/account.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "nic/nic.hpp"
@@ -82,14 +83,15 @@ class Leases {
   Leases& operator=(const Leases&) = delete;
   ~Leases() { end(nullptr); }
 
-  /// Makes the windows. Errors: those of Nic::alloc_mw. \thread any  \alloc setup
-  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
+  /// Makes the windows; without this there are no leases. Each is charged to `account`, unless that is null. Errors:
+  /// those of Nic::alloc_mw. \thread any  \alloc setup
+  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd, Account* account);
   /// What `open` allocates, of so many leases. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned most);
 
   /// A block for values as long as this one; the reply that tells of it is sent behind. False: the client has as many
-  /// leases as it may, or all have as much memory as they may, or memory is scarce, or the value is too long to be
-  /// written within a term, or nobody gets any.
+  /// leases as it may, or all have as much memory as they may, or its quota is used up, or memory is scarce, or the
+  /// value is too long to be written within a term, or nobody gets any.
   [[nodiscard]] bool offer(channel::Connection& channel, std::uint64_t value_length, wire::Lease& told) noexcept;
   /// The client's own lease of that id, or null: never given, used up, or taken back.
   [[nodiscard]] Lease* find(std::uint32_t id) noexcept;
@@ -118,6 +120,7 @@ class Leases {
   LeasePolicy& policy_;
   Store& store_;
   nic::Nic* nic_ = nullptr;
+  Account* account_ = nullptr;
   std::vector<Lease> leases_;
   unsigned unposted_ = 0;  ///< Invalidations for which there was no room.
 };

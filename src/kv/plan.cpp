@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/limit.hpp"
 #include "host/slab_pool.hpp"
+#include "kv/access.hpp"
 #include "kv/item.hpp"
 #include "kv/lease.hpp"
 #include "kv/wire.hpp"
@@ -46,11 +47,7 @@ std::size_t part_of(std::size_t all, unsigned workers) noexcept {
   return workers == 1 ? all : std::min(all, all / workers * 5 / 4 + 64);
 }
 
-std::size_t all_items_of(const ServerOptions& options) noexcept {
-  return options.max_items != 0 ? options.max_items : options.memory_bytes / kBytesPerItem;
-}
-
-std::size_t items_of(const ServerOptions& options) noexcept { return part_of(all_items_of(options), options.workers); }
+std::size_t items_of(const ServerOptions& options) noexcept { return part_of(most_items_of(options), options.workers); }
 
 std::size_t cells_of(const ServerOptions& options) noexcept { return part_of(options.max_cells, options.workers); }
 
@@ -77,6 +74,10 @@ struct Need {
 std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + host::free_hugepage_bytes(); }
 
 }  // namespace
+
+std::size_t most_items_of(const ServerOptions& options) noexcept {
+  return options.max_items != 0 ? options.max_items : options.memory_bytes / kBytesPerItem;
+}
 
 unsigned most_of_a_stranger(const ServerOptions& options) noexcept {
   return options.max_clients_per_user != 0 ? options.max_clients_per_user : (options.max_clients + 1) / 2;
@@ -122,22 +123,29 @@ Result<void> check_options(const ServerOptions& options) {
                 "a worker's items and its index take {} GiB, and one can have {}: lower memory_bytes or max_items, or "
                 "raise workers",
                 window >> 30, kMaxWindowBytes >> 30);
-  if (options.max_cells > all_items_of(options))
+  if (options.max_cells > most_items_of(options))
     return fail(Status::kBadArgument, kCall, 0,
                 "max_cells is {}: each is an item, too, and max_items is {}: lower max_cells, or raise max_items",
-                options.max_cells, all_items_of(options));
+                options.max_cells, most_items_of(options));
   // Its item's value is the word's place, which the store refuses as any value that is too long.
   if (options.max_cells != 0 && max_value_of(options) < sizeof(std::uint64_t))
     return fail(Status::kBadArgument, kCall, 0,
                 "max_value_bytes is {}, and max_cells is {}: a cell is an item with a value of {} bytes: raise "
                 "max_value_bytes to that, or set max_cells to 0",
                 options.max_value_bytes, options.max_cells, sizeof(std::uint64_t));
-  return {};
+  return Access::check(options);
 }
 
 std::size_t max_value_of(const ServerOptions& options) noexcept {
   if (options.max_value_bytes != 0) return options.max_value_bytes;
   return std::min(64 * kMib, options.memory_bytes / options.workers / 2);
+}
+
+Result<void> check_capabilities(const ServerOptions& options, const nic::Nic& nic) {
+  if (options.grants.empty() || nic.capabilities().knows_users) return {};
+  return fail(Status::kUnsupported, "Server::start", 0,
+              "grants must be empty on {}, which cannot tell users; got {}: use the software NIC", nic.name(),
+              options.grants.size());
 }
 
 Result<void> check_device(const ServerOptions& options, const nic::Limits& limits) {

@@ -26,11 +26,15 @@ struct ServerInternals {
 [[nodiscard]] Result<void> check_options(const ServerOptions& options);
 /// ServerOptions::max_value_bytes, or what is derived for it. Of options that are right.
 [[nodiscard]] std::size_t max_value_of(const ServerOptions& options) noexcept;
+/// ServerOptions::max_items, or what is derived for it. Of any options.
+[[nodiscard]] std::size_t most_items_of(const ServerOptions& options) noexcept;
 /// ServerOptions::max_clients_per_user, or what is derived for it. Of options that are right.
 [[nodiscard]] unsigned most_of_a_stranger(const ServerOptions& options) noexcept;
 /// What of the device they would exceed. Of checked options. Errors: kLimit, with the sum that does not fit.
 /// \alloc none
 [[nodiscard]] Result<void> check_device(const ServerOptions& options, const nic::Limits& limits);
+/// Whether the device can tell what the options ask of it. Errors: kUnsupported. \alloc none
+[[nodiscard]] Result<void> check_capabilities(const ServerOptions& options, const nic::Nic& nic);
 
 /// What to ask a placement for: workers near the device, where there is one. \alloc setup
 [[nodiscard]] host::PlacementRequest placement_request(const ServerOptions& options, const host::Topology& topology,

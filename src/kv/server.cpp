@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/fork.hpp"
 #include "host/placement.hpp"
+#include "kv/access.hpp"
 #include "kv/clients.hpp"
 #include "kv/plan.hpp"
 #include "kv/random.hpp"
@@ -16,6 +17,7 @@
 
 #include <atomic>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +28,16 @@ namespace {
 /// For finding the device of an address.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
 
+nic::Grant grant_to(const std::optional<std::vector<uid_t>>& users) {
+  if (!users) return {.to = nic::Grant::To::kAnyPeer};
+  return {.to = nic::Grant::To::kUsers, .users = *users};
+}
+
 class PollingServer final : public Server, private WorkerHost, private node::Acceptor::Host {
  public:
   PollingServer(const ServerOptions& options, const ServerInternals& internals)
       : options_(options),
+        users_(Access::users(options)),
         clients_(options.max_clients, most_of_a_stranger(options)),
         id_(random_word()),
         hash_seed_(random_word()),
@@ -60,12 +68,16 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   [[nodiscard]] Result<std::unique_ptr<Session>> serve(std::unique_ptr<link::Handshake>& handshake,
                                                        const wire::ClientHello& hello);
   [[nodiscard]] Result<wire::ClientHello> enter(const link::Handshake& handshake);
+  [[nodiscard]] Result<const Permissions*> permissions_of(const link::Handshake& handshake,
+                                                          const wire::ClientHello& hello) const;
 
   [[nodiscard]] Result<void> create_workers();
   void describe();
-  [[nodiscard]] wire::ServerHello hello_of(const Worker& worker) const noexcept;
+  [[nodiscard]] wire::ServerHello hello_of(const Worker& worker, const Permissions* permissions) const noexcept;
 
   const ServerOptions options_;
+  const std::vector<uid_t> users_;  ///< Who may connect besides the server's own.
+  std::optional<Access> access_;    ///< Once the options are checked.
   Clients clients_;
   const std::uint64_t id_;
   const std::uint64_t hash_seed_;
@@ -86,13 +98,15 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
 
 Result<void> PollingServer::start() {
   VERBENA_TRY(check_options(options_));
+  access_.emplace(options_);
   VERBENA_ASSIGN(fabric_, link::Fabric::open({.transport = options_.transport,
                                               .role = link::Role::kServer,
                                               .address = options_.address,
                                               .port = options_.port,
-                                              .allowed_uids = options_.allowed_uids},
+                                              .allowed_uids = users_},
                                              Deadline::after(kFabricTimeout)));
   VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
+  VERBENA_TRY(check_capabilities(options_, fabric_->nic()));
   VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
   port_ = listener_->port();
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
@@ -118,6 +132,9 @@ Result<void> PollingServer::create_workers() {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
     worker.hash_seed = hash_seed_;
     worker.versions = &versions_;
+    worker.accounts = access_->accounts();
+    worker.items_to = grant_to(access_->exported_to());
+    worker.cells_to = grant_to(access_->cells_of());
     VERBENA_ASSIGN(auto made, Worker::create(device_, worker, *this));
     workers_.push_back(std::move(made));
   }
@@ -141,6 +158,7 @@ void PollingServer::describe() {
     add("; large values are {}", can_adopt(fabric_->nic().limits())
                                      ? "adopted: clients are trusted"
                                      : "copied: the device has no memory windows that can be relied on");
+  if (!options_.grants.empty()) add("; {} grant{}", options_.grants.size(), options_.grants.size() == 1 ? "" : "s");
   // Why somebody waits by events; the rest is `verbena-info --plan`'s.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
   warnings_.push_back(
@@ -220,16 +238,24 @@ Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake)
   if (!hello || hello->worker >= options_.workers)
     return fail(Status::kProtocol, "connect", 0, "this is no client of a key-value store of protocol version {}",
                 wire::kVersion);
+  VERBENA_TRY(permissions_of(handshake, *hello));
   VERBENA_TRY(clients_.enter(hello->client, hello->worker, handshake.uid()));
   return *hello;
+}
+
+// By the user whom the NICs have confirmed, and nothing that the client says of itself, but for its promise.
+Result<const Permissions*> PollingServer::permissions_of(const link::Handshake& handshake,
+                                                         const wire::ClientHello& hello) const {
+  return access_->find(handshake.uid(), (hello.flags & wire::kReadOnly) != 0);
 }
 
 Result<std::unique_ptr<Session>> PollingServer::serve(std::unique_ptr<link::Handshake>& handshake,
                                                       const wire::ClientHello& hello) {
   Worker& worker = *workers_[hello.worker];
-  auto session = std::make_unique<Session>(worker, hello.client);
+  VERBENA_ASSIGN(const Permissions* const permissions, permissions_of(*handshake, hello));
+  auto session = std::make_unique<Session>(worker, hello.client, permissions);
   VERBENA_TRY(session->open(device_->nic(), device_->pd()));
-  VERBENA_TRY(session->connection().answer(std::move(handshake), wire::bytes_of(hello_of(worker))));
+  VERBENA_TRY(session->connection().answer(std::move(handshake), wire::bytes_of(hello_of(worker, permissions))));
   return session;
 }
 
@@ -247,21 +273,26 @@ Result<std::unique_ptr<node::Acceptor::Guest>> PollingServer::welcome(std::uniqu
   return std::unexpected(session.error());
 }
 
-wire::ServerHello PollingServer::hello_of(const Worker& worker) const noexcept {
+wire::ServerHello PollingServer::hello_of(const Worker& worker, const Permissions* permissions) const noexcept {
+  wire::ServerHello hello{.workers = static_cast<std::uint16_t>(options_.workers),
+                          .server = id_,
+                          .depth = options_.depth,
+                          .max_key_bytes = kMaxKeyBytes,
+                          .max_value_bytes = max_value_of(options_),
+                          .grace_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options_.grace).count()),
+                          .hash_seed = hash_seed_};
+  if (permissions != nullptr && !permissions->is_exported) {
+    hello.flags = wire::kByMessage;
+    return hello;
+  }
   const nic::Window& window = worker.window();
-  return {.workers = static_cast<std::uint16_t>(options_.workers),
-          .server = id_,
-          .depth = options_.depth,
-          .max_key_bytes = kMaxKeyBytes,
-          .max_value_bytes = max_value_of(options_),
-          .grace_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options_.grace).count()),
-          .window_address = window.address,
-          .window_length = window.length,
-          .window_memory = window.memory_id,
-          .window_rkey = window.rkey,
-          .window_access = window.access,
-          .hash_seed = hash_seed_,
-          .index_buckets = worker.index_buckets()};
+  hello.window_address = window.address;
+  hello.window_length = window.length;
+  hello.window_memory = window.memory_id;
+  hello.window_rkey = window.rkey;
+  hello.window_access = window.access;
+  hello.index_buckets = worker.index_buckets();
+  return hello;
 }
 
 }  // namespace

@@ -15,21 +15,24 @@ OperationKind kind_of(wire::Op op) noexcept {
   return op == wire::Op::kPut ? OperationKind::kPut : OperationKind::kCas;
 }
 
+bool is_refusal(Status status) noexcept { return status == Status::kDenied || status == Status::kOverQuota; }
+
 OperationKind large_kind(std::uint64_t expected) noexcept {
   return expected == wire::kAnyVersion ? OperationKind::kPutLarge : OperationKind::kCasLarge;
 }
 
 }  // namespace
 
-Session::Session(Worker& worker, std::uint64_t client)
+Session::Session(Worker& worker, std::uint64_t client, const Permissions* permissions)
     : worker_(worker),
       store_(worker.store()),
+      permissions_(permissions),
       leases_(worker.lease_policy(), worker.store()),
       client_(client),
       backlog_(worker.options().session_depth()) {}
 
 Result<void> Session::open(nic::Nic& nic, ibv_pd* pd) {
-  VERBENA_TRY(leases_.open(nic, pd));
+  if (may_have_leases()) VERBENA_TRY(leases_.open(nic, pd, permissions_ != nullptr ? permissions_->account : nullptr));
   VERBENA_ASSIGN(channel_,
                  channel::Connection::create(worker_.loop(), worker_.memory(), worker_.options().channel, *this));
   return {};
@@ -111,15 +114,20 @@ wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std:
     if (resting + worker_.lease_policy().bytes >= needed) change.status = Status::kAgain;
   }
   worker_.counters().count_outcome(change.status);
-  return {.status = change.status, .id = id, .version = change.version, .entry = change.entry};
+  // Where the item is tells a client nothing that may not look there, but where keys hash to.
+  return {.status = change.status, .id = id, .version = change.version, .entry = is_exported() ? change.entry : 0};
 }
 
 void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  if (is_refusal(change.status)) [[unlikely]]
+    return refuse(id, change);
   reply(outcome_of(id, change, value_length));
 }
 
 // With a lease for the next value of that length, if it may be.
 void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
+  if (is_refusal(change.status)) [[unlikely]]
+    return refuse(id, change);
   wire::ReplyHead head = outcome_of(id, change, value_length);
   wire::Lease lease;
   if (!leases_.offer(*channel_, value_length, lease)) return reply(head);
@@ -138,8 +146,11 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     return connection.fail(Status::kProtocol);
   if (decoded != Status::kOk) [[unlikely]]
     return reply_change(request.head.id, {decoded, 0});
+  if (permissions_ != nullptr) [[unlikely]]
+    if (!may(request)) return;
   switch (request.head.op) {
     case wire::Op::kGet: return get(request);
+    case wire::Op::kGetPart: return get_part(request);
     case wire::Op::kPut:
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
@@ -166,7 +177,11 @@ void Session::get(const wire::Request& request) noexcept {
   ++counters.hits;
   wire::ReplyHead head{
       .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version, .entry = found.entry};
+  if (!is_exported()) [[unlikely]]
+    head.entry = 0;
   if (!is_large) return reply(head, found.value);
+  if (!is_exported()) [[unlikely]]
+    return reply_part(head, found, 0);
   // The time is read after the request came, so the client's own reading, before it sent, is earlier.
   store_.lend(found, ticks_now());
   head.kind = wire::ReplyKind::kLocation;
@@ -181,14 +196,15 @@ void Session::change(const wire::Request& request) noexcept {
   Service service(worker_.counters(), kind);
   service.count_as(kind);
   if (kind == OperationKind::kErase) return reply_change(request.head.id, store_.erase(request.key));
-  reply_change(request.head.id, store_.put(request.key, request.value, request.expected), request.value.size());
+  reply_change(request.head.id, store_.put(request.key, request.value, request.expected, owner()),
+               request.value.size());
 }
 
 void Session::open_cell(const wire::Request& request) noexcept {
   Service service(worker_.counters(), OperationKind::kCell);
   service.count_as(OperationKind::kCell);
-  const Cells::Found cell = worker_.cells().find_or_make(store_, request.key, request.expected);
-  if (cell.status != Status::kOk) return reply_change(request.head.id, {.status = cell.status});
+  const Cells::Found cell = worker_.cells().find_or_make(store_, request.key, request.expected, owner());
+  if (cell.status != Status::kOk) return reply_change(request.head.id, {.status = cell.status, .quota = cell.quota});
   reply({.kind = wire::ReplyKind::kCell, .id = request.head.id, .version = cell.version}, wire::bytes_of(cell.place));
 }
 
@@ -248,7 +264,10 @@ Status Session::begin_part() noexcept {
             .began_ticks = ticks_now()};
   const Key key = std::span(front_.parsed.key).first(head.key_length);
   worker_.counters().count_request(large_kind(value.expected));
-  large_.refused = store_.reserve(key, value.value_length, value.expected, large_.pending);
+  // Without the right the bytes are dropped, as those of a value that there is no memory for.
+  large_.refused = permissions_ != nullptr && missing_to_write(key) != Rights::kNone
+                       ? Store::Change{.status = Status::kDenied}
+                       : store_.reserve(key, value.value_length, value.expected, large_.pending, 0, owner());
   return Status::kOk;
 }
 
@@ -301,12 +320,17 @@ void Session::on_complete(channel::Connection&, const channel::Completion& compl
 }
 
 void Session::finish_adoption(Leases::Lease& lease) noexcept {
-  const Store::Change change = store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected);
+  const Store::Change change =
+      store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected, owner());
   worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
   if (!lease.block) {
     ++worker_.counters().adoptions;
     leases_.close(lease);
     return reply_large(lease.request, change, lease.value_length);
+  }
+  if (is_refusal(change.status)) [[unlikely]] {
+    leases_.close(lease);
+    return refuse(lease.request, change);
   }
   // Nothing came of it: the block is the client's again, as a lease of its own.
   wire::ReplyHead head = outcome_of(lease.request, change, lease.value_length);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "channel/connection.hpp"
+#include "kv/access.hpp"
 #include "kv/lease.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace verbena::kv {
@@ -20,8 +22,9 @@ class Worker;
 /// Immovable. \thread owner of the worker's loop, except creation and what is said  \alloc setup
 class Session final : public channel::Handler {
  public:
-  /// A session without a channel yet. `client` and the worker's index are for whoever counts clients.
-  Session(Worker& worker, std::uint64_t client);
+  /// A session without a channel yet. `client` and the worker's index are for whoever counts clients. `permissions`
+  /// outlive it; null: it may do everything.
+  Session(Worker& worker, std::uint64_t client, const Permissions* permissions);
   /// What it allocates with so many leases, its channel excluded. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned depth, unsigned leases);
   ~Session();
@@ -70,6 +73,21 @@ class Session final : public channel::Handler {
     wire::LargeFront parsed;
   };
 
+  // Of a client that may not do everything: session_rights.cpp.
+  /// False: it was refused, or its connection has failed.
+  [[nodiscard]] bool may(const wire::Request& request) noexcept;
+  [[nodiscard]] Rights missing_for(const wire::Request& request) const noexcept;
+  [[nodiscard]] Rights missing_to_write(Key key) const noexcept;
+  void get_part(const wire::Request& request) noexcept;
+  void reply_part(const wire::ReplyHead& head, const Store::Found& found, std::uint64_t offset) noexcept;
+  void refuse(std::uint32_t id, const Store::Change& change, Rights missing = Rights::kWrite) noexcept;
+  /// Whether the client has memory of the store to READ.
+  [[nodiscard]] bool is_exported() const noexcept { return permissions_ == nullptr || permissions_->is_exported; }
+  [[nodiscard]] bool may_have_leases() const noexcept {
+    return permissions_ == nullptr || (permissions_->is_exported && permissions_->write.covers_all());
+  }
+  [[nodiscard]] Owner owner() const noexcept { return permissions_ == nullptr ? kNoOwner : permissions_->owner; }
+
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
   void open_cell(const wire::Request& request) noexcept;
@@ -91,6 +109,7 @@ class Session final : public channel::Handler {
 
   Worker& worker_;
   Store& store_;
+  const Permissions* permissions_;
   std::unique_ptr<channel::Connection> channel_;
   LargePut large_;
   Front front_;

@@ -13,7 +13,7 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
                              &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
                              &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes,
-                             &s.cells,        &s.adoptions})
+                             &s.cells,        &s.adoptions,         &s.denied,         &s.over_quota})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -85,6 +85,8 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.lease_bytes += lease_bytes;
   sum.cells += cells;
   sum.adoptions += adoptions;
+  sum.denied += denied;
+  sum.over_quota += over_quota;
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

@@ -49,6 +49,7 @@ class Counters {
   Count max_items, index_entries, sessions;
   Count leases, lease_bytes, adoptions;
   Count cells;
+  Count denied, over_quota;
   std::array<OfOperation, kOperations> operations;
 
   void count_request(OperationKind operation) noexcept { ++of(operation).requests; }

@@ -37,10 +37,12 @@ Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options) {
   return std::unique_ptr<Store>(new Store(options, std::move(pool)));
 }
 
-host::Footprint Store::footprint(std::size_t memory_bytes) {
+host::Footprint Store::footprint(std::size_t memory_bytes, Owners owners) {
   host::Footprint pools;
   pools.add({.name = "store", .bytes_each = sizeof(Store)});
   pools.add({.name = "slab pool's bookkeeping", .bytes_each = host::SlabPool::bookkeeping_bytes(memory_bytes)});
+  if (owners == Owners::kYes)
+    pools.add({.name = "owners of items", .count = memory_bytes / kLineBytes, .bytes_each = sizeof(Owner)});
   return pools;
 }
 
@@ -48,7 +50,8 @@ Store::Store(const StoreOptions& options, host::SlabPool pool) noexcept
     : options_(options),
       index_(reinterpret_cast<Bucket*>(options.window.data()), buckets_for(options.max_items)),
       items_at_(index_bytes(index_.size())),
-      pool_(std::move(pool)) {
+      pool_(std::move(pool)),
+      owners_(options.accounts.empty() ? 0 : (options.window.size() - items_at_) / kLineBytes, kNoOwner) {
   std::ranges::fill(index_, Bucket{});
 }
 
@@ -170,9 +173,10 @@ Store::Change Store::check(const std::uint64_t* entry, std::uint64_t expected) c
   return {version == expected ? Status::kOk : Status::kVersionMismatch, version, 0};
 }
 
-Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags) noexcept {
+Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags,
+                         Owner owner) noexcept {
   Pending pending;
-  const Change reserved = reserve(key, value.size(), expected, pending, flags);
+  const Change reserved = reserve(key, value.size(), expected, pending, flags, owner);
   if (reserved.status != Status::kOk) return reserved;
   if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
   return commit(pending, expected);
@@ -196,7 +200,7 @@ Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t exp
 }
 
 Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
-                             unsigned flags) noexcept {
+                             unsigned flags, Owner owner) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
   const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
@@ -205,9 +209,16 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
     block = allocate(value_length);
     if (block == host::SlabPool::kNoOffset) return no_memory();
   }
-  if (build(key, made, block, pending)) return {};
-  if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
-  return no_memory();
+  if (!build(key, made, block, pending)) {
+    if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
+    return no_memory();
+  }
+  if (owner == kNoOwner) [[likely]]
+    return {};
+  const Quota quota = charge(pending, owner, 0);
+  if (quota == Quota::kNone) return {};
+  abandon(pending);
+  return {Status::kOverQuota, 0, 0, quota};
 }
 
 bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
@@ -286,6 +297,8 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
 void Store::abandon(Pending& pending) noexcept {
   if (!pending) return;
   // Never published, so nobody was told of it: it need not rest.
+  if (!owners_.empty()) [[unlikely]]
+    discharge(pending.item);
   release(std::exchange(pending, Pending{}).item);
 }
 
@@ -316,7 +329,8 @@ void Store::give_back(Block& block) noexcept {
   VERBENA_CHECK(pool_.free(pool_.offset_of(std::exchange(block, Block{}).bytes.data())) == Status::kOk);
 }
 
-Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected) noexcept {
+Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
+                           Owner owner) noexcept {
   VERBENA_CHECK(value_length >= kEagerBytes && value_length <= block.bytes.size());
   Pending pending;
   const Change looked = look(key, value_length, expected, pending);
@@ -324,13 +338,40 @@ Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, st
   if (!build(key, {.value_length = value_length, .key_length = key.size()}, pool_.offset_of(block.bytes.data()),
              pending))
     return no_memory();
-  const Change change = publish(pending, expected);
+  const Quota quota = owner == kNoOwner ? Quota::kNone : charge(pending, owner, block.bytes.size());
+  const Change change = quota == Quota::kNone ? publish(pending, expected) : Change{Status::kOverQuota, 0, 0, quota};
   if (change.status == Status::kOk) {
     block = Block{};
   } else {
+    if (!owners_.empty()) [[unlikely]]
+      discharge(pending.item);
     VERBENA_CHECK(pool_.free(pending.item) == Status::kOk);
   }
   return change;
+}
+
+// --- owners
+
+// What the key has now is given back when this replaces it, if it is the owner's own: so an item may be replaced by one
+// as long where the quota is used up. `charged_bytes` of the new item are charged already.
+Quota Store::charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept {
+  Account::Amount replaced{.bytes = charged_bytes};
+  if (const std::uint64_t* const entry = locate(key_at(pending.item), pending.hash); entry != nullptr) {
+    const std::uint64_t old = item_of(*entry);
+    if (owner_of(old) == owner) {
+      replaced.bytes += bytes_of(old);
+      replaced.items = 1;
+    }
+  }
+  const Quota quota = options_.accounts[owner - 1].charge({.bytes = bytes_of(pending.item), .items = 1}, replaced);
+  if (quota == Quota::kNone) owner_of(pending.item) = owner;
+  return quota;
+}
+
+// Before the item's blocks rest or are free, and once: what rests is nobody's.
+void Store::discharge(std::uint64_t item) noexcept {
+  const Owner owner = std::exchange(owner_of(item), kNoOwner);
+  if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes_of(item), .items = 1});
 }
 
 // --- memory: resting, reclaiming
@@ -365,6 +406,8 @@ bool Store::has_rested(const Epoch& epoch) const noexcept {
 // Stores that an item is its key's no more, and frees its blocks: at once, when nobody can READ them by a location that
 // he was told by message.
 void Store::retire(std::uint64_t item) noexcept {
+  if (!owners_.empty()) [[unlikely]]
+    discharge(item);
   ItemHeader& old = header(item);
   const std::uint64_t superseded = state_word(ItemState::kSuperseded, version_at(item));
   // The block is still in this core's cache, and the next value goes there. Who READs it then finds another state, or

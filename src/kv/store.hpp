@@ -3,6 +3,7 @@
 
 #include "host/footprint.hpp"
 #include "host/slab_pool.hpp"
+#include "kv/account.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
 
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace verbena::kv {
 
@@ -28,6 +30,7 @@ struct StoreOptions {
   std::uint64_t grace_ticks = 0;  ///< How long a freed block rests.
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;  ///< The next version; shared by all stores of a server.
+  Accounts accounts{};  ///< Whose items are charged; shared as well. Empty: items have no owners.
 };
 
 struct StoreStatistics {
@@ -69,8 +72,10 @@ class Store {
   [[nodiscard]] static constexpr std::size_t window_bytes(std::size_t memory_bytes, std::size_t max_items) noexcept {
     return index_bytes(buckets_for(max_items)) + memory_bytes;
   }
+  /// Whether items have owners.
+  enum class Owners : bool { kNo, kYes };
   /// What `create` allocates besides the window, for `memory_bytes` of items. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes);
+  [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes, Owners owners);
 
   /// Tells the time, in ticks that never go back. Once for each batch of operations, before it; operations of a batch
   /// may take place later than this, never earlier.
@@ -89,20 +94,22 @@ class Store {
 
   struct Change {
     Status status = Status::kOk;
-    std::uint64_t version = 0;  ///< The new one; the current one with kVersionMismatch.
-    std::uint64_t entry = 0;    ///< Of the new item, in the index.
+    std::uint64_t version = 0;   ///< The new one; the current one with kVersionMismatch.
+    std::uint64_t entry = 0;     ///< Of the new item, in the index.
+    Quota quota = Quota::kNone;  ///< Which one, with kOverQuota.
   };
   /// Stores the value if the key's version is `expected` (0: no such key; kAnyVersion: always). kNotFound for an
   /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory that has
   /// rested is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version is left),
-  /// kWrongKind (a cell): nothing has changed.
-  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected) noexcept {
-    return put(key, value, expected, 0);
+  /// kWrongKind (a cell), kOverQuota (of `owner`): nothing has changed. The item is `owner`'s until it is replaced.
+  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected,
+                           Owner owner = kNoOwner) noexcept {
+    return put(key, value, expected, 0, owner);
   }
   [[nodiscard]] Change erase(Key key) noexcept;
   /// Makes the key a cell, for good; `value` is what its item says, inline. kVersionMismatch: the key is there.
-  [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value) noexcept {
-    return put(key, value, 0, kCell);
+  [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value, Owner owner = kNoOwner) noexcept {
+    return put(key, value, 0, kCell, owner);
   }
 
   /// A block that is handed out and not visible. Ends in `commit` or `abandon`.
@@ -115,7 +122,7 @@ class Store {
   /// Takes the memory for a value. The expected version is looked at already, so that a lost race costs no transfer;
   /// what counts is `commit`.
   [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
-                               unsigned flags = 0) noexcept;
+                               unsigned flags = 0, Owner owner = kNoOwner) noexcept;
   /// Publishes; on any failure the block is free again. `pending` is empty afterwards.
   [[nodiscard]] Change commit(Pending& pending, std::uint64_t expected) noexcept;
   void abandon(Pending& pending) noexcept;
@@ -129,8 +136,9 @@ class Store {
   [[nodiscard]] Block take_block(std::size_t bytes) noexcept;
   void give_back(Block& block) noexcept;
   /// `put` of a value of kEagerBytes and more that is in the front of the block already. The block is the item's then,
-  /// and `block` empty; on failure it stays the caller's.
-  [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected) noexcept;
+  /// and `block` empty; on failure it stays the caller's. The block is charged to `owner` already, as a lease.
+  [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
+                             Owner owner = kNoOwner) noexcept;
 
   /// Frees up to `blocks` items that have rested long enough. For idle times.
   void reclaim(unsigned blocks) noexcept;
@@ -171,7 +179,8 @@ class Store {
   [[nodiscard]] std::uint64_t* place_for(std::uint64_t hash) noexcept;
   [[nodiscard]] std::uint64_t* make_way(std::uint64_t first, std::uint64_t second) noexcept;
 
-  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags) noexcept;
+  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags,
+                           Owner owner) noexcept;
   [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
   [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
   [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
@@ -180,6 +189,9 @@ class Store {
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
   [[nodiscard]] Change no_memory() noexcept;
+  [[nodiscard]] Quota charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept;
+  void discharge(std::uint64_t item) noexcept;
+  [[nodiscard]] Owner& owner_of(std::uint64_t item) noexcept { return owners_[item / kLineBytes]; }
   void retire(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
   [[nodiscard]] std::uint64_t bytes_of(std::uint64_t item) const noexcept;
@@ -191,6 +203,8 @@ class Store {
   std::span<Bucket> index_;
   std::uint64_t items_at_;  // In the window.
   host::SlabPool pool_;
+  /// By the item's first line. Private: who wrote what is nobody's business. Empty when items have no owners.
+  std::vector<Owner> owners_;
   std::size_t items_ = 0;
   std::uint64_t now_ = 0;
   std::array<Epoch, kEpochs> epochs_{};  // Ring: first_epoch_ is the oldest, open_epoch_ takes what is freed now.

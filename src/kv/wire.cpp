@@ -1,11 +1,13 @@
 #include "kv/wire.hpp"
 
 #include "channel/wire.hpp"
+#include "kv/account.hpp"
 #include "kv/index.hpp"
 #include "link/link.hpp"
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -41,11 +43,13 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
 }
 
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
-bool has_word(Op op) noexcept { return op == Op::kCas || op == Op::kStatistics || op == Op::kCell; }
+bool has_word(Op op) noexcept {
+  return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart;
+}
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept {
-  return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell || op == Op::kPutAdopt;
+  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart);
 }
 
 Status check_key(std::size_t length) noexcept {
@@ -54,6 +58,7 @@ Status check_key(std::size_t length) noexcept {
 
 // The window begins with the index.
 bool is_index_sound(const ServerHello& hello) noexcept {
+  if ((hello.flags & kByMessage) != 0) return window_of(hello) == nic::Window{} && hello.index_buckets == 0;
   return hello.index_buckets != 0 && hello.index_buckets % 2 == 0 && hello.index_buckets <= buckets_for(kMaxItems) &&
          hello.window_length <= kMaxWindowBytes && index_bytes(hello.index_buckets) <= hello.window_length;
 }
@@ -76,11 +81,28 @@ bool is_lease_sound(const Lease& lease) noexcept {
          lease.term_ns <= kMostTermNs && lease.id != 0;
 }
 
+/// With as many bytes behind it as it must have: so whoever asks for the next ones comes to an end.
+bool is_part_sound(const Part& part, std::size_t bytes) noexcept {
+  return part.length >= kEagerBytes && part.length <= kMostValueBytes && part.offset < part.length &&
+         bytes == std::min(kPartBytes, part.length - part.offset);
+}
+
+bool is_refusal_sound(const Refusal& refusal, std::size_t bytes) noexcept {
+  return refusal.right <= Rights::kAdminister && refusal.quota <= static_cast<std::uint8_t>(Quota::kItems) &&
+         refusal.prefix_length <= kMaxKeyBytes && refusal.is_promised <= 1 && refusal.reserved == 0 &&
+         bytes == std::min<std::size_t>(kMostPrefixBytes, refusal.prefix_length);
+}
+
+bool is_status_sound(const ReplyHead& head) noexcept {
+  const bool is_refusal = head.status == Status::kDenied || head.status == Status::kOverQuota;
+  return (is_refusal || head.status <= Status::kSystem) && is_refusal == (head.kind == ReplyKind::kRefusal);
+}
+
 }  // namespace
 
 std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept {
   const auto hello = decode_hello<ClientHello>(data);
-  if (hello && (hello->client == 0 || hello->depth == 0 || hello->reserved != 0))
+  if (hello && (hello->client == 0 || hello->depth == 0 || (hello->flags & ~kClientFlags) != 0))
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -103,6 +125,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
   if (has_word(head.op)) {
     if (!take(body, request.expected)) return Status::kProtocol;
+    if (head.op == Op::kGetPart && request.expected >= kMostValueBytes) return Status::kProtocol;
     if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
@@ -142,7 +165,7 @@ Status decode_large(std::span<const std::byte> data, LargeFront& front, std::siz
 
 Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
   if (!take(body, reply.head)) return Status::kProtocol;
-  if (reply.head.reserved != 0 || reply.head.status > Status::kSystem) return Status::kProtocol;
+  if (reply.head.reserved != 0 || !is_status_sound(reply.head)) return Status::kProtocol;
   const bool is_ok = reply.head.status == Status::kOk;
   if (reply.head.entry != 0 && (!is_ok || Entry::unpack(reply.head.entry).lines == 0)) return Status::kProtocol;
   const auto is_sound = [&] {
@@ -155,6 +178,14 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
         return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes;
       case ReplyKind::kLocation: return is_ok && take_all(body, reply.location) && is_location_sound(reply.location);
       case ReplyKind::kLease: return take_all(body, reply.lease) && is_lease_sound(reply.lease);
+      case ReplyKind::kPart:
+        if (!is_ok || !take(body, reply.part)) return false;
+        reply.value = body;
+        return is_part_sound(reply.part, body.size());
+      case ReplyKind::kRefusal:
+        if (!take(body, reply.refusal)) return false;
+        reply.value = body;
+        return is_refusal_sound(reply.refusal, body.size());
       case ReplyKind::kCell: return is_ok && take_all(body, reply.cell) && is_cell_sound(reply.cell);
     }
     return false;

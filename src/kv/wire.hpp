@@ -19,7 +19,7 @@ namespace verbena::kv::wire {
 static_assert(std::endian::native == std::endian::little, "frames are copied as they lie in memory");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 
 // --- handshake: rides in the user data of the bootstrap, one for each channel
 
@@ -30,15 +30,20 @@ struct ClientHello {
   std::uint16_t worker = 0;
   std::uint64_t client = 0;  ///< Random, not 0.
   std::uint32_t depth = 0;   ///< Requests it will have in flight on this channel.
-  std::uint32_t reserved = 0;
+  std::uint32_t flags = 0;
 };
 static_assert(sizeof(ClientHello) == 24);
+
+/// ClientHello::flags.
+inline constexpr std::uint32_t kReadOnly = 1;             ///< The client will change nothing.
+inline constexpr std::uint32_t kClientFlags = kReadOnly;  ///< All there are; a hello with others is refused.
 
 /// The longest grace that a server may have.
 inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
 
 /// ServerHello::flags.
-inline constexpr std::uint32_t kHelloFlags = 0;  ///< All there are; a hello with others is refused.
+inline constexpr std::uint32_t kByMessage = 1;  ///< No window is granted to the client, and none told: it asks for all.
+inline constexpr std::uint32_t kHelloFlags = kByMessage;  ///< All there are; a hello with others is refused.
 
 /// Server to client: limits, and the worker's window: its index (index.hpp) with the items behind it, to be READ.
 struct ServerHello {
@@ -79,6 +84,7 @@ enum class Op : std::uint8_t {
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or makes it.
   kPutAdopt = 10,   ///< Head, AdoptHead, key. The value is in the lease, written there before.
+  kGetPart = 11,    ///< Head, an offset, key. GET of a large value, from there on.
 };
 
 /// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
@@ -121,7 +127,8 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBy
 struct Request {
   RequestHead head;
   AdoptHead adopt;                       ///< Of kPutAdopt.
-  std::uint64_t expected = kAnyVersion;  ///< Of CAS; of statistics, the part; of a cell, the initial value.
+  std::uint64_t expected = kAnyVersion;  ///< Of CAS; of statistics, the part; of a cell, the initial value; of
+                                         ///< kGetPart, the offset.
   Key key;
   std::span<const std::byte> value;
 };
@@ -153,6 +160,8 @@ enum class ReplyKind : std::uint8_t {
   kGoodbye = 5,     ///< Head. The server stops.
   kCell = 6,        ///< Head, CellPlace.
   kLease = 7,       ///< Head, Lease. Otherwise as kPlain: to a large PUT or CAS, of any status.
+  kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or what is left of it.
+  kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. Of status kDenied or kOverQuota only.
 };
 
 struct ReplyHead {
@@ -205,9 +214,35 @@ struct Lease {
 };
 static_assert(sizeof(Lease) == 32);
 
+/// Large values go so to clients that no memory is granted to.
+inline constexpr std::uint64_t kPartBytes = 63 * 64;
+struct Part {
+  std::uint64_t length = 0;  ///< Of the whole value, kEagerBytes and up.
+  std::uint64_t offset = 0;  ///< Of the bytes behind this.
+};
+static_assert(sizeof(Part) == 16 && sizeof(Part) + kPartBytes <= kEagerBytes);
+
+/// Why something is refused. The client puts it into words.
+struct Refusal {
+  std::uint32_t uid = 0;
+  Rights right = Rights::kNone;     ///< kDenied: the one that is missing.
+  std::uint8_t quota = 0;           ///< kOverQuota: kv::Quota.
+  std::uint16_t prefixes = 0;       ///< kDenied: that the right is granted for.
+  std::uint16_t prefix_length = 0;  ///< Of the first of them; its front follows, at most kMostPrefixBytes.
+  std::uint16_t is_promised = 0;    ///< 1: by the client itself.
+  std::uint32_t reserved = 0;
+  std::uint64_t used = 0;  ///< kOverQuota: bytes or items,
+  std::uint64_t most = 0;  ///< and the quota.
+};
+static_assert(sizeof(Refusal) == 32);
+inline constexpr std::size_t kMostPrefixBytes = 64;
+
 struct Reply {
   ReplyHead head;
-  std::span<const std::byte> value;  ///< Or the words of statistics: whole ones, kEagerBytes at most.
+  std::span<const std::byte> value;  ///< Or the words of statistics: whole ones, kEagerBytes at most; or bytes of a
+                                     ///< part, or of a prefix.
+  Part part;
+  Refusal refusal;
   Location location;
   CellPlace cell;
   Lease lease;

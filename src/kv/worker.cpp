@@ -5,6 +5,7 @@
 #include "base/failure.hpp"
 #include "base/log.hpp"
 #include "base/ticks.hpp"
+#include "kv/access.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -59,7 +60,8 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
              .count = options.max_sessions,
              // sessions_ and dead_.
              .bytes_each = sizeof(std::unique_ptr<Session>) + sizeof(Session*)});
-  pools.add("store", 1, Store::footprint(options.memory_bytes));
+  pools.add("store", 1,
+            Store::footprint(options.memory_bytes, has_quotas(options) ? Store::Owners::kYes : Store::Owners::kNo));
   pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options)));
   host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
   session.add("channel", 1, channel::footprint(kind, limits, options.channel));
@@ -81,8 +83,7 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
        .huge = options.require_hugepages ? host::HugePolicy::kRequire : host::HugePolicy::kBestEffort,
        .share = leases != 0 ? host::Share::kReadWrite : host::Share::kReadOnly,
        .name = "items"},
-      {.to = nic::Grant::To::kAnyPeer},
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
+      options.items_to, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
   worker->window_ = worker->region_.window();
   if (leases != 0)
     worker->lease_policy_ = {
@@ -98,8 +99,10 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
                                                 .checksum_large_values = options.checksum_large_values,
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
-                                                .versions = options.versions}));
-  if (options.max_cells != 0) VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node));
+                                                .versions = options.versions,
+                                                .accounts = options.accounts}));
+  if (options.max_cells != 0)
+    VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node, options.cells_to));
   VERBENA_ASSIGN(worker->shard_, node::Shard::create(std::move(device), shard_options(options)));
   worker->sessions_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);

@@ -39,6 +39,9 @@ struct WorkerOptions : ServerOptions {
   channel::Options channel{};
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
+  Accounts accounts{};                                  ///< Of all workers.
+  nic::Grant items_to{.to = nic::Grant::To::kAnyPeer};  ///< Who is given the memory of items,
+  nic::Grant cells_to{.to = nic::Grant::To::kAnyPeer};  ///< and of cells.
 
   /// Replies that wait at most: to as many requests as a client may have under way, and two of its own.
   [[nodiscard]] unsigned session_depth() const noexcept { return depth + 2; }

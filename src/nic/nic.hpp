@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace verbena::nic {
 
@@ -96,9 +97,11 @@ struct Grant {
     kNobody,   ///< Used by this process only.
     kAnyPeer,  ///< Every process that the allow-list lets connect.
     kOneGid,   ///< The process whose NIC has `gid` only. A writable memfd for a hostile peer is granted so.
+    kUsers,    ///< Processes of `users` only, of those that the allow-list lets connect.
   };
   To to = To::kNobody;
   ibv_gid gid{};
+  std::vector<uid_t> users{};
 };
 
 /// One READ of a list into memory that need not be registered.
@@ -135,6 +138,7 @@ struct Capabilities {
   bool hears_of_peers = false;      ///< The NIC itself reports that a peer's process has ended; no keepalive is needed.
   bool sends_need_polls = false;    ///< What was posted moves on only while its owner polls.
   bool pins_memory = false;         ///< Registered memory counts against RLIMIT_MEMLOCK.
+  bool knows_users = false;         ///< The kernel vouches for the user of a peer's process.
   bool maps_windows = false;        ///< A peer's window must be imported, and then is memory of this process.
   const char* locality_name = nullptr;  ///< What host::Topology finds the device by; null for a NIC without a place.
 };

@@ -1,5 +1,6 @@
 #include "programs/exit_code.hpp"
 
+#include "base/failure.hpp"
 #include "base/units.hpp"
 #include "programs/files.hpp"
 
@@ -32,6 +33,7 @@ constexpr std::array kNames{
     Name{"depth", "--depth"},
     Name{"gid_index", "--gid-index"},
     Name{"grace (ms)", "--grace-ms"},
+    Name{"grants", "--allow"},
     Name{"known_locations", "--known-locations"},
     Name{"large_put kAdopt", "--trusted-clients"},
     Name{"lease_bytes", "--lease-kib", kKibi},
@@ -39,8 +41,10 @@ constexpr std::array kNames{
     Name{"max_clients", "--max-clients"},
     Name{"max_clients_per_user", "--max-clients-per-user"},
     Name{"max_items", "--max-items"},
+    Name{"max_memory_bytes", "--quota"},
     Name{"max_value_bytes", "--max-value-mib", kMebi},
     Name{"memory_bytes", "--memory"},
+    Name{"read_only", "--read-only"},
     Name{"require_hugepages", "--hugepages"},
     Name{"wait (a policy)", "--wait"},
     Name{"window_bytes", "--window"},
@@ -132,6 +136,8 @@ std::string explain(const kv::Outcome& outcome, const Error& broken) {
     case Status::kIndexFull:
       return "index full: the store holds as many keys as it may; delete some, or raise it with serve --max-items";
     case Status::kWrongKind: return "wrong kind: the key is a cell's, and this is for values, or the other way round";
+    case Status::kDenied:
+    case Status::kOverQuota: return fmt::format("{}: {}", to_string(outcome.status), by_option(last_failure().text()));
     case Status::kTimedOut:
       return "timed out: the server did not answer in time; see that it runs, or raise --timeout-ms";
     case Status::kAgain:

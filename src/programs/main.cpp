@@ -32,6 +32,8 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
   add_wait_option(command, line.where.options.wait, "calls");
   command.add_flag("-v,--verbose", line.where.is_verbose, "say which NIC was taken, and why");
   add_allowed_uids(command, line.where.options.allowed_uids, "trust a server of this user too, by number");
+  command.add_flag("--read-only", line.where.options.read_only,
+                   "promise to change nothing; the server refuses changes");
   return command;
 }
 
@@ -49,6 +51,7 @@ void add_serve(CLI::App& app, CommandLine& line) {
   add_transport_options(command, server.transport);
   add_serve_options(command, server);
   add_allowed_uids(command, server.allowed_uids, "a user besides this one who may connect, by number");
+  add_grants(command, server.grants);
   CLI::Option* const metrics = command
                                    .add_option("--metrics-port", line.serve.metrics.port,
                                                "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")

@@ -59,6 +59,8 @@ void add_address(CLI::App& command, std::string& address, const char* what);
 void add_transport_options(CLI::App& command, Transport& transport);
 /// --allow-uid, one number an option, so that positional arguments may follow it.
 void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what);
+/// --allow and --quota: who may do what, and have how much.
+void add_grants(CLI::App& command, std::vector<kv::Grant>& grants);
 /// --timeout-ms, to connect and for each call; `what` says what it is the longest wait for.
 template <class Options>
 void add_timeout(CLI::App& command, Options& options, const char* what) {

@@ -71,6 +71,18 @@ Result<std::vector<std::string>> split_words(std::string_view line) {
   }
 }
 
+Result<std::string> unescaped(std::string_view text) {
+  std::string bytes;
+  while (!text.empty()) {
+    const char c = text.front();
+    text.remove_prefix(1);
+    const auto byte = c == '\\' ? take_escape(text) : c;
+    if (!byte) return fail(Status::kBadArgument, "unescaped", 0, "an escape is cut short; write \\xHH with two digits");
+    bytes.push_back(*byte);
+  }
+  return bytes;
+}
+
 std::string escaped(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());

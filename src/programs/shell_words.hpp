@@ -14,6 +14,9 @@ namespace verbena::programs {
 /// escape is cut short.
 [[nodiscard]] Result<std::vector<std::string>> split_words(std::string_view line);
 
+/// The bytes of a text with the escapes of `split_words`. kBadArgument when one is cut short.
+[[nodiscard]] Result<std::string> unescaped(std::string_view text);
+
 /// Bytes as text without control characters that split_words turns back into the bytes when it stands between double
 /// quotes.
 [[nodiscard]] std::string escaped(std::string_view bytes);

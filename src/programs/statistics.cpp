@@ -153,12 +153,18 @@ void add_memory(Exposition& out, const kv::ServerStatistics& all) {
   by_class("free", &kv::MemoryClass::free_bytes);
 }
 
+/// Of a server that has granted something.
+std::string refusals_text(const kv::ServerStatistics& s) {
+  if ((s.denied | s.over_quota) == 0) return "";
+  return fmt::format(" ({} denied, {} over quota)", s.denied, s.over_quota);
+}
+
 }  // namespace
 
 std::string statistics_text(const kv::ServerStatistics& s) {
   return store_text(s) +
-         fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed\n", s.puts, s.gets, s.hits,
-                     s.compare_and_swaps, s.erases, s.failures) +
+         fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed{}\n", s.puts, s.gets, s.hits,
+                     s.compare_and_swaps, s.erases, s.failures, refusals_text(s)) +
          times_text(s, "requests", [](std::uint64_t requests) { return fmt::format("{}", requests); }) +
          classes_text(s);
 }
@@ -197,7 +203,8 @@ std::string statistics_json(const kv::ServerStatistics& s) {
                    s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
                    s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
                    "hits", s.hits, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures,
-                   "operations", Json{"{" + operations + "}"}, "memory", Json{"[" + memory + "]"});
+                   "denied", s.denied, "over_quota", s.over_quota, "operations", Json{"{" + operations + "}"}, "memory",
+                   Json{"[" + memory + "]"});
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -223,6 +230,8 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("hits_total", "counter", "Requests to get that found their key.", all.hits);
   out.single("failures_total", "counter", "Requests that failed; a missing key or another version is no failure.",
              all.failures);
+  out.single("denied_total", "counter", "Of these, requests for which the user had no right.", all.denied);
+  out.single("over_quota_total", "counter", "Of these, requests that a quota refused.", all.over_quota);
   out.single("last_version", "gauge", "Version given to an item last.", all.last_version);
   add_times(out, all);
   return out.take();

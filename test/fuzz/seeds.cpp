@@ -213,6 +213,20 @@ void add_kv_wire(Seeds& out) {
   ServerHello small = server;
   small.window_length = kv::index_bytes(34) - 1;
   out.push_back({"kv_wire/server_hello_index_outside", Seed(1).put(small)});
+  out.push_back(
+      {"kv_wire/client_hello_read_only", Seed(0).put(ClientHello{.client = 5, .depth = 16, .flags = kReadOnly})});
+  ServerHello by_message{.workers = 2,
+                         .server = 9,
+                         .depth = 16,
+                         .max_key_bytes = kv::kMaxKeyBytes,
+                         .max_value_bytes = 1 << 20,
+                         .grace_ns = 1'000'000,
+                         .hash_seed = 77,
+                         .flags = kByMessage};
+  out.push_back({"kv_wire/server_hello_by_message", Seed(1).put(by_message)});
+  by_message.window_rkey = 1;
+  out.push_back({"kv_wire/server_hello_by_message_with_a_window", Seed(1).put(by_message)});
+  out.push_back({"kv_wire/get_part", front(2, Op::kGetPart, 3).put(std::uint64_t{kPartBytes}).text("key")});
   out.push_back({"kv_wire/get", front(2, Op::kGet, 3).text("key")});
   out.push_back({"kv_wire/get_longest_key", front(2, Op::kGet, longest.size()).text(longest)});
   out.push_back({"kv_wire/put", front(2, Op::kPut, 3).text("key").text("value")});
@@ -258,6 +272,25 @@ void add_kv_wire_replies(Seeds& out) {
                                                 .window_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
                                                 .offset = 64,
                                                 .is_new = 1})});
+  const std::string part(kPartBytes, 'p');
+  out.push_back({"kv_wire/reply_part", Seed(4)
+                                           .put(ReplyHead{.kind = ReplyKind::kPart, .version = 3})
+                                           .put(Part{.length = 100'000, .offset = kPartBytes})
+                                           .text(part)});
+  out.push_back({"kv_wire/reply_part_last", Seed(4)
+                                                .put(ReplyHead{.kind = ReplyKind::kPart, .version = 3})
+                                                .put(Part{.length = 4100, .offset = 4096})
+                                                .text("last")});
+  out.push_back({"kv_wire/reply_denied",
+                 Seed(4)
+                     .put(ReplyHead{.status = Status::kDenied, .kind = ReplyKind::kRefusal})
+                     .put(Refusal{.uid = 7, .right = kv::Rights::kRead, .prefixes = 1, .prefix_length = 2})
+                     .text("p/")});
+  out.push_back(
+      {"kv_wire/reply_over_quota", Seed(4)
+                                       .put(ReplyHead{.status = Status::kOverQuota, .kind = ReplyKind::kRefusal})
+                                       .put(Refusal{.uid = 7, .quota = 1, .used = 100, .most = 64})});
+  out.push_back({"kv_wire/reply_denied_plainly", Seed(4).put(ReplyHead{.status = Status::kDenied})});
   out.push_back({"kv_wire/reply_goodbye", Seed(4).put(ReplyHead{.kind = ReplyKind::kGoodbye})});
 }
 

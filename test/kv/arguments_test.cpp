@@ -328,6 +328,21 @@ TEST_F(KvCallArguments, InC) {
   refuse_server([](kv_server_options_t& o) { o.allowed_uid_count = 3; }, {"allowed_uids", "null", "3"});
   refuse_server([](kv_server_options_t& o) { o.trusted_clients = o.require_hugepages = 1; },
                 {"require_hugepages", "trusted_clients", "got 1"});
+  refuse_server([](kv_server_options_t& o) { o.grant_count = 3; }, {"grants", "null", "grant_count", "got 3"});
+  static constexpr kv_grant_t kUnknown{
+      .uid = 1, .rights = 8, .prefix = nullptr, .prefix_length = 0, .max_memory_bytes = 0, .max_items = 0};
+  static constexpr kv_grant_t kNull{
+      .uid = 1, .rights = 1, .prefix = nullptr, .prefix_length = 2, .max_memory_bytes = 0, .max_items = 0};
+  static constexpr kv_grant_t kLong{
+      .uid = 1, .rights = 1, .prefix = "p", .prefix_length = 1025, .max_memory_bytes = 0, .max_items = 0};
+  refuse_server([](kv_server_options_t& o) { o.grants = &kUnknown, o.grant_count = 1; },
+                {"grants[0].rights", "KV_RIGHT_", "0 to 7", "got 8"});
+  refuse_server([](kv_server_options_t& o) { o.grants = &kNull, o.grant_count = 1; },
+                {"grants[0].prefix", "null", "prefix_length", "got 2"});
+  refuse_server([](kv_server_options_t& o) { o.grants = &kLong, o.grant_count = 1; },
+                {"grants[0].prefix_length", "0 to 1024", "got 1025"});
+  refuse_server([](kv_server_options_t& o) { o.grants = &kLong, o.grant_count = 257; },
+                {"grant_count", "0 to 256", "got 257"});
   expect_refused_in_c(all);
 
   // A server that was made with limits that are none.
@@ -338,7 +353,8 @@ TEST_F(KvCallArguments, InC) {
       {{"kv_server_start", [&] { return kv_server_start(server); }, kBad, {"grace", "got 0", "1 to 60000"}},
        {"kv_server_port", [&] { return kv_server_port(server); }, KV_ERR_CLOSED, {"does not run", "kv_server_start"}}});
   kv_server_destroy(server);
-  for (int code = KV_ERR_SYSTEM; code <= KV_OK; ++code) EXPECT_GT(std::string_view(kv_error_string(code)).size(), 6u);
+  for (int code = KV_ERR_OVER_QUOTA; code <= KV_OK; ++code)
+    EXPECT_GT(std::string_view(kv_error_string(code)).size(), 6u);
 }
 
 TEST(KvArguments, MemoryAloneIsEnoughInC) {

@@ -6,6 +6,7 @@
 #include "model.hpp"
 #include "peer.hpp"
 #include "raw_client.hpp"
+#include "stranger.hpp"
 
 #include <verbena/kv.hpp>
 
@@ -37,7 +38,8 @@ using Clock = std::chrono::steady_clock;
 
 /// For any machine that is only slow.
 constexpr auto kPatience = 120s;
-constexpr uid_t kStranger = 65'534;
+using test::become_stranger;
+using test::kStranger;
 
 unsigned rounds() {
   const char* const text = std::getenv("VERBENA_SEEDS");
@@ -83,16 +85,6 @@ int be_member(std::uint16_t port) {
     say(status == Status::kOk ? took : -static_cast<long>(status));
     await_signal();
   }
-}
-
-/// Before there are threads.
-[[nodiscard]] bool become_stranger() {
-  if (setgroups(0, nullptr) != 0 || setresgid(kStranger, kStranger, kStranger) != 0 ||
-      setresuid(kStranger, kStranger, kStranger) != 0)
-    return false;
-  prctl(PR_SET_DUMPABLE, 1);  // As a process has it that was started by that user.
-  test::die_with_the_test();
-  return true;
 }
 
 /// Connects several clients, and says what each came to. Keeps them until the test ends.

@@ -151,7 +151,9 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
   const std::vector<std::vector<std::byte>> frames{
       RawClient::pack(std::uint32_t{1}),                                           // Shorter than a head.
       RawClient::pack(head(Op{0}, 3), key),                                        // No such operation.
-      RawClient::pack(head(Op{11}, 3), key),                                       //
+      RawClient::pack(head(Op{12}, 3), key),                                       //
+      RawClient::pack(head(Op::kGetPart, 3), key),                                 // Without its offset.
+      RawClient::pack(head(Op::kGetPart, 3), wire::kMostValueBytes, key),          //
       RawClient::pack(head(Op{255}, 3), key),                                      //
       RawClient::pack(reserved, key),                                              //
       RawClient::pack(head(Op::kGet, 4), key),                                     // A longer key than there is.

@@ -196,7 +196,8 @@ TEST_F(IndexTest, SmallItemsCostLittle) {
   };
   for (std::size_t i = 0; i < kItems; ++i) ASSERT_EQ(put(key(i), std::string(64, 'v')).status, Status::kOk);
   const auto statistics = store_->statistics();
-  const auto bytes = static_cast<double>(store_->window().size() + Store::footprint(kItems * 128).bytes());
+  const auto bytes =
+      static_cast<double>(store_->window().size() + Store::footprint(kItems * 128, Store::Owners::kNo).bytes());
   EXPECT_EQ(statistics.used_bytes, kItems * 128);
   EXPECT_LE(bytes / kItems - kPayload, 60.0);
 }

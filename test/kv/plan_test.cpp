@@ -165,7 +165,7 @@ TEST_F(Footprints, OfStores) {
     std::atomic<std::uint64_t> versions{1};
     const auto store = Store::create({.window = {memory.get(), window}, .max_items = items, .versions = &versions});
     ASSERT_OK(store);
-    expect_heap(heap(), Store::footprint(kBytes));
+    expect_heap(heap(), Store::footprint(kBytes, Store::Owners::kNo));
   }
 }
 
@@ -182,7 +182,7 @@ TEST_F(Footprints, OfLeases) {
   LeasePolicy policy{.memory = &region, .most = kMany};
   heap_before_ = heap_bytes.load();
   Leases leases(policy, **store);
-  ASSERT_OK(leases.open(device_->nic(), device_->pd()));
+  ASSERT_OK(leases.open(device_->nic(), device_->pd(), nullptr));
   expect_heap(heap(), Leases::footprint(nic::Kind::kSoft, kMany));
 }
 

@@ -10,7 +10,10 @@
 #include "nic/buffer_pool.hpp"
 #include "nic/registered_arena.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -26,11 +29,15 @@ class RawClient final : private channel::Handler {
 
   enum class Stops : std::uint8_t { kNever, kBeforeConnect };
 
-  explicit RawClient(std::uint16_t port, Stops stops = Stops::kNever) {
+  explicit RawClient(std::uint16_t port, Stops stops = Stops::kNever, std::uint32_t flags = 0) {
     const Deadline deadline = Deadline::after(std::chrono::seconds{20});
-    fabric_ = link::Fabric::open(
-                  {.transport = test::transport_under_test(), .role = link::Role::kClient, .address = {}, .port = port},
-                  deadline)
+    static constexpr std::array<uid_t, 1> kRoot{0};  // As a client of the library trusts it.
+    fabric_ = link::Fabric::open({.transport = test::transport_under_test(),
+                                  .role = link::Role::kClient,
+                                  .address = {},
+                                  .port = port,
+                                  .allowed_uids = std::span(kRoot).first(geteuid() == 0 ? 0 : 1)},
+                                 deadline)
                   .value();
     nic::Nic& nic = fabric_->nic();
     pd_ = nic::Pd(nic, nic.alloc_pd().value());
@@ -42,7 +49,7 @@ class RawClient final : private channel::Handler {
                                               {.depth = wire::channel_depth(32), .max_operations = 64}, *this)
                       .value();
     std::random_device random;
-    const wire::ClientHello mine{.client = random() | 1u, .depth = 32};
+    const wire::ClientHello mine{.client = random() | 1u, .depth = 32, .flags = flags};
     const link::Endpoint local = connection_->describe(wire::bytes_of(mine)).value();
     auto handshake = fabric_->dial(port, local, deadline).value();
     lease_ = channel::wire::decode(handshake->remote().user_data()).value().lease;
@@ -51,7 +58,7 @@ class RawClient final : private channel::Handler {
     hello_ = wire::decode_server_hello(connection_->peer_data()).value();
     if (stops == Stops::kBeforeConnect) return;
     EXPECT_TRUE(connection_->connect(deadline));
-    EXPECT_TRUE(connection_->import_window(window(), deadline));
+    if ((hello_.flags & wire::kByMessage) == 0) EXPECT_TRUE(connection_->import_window(window(), deadline));
     connection_->attach();
   }
   RawClient(const RawClient&) = delete;
@@ -93,6 +100,33 @@ class RawClient final : private channel::Handler {
     return reply;
   }
   void poll() { loop_->poll(); }
+
+  /// Asks the NIC for any window of the server's.
+  [[nodiscard]] Result<void> import(const nic::Window& window) {
+    return nic().import_window(connection_->queue_pair(), window, Deadline::after(std::chrono::seconds{5}));
+  }
+  /// Posts a READ of `window`, whatever was granted; whether the NICs carried it out.
+  bool read(const nic::Window& window, std::size_t bytes) {
+    if (connection_->queue_pair() == nullptr) return false;
+    nic::Window all = window;
+    all.access = IBV_ACCESS_REMOTE_READ;
+    connection_->lend_window(all);
+    const unsigned before = done_;
+    if (connection_->start_read(channel::LocalSpan{memory_.data(), bytes, memory_.lkey()},
+                                {window.address, bytes, window.rkey}, 2) != Status::kOk)
+      return false;
+    EXPECT_TRUE(eventually([&] { return loop_->poll(), done_ != before || !connection_->alive(); }));
+    return done_ != before;
+  }
+  /// The same with an atomic.
+  Status change(const nic::Window& window, std::uint64_t address) {
+    nic::Window all = window;
+    all.access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    connection_->lend_window(all);
+    std::uint64_t old = 0;
+    return connection_->change({.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .compare_add = 1}, {address, 8, window.rkey},
+                               old, Deadline::after(std::chrono::seconds{5}));
+  }
 
   /// WRITEs the front of `memory` to `address` under that key, whatever this end knows of it: straight to the queue
   /// pair. What the window should be, for the NICs that want to know.

@@ -37,7 +37,8 @@ class StoreFixture : public testing::Test {
                                 .checksum_large_values = checksum_large_values,
                                 .grace_ticks = kGrace,
                                 .hash_seed = kSeed,
-                                .versions = &versions_});
+                                .versions = &versions_,
+                                .accounts = accounts_});
     ASSERT_TRUE(store) << store.error().text();
     store_ = std::move(*store);
     advance(kGrace);
@@ -92,6 +93,7 @@ class StoreFixture : public testing::Test {
 
   host::Arena arena_;
   std::atomic<std::uint64_t> versions_{1};
+  Accounts accounts_{};  ///< Outlive the store.
   std::uint64_t now_ = 1000;
   std::unique_ptr<Store> store_;
 };

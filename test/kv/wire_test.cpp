@@ -287,6 +287,11 @@ TEST(Wire, HellosAreChecked) {
   EXPECT_FALSE(decode_client_hello(bytes_of(client).first(sizeof client - 1)));
   client.version = 1;
   EXPECT_FALSE(decode_client_hello(bytes_of(client)));
+  client.version = kVersion;
+  client.flags = kReadOnly;
+  EXPECT_TRUE(decode_client_hello(bytes_of(client)));
+  client.flags = kClientFlags + 1;
+  EXPECT_FALSE(decode_client_hello(bytes_of(client)));
 
   const ServerHello good{.workers = 2,
                          .depth = 32,
@@ -310,6 +315,76 @@ TEST(Wire, HellosAreChecked) {
     ServerHello bad = good;
     spoil(bad);
     EXPECT_FALSE(decode_server_hello(bytes_of(bad)));
+  }
+}
+
+TEST(Wire, AHelloWithoutAWindowHasNothingOfOne) {
+  const ServerHello good{.workers = 2,
+                         .depth = 32,
+                         .max_key_bytes = kMaxKeyBytes,
+                         .max_value_bytes = 1,
+                         .grace_ns = 1,
+                         .flags = kByMessage};
+  EXPECT_TRUE(decode_server_hello(bytes_of(good)));
+  for (auto spoil : {+[](ServerHello& h) { h.flags = 0; }, +[](ServerHello& h) { h.window_address = 64; },
+                     +[](ServerHello& h) { h.window_length = 64; }, +[](ServerHello& h) { h.window_memory = 1; },
+                     +[](ServerHello& h) { h.window_rkey = 1; }, +[](ServerHello& h) { h.window_access = 1; },
+                     +[](ServerHello& h) { h.index_buckets = 2; }}) {
+    ServerHello bad = good;
+    spoil(bad);
+    EXPECT_FALSE(decode_server_hello(bytes_of(bad)));
+  }
+}
+
+TEST(Wire, PartsHaveAsManyBytesAsTheyMust) {
+  const auto decode = [](const Part& part, std::size_t bytes, Status status = Status::kOk) {
+    Bytes body;
+    append(body, ReplyHead{.status = status, .kind = ReplyKind::kPart, .version = 3});
+    append(body, part);
+    body.resize(body.size() + bytes);
+    Reply reply;
+    return decode_reply(body, reply);
+  };
+  EXPECT_EQ(decode({.length = 100'000, .offset = 0}, kPartBytes), Status::kOk);
+  EXPECT_EQ(decode({.length = 4100, .offset = kPartBytes}, 4100 - kPartBytes), Status::kOk);
+  EXPECT_EQ(decode({.length = 100'000, .offset = 0}, kPartBytes - 1), Status::kProtocol);
+  EXPECT_EQ(decode({.length = 100'000, .offset = 0}, kPartBytes + 1), Status::kProtocol);
+  EXPECT_EQ(decode({.length = 100'000, .offset = 0}, 0), Status::kProtocol);
+  EXPECT_EQ(decode({.length = 100'000, .offset = 100'000}, 0), Status::kProtocol);
+  EXPECT_EQ(decode({.length = 100'000, .offset = ~std::uint64_t{0}}, 1), Status::kProtocol);
+  EXPECT_EQ(decode({.length = kEagerBytes - 1, .offset = 0}, kPartBytes), Status::kProtocol);
+  EXPECT_EQ(decode({.length = kMostValueBytes + 1, .offset = 0}, kPartBytes), Status::kProtocol);
+  EXPECT_EQ(decode({.length = 100'000, .offset = 0}, kPartBytes, Status::kNotFound), Status::kProtocol);
+}
+
+TEST(Wire, RefusalsAreOfTheirStatusesOnly) {
+  const auto decode = [](const Refusal& refusal, std::size_t prefix, Status status) {
+    Bytes body;
+    append(body, ReplyHead{.status = status, .kind = ReplyKind::kRefusal});
+    append(body, refusal);
+    body.resize(body.size() + prefix);
+    Reply reply;
+    return decode_reply(body, reply);
+  };
+  const Refusal good{.uid = 1, .right = Rights::kRead, .prefixes = 1, .prefix_length = 100};
+  EXPECT_EQ(decode(good, kMostPrefixBytes, Status::kDenied), Status::kOk);
+  EXPECT_EQ(decode(good, kMostPrefixBytes, Status::kOverQuota), Status::kOk);
+  for (const Status status : {Status::kOk, Status::kNotFound, Status::kForked, Status::kSystem})
+    EXPECT_EQ(decode(good, kMostPrefixBytes, status), Status::kProtocol) << to_string(status);
+  EXPECT_EQ(decode(good, kMostPrefixBytes + 1, Status::kDenied), Status::kProtocol);
+  EXPECT_EQ(decode(good, kMostPrefixBytes - 1, Status::kDenied), Status::kProtocol);
+  for (auto spoil : {+[](Refusal& r) { r.right = static_cast<Rights>(5); }, +[](Refusal& r) { r.quota = 3; },
+                     +[](Refusal& r) { r.prefix_length = kMaxKeyBytes + 1; }, +[](Refusal& r) { r.is_promised = 2; },
+                     +[](Refusal& r) { r.reserved = 1; }}) {
+    Refusal bad = good;
+    spoil(bad);
+    EXPECT_EQ(decode(bad, kMostPrefixBytes, Status::kDenied), Status::kProtocol);
+  }
+  for (const ReplyKind kind : {ReplyKind::kPlain, ReplyKind::kValue, ReplyKind::kLease}) {
+    Bytes body;
+    append(body, ReplyHead{.status = Status::kDenied, .kind = kind});
+    Reply reply;
+    EXPECT_EQ(decode_reply(body, reply), Status::kProtocol);
   }
 }
 

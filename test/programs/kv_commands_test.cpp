@@ -717,6 +717,64 @@ TEST(KvServe, OptionsSayWhichOtherUsersMayConnectAndAreTrusted) {
   EXPECT_TRUE(ended(run_kv({"put", "-p", port, "-d", "soft", "--allow-uid", stranger, "key", "value"}), 0));
 }
 
+TEST(KvServe, GrantsSayWhoMayWhat) {
+  const std::string me = std::to_string(geteuid());
+  const KvServer server({"-m", "64", "-d", "soft", "--allow", "read+write:" + me + R"(:a\x3a)", "--allow",
+                         "administer:" + me, "--quota", me + ":4K:2"});
+  ASSERT_NE(server.port(), 0);
+  EXPECT_TRUE(contains(server.ready_line(), "3 grants"));
+  const auto run = [&](Arguments arguments) {
+    arguments.insert(arguments.end(), {"-d", "soft"});
+    return server.run(arguments);
+  };
+  EXPECT_TRUE(ended(run({"put", "a:1", "value"}), 0));
+  EXPECT_EQ(run({"get", "a:1"}).out, "value");
+  const Ran denied = run({"get", "b"});
+  EXPECT_TRUE(ended(denied, 3));
+  EXPECT_TRUE(contains(denied.err, "denied: uid " + me + R"( has the right to read only keys that begin with "a:")"));
+  EXPECT_TRUE(ended(run({"put", "a:2", "value"}), 0));
+  const Ran full = run({"put", "a:3", "value"});
+  EXPECT_TRUE(ended(full, 3));
+  EXPECT_TRUE(contains(full.err, "over quota: uid " + me + " has 2 items of its quota of 2"));
+  EXPECT_TRUE(ended(run({"put", "a:1", std::string(4000, 'v')}), 3));
+  const Ran stats = run({"stats"});
+  EXPECT_TRUE(ended(stats, 0));
+  EXPECT_TRUE(contains(stats.out, "denied"));
+  const Ran promised = run({"put", "a:1", "v", "--read-only"});
+  EXPECT_TRUE(ended(promised, 3));
+  EXPECT_TRUE(contains(promised.err, "--read-only"));
+  EXPECT_EQ(run({"get", "a:1", "--read-only"}).out, "value");
+}
+
+TEST(KvServe, GrantsTakeNamesOfUsers) {
+  const KvServer server({"-m", "64", "-d", "soft", "--allow", "administer:root", "--quota", "root:-:5"});
+  ASSERT_NE(server.port(), 0);
+  const Ran put = server.run({"put", "k", "v", "-d", "soft"});
+  EXPECT_TRUE(ended(put, geteuid() == 0 ? 3 : 0));
+}
+
+TEST(KvServe, WrongGrantsAreRefused) {
+  const std::string long_prefix(1025, 'p');
+  const auto allow = [](const std::string& text) { return Arguments{"serve", "--allow", text}; };
+  const auto quota = [](const std::string& text) { return Arguments{"serve", "--quota", text}; };
+  expect_refused({
+      {allow("look:0"), {"--allow", "read, write and administer", "\"look\""}},
+      {allow("read+:0"), {"--allow", "read, write and administer"}},
+      {allow("read"), {"--allow", "RIGHTS:USER:PREFIX", "\"read\""}},
+      {allow("read:"), {"--allow", "0 to 4294967294", "\"\""}},
+      {allow("read:4294967295"), {"--allow", "0 to 4294967294", "4294967295"}},
+      {allow("read:no-such-user"), {"--allow", "a user's name", "no-such-user"}},
+      {allow("read:0:\\x4"), {"--allow", "escapes"}},
+      {allow("read:0:" + long_prefix), {"--allow", "0 to 1024 bytes", "1025"}},
+      {allow("administer:0:p"), {"--allow", "0 bytes", "got 1"}, 3},
+      {quota("0"), {"--quota", "USER:MEMORY:ITEMS", "\"0\""}},
+      {quota("0:0:-"), {"--quota", "bytes of 1 and more", "\"0\""}},
+      {quota("0:-:0"), {"--quota", "items of 1 and more", "\"0\""}},
+      {quota("0:-:-"), {"--quota", "at least one limit"}},
+      {quota("0:-:x"), {"--quota", "items", "\"x\""}},
+  });
+}
+
 TEST(KvServe, WaitsAsItIsTold) {
   KvServer server({"-m", "16", "--wait", "event"});
   ASSERT_NE(server.port(), 0);

@@ -148,6 +148,8 @@ def test_counts(report):
         lost = value_of(samples, 'clients_lost_total')
         report.check(0 <= lost <= 12, f'{lost} of 12 clients lost')
         check('failures_total', 0)
+        check('denied_total', 0)
+        check('over_quota_total', 0)
         check('memory_capacity_bytes', 64 << 20)
         check('memory_blocks', 1, block_bytes=str(32 << 10), state='used')
         check('memory_class_bytes', value_of(samples, 'memory_capacity_bytes'))

@@ -95,7 +95,7 @@ void add_store(Lines& lines) {
   const auto add = [&](const char* name, const std::string& text) {
     lines[fmt::format("kv {} {}", kVersion, name)] = text;
   };
-  add("client_hello", hex_of(ClientHello{.worker = 1, .client = 5, .depth = 16}));
+  add("client_hello", hex_of(ClientHello{.worker = 1, .client = 5, .depth = 16, .flags = kReadOnly}));
   add("server_hello", hex_of(ServerHello{.workers = 2,
                                          .server = 9,
                                          .depth = 16,
@@ -115,6 +115,15 @@ void add_store(Lines& lines) {
   add("reply", hex_of(ReplyHead{.status = Status::kNotFound, .kind = ReplyKind::kValue, .id = 7, .version = 3}));
   add("location", hex_of(Location{.address = 1 << 20, .length = 100'000, .rkey = 1}));
   add("lease", hex_of(Lease{.address = 1 << 20, .length = 1 << 16, .term_ns = 1'000'000'000, .rkey = 1, .id = 2}));
+  add("part", hex_of(Part{.length = 100'000, .offset = kPartBytes}));
+  add("refusal", hex_of(Refusal{.uid = 1,
+                                .right = kv::Rights::kWrite,
+                                .quota = 2,
+                                .prefixes = 3,
+                                .prefix_length = 4,
+                                .is_promised = 1,
+                                .used = 5,
+                                .most = 6}));
   add("item", hex_of(kv::ItemHeader{.state = kv::state_word(kv::ItemState::kLive, 9), .checksum = 1, .shape = 2}));
   add("entry", hex_of(kv::Entry{.tag = 5, .lines = 2, .line = 70}.pack()));
 }

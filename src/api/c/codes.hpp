@@ -17,7 +17,7 @@ namespace verbena::api::c {
 }
 /// True for a code that this library returns, false for a number of the program's own.
 [[nodiscard]] constexpr bool is_code(int code) noexcept {
-  return code <= 0 && code >= code_of(Status::kForked) && code != -1;
+  return code <= 0 && code >= code_of(Status::kOverQuota) && code != -1;
 }
 /// The status of a code that this library returns. \thread any  \alloc none
 [[nodiscard]] constexpr Status status_of(int code) noexcept {

@@ -7,8 +7,10 @@
 #include <verbena/rdma.h>
 
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace verbena::api::c {
 namespace {
@@ -44,6 +46,37 @@ Result<kv::Lookup> lookup_of(kv_lookup_t lookup) {
   return static_cast<kv::Lookup>(number);
 }
 
+static_assert(unsigned{KV_RIGHT_READ} == std::to_underlying(kv::Rights::kRead));
+static_assert(unsigned{KV_RIGHT_WRITE} == std::to_underlying(kv::Rights::kWrite));
+static_assert(unsigned{KV_RIGHT_ADMINISTER} == std::to_underlying(kv::Rights::kAdminister));
+
+/// What does not fit into the types of C++; the rest is the server's to check.
+Result<std::vector<kv::Grant>> grants_of(const kv_grant_t* grants, std::size_t count) {
+  if (grants == nullptr && count != 0)
+    return fail(Status::kBadArgument, kOptions, 0, "grants must not be null where grant_count is not 0; got {}", count);
+  if (count > kv::kMaxGrants)
+    return fail(Status::kBadArgument, kOptions, 0, "grant_count must be 0 to {}; got {}", kv::kMaxGrants, count);
+  std::vector<kv::Grant> out;
+  for (const kv_grant_t& grant : std::span(grants, count)) {
+    const std::size_t at = out.size();
+    if (grant.rights > (KV_RIGHT_READ | KV_RIGHT_WRITE | KV_RIGHT_ADMINISTER))
+      return fail(Status::kBadArgument, kOptions, 0, "grants[{}].rights must be a sum of KV_RIGHT_*, 0 to 7; got {}",
+                  at, grant.rights);
+    if (grant.prefix_length > kv::kMaxKeyBytes)
+      return fail(Status::kBadArgument, kOptions, 0, "grants[{}].prefix_length must be 0 to {}; got {}", at,
+                  kv::kMaxKeyBytes, grant.prefix_length);
+    if (grant.prefix == nullptr && grant.prefix_length != 0)
+      return fail(Status::kBadArgument, kOptions, 0,
+                  "grants[{}].prefix must not be null where prefix_length is not 0; got {}", at, grant.prefix_length);
+    out.push_back({.subject = {.uid = grant.uid},
+                   .rights = static_cast<kv::Rights>(grant.rights),
+                   .prefix = std::string(static_cast<const char*>(grant.prefix), grant.prefix_length),
+                   .max_memory_bytes = grant.max_memory_bytes,
+                   .max_items = grant.max_items});
+  }
+  return out;
+}
+
 Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) {
   if (options.trusted_clients != 0 && options.require_hugepages != 0)
     return fail(Status::kBadArgument, kOptions, 0,
@@ -73,6 +106,7 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   out.spin = std::chrono::microseconds{options.spin_us};
   out.pin_workers = options.pin_workers != 0;
   VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
+  VERBENA_ASSIGN(out.grants, grants_of(options.grants, options.grant_count));
   return out;
 }
 
@@ -105,6 +139,8 @@ const char* sentence_of_kv(Status status) noexcept {
              "before connecting, disconnect before connecting again";
     case Status::kFlushed: return "the connection failed before this was done: disconnect, then connect again";
     case Status::kClosed: return "there is no connection, or no server runs: connect or start first";
+    case Status::kDenied: return "this user has no right to do that: have the server grant it";
+    case Status::kOverQuota: return "this user's quota is used up: delete some, or have the server raise it";
     case Status::kNoMemory: return "memory could not be had: free some, lower the options, or raise ulimit -l";
     default: return sentence_of(status);
   }
@@ -124,6 +160,7 @@ Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client
   VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
   VERBENA_ASSIGN(out.lookup, lookup_of(options.lookup));
   out.known_locations = options.known_locations;
+  out.read_only = options.read_only != 0;
   return out;
 }
 

@@ -319,6 +319,7 @@ bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {
   switch (memory.grant.to) {
     case Grant::To::kNobody: return false;
     case Grant::To::kAnyPeer: return true;
+    case Grant::To::kUsers: return std::ranges::find(memory.grant.users, process.uid) != memory.grant.users.end();
     case Grant::To::kOneGid: break;
   }
   // The grantee is whoever the kernel says listens on that GID's name, which this NIC has connected to.

@@ -54,7 +54,7 @@ void take_ring(SoftCq& cq) noexcept;
 class SoftNic final : public Nic {
  public:
   static constexpr Capabilities kCapabilities{
-      .has_atomics = true, .hears_of_peers = true, .sends_need_polls = true, .maps_windows = true};
+      .has_atomics = true, .hears_of_peers = true, .sends_need_polls = true, .knows_users = true, .maps_windows = true};
   SoftNic(const SoftOptions& options, const TestOptions& test);
   ~SoftNic() override;
   [[nodiscard]] Result<void> start();

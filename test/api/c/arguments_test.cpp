@@ -691,7 +691,7 @@ TEST_F(RdmaArguments, ACallAfterTheEndSaysHowItEnded) {
 TEST_F(RdmaArguments, StringsOfCodesSaySomething) {
   for (int code = RDMA_ERR_FORKED; code <= RDMA_OK; ++code)
     EXPECT_GT(std::string_view(rdmaErrorString(code)).size(), 6u);
-  for (const int code : {1, RDMA_ERR_FORKED - 1, std::numeric_limits<int>::min()})
+  for (const int code : {1, -1000, std::numeric_limits<int>::min()})
     EXPECT_NE(std::string_view(rdmaErrorString(code)).find("no code"), std::string_view::npos);
 }
 

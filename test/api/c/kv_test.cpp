@@ -8,6 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -822,9 +825,77 @@ TEST(KvCodes, DefaultsAgree) {
   EXPECT_EQ(options.mode, CONN_MODE_CM);
 }
 
+TEST_F(KvApi, GrantsLimitWhatAUserMay) {
+  if (!is_soft_under_test()) GTEST_SKIP() << "a device cannot tell users";
+  const std::array<kv_grant_t, 3> grants{
+      kv_grant_t{.uid = geteuid(),
+                 .rights = KV_RIGHT_READ | KV_RIGHT_WRITE,
+                 .prefix = "a\0/",
+                 .prefix_length = 3,
+                 .max_memory_bytes = 0,
+                 .max_items = 0},
+      kv_grant_t{.uid = geteuid(),
+                 .rights = KV_RIGHT_WRITE,
+                 .prefix = "w",
+                 .prefix_length = 1,
+                 .max_memory_bytes = 0,
+                 .max_items = 0},
+      kv_grant_t{
+          .uid = geteuid(), .rights = 0, .prefix = nullptr, .prefix_length = 0, .max_memory_bytes = 0, .max_items = 2}};
+  kv_server_options_t options = small_server();
+  options.grants = grants.data();
+  options.grant_count = grants.size();
+  ASSERT_NO_FATAL_FAILURE(start(options));
+  client = connect();
+  using namespace std::string_view_literals;
+  const std::string large = pattern(100'000, 3);
+  EXPECT_EQ(put("a\0/1"sv, large), KV_OK);
+  EXPECT_TRUE(get("a\0/1"sv) == large);
+  EXPECT_EQ(get("a"), "code " + std::to_string(KV_ERR_DENIED));
+  EXPECT_NE(std::string_view(kv_error_detail()).find(R"(kv_client_get: uid )"), std::string_view::npos)
+      << kv_error_detail();
+  EXPECT_NE(std::string_view(kv_error_detail()).find(R"(read only keys that begin with "a\x00/")"),
+            std::string_view::npos)
+      << kv_error_detail();
+  EXPECT_EQ(put("w1", "v"), KV_OK);
+  EXPECT_EQ(get("w1"), "code " + std::to_string(KV_ERR_DENIED));
+  EXPECT_EQ(put("w2", "v"), KV_ERR_OVER_QUOTA);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("2 items of its quota of 2"), std::string_view::npos)
+      << kv_error_detail();
+  EXPECT_EQ(remove("w1"), KV_OK);
+  EXPECT_EQ(put("w2", "v"), KV_OK);
+  EXPECT_EQ(remove("b"), KV_ERR_DENIED);
+  uint64_t version = 0;
+  EXPECT_EQ(kv_client_cas(client, "b", 1, 0, "v", 1, &version), KV_ERR_DENIED);
+  kv_cell_t cell;
+  EXPECT_EQ(kv_client_cell_open(client, "w", 1, 0, &cell), KV_ERR_DENIED);
+  char room[8];
+  kv_get_item_t item{.key = "w2", .klen = 2, .buf = room, .len = sizeof room, .version = 0, .code = 0};
+  EXPECT_EQ(kv_client_get_items(client, &item, 1), KV_ERR_DENIED);
+  EXPECT_EQ(item.code, KV_ERR_DENIED);
+  kv_put_item_t both[2]{{.key = "w2", .klen = 2, .value = "w", .vlen = 1, .version = 0, .code = 0},
+                        {.key = "no", .klen = 2, .value = "w", .vlen = 1, .version = 0, .code = 0}};
+  EXPECT_EQ(kv_client_put_items(client, both, 2), KV_ERR_DENIED);
+  EXPECT_EQ(both[0].code, KV_OK);
+  EXPECT_EQ(both[1].code, KV_ERR_DENIED);
+}
+
+TEST_F(KvApi, AReadOnlyClientChangesNothing) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  ASSERT_EQ(put("k", "v"), KV_OK);
+  kv_client_options_t options = client_options();
+  EXPECT_EQ(options.read_only, 0);
+  options.read_only = 1;
+  client = connect(options);
+  EXPECT_EQ(put("k", "w"), KV_ERR_DENIED);
+  EXPECT_NE(std::string_view(kv_error_detail()).find("read_only"), std::string_view::npos) << kv_error_detail();
+  EXPECT_EQ(remove("k"), KV_ERR_DENIED);
+  EXPECT_EQ(get("k"), "v");
+}
+
 TEST(KvCodes, EachHasASentenceOfItsOwn) {
   std::vector<std::string> seen;
-  for (int code = KV_ERR_FORKED; code <= KV_OK; ++code) {
+  for (int code = KV_ERR_OVER_QUOTA; code <= KV_OK; ++code) {
     const std::string text = kv_error_string(code);
     EXPECT_FALSE(text.empty());
     EXPECT_TRUE(code == -1 || text.find("no code") == std::string::npos) << code;
@@ -832,7 +903,7 @@ TEST(KvCodes, EachHasASentenceOfItsOwn) {
     for (const std::string& other : seen) EXPECT_NE(text, other) << code;
     seen.push_back(text);
   }
-  EXPECT_NE(std::string(kv_error_string(KV_ERR_FORKED - 1)).find("no code"), std::string::npos);
+  EXPECT_NE(std::string(kv_error_string(KV_ERR_OVER_QUOTA - 1)).find("no code"), std::string::npos);
   EXPECT_NE(std::string(kv_error_string(1)).find("no code"), std::string::npos);
 }
 
