@@ -164,6 +164,7 @@ void Access::finish(const ServerOptions& options) {
       full.write.add("");
       full.may_administer = true;
     }
+    has_limited_writers_ |= !full.write.empty() && !full.write.covers_all();
     full.is_exported = full.read.covers_all() && (!is_writable || full.write.covers_all());
     if (has_rights_ && full.is_exported) exported_to_->push_back(full.subject.uid);
     if (has_rights_ && full.may_use_cells()) cells_of_->push_back(full.subject.uid);

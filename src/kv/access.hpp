@@ -69,6 +69,8 @@ class Access {
   [[nodiscard]] const std::optional<std::vector<uid_t>>& exported_to() const noexcept { return exported_to_; }
   /// The same for the cells' memory.
   [[nodiscard]] const std::optional<std::vector<uid_t>>& cells_of() const noexcept { return cells_of_; }
+  /// Whether somebody may write some keys and not all.
+  [[nodiscard]] bool has_limited_writers() const noexcept { return has_limited_writers_; }
   [[nodiscard]] Accounts accounts() noexcept { return {accounts_.get(), account_count_}; }
 
  private:
@@ -80,6 +82,7 @@ class Access {
   void finish(const ServerOptions& options);
 
   bool has_rights_ = false;  ///< A grant gives one, so rights are looked at.
+  bool has_limited_writers_ = false;
   std::vector<std::unique_ptr<Entry>> entries_;
   Permissions promised_;  ///< Of a client without an entry that promises to read only.
   std::unique_ptr<Account[]> accounts_;

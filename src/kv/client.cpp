@@ -183,6 +183,8 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
   server_ = hello;
   goes_by_message_ = (hello.flags & wire::kByMessage) != 0;
   reads_now_ = reads_now_ && !goes_by_message_;
+  is_guarded_ = (hello.flags & wire::kGuarded) != 0;
+  if (is_guarded_) reader_.guard();
   // A quarter of the grace period is for clocks that drift apart.
   read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);

@@ -317,6 +317,7 @@ class PollingClient final : public Client, private channel::Handler {
   Lookups lookups_;
   Reader reader_{lookups_};
   bool reads_now_ = false;        ///< The NIC may carry READs out in this thread.
+  bool is_guarded_ = false;       ///< What was READ counts only if the index names it still.
   bool goes_by_message_ = false;  ///< The server grants this user no memory to READ.
 
   std::size_t allocated_ = 0;

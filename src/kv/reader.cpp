@@ -68,13 +68,25 @@ Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
     const std::span bytes = std::as_writable_bytes(std::span(bucket));
     if (part.channel->read_now(bytes, part.bucket(number)) != Status::kOk) return Read::kNoWay;
     for (unsigned left = matches(bucket, tag); left != 0; left &= left - 1) {
-      const std::uint64_t entry = bucket[static_cast<unsigned>(std::countr_zero(left))];
+      const auto slot = static_cast<unsigned>(std::countr_zero(left));
+      const std::uint64_t entry = bucket[slot];
       const Read read = read_item(part, entry, call);
+      if (is_guarded_ && read == Read::kDone && !is_still_there(part, number, slot, entry)) [[unlikely]]
+        return Read::kOvertaken;
       if (read == Read::kDone) locations_.note(call.hash, entry);
       if (read != Read::kOtherKey) return read;
     }
   }
   return Read::kOtherKey;
+}
+
+// Only the server stores entries, and it stores another one before the item's block is anybody else's.
+bool Reader::is_still_there(const Part& part, std::uint64_t bucket, unsigned slot, std::uint64_t entry) noexcept {
+  std::uint64_t now = 0;
+  channel::RemoteSpan word = part.bucket(bucket);
+  word.address += slot * sizeof now;
+  word.length = sizeof now;
+  return part.channel->read_now(std::as_writable_bytes(std::span(&now, 1)), word) == Status::kOk && now == entry;
 }
 
 Reader::Read Reader::read_item(const Part& part, std::uint64_t entry, const Call& call) noexcept {

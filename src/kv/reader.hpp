@@ -103,6 +103,11 @@ class Reader {
   explicit Reader(Lookups& counts) noexcept : counts_(counts) {}
 
   void know(std::size_t locations) { locations_ = Locations(locations); }
+  /// Remembers nothing, and believes the index alone: see wire::kGuarded.
+  void guard() {
+    is_guarded_ = true;
+    know(0);
+  }
   void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
   void add(const Part& part) { parts_.push_back(part); }
   /// A location was out of date.
@@ -175,6 +180,10 @@ class Reader {
   [[nodiscard]] std::uint32_t take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
                                          Left& left) noexcept;
 
+  [[nodiscard]] static bool is_still_there(const Part& part, std::uint64_t bucket, unsigned slot,
+                                           std::uint64_t entry) noexcept;
+
+  bool is_guarded_ = false;
   std::uint64_t seed_ = 0;
   std::vector<Part> parts_;
   Locations locations_{0};

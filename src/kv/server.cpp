@@ -285,6 +285,7 @@ wire::ServerHello PollingServer::hello_of(const Worker& worker, const Permission
     hello.flags = wire::kByMessage;
     return hello;
   }
+  if (access_->has_limited_writers()) hello.flags = wire::kGuarded;
   const nic::Window& window = worker.window();
   hello.window_address = window.address;
   hello.window_length = window.length;

@@ -43,7 +43,10 @@ inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
 
 /// ServerHello::flags.
 inline constexpr std::uint32_t kByMessage = 1;  ///< No window is granted to the client, and none told: it asks for all.
-inline constexpr std::uint32_t kHelloFlags = kByMessage;  ///< All there are; a hello with others is refused.
+/// Somebody may write some keys and not all: bytes of his values must not be taken for items of others' keys. So an
+/// item counts only if the index names it, before and after it was READ.
+inline constexpr std::uint32_t kGuarded = 2;
+inline constexpr std::uint32_t kHelloFlags = kByMessage | kGuarded;  ///< All there are; a hello with others is refused.
 
 /// Server to client: limits, and the worker's window: its index (index.hpp) with the items behind it, to be READ.
 struct ServerHello {

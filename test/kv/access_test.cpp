@@ -330,6 +330,46 @@ TEST_F(KvRights, PartsAreOfOneValue) {
   }
 }
 
+/// A line that a reader takes for the item of the key, whatever it is really a part of.
+std::array<std::byte, kLineBytes> forged_item(std::string_view key, std::string_view value) {
+  constexpr std::uint64_t kVersion = 77;
+  const ItemShape shape{.value_length = value.size(), .key_length = key.size()};
+  ItemHeader header{.state = state_word(ItemState::kLive, kVersion), .shape = shape.pack()};
+  std::array<std::byte, kLineBytes> line{};
+  std::memcpy(line.data(), &header, sizeof header);
+  std::memcpy(line.data() + sizeof header, key.data(), key.size());
+  std::memcpy(line.data() + shape.tail_offset(), value.data(), value.size());
+  header.checksum = checksum_of(line.data(), shape.bytes(), kVersion);
+  std::memcpy(line.data(), &header, sizeof header);
+  return line;
+}
+
+// A value whose bytes look like items, over a place that a reader remembers.
+TEST_F(KvRights, AForgedItemIsNotTakenWhereWritersAreLimited) {
+  for (const bool is_limited : {false, true}) {
+    SCOPED_TRACE(is_limited);
+    ASSERT_NO_FATAL_FAILURE(begin({grant(Rights::kRead), grant(Rights::kWrite, is_limited ? "w" : "")}));
+    const auto writer = connect(client_options(*server_));
+    ASSERT_TRUE(writer);
+    ASSERT_EQ(put("w/victim", "of the owner"), Status::kOk);
+    ASSERT_EQ(get("w/victim"), Status::kOk);
+    ASSERT_EQ(out_, "of the owner");
+    ASSERT_EQ(writer->erase(key_of("w/victim")).status, Status::kOk);
+    const auto line = forged_item("w/victim", "forged");
+    std::string spray;
+    for (int i = 0; i < 16'384; ++i) spray.append(reinterpret_cast<const char*>(line.data()), line.size());
+    ASSERT_EQ(writer->put(key_of("w/spray"), bytes_of(spray)).status, Status::kOk);
+    const Status status = get("w/victim");
+    if (is_limited) {
+      EXPECT_EQ(status, Status::kNotFound);
+    } else {
+      // Who may write all keys gains nothing by it: docs/kv.md, "Items". Here it shows that the forgery is one.
+      EXPECT_EQ(status, Status::kOk);
+      EXPECT_EQ(out_, "forged");
+    }
+  }
+}
+
 // --- read-only clients
 
 TEST_F(KvRights, AReadOnlyClientChangesNothing) {
