@@ -106,6 +106,12 @@ inline constexpr std::size_t kMemoryClasses = 35;
   return std::uint64_t{64} << memory_class;
 }
 
+/// Requests that were refused for who made them.
+struct RefusalCounts {
+  std::uint64_t denied = 0;      ///< The client had no right to it.
+  std::uint64_t over_quota = 0;  ///< Its quota was used up.
+};
+
 /// Counts of a server, or of one worker of it, since its start, or as they are now.
 struct ServerStatistics {
   std::uint64_t items = 0;              ///< Keys in the store.
@@ -130,8 +136,7 @@ struct ServerStatistics {
   std::uint64_t lease_bytes = 0;        ///< Item memory of `leases`: an eighth at most. Not in `used_bytes`.
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
-  std::uint64_t denied = 0;             ///< Requests for which the client had no right.
-  std::uint64_t over_quota = 0;         ///< Requests that a quota refused.
+  RefusalCounts refusals{};             ///< Of `failures`, what rights and quotas refused.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

@@ -133,7 +133,7 @@ Result<void> PollingClient::connect() {
                            {.size_bytes = own_bytes(options_) + options_.buffer_bytes, .name = "client"}, {},
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = own_bytes(options_);
-  reads_now_ = may_read() && nic.direct() != nullptr;
+  way_.reads_now = may_read() && nic.direct() != nullptr;
   // Which way was taken explains many an error: a server on another NIC, say.
   if (const auto first = connect_to(0, deadline); !first)
     return fail(first.error().status(), first.error().call(), first.error().system_errno(), "{}; tried by {}",
@@ -143,7 +143,7 @@ Result<void> PollingClient::connect() {
   fmt::format_to_n(description_.data(), description_.size() - 1,
                    "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}{}", fabric_->address(), options_.port,
                    server_.workers, server_.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
-                   fabric_->reason(), goes_by_message_ ? "; all by message: this user may not read all keys" : "");
+                   fabric_->reason(), way_.by_message ? "; all by message: this user may not read all keys" : "");
   return {};
 }
 
@@ -181,10 +181,10 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
 
 void PollingClient::take_limits(const wire::ServerHello& hello) {
   server_ = hello;
-  goes_by_message_ = (hello.flags & wire::kByMessage) != 0;
-  reads_now_ = reads_now_ && !goes_by_message_;
-  is_guarded_ = (hello.flags & wire::kGuarded) != 0;
-  if (is_guarded_) reader_.guard();
+  way_.by_message = (hello.flags & wire::kByMessage) != 0;
+  way_.reads_now = way_.reads_now && !way_.by_message;
+  way_.is_guarded = (hello.flags & wire::kGuarded) != 0;
+  if (way_.is_guarded) reader_.guard();
   // A quarter of the grace period is for clocks that drift apart.
   read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);
@@ -328,7 +328,7 @@ Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline d
 }
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
   Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
-  if (reads_now_ && check(ask) == Status::kOk) [[likely]] {
+  if (way_.reads_now && check(ask) == Status::kOk) [[likely]] {
     Outcome outcome;
     const Reader::Read read = reader_.get(key, out, deadline, outcome);
     if (read == Reader::Read::kDone) [[likely]]
@@ -443,7 +443,7 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
                 ask.value.size(), kEagerBytes);
   Reader::Read read = Reader::Read::kNoWay;
   Outcome outcome;
-  if (ask.op == wire::Op::kGet && reads_now_) {
+  if (ask.op == wire::Op::kGet && way_.reads_now) {
     if (free_.empty()) return Status::kAgain;
     // No clock ends it: nothing is waited for.
     read = reader_.get(ask.key, ask.out, Deadline::never(), outcome);

@@ -217,7 +217,7 @@ class PollingClient final : public Client, private channel::Handler {
   void give_up_batch() noexcept;
 
   // Gets by READs: client_reads.cpp.
-  [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage && !goes_by_message_; }
+  [[nodiscard]] bool may_read() const noexcept { return options_.lookup != Lookup::kMessage && !way_.by_message; }
   [[nodiscard]] bool start_lookup(Operation& operation) noexcept;
   [[nodiscard]] bool start_buckets(Operation& operation) noexcept;
   [[nodiscard]] bool start_item(Operation& operation, std::uint64_t entry, Operation::Way way) noexcept;
@@ -316,9 +316,11 @@ class PollingClient final : public Client, private channel::Handler {
 
   Lookups lookups_;
   Reader reader_{lookups_};
-  bool reads_now_ = false;        ///< The NIC may carry READs out in this thread.
-  bool is_guarded_ = false;       ///< What was READ counts only if the index names it still.
-  bool goes_by_message_ = false;  ///< The server grants this user no memory to READ.
+  struct {
+    bool reads_now = false;   ///< The NIC may carry READs out in this thread.
+    bool by_message = false;  ///< The server grants this user no memory to READ.
+    bool is_guarded = false;  ///< What was READ counts only if the index names it still.
+  } way_;
 
   std::size_t allocated_ = 0;
   struct {

@@ -16,7 +16,7 @@ void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexc
   for (std::size_t from = 0; from < requests.size(); from += Reader::kMostAtOnce) {
     const std::span some = requests.subspan(from, std::min(Reader::kMostAtOnce, requests.size() - from));
     Reader::Left left{.by_queue = ~std::uint32_t{0}};
-    if (reads_now_ && !is_guarded_ && !has_failed()) left = reader_.get_some(some, deadline);
+    if (way_.reads_now && !way_.is_guarded && !has_failed()) left = reader_.get_some(some, deadline);
     if ((left.by_message | left.by_queue) == 0) [[likely]]
       continue;
     is_over = false;

@@ -83,7 +83,7 @@ Status tell_over_quota(const char* call, const wire::Refusal& refusal) noexcept 
 
 Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                        Deadline deadline) {
-  if (goes_by_message_) return {};
+  if (way_.by_message) return {};
   return channel.import_window(wire::window_of(hello), deadline);
 }
 

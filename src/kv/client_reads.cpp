@@ -12,7 +12,7 @@ using Way = Operation::Way;
 
 // False: by message.
 bool PollingClient::start_lookup(Operation& operation) noexcept {
-  if (is_guarded_) return false;
+  if (way_.is_guarded) return false;
   operation.source.lookups = 0;
   const std::uint64_t known = reader_.locations().find(operation.hash);
   if (known != 0 && start_item(operation, known, Way::kLocation)) return true;

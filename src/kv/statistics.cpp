@@ -9,11 +9,12 @@ namespace {
 template <class Statistics, class Visit>
 void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
   if (part == StatisticsPart::kTotals) {
-    for (auto* const word : {&s.items,        &s.used_bytes,        &s.capacity_bytes, &s.resting_bytes, &s.clients,
-                             &s.clients_lost, &s.clients_refused,   &s.puts,           &s.gets,          &s.hits,
-                             &s.erases,       &s.compare_and_swaps, &s.failures,       &s.last_version,  &s.workers,
-                             &s.max_items,    &s.index_entries,     &s.sessions,       &s.leases,        &s.lease_bytes,
-                             &s.cells,        &s.adoptions,         &s.denied,         &s.over_quota})
+    for (auto* const word : {&s.items,         &s.used_bytes,   &s.capacity_bytes,  &s.resting_bytes,
+                             &s.clients,       &s.clients_lost, &s.clients_refused, &s.puts,
+                             &s.gets,          &s.hits,         &s.erases,          &s.compare_and_swaps,
+                             &s.failures,      &s.last_version, &s.workers,         &s.max_items,
+                             &s.index_entries, &s.sessions,     &s.leases,          &s.lease_bytes,
+                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -85,8 +86,8 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.lease_bytes += lease_bytes;
   sum.cells += cells;
   sum.adoptions += adoptions;
-  sum.denied += denied;
-  sum.over_quota += over_quota;
+  sum.refusals.denied += denied;
+  sum.refusals.over_quota += over_quota;
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

@@ -155,8 +155,8 @@ void add_memory(Exposition& out, const kv::ServerStatistics& all) {
 
 /// Of a server that has granted something.
 std::string refusals_text(const kv::ServerStatistics& s) {
-  if ((s.denied | s.over_quota) == 0) return "";
-  return fmt::format(" ({} denied, {} over quota)", s.denied, s.over_quota);
+  if ((s.refusals.denied | s.refusals.over_quota) == 0) return "";
+  return fmt::format(" ({} denied, {} over quota)", s.refusals.denied, s.refusals.over_quota);
 }
 
 }  // namespace
@@ -203,8 +203,8 @@ std::string statistics_json(const kv::ServerStatistics& s) {
                    s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
                    s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
                    "hits", s.hits, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures,
-                   "denied", s.denied, "over_quota", s.over_quota, "operations", Json{"{" + operations + "}"}, "memory",
-                   Json{"[" + memory + "]"});
+                   "denied", s.refusals.denied, "over_quota", s.refusals.over_quota, "operations",
+                   Json{"{" + operations + "}"}, "memory", Json{"[" + memory + "]"});
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -230,8 +230,8 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("hits_total", "counter", "Requests to get that found their key.", all.hits);
   out.single("failures_total", "counter", "Requests that failed; a missing key or another version is no failure.",
              all.failures);
-  out.single("denied_total", "counter", "Of these, requests for which the user had no right.", all.denied);
-  out.single("over_quota_total", "counter", "Of these, requests that a quota refused.", all.over_quota);
+  out.single("denied_total", "counter", "Of these, requests for which the user had no right.", all.refusals.denied);
+  out.single("over_quota_total", "counter", "Of these, requests that a quota refused.", all.refusals.over_quota);
   out.single("last_version", "gauge", "Version given to an item last.", all.last_version);
   add_times(out, all);
   return out.take();

@@ -231,8 +231,8 @@ TEST_F(KvRights, EachRightIsForItsOperations) {
     EXPECT_EQ(client_->connection_error().status(), Status::kOk) << "a refusal ends nothing";
     const ServerStatistics now = server_->statistics();
     EXPECT_EQ(now.items, writes ? 5u + (reads ? 1 : 0) : 0u);
-    EXPECT_EQ(now.denied != 0, bits != 7);
-    EXPECT_EQ(now.over_quota, 0u);
+    EXPECT_EQ(now.refusals.denied != 0, bits != 7);
+    EXPECT_EQ(now.refusals.over_quota, 0u);
   }
 }
 
@@ -390,7 +390,7 @@ TEST_F(KvRights, AReadOnlyClientChangesNothing) {
   std::array<std::byte, 8> out;
   EXPECT_EQ(reader->get(key_of("k"), out).length, 5u);
   EXPECT_TRUE(reader->server_statistics(Deadline::after(20s)));
-  EXPECT_EQ(server_->statistics().denied, 0u) << "this end has refused already";
+  EXPECT_EQ(server_->statistics().refusals.denied, 0u) << "this end has refused already";
 }
 
 constexpr std::uint32_t kId = 7;
@@ -426,7 +426,7 @@ TEST_F(KvRights, TheServerRefusesWhatAReadOnlyClientSends) {
                     100'000));
   EXPECT_EQ(server_->statistics().items, 0u);
   EXPECT_EQ(server_->statistics().leases, 0u);
-  EXPECT_EQ(server_->statistics().denied, 6u);
+  EXPECT_EQ(server_->statistics().refusals.denied, 6u);
 }
 
 // --- quotas
@@ -558,7 +558,7 @@ TEST_F(KvRights, QuotasHoldOverAllWorkers) {
   }
   expect_said({"put", "uid " + std::to_string(geteuid()), "100 items", "quota of 100", "max_items"});
   EXPECT_EQ(server_->statistics().items, 100u);
-  EXPECT_EQ(server_->statistics().over_quota, 200u);
+  EXPECT_EQ(server_->statistics().refusals.over_quota, 200u);
   ASSERT_EQ(client_->erase(key_of("7")).status, Status::kOk);
   EXPECT_EQ(put("once more"), Status::kOk);
   EXPECT_EQ(put("twice more"), Status::kOverQuota);
@@ -725,7 +725,7 @@ TEST_F(KvStrangers, HaveWhatIsGrantedToThem) {
   EXPECT_EQ(out_, "value");
   EXPECT_EQ(get("in/y"), Status::kOk);
   EXPECT_TRUE(out_ == std::string(200'000, 's'));
-  EXPECT_EQ(server_->statistics().denied, 7u);
+  EXPECT_EQ(server_->statistics().refusals.denied, 7u);
 }
 
 TEST_F(KvStrangers, WithoutARightCannotConnect) {

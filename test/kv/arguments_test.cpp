@@ -328,21 +328,6 @@ TEST_F(KvCallArguments, InC) {
   refuse_server([](kv_server_options_t& o) { o.allowed_uid_count = 3; }, {"allowed_uids", "null", "3"});
   refuse_server([](kv_server_options_t& o) { o.trusted_clients = o.require_hugepages = 1; },
                 {"require_hugepages", "trusted_clients", "got 1"});
-  refuse_server([](kv_server_options_t& o) { o.grant_count = 3; }, {"grants", "null", "grant_count", "got 3"});
-  static constexpr kv_grant_t kUnknown{
-      .uid = 1, .rights = 8, .prefix = nullptr, .prefix_length = 0, .max_memory_bytes = 0, .max_items = 0};
-  static constexpr kv_grant_t kNull{
-      .uid = 1, .rights = 1, .prefix = nullptr, .prefix_length = 2, .max_memory_bytes = 0, .max_items = 0};
-  static constexpr kv_grant_t kLong{
-      .uid = 1, .rights = 1, .prefix = "p", .prefix_length = 1025, .max_memory_bytes = 0, .max_items = 0};
-  refuse_server([](kv_server_options_t& o) { o.grants = &kUnknown, o.grant_count = 1; },
-                {"grants[0].rights", "KV_RIGHT_", "0 to 7", "got 8"});
-  refuse_server([](kv_server_options_t& o) { o.grants = &kNull, o.grant_count = 1; },
-                {"grants[0].prefix", "null", "prefix_length", "got 2"});
-  refuse_server([](kv_server_options_t& o) { o.grants = &kLong, o.grant_count = 1; },
-                {"grants[0].prefix_length", "0 to 1024", "got 1025"});
-  refuse_server([](kv_server_options_t& o) { o.grants = &kLong, o.grant_count = 257; },
-                {"grant_count", "0 to 256", "got 257"});
   expect_refused_in_c(all);
 
   // A server that was made with limits that are none.
@@ -355,6 +340,27 @@ TEST_F(KvCallArguments, InC) {
   kv_server_destroy(server);
   for (int code = KV_ERR_OVER_QUOTA; code <= KV_OK; ++code)
     EXPECT_GT(std::string_view(kv_error_string(code)).size(), 6u);
+}
+
+TEST(KvArguments, GrantsAreNamedInC) {
+  const auto refuse = [](const kv_grant_t* grants, std::size_t count, const Says& says) {
+    kv_server_options_t options;
+    ASSERT_EQ(kv_server_options_init(&options), KV_OK);
+    options.grants = grants;
+    options.grant_count = count;
+    EXPECT_EQ(kv_server_create(&options), nullptr);
+    test::expect_words(kv_error_detail(), kOfCxx, says);
+  };
+  kv_grant_t grant{.uid = 1, .rights = 1, .prefix = nullptr, .prefix_length = 2, .max_memory_bytes = 0, .max_items = 0};
+  refuse(nullptr, 3, {"kv_server_create", "grants", "null", "grant_count", "got 3"});
+  refuse(&grant, 1, {"grants[0].prefix", "null", "prefix_length", "got 2"});
+  refuse(&grant, 257, {"grant_count", "0 to 256", "got 257"});
+  grant.prefix = "p";
+  grant.prefix_length = 1025;
+  refuse(&grant, 1, {"grants[0].prefix_length", "0 to 1024", "got 1025"});
+  grant.prefix_length = 1;
+  grant.rights = 8;
+  refuse(&grant, 1, {"grants[0].rights", "KV_RIGHT_", "0 to 7", "got 8"});
 }
 
 TEST(KvArguments, MemoryAloneIsEnoughInC) {
