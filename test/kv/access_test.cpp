@@ -763,7 +763,7 @@ TEST_F(KvStrangers, AreGivenNoMemory) {
     ASSERT_EQ(put("secret", pattern(100'000, 1)), Status::kOk);
     const RawClient own(server_->port());
     const nic::Window items = own.window();
-    ASSERT_EQ(own.hello().flags, 0u);
+    ASSERT_EQ(own.hello().flags, wire::kGuarded);
     Peer peer({"intruder", std::to_string(server_->port()), std::to_string(items.address), std::to_string(items.length),
                std::to_string(items.rkey), std::to_string(items.access), std::to_string(items.memory_id), "65537"});
     EXPECT_EQ(peer.read_number(), 1) << "it goes by message";

@@ -16,6 +16,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -166,6 +167,12 @@ TEST_F(Footprints, OfStores) {
     const auto store = Store::create({.window = {memory.get(), window}, .max_items = items, .versions = &versions});
     ASSERT_OK(store);
     expect_heap(heap(), Store::footprint(kBytes, Store::Owners::kNo));
+    std::array<Account, 1> accounts;
+    heap_before_ = heap_bytes.load();
+    const auto owned = Store::create(
+        {.window = {memory.get(), window}, .max_items = items, .versions = &versions, .accounts = accounts});
+    ASSERT_OK(owned);
+    expect_heap(heap(), Store::footprint(kBytes, Store::Owners::kYes));
   }
 }
 
