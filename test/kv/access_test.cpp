@@ -603,6 +603,27 @@ TEST_F(KvRights, QuotasOfMemoryAreForAllWaysOfWriting) {
   EXPECT_EQ(put("c", pattern(260'000, 1)), Status::kOk);
 }
 
+// A lease is a window into the memory of all items: it takes both rights to all keys.
+TEST_F(KvRights, WhoMayNotReadAndWriteAllGetsNoLease) {
+  ServerOptions options = small_server();
+  options.large_put = LargePut::kAdopt;
+  const auto stream = [&](std::vector<Grant> grants) {
+    begin(std::move(grants), options);
+    RawClient raw(server_->port());
+    EXPECT_TRUE(
+        raw.stream(RawClient::pack(head(wire::Op::kPutLarge, 1),
+                                   wire::LargeHead{.expected = wire::kAnyVersion, .value_length = 100'000}, "w"sv),
+                   100'000));
+    const auto reply = raw.hear();
+    EXPECT_TRUE(reply && reply->head.status == Status::kOk);
+    return reply ? reply->head.kind : wire::ReplyKind::kGoodbye;
+  };
+  EXPECT_EQ(stream({grant(kReadWrite)}), wire::ReplyKind::kLease);
+  EXPECT_EQ(stream({grant(kReadWrite, "w")}), wire::ReplyKind::kPlain);
+  EXPECT_EQ(stream({grant(Rights::kWrite)}), wire::ReplyKind::kPlain);
+  EXPECT_EQ(stream({grant(Rights::kRead), grant(Rights::kWrite, "w")}), wire::ReplyKind::kPlain);
+}
+
 // --- other users
 
 /// What a peer of another user does one after the other, and what its calls came to: WORD:KEY.
