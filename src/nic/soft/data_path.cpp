@@ -452,7 +452,8 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
     if (status != IBV_WC_SUCCESS) return refuse(qp, wr, sq_index, status, Status::kLocalAccess);
   } else if (qp.peer_work.revoke_word == 0) {
     if (!withdraw_window(qp, wr.invalidate_rkey)) {
-      return refuse(qp, wr, sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+      // As for a bind: the status of all memory management operations (IBTA 11.6.2).
+      return refuse(qp, wr, sq_index, IBV_WC_MW_BIND_ERR, Status::kLocalAccess);
     }
     // Complete means that the peer reaches the memory no more. It is the only one that could, and by this one QP: after
     // the barrier it either sees the window gone, or is seen inside an access.
@@ -477,6 +478,14 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
 
 inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
 
+/// What is wrong with a request's own side, which a device finds before it sends, whoever listens.
+ibv_wc_status local_fault(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline) noexcept {
+  const bool is_atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  if (is_atomic && (wr.num_sge != 1 || wr.sg_list[0].length != sizeof(std::uint64_t))) return IBV_WC_LOC_LEN_ERR;
+  const std::uint32_t needed = is_atomic || wr.opcode == IBV_WR_RDMA_READ ? std::uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  return check_sges(qp, wr, is_inline, needed) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
+}
+
 /// Executes one work request now, or says what it waits for.
 inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
                bool is_delivered = false) noexcept {
@@ -493,6 +502,9 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
   if (remote == nullptr || !remote->is_ready()) [[unlikely]] {
     if (is_local(wr.opcode)) return run_local(qp, wr, sq_index);
+    if (const ibv_wc_status fault = local_fault(qp, wr, is_inline); fault != IBV_WC_SUCCESS) {
+      return refuse(qp, wr, sq_index, fault, Status::kLocalAccess);
+    }
     if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
     return stall(qp, SoftQp::Stall::kPeer);
   }

@@ -197,6 +197,21 @@ TEST_P(Peers, OneSidedToAPeerInError) {
   }
 }
 
+// A requester finds its own mistakes before it sends, whoever listens.
+TEST_P(Peers, LocalErrorsComeFirst) {
+  ASSERT_NO_FATAL_FAILURE(make_pair({}));
+  for (const ibv_wr_opcode opcode : {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    SCOPED_TRACE(testing::Message() << "opcode " << opcode);
+    ASSERT_OK(to_error(*b.nic, b.qp.get()));
+    Request request(opcode, 100);
+    request.gather({a.address(0), 8, ~a.mr->lkey});
+    if (opcode != IBV_WR_SEND) request.remote(b, kTarget);
+    ASSERT_EQ(request.post(a), 0);
+    EXPECT_TRUE(failed_as(sent(a), 100, IBV_WC_LOC_PROT_ERR));
+    ASSERT_NO_FATAL_FAILURE(reconnect());
+  }
+}
+
 // The peer goes while a SEND waits for its receive.
 TEST_P(Peers, QpDestroyedDuringRnr) {
   ASSERT_NO_FATAL_FAILURE(make_pair({}));

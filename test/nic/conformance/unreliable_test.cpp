@@ -153,6 +153,13 @@ TEST_P(Unreliable, NobodyThereIsNoError) {
   EXPECT_EQ(a.state(), IBV_QPS_RTS);
 }
 
+TEST_P(Unreliable, NobodyThereHidesNoLocalError) {
+  ASSERT_OK(to_reset(*b.nic, b.qp.get()));
+  ASSERT_EQ(Request(IBV_WR_SEND, 1).gather({a.address(0), 64, ~a.mr->lkey}).post(a), 0);
+  EXPECT_TRUE(failed_as(sent(a), 1, IBV_WC_LOC_PROT_ERR));
+  EXPECT_EQ(a.state(), IBV_QPS_ERR);
+}
+
 TEST_P(Unreliable, FlushesInError) {
   ASSERT_EQ(a.post_recv(1, a.sge(0, 64)), 0);
   ASSERT_OK(to_error(*a.nic, a.qp.get()));
