@@ -84,6 +84,7 @@ TEST_P(Channels, EventOnAReceive) {
 
 // The sleeper is in the kernel, most likely, when the other thread posts.
 TEST_P(Channels, ReceiveFromAnotherThread) {
+  VERBENA_SKIP_IN_SIMULATION();
   for (std::uint64_t round = 0; round < 50; ++round) {
     ASSERT_EQ(b.post_recv(round, b.sge(0, 64)), 0);
     std::thread sender([&] {
@@ -102,6 +103,7 @@ TEST_P(Channels, ReceiveFromAnotherThread) {
 
 // A sender that sleeps in RNR is woken by its peer's receive.
 TEST_P(Channels, SendThatWaitsForAReceive) {
+  VERBENA_SKIP_IN_SIMULATION();
   for (std::uint64_t round = 0; round < 20; ++round) {
     const std::size_t size = round % 2 == 0 ? 64 : 100000;
     test::fill(a.bytes(0, size), round);
@@ -290,6 +292,7 @@ TEST_P(Channels, WakeIsSticky) {
 }
 
 TEST_P(Channels, WakeFromAnotherThread) {
+  VERBENA_SKIP_IN_SIMULATION();
   for (int round = 0; round < 20; ++round) {
     std::thread waker([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(round * 50));
@@ -363,6 +366,7 @@ TEST_P(Channels, QueueWithoutAChannel) {
 
 // A stream to a receiver that sleeps by the pattern of ibv_get_cq_event(3): it arms only after an event.
 TEST_P(Channels, SleepingReceiverOfAStream) {
+  VERBENA_SKIP_IN_SIMULATION();
   const std::uint64_t count = rounds(5000);
   const Deadline deadline = Deadline::after(20s);
   for (std::uint64_t i = 0; i < 16; ++i) ASSERT_EQ(b.post_recv(i, b.sge(i * 64, 64)), 0);
@@ -400,6 +404,7 @@ TEST_P(Channels, SleepingReceiverOfAStream) {
 
 // Two sides that sleep for every message: a lost wake-up would stop them.
 TEST_P(Channels, SleepingPingPong) {
+  VERBENA_SKIP_IN_SIMULATION();
   VERBENA_SKIP_IN_CHAOS();
   const std::uint64_t total = rounds(3000);
   const Deadline deadline = Deadline::after(60s);

@@ -1,6 +1,7 @@
 #include "fixture.hpp"
 
 #include "device.hpp"
+#include "sim_nic.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -44,6 +45,10 @@ int poll_into(ibv_cq* cq, std::deque<ibv_wc>& queue) {
 std::vector<Case> every_case() {
   std::vector<Case> cases = {{"soft", Layout::kTwoNics, open_soft_default, 0},
                              {"soft", Layout::kOneNic, open_soft_default, 0}};
+  if (!test::in_chaos()) {  // Which is the soft NIC's.
+    cases.push_back({"sim", Layout::kTwoNics, sim::open_simulated, 0});
+    cases.push_back({"sim", Layout::kOneNic, sim::open_simulated, 0});
+  }
   if (device_under_test() != nullptr) {
     cases.push_back({"verbs", Layout::kTwoNics, open_device_under_test, 0});
     cases.push_back({"verbs", Layout::kOneNic, open_device_under_test, 0});

@@ -21,6 +21,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace verbena::nic::conformance {
@@ -39,7 +40,8 @@ struct Case {
   friend void PrintTo(const Case& one, std::ostream* out) { *out << one.nic; }
 };
 
-/// Every NIC, in both layouts: the soft NIC, and the RDMA device that the environment variable VERBENA_NIC names.
+/// Every NIC, in both layouts: the soft NIC, the simulated one, and the RDMA device that the environment variable
+/// VERBENA_NIC names.
 [[nodiscard]] std::vector<Case> every_case();
 /// Every NIC, each side its own.
 [[nodiscard]] std::vector<Case> two_nic_cases();
@@ -225,6 +227,7 @@ class Bare : public testing::TestWithParam<Case> {
   void try_import(Side& side, Side& owner, const ibv_mr* region);
 
   [[nodiscard]] bool is_soft_roce() const;
+  [[nodiscard]] bool is_simulated() const { return std::string_view(GetParam().nic) == "sim"; }
   /// As `failed`. Soft-RoCE calls any local error IBV_WC_LOC_QP_OP_ERR, and answers IBV_WC_REM_OP_ERR to a message that
   /// is longer than its receive.
   [[nodiscard]] testing::AssertionResult failed_as(const ibv_wc& wc, std::uint64_t wr_id, ibv_wc_status status) const;
@@ -256,6 +259,10 @@ class Pair : public Bare {
  protected:
   void SetUp() override;
 };
+
+/// The simulated NIC lives in one thread, and its time passes in polls and waits only.
+#define VERBENA_SKIP_IN_SIMULATION() \
+  if (is_simulated()) GTEST_SKIP() << "the simulated NIC has one thread, and this test has two"
 
 #define VERBENA_FOR_EVERY_NIC(Fixture) INSTANTIATE_TEST_SUITE_P(Nics, Fixture, testing::ValuesIn(every_case()), name_of)
 #define VERBENA_FOR_TWO_NICS(Fixture) \

@@ -208,6 +208,7 @@ TEST_P(SharedReceives, IsBusyWhileUsed) {
 
 // The receiver sleeps until a message comes, the sender until it is received; every receive is posted late.
 TEST_P(SharedReceives, SleepersAreWoken) {
+  VERBENA_SKIP_IN_SIMULATION();
   const std::uint64_t count = rounds(300);
   const auto next = [](Side& side, const Cq& cq, std::deque<ibv_wc>& queue) {
     const Deadline deadline = soon();
@@ -240,6 +241,7 @@ TEST_P(SharedReceives, SleepersAreWoken) {
 
 // Its owner has looked in vain and sleeps when another thread posts.
 TEST_P(SharedReceives, PostingFromAnotherThreadWakesTheOwner) {
+  VERBENA_SKIP_IN_SIMULATION();
   ASSERT_EQ(send(1, 1, 100), 0);
   expect_quiet(5ms);
   std::thread poster([&] {

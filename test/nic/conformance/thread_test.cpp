@@ -15,6 +15,10 @@ constexpr std::uint32_t kQueueDepth = 16;
 
 class Threads : public Bare {
  protected:
+  void SetUp() override {
+    VERBENA_SKIP_IN_SIMULATION();
+    Bare::SetUp();
+  }
   /// Runs one function a side, each in its own thread; both have to return true.
   template <class Work>
   void run_both(Work work) {
