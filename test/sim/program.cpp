@@ -167,6 +167,7 @@ class Author {
     if (operation.opcode == IBV_WR_SEND && of_peer.variant != 0 && !is_short_ && random_.one_in(4)) {
       if (program_.pairs[pair].type == IBV_QPT_RC) {
         operation.opcode = IBV_WR_SEND_WITH_INV;
+        fence(operation);  // It must not take the window from under a READ.
         operation.variant = random_.one_in(12) ? of_peer.variant + 1 : of_peer.variant;
         of_peer.is_bound = false;
       }
