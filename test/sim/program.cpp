@@ -163,8 +163,9 @@ class Author {
     operation.immediate = static_cast<std::uint32_t>(random_.next());
     operation.operand = random_.below(3);
     operation.swap = random_.next();
+    // Once a binding: a second time, the soft NIC tells the receiver only (docs/soft-nic.md, Limits).
     Window& of_peer = windows_[pair][1 - side];
-    if (operation.opcode == IBV_WR_SEND && of_peer.variant != 0 && !is_short_ && random_.one_in(4)) {
+    if (operation.opcode == IBV_WR_SEND && of_peer.is_bound && !is_short_ && random_.one_in(4)) {
       if (program_.pairs[pair].type == IBV_QPT_RC) {
         operation.opcode = IBV_WR_SEND_WITH_INV;
         fence(operation);  // It must not take the window from under a READ.
