@@ -9,7 +9,7 @@
 # Package names of a set, for apt. bash 4 or later; no `ps`, `git` or `sudo` is needed.
 verbena_packages_apt() {
   local core='g++ meson ninja-build pkg-config libibverbs-dev librdmacm-dev libnuma-dev libhwloc-dev libfmt-dev
-    libxxhash-dev ca-certificates'
+    libxxhash-dev libsodium-dev ca-certificates'
   local clang
   case $1 in
     core) echo "$core" ;;
@@ -36,7 +36,7 @@ verbena_packages_apt() {
 
 verbena_packages_dnf() {
   local core='gcc-c++ meson ninja-build pkgconf-pkg-config rdma-core-devel numactl-devel hwloc-devel fmt-devel
-    xxhash-devel ca-certificates'
+    xxhash-devel libsodium-devel ca-certificates'
   case $1 in
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel" ;;

@@ -24,6 +24,7 @@ THIRD_PARTY = {
     'numa': ['host'],
     'infiniband/': FROM_NIC_ON,
     'rdma/': ['link'],
+    'sodium': ['base'],
     'xxh': ['base', 'kv'],  # base/hash.hpp is what the rooms between them call
     'CLI/': ['programs'],
     'histedit': ['programs'],

@@ -1,0 +1,17 @@
+// Stands in for mac.cpp in a build without libsodium: every way to a key file begins with check_mac.
+#include "base/error.hpp"
+#include "base/mac.hpp"
+
+namespace verbena {
+
+Result<void> check_mac() noexcept {
+  return fail(Status::kUnsupported, "keys", 0,
+              "this build of Verbena has no keys: install libsodium (libsodium-dev, libsodium-devel), and configure it "
+              "with -Dkeys=enabled");
+}
+
+Mac mac_of(std::span<const std::byte>, std::initializer_list<std::span<const std::byte>>) noexcept { return {}; }
+
+bool is_same(const Mac&, const Mac&) noexcept { return false; }
+
+}  // namespace verbena
