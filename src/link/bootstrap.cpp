@@ -1,7 +1,11 @@
 // The socket bootstrap: both sides of a handshake, and the listener.
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/secret.hpp"
+#include "link/keys.hpp"
 #include "link/link.hpp"
+#include "link/seal.hpp"
 #include "link/socket.hpp"
 #include "link/socket_watcher.hpp"
 #include "nic/descriptors.hpp"
@@ -17,6 +21,7 @@
 #include <cerrno>
 #include <limits>
 #include <new>
+#include <optional>
 
 namespace verbena::link {
 
@@ -55,8 +60,14 @@ class Transcript {
   std::size_t size_;
 };
 
-/// Leaves the answer's bytes in `inbox`.
-Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, const Step& step, Deadline deadline) {
+/// What one side has from the other is not what that one sent.
+std::unexpected<Error> changed_on_the_way(const char* peer) noexcept {
+  return fail(Status::kNotAllowed, "handshake", 0,
+              "what came from {} has not the seal of the key: somebody on the way has changed it", peer);
+}
+
+/// Waits for the answer to a frame. An echo, and what is not even a frame, has an error of its own.
+Result<void> receive_answer(int fd, const Frame& sent, Inbox& inbox, const Step& step, Deadline deadline) {
   if (auto received = receive_frame(fd, inbox, step, deadline); !received) {
     const bool foreign = received.error().status() == Status::kProtocol && !version_of(inbox.bytes());
     return std::unexpected(foreign ? not_verbena(step.peer, inbox.bytes()) : received.error());
@@ -64,30 +75,61 @@ Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, const Step
   if (std::ranges::equal(inbox.bytes(), sent.bytes())) {
     return broken("{} sends back what it is sent, so it is not a Verbena server: check address and port", step.peer);
   }
-  auto endpoint = decode_hello(inbox.bytes());
+  return {};
+}
+
+/// Leaves the answer's bytes in `inbox`.
+Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, std::optional<Seal>& seal, const Step& step,
+                             Deadline deadline) {
+  VERBENA_TRY(receive_answer(fd, sent, inbox, step, deadline));
+  auto endpoint = decode_hello(inbox.bytes(), seal ? Cover::kSealed : Cover::kOpen);
   if (!endpoint) return broken("{}: {}", step.peer, endpoint.error().text());
+  if (seal && !seal->check(SealedStep::kServerHello, inbox.bytes())) return changed_on_the_way(step.peer);
   return endpoint;
+}
+
+/// Has the server prove that it has the key, before it is told anything but the key's name.
+Result<Seal> challenge_server(int fd, const std::shared_ptr<const Key>& key, const Step& step, Deadline deadline) {
+  Nonce nonce;
+  VERBENA_TRY(fill_random(nonce));
+  const Frame claim = encode_key(key->name(), nonce);
+  VERBENA_TRY(send_frame(fd, claim, step, deadline));
+  Inbox challenge;
+  VERBENA_TRY(receive_answer(fd, claim, challenge, step, deadline));
+  if (const auto theirs = decode_challenge(challenge.bytes()); !theirs)
+    return broken("{}: {}", step.peer, theirs.error().text());
+  Seal seal(key, claim.bytes());
+  if (seal.check(SealedStep::kChallenge, challenge.bytes())) return seal;
+  return fail(Status::kNotAllowed, "handshake", 0,
+              "{} did not prove that it has the key {}: it is another server, or has another secret under that name",
+              step.peer, key->name());
 }
 
 /// Both ends of a handshake over a socket.
 class SocketHandshake final : public Handshake {
  public:
   /// A client that has the server's answer; its own generation is what its READY repeats.
-  SocketHandshake(Fd fd, const Endpoint& remote, std::uint64_t generation, SocketWatcher* watcher) noexcept
+  SocketHandshake(Fd fd, const Endpoint& remote, std::uint64_t generation, SocketWatcher* watcher,
+                  std::optional<Seal> seal) noexcept
       : Handshake(Role::kClient, remote, 0),
         fd_(std::move(fd)),
         peer_(HostPort::of_peer(fd_.get())),
         watcher_(watcher),
-        outbox_{.frame = encode_ready(generation)} {}
+        seal_(std::move(seal)),
+        outbox_{.frame = sealed(SealedStep::kClientReady, encode_ready(generation))} {}
   /// A server that has the client's HELLO.
   SocketHandshake(Fd fd, const Endpoint& remote, const Inbox& hello, std::unique_ptr<nic::Inquiry> inquiry,
-                  const ListenerOptions& options) noexcept
+                  std::optional<Seal> seal, const ListenerOptions& options) noexcept
       : Handshake(Role::kServer, remote, options.max_answer_bytes, std::move(inquiry)),
         fd_(std::move(fd)),
         peer_(HostPort::of_peer(fd_.get())),
         watcher_(options.watcher),
         nic_(options.nic),
+        seal_(std::move(seal)),
         inbox_(hello) {}
+  [[nodiscard]] std::string_view key_name() const noexcept override {
+    return seal_ ? std::string_view(seal_->key_name()) : std::string_view();
+  }
 
  private:
   Result<bool> try_answer(const Endpoint& local) override;
@@ -112,6 +154,9 @@ class SocketHandshake final : public Handshake {
   }
 
   [[nodiscard]] Step step() const noexcept { return {.peer = peer_.c_str(), .awaited = kAwaitedReady}; }
+  [[nodiscard]] Frame sealed(SealedStep step, const Frame& frame) noexcept {
+    return seal_ ? seal_->put(step, frame) : frame;
+  }
   [[nodiscard]] Result<bool> try_give();
   [[nodiscard]] Result<bool> try_take_ready();
 
@@ -120,6 +165,7 @@ class SocketHandshake final : public Handshake {
   SocketWatcher* const watcher_;
   nic::Nic* const nic_ = nullptr;
   nic::Attestation attestation_;  // A server's of both HELLOs.
+  std::optional<Seal> seal_;      // Where there is a key.
   Inbox inbox_;                   // A client's HELLO, until it is answered; then the peer's READY.
   Outbox outbox_;                 // A server's HELLO; then READY. Empty until there is one.
 };
@@ -134,17 +180,19 @@ Result<bool> SocketHandshake::try_take_ready() {
   set_events(POLLIN);
   VERBENA_ASSIGN(const bool is_whole, try_receive(fd_.get(), inbox_, step()));
   if (!is_whole) return false;
-  const auto generation = decode_ready(inbox_.bytes());
+  const auto generation = decode_ready(inbox_.bytes(), seal_ ? Cover::kSealed : Cover::kOpen);
   if (!generation) {
     return broken("{}: {}", peer_.c_str(), generation.error().text());
   }
+  const SealedStep theirs = role() == Role::kServer ? SealedStep::kClientReady : SealedStep::kServerReady;
+  if (seal_ && !seal_->check(theirs, inbox_.bytes())) return changed_on_the_way(peer_.c_str());
   if (*generation == remote().generation) return true;
   return broken("{} sent the READY of another connection: connect again", peer_.c_str());
 }
 
 Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
   if (outbox_.frame.size == 0) {
-    outbox_.frame = encode_hello(local);
+    outbox_.frame = sealed(SealedStep::kServerHello, encode_hello(local));
     if (nic_ != nullptr) {
       const Transcript transcript(inbox_.bytes(), outbox_.frame.bytes());
       VERBENA_ASSIGN(attestation_, nic::Attestation::make(*nic_, transcript.bytes()));
@@ -154,7 +202,7 @@ Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
   }
   VERBENA_ASSIGN(const bool is_sent, try_give());
   if (!is_sent) return false;
-  outbox_ = {.frame = encode_ready(local.generation)};
+  outbox_ = {.frame = sealed(SealedStep::kServerReady, encode_ready(local.generation))};
   set_events(POLLIN);  // For the client's.
   return true;
 }
@@ -170,25 +218,31 @@ Result<bool> SocketHandshake::try_finish() {
 }  // namespace
 
 Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port, const Endpoint& local,
-                                        Deadline deadline, SocketWatcher* watcher, nic::Nic* nic) {
+                                        Deadline deadline, const DialOptions& options) {
   VERBENA_TRY(check_local(local, kMaxPrivateBytes, "dial"));
   VERBENA_ASSIGN(Fd fd, connect_to(host, port, deadline));
   const HostPort name(host, port);
   const Step step{.peer = name.c_str(), .awaited = kAwaitedHello};
-  const Frame hello = encode_hello(local);
+  std::optional<Seal> seal;
+  if (options.key != nullptr) {
+    VERBENA_ASSIGN(seal, challenge_server(fd.get(), options.key, step, deadline));
+  }
+  const Frame open = encode_hello(local);
+  const Frame hello = seal ? seal->put(SealedStep::kClientHello, open) : open;
   nic::Attestation attestation;
-  if (nic != nullptr) {
-    VERBENA_ASSIGN(attestation, nic::Attestation::make(*nic, hello.bytes()));
+  if (options.nic != nullptr) {
+    VERBENA_ASSIGN(attestation, nic::Attestation::make(*options.nic, hello.bytes()));
   }
   VERBENA_TRY(send_frame(fd.get(), hello, step, deadline));
   Inbox answer;
-  VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, answer, step, deadline));
-  if (nic != nullptr) {
-    VERBENA_TRY(check_kind(*nic, remote));
-    VERBENA_ASSIGN(const auto inquiry, nic->inquire(remote.qp.gid, Transcript(hello.bytes(), answer.bytes()).bytes()));
+  VERBENA_ASSIGN(const Endpoint remote, read_answer(fd.get(), hello, answer, seal, step, deadline));
+  if (options.nic != nullptr) {
+    VERBENA_TRY(check_kind(*options.nic, remote));
+    VERBENA_ASSIGN(const auto inquiry,
+                   options.nic->inquire(remote.qp.gid, Transcript(hello.bytes(), answer.bytes()).bytes()));
     if (inquiry != nullptr) VERBENA_TRY(inquiry->answer(deadline));
   }
-  return std::make_unique<SocketHandshake>(std::move(fd), remote, local.generation, watcher);
+  return std::make_unique<SocketHandshake>(std::move(fd), remote, local.generation, options.watcher, std::move(seal));
 }
 
 // --- listener ----------------------------------------------------------------------------------
@@ -201,6 +255,10 @@ constexpr unsigned kUsualPending = 512;
 constexpr int kEventsPerTurn = 32;
 /// Sockets accepted before those that are there already are looked at again.
 constexpr int kAcceptsPerTurn = 16;
+/// All that a client hears of it: whether there is such a key, or it has another secret, is the server's to log.
+std::unexpected<Error> refused_key(std::string_view name) noexcept {
+  return fail(Status::kNotAllowed, "connect", 0, "the server refused the key {}", name);
+}
 /// Accepting rests this long when there are no descriptors left and none of ours to give back: no
 /// event tells when another part of the process closes one.
 constexpr std::chrono::milliseconds kAcceptRest{50};
@@ -209,7 +267,7 @@ constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t kListenEvent = std::uint64_t{1} << 32;
 constexpr std::uint64_t kCloseEvent = std::uint64_t{1} << 33;
 
-/// A socket whose HELLO is not complete. Slots in use form a list from the oldest to the newest,
+/// A socket whose HELLO is not complete, or its key not proven. Slots in use form a list from the oldest to the newest,
 /// which is also the order of their deadlines; free ones are chained by `next`.
 struct Slot {
   Fd fd;
@@ -217,6 +275,7 @@ struct Slot {
   std::uint32_t previous = kNone;
   std::uint32_t next = kNone;
   Inbox inbox;
+  std::optional<Seal> seal;  ///< Once it was challenged.
 };
 
 class SocketListener final : public Listener {
@@ -246,6 +305,8 @@ class SocketListener final : public Listener {
   [[nodiscard]] Found drop_late() noexcept;
   [[nodiscard]] Found look(std::uint32_t index) noexcept;
   [[nodiscard]] Found look_and_drop(std::uint32_t index) noexcept;
+  [[nodiscard]] Result<std::optional<Endpoint>> take_frame(Slot& slot) const noexcept;
+  [[nodiscard]] Result<void> challenge(Slot& slot) const noexcept;
   [[nodiscard]] Result<std::unique_ptr<nic::Inquiry>> check(const Endpoint& remote,
                                                             std::span<const std::byte> hello) noexcept;
   [[nodiscard]] Found take(std::uint32_t index, const Endpoint& remote, std::unique_ptr<nic::Inquiry> inquiry) noexcept;
@@ -343,6 +404,50 @@ SocketListener::Found SocketListener::drop_late() noexcept {
   return nullptr;
 }
 
+/// Asks a client that names a key to prove it, by proving first that this side has it. The reason of a refusal is
+/// logged here, and the client hears the name alone.
+Result<void> SocketListener::challenge(Slot& slot) const noexcept {
+  if (slot.seal) return broken("a KEY came twice");
+  VERBENA_ASSIGN(const KeyClaim claim, decode_key(slot.inbox.bytes()));
+  if (options_.keys == nullptr)
+    return fail(Status::kNotAllowed, "connect", 0,
+                "the server asks for no key, and has none: connect without key_file, or start it with one");
+  const HostPort peer = HostPort::of_peer(slot.fd.get());
+  auto key = options_.keys->find(claim.name());
+  if (key == nullptr) {
+    log(VERBENA_LOG_WARNING, "{} names the key {}, which is not in {}: add it there, and start the server again",
+        peer.c_str(), claim.name(), options_.keys->path());
+    return refused_key(claim.name());
+  }
+  Nonce nonce;
+  VERBENA_TRY(fill_random(nonce));
+  slot.seal.emplace(std::move(key), slot.inbox.bytes());
+  Outbox outbox{.frame = slot.seal->put(SealedStep::kChallenge, encode_challenge(nonce))};
+  VERBENA_ASSIGN(const bool is_sent, try_send(slot.fd.get(), outbox, {.peer = peer.c_str(), .awaited = kAwaitedHello}));
+  // The first bytes to a socket always find room, unless the kernel is short of memory.
+  if (!is_sent) return fail(Status::kNoMemory, "connect", 0, "no room for a challenge");
+  slot.inbox.have = 0;
+  slot.inbox.need = kHeaderBytes;
+  return {};
+}
+
+/// The HELLO that the slot's frame is, with a seal where this listener has keys; none when more is to come. Errors that
+/// are kProtocol are of what no client of this release sends.
+Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) const noexcept {
+  VERBENA_ASSIGN(const FrameType type, decode_type(slot.inbox.bytes()));
+  if (type == FrameType::kKey) {
+    VERBENA_TRY(challenge(slot));
+    return std::nullopt;
+  }
+  if (options_.keys != nullptr && !slot.seal)
+    return fail(Status::kNotAllowed, "connect", 0, "the server asks for a key: connect with key_file");
+  VERBENA_ASSIGN(const Endpoint hello, decode_hello(slot.inbox.bytes(), slot.seal ? Cover::kSealed : Cover::kOpen));
+  if (!slot.seal || slot.seal->check(SealedStep::kClientHello, slot.inbox.bytes())) return hello;
+  log(VERBENA_LOG_WARNING, "{} did not prove that it has the key {}: it has not, or somebody has changed its HELLO",
+      HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
+  return refused_key(slot.seal->key_name());
+}
+
 /// Takes what the socket has. A whole HELLO leaves the slot as a handshake; what can never be one
 /// is dropped.
 SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
@@ -351,12 +456,18 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   const auto arrival = take_arrived(slot.fd.get(), slot.inbox);
   if (arrival && *arrival == Arrival::kPart) return nullptr;
   if (arrival && *arrival == Arrival::kWhole) {
-    const auto hello = decode_hello(slot.inbox.bytes());
+    const auto hello = take_frame(slot);
+    if (hello && !*hello) return nullptr;  // It was challenged.
     if (hello) {
-      auto inquiry = check(*hello, slot.inbox.bytes());
-      if (inquiry) return take(index, *hello, std::move(*inquiry));
+      auto inquiry = check(**hello, slot.inbox.bytes());
+      if (inquiry) return take(index, **hello, std::move(*inquiry));
       send_reject(slot.fd.get(), inquiry.error().status(), inquiry.error().text());
+    } else if (hello.error().status() != Status::kProtocol) {
+      send_reject(slot.fd.get(), hello.error().status(), hello.error().text());
     }
+  } else if (arrival && slot.seal) {
+    log(VERBENA_LOG_WARNING, "{} left when it was challenged to prove the key {}: it may have another secret",
+        HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
   }
   const auto version = version_of(slot.inbox.bytes());
   if (version && *version != kProtocolVersion) {
@@ -385,7 +496,9 @@ Result<std::unique_ptr<nic::Inquiry>> SocketListener::check(const Endpoint& remo
 SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote,
                                            std::unique_ptr<nic::Inquiry> inquiry) noexcept {
   const Inbox& hello = slots_[index].inbox;  // It stays when the slot is free.
-  Found handshake(new (std::nothrow) SocketHandshake(remove(index), remote, hello, std::move(inquiry), options_));
+  std::optional<Seal> seal = std::move(slots_[index].seal);
+  Found handshake(new (std::nothrow)
+                      SocketHandshake(remove(index), remote, hello, std::move(inquiry), std::move(seal), options_));
   if (!handshake) count_dropped();
   return handshake;
 }
@@ -421,6 +534,7 @@ Fd SocketListener::remove(std::uint32_t index) noexcept {
   (slot.previous == kNone ? oldest_ : slots_[slot.previous].next) = slot.next;
   (slot.next == kNone ? newest_ : slots_[slot.next].previous) = slot.previous;
   slot.next = free_;
+  slot.seal.reset();
   free_ = index;
   VERBENA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot.fd.get(), nullptr) == 0);
   return std::move(slot.fd);

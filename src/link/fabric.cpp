@@ -8,8 +8,11 @@
 #include "nic/verbs.hpp"
 
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <iterator>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -75,6 +78,15 @@ bool has_devices() {
   return devices && !devices->empty();
 }
 
+/// This process's own, and those, each once.
+std::string users_of(std::span<const uid_t> allowed) {
+  std::set<uid_t> others(allowed.begin(), allowed.end());
+  others.erase(::geteuid());
+  std::string text = fmt::format("user{} {}", others.empty() ? "" : "s", ::geteuid());
+  for (const uid_t uid : others) fmt::format_to(std::back_inserter(text), ", {}", uid);
+  return text;
+}
+
 /// Of an error's sentence the cause, without the fix: that is for those who want the device.
 std::string cause_of(const Error& error) {
   const std::string_view text = error.text();
@@ -90,6 +102,8 @@ Result<std::unique_ptr<Fabric>> Fabric::open(const FabricOptions& options, Deadl
   std::unique_ptr<Fabric> fabric(new Fabric);
   fabric->bootstrap_ = options.transport.bootstrap;
   fabric->address_ = options.address;
+  fabric->users_ = users_of(options.allowed_uids);
+  VERBENA_TRY(fabric->take_keys(options));
   if (options.transport.device == "soft") {
     VERBENA_TRY(fabric->use_soft(registry, options, "as asked for"));
   } else if (!options.transport.device.empty()) {
@@ -99,6 +113,21 @@ Result<std::unique_ptr<Fabric>> Fabric::open(const FabricOptions& options, Deadl
   }
   VERBENA_TRY(fabric->finish());
   return fabric;
+}
+
+/// Before anything is opened: a key that cannot be had is no reason to go without.
+Result<void> Fabric::take_keys(const FabricOptions& options) {
+  if (options.key_file.empty()) {
+    if (options.key_name.empty()) return {};
+    return fail(Status::kBadArgument, "Fabric::open", 0, "key_name is given without key_file: give the file, too");
+  }
+  VERBENA_ASSIGN(auto keys, Keys::load(options.key_file));
+  if (options.role == Role::kServer) {
+    keys_ = std::move(keys);
+    return {};
+  }
+  VERBENA_ASSIGN(key_, keys->choose(options.key_name));
+  return {};
 }
 
 Result<void> Fabric::use_named(NicRegistry& registry, const FabricOptions& options) {
@@ -151,9 +180,16 @@ Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options,
 
 Result<void> Fabric::finish() {
   const nic::DeviceFacts* facts = nic::facts_of(nic());
+  const bool has_key = keys_ != nullptr || key_ != nullptr;
+  // RDMA CM chose the device by the address; its private data has no room for a challenge.
+  if (facts != nullptr && has_key && bootstrap_ == Bootstrap::kCm) {
+    bootstrap_ = Bootstrap::kSocket;
+    if (address_.empty()) address_ = address_of(*facts);
+  }
   reason_ = facts == nullptr ? fmt::format("software NIC ({}), {} over TCP", reason_, to_string(bootstrap_))
                              : fmt::format("{} port {} ({}), {}, {}", nic().name(), facts->port, reason_,
                                            to_string(bootstrap_), nic::verbs::describe(gid_).data());
+  if (key_ != nullptr) fmt::format_to(std::back_inserter(reason_), ", with the key {}", key_->name());
   if (facts == nullptr || bootstrap_ == Bootstrap::kSocket) {
     if (address_.empty()) address_ = kLoopbackAddress;
     VERBENA_ASSIGN(watcher_, shared_->watcher());
@@ -169,8 +205,18 @@ Result<void> Fabric::finish() {
   return {};
 }
 
+std::string Fabric::admission() const {
+  const std::string keys = keys_ == nullptr ? std::string()
+                                            : fmt::format("prove a key of {} ({} key{})", keys_->path(), keys_->count(),
+                                                          keys_->count() == 1 ? "" : "s");
+  if (nic::facts_of(nic()) == nullptr)
+    return fmt::format("open to processes of {}{}{}", users_, keys.empty() ? "" : " that ", keys);
+  return keys.empty() ? "open to whoever reaches the port: a key file restricts it" : "open to clients that " + keys;
+}
+
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
   options.address = address_;
+  options.keys = keys_;
   options.watcher = watcher_;
   options.nic = &nic();
   if (bootstrap_ == Bootstrap::kCm) {
@@ -183,7 +229,7 @@ Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {
 Result<std::unique_ptr<Handshake>> Fabric::dial(std::uint16_t port, const Endpoint& local, Deadline deadline) {
   if (manager_ != nullptr) return manager_->dial(address_, port, local, deadline);
   if (bootstrap_ == Bootstrap::kCm) VERBENA_TRY(check_user_data(local, kMaxCmRequestBytes, "dial"));
-  return link::dial(address_, port, local, deadline, watcher_, &nic());
+  return link::dial(address_, port, local, deadline, {.watcher = watcher_, .nic = &nic(), .key = key_});
 }
 
 }  // namespace verbena::link

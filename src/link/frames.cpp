@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::byte, 4> kMagic{std::byte{'V'}, std::byte{'R'}, std::byte{'B'}, std::byte{'N'}};
 constexpr std::size_t kVersionOffset = 4;
 constexpr std::size_t kTypeOffset = 6;
-constexpr std::size_t kReservedOffset = 7;
+constexpr std::size_t kCoverOffset = 7;
 constexpr std::size_t kLengthOffset = 8;
 constexpr std::uint32_t kMax24 = (1U << 24) - 1;
 
@@ -27,7 +27,7 @@ class Writer {
     put_bytes(kMagic);
     put(kProtocolVersion);
     put(static_cast<std::uint8_t>(type));
-    put(std::uint8_t{0});
+    put(static_cast<std::uint8_t>(Cover::kOpen));
     put(std::uint32_t{0});  // The length, known at the end.
   }
 
@@ -80,17 +80,38 @@ class Reader {
 };
 
 bool known_type(std::uint8_t type) noexcept {
-  return type >= static_cast<std::uint8_t>(FrameType::kHello) && type <= static_cast<std::uint8_t>(FrameType::kReady);
+  return type >= static_cast<std::uint8_t>(FrameType::kHello) &&
+         type <= static_cast<std::uint8_t>(FrameType::kChallenge);
 }
 
-/// The body of a frame that must have the type `wanted`.
-Result<Bytes> decode_body(Bytes frame, FrameType wanted) noexcept {
+/// Whether a frame of a known type can say so of its seal.
+bool can_be(FrameType type, std::uint8_t cover) noexcept {
+  const bool is_never_sealed = type == FrameType::kReject || type == FrameType::kKey;
+  if (cover == static_cast<std::uint8_t>(Cover::kSealed)) return !is_never_sealed;
+  return cover == static_cast<std::uint8_t>(Cover::kOpen) && type != FrameType::kChallenge;
+}
+
+std::size_t checksum_at(Bytes frame) noexcept { return frame.size() - kChecksumBytes; }
+std::size_t seal_at(Bytes frame) noexcept { return checksum_at(frame) - kSealBytes; }
+
+void set_length_and_checksum(Frame& frame) noexcept {
+  store(frame.data, kLengthOffset, static_cast<std::uint32_t>(frame.size - kHeaderBytes - kChecksumBytes));
+  const std::size_t at = checksum_at(frame.bytes());
+  store(frame.data, at, hash64(std::span(frame.data).first(at)));
+}
+
+/// The body, without a seal, of a frame that must have the type `wanted`, and a seal or none.
+Result<Bytes> decode_body(Bytes frame, FrameType wanted, Cover cover) noexcept {
   VERBENA_ASSIGN(const FrameType type, decode_type(frame));
   if (type != wanted) {
     return broken("a handshake frame of type {} came where type {} was due", static_cast<unsigned>(type),
                   static_cast<unsigned>(wanted));
   }
-  return frame.subspan(kHeaderBytes, frame.size() - kHeaderBytes - kChecksumBytes);
+  if (load<std::uint8_t>(frame, kCoverOffset) != static_cast<std::uint8_t>(cover)) {
+    return broken("a handshake frame has {}",
+                  cover == Cover::kSealed ? "no seal where one is due" : "a seal where none is due");
+  }
+  return frame.first(cover == Cover::kSealed ? seal_at(frame) : checksum_at(frame)).subspan(kHeaderBytes);
 }
 
 }  // namespace
@@ -169,6 +190,43 @@ Frame encode_ready(std::uint64_t generation) noexcept {
   return writer.finish();
 }
 
+Frame encode_key(std::string_view name, const Nonce& nonce) noexcept {
+  name = name.substr(0, kMaxKeyNameBytes);
+  Writer writer(FrameType::kKey);
+  writer.put_bytes(nonce);
+  writer.put(static_cast<std::uint8_t>(name.size()));
+  writer.put_bytes(std::as_bytes(std::span(name)));
+  return writer.finish();
+}
+
+Frame encode_challenge(const Nonce& nonce) noexcept {
+  Writer writer(FrameType::kChallenge);
+  writer.put_bytes(nonce);
+  return writer.finish();
+}
+
+Frame with_room_for_seal(const Frame& open) noexcept {
+  VERBENA_CHECK(open.size <= kMaxFrameBytes - kSealBytes);
+  Frame sealed = open;
+  sealed.size += kSealBytes;
+  store(sealed.data, kCoverOffset, static_cast<std::uint8_t>(Cover::kSealed));
+  set_length_and_checksum(sealed);
+  return sealed;
+}
+
+Bytes covered_by_seal(Bytes sealed) noexcept { return sealed.first(seal_at(sealed)); }
+
+void set_seal(Frame& sealed, const Mac& seal) noexcept {
+  std::ranges::copy(seal, sealed.data.begin() + static_cast<std::ptrdiff_t>(seal_at(sealed.bytes())));
+  set_length_and_checksum(sealed);
+}
+
+Mac seal_of(Bytes sealed) noexcept {
+  Mac seal;
+  std::ranges::copy(sealed.subspan(seal_at(sealed), kSealBytes), seal.begin());
+  return seal;
+}
+
 Result<std::size_t> bytes_needed(Bytes have) noexcept {
   // Byte by byte as it comes: whoever sends one wrong byte and stops is known at once.
   const std::size_t magic_bytes = std::min(have.size(), kMagic.size());
@@ -184,8 +242,14 @@ Result<std::size_t> bytes_needed(Bytes have) noexcept {
   if (have.size() < kHeaderBytes) return kHeaderBytes;
   const auto type = load<std::uint8_t>(have, kTypeOffset);
   if (!known_type(type)) return broken("a handshake frame has the unknown type {}", type);
-  if (load<std::uint8_t>(have, kReservedOffset) != 0) return broken("a reserved byte of a handshake frame is not 0");
+  const auto cover = load<std::uint8_t>(have, kCoverOffset);
+  if (!can_be(static_cast<FrameType>(type), cover)) {
+    return broken("a handshake frame of type {} says {} of its seal", type, cover);
+  }
   const auto length = load<std::uint32_t>(have, kLengthOffset);
+  if (cover == static_cast<std::uint8_t>(Cover::kSealed) && length < kSealBytes) {
+    return broken("a sealed handshake frame says it has {} bytes, which is less than its seal", length);
+  }
   if (length > kMaxBodyBytes) {
     return broken("a handshake frame says it has {} bytes where {} are the most", length, kMaxBodyBytes);
   }
@@ -211,8 +275,8 @@ Result<FrameType> decode_type(Bytes frame) noexcept {
   return static_cast<FrameType>(load<std::uint8_t>(frame, kTypeOffset));
 }
 
-Result<Endpoint> decode_hello(Bytes frame) noexcept {
-  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kHello));
+Result<Endpoint> decode_hello(Bytes frame, Cover cover) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kHello, cover));
   if (body.size() < kHelloFixedBytes) return broken("a HELLO of {} bytes is too short", body.size());
   Reader reader(body);
   Endpoint endpoint;
@@ -236,7 +300,7 @@ Result<Endpoint> decode_hello(Bytes frame) noexcept {
 }
 
 Result<Reject> decode_reject(Bytes frame) noexcept {
-  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReject));
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReject, Cover::kOpen));
   if (body.size() < kRejectFixedBytes) return broken("a REJECT of {} bytes is too short", body.size());
   Reader reader(body);
   const auto status = reader.take<std::uint8_t>();
@@ -248,10 +312,36 @@ Result<Reject> decode_reject(Bytes frame) noexcept {
   return make_reject(status, reader.take_bytes(text_bytes));
 }
 
-Result<std::uint64_t> decode_ready(Bytes frame) noexcept {
-  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReady));
+Result<std::uint64_t> decode_ready(Bytes frame, Cover cover) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kReady, cover));
   if (body.size() != kReadyBytes) return broken("a READY has {} bytes and should have {}", body.size(), kReadyBytes);
   return load<std::uint64_t>(body, 0);
+}
+
+Result<KeyClaim> decode_key(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kKey, Cover::kOpen));
+  if (body.size() < kKeyFixedBytes) return broken("a KEY of {} bytes is too short", body.size());
+  Reader reader(body);
+  KeyClaim claim;
+  std::ranges::copy(reader.take_bytes(kNonceBytes), claim.nonce.begin());
+  claim.text_bytes = reader.take<std::uint8_t>();
+  if (claim.text_bytes != reader.left() || claim.text_bytes > kMaxKeyNameBytes) {
+    return broken("a KEY says its name has {} bytes and has {}", claim.text_bytes, reader.left());
+  }
+  std::ranges::transform(reader.take_bytes(claim.text_bytes), claim.text.begin(),
+                         [](std::byte byte) { return static_cast<char>(byte); });
+  if (!is_key_name(claim.name())) return broken("a KEY has no name of a key");
+  return claim;
+}
+
+Result<Nonce> decode_challenge(Bytes frame) noexcept {
+  VERBENA_ASSIGN(const Bytes body, decode_body(frame, FrameType::kChallenge, Cover::kSealed));
+  if (body.size() != kNonceBytes) {
+    return broken("a CHALLENGE has {} bytes and should have {}", body.size(), kNonceBytes);
+  }
+  Nonce nonce;
+  std::ranges::copy(body, nonce.begin());
+  return nonce;
 }
 
 }  // namespace verbena::link

@@ -5,13 +5,16 @@
 //        0      4  magic "VRBN"          8      4  bytes of body
 //        4      2  version              12      -  body
 //        6      1  type             12+body     8  XXH3-64 of everything before it
-//        7      1  reserved, 0
+//        7      1  1: sealed, 0: open
 //
-// All integers are little-endian. Magic and version stay where they are in every later version, so
-// that two programs of different versions can tell each other so.
+// A sealed frame's last 32 bytes of body are its seal (link/seal.hpp). All integers are little-endian. Magic and
+// version stay where they are in every later version, so that two programs of different versions can tell each other
+// so.
 #pragma once
 
 #include "base/error.hpp"
+#include "base/mac.hpp"
+#include "link/keys.hpp"
 #include "link/link.hpp"
 
 #include <array>
@@ -25,7 +28,15 @@
 
 namespace verbena::link {
 
-enum class FrameType : std::uint8_t { kHello = 1, kReject = 2, kReady = 3 };
+enum class FrameType : std::uint8_t {
+  kHello = 1,
+  kReject = 2,  ///< Never sealed: who refuses has no key in common, as a rule.
+  kReady = 3,
+  kKey = 4,        ///< A client's first frame where it has a key. Never sealed.
+  kChallenge = 5,  ///< The server's answer to it. Always sealed.
+};
+/// Whether a frame has a seal; all of a handshake with a key do, where their types can.
+enum class Cover : std::uint8_t { kOpen = 0, kSealed = 1 };
 
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kChecksumBytes = 8;
@@ -36,7 +47,12 @@ inline constexpr std::size_t kHelloFixedBytes = 44;
 inline constexpr std::size_t kRejectFixedBytes = 4;
 inline constexpr std::size_t kMaxRejectText = 200;
 inline constexpr std::size_t kReadyBytes = 8;  ///< The sender's generation.
-inline constexpr std::size_t kMaxBodyBytes = kHelloFixedBytes + kMaxPrivateBytes;
+inline constexpr std::size_t kSealBytes = kMacBytes;
+inline constexpr std::size_t kNonceBytes = 32;
+using Nonce = std::array<std::byte, kNonceBytes>;
+/// nonce 32, name bytes 1; the name follows.
+inline constexpr std::size_t kKeyFixedBytes = kNonceBytes + 1;
+inline constexpr std::size_t kMaxBodyBytes = kHelloFixedBytes + kMaxPrivateBytes + kSealBytes;
 inline constexpr std::size_t kMaxFrameBytes = kHeaderBytes + kMaxBodyBytes + kChecksumBytes;
 // HELLO is the longest frame, and a blob is a padded HELLO.
 static_assert(kRejectFixedBytes + kMaxRejectText <= kMaxBodyBytes && kReadyBytes <= kMaxBodyBytes);
@@ -77,6 +93,14 @@ struct Reject {
   [[nodiscard]] std::string_view reason() const noexcept { return {text.data(), text_bytes}; }
 };
 
+/// What a client says it has: the name of a key, and a random number of its own. A name as is_key_name has it.
+struct KeyClaim {
+  Nonce nonce{};
+  std::array<char, kMaxKeyNameBytes> text{};
+  std::size_t text_bytes = 0;
+  [[nodiscard]] std::string_view name() const noexcept { return {text.data(), text_bytes}; }
+};
+
 /// Out of what a peer sent: a status that this version does not know, or kOk, becomes kRejected. `text` has at most
 /// kMaxRejectText bytes. \thread any  \alloc none
 [[nodiscard]] Reject make_reject(std::uint8_t status, std::span<const std::byte> text) noexcept;
@@ -94,6 +118,16 @@ struct Reject {
 [[nodiscard]] Frame encode_hello(const Endpoint& endpoint) noexcept;
 [[nodiscard]] Frame encode_reject(Status status, std::string_view text) noexcept;
 [[nodiscard]] Frame encode_ready(std::uint64_t generation) noexcept;
+[[nodiscard]] Frame encode_key(std::string_view name, const Nonce& nonce) noexcept;
+/// Of no use until it is sealed.
+[[nodiscard]] Frame encode_challenge(const Nonce& nonce) noexcept;
+
+// The seal of a frame: where it is, and what it is over, which is all of the frame before it. Of a frame that is open,
+// with room for a seal that is to be set; of others those that a decoder has taken for sealed. \thread any  \alloc none
+[[nodiscard]] Frame with_room_for_seal(const Frame& open) noexcept;
+[[nodiscard]] std::span<const std::byte> covered_by_seal(std::span<const std::byte> sealed) noexcept;
+void set_seal(Frame& sealed, const Mac& seal) noexcept;
+[[nodiscard]] Mac seal_of(std::span<const std::byte> sealed) noexcept;
 
 // Decoders: for any bytes of any length, nothing past the span is read. All errors are kProtocol,
 // and the text says what is wrong. \thread any  \alloc none
@@ -106,9 +140,12 @@ struct Reject {
 [[nodiscard]] std::optional<std::uint16_t> version_of(std::span<const std::byte> have) noexcept;
 /// The type of a whole frame, after its header, length and checksum were checked.
 [[nodiscard]] Result<FrameType> decode_type(std::span<const std::byte> frame) noexcept;
-/// These check all that decode_type does, and that the type is theirs.
-[[nodiscard]] Result<Endpoint> decode_hello(std::span<const std::byte> frame) noexcept;
+/// These check all that decode_type does, and that the type is theirs, and that there is a seal where one is due. The
+/// seal itself is Seal's to check.
+[[nodiscard]] Result<Endpoint> decode_hello(std::span<const std::byte> frame, Cover cover = Cover::kOpen) noexcept;
 [[nodiscard]] Result<Reject> decode_reject(std::span<const std::byte> frame) noexcept;
-[[nodiscard]] Result<std::uint64_t> decode_ready(std::span<const std::byte> frame) noexcept;
+[[nodiscard]] Result<std::uint64_t> decode_ready(std::span<const std::byte> frame, Cover cover = Cover::kOpen) noexcept;
+[[nodiscard]] Result<KeyClaim> decode_key(std::span<const std::byte> frame) noexcept;
+[[nodiscard]] Result<Nonce> decode_challenge(std::span<const std::byte> frame) noexcept;
 
 }  // namespace verbena::link

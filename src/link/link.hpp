@@ -18,7 +18,7 @@
 
 namespace verbena::link {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 /// Bytes of a user's own data that a handshake carries each way.
 inline constexpr std::size_t kMaxPrivateBytes = 512;
 /// The same in CM mode, on either NIC: the client's and the server's.
@@ -91,9 +91,21 @@ struct BringUp {
 // HELLO rides in the private data of its request and reply, REJECT in that of its reject, and READY is its own
 // ready-to-use, which the server does not answer.
 //
+// Where client and server have a key in common, a challenge goes before all that, and each later frame but REJECT has a
+// seal (link/seal.hpp):
+//
+// client: KEY (name of its key, random number)          ->
+//                                     <-  CHALLENGE (random number, sealed): the server has the key
+// client: HELLO, sealed: the client has the key         ->
+// and so on, all sealed.
+//
+// Nobody's endpoint is told to who has not proven the key, and a socket that has not is one of a listener's pending
+// ones.
+//
 // TCP does not say who is at its other end, and anybody can name anybody's GID. Where NICs can ask each other
 // (nic::Inquiry), neither side makes, tells or uses anything before the process that the other side's GID belongs to
-// has confirmed every byte of the handshake. RDMA CM and a device's socket mode have nobody to ask.
+// has confirmed every byte of the handshake. RDMA CM and a device's socket mode have nobody to ask. RDMA CM has no room
+// for a challenge: with a key a device's handshake goes over a socket.
 
 /// What tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
 /// closes when the process ends. The software NIC hears by itself of a process that ends, and not of a connection whose
@@ -119,6 +131,8 @@ class Lifeline {
   std::unique_ptr<Watched> watched_;
 };
 
+class Key;
+class Keys;
 class SocketWatcher;
 
 enum class Role : std::uint8_t { kServer, kClient };
@@ -154,6 +168,8 @@ class Handshake {
   /// Server only: the user of the client's process, and before `confirm` has succeeded that of the process whose GID
   /// the client names. None while that is not known, and where nobody can be asked.
   [[nodiscard]] std::optional<uid_t> uid() const;
+  /// The name of the key that both sides have proven; empty: none was asked for. Good until the handshake is destroyed.
+  [[nodiscard]] virtual std::string_view key_name() const noexcept { return {}; }
 
   /// Server only: sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), as far as that
   /// goes without waiting, and ends. A client's handshake only ends. Does nothing when it is over.
@@ -219,17 +235,24 @@ class Handshake {
   std::optional<uid_t> uid_;  ///< Confirmed.
 };
 
+/// Each is what both ends have, or neither.
+struct DialOptions {
+  SocketWatcher* watcher = nullptr;  ///< The socket becomes the connection's lifeline.
+  /// The handshake is attested to the server, and confirmed. Errors besides: kNotAllowed (a user that may not connect,
+  /// or what came is not what the server sent).
+  nic::Nic* nic = nullptr;
+  /// Client and server prove to each other that they have it. Errors besides: kNotAllowed (the server has not, or has
+  /// none, or what came is not what the server sent), kSystem (no random numbers).
+  std::shared_ptr<const Key> key{};
+};
 /// Over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not resolve),
 /// kConnectionRefused, kRejected / kNotAllowed / ... as the server sent it with its text, kProtocol, kTimedOut,
 /// kPeerLost, kBadArgument.
 /// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
 /// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
-/// With a `watcher`, which both ends have or neither, the socket becomes the connection's lifeline. With a `nic`, which
-/// both ends have or neither, the handshake is attested to the server, and confirmed: besides kNotAllowed (a user that
-/// may not connect, or what came is not what the server sent).
 [[nodiscard]] Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
                                                       const Endpoint& local, Deadline deadline,
-                                                      SocketWatcher* watcher = nullptr, nic::Nic* nic = nullptr);
+                                                      const DialOptions& options = {});
 
 /// A quarter of the descriptors that this process may have, 64 to 512: clients of all cores may connect in one moment.
 [[nodiscard]] unsigned usual_pending() noexcept;
@@ -243,6 +266,7 @@ struct ListenerOptions {
   std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Handshake::answer.
   SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
   nic::Nic* nic = nullptr;                           ///< As of `dial`; outlives the handshakes.
+  std::shared_ptr<const Keys> keys{};                ///< A client proves one of them. Null: none is asked for.
 };
 /// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
 /// bounded slot for a bounded time.

@@ -78,6 +78,25 @@ void check_needed(Bytes frame) {
   if (whole) VERBENA_CHECK(*whole == known);
 }
 
+/// A frame of ours, with the seal of that one.
+Frame with_seal_of(Bytes frame, const Frame& open) noexcept {
+  Frame sealed = with_room_for_seal(open);
+  set_seal(sealed, seal_of(frame));
+  return sealed;
+}
+
+/// A frame is never taken both with a seal and without, and there is one encoding of each.
+void check_sealed(Bytes frame) noexcept {
+  const auto hello = decode_hello(frame, Cover::kSealed);
+  const auto ready = decode_ready(frame, Cover::kSealed);
+  check_error(hello);
+  check_error(ready);
+  if (hello)
+    VERBENA_CHECK(same_bytes(with_seal_of(frame, encode_hello(*hello)).bytes(), frame) && !decode_hello(frame));
+  if (ready)
+    VERBENA_CHECK(same_bytes(with_seal_of(frame, encode_ready(*ready)).bytes(), frame) && !decode_ready(frame));
+}
+
 void check_frame(Bytes bytes) {
   const Tight copy(bytes);
   const Bytes frame = copy.bytes();
@@ -91,10 +110,19 @@ void check_frame(Bytes bytes) {
   check_error(hello);
   check_error(reject);
   check_error(ready);
+  const auto key = decode_key(frame);
+  const auto challenge = decode_challenge(frame);
+  check_error(key);
+  check_error(challenge);
+  check_sealed(frame);
   if (type) VERBENA_CHECK(version == kProtocolVersion && *bytes_needed(frame) == frame.size());
   VERBENA_CHECK(!hello || (type && *type == FrameType::kHello));
   VERBENA_CHECK(!reject || (type && *type == FrameType::kReject));
   VERBENA_CHECK(!ready || (type && *type == FrameType::kReady));
+  VERBENA_CHECK(!key || (type && *type == FrameType::kKey));
+  VERBENA_CHECK(!challenge || (type && *type == FrameType::kChallenge));
+  if (key) VERBENA_CHECK(is_key_name(key->name()) && same_bytes(encode_key(key->name(), key->nonce).bytes(), frame));
+  if (challenge) VERBENA_CHECK(same_bytes(with_seal_of(frame, encode_challenge(*challenge)).bytes(), frame));
   if (hello) check_hello(*hello, frame);
   if (reject) check_reject(*reject);
   if (ready) VERBENA_CHECK(same_bytes(encode_ready(*ready).bytes(), frame));

@@ -63,6 +63,8 @@ void add_link_frames(Seeds& out) {
   const auto reject = link::encode_reject(Status::kLimit, "the server is full");
   const auto ready = link::encode_ready(endpoint.generation);
   const auto blob = link::export_blob(endpoint);
+  const auto key = link::encode_key("a-key", {std::byte{1}});
+  const auto challenge = link::with_room_for_seal(link::encode_challenge({std::byte{2}}));
   const auto body = [](const link::Frame& frame) {
     return frame.bytes().subspan(link::kHeaderBytes, frame.size - link::kHeaderBytes - link::kChecksumBytes);
   };
@@ -77,6 +79,11 @@ void add_link_frames(Seeds& out) {
   out.push_back({"link_frames/hello_reserved", Seed(1, 1, 0).bytes(body(reserved))});
   out.push_back({"link_frames/reject_sealed", Seed(1, 2, 0).bytes(body(reject))});
   out.push_back({"link_frames/ready_sealed", Seed(1, 3, 0).bytes(body(ready))});
+  out.push_back({"link_frames/key", Seed(0).bytes(key.bytes())});
+  out.push_back({"link_frames/key_sealed", Seed(1, 4, 0).bytes(body(key))});
+  out.push_back({"link_frames/challenge_sealed", Seed(1, 5, 1).bytes(body(challenge))});
+  out.push_back({"link_frames/hello_with_seal", Seed(1, 1, 1).bytes(body(link::with_room_for_seal(longest)))});
+  out.push_back({"link_frames/ready_with_seal", Seed(1, 3, 1).bytes(body(link::with_room_for_seal(ready)))});
   out.push_back({"link_frames/stream_whole", Seed(2, 255).bytes(hello.bytes())});
   out.push_back({"link_frames/stream_by_byte_and_more", Seed(2, 0).bytes(reject.bytes()).bytes(ready.bytes())});
   out.push_back({"link_frames/stream_ends_early", Seed(2, 6).bytes(hello.bytes().first(40))});
@@ -84,6 +91,14 @@ void add_link_frames(Seeds& out) {
   out.push_back({"link_frames/blob", Seed(4).bytes(blob)});
   out.push_back({"link_frames/blob_sealed", Seed(5, 0, 0, 0, 0, 1, 0).bytes(body(hello))});
   out.push_back({"link_frames/blob_padding", Seed(5, 0, 0, 0, 1, 1, 0).bytes(body(hello))});
+}
+
+void add_link_keys(Seeds& out) {
+  out.push_back({"link_keys/two", Seed().text("# two\none 000102030405060708090a0b0c0d0e0f\n"
+                                              "two AAECAwQFBgcICQoLDA0OD/8= # more\n")});
+  out.push_back({"link_keys/unpadded", Seed().text("a.b-c_d\tAAECAwQFBgcICQoLDA0OD/8\r\n")});
+  out.push_back({"link_keys/wrong_digit", Seed().text("one 000102030405060708090a0b0c0d0e0f!\n")});
+  out.push_back({"link_keys/twice", Seed().text("one 000102030405060708090a0b0c0d0e0f\none AAECAwQFBgcICQoLDA0OD/8=")});
 }
 
 void add_link_cm_private_data(Seeds& out) {
@@ -533,6 +548,7 @@ int main(int argc, char** argv) {
   add_kv_item(seeds);
   add_session_wire(seeds);
   add_link_frames(seeds);
+  add_link_keys(seeds);
   add_channel_connection(seeds);
   add_link_cm_private_data(seeds);
   add_channel_wire(seeds);

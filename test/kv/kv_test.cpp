@@ -650,7 +650,7 @@ class Bare : private channel::Handler {
 class SilentClient : Bare {
  public:
   SilentClient(std::uint16_t port, const wire::ClientHello& hello)
-      : dialed_(link::dial("127.0.0.1", port, endpoint(hello), Deadline::after(20s), nullptr, &nic())) {}
+      : dialed_(link::dial("127.0.0.1", port, endpoint(hello), Deadline::after(20s), {.nic = &nic()})) {}
   [[nodiscard]] bool was_answered() const { return dialed_.has_value(); }
   /// Why it was not.
   [[nodiscard]] const Error& refusal() const { return dialed_.error(); }

@@ -31,7 +31,7 @@ class Authentication : public testing::Test {
     return endpoint;
   }
   [[nodiscard]] Result<std::unique_ptr<Handshake>> dial_at(std::uint16_t port) {
-    return dial("127.0.0.1", port, client_end_, generous(), nullptr, client_nic_.get());
+    return dial("127.0.0.1", port, client_end_, generous(), {.nic = client_nic_.get()});
   }
   /// The server's whole side. Errors: those of its steps.
   [[nodiscard]] Result<void> serve() {

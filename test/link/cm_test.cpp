@@ -417,14 +417,14 @@ TEST_F(CmTest, WhicheverCallFailsEverythingIsReleased) {
   }
 }
 
-// As version 1 has them for ever.
+// As version 2 has them for ever.
 TEST(CmPrivateData, BytesAreTheSameInEveryRelease) {
   EXPECT_EQ(hex_of(encode_cm_hello(endpoint_of(1, 3)).bytes()),
-            "5642010103000102"
+            "5642020103000102"
             "f0cdab8967452301"
             "01080f");
   EXPECT_EQ(hex_of(encode_cm_reject(Status::kNotAllowed, "uid 12").bytes()),
-            "56420102061a0000"
+            "56420202061a0000"
             "756964203132");
 }
 

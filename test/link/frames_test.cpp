@@ -42,7 +42,16 @@ std::vector<Bytes> samples() {
           to_bytes(encode_hello(make_endpoint(3, kMaxPrivateBytes))),
           to_bytes(encode_reject(Status::kNotAllowed, "uid 12 is not on the list")),
           to_bytes(encode_reject(Status::kLimit, "")),
-          to_bytes(encode_ready(0x1122334455667788ULL))};
+          to_bytes(encode_ready(0x1122334455667788ULL)),
+          to_bytes(encode_key("a-key", {std::byte{1}})),
+          to_bytes(encode_key(std::string(kMaxKeyNameBytes, 'k'), {}))};
+}
+
+/// With seals that nobody checks here.
+std::vector<Bytes> sealed_samples() {
+  return {to_bytes(with_room_for_seal(encode_hello(make_endpoint(3, kMaxPrivateBytes)))),
+          to_bytes(with_room_for_seal(encode_ready(0x1122334455667788ULL))),
+          to_bytes(with_room_for_seal(encode_challenge({std::byte{2}})))};
 }
 
 /// All decoders on the same bytes, in memory of exactly their size so that a sanitizer sees a read
@@ -66,6 +75,16 @@ int decoders_that_take(std::span<const std::byte> bytes) {
     EXPECT_LE(reject->text_bytes, kMaxRejectText);
     EXPECT_NE(reject->status, Status::kOk);
     EXPECT_LE(reject->status, Status::kSystem);
+  }
+  if (const auto key = decode_key(exact)) {
+    ++taken;
+    EXPECT_TRUE(std::ranges::equal(encode_key(key->name(), key->nonce).bytes(), exact));
+  }
+  if (const auto nonce = decode_challenge(exact)) {
+    ++taken;
+    Frame again = with_room_for_seal(encode_challenge(*nonce));
+    set_seal(again, seal_of(exact));
+    EXPECT_TRUE(std::ranges::equal(again.bytes(), exact));
   }
   if (const auto ready = decode_ready(exact)) {
     ++taken;
@@ -125,24 +144,29 @@ TEST(Frames, ReadyRoundTrip) {
   EXPECT_EQ(*received, 0xFEDCBA9876543210ULL);
 }
 
-// Header, body and checksum as version 1 has them for ever.
+// Header, body and checksum as version 2 has them for ever.
 TEST(Frames, BytesAreTheSameOnEveryMachineAndInEveryRelease) {
   EXPECT_EQ(hex_of(encode_hello(make_endpoint(1, 3)).bytes()),
-            "5652424e010001002f000000"
+            "5652424e020001002f000000"
             "01051000121103001f202122232425262728292a2b2c2d2e04020100dfbc0a0001020000f0cdab896745230101080f"
-            "868ee527797641ca");
+            "2fd27105afdd37ff");
   EXPECT_EQ(hex_of(encode_hello(make_endpoint(2, 0)).bytes()),
-            "5652424e010001002c000000"
+            "5652424e020001002c000000"
             "01051000131100003e3f404142434445464748494a4b4c4d05020100e0bc0a0002020000f1cdab8967452301"
-            "41fcbde9739b7b81");
+            "fbb9e20ac9d35e49");
   EXPECT_EQ(hex_of(encode_reject(Status::kNotAllowed, "uid 12\n").bytes()),
-            "5652424e010002000b000000"
+            "5652424e020002000b000000"
             "1a0007007569642031320a"
-            "3308eb77e1047d19");
+            "14b0f96cedeb141d");
+  EXPECT_EQ(hex_of(encode_key("ab", {std::byte{7}}).bytes()),
+            "5652424e0200040023000000"
+            "070000000000000000000000000000000000000000000000000000000000000002"
+            "6162"
+            "729e496453d0a073");
   EXPECT_EQ(hex_of(encode_ready(0x0102030405060708ULL).bytes()),
-            "5652424e0100030008000000"
+            "5652424e0200030008000000"
             "0807060504030201"
-            "b63d6c07e2e867bc");
+            "0645686558182ee9");
 }
 
 TEST(Frames, WrongTypeIsRefusedByEachDecoder) {
@@ -207,6 +231,44 @@ TEST(Frames, RandomGarbage) {
   }
 }
 
+// A seal is where it is due, and nowhere else; what is not sealed never is, and the other way round.
+TEST(Frames, ASealIsDueOrNot) {
+  for (const Bytes& sealed : sealed_samples()) {
+    EXPECT_EQ(decoders_that_take(sealed), sealed[6] == std::byte{5} ? 1 : 0);
+    EXPECT_EQ(decode_hello(sealed, Cover::kSealed).has_value(), sealed[6] == std::byte{1});
+    EXPECT_EQ(decode_ready(sealed, Cover::kSealed).has_value(), sealed[6] == std::byte{3});
+    EXPECT_EQ(decode_challenge(sealed).has_value(), sealed[6] == std::byte{5});
+    for (const unsigned cover : {0U, 2U, 255U}) {
+      Bytes other = sealed;
+      other[7] = static_cast<std::byte>(cover);
+      seal(other);
+      EXPECT_FALSE(decode_hello(other, Cover::kSealed));
+      EXPECT_FALSE(decode_ready(other, Cover::kSealed));
+      EXPECT_FALSE(decode_challenge(other));
+    }
+  }
+  for (Bytes open : samples()) {
+    EXPECT_FALSE(decode_hello(open, Cover::kSealed));
+    EXPECT_FALSE(decode_ready(open, Cover::kSealed));
+    open[7] = std::byte{1};
+    seal(open);
+    EXPECT_EQ(decoders_that_take(open), 0);
+    const bool can_be = open[6] == std::byte{1} || open[6] == std::byte{3};
+    EXPECT_EQ(bytes_needed(open).has_value(), can_be && open.size() >= kHeaderBytes + kSealBytes + kChecksumBytes);
+  }
+}
+
+TEST(Frames, ANameOfAKeyIsChecked) {
+  for (const std::string& name : {std::string(), std::string("a b"), std::string("nu\0l", 4), std::string("\x80")})
+    EXPECT_FALSE(decode_key(encode_key(name, {}).bytes())) << name;
+  Bytes frame = to_bytes(encode_key("name", {}));
+  for (const unsigned length : {3U, 5U, 33U, 255U}) {
+    frame[kHeaderBytes + kNonceBytes] = static_cast<std::byte>(length);
+    seal(frame);
+    EXPECT_FALSE(decode_key(frame)) << length;
+  }
+}
+
 TEST(Frames, OtherMagicIsKnownFromTheFirstByte) {
   for (const std::string_view text : {"H", "HTTP/1.1 200 OK", "VRBX", "\x16\x03\x01"}) {
     const auto needed = bytes_needed(std::as_bytes(std::span(text)));
@@ -225,7 +287,7 @@ TEST(Frames, OtherVersionNamesBoth) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().status(), Status::kProtocol);
   EXPECT_TRUE(contains(refused.error(), "version 258")) << refused.error().text();
-  EXPECT_TRUE(contains(refused.error(), "version 1:")) << refused.error().text();
+  EXPECT_TRUE(contains(refused.error(), fmt::format("version {}:", kProtocolVersion))) << refused.error().text();
   // Known from the six bytes that no version moves, whatever another version does with the rest.
   EXPECT_FALSE(bytes_needed(std::span(frame).first(6)).has_value());
   EXPECT_EQ(version_of(std::span(frame).first(6)), 258);

@@ -1,6 +1,7 @@
 // RDMA devices that are opened once a process, over a librdmacm and a libibverbs that are not there.
 #include "../nic/verbs/fake_library.hpp"
 #include "fake_cm.hpp"
+#include "key_file.hpp"
 #include "link/cm/manager.hpp"
 #include "link/fabric.hpp"
 #include "nic/verbs/verbs_nic.hpp"
@@ -233,6 +234,54 @@ TEST_F(SharedDevices, BothBootstrapsWorkOverOneNic) {
     EXPECT_OK((*incoming)->finish(generous()));
     EXPECT_OK(dialing.get());
   }
+}
+
+/// RDMA CM chooses the device, and has no room for a challenge: with a key the handshake goes over a socket, and the
+/// same program runs unchanged.
+TEST_F(SharedDevices, AKeysHandshakeGoesOverASocket) {
+  if (!verbena::test::has_keys()) GTEST_SKIP() << "this build has no keys";
+  const verbena::test::KeyFile file;
+  const std::string& path = file.path();
+  const auto open_with = [&](Role role, const std::string& key_file, const std::string& key_name = {}) {
+    return Fabric::open({.transport = {.device = "fake_0"},
+                         .role = role,
+                         .address = "127.0.0.1",
+                         .key_file = key_file,
+                         .key_name = key_name},
+                        generous(), registry_);
+  };
+  const auto server = open_with(Role::kServer, path);
+  ASSERT_OK(server);
+  EXPECT_EQ((*server)->bootstrap(), Bootstrap::kSocket);
+  EXPECT_NE((*server)->admission().find("prove a key of " + path), std::string::npos) << (*server)->admission();
+  const auto listener = (*server)->listen({});
+  ASSERT_OK(listener);
+  const auto client = open_with(Role::kClient, path, "old");
+  ASSERT_OK(client);
+  auto dialing = std::async(std::launch::async, [&]() -> Result<Lifeline> {
+    VERBENA_ASSIGN(const auto dialed, (*client)->dial((*listener)->port(), endpoint_of(1), generous()));
+    EXPECT_EQ(dialed->how().route, nullptr);
+    return dialed->finish(generous());
+  });
+  const auto incoming = (*listener)->next(generous());
+  ASSERT_OK(incoming);
+  EXPECT_EQ((*incoming)->key_name(), "old");
+  ASSERT_OK((*incoming)->answer(endpoint_of(2), generous()));
+  EXPECT_OK((*incoming)->finish(generous()));
+  EXPECT_OK(dialing.get());
+
+  // Without a key it is RDMA CM's again, which finds nobody, and says what to look at.
+  const auto keyless = open_with(Role::kClient, {});
+  ASSERT_OK(keyless);
+  EXPECT_EQ((*keyless)->bootstrap(), Bootstrap::kCm);
+  const auto refused = (*keyless)->dial((*listener)->port(), endpoint_of(1), generous());
+  ASSERT_STATUS(refused, Status::kConnectionRefused);
+  EXPECT_TRUE(contains(refused.error(), "key file")) << refused.error().text();
+  EXPECT_NE((*keyless)->admission().find("open to whoever reaches the port"), std::string::npos);
+
+  EXPECT_STATUS(open_with(Role::kClient, path, "none"), Status::kNotFound);
+  EXPECT_STATUS(open_with(Role::kClient, {}, "new"), Status::kBadArgument);
+  EXPECT_STATUS(open_with(Role::kServer, path + ".none"), Status::kNotFound);
 }
 
 TEST_F(SharedDevices, WithoutRdmaCmASocketStillCan) {

@@ -24,7 +24,7 @@ Error rejected(const rdma_cm_event& event, const char* peer) noexcept {
   if (event.status == kInvalidServiceId) {
     return format_error(Status::kConnectionRefused, "rdma_connect", ECONNREFUSED,
                         "nothing listens at {} by RDMA CM: start the server there, check address and port, or connect "
-                        "as the server does (socket mode, or the soft NIC)",
+                        "as the server does (socket mode, the soft NIC, or with a key file)",
                         peer);
   }
   if (event.status != kConsumerDefined) {
