@@ -161,6 +161,9 @@ typedef struct kv_client_options {
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
   size_t allowed_uid_count;    /* Number of allowed_uids. Default 0. */
+  const char* key_file;        /* File of keys, one a line (docs/connections.md), for a server that has one: client and
+                                  server prove the same key to each other. Null or "", the default: none. Copied. */
+  const char* key_name;        /* Which key of key_file. Null or "", the default: the first. Copied. */
   kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
   size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
                              or a power of two of 4 to 2^24; default 4096. */
@@ -313,6 +316,9 @@ typedef struct kv_server_options {
   int pin_workers;               /* Default 1. */
   const uid_t* allowed_uids;     /* Users besides the server's own whose processes may connect. Copied. */
   size_t allowed_uid_count;      /* Number of allowed_uids. Default 0. */
+  const char* key_file;          /* File of keys, one a line (docs/connections.md): only clients that prove one of them
+                                    may connect. Read by kv_server_start. Null or "", the default: none, and on a device
+                                    whoever reaches the port may connect. Copied. */
   size_t max_cells;         /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
   const kv_grant_t* grants; /* Rights and quotas of users; software NIC only. Copied. Without one that has a right,
                                whoever may connect may do everything. Else everybody has what is granted to him; but the

@@ -128,13 +128,16 @@ struct ServerOptions {
   /// Who may read all keys reads one-sided, as without grants. Others are given no memory of the store, and go by
   /// message with everything, which their clients do by themselves.
   std::vector<Grant> grants{};
+  /// File of keys, one a line (docs/connections.md): only clients that prove one of them may connect. Read once, by
+  /// `Server::start`. Empty: no key is asked for, and on a device whoever reaches the port may connect.
+  std::string key_file{};
 };
 
 /// A running server. \thread any, one at a time, except where said
 class Server {
  public:
   /// Returns once it accepts clients. Errors: kBadArgument (the limit and the sum that does not fit), kNoMemory,
-  /// kLimit, kSystem (address in use).
+  /// kLimit, kSystem (address in use); of key_file kNotFound, kPermission, kTooLong, kUnsupported (built without keys).
   [[nodiscard]] static Result<std::unique_ptr<Server>> start(const ServerOptions& options);
   virtual ~Server() = default;  ///< Stops it.
 
@@ -142,8 +145,8 @@ class Server {
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
   /// The address it listens on. Valid as long as the server.
   [[nodiscard]] virtual const char* address() const noexcept = 0;
-  /// One line: the NIC and why; memory in bytes, page size found and why, NUMA node; cores of workers. Valid as long as
-  /// the server.
+  /// One line: the NIC and why; who may connect; memory in bytes, page size found and why, NUMA node; cores of workers.
+  /// Valid as long as the server.
   [[nodiscard]] virtual const char* description() const noexcept = 0;
   /// A snapshot; no worker waits for it. \thread any  \alloc none
   [[nodiscard]] virtual ServerStatistics statistics() const noexcept = 0;
@@ -179,7 +182,10 @@ struct ClientOptions {
   WaitPolicy wait = WaitPolicy::kAdaptive;          ///< How a blocked call waits.
   std::chrono::microseconds spin{200};              ///< With kAdaptive a blocked call polls this long, then sleeps.
   std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
-  Lookup lookup = Lookup::kAuto;      ///< How gets find their items.
+  /// File of keys, for a server that has one: client and server prove the same key to each other. Empty: none.
+  std::string key_file{};
+  std::string key_name{};         ///< Which key of key_file; empty: the first.
+  Lookup lookup = Lookup::kAuto;  ///< How gets find their items.
   /// Keys whose items' locations are kept, 16 B each: what this client put or got last. 0 (none), or a power of two of
   /// 4 to 2^24.
   std::size_t known_locations = 4096;

@@ -172,6 +172,11 @@ struct Options {
   std::size_t max_message_bytes = std::size_t{64} << 20;
   /// Users besides this one, and root, whose processes may connect (software NIC).
   std::vector<unsigned> allowed_uids{};
+  /// File of keys, one a line (docs/connections.md). A listener takes in only clients that prove one of them; a client
+  /// proves one, and has the listener prove the same. Read by each `start` and `connect`. Empty: none, and on a device
+  /// whoever reaches the port may connect.
+  std::string key_file{};
+  std::string key_name{};  ///< Clients only: which key of key_file. Empty: the first.
   /// The node to use; it replaces `transport` and `allowed_uids`, and outlives everything that uses it. Null: the
   /// process's own node for that NIC.
   Node* node = nullptr;
@@ -399,6 +404,8 @@ class Listener {
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// The address for Connection::connect of a peer, on any host; this host's name if it listens on all addresses.
   [[nodiscard]] std::string address() const;
+  /// One line: the NIC and why, and who may connect; "" once it has stopped.
+  [[nodiscard]] std::string description() const;
   /// The window that all connections share (Options::shared_window, Options::window); empty if there is none. Valid
   /// until `stop`.
   [[nodiscard]] std::span<std::byte> window() const noexcept;

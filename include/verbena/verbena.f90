@@ -68,6 +68,8 @@ module verbena
     integer(c_int) :: shared_window = 0
     integer(c_int) :: gid_index = -1
     integer(c_int), allocatable :: allowed_uids(:)
+    character(len=1024) :: key_file = ''
+    character(len=32) :: key_name = ''
     type(rdma_node) :: node
   end type
   ! RdmaOptions, field by field.
@@ -86,6 +88,8 @@ module verbena
     integer(c_int) :: gid_index
     type(c_ptr) :: allowed_uids
     integer(c_size_t) :: allowed_uid_count
+    type(c_ptr) :: key_file
+    type(c_ptr) :: key_name
     type(rdma_node) :: node
   end type
 
@@ -864,10 +868,10 @@ contains
     count = size(list, kind=c_size_t)
   end subroutine
 
-  ! `options` and `device` must outlive the result.
-  function c_options_of(options, device) result(c)
+  ! The arguments must outlive the result. The texts end with a null character.
+  function c_options_of(options, device, key_file, key_name) result(c)
     type(rdma_options), intent(in), target :: options
-    character(kind=c_char, len=*), intent(in), target :: device
+    character(kind=c_char, len=*), intent(in), target :: device, key_file, key_name
     type(c_options) :: c
     c%device = c_loc(device)
     c%bootstrap = options%bootstrap
@@ -882,6 +886,8 @@ contains
     c%shared_window = options%shared_window
     c%gid_index = options%gid_index
     call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+    c%key_file = c_loc(key_file)
+    c%key_name = c_loc(key_name)
     c%node = options%node
   end function
 
@@ -889,18 +895,22 @@ contains
     type(rdma_listener), value :: listener
     type(rdma_options), intent(in), target :: options
     integer(c_int) :: code
-    character(kind=c_char, len=:), allocatable, target :: device
+    character(kind=c_char, len=:), allocatable, target :: device, key_file, key_name
     device = trim(options%device)//c_null_char
-    code = c_rdmaServerSetOptions(listener, c_options_of(options, device))
+    key_file = trim(options%key_file)//c_null_char
+    key_name = trim(options%key_name)//c_null_char
+    code = c_rdmaServerSetOptions(listener, c_options_of(options, device, key_file, key_name))
   end function
 
   function rdmaConnSetOptions(conn, options) result(code)
     type(rdma_conn), value :: conn
     type(rdma_options), intent(in), target :: options
     integer(c_int) :: code
-    character(kind=c_char, len=:), allocatable, target :: device
+    character(kind=c_char, len=:), allocatable, target :: device, key_file, key_name
     device = trim(options%device)//c_null_char
-    code = c_rdmaConnSetOptions(conn, c_options_of(options, device))
+    key_file = trim(options%key_file)//c_null_char
+    key_name = trim(options%key_name)//c_null_char
+    code = c_rdmaConnSetOptions(conn, c_options_of(options, device, key_file, key_name))
   end function
 
   ! --- version and log ----------------------------------------------------------------------------------------------

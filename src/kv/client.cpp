@@ -123,7 +123,9 @@ Result<void> PollingClient::connect() {
                                               .role = link::Role::kClient,
                                               .address = options_.address,
                                               .port = options_.port,
-                                              .allowed_uids = trusted},
+                                              .allowed_uids = trusted,
+                                              .key_file = options_.key_file,
+                                              .key_name = options_.key_name},
                                              deadline));
   nic::Nic& nic = fabric_->nic();
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));

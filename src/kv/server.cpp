@@ -103,7 +103,8 @@ Result<void> PollingServer::start() {
                                               .role = link::Role::kServer,
                                               .address = options_.address,
                                               .port = options_.port,
-                                              .allowed_uids = users_},
+                                              .allowed_uids = users_,
+                                              .key_file = options_.key_file},
                                              Deadline::after(kFabricTimeout)));
   VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
   VERBENA_TRY(check_capabilities(options_, fabric_->nic()));
@@ -146,9 +147,10 @@ void PollingServer::describe() {
   const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(description_), format, std::forward<Args>(args)...);
   };
-  add("{}; {} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:", fabric_->reason(),
-      options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s", host::to_string(pages.pages),
-      pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "", pages.reason, pages.reason[0] != '\0' ? ")" : "");
+  add("{}; {}; {} MiB of items over {} worker{}, {} of {} KiB{}{}{}; poller cores:", fabric_->reason(),
+      fabric_->admission(), options_.memory_bytes >> 20, options_.workers, options_.workers == 1 ? "" : "s",
+      host::to_string(pages.pages), pages.page_bytes >> 10, pages.reason[0] != '\0' ? " (" : "", pages.reason,
+      pages.reason[0] != '\0' ? ")" : "");
   for (const auto& worker : workers_) {
     const WorkerOptions& options = worker->options();
     options.cpu ? add(" {}", *options.cpu) : add(" any");

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <new>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -197,7 +198,11 @@ void Acceptor::make_room(std::optional<uid_t> newcomer) noexcept {
 Result<void> Acceptor::advance(Visit& visit) {
   if (visit.guest == nullptr) {
     VERBENA_TRY(visit.claim->confirm(Deadline::now()));
-    if (!std::exchange(visit.is_confirmed, true)) visit.uid = visit.claim->uid();
+    if (!std::exchange(visit.is_confirmed, true)) {
+      visit.uid = visit.claim->uid();
+      const std::string_view key = visit.claim->key_name();
+      if (!key.empty()) log(VERBENA_LOG_INFO, "a client has proven the key {}", key);
+    }
     VERBENA_ASSIGN(visit.guest, welcome(visit));
     visit.awaits_place = false;
     visit.patience = Deadline::after(kPatience);

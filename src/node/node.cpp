@@ -31,7 +31,9 @@ constexpr std::chrono::milliseconds kFabricTimeout{5000};
                              .role = role,
                              .address = at.address,
                              .port = at.port,
-                             .allowed_uids = allowed},
+                             .allowed_uids = allowed,
+                             .key_file = at.key_file,
+                             .key_name = at.key_name},
                             deadline);
 }
 
@@ -169,7 +171,7 @@ Result<void> Listener::start(const Endpoint& at, const session::Settings& settin
     return opened;
   }
   is_running_.store(true, std::memory_order_release);
-  log(VERBENA_LOG_INFO, "listening on {}, port {}: {}", fabric_->address(), port_, fabric_->reason());
+  log(VERBENA_LOG_INFO, "listening on {}, port {}: {}", fabric_->address(), port_, description());
   return {};
 }
 
@@ -215,6 +217,10 @@ std::string Listener::address_to_dial() const {
   if (!is_running()) return {};
   const std::string& address = fabric_->address();
   return address == "0.0.0.0" || address == "::" ? host_name() : address;
+}
+
+std::string Listener::description() const {
+  return is_running() ? fmt::format("{}; {}", fabric_->reason(), fabric_->admission()) : std::string();
 }
 
 std::shared_ptr<SessionShard> Listener::shard() noexcept {

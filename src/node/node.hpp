@@ -70,6 +70,8 @@ struct Endpoint {
   std::string address;
   std::uint16_t port = 0;
   std::vector<uid_t> allowed_uids{};
+  std::string key_file{};        ///< Both ends have one, or neither.
+  std::string key_name{};        ///< Of a client: which key of it; empty: the first.
   std::shared_ptr<Node> node{};  ///< The node to use; null: the process's own for that NIC.
 };
 
@@ -105,6 +107,8 @@ class Listener final : private Acceptor::Host {
   /// The address for a peer's connect, on any host; this host's name if it listens on all addresses; "" unless it runs.
   [[nodiscard]] std::string address_to_dial() const;
 
+  /// Which NIC, and who may connect, in one line; "" unless it runs.
+  [[nodiscard]] std::string description() const;
   /// The default window that its sessions share; empty: each has its own, or none.
   [[nodiscard]] std::span<std::byte> window() const noexcept {
     return is_running() ? settings_.window : std::span<std::byte>{};

@@ -34,6 +34,8 @@ constexpr std::array kNames{
     Name{"gid_index", "--gid-index"},
     Name{"grace (ms)", "--grace-ms"},
     Name{"grants", "--allow"},
+    Name{"key_file", "--key-file"},
+    Name{"key_name", "--key-name"},
     Name{"known_locations", "--known-locations"},
     Name{"large_put kAdopt", "--trusted-clients"},
     Name{"lease_bytes", "--lease-kib", kKibi},

@@ -34,6 +34,8 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
   add_allowed_uids(command, line.where.options.allowed_uids, "trust a server of this user too, by number");
   command.add_flag("--read-only", line.where.options.read_only,
                    "promise to change nothing; the server refuses changes");
+  add_key_file(command, line.where.options.key_file, "file of keys, for a server that asks for one");
+  add_key_name(command, line.where.options.key_name);
   return command;
 }
 
@@ -52,6 +54,7 @@ void add_serve(CLI::App& app, CommandLine& line) {
   add_serve_options(command, server);
   add_allowed_uids(command, server.allowed_uids, "a user besides this one who may connect, by number");
   add_grants(command, server.grants);
+  add_key_file(command, server.key_file, "file of keys: only clients that prove one of them may connect");
   CLI::Option* const metrics = command
                                    .add_option("--metrics-port", line.serve.metrics.port,
                                                "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")

@@ -151,6 +151,16 @@ void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* w
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+void add_key_file(CLI::App& command, std::string& file, const char* what) {
+  command.add_option("--key-file", file, what)->type_name("FILE");
+}
+
+void add_key_name(CLI::App& command, std::string& name) {
+  command.add_option("--key-name", name, "which key of --key-file (default: the first)")
+      ->type_name("NAME")
+      ->needs("--key-file");
+}
+
 void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose) {
   add_choice(command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
              "spin, adaptive or event",

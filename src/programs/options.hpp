@@ -61,6 +61,10 @@ void add_transport_options(CLI::App& command, Transport& transport);
 void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what);
 /// --allow and --quota: who may do what, and have how much.
 void add_grants(CLI::App& command, std::vector<kv::Grant>& grants);
+/// --key-file; `what` says what it is for.
+void add_key_file(CLI::App& command, std::string& file, const char* what);
+/// --key-name, beside the same.
+void add_key_name(CLI::App& command, std::string& name);
 /// --timeout-ms, to connect and for each call; `what` says what it is the longest wait for.
 template <class Options>
 void add_timeout(CLI::App& command, Options& options, const char* what) {

@@ -41,6 +41,8 @@ void add_where(CLI::App& command, rdma::Options& where, std::uint64_t first_port
   add_number(command, "-p,--port", where.port, "the server's port; a server's 0 is any free one", first_port, 65535);
   add_transport_options(command, where.transport);
   add_allowed_uids(command, where.allowed_uids, "let the other side be of this user too, by number");
+  add_key_file(command, where.key_file, "file of keys, at both sides: each proves that it has one");
+  add_key_name(command, where.key_name);
   add_timeout(command, where, "longest wait for the peer");
 }
 

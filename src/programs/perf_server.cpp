@@ -56,7 +56,7 @@ class Server final : private rdma::Handler {
     options.max_connections = perf_wire::kMaxConnections;
     options.max_message_bytes = kPerfMostMessage;
     VERBENA_ASSIGN(const auto listener, rdma::Listener::start(options));
-    VERBENA_TRY(report(listener->port()));
+    VERBENA_TRY(report(*listener));
     std::unique_lock lock(mutex_);
     // For ever: a server waits for whoever comes.
     changed_.wait(lock, [this] { return is_done(); });
@@ -245,11 +245,12 @@ class Server final : private rdma::Handler {
   }
 
   /// Tells where it listens.
-  [[nodiscard]] Result<void> report(std::uint16_t port) const {
+  [[nodiscard]] Result<void> report(const rdma::Listener& listener) const {
     const std::string& address = arguments_.where.address;
-    const std::string text =
-        fmt::format("verbena-perf: serving on {}\nverbena-perf: {}\n",
-                    endpoint(address.empty() ? "this host" : address, port), explain(arguments_.serving));
+    const std::uint16_t port = listener.port();
+    const std::string text = fmt::format("verbena-perf: serving on {}; {}\nverbena-perf: {}\n",
+                                         endpoint(address.empty() ? "this host" : address, port),
+                                         listener.description(), explain(arguments_.serving));
     if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
     return write_all(*arguments_.port_to, "the pipe of --local", perf_wire::bytes_of(port));
   }

@@ -71,6 +71,12 @@ program windows
   call check(rdmaServerSetOptions(listener, options) == RDMA_ERR_BAD_ARGUMENT, 'gid_index 256 is taken')
   call check(index(rdmaErrorDetail(), 'gid_index') > 0, 'the detail is: '//rdmaErrorDetail())
   options%gid_index = -1
+  options%key_name = 'of no file'
+  call must(rdmaServerSetOptions(listener, options), 'rdmaServerSetOptions')
+  call check(rdmaServerStart(listener) == RDMA_ERR_BAD_ARGUMENT, 'a key_name without a key_file is taken')
+  call check(index(rdmaErrorDetail(), 'key_file') > 0, 'the detail is: '//rdmaErrorDetail())
+  options%key_name = ''
+  call check(options%key_file == '', 'there is a key_file by default')
   call check(rdmaServerAddress(listener) == '', 'it has an address before it runs')
   node_options%device = options%device
   node_options%cpus = [0, 0]

@@ -1,4 +1,5 @@
 // The real verbena-kv as its users run it: every subcommand, exit codes, what goes to stdout and what to stderr.
+#include "key_file.hpp"
 #include "kv_process.hpp"
 #include "scratch.hpp"
 
@@ -23,6 +24,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace verbena::test {
@@ -773,6 +775,44 @@ TEST(KvServe, WrongGrantsAreRefused) {
       {quota("0:-:-"), {"--quota", "at least one limit"}},
       {quota("0:-:x"), {"--quota", "items", "\"x\""}},
   });
+}
+
+TEST(KvServe, AKeyFileSaysWhoMayConnect) {
+  if (!test::has_keys()) GTEST_SKIP() << "this build has no keys";
+  const test::KeyFile keys, other("new 000102030405060708090a0b0c0d0e0e\n"),
+      unknown("newer 000102030405060708090a0b0c0d0e0f");
+  KvServer server({"-m", "64", "-d", "soft", "--key-file", keys.path()});
+  ASSERT_NE(server.port(), 0);
+  EXPECT_TRUE(contains(server.ready_line(), "prove a key of " + keys.path() + " (2 keys)"));
+  EXPECT_TRUE(ended(server.run({"put", "-d", "soft", "--key-file", keys.path(), "key", "value"}), 0));
+  EXPECT_EQ(server.run({"get", "-d", "soft", "--key-file", keys.path(), "--key-name", "old", "key"}).out, "value");
+  const std::pair<std::vector<std::string>, const char*> refused[] = {
+      {{}, "the server asks for a key: connect with --key-file"},
+      {{"--key-file", other.path()}, "did not prove that it has the key new"},
+      {{"--key-file", unknown.path()}, "the server refused the key newer"},
+      {{"--key-file", keys.path(), "--key-name", "none"}, "no key with the --key-name none"},
+      {{"--key-file", keys.path() + ".none"}, "there is no such file"},
+  };
+  for (const auto& [options, says] : refused) {
+    std::vector<std::string> words{"get", "-d", "soft"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.push_back("key");
+    const Ran ran = server.run(words);
+    EXPECT_TRUE(ended(ran, 3));
+    EXPECT_EQ(ran.out, "");
+    EXPECT_TRUE(contains(ran.err, says));
+  }
+  EXPECT_TRUE(ended(server.run({"get", "-d", "soft", "--key-name", "new", "key"}), 2));
+  const KvServer open({"-m", "64", "-d", "soft"});
+  ASSERT_NE(open.port(), 0);
+  EXPECT_TRUE(contains(open.ready_line(), "open to processes of user"));
+  const Ran ran = open.run({"get", "-d", "soft", "--key-file", keys.path(), "key"});
+  EXPECT_TRUE(ended(ran, 3));
+  EXPECT_TRUE(contains(ran.err, "the server asks for no key"));
+  ASSERT_EQ(::chmod(keys.path().c_str(), 0644), 0);
+  const Ran shared = run_kv({"serve", "-p", "0", "-m", "64", "-d", "soft", "--key-file", keys.path()});
+  EXPECT_TRUE(ended(shared, 3));
+  EXPECT_TRUE(contains(shared.err, "--key-file " + keys.path() + " has mode 0644"));
 }
 
 TEST(KvServe, WaitsAsItIsTold) {

@@ -4,6 +4,7 @@
 #include "../host/child.hpp"
 #include "capability.hpp"
 #include "device.hpp"
+#include "key_file.hpp"
 #include "kv_process.hpp"
 #include "programs/line.hpp"
 #include "programs/perf_mark.hpp"
@@ -94,7 +95,9 @@ class Server {
   explicit Server(const Arguments& more = {}) : process_(with({"server", "-p", "0", "-d", device()}, more)) {
     const std::string line = process_.first_line();
     const std::size_t at = line.find("serving on ");
-    if (at != std::string::npos) port_ = line.substr(line.rfind(':') + 1);
+    if (at == std::string::npos) return;
+    const std::string where = line.substr(0, line.find(';', at));
+    port_ = where.substr(where.rfind(':') + 1);
   }
   [[nodiscard]] const std::string& port() const noexcept { return port_; }
   [[nodiscard]] std::uint16_t port_number() const {
@@ -321,6 +324,17 @@ TEST(PerfRun, OptionsSayWhichOtherUsersMayConnect) {
   const Server open({"--allow-uid", "1234", "--allow-uid", std::to_string(kStranger)});
   ASSERT_FALSE(open.port().empty());
   EXPECT_TRUE(ended(run(open), 0));
+}
+
+TEST(PerfRun, WithAKeyOnBothSides) {
+  if (!test::has_keys()) GTEST_SKIP() << "this build has no keys";
+  const test::KeyFile keys;
+  const Server server({"--key-file", keys.path()});
+  ASSERT_FALSE(server.port().empty());
+  EXPECT_TRUE(ended(server.run("read", {"--key-file", keys.path(), "--key-name", "old"}), 0));
+  const Ran refused = server.run("read");
+  EXPECT_TRUE(ended(refused, 3));
+  EXPECT_TRUE(has(refused.err, "the server asks for a key")) << refused.err;
 }
 
 /// Counts that neither connections nor depth divide.

@@ -107,6 +107,7 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   out.pin_workers = options.pin_workers != 0;
   VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
   VERBENA_ASSIGN(out.grants, grants_of(options.grants, options.grant_count));
+  out.key_file = or_empty(options.key_file);
   return out;
 }
 
@@ -158,6 +159,8 @@ Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client
   out.buffer_bytes = options.buffer_bytes;
   out.spin = std::chrono::microseconds{options.spin_us};
   VERBENA_ASSIGN(out.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
+  out.key_file = or_empty(options.key_file);
+  out.key_name = or_empty(options.key_name);
   VERBENA_ASSIGN(out.lookup, lookup_of(options.lookup));
   out.known_locations = options.known_locations;
   out.read_only = options.read_only != 0;

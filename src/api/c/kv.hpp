@@ -2,6 +2,7 @@
 #pragma once
 
 #include "api/c/codes.hpp"
+#include "api/c/transport.hpp"
 
 #include <verbena/kv.h>
 #include <verbena/error.hpp>
@@ -45,7 +46,6 @@ int told(const char* call, Body&& body) noexcept {
 /// Errors: kBadArgument.
 [[nodiscard]] Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options);
 
-[[nodiscard]] inline const char* or_empty(const char* text) noexcept { return text != nullptr ? text : ""; }
 /// Bytes as a caller passed them.
 [[nodiscard]] inline std::span<const std::byte> bytes_at(const void* data, std::size_t length) noexcept {
   return {static_cast<const std::byte*>(data), length};

@@ -151,6 +151,8 @@ int connect(const char* servername, int port, const RdmaOptions* options, Pingpo
     used.bootstrap = options->bootstrap;
     used.connect_timeout_ms = options->connect_timeout_ms;
     used.timeout_ms = options->timeout_ms;
+    used.key_file = options->key_file;
+    used.key_name = options->key_name;
   }
   used.recv_mode = RDMA_RECV_QUEUE;
   used.window_bytes = 0;

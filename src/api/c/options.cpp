@@ -39,6 +39,8 @@ Result<Options> checked(const RdmaOptions& options) {
   }
   VERBENA_ASSIGN(made.settings, session::checked(settings));
   VERBENA_ASSIGN(made.endpoint.allowed_uids, users_of(options.allowed_uids, options.allowed_uid_count));
+  made.endpoint.key_file = or_empty(options.key_file);
+  made.endpoint.key_name = or_empty(options.key_name);
   made.node = options.node;
   if (options.node != nullptr) made.endpoint.node = options.node->node;
   made.recv_mode = options.recv_mode;

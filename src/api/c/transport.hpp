@@ -30,6 +30,9 @@ inline constexpr const char* kModes = "mode must be CONN_MODE_CM (0) or CONN_MOD
   return transport;
 }
 
+/// Text of an option that may be null, which stands for none. \thread any  \alloc none
+[[nodiscard]] inline const char* or_empty(const char* text) noexcept { return text != nullptr ? text : ""; }
+
 /// A copy of `allowed_uids`. kBadArgument when it is null, and the count is not 0. \thread any
 [[nodiscard]] inline Result<std::vector<uid_t>> users_of(const uid_t* users, std::size_t count) {
   if (users == nullptr && count != 0)

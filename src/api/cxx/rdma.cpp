@@ -75,6 +75,8 @@ template <class Body>
           .address = options.address,
           .port = options.port,
           .allowed_uids = {options.allowed_uids.begin(), options.allowed_uids.end()},
+          .key_file = options.key_file,
+          .key_name = options.key_name,
           .node = std::move(node)};
 }
 
@@ -777,6 +779,7 @@ Result<void> Listener::unpublish(std::string_view name) {
 
 std::uint16_t Listener::port() const noexcept { return impl_->listener.port(); }
 std::string Listener::address() const { return impl_->listener.address_to_dial(); }
+std::string Listener::description() const { return impl_->listener.description(); }
 std::span<std::byte> Listener::window() const noexcept { return impl_->listener.window(); }
 
 std::expected<std::unique_ptr<Connection>, Status> Listener::accept(Deadline deadline) noexcept {

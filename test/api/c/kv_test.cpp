@@ -1,4 +1,5 @@
 // The C API of the key-value store, as its users call it. VERBENA_NIC and VERBENA_BOOTSTRAP choose what it runs over.
+#include "key_file.hpp"
 #include "pattern.hpp"
 #include "peer.hpp"
 #include "transport.hpp"
@@ -379,6 +380,28 @@ TEST_F(KvApi, NullIsRefused) {
   kv_client_destroy(nullptr);
   kv_server_destroy(nullptr);
   EXPECT_EQ(put("k", "well"), KV_OK);
+}
+
+TEST_F(KvApi, AKeyOnBothSides) {
+  if (!verbena::test::has_keys()) GTEST_SKIP() << "this build has no keys";
+  const verbena::test::KeyFile keys;
+  kv_server_options_t of_server = small_server();
+  of_server.key_file = keys.path().c_str();
+  start(of_server);
+  kv_client_options_t options = client_options();
+  options.key_file = keys.path().c_str();
+  for (const char* const name : {static_cast<const char*>(nullptr), "", "old"}) {
+    options.key_name = name;
+    client = connect(options);
+    EXPECT_EQ(put("key", "value"), KV_OK);
+  }
+  options.key_name = "none";
+  EXPECT_EQ(kv_client_connect(make(options), address(), port), KV_ERR_NOT_FOUND);
+  options.key_file = options.key_name = nullptr;
+  const int without = kv_client_connect(make(options), address(), port);
+  // By RDMA CM a device's server with keys is not there.
+  EXPECT_EQ(without,
+            is_soft_under_test() || mode() == CONN_MODE_SOCKET ? KV_ERR_NOT_ALLOWED : KV_ERR_CONNECTION_REFUSED);
 }
 
 TEST_F(KvApi, BadOptionsAndModesAreRefused) {

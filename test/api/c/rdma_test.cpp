@@ -1,5 +1,6 @@
 // The C API, as its users call it. VERBENA_NIC and VERBENA_BOOTSTRAP choose what it runs over.
 #include "fixture.hpp"
+#include "key_file.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -92,6 +93,26 @@ TEST_F(RdmaApi, ConnectingToNothingHasItsOwnCodes) {
   options.connect_timeout_ms = 20'000;
   EXPECT_EQ(rdmaConnSetOptions(conn, &options), RDMA_OK);
   EXPECT_EQ(rdmaConnect(conn, address(), port), RDMA_OK) << rdmaErrorDetail();
+}
+
+TEST_F(RdmaApi, AKeyOnBothSides) {
+  if (!has_keys()) GTEST_SKIP() << "this build has no keys";
+  const KeyFile keys;
+  options.key_file = keys.path().c_str();
+  start();
+  for (const char* const name : {static_cast<const char*>(nullptr), "old"}) {
+    options.key_name = name;
+    EXPECT_EQ(rdmaConnIsConnected(connect()), 1);
+  }
+  options.key_name = "none";
+  EXPECT_EQ(rdmaConnect(make_client(), address(), port), RDMA_ERR_NOT_FOUND) << rdmaErrorDetail();
+  options.key_file = nullptr;
+  EXPECT_EQ(rdmaConnect(make_client(), address(), port), RDMA_ERR_BAD_ARGUMENT) << rdmaErrorDetail();
+  options.key_name = nullptr;
+  const int without = rdmaConnect(make_client(), address(), port);
+  // By RDMA CM a device's listener with keys is not there.
+  const bool is_refused = is_soft_under_test() || options.bootstrap == RDMA_BOOTSTRAP_SOCKET;
+  EXPECT_EQ(without, is_refused ? RDMA_ERR_NOT_ALLOWED : RDMA_ERR_CONNECTION_REFUSED) << rdmaErrorDetail();
 }
 
 TEST_F(RdmaApi, MoreClientsThanItsLimitAreRejectedWithTheReason) {

@@ -2,6 +2,7 @@
 // names the argument, its value and what it may be.
 #include "fixture.hpp"
 
+#include <key_file.hpp>
 #include <words.hpp>
 
 #include <atomic>
@@ -107,6 +108,14 @@ TEST_F(RdmaCxxArguments, OptionsAreNamedWithTheirRange) {
   wrong = like();
   wrong.transport.device = "mlx5_0:x";
   refuse(wrong, {"device", "mlx5_0:x", "mlx5_0:2"});
+  wrong = like();
+  wrong.key_name = "name";
+  refuse(wrong, {"key_name", "without key_file"});
+  if (test::has_keys()) {
+    wrong = like();
+    wrong.key_file = "/";
+    refuse(wrong, {"key_file", "no regular file"});
+  }
   wrong = like();
   wrong.port = 0;
   expect_refused("Connection::connect", Connection::connect(wrong), Status::kBadArgument,
