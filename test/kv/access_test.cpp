@@ -203,7 +203,7 @@ TEST_F(KvRights, EachRightIsForItsOperations) {
     EXPECT_EQ(put("l", large), of(writes));
     EXPECT_EQ(get("k"), of(reads, writes ? Status::kOk : Status::kNotFound));
     EXPECT_EQ(get("l"), of(reads, writes ? Status::kOk : Status::kNotFound));
-    if (reads && writes) EXPECT_TRUE(out_ == large);
+    EXPECT_TRUE(!reads || !writes || out_ == large);
     EXPECT_EQ(client_->cas(key_of("c"), 0, bytes_of("v")).status, of(writes));
     EXPECT_EQ(client_->cas(key_of("C"), 0, bytes_of(large)).status, of(writes));
     EXPECT_EQ(client_->erase(key_of("c")).status, of(writes));
@@ -521,7 +521,7 @@ TEST_F(KvOwners, AccountsAgreeWithTheItems) {
   std::array<unsigned, 101> owner_of{};
   unsigned refused = 0;
   for (int step = 0; step < 20'000; ++step) {
-    const unsigned key = random() % owner_of.size();
+    const std::size_t key = random() % owner_of.size();
     const std::string name = "k" + std::to_string(key);
     const auto owner = static_cast<Owner>(random() % 3);
     if (random() % 4 == 0) {
@@ -535,13 +535,13 @@ TEST_F(KvOwners, AccountsAgreeWithTheItems) {
       ++refused;
     }
     advance(1000);
-    for (const Owner each : {1, 2}) {
+    for (const Owner each : {Owner{1}, Owner{2}}) {
       ASSERT_EQ(own_[each - 1u].used().items, static_cast<std::uint64_t>(std::ranges::count(owner_of, each)));
       ASSERT_LE(own_[each - 1u].used().bytes, own_[each - 1u].most().bytes);
     }
   }
   EXPECT_GT(refused, 100u);
-  for (unsigned key = 0; key < owner_of.size(); ++key) (void)store_->erase(as_key("k" + std::to_string(key)));
+  for (std::size_t key = 0; key < owner_of.size(); ++key) (void)store_->erase(as_key("k" + std::to_string(key)));
   expect_used(0, 0);
   EXPECT_EQ(own_[1].used().bytes, 0u);
 }

@@ -58,7 +58,9 @@ class RawClient final : private channel::Handler {
     hello_ = wire::decode_server_hello(connection_->peer_data()).value();
     if (stops == Stops::kBeforeConnect) return;
     EXPECT_TRUE(connection_->connect(deadline));
-    if ((hello_.flags & wire::kByMessage) == 0) EXPECT_TRUE(connection_->import_window(window(), deadline));
+    if ((hello_.flags & wire::kByMessage) == 0) {
+      EXPECT_TRUE(connection_->import_window(window(), deadline));
+    }
     connection_->attach();
   }
   RawClient(const RawClient&) = delete;
