@@ -936,8 +936,8 @@ void receive_all(SoftQp& qp) noexcept {
   while (qp.rx_remote != nullptr && qp.state_now() != IBV_QPS_ERR && qp.rcq->room() > 0 && receive(qp)) {}
 }
 
-/// Receives what the peer published before it died or refused a request, so that it completes before that failure, as on
-/// a device: it may be a goodbye. Where one thread has both CQs.
+/// Receives what the peer published before it died or refused a request, so that it completes before that failure, as
+/// on a device: it may be a goodbye. Where one thread has both CQs.
 void take_last_words(SoftQp& qp) noexcept {
   if (qp.rcq != qp.scq) return;
   const OwnerSection section(*qp.rcq);
