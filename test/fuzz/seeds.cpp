@@ -538,7 +538,7 @@ bool settle(const std::filesystem::path& file, const Seed& seed, bool check) {
 int main(int argc, char** argv) {
   using namespace verbena::fuzz;
   const bool check = argc == 3 && std::string_view(argv[1]) == "--check";
-  if (argc != 2 && !check) {
+  if ((argc != 2 && !check) || argv[argc - 1][0] == '-') {
     std::fprintf(stderr, "usage: %s [--check] CORPUS_DIRECTORY\n", argv[0]);
     return 2;
   }
