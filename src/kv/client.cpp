@@ -5,10 +5,10 @@
 #include "base/error.hpp"
 #include "base/failure.hpp"
 #include "base/limit.hpp"
+#include "base/random.hpp"
 #include "base/ticks.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
-#include "kv/random.hpp"
 #include "link/link.hpp"
 
 #include <algorithm>

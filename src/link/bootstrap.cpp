@@ -2,7 +2,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "base/secret.hpp"
+#include "base/random.hpp"
 #include "link/keys.hpp"
 #include "link/link.hpp"
 #include "link/seal.hpp"

@@ -3,7 +3,7 @@
 #include "base/error.hpp"
 #include "base/fd.hpp"
 #include "base/mac.hpp"
-#include "base/secret.hpp"
+#include "base/random.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

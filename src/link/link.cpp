@@ -2,37 +2,16 @@
 #include "link/link.hpp"
 
 #include "base/error.hpp"
-#include "base/hash.hpp"
+#include "base/random.hpp"
 #include "link/frames.hpp"
 
-#include <sys/random.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 
 namespace verbena::link {
 
 namespace {
 
 constexpr std::uint8_t kHopLimit = 64;
-
-/// Sequence number and generation tell connections apart and are no secret, so a machine that
-/// refuses getrandom (seccomp) gets numbers that differ, which is enough.
-struct Random {
-  std::uint64_t generation = 0;
-  std::uint32_t psn = 0;
-};
-Random draw() noexcept {
-  std::uint64_t words[2];
-  if (getrandom(words, sizeof words, 0) != static_cast<ssize_t>(sizeof words)) {
-    static std::atomic<std::uint64_t> calls{0};
-    const std::uint64_t seed[] = {ticks_now(), static_cast<std::uint64_t>(getpid()), calls.fetch_add(1)};
-    words[0] = hash64(std::as_bytes(std::span(seed)), 0);
-    words[1] = hash64(std::as_bytes(std::span(seed)), 1);
-  }
-  return {.generation = words[0], .psn = static_cast<std::uint32_t>(words[1] & 0xFFFFFFU)};
-}
 
 /// What a route knows for going to `state`; without a route nothing.
 Result<int> route_attributes(const Route* route, ibv_qp_state state, ibv_qp_attr& attr) {
@@ -99,13 +78,12 @@ Status Endpoint::set_user_data(std::span<const std::byte> data) noexcept {
 }
 
 Endpoint describe(const nic::Nic& nic, const ibv_qp* qp, std::uint32_t recv_depth) {
-  const Random random = draw();
   Endpoint endpoint;
   endpoint.nic = nic.kind();
   endpoint.qp = nic.address_of(qp);
-  endpoint.qp.psn = random.psn;
+  endpoint.qp.psn = static_cast<std::uint32_t>(random_word() & 0xFFFFFFU);
   endpoint.recv_depth = recv_depth;
-  endpoint.generation = random.generation;
+  endpoint.generation = random_word();
   return endpoint;
 }
 

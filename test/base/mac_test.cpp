@@ -1,6 +1,6 @@
 // Message authentication codes against the published ones, and what secrets need besides.
 #include "base/mac.hpp"
-#include "base/secret.hpp"
+#include "base/random.hpp"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

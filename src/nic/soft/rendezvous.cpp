@@ -7,12 +7,12 @@
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
+#include "base/random.hpp"
 #include "host/thread.hpp"
 #include "nic/descriptors.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -98,9 +98,9 @@ Result<void> SoftNic::open_rendezvous() {
   GidParts parts{};
   parts.boot = boot_hash();
   parts.pid = static_cast<std::uint32_t>(::getpid());
-  if (::getrandom(&parts.random, sizeof parts.random, 0) != static_cast<ssize_t>(sizeof parts.random)) {
-    return fail_system("getrandom", errno, "making the NIC's address");
-  }
+  std::uint64_t random = 0;
+  VERBENA_TRY(fill_random(std::as_writable_bytes(std::span(&random, 1))));
+  parts.random = random;
   std::memcpy(&gid_, &parts, sizeof gid_);
 
   VERBENA_ASSIGN(sources_.epoll, make_epoll({}, "opening the soft NIC"));
