@@ -166,8 +166,11 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
     const std::uint32_t qp_num = wc_[first].qp_num;
     unsigned end = first + 1;
     while (end < count && wc_[end].qp_num == qp_num) ++end;
-    // A queue pair is in the table before it posts anything: an unknown number belongs to one that was destroyed.
-    if (QueuePair* pair = pairs_.find(qp_num); pair != nullptr) [[likely]] {
+    QueuePair* pair = pairs_.find(qp_num);
+    if (pair == nullptr) [[unlikely]]
+      pair = find_arriving(qp_num);
+    // An unknown number belongs to a queue pair that was destroyed.
+    if (pair != nullptr) [[likely]] {
       pair->owner_.handle({wc_.data() + first, end - first});
     } else {
       counters_.strays += end - first;
@@ -177,6 +180,12 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
   polling_ = false;
   if ((before ^ (before + count)) >> kCompletionsPerClockLog != 0) [[unlikely]]
     keep_alive(ticks_now());
+}
+
+// Who polls may post between `attach` and the next poll, whose completions come before its letters are read.
+QueuePair* CompletionLoop::find_arriving(std::uint32_t qp_num) noexcept {
+  mailbox_.open_ahead(QueuePair::enter_table_of);
+  return pairs_.find(qp_num);
 }
 
 void CompletionLoop::on_device_failure() noexcept {

@@ -235,6 +235,7 @@ class CompletionLoop {
   void remove(QueuePair& pair) noexcept;
 
   void dispatch(unsigned count) noexcept;
+  [[nodiscard]] QueuePair* find_arriving(std::uint32_t qp_num) noexcept;
   void on_device_failure() noexcept;
   void flush_held() noexcept;
   void check_drains() noexcept;

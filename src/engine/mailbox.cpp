@@ -40,6 +40,15 @@ void Mailbox::read() noexcept {
   }
 }
 
+void Mailbox::open_ahead(Letter::Open kind) noexcept {
+  Letter* letter = first_;
+  for (int i = 0; letter != nullptr && i < kMost; ++i, letter = letter->next.load(std::memory_order_acquire)) {
+    if (letter->open != kind) continue;
+    letter->open(*letter);
+    letter->open = [](Letter&) noexcept {};
+  }
+}
+
 Mailbox::Call* Mailbox::claim(bool waits) noexcept {
   for (bool is_counted = false;; is_counted = true) {
     const std::uint32_t released = released_.load(std::memory_order_seq_cst);

@@ -16,8 +16,9 @@ class Mailbox {
  public:
   /// Something to do. Its memory is the sender's, and stays until `open` is called.
   struct Letter {
+    using Open = void (*)(Letter& letter) noexcept;
     std::atomic<Letter*> next{nullptr};
-    void (*open)(Letter& letter) noexcept = nullptr;
+    Open open = nullptr;
   };
 
   Mailbox() noexcept = default;
@@ -32,6 +33,9 @@ class Mailbox {
   [[nodiscard]] bool empty_before_sleep() const noexcept { return last_.load(std::memory_order_seq_cst) == &stub_; }
   /// Opens letters, oldest first, those that come meanwhile too, `kMost` at most. \thread reader
   void read() noexcept;
+  /// Opens the letters of that kind among the next kMost, before those ahead of them. The next `read` passes over
+  /// them; nothing that owns one may go before that. \thread reader
+  void open_ahead(Letter::Open kind) noexcept;
 
   /// Has `task` called by the reader, and waits for its end. kOk; or the task was not called and will not be:
   /// kTimedOut, kClosed (nobody reads), kAgain (kCalls of other threads are under way; a call without a deadline waits

@@ -165,8 +165,12 @@ void QueuePair::attach() noexcept {
   VERBENA_CHECK(place_ == Place::kOutside && qp_);
   place_ = Place::kMailbox;
   arrival_.pair = this;
-  arrival_.open = [](Mailbox::Letter& letter) noexcept { static_cast<Arrival&>(letter).pair->enter_table(); };
+  arrival_.open = enter_table_of;
   loop_.post(arrival_);
+}
+
+void QueuePair::enter_table_of(Mailbox::Letter& letter) noexcept {
+  static_cast<Arrival&>(letter).pair->enter_table();
 }
 
 void QueuePair::enter_table() noexcept {

@@ -338,6 +338,8 @@ class QueuePair final {
   friend class CompletionLoop;
   enum class Place : std::uint8_t { kOutside, kMailbox, kTable };
   enum class Phase : std::uint8_t { kWorking, kDraining, kDrained };
+  /// Opens the letter of `attach`.
+  static void enter_table_of(Mailbox::Letter& letter) noexcept;
   struct Arrival : Mailbox::Letter {
     QueuePair* pair = nullptr;
   };

@@ -33,6 +33,17 @@ TEST_F(ConnectionPair, CarriesMessagesOfEveryLengthGatheredFromThreeParts) {
   EXPECT_TRUE(b.connection->alive());
 }
 
+// The completion of what was posted right after `attach` may be there before the loop has read of that.
+TEST_F(ConnectionPair, PostsBeforeTheFirstPoll) {
+  connect(a, b, {}, {});
+  ASSERT_FALSE(HasFatalFailure());
+  b.loop->poll();  // Its receives.
+  const Bytes body = pattern(8, 1);
+  ASSERT_EQ(a.connection->start_send(body, {}, 7), Status::kOk);
+  ASSERT_TRUE(until([&] { return a.recorder.completed(0, 7) && b.recorder.messages.size() == 1; }));
+  EXPECT_EQ(a.loop->counters().strays, 0u);
+}
+
 TEST_F(ConnectionPair, RefusesWhatDoesNotFit) {
   open({}, {.eager_bytes = 128});
   EXPECT_EQ(a.connection->longest_send(), 128u);

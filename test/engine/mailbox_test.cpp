@@ -66,6 +66,28 @@ TEST(Mailbox, ALetterMayBeSentAgainFromWhereItIsOpened) {
   EXPECT_TRUE(mailbox.empty());
 }
 
+TEST(Mailbox, OpensSomeAheadAndOnce) {
+  Mailbox mailbox;
+  std::vector<int> opened;
+  std::vector<Numbered> letters(6);
+  const auto urgent = [](Mailbox::Letter& letter) noexcept {
+    auto& mine = static_cast<Numbered&>(letter);
+    mine.into->push_back(-mine.number);
+  };
+  for (int i = 0; i < 6; ++i) {
+    Mailbox::Letter& letter = numbered(letters[static_cast<std::size_t>(i)], opened, i);
+    if (i % 2 == 1) letter.open = urgent;
+    mailbox.send(letter);
+  }
+  mailbox.open_ahead(urgent);
+  EXPECT_EQ(opened, (std::vector{-1, -3, -5}));
+  EXPECT_FALSE(mailbox.empty());
+  mailbox.open_ahead(urgent);
+  mailbox.read();
+  EXPECT_EQ(opened, (std::vector{-1, -3, -5, 0, 2, 4}));
+  EXPECT_TRUE(mailbox.empty());
+}
+
 TEST(Mailbox, KeepsTheOrderOfEachSender) {
   constexpr int kSenders = 3;
   constexpr int kLetters = 20'000;
