@@ -124,10 +124,11 @@ build_suites() {
   write_cross_file
   if [[ ! -f $build/build.ninja ]]; then
     rm -rf "$build"
-    # As the sanitized builds: what runs the longest is optimized, and the rest is compiled quickly.
+    # As the sanitized builds: what runs the longest is optimized, and the rest is compiled quickly. At that level GCC 12
+    # takes a value that std::optional does not have for one that is used.
     meson setup "$build" "$root" --cross-file "$base/cross.ini" --werror -Dunity=on -Dunity_size=8 \
       --buildtype=release -Doptimization=0 -Darchive_optimization=1 -Dtests=enabled -Dprograms=disabled \
-      -Dexamples=disabled -Dbenchmarks=disabled -Ddocs=disabled >"$base/setup.log" 2>&1 ||
+      -Dexamples=disabled -Dbenchmarks=disabled -Ddocs=disabled -Dcpp_args=-Wno-maybe-uninitialized >"$base/setup.log" 2>&1 ||
       { tail -n 40 "$base/setup.log"; say 'meson setup failed'; exit 1; }
   fi
   ninja -k 0 -j "$jobs" -C "$build" "${executables[@]}" || { say 'the build failed'; exit 1; }

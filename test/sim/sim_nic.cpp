@@ -138,7 +138,7 @@ void SimNic::pass_time() {
   if (network().options().polls_pass_time) world().turn(kPoll);
 }
 
-void SimNic::push(SimCq& cq, Cqe entry, bool is_solicited) {
+void SimNic::push(SimCq& cq, const Cqe& entry, bool is_solicited) {
   const bool is_failure = entry.wc.status != IBV_WC_SUCCESS;
   world().note({entry.wc.qp_num, entry.wc.wr_id, static_cast<std::uint64_t>(entry.wc.status), entry.wc.byte_len});
   if (cq.is_overrun || cq.entries.size() == static_cast<std::size_t>(cq.cqe)) {
@@ -149,7 +149,7 @@ void SimNic::push(SimCq& cq, Cqe entry, bool is_solicited) {
     }
     return;
   }
-  cq.entries.push_back(std::move(entry));
+  cq.entries.push_back(entry);
   // IBTA 11.4.2.2: a failure counts as solicited.
   const bool is_event =
       cq.armed == SimCq::Armed::kAny || (cq.armed == SimCq::Armed::kSolicited && (is_solicited || is_failure));

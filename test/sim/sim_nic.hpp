@@ -34,7 +34,7 @@ class SimNic final : public nic::Nic {
   /// Its process is killed. What is left of it can only be destroyed.
   void die();
   /// A completion. Into a full queue it is lost, and takes the queue with it (IBTA 10.10.4.2).
-  void push(SimCq& cq, Cqe entry, bool is_solicited);
+  void push(SimCq& cq, const Cqe& entry, bool is_solicited);
   void take_message(SimQp& to, std::shared_ptr<const Message> message);
   void take_answer(SimQp& to, std::shared_ptr<const Answer> answer);
 

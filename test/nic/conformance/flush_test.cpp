@@ -202,6 +202,8 @@ TEST_P(Peers, LocalErrorsComeFirst) {
   ASSERT_NO_FATAL_FAILURE(make_pair({}));
   for (const ibv_wr_opcode opcode : {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     SCOPED_TRACE(testing::Message() << "opcode " << opcode);
+    // Soft-RoCE looks at where a READ's bytes go when they come.
+    if (is_soft_roce() && opcode == IBV_WR_RDMA_READ) continue;
     ASSERT_OK(to_error(*b.nic, b.qp.get()));
     Request request(opcode, 100);
     request.gather({a.address(0), 8, ~a.mr->lkey});
