@@ -169,9 +169,7 @@ void QueuePair::attach() noexcept {
   loop_.post(arrival_);
 }
 
-void QueuePair::enter_table_of(Mailbox::Letter& letter) noexcept {
-  static_cast<Arrival&>(letter).pair->enter_table();
-}
+void QueuePair::enter_table_of(Mailbox::Letter& letter) noexcept { static_cast<Arrival&>(letter).pair->enter_table(); }
 
 void QueuePair::enter_table() noexcept {
   loop_.pairs_.insert(*this, qp_num_);

@@ -136,6 +136,7 @@ TEST(KvAccess, WrongGrantsAreNamed) {
 }
 
 TEST(KvAccess, ManyGrantsAreTaken) {
+  VERBENA_SKIP_ON_A_DEVICE("a device cannot tell users");
   ServerOptions options = small_server();
   for (std::size_t i = 0; i < kMaxGrants; ++i) options.grants.push_back(grant(kReadWrite, std::to_string(i) + "/"));
   const auto server = start(options);
