@@ -56,6 +56,9 @@ inline void writes_in_order() noexcept { detail::release(); }
 /// reader that took such bytes for the old value finds the mark when it looks at the item again. A locked instruction
 /// for the mark does not do: on AArch64 it orders its load before what follows, and not its store.
 inline void superseded_before_reuse() noexcept { detail::release(); }
+/// Between an index entry that names an item no more and the next bytes in the item's block, both the worker's. A
+/// guarded reader that took such bytes for the item finds another entry when it looks at the index again.
+inline void unindexed_before_reuse() noexcept { detail::release(); }
 /// @}
 
 /// \name Against an agent that calls membarrier

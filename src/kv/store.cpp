@@ -203,6 +203,9 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
                              unsigned flags, Owner owner) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
+  // Before the store is asked for memory: whoever may not have so much does not make it call leases in.
+  if (owner != kNoOwner && is_beyond_quota(key, pending.hash, owner, value_length)) [[unlikely]]
+    return {Status::kOverQuota, 0, 0, Quota::kMemory};
   const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
   std::uint64_t block = host::SlabPool::kNoOffset;
   if (!made.is_inline()) {
@@ -272,6 +275,7 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
   if (!is_new) retire(item_of(*entry));
   store_word(header(item).state, state_word(ItemState::kLive, version));
   store_word(*entry, word);
+  if (!is_new) fences::unindexed_before_reuse();
   items_ += is_new ? 1u : 0u;
   return {Status::kOk, version, word};
 }
@@ -312,6 +316,7 @@ Store::Change Store::erase(Key key) noexcept {
   const std::uint64_t version = version_at(item);
   retire(item);
   store_word(*entry, 0);
+  fences::unindexed_before_reuse();
   --items_;
   return {Status::kOk, version, 0};
 }
@@ -366,6 +371,15 @@ Quota Store::charge(const Pending& pending, Owner owner, std::uint64_t charged_b
   const Quota quota = options_.accounts[owner - 1].charge({.bytes = bytes_of(pending.item), .items = 1}, replaced);
   if (quota == Quota::kNone) owner_of(pending.item) = owner;
   return quota;
+}
+
+bool Store::is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint64_t value_length) noexcept {
+  const Account& account = options_.accounts[owner - 1];
+  const std::uint64_t* const entry = locate(key, hash);
+  const bool is_own = entry != nullptr && owner_of(item_of(*entry)) == owner;
+  const std::uint64_t replaced = is_own ? bytes_of(item_of(*entry)) : 0;
+  const std::uint64_t all = account.used().bytes + value_length;
+  return all > replaced && all - replaced > account.most().bytes;
 }
 
 // Before the item's blocks rest or are free, and once: what rests is nobody's.

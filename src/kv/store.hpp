@@ -190,6 +190,8 @@ class Store {
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
   [[nodiscard]] Change no_memory() noexcept;
   [[nodiscard]] Quota charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept;
+  /// Whether the value alone would be more than `owner` may have, whatever else its item takes.
+  [[nodiscard]] bool is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint64_t value_length) noexcept;
   void discharge(std::uint64_t item) noexcept;
   [[nodiscard]] Owner& owner_of(std::uint64_t item) noexcept { return owners_[item / kLineBytes]; }
   void retire(std::uint64_t item) noexcept;

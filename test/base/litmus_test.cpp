@@ -154,6 +154,21 @@ TEST(Litmus, AValueBetweenTwoLooksAtItsLiveItemIsItsOwn) {
   });
 }
 
+// A small item of a store with guarded readers: bytes 1 are the item's, and 2 are of who uses its block again. The
+// reader has found the item in the index, READs it, and READs the index once more.
+TEST(Litmus, AnItemThatTheIndexStillNamesIsItsOwn) {
+  check([](Fences& fences) {
+    enum : std::uint8_t { kItem, kIndex };
+    Program worker;
+    worker.store(kIndex, 0).fence(fences.release("unindexed_before_reuse")).store(kItem, 2);
+    Program reader;
+    reader.load(0, kItem).fence(fences.acquire("read_before_next, from the item to the index")).load(1, kIndex);
+    return Litmus{{worker, reader}, {1, 1}, [](const State& end) {
+                    return end.registers[1][0] == 2 && end.registers[1][1] == 1;
+                  }};
+  });
+}
+
 // --- the software NIC: src/nic/soft
 // -------------------------------------------------------------------------------------
 

@@ -514,6 +514,19 @@ TEST_F(KvOwners, WhatWasLeasedIsNotCountedTwice) {
   expect_used(0, 0);
 }
 
+// Whoever may not have so much is told that, and not that the store is full: then it would call leases in.
+TEST_F(KvOwners, AreToldOfTheirQuotaBeforeAFullStore) {
+  ASSERT_NO_FATAL_FAILURE(begin({.bytes = 10'000, .items = 10}));
+  const std::string value(20'000, 'v');
+  Status status = Status::kOk;
+  for (int i = 0; i < 100'000 && status == Status::kOk; ++i)
+    status = put_as(kNoOwner, "k" + std::to_string(i), value).status;
+  ASSERT_EQ(status, Status::kStoreFull);
+  const Store::Change refused = put_as(1, "mine", value);
+  EXPECT_EQ(refused.status, Status::kOverQuota);
+  EXPECT_EQ(refused.quota, Quota::kMemory);
+}
+
 // Random owners, against a map.
 TEST_F(KvOwners, AccountsAgreeWithTheItems) {
   own_[1].limit({.bytes = 400'000, .items = 30});
