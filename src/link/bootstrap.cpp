@@ -262,6 +262,7 @@ std::unexpected<Error> refused_key(std::string_view name) noexcept {
 /// Accepting rests this long when there are no descriptors left and none of ours to give back: no
 /// event tells when another part of the process closes one.
 constexpr std::chrono::milliseconds kAcceptRest{50};
+constexpr std::chrono::seconds kLogEvery{1};
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 // Events that are no slot's.
 constexpr std::uint64_t kListenEvent = std::uint64_t{1} << 32;
@@ -305,8 +306,8 @@ class SocketListener final : public Listener {
   [[nodiscard]] Found drop_late() noexcept;
   [[nodiscard]] Found look(std::uint32_t index) noexcept;
   [[nodiscard]] Found look_and_drop(std::uint32_t index) noexcept;
-  [[nodiscard]] Result<std::optional<Endpoint>> take_frame(Slot& slot) const noexcept;
-  [[nodiscard]] Result<void> challenge(Slot& slot) const noexcept;
+  [[nodiscard]] Result<std::optional<Endpoint>> take_frame(Slot& slot) noexcept;
+  [[nodiscard]] Result<void> challenge(Slot& slot) noexcept;
   [[nodiscard]] Result<std::unique_ptr<nic::Inquiry>> check(const Endpoint& remote,
                                                             std::span<const std::byte> hello) noexcept;
   [[nodiscard]] Found take(std::uint32_t index, const Endpoint& remote, std::unique_ptr<nic::Inquiry> inquiry) noexcept;
@@ -316,6 +317,13 @@ class SocketListener final : public Listener {
   void set_accepting(bool accepting) noexcept;
   void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  /// Why a client has not proven a key. Strangers may fail any number of times, so one a second is logged.
+  template <class... Args>
+  void log_refusal(fmt::format_string<Args...> format, Args&&... args) noexcept {
+    if (!quiet_until_.passed()) return;
+    quiet_until_ = Deadline::after(kLogEvery);
+    log(VERBENA_LOG_WARNING, format, std::forward<Args>(args)...);
+  }
 
   const ListenerOptions options_;
   const Fd listening_;
@@ -328,6 +336,7 @@ class SocketListener final : public Listener {
   std::uint32_t newest_ = kNone;
   bool resting_ = false;
   Deadline rest_until_ = Deadline::now();
+  Deadline quiet_until_ = Deadline::now();
   std::atomic<bool> closed_{false};
   std::atomic<std::uint64_t> dropped_{0};
 };
@@ -406,7 +415,7 @@ SocketListener::Found SocketListener::drop_late() noexcept {
 
 /// Asks a client that names a key to prove it, by proving first that this side has it. The reason of a refusal is
 /// logged here, and the client hears the name alone.
-Result<void> SocketListener::challenge(Slot& slot) const noexcept {
+Result<void> SocketListener::challenge(Slot& slot) noexcept {
   if (slot.seal) return broken("a KEY came twice");
   VERBENA_ASSIGN(const KeyClaim claim, decode_key(slot.inbox.bytes()));
   if (options_.keys == nullptr)
@@ -415,8 +424,8 @@ Result<void> SocketListener::challenge(Slot& slot) const noexcept {
   const HostPort peer = HostPort::of_peer(slot.fd.get());
   auto key = options_.keys->find(claim.name());
   if (key == nullptr) {
-    log(VERBENA_LOG_WARNING, "{} names the key {}, which is not in {}: add it there, and start the server again",
-        peer.c_str(), claim.name(), options_.keys->path());
+    log_refusal("{} names the key {}, which is not in {}: add it there, and start the server again", peer.c_str(),
+                claim.name(), options_.keys->path());
     return refused_key(claim.name());
   }
   Nonce nonce;
@@ -433,7 +442,7 @@ Result<void> SocketListener::challenge(Slot& slot) const noexcept {
 
 /// The HELLO that the slot's frame is, with a seal where this listener has keys; none when more is to come. Errors that
 /// are kProtocol are of what no client of this release sends.
-Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) const noexcept {
+Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) noexcept {
   VERBENA_ASSIGN(const FrameType type, decode_type(slot.inbox.bytes()));
   if (type == FrameType::kKey) {
     VERBENA_TRY(challenge(slot));
@@ -443,8 +452,8 @@ Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) const noe
     return fail(Status::kNotAllowed, "connect", 0, "the server asks for a key: connect with key_file");
   VERBENA_ASSIGN(const Endpoint hello, decode_hello(slot.inbox.bytes(), slot.seal ? Cover::kSealed : Cover::kOpen));
   if (!slot.seal || slot.seal->check(SealedStep::kClientHello, slot.inbox.bytes())) return hello;
-  log(VERBENA_LOG_WARNING, "{} did not prove that it has the key {}: it has not, or somebody has changed its HELLO",
-      HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
+  log_refusal("{} did not prove that it has the key {}: it has not, or somebody has changed its HELLO",
+              HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
   return refused_key(slot.seal->key_name());
 }
 
@@ -466,8 +475,8 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
       send_reject(slot.fd.get(), hello.error().status(), hello.error().text());
     }
   } else if (arrival && slot.seal) {
-    log(VERBENA_LOG_WARNING, "{} left when it was challenged to prove the key {}: it may have another secret",
-        HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
+    log_refusal("{} left when it was challenged to prove the key {}: it may have another secret",
+                HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
   }
   const auto version = version_of(slot.inbox.bytes());
   if (version && *version != kProtocolVersion) {

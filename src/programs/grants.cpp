@@ -66,6 +66,8 @@ kv::Grant allowed(const std::string& text) {
   kv::Grant grant{.rights = rights_of(take_field(rest))};
   if (!text.contains(':')) refuse(kAllow, "RIGHTS:USER or RIGHTS:USER:PREFIX", text);
   grant.subject.uid = user_of(kAllow, take_field(rest));
+  // Of a script whose variable is not set, most likely.
+  if (rest.empty() && text.ends_with(':')) refuse(kAllow, "a prefix behind the second colon, or no colon there", text);
   auto prefix = unescaped(rest);
   if (!prefix) refuse(kAllow, "a prefix whose escapes are \\n, \\t, \\r, \\0, \\\\ and \\xHH", rest);
   if (prefix->size() > kv::kMaxKeyBytes)

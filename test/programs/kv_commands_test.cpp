@@ -767,6 +767,7 @@ TEST(KvServe, WrongGrantsAreRefused) {
       {allow("read:4294967295"), {"--allow", "0 to 4294967294", "4294967295"}},
       {allow("read:no-such-user"), {"--allow", "a user's name", "no-such-user"}},
       {allow("read:0:\\x4"), {"--allow", "escapes"}},
+      {allow("read:0:"), {"--allow", "no colon", "\"read:0:\""}},
       {allow("read:0:" + long_prefix), {"--allow", "0 to 1024 bytes", "1025"}},
       {allow("administer:0:p"), {"--allow", "0 bytes", "got 1"}, 3},
       {quota("0"), {"--quota", "USER:MEMORY:ITEMS", "\"0\""}},
