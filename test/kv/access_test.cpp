@@ -26,7 +26,6 @@ using test::kStranger;
 using test::Peer;
 
 constexpr Rights kReadWrite = Rights::kRead | Rights::kWrite;
-constexpr Rights kAll = kReadWrite | Rights::kAdminister;
 
 Grant grant(Rights rights, std::string_view prefix = "", uid_t uid = geteuid()) {
   return {.subject = {.uid = uid}, .rights = rights, .prefix = std::string(prefix)};
