@@ -888,18 +888,24 @@ void SoftNic::end_approach(SoftQp& qp) noexcept {
   drop_ask(*approach->peer, *approach->offer);
 }
 
+/// Moves the QP on, unless its owner has moved it to error, as polls and posts do. Those keep to the receive CQ.
+bool SoftNic::move(SoftQp& qp, ibv_qp_state from, ibv_qp_state to) noexcept {
+  bool has_moved = false;
+  exclusively(*qp.rcq, [&] {
+    has_moved = qp.state_now() == from;
+    if (has_moved) qp.enter(to);
+  });
+  return has_moved;
+}
+
 /// Gives up a way to RTR: back to INIT. A peer that has connected to us all the same cannot be undone: its memory and
 /// what is known of it stay until the QP is reset or destroyed, which is in error for `reason`.
 void SoftNic::retreat(SoftQp& qp, Status reason) noexcept {
   const bool was_offered = qp.path.approach->offer != nullptr;
   end_approach(qp);
   if (!was_offered) return;
-  std::uint32_t rtr = IBV_QPS_RTR;
-  if (qp.remote.load() != nullptr || !qp.now.compare_exchange_strong(rtr, IBV_QPS_INIT)) {
-    return want_error(qp, reason);
-  }
+  if (qp.remote.load() != nullptr || !move(qp, IBV_QPS_RTR, IBV_QPS_INIT)) return want_error(qp, reason);
   qp.tell_readiness(Readiness::kNotReady);
-  qp.state = IBV_QPS_INIT;
   qp.failing.peer_dead.store(false, std::memory_order_release);
   release_peer(std::exchange(qp.path.peer, nullptr));
 }
@@ -920,8 +926,8 @@ Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
     // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
     qp.path.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
   }
-  qp.enter(IBV_QPS_RTS);
-  return {};
+  if (move(qp, IBV_QPS_RTR, IBV_QPS_RTS)) return {};
+  return fail(Status::kPeerLost, "modify_qp", 0, "the peer has gone meanwhile: the queue pair is in error, reset it");
 }
 
 /// Takes the QP out of both CQs' lists, and its completions out of their rings.
@@ -999,7 +1005,7 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
     end_approach(qp);
     qp.failing.blame(Status::kClosed);
     qp.tell_readiness(Readiness::kGone);
-    qp.enter(IBV_QPS_ERR);
+    exclusively(*qp.rcq, [&] { qp.enter(IBV_QPS_ERR); });
     want_error(qp, Status::kClosed);
     return {};
   }

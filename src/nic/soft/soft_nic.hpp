@@ -192,6 +192,7 @@ class SoftNic final : public Nic {
   [[nodiscard]] Result<void> approach(SoftQp& qp);
   void make_offer(SoftQp& qp);
   void end_approach(SoftQp& qp) noexcept;
+  [[nodiscard]] static bool move(SoftQp& qp, ibv_qp_state from, ibv_qp_state to) noexcept;
   void retreat(SoftQp& qp, Status reason) noexcept;
   [[nodiscard]] Result<void> to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask);
   [[nodiscard]] Result<void> to_reset(SoftQp& qp);
