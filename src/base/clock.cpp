@@ -1,17 +1,15 @@
 #include "base/clock.hpp"
 
 #include "base/cancellation.hpp"
-#include "base/fd.hpp"
+#include "base/files.hpp"
 #include "base/log.hpp"
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #if defined(__x86_64__)
@@ -101,10 +99,10 @@ struct Pair {
     return "CLOCK_MONOTONIC (slower): this processor's time-stamp counter is not invariant";
   const CancellationHeld held;
   std::array<char, 256> text{' '};  // So that a blank stands before and behind each name.
-  const Fd file(::open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC));
-  const ssize_t length = file ? ::read(file.get(), text.data() + 1, text.size() - 1) : -1;
-  if (length < 0) return "CLOCK_MONOTONIC (slower): /sys does not tell whether the time-stamp counter is synchronized";
-  if (std::string_view(text.data(), 1 + static_cast<std::size_t>(length)).contains(" tsc ")) return nullptr;
+  const auto file = File::open("/sys/devices/system/clocksource/clocksource0/available_clocksource", File::How::kRead);
+  const std::size_t length = file ? file->read(0, std::as_writable_bytes(std::span(text)).subspan(1)).value_or(0) : 0;
+  if (length == 0) return "CLOCK_MONOTONIC (slower): /sys does not tell whether the time-stamp counter is synchronized";
+  if (std::string_view(text.data(), 1 + length).contains(" tsc ")) return nullptr;
   return "CLOCK_MONOTONIC (slower): the kernel found the time-stamp counter unstable";
 }
 
@@ -176,6 +174,12 @@ const char* clock_description() noexcept {
   const Decision& decided = decision();
   const bool is_given_up = decided.counter_serves && !detail::counter_serves.load(std::memory_order_relaxed);
   return is_given_up ? kGivenUp : decided.description;
+}
+
+std::uint64_t unix_time_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 }  // namespace verbena

@@ -49,4 +49,7 @@ class CounterWatch {
 /// Call it wherever a wait looks at the clock, so that no wait lasts longer than its deadline. \thread any  \alloc none
 void look_at_clock(std::uint64_t now) noexcept;
 
+/// The time of day: ns since 1970. It may be set back; nothing that waits goes by it. \thread any  \alloc none
+[[nodiscard]] std::uint64_t unix_time_ns() noexcept;
+
 }  // namespace verbena

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "base/fences.hpp"
+#include "base/threads.hpp"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 namespace verbena {
 
@@ -45,16 +45,13 @@ class Exclusive {
   static void leave(Mark* mark) noexcept { mark->is_inside.store(false, std::memory_order_release); }
 
  private:
-  [[nodiscard]] static std::uintptr_t this_thread() noexcept {
-    return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-  }
   [[nodiscard]] Mark* enter_as_another(std::uintptr_t me) noexcept;
   [[nodiscard]] Mark& mark_of(std::uintptr_t me) noexcept;
 
   std::atomic<Mark*> last_{&shared_};
   const bool has_barrier_;
-  std::mutex mutex_;  ///< Of who makes itself the last.
-  Mark nobody_;       ///< The last while somebody does.
+  Mutex mutex_;  ///< Of who makes itself the last.
+  Mark nobody_;  ///< The last while somebody does.
   Mark shared_;
   std::array<Mark, kMarks> marks_;
 };

@@ -324,7 +324,7 @@ Found find_in_smaps(const std::byte* data) noexcept {
   for_each_line("/proc/self/smaps", [&](std::string_view text) {
     std::uintptr_t begin = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), begin, 16);
-    if (error == std::errc{} && *end == '-') {
+    if (error == std::errc{} && text.substr(static_cast<std::size_t>(end - text.data())).starts_with('-')) {
       if (ours) return false;
       ours = begin == reinterpret_cast<std::uintptr_t>(data);
     } else if (ours && text.starts_with("KernelPageSize:")) {

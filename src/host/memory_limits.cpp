@@ -2,7 +2,6 @@
 
 #include "base/error.hpp"
 #include "base/units.hpp"
-#include "host/cgroup.hpp"
 #include "host/proc_file.hpp"
 
 #include <linux/capability.h>
@@ -17,82 +16,6 @@
 namespace verbena::host {
 
 namespace {
-
-std::optional<Headroom> machine_headroom(const char* proc) {
-  const KernelPath path("{}/meminfo", proc);
-  // Swap counts: memory that others leave idle moves there. An arena that is used stays in memory.
-  const auto kib = sum_of_lines(path.text, {"MemAvailable:", "SwapFree:"});
-  if (!kib) return std::nullopt;
-  Headroom headroom{.bytes = *kib * 1024};
-  print(headroom.limit, "MemAvailable and SwapFree in {}", path.text);
-  return headroom;
-}
-
-/// "0-3" or "0,2", and not "0".
-bool more_than_one(const KernelPath& list) noexcept {
-  bool is_more = false;
-  for_each_line(list.text, [&](std::string_view line) {
-    is_more = line.find_first_of(",-") != std::string_view::npos;
-    return false;
-  });
-  return is_more;
-}
-
-/// Memory bound to one of several nodes comes from there or the OOM killer: other nodes and swap do not count. Where
-/// there is one node the machine's figures say more: they know what a balloon driver would give back.
-std::optional<Headroom> node_headroom(const char* nodes, unsigned node) {
-  if (!more_than_one(KernelPath("{}/has_memory", nodes))) return std::nullopt;
-  const KernelPath path("{}/node{}/meminfo", nodes, node);
-  char prefix[32];
-  print(prefix, "Node {} ", node);
-  const auto kib = sum_of_lines(path.text, {"MemFree:", "Active(file):", "Inactive(file):", "SReclaimable:"},
-                                std::string_view(prefix));
-  if (!kib) return std::nullopt;
-  Headroom headroom{.bytes = *kib * 1024};
-  print(headroom.limit, "what is free in {}", path.text);
-  return headroom;
-}
-
-/// The files of one version of the memory controller.
-struct Controller {
-  const char* limit;
-  const char* usage;
-  std::string_view cache[2];
-  const char* swap_limit;  // Version 1 limits the sum of memory and swap: there swap is not counted as headroom.
-  const char* swap_usage;
-};
-constexpr Controller kV2{
-    "memory.max", "memory.current", {"inactive_file ", "active_file "}, "memory.swap.max", "memory.swap.current"};
-constexpr Controller kV1{
-    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}, nullptr, nullptr};
-
-std::uint64_t difference(std::uint64_t a, std::uint64_t b) noexcept { return a > b ? a - b : 0; }
-
-std::optional<Headroom> group_headroom(const Controller& files, const char* directory) {
-  const auto number_in = [&](const char* file) { return number_in_file(KernelPath("{}/{}", directory, file)); };
-  const auto usage = number_in(files.usage);
-  const std::uint64_t cache = sum_of_lines(KernelPath("{}/memory.stat", directory).text, files.cache).value_or(0);
-  std::uint64_t swap = 0;
-  if (files.swap_limit != nullptr)
-    swap = difference(number_in(files.swap_limit).value_or(0), number_in(files.swap_usage).value_or(0));
-  const auto limit = number_in(files.limit);
-  if (!limit || !usage) return std::nullopt;
-  Headroom headroom{.bytes = difference(*limit, difference(*usage, cache)) + swap};
-  print(headroom.limit, "{} MiB in {}/{}", *limit / kMebi, directory, files.limit);
-  return headroom;
-}
-
-void keep_tighter(std::optional<Headroom>& kept, const std::optional<Headroom>& other) noexcept {
-  if (other && (!kept || other->bytes < kept->bytes)) kept = other;
-}
-
-std::optional<Headroom> cgroup_headroom(const KernelFiles& files) {
-  std::optional<Headroom> kept;
-  for_each_cgroup(files, "memory", [&](CgroupVersion version, const char* directory) {
-    keep_tighter(kept, group_headroom(version == CgroupVersion::k2 ? kV2 : kV1, directory));
-  });
-  return kept;
-}
 
 std::size_t mapped_bytes() noexcept {
   const auto pages = number_in_file("/proc/self/statm");
@@ -127,13 +50,6 @@ Error headroom_error(const char* call, int system_errno, std::size_t size_bytes,
 }
 
 }  // namespace
-
-std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files) {
-  auto kept = machine_headroom(files.proc);
-  keep_tighter(kept, cgroup_headroom(files));
-  if (node) keep_tighter(kept, node_headroom(files.nodes, *node));
-  return kept;
-}
 
 std::size_t free_hugepage_bytes(const char* directory) {
   std::size_t bytes = 0;
@@ -188,7 +104,7 @@ Result<void> check_memory(std::size_t size_bytes, std::optional<unsigned> node) 
 Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
   const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
   const std::size_t pinned = sum_of_lines(KernelPath("{}/self/status", files.proc).text, {"VmPin:"}).value_or(0) * 1024;
-  if (size_bytes <= difference(limit, pinned) || may_lock_at_will(files)) return {};
+  if (pinned + size_bytes <= limit || may_lock_at_will(files)) return {};
   return fail(Status::kLimit, "check_pinning", ENOMEM,
               "{} KiB would be pinned beside the {} KiB that are, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
               "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",

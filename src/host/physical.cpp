@@ -2,7 +2,6 @@
 
 #include "base/error.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,15 +29,16 @@ Result<PageMap> PageMap::open(const PageMapFile& file) {
       file.page_bytes != 0 ? file.page_bytes : static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (!std::has_single_bit(page_bytes))
     return fail(Status::kBadArgument, "PageMap::open", 0, "a page has a power of two of bytes, not {}", page_bytes);
-  Fd fd(::open(file.path, O_RDONLY | O_CLOEXEC));
-  if (fd) return PageMap(std::move(fd), page_bytes);
-  if (errno == ENOENT) {
-    return fail(Status::kUnsupported, "PageMap::open", errno,
+  auto opened = File::open(file.path, File::How::kRead);
+  if (opened) return PageMap(std::move(*opened), page_bytes);
+  const Error& error = opened.error();
+  if (error.status() == Status::kNotFound) {
+    return fail(Status::kUnsupported, "PageMap::open", error.system_errno(),
                 "there is no {}: physical addresses need a kernel with CONFIG_PROC_PAGE_MONITOR and /proc mounted",
                 file.path);
   }
-  if (errno != EACCES && errno != EPERM) return fail_system("open", errno, "reading the page map");
-  return fail(Status::kPermission, "PageMap::open", errno,
+  if (error.status() != Status::kPermission) return std::unexpected(error);
+  return fail(Status::kPermission, "PageMap::open", error.system_errno(),
               "{} is not for this process: physical addresses need CAP_SYS_ADMIN; a process that changed its user or "
               "got the capability from its file (setcap) also needs prctl(PR_SET_DUMPABLE, 1) first, or "
               "CAP_DAC_READ_SEARCH. All but physical addressing works without",
@@ -47,18 +47,10 @@ Result<PageMap> PageMap::open(const PageMapFile& file) {
 
 Result<void> PageMap::read(std::uint64_t first, std::span<std::uint64_t> entries) const {
   const std::span<std::byte> bytes = std::as_writable_bytes(entries);
-  for (std::size_t done = 0; done < bytes.size();) {
-    const auto at = static_cast<off_t>(first * sizeof(std::uint64_t) + done);
-    const ssize_t got = ::pread(fd_.get(), bytes.data() + done, bytes.size() - done, at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail_system("pread", errno, "reading the page map");
-    if (got == 0) {
-      return fail(Status::kBadArgument, "PageMap", 0, "{:#x} is not in the address space of a process",
-                  (first + done / sizeof(std::uint64_t)) * page_bytes_);
-    }
-    done += static_cast<std::size_t>(got);
-  }
-  return {};
+  VERBENA_ASSIGN(const std::size_t got, file_.read(first * sizeof(std::uint64_t), bytes));
+  if (got == bytes.size()) return {};
+  return fail(Status::kBadArgument, "PageMap", 0, "{:#x} is not in the address space of a process",
+              (first + got / sizeof(std::uint64_t)) * page_bytes_);
 }
 
 Result<std::uint64_t> PageMap::frame_of(std::uint64_t entry, std::uint64_t page) const {

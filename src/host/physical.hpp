@@ -1,7 +1,7 @@
 // Physical addresses of this process's memory, from the kernel's page map. See docs/physical-addressing.md.
 #pragma once
 
-#include "base/fd.hpp"
+#include "base/files.hpp"
 
 #include <verbena/error.hpp>
 
@@ -54,12 +54,12 @@ class PageMap {
   [[nodiscard]] Result<PhysicalRuns> runs_of(std::span<std::byte> range, std::size_t most) const;
 
  private:
-  PageMap(Fd fd, std::size_t page_bytes) noexcept : fd_(std::move(fd)), page_bytes_(page_bytes) {}
+  PageMap(File file, std::size_t page_bytes) noexcept : file_(std::move(file)), page_bytes_(page_bytes) {}
   /// The entries of `entries.size()` pages from page number `first` on.
   [[nodiscard]] Result<void> read(std::uint64_t first, std::span<std::uint64_t> entries) const;
   [[nodiscard]] Result<std::uint64_t> frame_of(std::uint64_t entry, std::uint64_t page) const;
 
-  Fd fd_;
+  File file_;
   std::size_t page_bytes_ = 0;
 };
 

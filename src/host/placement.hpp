@@ -90,4 +90,8 @@ struct HeldPlacement {
 [[nodiscard]] Result<HeldPlacement> claim_placement(const Topology& topology, const PlacementRequest& request,
                                                     std::string_view scope = CoreClaim::kHostScope);
 
+/// The same for one thread that polls the device of this name; null: it has none. Errors: those of Topology::read and
+/// of claim_placement. \thread any  \alloc setup
+[[nodiscard]] Result<HeldPlacement> claim_for_thread(const char* device);
+
 }  // namespace verbena::host

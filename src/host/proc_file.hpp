@@ -2,13 +2,14 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -29,16 +30,46 @@ struct KernelPath {
   char text[1024];
 };
 
-/// Calls visit(line) for the lines of a file, with their ends, until it answers false. A line of more than 1023 bytes
-/// comes in parts.
+/// The lines of a file, with their ends. A line of more than 1024 bytes comes in parts.
+class Lines {
+ public:
+  /// Has no line where the file cannot be opened.
+  explicit Lines(const char* path) noexcept : file_(File::open(path, File::How::kRead)) {}
+  /// Good until the next call; empty: there are no more.
+  [[nodiscard]] std::string_view next() noexcept {
+    std::string_view left = std::string_view(buffer_, size_).substr(taken_);
+    if (!left.contains('\n')) left = read_behind(left);
+    const std::size_t end = left.find('\n');
+    const std::string_view line = left.substr(0, end == std::string_view::npos ? end : end + 1);
+    taken_ += line.size();
+    return line;
+  }
+
+ private:
+  /// Reads on: `left`, and behind it the file's next bytes.
+  [[nodiscard]] std::string_view read_behind(std::string_view left) noexcept {
+    std::memmove(buffer_, left.data(), left.size());
+    size_ = left.size();
+    taken_ = 0;
+    const std::span<std::byte> room = std::as_writable_bytes(std::span(buffer_)).subspan(size_);
+    const std::size_t got = file_ ? file_->read(offset_, room).value_or(0) : 0;
+    offset_ += got;
+    size_ += got;
+    return {buffer_, size_};
+  }
+
+  Result<File> file_;
+  std::uint64_t offset_ = 0;
+  std::size_t taken_ = 0;
+  std::size_t size_ = 0;
+  char buffer_[1024];
+};
+
+/// Calls visit(line) for the lines of a file, until it answers false.
 template <class Visit>
 void for_each_line(const char* path, Visit&& visit) {
-  struct CloseFile {
-    void operator()(std::FILE* file) const noexcept { std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path, "re"));
-  char line[1024];
-  while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr && visit(std::string_view(line))) {}
+  Lines lines(path);
+  for (auto line = lines.next(); !line.empty() && visit(line); line = lines.next()) {}
 }
 
 /// The first number in `text`, in decimal. Empty when there is none, or it does not fit.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <verbena/error.hpp>
+#include <verbena/slab_manager.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,14 +16,7 @@ struct SlabStatistics {
   std::size_t used_bytes = 0;  ///< Blocks handed out, at their class's size.
 };
 
-/// Blocks of up to `block_bytes`, and of more than half of that.
-struct SlabClass {
-  std::size_t block_bytes = 0;
-  std::uint64_t used = 0;  ///< Handed out.
-  std::uint64_t used_bytes = 0;
-  std::uint64_t free = 0;
-  std::uint64_t free_bytes = 0;
-};
+using verbena::SlabClass;
 
 /// Blocks of 64 B to the largest power of two that fits, over memory that the caller owns; a buddy system, so that
 /// memory freed by large blocks serves small ones and the other way round. Bookkeeping lives outside the range (a peer

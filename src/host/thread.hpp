@@ -2,10 +2,10 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/threads.hpp"
 #include "host/topology.hpp"
 
 #include <system_error>
-#include <thread>
 #include <utility>
 
 namespace verbena::host {
@@ -13,9 +13,9 @@ namespace verbena::host {
 /// Starts a thread that runs `body`, named `name` (static storage, cut at 15 characters) and with all signals blocked.
 /// Errors: kLimit. \thread any  \alloc setup
 template <class Body>
-[[nodiscard]] Result<std::thread> start_thread(const char* name, Body body) {
+[[nodiscard]] Result<Thread> start_thread(const char* name, Body body) {
   try {
-    return std::thread([name, body = std::move(body)]() mutable {
+    return Thread([name, body = std::move(body)]() mutable {
       block_signals_in_this_thread();
       name_this_thread(name);
       body();
