@@ -21,6 +21,23 @@ namespace verbena::sim {
 class SimNic;
 class Network;
 
+/// Who polls and waits as one of several tasks, where there is a scheduler.
+class Turns {
+ public:
+  /// Whether a task calls.
+  [[nodiscard]] virtual bool is_task() const noexcept = 0;
+  /// Time that it spends by computing.
+  virtual void spend(Nanoseconds time) noexcept = 0;
+  /// A place where others may go on.
+  virtual void pause() = 0;
+  /// Waits until somebody wakes `what`: true; or until a time of the world's clock: false.
+  virtual bool sleep(const void* what, Nanoseconds until) = 0;
+  virtual void wake(const void* what) = 0;
+
+ protected:
+  ~Turns() = default;
+};
+
 /// A mistake that the simulated NIC makes on purpose. The suites have to find each of them.
 enum class Mutant : std::uint8_t {
   kNone,
@@ -53,6 +70,10 @@ class Process {
   /// Runs again, as a new incarnation without a NIC.
   void restart(Memory memory);
 
+  /// NICs that it opens from now on offer what needs no queue (nic::Direct).
+  void work_directly() noexcept { works_directly_ = true; }
+  [[nodiscard]] bool works_directly() const noexcept { return works_directly_; }
+
   [[nodiscard]] State state() const noexcept { return state_; }
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] std::uint32_t incarnation() const noexcept { return incarnation_; }
@@ -64,6 +85,7 @@ class Process {
   // For its NICs.
   void join(SimNic& nic) { nics_.push_back(&nic); }
   void leave(const SimNic& nic) { std::erase(nics_, &nic); }
+  [[nodiscard]] bool has_nics() const noexcept { return !nics_.empty(); }
   /// Not given out before by any incarnation, so that late packets find nobody.
   [[nodiscard]] std::uint32_t next_qp_number() noexcept { return qp_number_++; }
 
@@ -82,6 +104,7 @@ class Process {
   std::string name_;
   State state_ = State::kRunning;
   std::uint32_t incarnation_ = 0;
+  bool works_directly_ = false;
   std::uint32_t qp_number_ = 17;  // 0 and 1 are the fabric's own.
   std::vector<SimNic*> nics_;
   std::map<std::string, Mapped> memories_;
@@ -107,15 +130,29 @@ class Network {
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] bool is(Mutant mutant) const noexcept { return options_.mutant == mutant; }
   [[nodiscard]] Process& add_process(std::string name);
+  /// Null: the programs themselves let time pass.
+  void set_turns(Turns* turns) noexcept { turns_ = turns; }
+  /// Of the task that calls; null: none does.
+  [[nodiscard]] Turns* turns() const noexcept { return turns_ != nullptr && turns_->is_task() ? turns_ : nullptr; }
+  /// Whoever sleeps on `what` goes on.
+  void wake(const void* what) {
+    if (turns_ != nullptr) turns_->wake(what);
+  }
   [[nodiscard]] std::size_t processes() const noexcept { return processes_.size(); }
 
   /// From now on nothing that `from` sends reaches `to`: not what is on its way either.
   void cut(const Process& from, const Process& to);
   void cut_both_ways(const Process& one, const Process& other);
   void heal(const Process& from, const Process& to);
+  /// From now on one packet in so many is lost; 0: none.
+  void lose(std::uint64_t one_in) noexcept { options_.lost_one_in = one_in; }
   [[nodiscard]] bool reaches(std::uint32_t from, std::uint32_t to) const noexcept {
     return !cuts_.contains({from, to});
   }
+
+  /// A NIC was closed with objects in it.
+  void count_leak() noexcept { ++leaks_; }
+  [[nodiscard]] unsigned leaks() const noexcept { return leaks_; }
 
   /// NICs by the address that peers are told.
   void join(SimNic& nic);
@@ -125,6 +162,8 @@ class Network {
  private:
   Options options_;
   World world_;
+  Turns* turns_ = nullptr;
+  unsigned leaks_ = 0;
   std::vector<std::unique_ptr<Process>> processes_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> cuts_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, SimNic*> nics_;  // By the two halves of the GID.

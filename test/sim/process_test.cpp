@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kBytes = 65536;
 constexpr Nanoseconds kLong = 200'000'000;  // All retries of a request.
-constexpr std::uint8_t kTimeout = 10;       // 4 ms
+constexpr std::uint8_t kSimTimeout = 10;    // 4 ms
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 /// A process with a NIC, memory and one reliable queue pair.
@@ -47,7 +47,7 @@ struct Party {
                                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
                              Deadline::never()));
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = kTimeout;
+    attr.timeout = kSimTimeout;
     attr.retry_cnt = 7;
     attr.rnr_retry = 7;
     attr.max_rd_atomic = 4;

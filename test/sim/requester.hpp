@@ -34,6 +34,8 @@ class Requester {
   /// 0, or what ibv_post_send returns for a request that is wrong in itself.
   [[nodiscard]] int check(const ibv_send_wr& wr) const noexcept;
   [[nodiscard]] bool is_full() const noexcept;
+  /// All that was posted is complete.
+  [[nodiscard]] bool is_idle() const noexcept { return queue_.empty(); }
   void post(const ibv_send_wr& wr);
   /// A completion was polled: everything posted up to it is out of the queue.
   void retire(std::uint64_t posted) noexcept { retired_ = posted; }

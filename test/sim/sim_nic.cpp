@@ -15,6 +15,8 @@ using nic::check_unused;
 
 namespace {
 
+/// What a poll takes a task, where there are tasks.
+constexpr Nanoseconds kPollTime = 40;
 constexpr std::uint64_t kSubnet = 0x73696D0000000000;  // "sim"
 
 [[nodiscard]] Result<void> check_mask(int mask, int needed, int optional, const char* transition) {
@@ -23,12 +25,21 @@ constexpr std::uint64_t kSubnet = 0x73696D0000000000;  // "sim"
               transition, needed, optional, mask & ~IBV_QP_STATE);
 }
 
-/// As a device pins memory: what is not there, or not writable as asked for, cannot be registered.
-[[nodiscard]] bool is_mapped(void* address, std::size_t length, int access) {
+enum class Look : std::uint8_t { kAtEveryPage, kAtTheEnds };
+/// As a device pins memory: what is not there, or not writable as asked for, cannot be registered. A look at the ends
+/// finds holes between them, but no change of protection, and leaves the pages there untouched.
+[[nodiscard]] bool is_mapped(void* address, std::size_t length, int access, Look look) {
+  constexpr std::uintptr_t kPageBytes = 4096;
   const auto first = reinterpret_cast<std::uintptr_t>(address);
-  const std::uintptr_t page = first & ~std::uintptr_t{4095};
+  const std::uintptr_t begin = first / kPageBytes * kPageBytes;
+  const std::uintptr_t last = (first + length - 1) / kPageBytes * kPageBytes;
   const int populate = (access & IBV_ACCESS_LOCAL_WRITE) != 0 ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-  return ::madvise(reinterpret_cast<void*>(page), first - page + length, populate) == 0;
+  const auto is_there = [&](std::uintptr_t page, std::uintptr_t bytes) {
+    return ::madvise(reinterpret_cast<void*>(page), bytes, populate) == 0;
+  };
+  if (look == Look::kAtEveryPage) return is_there(begin, last + kPageBytes - begin);
+  return ::msync(reinterpret_cast<void*>(begin), last + kPageBytes - begin, MS_ASYNC) == 0 &&
+         is_there(begin, kPageBytes) && is_there(last, kPageBytes);
 }
 
 }  // namespace
@@ -120,6 +131,10 @@ struct SimNic::DataPath {
       }
       cq.entries.pop_front();
     }
+    if (Turns* const turns = cq.nic->network().turns(); turns != nullptr) {
+      turns->spend(kPollTime);
+      if (got == 0) turns->pause();
+    }
     return got;
   }
   static int req_notify_cq(ibv_cq* base, int solicited_only) {
@@ -135,7 +150,7 @@ void SimNic::pass_time() {
   VERBENA_CHECK(process_.state() != Process::State::kStopped);
   // Long enough for a timeout to come within thousands of polls, and short enough for nobody to miss it by a few.
   constexpr Nanoseconds kPoll = 2000;
-  if (network().options().polls_pass_time) world().turn(kPoll);
+  if (network().options().polls_pass_time && network().turns() == nullptr) world().turn(kPoll);
 }
 
 void SimNic::push(SimCq& cq, const Cqe& entry, bool is_solicited) {
@@ -156,6 +171,7 @@ void SimNic::push(SimCq& cq, const Cqe& entry, bool is_solicited) {
   if (!is_event) return;
   cq.armed = SimCq::Armed::kNo;
   cq.is_due = true;
+  network().wake(cq.channel);
 }
 
 void SimNic::take_message(SimQp& to, std::shared_ptr<const Message> message) {
@@ -203,6 +219,8 @@ SimNic::SimNic(Process& process, std::shared_ptr<void> life)
 }
 
 SimNic::~SimNic() {
+  // Of a dead process nobody gives anything back.
+  if (!is_dead_ && objects_ != Objects{}) network().count_leak();
   if (!is_dead_) network().leave(*this);
   process_.leave(*this);
 }
@@ -255,7 +273,9 @@ Result<void> SimNic::detach(std::uint64_t memory_id) {
 // --- regions and windows ----------------------------------------------------------------------------------------
 
 Result<ibv_mr*> SimNic::reg_mr(ibv_pd* base, void* address, std::size_t length, std::uint64_t iova, int access) {
-  if (length == 0 || iova + (length - 1) < iova || !is_mapped(address, length, access)) {
+  // Whole systems register far more than they touch, in each of their runs.
+  const Look look = network().turns() != nullptr ? Look::kAtTheEnds : Look::kAtEveryPage;
+  if (length == 0 || iova + (length - 1) < iova || !is_mapped(address, length, access, look)) {
     return fail(Status::kBadArgument, "reg_mr", EINVAL, "{} bytes from {:#x} on cannot be registered", length, iova);
   }
   VERBENA_TRY(nic::check_region_access(access));
@@ -365,14 +385,22 @@ Result<ibv_cq*> SimNic::wait(ibv_comp_channel* base, Deadline deadline) {
     for (SimCq* cq : channel.cqs) {
       if (std::exchange(cq->is_due, false)) return cq;
     }
+    if (Turns* const turns = network().turns(); turns != nullptr) {
+      if (!turns->sleep(base, until)) break;
+      continue;
+    }
     if (is_dead_ || world().next_due(~Nanoseconds{0}) >= until) break;
     (void)world().step();
   }
-  if (until > world().now() && until != ~Nanoseconds{0}) world().run_for(until - world().now());
+  if (network().turns() == nullptr && until > world().now() && until != ~Nanoseconds{0})
+    world().run_for(until - world().now());
   return fail(Status::kTimedOut, "wait", ETIMEDOUT, "no completion event before the deadline");
 }
 
-void SimNic::wake(ibv_comp_channel* channel) noexcept { static_cast<SimChannel*>(channel)->is_woken = true; }
+void SimNic::wake(ibv_comp_channel* channel) noexcept {
+  static_cast<SimChannel*>(channel)->is_woken = true;
+  network().wake(channel);
+}
 
 Result<ibv_cq*> SimNic::create_cq(std::uint32_t cqe, ibv_comp_channel* channel) {
   VERBENA_TRY(nic::check_cqe(cqe, limits_));
@@ -569,6 +597,7 @@ nic::QpAddress SimNic::address_of(const ibv_qp* qp) const noexcept {
   address.qp_num = qp->qp_num;
   address.mtu = IBV_MTU_4096;
   address.max_rd_atomic = static_cast<std::uint8_t>(limits_.max_rd_atomic);
+  address.network = nic::Network::kRoceV2Ipv6;
   return address;
 }
 

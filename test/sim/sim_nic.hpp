@@ -44,6 +44,8 @@ class SimNic final : public nic::Nic {
   const nic::Capabilities& capabilities() const noexcept override { return kCapabilities; }
   const ibv_gid& gid() const noexcept override { return gid_; }
   ibv_context* context() noexcept override { return &verbs_.context; }
+  /// Where its process works directly: one-sided operations in the calling thread, as on the soft NIC.
+  const nic::Direct* direct() const noexcept override;
 
   Result<ibv_pd*> alloc_pd() override;
   Result<void> dealloc_pd(ibv_pd* pd) override;

@@ -25,18 +25,28 @@ std::uint64_t Random::next() noexcept {
 }
 
 void World::after(Nanoseconds delay, std::string_view what, std::function<void()> event) {
-  queue_.push_back({now_ + delay, asked_++, hash_of(what), std::move(event)});
+  std::size_t place = events_due_.size();
+  if (free_.empty()) {
+    events_due_.emplace_back();
+  } else {
+    place = free_.back();
+    free_.pop_back();
+  }
+  events_due_[place] = {hash_of(what), std::move(event)};
+  queue_.push_back({now_ + delay, asked_++, place});
   std::push_heap(queue_.begin(), queue_.end(), Later());
 }
 
 bool World::step() {
   if (queue_.empty()) return false;
   std::pop_heap(queue_.begin(), queue_.end(), Later());
-  const Event event = std::move(queue_.back());
+  const Due next = queue_.back();
   queue_.pop_back();
-  now_ = event.due;
+  const Event event = std::exchange(events_due_[next.place], {});
+  free_.push_back(next.place);
+  now_ = next.due;
   ++events_;
-  note({event.due, event.order, event.kind});
+  note({next.due, next.order, event.kind});
   event.happens();
   return true;
 }

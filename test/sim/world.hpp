@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -36,6 +37,8 @@ class Random {
 
 class World {
  public:
+  /// Time is never 0: to a deadline that would be a time which has passed from the start.
+  static constexpr Nanoseconds kBeginning = 1'000'000'000;
   /// Where the story goes, in plain words; null: nobody wants to hear it, and nothing is formatted.
   World(std::uint64_t seed, std::FILE* story) noexcept : random_(seed), story_(story) {}
 
@@ -49,6 +52,8 @@ class World {
   bool step();
   /// What a poll takes: the next event happens if it is due within `most`; else time passes by `most`.
   void turn(Nanoseconds most);
+  /// Time passes, and nothing is due in it.
+  void skip(Nanoseconds time) noexcept { now_ += time; }
   /// Everything that is due within `time` happens, and time passes.
   void run_for(Nanoseconds time);
   /// When the next event is due; `otherwise` where none is left.
@@ -70,14 +75,18 @@ class World {
 
  private:
   struct Event {
-    Nanoseconds due = 0;
-    std::uint64_t order = 0;
     std::uint64_t kind = 0;
     std::function<void()> happens;
   };
+  /// When an event is due, and its place in `events_due_`: a heap moves these, and events stay where they are.
+  struct Due {
+    Nanoseconds due = 0;
+    std::uint64_t order = 0;
+    std::size_t place = 0;
+  };
   /// For a heap with the earliest event in front.
   struct Later {
-    [[nodiscard]] bool operator()(const Event& one, const Event& other) const noexcept {
+    [[nodiscard]] bool operator()(const Due& one, const Due& other) const noexcept {
       return one.due != other.due ? one.due > other.due : one.order > other.order;
     }
   };
@@ -86,11 +95,13 @@ class World {
 
   Random random_;
   std::FILE* story_;
-  Nanoseconds now_ = 0;
+  Nanoseconds now_ = kBeginning;
   std::uint64_t asked_ = 0;
   std::uint64_t events_ = 0;
   std::uint64_t hash_ = 0x9E3779B97F4A7C15;
-  std::vector<Event> queue_;
+  std::vector<Due> queue_;
+  std::vector<Event> events_due_;
+  std::vector<std::size_t> free_;  ///< Places of `events_due_` that have no event.
 };
 
 }  // namespace verbena::sim

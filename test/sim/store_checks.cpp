@@ -1,0 +1,169 @@
+#include "store_checks.hpp"
+
+#include <array>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace verbena::sim {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kAtOnce = 4;
+/// A client that was killed is found out by the keepalive of its connections at last.
+constexpr unsigned kMostLooks = 250;
+/// Longer than a worker without work waits before it frees what has rested.
+constexpr Nanoseconds kBetweenLooks = 150'000'000;
+/// Of the item that says where a cell is.
+constexpr std::uint64_t kMostCellBytes = 256;
+/// Long enough for a lease.
+constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
+
+std::string name_of(unsigned key) { return "cold" + std::to_string(key); }
+
+/// Keys of one client, each with the value that it stored last.
+class Filler {
+ public:
+  Filler(std::unique_ptr<kv::Client> client, unsigned keys, std::uint64_t seed)
+      : client_(std::move(client)), values_(keys), random_(seed) {}
+
+  std::string run() {
+    for (unsigned key = 0; key < values_.size() && is_well(); ++key) store(key);
+    for (unsigned i = 0; i < values_.size() / 4 && is_well(); ++i) {
+      erase(static_cast<unsigned>(random_() % values_.size()));
+      store(static_cast<unsigned>(random_() % values_.size()));
+    }
+    for (unsigned key = 0; key < values_.size() && is_well(); key += kAtOnce) look(key);
+    return wrong_;
+  }
+
+ private:
+  [[nodiscard]] kv::Key key_of(unsigned key) {
+    name_ = name_of(key);
+    return std::as_bytes(std::span(name_));
+  }
+  [[nodiscard]] bool is_well() const { return wrong_.empty() && !is_over_; }
+  /// Anything else leaves open what has happened.
+  void take(Status status, unsigned key, const char* call, std::uint64_t value) {
+    if (status == Status::kOk || (status == Status::kNotFound && values_[key] == 0 && value == 0)) {
+      values_[key] = value;
+    } else if (status == Status::kNotFound) {
+      wrong_ = fmt::format("{} of {}: not found", call, name_of(key));
+    } else if (status != Status::kIndexFull && status != Status::kStoreFull && status != Status::kAgain) {
+      is_over_ = true;
+    }
+  }
+  void store(unsigned key) {
+    const std::uint64_t value = ++last_;
+    take(client_->put(key_of(key), std::as_bytes(std::span(&value, 1))).status, key, "put", value);
+  }
+  void erase(unsigned key) { take(client_->erase(key_of(key)).status, key, "erase", 0); }
+  void look(unsigned first) {
+    std::array<kv::GetRequest, kAtOnce> gets;
+    std::array<std::string, kAtOnce> names;
+    std::array<std::uint64_t, kAtOnce> found{};
+    const std::size_t count = std::min(kAtOnce, values_.size() - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      names[i] = name_of(first + static_cast<unsigned>(i));
+      gets[i] = {.key = std::as_bytes(std::span(names[i])),
+                 .out = std::as_writable_bytes(std::span(&found[i], 1)),
+                 .outcome = {}};
+    }
+    client_->get(std::span(gets).first(count));
+    for (std::size_t i = 0; i < count && is_well(); ++i) {
+      const std::uint64_t value = values_[first + i];
+      const Status status = gets[i].outcome.status;
+      if (status != Status::kOk && status != Status::kNotFound) {
+        is_over_ = true;
+      } else if ((status == Status::kOk) != (value != 0) || found[i] != value) {
+        wrong_ = fmt::format("{} has value {}, and not {}, which was stored last", names[i], found[i], value);
+      }
+    }
+  }
+
+  std::unique_ptr<kv::Client> client_;
+  std::vector<std::uint64_t> values_;  ///< 0: not there.
+  std::mt19937_64 random_;
+  std::string name_;
+  std::uint64_t last_ = 0;
+  bool is_over_ = false;
+  std::string wrong_;
+};
+
+/// What is still taken; empty: nothing.
+std::string left_in(const kv::ServerStatistics& now, const Leftovers& expected) {
+  if (now.clients != 1) return fmt::format("{} clients", now.clients);
+  if (now.leases != 0 || now.lease_bytes != 0) return fmt::format("{} leases of {} bytes", now.leases, now.lease_bytes);
+  if (now.resting_bytes != 0) return fmt::format("{} bytes that rest", now.resting_bytes);
+  if (expected.is_filled) return {};
+  if (now.items != now.cells) return fmt::format("{} items", now.items);
+  return now.used_bytes > now.cells * kMostCellBytes ? fmt::format("{} bytes of no key", now.used_bytes) : "";
+}
+
+}  // namespace
+
+std::string fill_index(const kv::ClientOptions& options, unsigned keys, std::uint64_t seed) {
+  auto client = kv::Client::connect(options);
+  return client ? Filler(std::move(*client), keys, seed).run() : "";
+}
+
+namespace {
+
+/// Large values come and go: the first one's answer brings a lease, into which the second one is written.
+std::string come_and_go(kv::Client& client, unsigned keys) {
+  const std::vector<std::byte> large(kLargeBytes);
+  for (unsigned key = 0; key < keys; ++key) {
+    const std::string name = kv::history::name_of_key(key);
+    const kv::Key bytes = std::as_bytes(std::span(name));
+    for (const Status status :
+         {client.put(bytes, large).status, client.put(bytes, large).status, client.erase(bytes).status})
+      if (damage_of(status) >= Damage::kConnection || status == Status::kTimedOut)
+        return fmt::format("the end of {}: {}", name, client.connection_error().text());
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string find_leftovers(const kv::ClientOptions& options, const Leftovers& expected, Tasks& tasks) {
+  const auto connected = kv::Client::connect(options);
+  if (!connected) return fmt::format("cannot connect for the last time: {}", connected.error().text());
+  kv::Client& client = **connected;
+  if (std::string wrong = come_and_go(client, expected.keys); !wrong.empty()) return wrong;
+  std::string left;
+  for (unsigned look = 0; look < kMostLooks; ++look) {
+    (void)tasks.sleep(&left, tasks.world().now() + kBetweenLooks);
+    const auto now = client.server_statistics(Deadline::after(10s));
+    if (!now) return fmt::format("no statistics: {}", now.error().text());
+    if (now->clients_lost != 0 && !expected.may_be_lost)
+      return fmt::format("{} clients are lost, where all said goodbye", now->clients_lost);
+    left = left_in(*now, expected);
+    // What was taken back is as good as new.
+    if (left.empty()) return come_and_go(client, expected.keys);
+  }
+  return "left in the end: " + left;
+}
+
+std::string check_sums(const kv::ServerOptions& options, const kv::ServerStatistics& now) {
+  const std::uint64_t most_leases = now.sessions * options.client_leases;
+  if (now.used_bytes + now.resting_bytes + now.lease_bytes > now.capacity_bytes)
+    return fmt::format("{} B in use, {} B at rest and {} B of leases are more than the store's {} B", now.used_bytes,
+                       now.resting_bytes, now.lease_bytes, now.capacity_bytes);
+  if ((now.leases == 0) != (now.lease_bytes == 0) || now.leases > most_leases)
+    return fmt::format("{} leases have {} B; {} sessions may have {} leases", now.leases, now.lease_bytes, now.sessions,
+                       most_leases);
+  if (now.lease_bytes > options.memory_bytes / 8)
+    return fmt::format("leases have {} B, more than an eighth of the store's memory", now.lease_bytes);
+  if (now.items > now.max_items || now.items > now.index_entries || now.cells > options.max_cells)
+    return fmt::format("{} items of {} in {} entries, {} cells of {}", now.items, now.max_items, now.index_entries,
+                       now.cells, options.max_cells);
+  if (now.sessions > std::uint64_t{options.max_clients} * options.workers || now.clients > options.max_clients)
+    return fmt::format("{} clients with {} sessions, {} clients at most", now.clients, now.sessions,
+                       options.max_clients);
+  return {};
+}
+
+}  // namespace verbena::sim
