@@ -33,6 +33,7 @@ engine::QueueOptions queues_needed(const Options& options) noexcept {
           .receives = wire::receives_for(options.depth),
           .send_sge = 4,
           .max_inline = Messages::kCreditBytes + options.eager_bytes,
+          .held = options.held,
           .first_position = options.first_count};
 }
 
@@ -55,6 +56,9 @@ Result<void> check(const Options& options, const nic::Nic& nic) {
   VERBENA_TRY(check_limit(kCall, "max_reads", options.max_reads, 1, 4096));
   VERBENA_TRY(check_limit(kCall, "max_operations", options.max_operations, 1, 4096));
   VERBENA_TRY(check_limit(kCall, "max_larges", options.max_larges, 0, 4096));
+  VERBENA_TRY(check_limit(kCall, "reservations", options.reservations, 0, 1024));
+  VERBENA_TRY(check_limit(kCall, "staged", options.staged, 1, 32));
+  VERBENA_TRY(check_limit(kCall, "held", options.held, 0, engine::HeldRequests::kMostPlaces));
   const std::uint32_t sends = sends_for(options) + QueuePair::kReserve;
   if (sends > nic.limits().max_qp_wr)
     return fail(Status::kLimit, kCall, 0,
@@ -87,7 +91,7 @@ host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const Optio
                .node = options.node});
   pools.add({.name = "connection", .bytes_each = sizeof(Connection)});
   pools.add({.name = "operations", .count = options.max_operations, .bytes_each = Operations::bytes_for(1)});
-  pools.add({.name = "receive requests", .bytes_each = Messages::table_bytes_for(options)});
+  pools.add({.name = "receive requests", .bytes_each = Messages::table_bytes_for(options, max_inline)});
   pools.add("queue pair", 1, QueuePair::footprint(kind, limits, queues));
   return pools;
 }
@@ -232,7 +236,7 @@ void Connection::on_receive(const ibv_wc& completion) noexcept {
   } else if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
     status = on_fragment(completion);
   }
-  credits_.consumed();
+  messages_.consumed(completion);
   if (status != Status::kOk) [[unlikely]]
     pair_.fail(status);
 }
@@ -301,17 +305,27 @@ void Connection::on_drained() noexcept {
 
 // --- calls --------------------------------------------------------------------------------------------------------
 
-Status Connection::start_send(std::span<const std::byte> a, std::span<const std::byte> b,
-                              std::uint64_t token) noexcept {
-  const std::uint64_t total = a.size() + b.size();
+template <class Post>
+Status Connection::start_posted(std::uint64_t total, std::uint64_t token, Post&& post) noexcept {
   if (const Status checked = check_message(total); checked != Status::kOk) return checked;
   Operation* const begun = operations_.begin(
       {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Operation::Kind::kPosted});
   if (begun == nullptr) return Status::kAgain;
-  const Status posted = messages_.post(operations_.tag(*begun), QueuePair::Signal::kAlways, a, b, {});
+  const Status posted = post(operations_.tag(*begun));
   // The drain completes what is in the table: it must not tell of this one.
   if (posted != Status::kOk) operations_.end(*begun);
   return posted;
+}
+
+Status Connection::start_send(std::span<const std::byte> a, std::span<const std::byte> b,
+                              std::uint64_t token) noexcept {
+  return start_posted(a.size() + b.size(), token,
+                      [&](std::uint32_t tag) { return messages_.post(tag, QueuePair::Signal::kAlways, a, b, {}); });
+}
+
+Status Connection::start_reserved(std::span<const std::byte> body, std::uint64_t token) noexcept {
+  return start_posted(body.size(), token,
+                      [&](std::uint32_t tag) { return messages_.post_reserved(tag, body.data(), body.size()); });
 }
 
 Status Connection::start_large(std::span<const std::byte> head, LocalSpan body, std::uint64_t token) noexcept {
@@ -344,7 +358,7 @@ Status Connection::start_invalidate(std::uint32_t rkey, std::uint64_t token) noe
   request.send_flags = kFencedWindowOp;
   request.invalidate_rkey = rkey;
   if (pair_.post(request, operations_.tag(*begun), QueuePair::Signal::kAlways)) return Status::kOk;
-  operations_.end(*begun);  // As in start_send.
+  operations_.end(*begun);  // As in start_posted.
   return pair_.reason();
 }
 

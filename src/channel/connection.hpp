@@ -85,6 +85,24 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   /// fit into its ring only while this side polls. kAgain, too, when max_operations are in flight.
   [[nodiscard]] Status start_send(std::span<const std::byte> a, std::span<const std::byte> b,
                                   std::uint64_t token) noexcept;
+  /// Room for a message of up to longest_send() bytes in registered memory, to be written in place: the caller's until
+  /// `start_reserved` or `cancel_reserved`. Empty: Options::reservations are in use; those with the NIC come back with
+  /// polls. The messages of several reservations may be sent in any order.
+  [[nodiscard]] std::span<std::byte> reserve() noexcept {
+    std::byte* const body = messages_.reserve();
+    return {body, body == nullptr ? 0 : longest_send()};
+  }
+  [[nodiscard]] bool is_reserved(const std::byte* body) const noexcept { return messages_.is_reserved(body); }
+  /// As `start_send`, of the first bytes of a reservation, which is over unless this fails.
+  [[nodiscard]] Status start_reserved(std::span<const std::byte> body, std::uint64_t token) noexcept;
+  void cancel_reserved(const std::byte* body) noexcept { messages_.cancel_reserved(body); }
+  /// In Handler::on_message: its body stays where it is, and costs the peer a credit, until `give_back` of what this
+  /// returns, or until the connection goes.
+  [[nodiscard]] std::uint32_t keep_message() noexcept { return messages_.keep(); }
+  void give_back(std::uint32_t kept) noexcept {
+    messages_.give_back(kept);
+    if (pair_.reason() == Status::kOk) messages_.progress();
+  }
   /// Starts a large message: `head` (at most 2 KiB, copied now), then `body` (registered memory of this side, which
   /// must stay as it is until its completion). Fragments go out as the peer's lease has room, during later polls.
   /// Large messages leave in the order they were started. kAgain when max_larges are in flight; kUnsupported when the
@@ -142,7 +160,7 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   /// When `has_left` is true at the latest, once `leave` was called.
   [[nodiscard]] Deadline linger() const noexcept { return life_.linger(); }
   /// As QueuePair::look_for_peer.
-  void look_for_peer() noexcept { pair_.look_for_peer(); }
+  [[nodiscard]] bool look_for_peer() noexcept { return pair_.look_for_peer(); }
   /// The peer has said that it leaves: ends with kClosed.
   void peer_left() noexcept { pair_.fail(Status::kClosed); }
   /// Kills the connection with `reason`: the QP goes to error and drains during polls; on_end follows.
@@ -176,6 +194,9 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   void complete(Operation& operation, Status status) noexcept;
   void progress() noexcept;
   void say_goodbye() noexcept;
+  /// Posts what is one SEND as an operation with a completion.
+  template <class Post>
+  [[nodiscard]] Status start_posted(std::uint64_t total, std::uint64_t token, Post&& post) noexcept;
   [[nodiscard]] Status check_message(std::size_t total) const noexcept {
     const Status checked = messages_.check(total);
     // A WRITE that waits for room goes first.

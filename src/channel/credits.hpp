@@ -1,6 +1,7 @@
 // The accounts that keep either side from sending what the other has no room for.
 #pragma once
 
+#include "base/check.hpp"
 #include "channel/wire.hpp"
 
 #include <cstdint>
@@ -48,8 +49,14 @@ class Credits {
   [[nodiscard]] std::uint32_t lease_room() const noexcept {
     return peer_lease_units_ - (lease_used_ - peer_lease_consumed_);
   }
-  void sent() noexcept { ++sent_; }
-  void used_lease(std::uint32_t units) noexcept { lease_used_ += units; }
+  void sent() noexcept {
+    VERBENA_DCHECK(available() != 0);
+    ++sent_;
+  }
+  void used_lease(std::uint32_t units) noexcept {
+    VERBENA_DCHECK(units <= lease_room());
+    lease_used_ += units;
+  }
   /// The claims that go with the next message.
   [[nodiscard]] wire::Credits tell() noexcept {
     told_posted_ = posted_;
@@ -69,10 +76,16 @@ class Credits {
     return true;
   }
   [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
-  void consumed() noexcept { ++consumed_; }
+  void consumed() noexcept {
+    VERBENA_DCHECK(unposted() < buffers_);
+    ++consumed_;
+  }
   /// Receives consumed and not posted again.
   [[nodiscard]] std::uint32_t unposted() const noexcept { return consumed_ + buffers_ - posted_; }
-  void posted(std::uint32_t count) noexcept { posted_ += count; }
+  void posted(std::uint32_t count) noexcept {
+    VERBENA_DCHECK(count <= unposted());
+    posted_ += count;
+  }
   /// Whether a fragment that takes so many units fits what the peer may know of.
   [[nodiscard]] bool lease_holds(std::uint32_t units) const noexcept {
     return lease_consumed_ + units - told_lease_ <= lease_units_;

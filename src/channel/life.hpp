@@ -28,8 +28,9 @@ class Life {
     kOpen,    ///< READY was exchanged: both sides may post.
     kLeaving  ///< This side says goodbye.
   };
-  /// The longest wait for a goodbye to get through, where the peer is there and takes nothing.
-  static constexpr std::chrono::milliseconds kLinger{200};
+  /// The longest wait for a goodbye to get through: 336 ms. One that is lost is sent again within four timeouts of the
+  /// NIC, and has one more for its way.
+  static constexpr std::chrono::nanoseconds kLinger = 5 * link::ack_timeout(link::BringUp{}.timeout);
 
   explicit Life(engine::QueuePair& pair) noexcept : pair_(pair) {}
   Life(const Life&) = delete;

@@ -12,8 +12,7 @@ using engine::QueuePair;
 
 namespace {
 
-/// Places of messages that are not inline. Every fourth of them is signaled, so that the others come back.
-constexpr std::uint32_t kMostStaging = 32;
+/// Every fourth message that is not inline is signaled, so that the places of the others come back.
 constexpr std::uint32_t kStagingPerSignal = 4;
 /// The first bytes of each receive are in an area of their own, so that short messages use few pages: the receives take
 /// turns, and of the buffers behind this each has its own. A message that is longer is put together by one short copy.
@@ -29,20 +28,23 @@ constexpr std::uint32_t kHeadBytes = 256;
 }
 
 [[nodiscard]] std::uint32_t staging_of(const Options& options, std::uint32_t max_inline) noexcept {
-  const bool all_inline = max_inline >= message_bytes(options);
-  return all_inline ? 0 : std::min(sends_for(options), kMostStaging);
+  return max_inline >= message_bytes(options) ? 0 : std::min(sends_for(options), options.staged);
+}
+
+[[nodiscard]] std::uint32_t places_of(const Options& options, std::uint32_t max_inline) noexcept {
+  return staging_of(options, max_inline) + options.reservations;
 }
 
 }  // namespace
 
 std::size_t Messages::bytes_for(const Options& options, std::uint32_t max_inline) noexcept {
   const std::size_t receives = wire::receives_for(options.depth);
-  return receives * kHeadBytes + (receives + staging_of(options, max_inline)) * stride_of(options);
+  return receives * kHeadBytes + (receives + places_of(options, max_inline)) * stride_of(options);
 }
 
-std::uint64_t Messages::table_bytes_for(const Options& options) noexcept {
-  return wire::receives_for(options.depth) * (sizeof(ibv_recv_wr) + sizeof(ReceiveSges)) +
-         kMostStaging * sizeof(std::uint32_t);
+std::uint64_t Messages::table_bytes_for(const Options& options, std::uint32_t max_inline) noexcept {
+  return wire::receives_for(options.depth) * (sizeof(ibv_recv_wr) + sizeof(ReceiveSges) + sizeof(std::uint8_t)) +
+         places_of(options, max_inline) * sizeof(Place);
 }
 
 void Messages::open(const Options& options, const nic::Buffer& memory) {
@@ -52,9 +54,12 @@ void Messages::open(const Options& options, const nic::Buffer& memory) {
   lkey_ = memory.lkey();
   heads_ = memory.data();
   buffers_ = heads_ + std::size_t{count} * kHeadBytes;
-  staging_ = buffers_ + count * stride_;
-  // As if each place had been used by a request that is retired already.
-  staged_at_.assign(staging_of(options, pair_.max_inline()), pair_.sends().position());
+  first_place_ = buffers_ + count * stride_;
+  const std::uint32_t staging = staging_of(options, pair_.max_inline());
+  staging_ = {.first = 0, .end = staging, .next = 0};
+  reservations_ = {.first = staging, .end = staging + options.reservations, .next = staging};
+  places_.assign(reservations_.end, {});
+  is_kept_.assign(count, 0);
   receives_.resize(count);
   receive_sges_.resize(count);
   const std::uint32_t head = std::min(kHeadBytes, message_bytes(options));
@@ -66,7 +71,7 @@ void Messages::open(const Options& options, const nic::Buffer& memory) {
           .length = rest,
           .lkey = lkey_}}};
     receives_[i] = {.wr_id = engine::wr::kReceiveBit | i,
-                    .next = &receives_[i + 1 < count ? i + 1 : 0],
+                    .next = i + 1 < count ? &receives_[i + 1] : nullptr,
                     .sg_list = receive_sges_[i].data(),
                     .num_sge = rest != 0 ? 2 : 1};
   }
@@ -83,13 +88,12 @@ void Messages::meet(const wire::Handshake& peer) noexcept {
 
 void Messages::post_receives() noexcept {
   // The handshake has told of them.
-  receives_.back().next = nullptr;
   (void)pair_.post_receives(receives_.front(), credits_.buffers());
-  receives_.back().next = receives_.data();
 }
 
 Status Messages::take(const ibv_wc& completion, std::span<const std::byte>& body) noexcept {
-  const std::size_t slot = engine::wr::slot_of(completion.wr_id);
+  const std::uint32_t slot = engine::wr::slot_of(completion.wr_id);
+  current_ = slot;
   std::byte* buffer = heads_ + slot * kHeadBytes;
   if (completion.byte_len < kCreditBytes) return Status::kProtocol;
   if (completion.byte_len > kHeadBytes)
@@ -102,16 +106,9 @@ Status Messages::take(const ibv_wc& completion, std::span<const std::byte>& body
 }
 
 void Messages::refill() noexcept {
+  if (to_post_ == nullptr) return;
   const std::uint32_t count = credits_.unposted();
-  if (count == 0) return;
-  const std::uint32_t end = (next_receive_ + count) % credits_.buffers();
-  ibv_recv_wr& last = receives_[end == 0 ? credits_.buffers() - 1 : end - 1];
-  ibv_recv_wr* const linked = std::exchange(last.next, nullptr);
-  const bool posted = pair_.post_receives(receives_[next_receive_], count);
-  last.next = linked;
-  if (!posted) return;
-  next_receive_ = end;
-  credits_.posted(count);
+  if (pair_.post_receives(*std::exchange(to_post_, nullptr), count)) credits_.posted(count);
 }
 
 // A call would be a tenth of what a short message costs.
@@ -135,7 +132,7 @@ void Messages::send_update() noexcept {
   // Still due then: what arrives or completes next comes by here.
   if (credits_.available() == 0 || !pair_.has_reserve()) return;
   const bool is_inline = pair_.max_inline() >= kCreditBytes;
-  if (!is_inline && !is_staging_free()) return;
+  if (!is_inline && !is_free(places_[staging_.next])) return;
   refill();
   if (pair_.reason() != Status::kOk) return;
   request_.num_sge = is_inline ? gather_inline({}, {}, {}) : gather_staged({}, {}, {});
@@ -150,8 +147,8 @@ Status Messages::post(std::uint32_t tag, QueuePair::Signal signal, std::span<con
   if (total + kCreditBytes <= pair_.max_inline()) [[likely]] {
     request_.num_sge = gather_inline(a, b, c);
   } else {
-    if (!is_staging_free()) return Status::kAgain;
-    if (next_staging_ % kStagingPerSignal == 0) signal = QueuePair::Signal::kAlways;
+    if (!is_free(places_[staging_.next])) return Status::kAgain;
+    if (staging_.next % kStagingPerSignal == 0) signal = QueuePair::Signal::kAlways;
     request_.num_sge = gather_staged(a, b, c);
   }
   if (!pair_.post(request_, tag, signal)) [[unlikely]]
@@ -161,13 +158,65 @@ Status Messages::post(std::uint32_t tag, QueuePair::Signal signal, std::span<con
   return Status::kOk;
 }
 
-bool Messages::is_staging_free() const noexcept { return pair_.sends().is_retired(staged_at_[next_staging_]); }
+bool Messages::is_free(const Place& place) const noexcept {
+  return place.state == Place::State::kFree ||
+         (place.state == Place::State::kPosted && pair_.sends().is_retired(place.posted_at));
+}
+
+/// The next place of `ring`.
+std::byte* Messages::take_next(Ring& ring, Place::State as) noexcept {
+  std::byte* const start = first_place_ + ring.next * stride_;
+  places_[ring.next] = {.posted_at = pair_.sends().position() + 1, .state = as};  // Of the request that is posted next.
+  ring.advance();
+  return start;
+}
+
+std::byte* Messages::reserve() noexcept {
+  // One that is held for long is passed over.
+  for (std::uint32_t i = reservations_.first; i < reservations_.end; ++i, reservations_.advance())
+    if (is_free(places_[reservations_.next])) return take_next(reservations_, Place::State::kReserved) + kCreditBytes;
+  return nullptr;
+}
+
+bool Messages::is_reserved(const std::byte* body) const noexcept {
+  // Wraps around for what is in front of the places.
+  const std::uint64_t offset =
+      reinterpret_cast<std::uintptr_t>(body) - kCreditBytes - reinterpret_cast<std::uintptr_t>(first_place_);
+  const std::uint64_t place = offset / stride_;
+  return offset % stride_ == 0 && place < places_.size() && places_[place].state == Place::State::kReserved;
+}
+
+std::uint32_t Messages::place_of(const std::byte* body) const noexcept {
+  VERBENA_CHECK(is_reserved(body));
+  return static_cast<std::uint32_t>(static_cast<std::size_t>(body - kCreditBytes - first_place_) / stride_);
+}
+
+void Messages::cancel_reserved(const std::byte* body) noexcept { places_[place_of(body)].state = Place::State::kFree; }
+
+Status Messages::post_reserved(std::uint32_t tag, const std::byte* body, std::size_t bytes) noexcept {
+  const std::uint32_t place = place_of(body);
+  std::byte* const start = first_place_ + place * stride_;
+  const wire::Credits header = credits_.tell();
+  std::memcpy(start, &header, sizeof header);
+  const std::size_t total = bytes + kCreditBytes;
+  sge_[0] = {
+      .addr = reinterpret_cast<std::uintptr_t>(start), .length = static_cast<std::uint32_t>(total), .lkey = lkey_};
+  request_.num_sge = 1;
+  const bool is_inline = total <= pair_.max_inline();
+  request_.send_flags = is_inline ? IBV_SEND_INLINE : 0;
+  if (!pair_.post(request_, tag, QueuePair::Signal::kAlways)) [[unlikely]]
+    return pair_.reason();
+  places_[place] = {.posted_at = pair_.sends().position(),
+                    .state = is_inline ? Place::State::kFree : Place::State::kPosted};
+  pair_.count().inline_sends += is_inline ? 1 : 0;
+  credits_.sent();
+  pair_.count().bytes += bytes;
+  return Status::kOk;
+}
 
 int Messages::gather_staged(std::span<const std::byte> a, std::span<const std::byte> b,
                             std::span<const std::byte> c) noexcept {
-  std::byte* const start = staging_ + next_staging_ * stride_;
-  staged_at_[next_staging_] = pair_.sends().position() + 1;  // Of the request that is posted next.
-  if (++next_staging_ == staged_at_.size()) next_staging_ = 0;
+  std::byte* const start = take_next(staging_, Place::State::kPosted);
   const wire::Credits header = credits_.tell();
   std::memcpy(start, &header, sizeof header);
   std::byte* end = start + sizeof header;

@@ -26,6 +26,10 @@ struct Options {
                                       ///< max_operations and are posted as credits return.
   std::uint32_t max_operations = 64;  ///< Operations started and not complete. 1 to 4096.
   std::uint32_t max_larges = 16;      ///< Large messages among them, at most. 0 to 4096.
+  std::uint32_t reservations = 0;     ///< Messages that this side writes in place at a time. 0 to 1024.
+  std::uint32_t staged = 32;          ///< Messages longer than the NIC's inline limit that are on the way at a time, at
+                                      ///< most. 1 to 32.
+  std::uint32_t held = 32;            ///< Posts that share a doorbell, at most. 0 to 32.
   std::optional<unsigned> node{};     ///< NUMA node of the buffers and the lease: that of the loop's thread, best.
   std::uint32_t first_count = 0;      ///< Where this side's wrapping counters start; tests of wrap-around set it.
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 namespace verbena::channel {
 
@@ -318,19 +317,16 @@ Status Transfers::run(Operation operation, const Patience& patience, std::uint64
   if (loop.in_handler()) return Status::kAgain;
   // What the peer has said before is taken first: where it has left, this call is not to wait for it.
   loop.poll();
-  std::optional<Deadline> deadline;
   if (operations_.is_full()) {
-    deadline = patience.begin();
     const auto has_room = [this] { return !operations_.is_full() || pair_.reason() != Status::kOk; };
-    if (loop.wait_until(has_room, *deadline) != Status::kOk) return Status::kTimedOut;
+    if (loop.wait_until(has_room, patience.begin()) != Status::kOk) return Status::kTimedOut;
   }
   if (pair_.reason() != Status::kOk) return pair_.reason();
   operation.waiter = Operation::Waiter::kCall;
   Operation& begun = *begin(operation);
   loop.poll();
   const auto is_over = [&] { return begun.is_over; };
-  if (!is_over() && loop.wait_until(is_over, deadline ? *deadline : patience.begin()) != Status::kOk)
-    return give_up(begun);
+  if (!is_over() && loop.wait_until(is_over, patience.begin()) != Status::kOk) return give_up(begun);
   const Status status = begun.status;
   if (old != nullptr && status == Status::kOk) *old = begun.old;
   operations_.end(begun);

@@ -4,6 +4,7 @@
 #include "base/check.hpp"
 #include "base/count.hpp"
 #include "base/fork.hpp"
+#include "base/threads.hpp"
 #include "engine/mailbox.hpp"
 #include "host/footprint.hpp"
 #include "nic/nic.hpp"
@@ -20,7 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <thread>
+#include <utility>
 #include <vector>
 
 namespace verbena::engine {
@@ -69,20 +70,26 @@ using verbena::BasicCounters;
 using verbena::Counters;
 using verbena::WaitPolicy;
 
-/// How long a call waits: until a deadline, or for a time that begins when the call has to wait. The clock is not read
-/// before.
+/// How long a call waits, with all its parts: until a deadline, or for a time that begins when the call first has to
+/// wait. The clock is not read before. A copy would begin anew. \thread one at a time
 class Patience {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): a deadline is one form of patience.
   constexpr Patience(Deadline deadline) noexcept : deadline_(deadline) {}
   // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): and so is a time.
   constexpr Patience(std::chrono::nanoseconds time) noexcept : deadline_(Deadline::never()), time_(time) {}
-  /// The deadline. Reads the clock where a time was given: call it once, when the waiting begins.
-  [[nodiscard]] Deadline begin() const noexcept { return time_.count() == 0 ? deadline_ : Deadline::after(time_); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+  /// The deadline, always the same. The first time reads the clock where a time was given: call it when the waiting
+  /// begins.
+  [[nodiscard]] Deadline begin() const noexcept {
+    if (time_.count() != 0) deadline_ = Deadline::after(std::exchange(time_, std::chrono::nanoseconds{0}));
+    return deadline_;
+  }
 
  private:
-  Deadline deadline_;
-  std::chrono::nanoseconds time_{0};
+  mutable Deadline deadline_;
+  mutable std::chrono::nanoseconds time_{0};
 };
 
 /// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
@@ -181,10 +188,10 @@ class CompletionLoop {
   /// From now on calls of other threads are taken, for the thread that becomes the owner. \thread setup
   void open_calls() noexcept { mailbox_.open(); }
   /// The calling thread owns the loop, and carries out calls in its polls.
-  void become_owner() noexcept { owner_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
-  /// Refuses calls of other threads, those that wait too. The owner stays.
-  void refuse_calls() noexcept { mailbox_.shut(); }
-  /// The same, and nobody owns the loop.
+  void become_owner() noexcept { owner_.store(this_thread(), std::memory_order_relaxed); }
+  /// Opens all letters that were sent before. \thread owner
+  void catch_up() noexcept { mailbox_.catch_up(); }
+  /// Refuses calls of other threads, those that wait too; nobody owns the loop any more.
   void end_calls() noexcept;
   /// Calls `task` in the owner's thread, between polls, and waits for its end; in the owner's thread, at once. kOk, or
   /// it was not called and will not be: kTimedOut, kClosed (nobody carries out calls), kAgain (in a handler; or too
@@ -206,9 +213,7 @@ class CompletionLoop {
     return connections_.load(std::memory_order_relaxed) < max_connections_;
   }
   /// Whether the calling thread is the one that carries out calls. \thread any
-  [[nodiscard]] bool is_owner() const noexcept {
-    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
-  }
+  [[nodiscard]] bool is_owner() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
 
   /// A snapshot; counts of one moment only when the owner takes it. \thread any
   [[nodiscard]] Counters counters() const noexcept;
@@ -275,7 +280,7 @@ class CompletionLoop {
 
   // Written by other threads, seldom: on cache lines of their own.
   alignas(64) Mailbox mailbox_;
-  std::atomic<std::thread::id> owner_{};
+  std::atomic<std::uintptr_t> owner_{0};
   std::atomic<bool> woken_{false};
   std::atomic<bool> sleeping_{false};
 };

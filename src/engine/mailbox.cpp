@@ -1,8 +1,7 @@
 #include "engine/mailbox.hpp"
 
 #include "base/futex.hpp"
-
-#include <thread>
+#include "base/threads.hpp"
 
 namespace verbena::engine {
 
@@ -38,6 +37,16 @@ void Mailbox::read() noexcept {
     if (letter == nullptr) return;
     letter->open(*letter);
   }
+}
+
+// Its own letter comes behind them. It may have to wait for the second store of one of their senders.
+void Mailbox::catch_up() noexcept {
+  struct Mark : Letter {
+    bool is_opened = false;
+  } mark;
+  mark.open = [](Letter& letter) noexcept { static_cast<Mark&>(letter).is_opened = true; };
+  send(mark);
+  for (read(); !mark.is_opened; read()) yield_thread();
 }
 
 void Mailbox::open_ahead(Letter::Open kind) noexcept {
@@ -122,7 +131,7 @@ void Mailbox::await_callers() noexcept {
 // store may be on its way still, and is the next that it does.
 void Mailbox::shut() noexcept {
   is_open_.store(false, std::memory_order_seq_cst);
-  for (read(); !empty_before_sleep(); read()) std::this_thread::yield();
+  for (read(); !empty_before_sleep(); read()) yield_thread();
 }
 
 }  // namespace verbena::engine

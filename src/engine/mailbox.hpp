@@ -33,6 +33,8 @@ class Mailbox {
   [[nodiscard]] bool empty_before_sleep() const noexcept { return last_.load(std::memory_order_seq_cst) == &stub_; }
   /// Opens letters, oldest first, those that come meanwhile too, `kMost` at most. \thread reader
   void read() noexcept;
+  /// Opens all letters that were sent before, however many. \thread reader
+  void catch_up() noexcept;
   /// Opens the letters of that kind among the next kMost, before those ahead of them. The next `read` passes over
   /// them; nothing that owns one may go before that. \thread reader
   void open_ahead(Letter::Open kind) noexcept;

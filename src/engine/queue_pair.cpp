@@ -67,8 +67,8 @@ Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept 
   }
 }
 
-bool HeldRequests::fits(const ibv_send_wr& request) noexcept {
-  if (request.num_sge < 0 || static_cast<std::uint32_t>(request.num_sge) > kMaxSge) return false;
+bool HeldRequests::fits(const ibv_send_wr& request) const noexcept {
+  if (places_.empty() || request.num_sge < 0 || static_cast<std::uint32_t>(request.num_sge) > kMaxSge) return false;
   if ((request.send_flags & IBV_SEND_INLINE) == 0) return true;
   std::uint64_t bytes = 0;
   for (int i = 0; i < request.num_sge; ++i) bytes += request.sg_list[i].length;
@@ -76,7 +76,7 @@ bool HeldRequests::fits(const ibv_send_wr& request) noexcept {
 }
 
 void HeldRequests::add(const ibv_send_wr& request) noexcept {
-  VERBENA_DCHECK(!full() && fits(request));
+  VERBENA_DCHECK(fits(request) && !full());
   Place& place = places_[count_];
   place.request = request;
   place.request.next = nullptr;
@@ -99,7 +99,7 @@ void HeldRequests::add(const ibv_send_wr& request) noexcept {
 }
 
 bool QueuePair::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept {
-  if (!HeldRequests::fits(request)) {
+  if (!held_.fits(request)) {
     flush();
     if (reason_ != Status::kOk) return false;
     if (signal == Signal::kWithDoorbell) sign(request);
@@ -142,7 +142,7 @@ nic::QpOptions QueuePair::qp_options(const QueueOptions& options, const nic::Lim
 
 host::Footprint QueuePair::footprint(nic::Kind kind, const nic::Limits& limits, const QueueOptions& options) {
   host::Footprint pools;
-  pools.add({.name = "requests that wait for a doorbell", .bytes_each = HeldRequests::bytes()});
+  pools.add({.name = "requests that wait for a doorbell", .bytes_each = HeldRequests::bytes(options.held)});
   pools.add("NIC", 1, nic::qp_footprint(kind, qp_options(options, limits)));
   return pools;
 }
@@ -158,6 +158,7 @@ Result<void> QueuePair::open(ibv_pd* pd, const QueueOptions& options) {
   qp_num_ = made->qp_num;
   max_inline_ = qp.max_inline;
   sends_.open(options.sends, kReserve, options.first_position);
+  held_.open(options.held);
   return {};
 }
 

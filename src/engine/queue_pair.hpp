@@ -93,22 +93,23 @@ struct QueueOptions {
   std::uint32_t receives = 0;  ///< Receives posted at most.
   std::uint32_t send_sge = 4;
   std::uint32_t max_inline = 64;     ///< Wished for; `max_inline()` tells what it came to.
+  std::uint32_t held = 32;           ///< Work requests that share a doorbell, at most.
   std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
 };
 
 /// Work requests that wait for their doorbell, as a list that ibv_post_send takes. What they point to is copied, but
-/// registered memory. \thread owner  \alloc setup (constructor)
+/// registered memory. \thread owner  \alloc setup (open)
 class HeldRequests {
  public:
-  static constexpr std::uint32_t kCapacity = 32;
+  static constexpr std::uint32_t kMostPlaces = 32;
   static constexpr std::uint32_t kMaxSge = 4;
 
-  HeldRequests() : places_(kCapacity) {}
-  [[nodiscard]] static constexpr std::uint64_t bytes() noexcept { return kCapacity * sizeof(Place); }
+  void open(std::uint32_t places) { places_.resize(places); }
+  [[nodiscard]] static constexpr std::uint64_t bytes(std::uint32_t places) noexcept { return places * sizeof(Place); }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
-  [[nodiscard]] bool full() const noexcept { return count_ == kCapacity; }
+  [[nodiscard]] bool full() const noexcept { return count_ == places_.size(); }
   /// Whether a request can wait here at all.
-  [[nodiscard]] static bool fits(const ibv_send_wr& request) noexcept;
+  [[nodiscard]] bool fits(const ibv_send_wr& request) const noexcept;
   /// Appends; not when full.
   void add(const ibv_send_wr& request) noexcept;
   [[nodiscard]] ibv_send_wr& first() noexcept { return places_[0].request; }
@@ -232,9 +233,11 @@ class QueuePair final {
     lifeline_ = std::move(lifeline);
     lifeline_.watch(nic(), qp_.get());
   }
-  /// Looks whether the peer has gone, without waiting for the thread that is told of it: then the next poll says so.
-  void look_for_peer() noexcept {
-    if (reason_ == Status::kOk && lifeline_.is_over()) nic().lose_peer(qp_.get());
+  /// Whether the peer has gone, without waiting for the thread that is told of it. A poll says so soon.
+  [[nodiscard]] bool look_for_peer() noexcept {
+    if (reason_ != Status::kOk || !lifeline_.is_over()) return false;
+    nic().lose_peer(qp_.get());
+    return true;
   }
   /// From now on the loop's polls dispatch to this queue pair. \thread any
   void attach() noexcept;

@@ -13,7 +13,7 @@
 namespace verbena::kv {
 namespace {
 
-constexpr const char* kCall = "Server::start";
+constexpr const char* kStart = "Server::start";
 constexpr unsigned kAllRights = std::to_underlying(Rights::kRead | Rights::kWrite | Rights::kAdminister);
 constexpr uid_t kNoUser = std::numeric_limits<uid_t>::max();
 
@@ -25,7 +25,7 @@ bool has_quota(const Grant& grant) noexcept { return grant.max_memory_bytes != 0
 Result<void> check_number(std::size_t at, const char* field, std::uint64_t value, std::uint64_t least,
                           std::uint64_t most) {
   if (value >= least && value <= most) return {};
-  return fail(Status::kBadArgument, kCall, 0, "grants[{}].{} must be {} to {}; got {}", at, field, least, most, value);
+  return fail(Status::kBadArgument, kStart, 0, "grants[{}].{} must be {} to {}; got {}", at, field, least, most, value);
 }
 
 Result<void> check_quotas(const ServerOptions& options, std::size_t at) {
@@ -38,7 +38,7 @@ Result<void> check_quotas(const ServerOptions& options, std::size_t at) {
     const auto differ = [](std::size_t a, std::size_t b) { return a != 0 && b != 0 && a != b; };
     if (differ(other.max_memory_bytes, grant.max_memory_bytes) || differ(other.max_items, grant.max_items))
       return fail(
-          Status::kBadArgument, kCall, 0,
+          Status::kBadArgument, kStart, 0,
           "grants[{}] and grants[{}] give uid {} two quotas: {} and {} bytes, {} and {} items; one of them says "
           "each",
           i, at, grant.subject.uid, other.max_memory_bytes, grant.max_memory_bytes, other.max_items, grant.max_items);
@@ -54,12 +54,12 @@ Result<void> check_grant(const ServerOptions& options, std::size_t at) {
       check_number(at, "rights (read 1, write 2, administer 4)", std::to_underlying(grant.rights), 0, kAllRights));
   VERBENA_TRY(check_number(at, "prefix (its bytes)", grant.prefix.size(), 0, kMaxKeyBytes));
   if (grant.rights == Rights::kNone && !has_quota(grant))
-    return fail(Status::kBadArgument, kCall, 0,
+    return fail(Status::kBadArgument, kStart, 0,
                 "grants[{}].rights must be 1 to {} (read 1, write 2, administer 4) in a grant without a quota; got 0",
                 at, kAllRights);
   if (!grant.prefix.empty() && !has_right(grant.rights, Rights::kRead | Rights::kWrite))
     return fail(
-        Status::kBadArgument, kCall, 0,
+        Status::kBadArgument, kStart, 0,
         "grants[{}].prefix must have 0 bytes in a grant without the rights to read and to write, which alone are "
         "for keys; got {} bytes",
         at, grant.prefix.size());
@@ -96,12 +96,12 @@ bool PrefixSet::covers(Key key) const noexcept {
 // --- grants
 
 Result<void> Access::check(const ServerOptions& options) {
-  VERBENA_TRY(check_limit(kCall, "grants (their number)", options.grants.size(), 0, kMaxGrants));
+  VERBENA_TRY(check_limit(kStart, "grants (their number)", options.grants.size(), 0, kMaxGrants));
   for (std::size_t at = 0; at < options.grants.size(); ++at) {
     VERBENA_TRY(check_grant(options, at));
     const uid_t uid = options.grants[at].subject.uid;
     if (!may_connect(options, uid))
-      return fail(Status::kBadArgument, kCall, 0,
+      return fail(Status::kBadArgument, kStart, 0,
                   "grants[{}].uid must be one of allowed_uids, the server's own user, or a user with a right; "
                   "got {}, which has a quota only",
                   at, uid);

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/simulation.hpp"
 
 #include <array>
 #include <atomic>
@@ -43,6 +44,7 @@ Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial, Owner own
   const std::uint64_t offset = made_ * kBytesEach;
   // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
   std::atomic_ref(*reinterpret_cast<std::uint64_t*>(region_.data() + offset)).store(initial, std::memory_order_release);
+  simulation::step();
   const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);
   const Store::Change change = store.put_cell(key, value, owner);
   if (change.status != Status::kOk) return {.status = change.status, .quota = change.quota};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/threads.hpp"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -78,7 +79,7 @@ class Clients {
 
   const std::size_t limit_;
   const std::size_t limit_of_a_stranger_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<std::uint64_t, Entry> clients_;
   std::atomic<std::uint64_t> count_{0};
 };

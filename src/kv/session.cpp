@@ -104,15 +104,18 @@ bool Session::leave() noexcept {
   return channel_->has_left();
 }
 
+// Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try again,
+// as when the store itself says so. Without it the store is full.
+void Session::look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept {
+  if (change.status != Status::kStoreFull) return;
+  const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
+  const std::uint64_t resting = store_.statistics().resting_bytes;
+  if (resting < needed) worker_.call_leases_in();
+  if (resting + worker_.lease_policy().bytes >= needed) change.status = Status::kAgain;
+}
+
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
-  // Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try
-  // again, as when the store itself says so. Without it the store is full.
-  if (change.status == Status::kStoreFull) {
-    const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
-    const std::uint64_t resting = store_.statistics().resting_bytes;
-    if (resting < needed) worker_.call_leases_in();
-    if (resting + worker_.lease_policy().bytes >= needed) change.status = Status::kAgain;
-  }
+  look_for_memory(change, value_length);
   worker_.counters().count_outcome(change.status);
   // Where the item is tells a client nothing that may not look there, but where keys hash to.
   return {.status = change.status, .id = id, .version = change.version, .entry = is_exported() ? change.entry : 0};
@@ -268,6 +271,8 @@ Status Session::begin_part() noexcept {
   large_.refused = permissions_ != nullptr && missing_to_write(key) != Rights::kNone
                        ? Store::Change{.status = Status::kDenied}
                        : store_.reserve(key, value.value_length, value.expected, large_.pending, 0, owner());
+  // Now: what rests may be free, and rest no more, by the time that the last byte is here.
+  look_for_memory(large_.refused, value.value_length);
   return Status::kOk;
 }
 

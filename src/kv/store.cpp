@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/fences.hpp"
+#include "base/simulation.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -20,6 +21,7 @@ constexpr std::uint64_t stamp(std::uint64_t ticks) noexcept { return (ticks >> k
 // Orders what the owner stored before, for READs by clients' NICs.
 void store_word(std::uint64_t& word, std::uint64_t value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);
+  simulation::step();
 }
 
 bool is_good(Key key) noexcept { return !key.empty() && key.size() <= kMaxKeyBytes; }
@@ -236,6 +238,7 @@ bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& p
   std::byte* const at = pool_.at(item);
   std::memset(at + made.tail_offset() - 8, 0, 8);
   std::memcpy(at + sizeof(ItemHeader), key.data(), key.size());
+  simulation::step();
   const auto length = static_cast<std::size_t>(made.value_length);
   if (made.is_inline()) {
     pending.value = {at + made.tail_offset(), length};
@@ -296,6 +299,7 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
   }
   ItemHeader& sealed = header(item);
   sealed.checksum = checksum_of(pool_.at(item), made.bytes(), version);
+  simulation::step();
 }
 
 void Store::abandon(Pending& pending) noexcept {
@@ -436,6 +440,7 @@ void Store::retire(std::uint64_t item) noexcept {
   // value's block: on x86-64 by non-temporal stores too, which pass others, hence a locked instruction; elsewhere by
   // the fence.
   (void)std::atomic_ref(old.state).exchange(superseded, std::memory_order_seq_cst);
+  simulation::step();
   fences::superseded_before_reuse();
   if (!is_lent) return release(item);
   Epoch& open = epochs_[open_epoch_];

@@ -140,7 +140,7 @@ class Store {
   [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
                              Owner owner = kNoOwner) noexcept;
 
-  /// Frees up to `blocks` items that have rested long enough. For idle times.
+  /// Frees up to `blocks` items that have rested long enough.
   void reclaim(unsigned blocks) noexcept;
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;

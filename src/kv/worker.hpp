@@ -97,6 +97,8 @@ class Worker final : private engine::Duty {
   void before_end() noexcept override;
   void remove_dead() noexcept;
   void expire_leases() noexcept;
+  /// Frees some of what has rested long enough.
+  void reclaim() noexcept;
 
   WorkerOptions options_;
   WorkerHost& host_;
@@ -112,8 +114,10 @@ class Worker final : private engine::Duty {
   std::vector<Session*> dead_;
 
   alignas(64) Counters counters_;
-  std::uint64_t now_ = 0;  ///< Ticks before the wait at hand.
+  std::uint64_t now_ = 0;              ///< Ticks before the wait at hand.
+  std::uint64_t reclaimed_ticks_ = 0;  ///< When items that had rested were freed last.
   const std::uint64_t idle_ticks_;
+  const std::uint64_t reclaim_step_ticks_;
 };
 
 }  // namespace verbena::kv

@@ -38,7 +38,7 @@ class Fabric {
   /// name of none, a key_name without a key_file), kNotFound (the address is on no RDMA device, and one is named);
   /// those of Keys.
   [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline) {
-    return open(options, deadline, NicRegistry::of_process());
+    return Fabric::open(options, deadline, NicRegistry::of_process());
   }
   /// The same over the NICs of a test.
   [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline,

@@ -1,16 +1,13 @@
 #include "link/keys.hpp"
 
 #include "base/error.hpp"
-#include "base/fd.hpp"
+#include "base/files.hpp"
 #include "base/mac.hpp"
 #include "base/random.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 
 namespace verbena::link {
@@ -95,41 +92,30 @@ std::unexpected<Error> wrong_line(const std::string& path, std::size_t number, f
 }
 
 /// What keeps a file from having secrets: it is no file, or others than its user may read or change it.
-Result<void> check_file(const struct stat& facts, const std::string& path) noexcept {
-  if (!S_ISREG(facts.st_mode))
+Result<void> check_file(const File::Facts& facts, const std::string& path) noexcept {
+  if (!facts.is_regular)
     return fail(Status::kBadArgument, kCall, 0, "key_file {:.100} is no regular file: give one that has keys", path);
-  if ((facts.st_mode & 077U) != 0)
+  if ((facts.mode & 077U) != 0)
     return fail(Status::kPermission, kCall, 0, "key_file {:.100} has mode {:04o}, and others may use it: chmod 600 it",
-                path, facts.st_mode & 07777U);
-  if (facts.st_uid != 0 && facts.st_uid != ::geteuid())
+                path, facts.mode);
+  if (facts.owner != 0 && facts.owner != ::geteuid())
     return fail(Status::kPermission, kCall, 0,
                 "key_file {:.100} belongs to user {}, who may change it: let it belong to user {}, or to root", path,
-                facts.st_uid, ::geteuid());
-  if (facts.st_size > static_cast<off_t>(kMaxKeyFileBytes))
+                facts.owner, ::geteuid());
+  if (facts.bytes > kMaxKeyFileBytes)
     return fail(Status::kTooLong, kCall, 0, "key_file {:.100} has {} bytes, and {} are the most: is it the right file?",
-                path, facts.st_size, kMaxKeyFileBytes);
+                path, facts.bytes, kMaxKeyFileBytes);
   return {};
 }
 
 /// The bytes of a file. Wiped.
 struct Text {
   std::vector<char> bytes;
-  std::size_t size = 0;
   Text() : bytes(kMaxKeyFileBytes + 1) {}
   Text(const Text&) = delete;
   Text& operator=(const Text&) = delete;
   ~Text() { wipe(std::as_writable_bytes(std::span(bytes))); }
 };
-
-Result<void> read_all(int fd, const std::string& path, Text& text) {
-  while (text.size < text.bytes.size()) {
-    const ssize_t count = ::read(fd, text.bytes.data() + text.size, text.bytes.size() - text.size);
-    if (count == 0) return {};
-    if (count < 0 && errno != EINTR) return fail_system("read", errno, "reading a key file");
-    if (count > 0) text.size += static_cast<std::size_t>(count);
-  }
-  return fail(Status::kTooLong, kCall, 0, "key_file {:.100} grows while it is read: replace it by rename", path);
-}
 
 }  // namespace
 
@@ -150,22 +136,21 @@ Key::~Key() { wipe(secret_); }
 
 Result<std::shared_ptr<const Keys>> Keys::load(const std::string& path) {
   VERBENA_TRY(check_mac());
-  // Without waiting for the writer of a pipe, which is refused then.
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!fd) {
-    const int cause = errno;
-    const Status status = cause == ENOENT || cause == ENOTDIR ? Status::kNotFound : status_of_errno(cause);
-    return fail(status, kCall, cause, "key_file {:.100} cannot be opened: {}", path,
+  const auto file = File::open(path.c_str(), File::How::kRead);
+  if (!file) {
+    const Status status = file.error().status();
+    return fail(status, kCall, file.error().system_errno(), "key_file {:.100} cannot be opened: {}", path,
                 status == Status::kNotFound     ? "there is no such file"
                 : status == Status::kPermission ? "this user may not read it"
-                                                : system_error("open", cause, "reading a key file").text());
+                                                : file.error().text());
   }
-  struct stat facts{};
-  if (::fstat(fd.get(), &facts) != 0) return fail_system("fstat", errno, "reading a key file");
+  VERBENA_ASSIGN(const File::Facts facts, file->facts());
   VERBENA_TRY(check_file(facts, path));
   Text text;
-  VERBENA_TRY(read_all(fd.get(), path, text));
-  return parse({text.bytes.data(), text.size}, path);
+  VERBENA_ASSIGN(const std::size_t size, file->read(0, std::as_writable_bytes(std::span(text.bytes))));
+  if (size == text.bytes.size())
+    return fail(Status::kTooLong, kCall, 0, "key_file {:.100} grows while it is read: replace it by rename", path);
+  return parse({text.bytes.data(), size}, path);
 }
 
 Result<std::shared_ptr<const Keys>> Keys::parse(std::string_view text, const std::string& path) {

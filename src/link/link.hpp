@@ -7,6 +7,7 @@
 #include <verbena/error.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,12 @@ class Route {
  protected:
   ~Route() = default;
 };
+
+/// The time of a `timeout` attribute: a NIC repeats what nobody has acknowledged for so long (ibv_modify_qp(3)), and
+/// may take up to four times as long (IBTA 9.9.2.1.1).
+[[nodiscard]] constexpr std::chrono::nanoseconds ack_timeout(std::uint8_t timeout) noexcept {
+  return std::chrono::nanoseconds{std::int64_t{4096} << timeout};
+}
 
 /// Options of bring_up. Defaults are near what perftest and UCX use on RoCE.
 struct BringUp {

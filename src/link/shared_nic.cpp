@@ -1,6 +1,7 @@
 #include "link/shared_nic.hpp"
 
 #include "base/error.hpp"
+#include "base/simulation.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -58,10 +59,9 @@ Result<SocketWatcher*> SharedNic::watcher() {
 // --- the registry
 
 NicRegistry& NicRegistry::of_process() {
-  // Never destroyed: a NIC may be opened by what runs at the end of the process.
-  static auto* const all =
-      new NicRegistry({.open_soft = nic::open_soft, .open_verbs = nic::open_verbs, .start_cm = cm::start});
-  return *all;
+  return simulation::once_a_process([] {
+    return new NicRegistry({.open_soft = nic::open_soft, .open_verbs = nic::open_verbs, .start_cm = cm::start});
+  });
 }
 
 NicRegistry::Key NicRegistry::key_of(const nic::VerbsOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/fork.hpp"
+#include "base/threads.hpp"
 #include "link/cm/cm.hpp"
 #include "link/socket_watcher.hpp"
 #include "nic/nic.hpp"
@@ -17,7 +18,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,7 +52,7 @@ class SharedNic {
   const InUse in_use_;
   const std::unique_ptr<nic::Nic> nic_;
   const StartCm start_cm_;
-  std::mutex mutex_;  ///< Of what follows.
+  Mutex mutex_;  ///< Of what follows.
   std::unique_ptr<cm::Manager> manager_;
   std::unique_ptr<SocketWatcher> watcher_;
 };
@@ -98,7 +98,7 @@ class NicRegistry {
   /// Its mutex is held while the NIC is opened: who asks for the same one waits, and nobody else does. Slots of what
   /// was asked for are locked before those of what devices became.
   struct Slot {
-    std::mutex mutex;
+    Mutex mutex;
     std::weak_ptr<SharedNic> nic;
     nic::verbs::GidChoice gid{};  ///< Of a device, and of those who asked for it by the slot's key.
   };
@@ -108,7 +108,7 @@ class NicRegistry {
   [[nodiscard]] std::shared_ptr<SharedNic> share(std::unique_ptr<nic::Nic> nic) const;
 
   const NicMakers makers_;
-  std::mutex mutex_;  ///< Of the table only: held for no call that can take its time.
+  Mutex mutex_;  ///< Of the table only: held for no call that can take its time.
   std::map<Key, std::shared_ptr<Slot>> slots_;
 };
 

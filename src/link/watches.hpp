@@ -1,6 +1,7 @@
 // Which queue pair goes to error when a peer leaves.
 #pragma once
 
+#include "base/threads.hpp"
 #include "nic/nic.hpp"
 
 #include <mutex>
@@ -45,7 +46,7 @@ class Watches {
     const ibv_qp* qp = nullptr;
     bool is_gone = false;
   };
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<Key, Watch> watches_;
 };
 

@@ -1,13 +1,13 @@
 // Registered memory for the buffers of many connections, in slabs that they share.
 #pragma once
 
+#include "base/threads.hpp"
 #include "nic/registered_arena.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -79,7 +79,7 @@ class BufferPool {
 
   Nic& nic_;
   ibv_pd* const pd_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::list<Slab> slabs_;
 };
 

@@ -3,12 +3,12 @@
 
 #include "base/error.hpp"
 #include "base/fd.hpp"
+#include "base/threads.hpp"
 #include "host/thread.hpp"
 
 #include <poll.h>
 
 #include <array>
-#include <thread>
 
 namespace verbena::nic {
 
@@ -45,7 +45,7 @@ class EventThread {
 
  private:
   Fd stop_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace verbena::nic

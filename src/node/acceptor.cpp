@@ -233,6 +233,8 @@ void Acceptor::step(std::uint64_t id) noexcept {
   const auto at = visits_.find(id);
   if (at == visits_.end()) return;  // An event of this turn for one that has ended in it.
   Visit& visit = at->second;
+  // A step may close the descriptor, and its number may be another thread's at once: it must leave the set before.
+  unwatch(visit);
   const auto stepped = [&]() -> Result<void> {
     try {
       return advance(visit);
@@ -245,7 +247,6 @@ void Acceptor::step(std::uint64_t id) noexcept {
     return end(at, system_error("epoll_ctl", errno, "waiting for a client"));
   }
   if (!stepped) return end(at, stepped.error());
-  unwatch(visit);
   visit.guest->done();
   visits_.erase(at);
   has_guest_gone_ = true;
@@ -255,18 +256,16 @@ void Acceptor::step(std::uint64_t id) noexcept {
 bool Acceptor::watch(std::uint64_t id, Visit& visit) noexcept {
   const int fd = visit.guest != nullptr ? visit.guest->fd() : visit.claim->fd();
   const short events = visit.guest != nullptr ? visit.guest->events() : visit.claim->events();
-  if (fd < 0 || fd != visit.watched) unwatch(visit);
   if (fd < 0) return true;
   epoll_event event{.events = static_cast<std::uint32_t>(events) | EPOLLONESHOT, .data = {.u64 = id}};
-  const int operation = visit.watched == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return false;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return false;
   visit.watched = fd;
   return true;
 }
 
 void Acceptor::unwatch(Visit& visit) noexcept {
-  // The descriptor may be closed already, and out of the set by that.
-  if (visit.watched >= 0) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visit.watched, nullptr);
+  if (visit.watched < 0) return;
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visit.watched, nullptr);
   visit.watched = -1;
 }
 

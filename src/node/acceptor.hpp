@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/fd.hpp"
+#include "base/threads.hpp"
 #include "link/link.hpp"
 #include "nic/nic.hpp"
 
@@ -15,9 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 
 namespace verbena::node {
@@ -114,13 +113,13 @@ class Acceptor {
   nic::Nic& nic_;
   Fd epoll_;
   Fd stop_;
-  Fd progress_;       ///< Signalled by the NIC.
-  std::mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
+  Fd progress_;  ///< Signalled by the NIC.
+  Mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
   std::uint64_t next_id_ = 0;
   std::unordered_map<std::uint64_t, Door> doors_;
   Visits visits_;
   bool has_guest_gone_ = false;  ///< Since clients that wait for a place were looked at.
-  std::thread thread_;           // Last: reads everything above.
+  Thread thread_;                // Last: reads everything above.
 };
 
 }  // namespace verbena::node

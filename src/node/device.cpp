@@ -1,5 +1,7 @@
 #include "node/device.hpp"
 
+#include "base/simulation.hpp"
+#include "base/threads.hpp"
 #include "node/shard.hpp"
 
 #include <algorithm>
@@ -15,13 +17,11 @@ struct Devices {
     const link::SharedNic* nic = nullptr;
     std::weak_ptr<Device> device;
   };
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<Entry> entries;
 };
 Devices& devices() {
-  // Never destroyed: connections of static objects may outlive it.
-  static auto* const all = new Devices;
-  return *all;
+  return simulation::once_a_process([] { return new Devices; });
 }
 
 /// Clients with handlers that one thread drives, at most.

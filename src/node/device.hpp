@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/fork.hpp"
+#include "base/threads.hpp"
 #include "link/fabric.hpp"
 #include "nic/buffer_pool.hpp"
 #include "nic/nic.hpp"
@@ -9,7 +10,6 @@
 #include "session/registrations.hpp"
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
 namespace verbena::node {
@@ -43,7 +43,7 @@ class Device {
   nic::Pd pd_;
   std::optional<nic::BufferPool> buffers_;
   std::optional<session::Registrations> registrations_;
-  std::mutex mutex_;  ///< Guards the members below.
+  Mutex mutex_;  ///< Guards the members below.
   std::weak_ptr<SessionShard> client_shard_;
   std::unique_ptr<Acceptor> acceptor_;
 };

@@ -1,6 +1,7 @@
 #include "node/node.hpp"
 
 #include "base/error.hpp"
+#include "base/futex.hpp"
 #include "base/limit.hpp"
 #include "base/log.hpp"
 #include "link/fabric.hpp"
@@ -73,7 +74,10 @@ Result<std::shared_ptr<Node>> Node::open(const NodeOptions& options) {
 }
 
 Node::~Node() {
-  for (const auto& shard : shards_) shard->stop();
+  // Memory that outlives the node's handle may end in a handler: the shard of that thread ends with the last who has
+  // it.
+  for (const auto& shard : shards_)
+    if (!shard->loop().is_owner()) shard->stop();
   if (device_) device_->registrations().remove_all(this);
 }
 
@@ -170,7 +174,7 @@ Result<void> Listener::start(const Endpoint& at, const session::Settings& settin
     stop();
     return opened;
   }
-  is_running_.store(true, std::memory_order_release);
+  is_running_.store(1, std::memory_order_release);
   log(VERBENA_LOG_INFO, "listening on {}, port {}: {}", fabric_->address(), port_, description());
   return {};
 }
@@ -193,16 +197,21 @@ void Listener::stop() noexcept {
     const std::lock_guard lock(mutex_);
     own_.reset();
   }
-  if (node_)
+  if (node_) {
+    // All goodbyes are said before one of them is waited for.
+    for (const auto& shard : node_->shards()) shard->sessions().leave_all_of(this);
     for (const auto& shard : node_->shards()) shard->sessions().end_all_of(this);
+  }
   if (device_) device_->registrations().remove_all(this);
   stopped.reset();  // Sessions that somebody keeps keep it.
   device_.reset();
   fabric_.reset();
   node_.reset();
-  is_running_.store(false, std::memory_order_release);
-  is_running_.notify_all();
+  is_running_.store(0, std::memory_order_release);
+  wake_waiters(is_running_);
 }
+
+void Listener::wait() noexcept { (void)wait_while(is_running_, 1, Deadline::never()); }
 
 bool Listener::is_in_callback() const noexcept {
   if (node_) return std::ranges::any_of(node_->shards(), [](const auto& shard) { return shard->loop().is_owner(); });

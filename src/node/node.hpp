@@ -1,6 +1,7 @@
 // A node: a NIC with shards, the sessions that a process makes on it, its listeners, and memory for all of them.
 #pragma once
 
+#include "base/threads.hpp"
 #include "node/device.hpp"
 #include "node/shard.hpp"
 #include "session/session.hpp"
@@ -9,10 +10,8 @@
 #include <verbena/wait_policy.hpp>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,11 +96,11 @@ class Listener final : private Acceptor::Host {
   /// Ends all of its sessions at once, peers told. Idempotent. Not from one of its threads.
   void stop() noexcept;
   /// \thread any
-  [[nodiscard]] bool is_running() const noexcept { return is_running_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool is_running() const noexcept { return is_running_.load(std::memory_order_acquire) != 0; }
   /// Whether the calling thread is one that calls back. \thread any
   [[nodiscard]] bool is_in_callback() const noexcept;
   /// Waits until some thread has stopped it. \thread any
-  void wait() noexcept { is_running_.wait(true, std::memory_order_acquire); }
+  void wait() noexcept;
   /// 0 unless it runs.
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// The address for a peer's connect, on any host; this host's name if it listens on all addresses; "" unless it runs.
@@ -135,9 +134,9 @@ class Listener final : private Acceptor::Host {
   Acceptor* acceptor_ = nullptr;
   std::uint64_t door_ = 0;
   std::uint16_t port_ = 0;
-  mutable std::mutex mutex_;           ///< Guards own_, which changes in start and stop only.
-  std::shared_ptr<SessionShard> own_;  ///< Without a node.
-  std::atomic<bool> is_running_{false};
+  mutable Mutex mutex_;                       ///< Guards own_, which changes in start and stop only.
+  std::shared_ptr<SessionShard> own_;         ///< Without a node.
+  std::atomic<std::uint32_t> is_running_{0};  ///< 1: it does. Whoever waits does so for this word.
 };
 
 }  // namespace verbena::node

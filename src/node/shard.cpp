@@ -1,8 +1,8 @@
 #include "node/shard.hpp"
 
 #include "base/error.hpp"
+#include "base/futex.hpp"
 #include "host/thread.hpp"
-#include "host/topology.hpp"
 #include "session/session.hpp"
 
 #include <utility>
@@ -37,6 +37,7 @@ host::Footprint Shard::footprint(nic::Kind kind, const ShardOptions& options) {
 Result<void> Shard::start(engine::Duty& duty) {
   if (thread_.joinable()) return fail(Status::kBusy, "start", 0, "the thread runs already");
   stopping_.store(false, std::memory_order_relaxed);
+  is_owned_.store(0, std::memory_order_relaxed);
   loop_->open_calls();
   auto started = host::start_thread(name_.c_str(), [this, &duty] {
     run(duty);
@@ -47,7 +48,7 @@ Result<void> Shard::start(engine::Duty& duty) {
     return std::unexpected(std::move(started).error());
   }
   thread_ = std::move(*started);
-  owned_.acquire();
+  (void)wait_while(is_owned_, 0, Deadline::never());  // The first thing that it does.
   return {};
 }
 
@@ -68,10 +69,12 @@ void Shard::stop_here(void (*at_end)(void*) noexcept, void* context) noexcept {
 void Shard::run(engine::Duty& duty) noexcept {
   if (cpu_) (void)host::pin_this_thread(*cpu_);
   loop_->become_owner();
-  owned_.release();
+  is_owned_.store(1, std::memory_order_release);
+  wake_waiters(is_owned_);
   while (!stopping_.load(std::memory_order_acquire)) duty.after_wait(loop_->wait(duty.before_wait()));
-  // First nobody new gets in; what was on its way is there then. This thread stays the owner: callbacks follow.
-  loop_->refuse_calls();
+  // Whoever was on its way in is there when all are told. Calls are carried out until everybody has left: a caller
+  // whose deadline passes meanwhile takes back what is under way.
+  loop_->catch_up();
   duty.before_end();
   loop_->end_calls();
 }
@@ -89,10 +92,7 @@ Result<std::shared_ptr<SessionShard>> SessionShard::open(std::shared_ptr<Device>
   shard.loop.max_connections = options.max_connections;
   shard.loop.cqe = static_cast<std::uint32_t>(entries);
   if (options.driver == session::Driver::kThread && !options.cpu) {
-    VERBENA_ASSIGN(const host::Topology topology, host::Topology::read());
-    const char* const name = nic.capabilities().locality_name;
-    const host::Locality locality = name != nullptr ? topology.locality_of(name) : host::Locality{};
-    VERBENA_ASSIGN(made->placement_, host::claim_placement(topology, {.pollers = 1, .device = locality}));
+    VERBENA_ASSIGN(made->placement_, host::claim_for_thread(nic.capabilities().locality_name));
     const host::PlacedPoller& place = made->placement_.plan.pollers.front();
     if (place.core) shard.cpu = place.core->cpu;
     shard.loop.wait = place.wait;

@@ -1,6 +1,7 @@
 // Shards: polling loops that connections join, each with a thread of its own or driven by callers.
 #pragma once
 
+#include "base/threads.hpp"
 #include "channel/bounce.hpp"
 #include "channel/connection.hpp"
 #include "engine/duty.hpp"
@@ -13,9 +14,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <semaphore>
 #include <string>
-#include <thread>
 
 namespace verbena::node {
 
@@ -68,9 +67,9 @@ class Shard {
   std::atomic<bool> stopping_{false};
   void (*at_end_)(void*) noexcept = nullptr;
   void* at_end_context_ = nullptr;
-  std::thread thread_;
+  Thread thread_;
   /// Released by the thread once it is pinned and owns the loop: before that it still makes system calls.
-  std::binary_semaphore owned_{0};
+  std::atomic<std::uint32_t> is_owned_{0};  ///< Whether the thread has become the owner of the loop.
 };
 
 struct SessionShardOptions {
@@ -82,7 +81,7 @@ struct SessionShardOptions {
 /// A shard whose connections are sessions. Immovable, shared by them: the last one may end in the shard's own thread.
 class SessionShard final : public session::Home {
  public:
-  /// Errors: those of Shard::create and of claim_placement, kLimit (more connections than the NIC has room for).
+  /// Errors: those of Shard::create and of claim_for_thread, kLimit (more connections than the NIC has room for).
   [[nodiscard]] static Result<std::shared_ptr<SessionShard>> open(std::shared_ptr<Device> device,
                                                                   const SessionShardOptions& options);
   ~SessionShard() override;

@@ -135,10 +135,10 @@ std::optional<RegisteredMemory> Registrations::find_local(const Scope& scope, st
   return find_told([&](const Region& region) { return region.told.lkey == lkey && scope.sees(region.owner); });
 }
 
-std::optional<RegisteredMemory> Registrations::find_around(const Scope& scope,
-                                                           std::span<const std::byte> bytes) noexcept {
+std::optional<RegisteredMemory> Registrations::find_around(const Scope& scope, std::span<const std::byte> bytes,
+                                                           rdma::Access rights) noexcept {
   return find_told([&](const Region& region) {
-    return scope.sees(region.owner) && includes(region.told.access, rdma::Access::kRead | rdma::Access::kWrite) &&
+    return scope.sees(region.owner) && includes(region.told.access, rights) &&
            region.told.holds(bytes.data(), bytes.size());
   });
 }

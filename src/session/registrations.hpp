@@ -2,6 +2,7 @@
 // physical addresses.
 #pragma once
 
+#include "base/threads.hpp"
 #include "nic/nic.hpp"
 #include "nic/registered_arena.hpp"
 #include "session/physical_export.hpp"
@@ -10,7 +11,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -83,9 +83,9 @@ class Registrations {
 
   /// The registration of `lkey` that `scope` sees. \alloc none
   [[nodiscard]] std::optional<RegisteredMemory> find_local(const Scope& scope, std::uint32_t lkey) noexcept;
-  /// Memory with all rights in which all of `bytes` lies. \alloc none
-  [[nodiscard]] std::optional<RegisteredMemory> find_around(const Scope& scope,
-                                                            std::span<const std::byte> bytes) noexcept;
+  /// Memory with these rights in which all of `bytes` lies. \alloc none
+  [[nodiscard]] std::optional<RegisteredMemory> find_around(const Scope& scope, std::span<const std::byte> bytes,
+                                                            rdma::Access rights) noexcept;
   /// Grows whenever something is removed or published: who keeps what it found, or an unanswered name, asks again.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
@@ -134,7 +134,7 @@ class Registrations {
   nic::Nic& nic_;
   ibv_pd* const pd_;
   std::atomic<std::uint64_t> generation_{0};
-  std::mutex mutex_;  ///< Guards the members below.
+  Mutex mutex_;  ///< Guards the members below.
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Name> names_;
 };

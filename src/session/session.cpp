@@ -74,7 +74,8 @@ Result<void> Session::open_window() {
   Registrations& registrations = home_->registrations();
   if (!settings_.window.empty()) {
     // Memory of the listener's or the node's is registered already, and reached by peers directly.
-    if (const auto around = registrations.find_around(scope_, settings_.window)) {
+    if (const auto around =
+            registrations.find_around(scope_, settings_.window, rdma::Access::kRead | rdma::Access::kWrite)) {
       shared_window_ = *around;
       window_ = &shared_window_;
       return {};
@@ -186,8 +187,8 @@ bool Session::is_live() noexcept {
     if (Exclusive::Mark* const mark = used_.enter(); mark != nullptr) {
       look_for_end(Status::kOk);
       if (state() == State::kLive) {
-        connection_->look_for_peer();
-        look_for_end(Status::kOk);
+        // The NIC's own word of it, a flushed receive, may take a moment longer.
+        look_for_end(connection_->look_for_peer() ? Status::kPeerLost : Status::kOk);
       }
       Exclusive::leave(mark);
     }
@@ -206,18 +207,18 @@ void Session::look_for_end(Status failure) noexcept {
   }
 }
 
-Status Session::after_failure(Status status) noexcept {
+Status Session::after_failure(Status status, const Patience& patience) noexcept {
   if (status == Status::kBusy || status == Status::kForked) return status;
   const bool is_here = home_->is_driven_here();
   const auto look = [&] {
     if (is_here) {
       look_for_end(status);
-    } else if (status == Status::kPeerLost && state() == State::kLive) {
-      connection_->fail(status);
-      progress();
+    } else if (state() == State::kLive) {
+      if (status == Status::kPeerLost) connection_->fail(status);
+      progress();  // It may have ended by itself, and nobody has looked yet.
     }
   };
-  if (state() == State::kLive) (void)run_task(look, default_patience());
+  if (state() == State::kLive) (void)run_task(look, patience);
   return state() == State::kLive ? status : reason();
 }
 
@@ -347,6 +348,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
   note.length = data.size();
   note.offset = offset;
   if (!data.empty()) note.after = &write;
+  write.is_awaited = !home_->is_driven_here();
   bool is_pushed = false;
   const auto start = [&] {
     if (life_.reason != Status::kOk) return note.finish(life_.reason);
@@ -364,7 +366,10 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
   const auto settle = [&] {
     if (is_pushed && !write.done() && connection_ != nullptr) (void)transfers_.cancel(write, *connection_);
   };
-  return carry_out(note, patience, start, cancel, settle);
+  const Status status = carry_out(note, patience, start, cancel, settle);
+  // A thread that is ending takes no more tasks, and so has not settled the WRITE. It ends it before it is gone.
+  if (is_pushed) (void)wait_while(write.is_done, 0, Deadline::never());
+  return status;
 }
 
 Status Session::complete(rdma::Completion& completion, const Patience& patience) noexcept {
@@ -376,7 +381,7 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
   const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, give_up);
   completion = call.completion;
   // A failed transfer may come before the connection's own end.
-  if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status);
+  if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status, patience);
   return status;
 }
 
@@ -403,7 +408,7 @@ Status Session::run(TransferCall& call, const Patience& patience) noexcept {
         connection_->fail(Status::kTimedOut);
         end(Status::kTimedOut);
       });
-  return status == Status::kOk ? status : after_failure(status);
+  return status == Status::kOk ? status : after_failure(status, patience);
 }
 
 template <class Attempt>
@@ -415,7 +420,7 @@ Status Session::with_key(const Place& place, const Patience& patience, Attempt&&
   return found == Status::kOk ? attempt() : found;
 }
 
-Status Session::move(Transfer::Kind kind, LocalSpan local, Place place, Patience patience) noexcept {
+Status Session::move(Transfer::Kind kind, LocalSpan local, Place place, const Patience& patience) noexcept {
   const auto move_one = [&](const LocalSpan& here, const RemoteSpan& there) {
     return kind == Transfer::Kind::kRead ? connection_->read(here, there, patience)
                                          : connection_->write(here, there, patience);
@@ -431,7 +436,6 @@ Status Session::move(Transfer::Kind kind, LocalSpan local, Place place, Patience
     local.data += part.length;
     rest.address += part.length;
     rest.length -= part.length;
-    if (rest.length != 0) patience = patience.begin();  // One deadline for all parts.
   }
   return Status::kOk;
 }
@@ -479,13 +483,14 @@ Status Session::change_by_call(const Change& change, const Place& word, std::uin
 
 Status Session::start(const Transfer& transfer) noexcept {
   if (transfer.is_registered() && !is_registered(transfer.local)) return Status::kLocalAccess;
-  return with_key(transfer.place, default_patience(), [&] {
+  const Patience patience = default_patience();
+  return with_key(transfer.place, patience, [&] {
     Status status = Status::kOk;
     const auto begin = [&] {
       status = state() == State::kLive ? transfers_.start(transfer, *connection_) : life_.reason;
     };
-    const Status handed = run_task(begin, default_patience());
-    if (handed == Status::kOk && status != Status::kOk) return after_failure(status);
+    const Status handed = run_task(begin, patience);
+    if (handed == Status::kOk && status != Status::kOk) return after_failure(status, patience);
     return handed != Status::kOk ? handed : status;
   });
 }
@@ -744,7 +749,7 @@ void Session::close() noexcept {
     progress();
     return is_over();
   };
-  (void)home_->loop().wait_until(is_gone, Deadline::after(channel::Life::kLinger + engine::QueuePair::kDrainTimeout));
+  home_->sessions().wait_for_goodbyes(is_gone);
   home_->sessions().forget(*this);
   detach();
 }

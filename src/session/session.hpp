@@ -169,6 +169,12 @@ class Session final : private channel::Handler {
   /// The same in a callback, where it does not wait: the home destroys the session after the callback, or leaves it to
   /// who keeps it.
   void close_in_callback() noexcept;
+  /// The same, where the user's memory that is under way is to be his again: its transfers complete within the time of
+  /// a drain, also if the goodbye does not get through.
+  void stop_in_callback() noexcept {
+    close_in_callback();
+    if (connection_ != nullptr && !transfers_.is_quiet()) connection_->fail(Status::kClosed);
+  }
   /// Nothing of it is the home's any more. In a callback.
   [[nodiscard]] bool is_detached() const noexcept { return state() == State::kDetached; }
   /// Something has arrived that nobody has taken. In a callback.
@@ -238,7 +244,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
                                 const Patience& patience) noexcept;
   /// READ or WRITE, one part after the other where the memory is physical. \thread owner
-  [[nodiscard]] Status move(Transfer::Kind kind, LocalSpan local, Place place, Patience patience) noexcept;
+  [[nodiscard]] Status move(Transfer::Kind kind, LocalSpan local, Place place, const Patience& patience) noexcept;
   [[nodiscard]] Status start(const Transfer& transfer) noexcept;
   /// Calls `attempt`; where the key of its window is not known, once more when the peer has told of it.
   template <class Attempt>
@@ -264,7 +270,7 @@ class Session final : private channel::Handler {
   /// owner
   void look_for_end(Status failure) noexcept;
   /// The same after a call of whatever thread: `status`, or the reason of the end.
-  [[nodiscard]] Status after_failure(Status status) noexcept;
+  [[nodiscard]] Status after_failure(Status status, const Patience& patience) noexcept;
 
   // For Sessions. \thread owner
   void begin() noexcept;

@@ -56,13 +56,22 @@ void Sessions::wake_all() noexcept {
   loop_.wake();
 }
 
+void Sessions::leave_here(Owner listener) noexcept {
+  for (Session* session : all_)
+    if (session->scope().listener == listener) session->leave(Status::kClosed);
+}
+
+void Sessions::leave_all_of(Owner listener) noexcept {
+  // Where the thread has ended, so have they.
+  (void)loop_.call([&] { leave_here(listener); }, Deadline::never());
+}
+
 void Sessions::end_all_of(Owner listener) noexcept {
   Ending ending;
   ending.listener = listener;
   ending.is_awaited = true;
   const auto leave = [&] {
-    for (Session* session : all_)
-      if (session->scope().listener == listener) session->leave(Status::kClosed);
+    leave_here(listener);
     endings_.push(ending);
   };
   // Where the thread has ended, so have they. It ends what waits before it goes.
@@ -135,8 +144,7 @@ void Sessions::before_end() noexcept {
     for (Session* session : all_) session->progress();
     return std::ranges::all_of(all_, [](const Session* session) { return session->is_quiet(); });
   };
-  // Bounded: a goodbye lingers, and a drain has its own deadline.
-  (void)loop_.wait_until(are_quiet, Deadline::after(channel::Life::kLinger + engine::QueuePair::kDrainTimeout));
+  wait_for_goodbyes(are_quiet);
   // Callbacks find their connections dead: nothing waits.
   for (Session* session : all_) session->call_back();
   while (!all_.empty()) end(*all_.back());

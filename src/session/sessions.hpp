@@ -1,6 +1,7 @@
 // All sessions of one loop: which have something to do, and which have ended.
 #pragma once
 
+#include "channel/life.hpp"
 #include "engine/duty.hpp"
 #include "engine/loop.hpp"
 #include "session/calls.hpp"
@@ -29,7 +30,9 @@ class Sessions final : public engine::Duty {
   void adopt_here(Session& session) noexcept;
   /// Has all sessions look at what has changed around them: published names. \thread any
   void wake_all() noexcept;
-  /// Ends all sessions of a listener with kClosed, peers told, and waits until they are over. \thread any but the owner
+  /// Ends all sessions of a listener with kClosed, peers told. \thread any but the owner
+  void leave_all_of(Owner listener) noexcept;
+  /// The same, and waits until they are over. \thread any but the owner
   void end_all_of(Owner listener) noexcept;
 
   /// The session is looked at after this poll.
@@ -38,6 +41,13 @@ class Sessions final : public engine::Duty {
   void progress() noexcept;
   /// The session says goodbye, and is looked at again when that is over.
   void note_leaving(Session& session) noexcept { leaving_.push_back(&session); }
+  /// Waits until `is_over()`, which goes on with sessions that have just left.
+  template <class IsOver>
+  void wait_for_goodbyes(IsOver&& is_over) noexcept {
+    (void)loop_.wait_until(is_over, Deadline::after(channel::Life::kLinger));
+    // What is still under way in users' memory fails now. Bounded by the drain.
+    (void)loop_.wait_until(is_over, Deadline::never());
+  }
   /// Takes a session out that is its caller's.
   void forget(Session& session) noexcept;
   /// Sessions there are.
@@ -56,6 +66,7 @@ class Sessions final : public engine::Duty {
     Ending* next = nullptr;
   };
   void enter(Session& session) noexcept;
+  void leave_here(Owner listener) noexcept;
   void finish_endings() noexcept;
   void call_back() noexcept;
   /// Detaches a session that is over, and destroys it unless it is kept.
