@@ -1,17 +1,22 @@
-! The blocking C API of verbena/rdma.h, verbena/version.h and verbena/log.h for Fortran 2018, under the same names. The
-! C headers document what each call does and returns. A compiled module works with one version of one compiler only, so
-! this file is installed as source; compile it with your program:
+! The C API of verbena/rdma.h, verbena/mesh.h, verbena/version.h and verbena/log.h for Fortran 2018, under the same
+! names. The C headers document what each call does and returns. A compiled module works with one version of one
+! compiler only, so this file is installed as source; compile it with your program:
 !   gfortran $(pkg-config --variable=fortran verbena) hello.f90 $(pkg-config --cflags --libs verbena)
 !
 ! Differences from C:
-!  - Handles are type(rdma_conn), type(rdma_listener) and type(rdma_node). Fortran ignores the case of names.
+!  - Handles are type(rdma_conn), type(rdma_listener), type(rdma_node), type(mesh_t), type(mesh_lane_t) and
+!    type(mesh_carrier_t).
+!  - Fortran ignores the case of names, so MESH_SEND, MESH_WRITE and the other kinds of completions are MESH_KIND_SEND,
+!    MESH_KIND_WRITE and so on: mesh_send is the call.
 !  - Text is character(*) without a null character at its end; '' stands for C's null.
 !  - Data is a variable of any type and rank, followed by its length in bytes, as c_sizeof returns it:
 !    rdmaConnSend(conn, a, c_sizeof(a)). The compiler copies an array section that is not contiguous. Declare a variable
 !    as target and volatile if the peer reads or writes it in place, or if you poll it.
-!  - rdmaErrorText (rdmaErrorString in C), rdmaErrorDetail, rdmaServerAddress and verbena_version return allocatable
-!    text.
-!  - Lists, such as allowed_uids, are allocatable arrays and need no count.
+!  - Memory that the library uses after the call has returned, as mesh_write and mesh_read do, is type(c_ptr): what
+!    mesh_allocate gave, or c_loc of a variable with target and asynchronous or volatile.
+!  - rdmaErrorText and mesh_error_text (rdmaErrorString and mesh_error_string in C), rdmaErrorDetail, mesh_error_detail,
+!    rdmaServerAddress, mesh_description and verbena_version return allocatable text.
+!  - Lists, such as allowed_uids, are arrays and need no count: mesh_wait(lane, some, MESH_ALL, 1000).
 !  - Callbacks are bind(C) procedures; `user` is type(c_ptr), c_null_ptr if you need none.
 module verbena
   use, intrinsic :: iso_c_binding
@@ -39,6 +44,30 @@ module verbena
     RDMA_ACCESS_LOCAL = 0, RDMA_ACCESS_REMOTE_READ = 1, RDMA_ACCESS_REMOTE_WRITE = 2, &
     RDMA_ACCESS_REMOTE_ATOMIC = 4, RDMA_ACCESS_REMOTE_ALL = 7
   integer(c_int), parameter, public :: VERBENA_LOG_ERROR = 0, VERBENA_LOG_WARNING = 1, VERBENA_LOG_INFO = 2
+
+  ! --- constants of the mesh ------------------------------------------------------------------------------------------
+  integer(c_int), parameter, public :: &
+    MESH_MAX_PROCESSES = 16384, MESH_MAX_THREADS = 256, MESH_MAX_MESSAGE_BYTES = 16320, MESH_MAX_GATHER_BYTES = 64, &
+    MESH_MAX_NAME_BYTES = 64, MESH_BLOB_BYTES = 256
+  integer(c_int), parameter, public :: &
+    MESH_OK = 0, MESH_ERR_AGAIN = -2, MESH_ERR_TIMED_OUT = -3, &
+    MESH_ERR_NOT_FOUND = -4, MESH_ERR_TOO_LONG = -7, MESH_ERR_BAD_ARGUMENT = -12, MESH_ERR_OUT_OF_RANGE = -13, &
+    MESH_ERR_LOCAL_ACCESS = -14, MESH_ERR_UNSUPPORTED = -15, MESH_ERR_BUSY = -16, &
+    MESH_ERR_PEER_LOST = -17, MESH_ERR_CONNECTION_REFUSED = -18, MESH_ERR_REJECTED = -19, MESH_ERR_PROTOCOL = -20, &
+    MESH_ERR_REMOTE_ACCESS = -21, MESH_ERR_REMOTE_INVALID = -22, MESH_ERR_RETRY_EXCEEDED = -23, &
+    MESH_ERR_RNR_EXCEEDED = -24, MESH_ERR_FLUSHED = -25, MESH_ERR_CLOSED = -26, MESH_ERR_NOT_ALLOWED = -27, &
+    MESH_ERR_OTHER_NAMESPACE = -28, MESH_ERR_OTHER_HOST = -29, &
+    MESH_ERR_NO_MEMORY = -30, MESH_ERR_LIMIT = -31, MESH_ERR_PERMISSION = -32, MESH_ERR_DEVICE = -33, &
+    MESH_ERR_SYSTEM = -34, MESH_ERR_FORKED = -35
+  integer(c_int), parameter, public :: MESH_WAIT_SPIN = 0, MESH_WAIT_ADAPTIVE = 1, MESH_WAIT_EVENT = 2
+  integer(c_int), parameter, public :: &
+    MESH_ACCESS_LOCAL = 0, MESH_ACCESS_REMOTE_READ = 1, MESH_ACCESS_REMOTE_WRITE = 2, &
+    MESH_ACCESS_REMOTE_ATOMIC = 4, MESH_ACCESS_REMOTE_ALL = 7
+  ! enum mesh_kind
+  integer(c_int), parameter, public :: &
+    MESH_KIND_SEND = 0, MESH_KIND_WRITE = 1, MESH_KIND_READ = 2, MESH_KIND_ATOMIC = 3, MESH_KIND_RECEIVE = 4, &
+    MESH_KIND_WRITTEN = 5, MESH_KIND_JOINED = 6, MESH_KIND_LEFT = 7
+  integer(c_int), parameter, public :: MESH_ALL = 0, MESH_SENDS = 1, MESH_RECEIVES = 2
 
   ! --- types --------------------------------------------------------------------------------------------------------
   ! Handles: C pointers.
@@ -155,6 +184,102 @@ module verbena
     integer(c_int64_t) :: old
   end type
 
+  ! Handles of the mesh: C pointers.
+  type, bind(C), public :: mesh_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, bind(C), public :: mesh_lane_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, bind(C), public :: mesh_carrier_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  ! mesh_options_t. Call mesh_options_init first: it sets the defaults. allowed_uids(:) needs no count; leave it
+  ! unallocated for none.
+  type, public :: mesh_options_t
+    integer(c_int) :: id = 0
+    integer(c_int) :: processes = 1
+    integer(c_int) :: threads = 1
+    character(len=64) :: job = ''
+    character(len=256) :: device = ''
+    character(len=256) :: address = ''
+    integer(c_int) :: port = 0
+    integer(c_size_t) :: message_bytes = 0
+    integer(c_int) :: depth = 0
+    integer(c_int) :: operations = 0
+    integer(c_int) :: reservations = 0
+    integer(c_int) :: batch = 0
+    integer(c_int) :: wait = MESH_WAIT_ADAPTIVE
+    integer(c_int) :: spin_us = 0
+    integer(c_int) :: join_timeout_ms = 0
+    integer(c_int), allocatable :: allowed_uids(:)
+    character(len=1024) :: key_file = ''
+    integer(c_int64_t) :: incarnation = 0
+  end type
+  ! mesh_options_t of C, field by field.
+  type, bind(C) :: c_mesh_options
+    integer(c_int) :: id
+    integer(c_int) :: processes
+    integer(c_int) :: threads
+    type(c_ptr) :: job
+    type(c_ptr) :: device
+    type(c_ptr) :: address
+    integer(c_int) :: port
+    integer(c_size_t) :: message_bytes
+    integer(c_int) :: depth
+    integer(c_int) :: operations
+    integer(c_int) :: reservations
+    integer(c_int) :: batch
+    integer(c_int) :: wait
+    integer(c_int) :: spin_us
+    integer(c_int) :: join_timeout_ms
+    type(c_ptr) :: allowed_uids
+    integer(c_size_t) :: allowed_uid_count
+    type(c_ptr) :: key_file
+    integer(c_int64_t) :: incarnation
+  end type
+
+  type, bind(C), public :: mesh_window_t
+    integer(c_int64_t) :: address
+    integer(c_int64_t) :: length
+    integer(c_int64_t) :: memory_id
+    integer(c_int64_t) :: incarnation
+    integer(c_int32_t) :: rkey
+    integer(c_int32_t) :: access
+    integer(c_int32_t) :: peer
+  end type
+
+  ! `kind` is one of MESH_KIND_SEND and so on. c_f_pointer(completion%bytes, array, [...]) makes its bytes an array.
+  type, bind(C), public :: mesh_completion_t
+    integer(c_int) :: kind
+    integer(c_int) :: code
+    integer(c_int) :: peer
+    integer(c_int) :: has_immediate
+    integer(c_int32_t) :: immediate
+    integer(c_int32_t) :: number
+    integer(c_int64_t) :: cookie
+    type(c_ptr) :: bytes
+    integer(c_size_t) :: length
+    integer(c_int64_t) :: old
+    integer(c_int64_t) :: handle
+  end type
+
+  type, bind(C), public :: mesh_counters_t
+    integer(c_int64_t) :: work_requests
+    integer(c_int64_t) :: direct
+    integer(c_int64_t) :: doorbells
+    integer(c_int64_t) :: completions
+    integer(c_int64_t) :: inline_sends
+    integer(c_int64_t) :: receive_refills
+    integer(c_int64_t) :: empty_polls
+    integer(c_int64_t) :: sleeps
+    integer(c_int64_t) :: quarantined
+    integer(c_int64_t) :: bytes
+    integer(c_int64_t) :: strays
+    integer(c_int64_t) :: keepalives
+  end type
+
   abstract interface
     subroutine rdma_conn_procedure(conn, user) bind(C)
       import :: c_ptr, rdma_conn
@@ -179,6 +304,15 @@ module verbena
       integer(c_int), value :: code
       type(c_ptr), value :: user
     end subroutine
+    ! mesh_all_gather_t: `mine` and `all` are the addresses of bytes_each bytes, and of as many of each process.
+    function mesh_all_gather_procedure(mine, all, bytes_each, context) bind(C)
+      import :: c_int, c_ptr, c_size_t
+      type(c_ptr), value :: mine
+      type(c_ptr), value :: all
+      integer(c_size_t), value :: bytes_each
+      type(c_ptr), value :: context
+      integer(c_int) :: mesh_all_gather_procedure
+    end function
     ! `line` is C text, which ends with a null character; verbenaLogLine(line) returns it as Fortran text.
     subroutine verbena_log_procedure(level, line, user) bind(C)
       import :: c_int, c_ptr
@@ -188,7 +322,7 @@ module verbena
     end subroutine
   end interface
   public :: rdma_conn_procedure, rdma_message_procedure, rdma_disconnect_procedure, rdma_completion_procedure, &
-    verbena_log_procedure
+    mesh_all_gather_procedure, verbena_log_procedure
 
   ! --- calls with the same arguments as in C ------------------------------------------------------------------------
   interface
@@ -484,6 +618,155 @@ module verbena
     rdmaConnKeep, rdmaConnClose, rdmaRuntimeStop, rdmaConnSetTimeout, rdmaConnError, rdmaConnDiscarded, &
     rdmaConnWindow, rdmaConnPeerWindowBytes, rdmaServerWindow, rdmaNodeRelease, rdmaNodeDeregMem, &
     verbena_version_number
+
+  ! --- calls of the mesh with the same arguments as in C ------------------------------------------------------------
+  interface
+    subroutine mesh_carrier_destroy(carrier) bind(C, name='verbena_mesh_carrier_destroy')
+      import
+      type(mesh_carrier_t), value :: carrier
+    end subroutine
+    function mesh_leave(mesh) bind(C, name='verbena_mesh_leave')
+      import
+      type(mesh_t), value :: mesh
+      integer(c_int) :: mesh_leave
+    end function
+    function mesh_lane(mesh, thread) bind(C, name='verbena_mesh_lane')
+      import
+      type(mesh_t), value :: mesh
+      integer(c_int), value :: thread
+      type(mesh_lane_t) :: mesh_lane
+    end function
+    function mesh_allocate(mesh, bytes, memory) bind(C, name='verbena_mesh_allocate')
+      import
+      type(mesh_t), value :: mesh
+      integer(c_size_t), value :: bytes
+      type(c_ptr), intent(out) :: memory
+      integer(c_int) :: mesh_allocate
+    end function
+    function mesh_add(mesh, memory, bytes, access) bind(C, name='verbena_mesh_add')
+      import
+      type(mesh_t), value :: mesh
+      type(c_ptr), value :: memory
+      integer(c_size_t), value :: bytes
+      integer(c_int), value :: access
+      integer(c_int) :: mesh_add
+    end function
+    function mesh_reserve(lane, peer, message) bind(C, name='verbena_mesh_reserve')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), intent(out) :: message
+      integer(c_int) :: mesh_reserve
+    end function
+    function mesh_commit(lane, peer, message, bytes, cookie) bind(C, name='verbena_mesh_commit')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), value :: message
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: mesh_commit
+    end function
+    function mesh_commit_imm(lane, peer, message, bytes, cookie, immediate) bind(C, name='verbena_mesh_commit_imm')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), value :: message
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int32_t), value :: immediate
+      integer(c_int) :: mesh_commit_imm
+    end function
+    function mesh_cancel(lane, peer, message) bind(C, name='verbena_mesh_cancel')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), value :: message
+      integer(c_int) :: mesh_cancel
+    end function
+    function mesh_write(lane, to, offset, from, bytes, cookie) bind(C, name='verbena_mesh_write')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_window_t), intent(in) :: to
+      integer(c_int64_t), value :: offset
+      type(c_ptr), value :: from
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: mesh_write
+    end function
+    function mesh_write_imm(lane, to, offset, from, bytes, cookie, immediate) bind(C, name='verbena_mesh_write_imm')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_window_t), intent(in) :: to
+      integer(c_int64_t), value :: offset
+      type(c_ptr), value :: from
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int32_t), value :: immediate
+      integer(c_int) :: mesh_write_imm
+    end function
+    function mesh_read(lane, from, offset, to, bytes, cookie) bind(C, name='verbena_mesh_read')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_window_t), intent(in) :: from
+      integer(c_int64_t), value :: offset
+      type(c_ptr), value :: to
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: mesh_read
+    end function
+    function mesh_fetch_add(lane, at, offset, add, cookie) bind(C, name='verbena_mesh_fetch_add')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_window_t), intent(in) :: at
+      integer(c_int64_t), value :: offset
+      integer(c_int64_t), value :: add
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: mesh_fetch_add
+    end function
+    function mesh_compare_swap(lane, at, offset, expected, desired, cookie) bind(C, name='verbena_mesh_compare_swap')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_window_t), intent(in) :: at
+      integer(c_int64_t), value :: offset
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: mesh_compare_swap
+    end function
+    function mesh_flush(lane) bind(C, name='verbena_mesh_flush')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int) :: mesh_flush
+    end function
+    function mesh_flush_peer(lane, peer) bind(C, name='verbena_mesh_flush_peer')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      integer(c_int) :: mesh_flush_peer
+    end function
+    function mesh_release(lane, message) bind(C, name='verbena_mesh_release')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_completion_t), intent(in) :: message
+      integer(c_int) :: mesh_release
+    end function
+    function mesh_barrier(lane, timeout_ms) bind(C, name='verbena_mesh_barrier')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: timeout_ms
+      integer(c_int) :: mesh_barrier
+    end function
+    function mesh_lane_counters(lane, counters) bind(C, name='verbena_mesh_lane_counters')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_counters_t), intent(out) :: counters
+      integer(c_int) :: mesh_lane_counters
+    end function
+  end interface
+  public :: mesh_carrier_destroy, mesh_leave, mesh_lane, mesh_allocate, mesh_add, mesh_reserve, mesh_commit, &
+    mesh_commit_imm, mesh_cancel, mesh_write, mesh_write_imm, mesh_read, mesh_fetch_add, mesh_compare_swap, &
+    mesh_flush, mesh_flush_peer, mesh_release, mesh_barrier, mesh_lane_counters
 
   ! --- C functions behind the procedures below ----------------------------------------------------------------------
   interface
@@ -806,6 +1089,129 @@ module verbena
     verbenaLogLine
   public :: rdmaAddress, rdmaConnOnWrite, rdmaConnOnRead, rdmaServerPublish, rdmaConnPublish, rdmaConnLookup, &
     rdmaConnWindowMemory, rdmaConnRegMem, rdmaServerRegMem, rdmaConnRegister, rdmaServerRegister
+
+  ! --- C functions of the mesh behind the procedures below ----------------------------------------------------------
+  interface
+    function c_mesh_error_string(code) bind(C, name='verbena_mesh_error_string')
+      import
+      integer(c_int), value :: code
+      type(c_ptr) :: c_mesh_error_string
+    end function
+    function c_mesh_error_detail() bind(C, name='verbena_mesh_error_detail')
+      import
+      type(c_ptr) :: c_mesh_error_detail
+    end function
+    function c_mesh_options_init(options) bind(C, name='verbena_mesh_options_init')
+      import
+      type(c_mesh_options), intent(out) :: options
+      integer(c_int) :: c_mesh_options_init
+    end function
+    function c_mesh_carrier_directory(directory, job, carrier) bind(C, name='verbena_mesh_carrier_directory')
+      import
+      character(kind=c_char), intent(in) :: directory(*)
+      character(kind=c_char), intent(in) :: job(*)
+      type(mesh_carrier_t), intent(out) :: carrier
+      integer(c_int) :: c_mesh_carrier_directory
+    end function
+    function c_mesh_carrier_hosts(hosts, count, carrier) bind(C, name='verbena_mesh_carrier_hosts')
+      import
+      type(c_ptr), intent(in) :: hosts(*)
+      integer(c_size_t), value :: count
+      type(mesh_carrier_t), intent(out) :: carrier
+      integer(c_int) :: c_mesh_carrier_hosts
+    end function
+    function c_mesh_carrier_gather(processes, gather, context, carrier) bind(C, name='verbena_mesh_carrier_gather')
+      import
+      integer(c_int), value :: processes
+      type(c_funptr), value :: gather
+      type(c_ptr), value :: context
+      type(mesh_carrier_t), intent(out) :: carrier
+      integer(c_int) :: c_mesh_carrier_gather
+    end function
+    function c_mesh_join(options, carrier, mesh) bind(C, name='verbena_mesh_join')
+      import
+      type(c_mesh_options), intent(in) :: options
+      type(mesh_carrier_t), value :: carrier
+      type(mesh_t), intent(out) :: mesh
+      integer(c_int) :: c_mesh_join
+    end function
+    function c_mesh_description(mesh) bind(C, name='verbena_mesh_description')
+      import
+      type(mesh_t), value :: mesh
+      type(c_ptr) :: c_mesh_description
+    end function
+    function c_mesh_publish(mesh, name, memory, bytes) bind(C, name='verbena_mesh_publish')
+      import
+      type(mesh_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), value :: memory
+      integer(c_size_t), value :: bytes
+      integer(c_int) :: c_mesh_publish
+    end function
+    function c_mesh_is_here(lane, peer) bind(C, name='verbena_mesh_is_here')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      integer(c_int) :: c_mesh_is_here
+    end function
+    function c_mesh_send(lane, peer, message, bytes, cookie) bind(C, name='verbena_mesh_send')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), value :: message
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int) :: c_mesh_send
+    end function
+    function c_mesh_send_imm(lane, peer, message, bytes, cookie, immediate) bind(C, name='verbena_mesh_send_imm')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      type(c_ptr), value :: message
+      integer(c_size_t), value :: bytes
+      integer(c_int64_t), value :: cookie
+      integer(c_int32_t), value :: immediate
+      integer(c_int) :: c_mesh_send_imm
+    end function
+    function c_mesh_find(lane, peer, name, timeout_ms, window) bind(C, name='verbena_mesh_find')
+      import
+      type(mesh_lane_t), value :: lane
+      integer(c_int), value :: peer
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: timeout_ms
+      type(mesh_window_t), intent(out) :: window
+      integer(c_int) :: c_mesh_find
+    end function
+    function c_mesh_poll(lane, out, count, which) bind(C, name='verbena_mesh_poll')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_completion_t), intent(out) :: out(*)
+      integer(c_size_t), value :: count
+      integer(c_int), value :: which
+      integer(c_int) :: c_mesh_poll
+    end function
+    function c_mesh_wait(lane, out, count, which, timeout_ms) bind(C, name='verbena_mesh_wait')
+      import
+      type(mesh_lane_t), value :: lane
+      type(mesh_completion_t), intent(out) :: out(*)
+      integer(c_size_t), value :: count
+      integer(c_int), value :: which
+      integer(c_int), value :: timeout_ms
+      integer(c_int) :: c_mesh_wait
+    end function
+    function c_mesh_gather(lane, mine, bytes_each, all, timeout_ms) bind(C, name='verbena_mesh_gather')
+      import
+      type(mesh_lane_t), value :: lane
+      type(c_ptr), value :: mine
+      integer(c_size_t), value :: bytes_each
+      type(c_ptr), value :: all
+      integer(c_int), value :: timeout_ms
+      integer(c_int) :: c_mesh_gather
+    end function
+  end interface
+  public :: mesh_error_text, mesh_error_detail, mesh_options_init, mesh_carrier_directory, mesh_carrier_hosts, &
+    mesh_carrier_gather, mesh_join, mesh_description, mesh_publish, mesh_is_here, mesh_send, mesh_send_imm, mesh_find, &
+    mesh_poll, mesh_wait, mesh_gather
 
 contains
 
@@ -1298,5 +1704,183 @@ contains
     integer(c_int), value :: access
     type(rdma_memory), pointer :: memory
     memory => memory_of(c_rdmaServerRegister(listener, addr, length, access))
+  end function
+
+  ! --- the mesh -----------------------------------------------------------------------------------------------------
+
+  ! Cause and fix of a code: mesh_error_string in C.
+  function mesh_error_text(code) result(text)
+    integer(c_int), intent(in) :: code
+    character(len=:), allocatable :: text
+    text = text_of(c_mesh_error_string(code))
+  end function
+
+  function mesh_error_detail() result(text)
+    character(len=:), allocatable :: text
+    text = text_of(c_mesh_error_detail())
+  end function
+
+  subroutine mesh_options_init(options)
+    type(mesh_options_t), intent(out) :: options
+    type(c_mesh_options) :: c
+    if (c_mesh_options_init(c) /= MESH_OK) return ! It refuses null only.
+    options%id = c%id
+    options%processes = c%processes
+    options%threads = c%threads
+    options%port = c%port
+    options%message_bytes = c%message_bytes
+    options%depth = c%depth
+    options%operations = c%operations
+    options%reservations = c%reservations
+    options%batch = c%batch
+    options%wait = c%wait
+    options%spin_us = c%spin_us
+    options%join_timeout_ms = c%join_timeout_ms
+    options%incarnation = c%incarnation
+  end subroutine
+
+  function mesh_carrier_directory(directory, job, carrier) result(code)
+    character(len=*), intent(in) :: directory, job
+    type(mesh_carrier_t), intent(out) :: carrier
+    integer(c_int) :: code
+    code = c_mesh_carrier_directory(trim(directory)//c_null_char, trim(job)//c_null_char, carrier)
+  end function
+
+  ! hosts(1) is process 0's.
+  function mesh_carrier_hosts(hosts, carrier) result(code)
+    character(len=*), intent(in) :: hosts(:)
+    type(mesh_carrier_t), intent(out) :: carrier
+    integer(c_int) :: code
+    character(kind=c_char, len=len(hosts) + 1), target :: texts(size(hosts))
+    type(c_ptr) :: list(size(hosts))
+    integer :: i
+    do i = 1, size(hosts)
+      texts(i) = trim(hosts(i))//c_null_char
+      list(i) = c_loc(texts(i))
+    end do
+    code = c_mesh_carrier_hosts(list, size(list, kind=c_size_t), carrier)
+  end function
+
+  function mesh_carrier_gather(processes, gather, context, carrier) result(code)
+    integer(c_int), value :: processes
+    procedure(mesh_all_gather_procedure) :: gather
+    type(c_ptr), value :: context
+    type(mesh_carrier_t), intent(out) :: carrier
+    integer(c_int) :: code
+    code = c_mesh_carrier_gather(processes, c_funloc(gather), context, carrier)
+  end function
+
+  function mesh_join(options, carrier, mesh) result(code)
+    type(mesh_options_t), intent(in), target :: options
+    type(mesh_carrier_t), value :: carrier
+    type(mesh_t), intent(out) :: mesh
+    integer(c_int) :: code
+    character(kind=c_char, len=:), allocatable, target :: job, device, address, key_file
+    type(c_mesh_options) :: c
+    job = trim(options%job)//c_null_char
+    device = trim(options%device)//c_null_char
+    address = trim(options%address)//c_null_char
+    key_file = trim(options%key_file)//c_null_char
+    c%id = options%id
+    c%processes = options%processes
+    c%threads = options%threads
+    c%job = c_loc(job)
+    c%device = c_loc(device)
+    c%address = c_loc(address)
+    c%port = options%port
+    c%message_bytes = options%message_bytes
+    c%depth = options%depth
+    c%operations = options%operations
+    c%reservations = options%reservations
+    c%batch = options%batch
+    c%wait = options%wait
+    c%spin_us = options%spin_us
+    c%join_timeout_ms = options%join_timeout_ms
+    call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+    c%key_file = c_loc(key_file)
+    c%incarnation = options%incarnation
+    code = c_mesh_join(c, carrier, mesh)
+  end function
+
+  function mesh_description(mesh) result(text)
+    type(mesh_t), value :: mesh
+    character(len=:), allocatable :: text
+    text = text_of(c_mesh_description(mesh))
+  end function
+
+  function mesh_publish(mesh, name, memory, bytes) result(code)
+    type(mesh_t), value :: mesh
+    character(len=*), intent(in) :: name
+    type(c_ptr), value :: memory
+    integer(c_size_t), value :: bytes
+    integer(c_int) :: code
+    code = c_mesh_publish(mesh, trim(name)//c_null_char, memory, bytes)
+  end function
+
+  ! .false. also if there can be no such peer; mesh_error_detail says so.
+  function mesh_is_here(lane, peer) result(is)
+    type(mesh_lane_t), value :: lane
+    integer(c_int), value :: peer
+    logical :: is
+    is = c_mesh_is_here(lane, peer) == 1
+  end function
+
+  function mesh_send(lane, peer, message, bytes, cookie) result(code)
+    type(mesh_lane_t), value :: lane
+    integer(c_int), value :: peer
+    type(*), dimension(..), intent(in), target, contiguous :: message
+    integer(c_size_t), value :: bytes
+    integer(c_int64_t), value :: cookie
+    integer(c_int) :: code
+    code = c_mesh_send(lane, peer, c_loc(message), bytes, cookie)
+  end function
+
+  function mesh_send_imm(lane, peer, message, bytes, cookie, immediate) result(code)
+    type(mesh_lane_t), value :: lane
+    integer(c_int), value :: peer
+    type(*), dimension(..), intent(in), target, contiguous :: message
+    integer(c_size_t), value :: bytes
+    integer(c_int64_t), value :: cookie
+    integer(c_int32_t), value :: immediate
+    integer(c_int) :: code
+    code = c_mesh_send_imm(lane, peer, c_loc(message), bytes, cookie, immediate)
+  end function
+
+  function mesh_find(lane, peer, name, timeout_ms, window) result(code)
+    type(mesh_lane_t), value :: lane
+    integer(c_int), value :: peer
+    character(len=*), intent(in) :: name
+    integer(c_int), value :: timeout_ms
+    type(mesh_window_t), intent(out) :: window
+    integer(c_int) :: code
+    code = c_mesh_find(lane, peer, trim(name)//c_null_char, timeout_ms, window)
+  end function
+
+  ! out(1) and following get at most size(out) completions.
+  function mesh_poll(lane, out, which) result(count)
+    type(mesh_lane_t), value :: lane
+    type(mesh_completion_t), intent(inout), contiguous :: out(:)
+    integer(c_int), value :: which
+    integer(c_int) :: count
+    count = c_mesh_poll(lane, out, size(out, kind=c_size_t), which)
+  end function
+
+  function mesh_wait(lane, out, which, timeout_ms) result(count)
+    type(mesh_lane_t), value :: lane
+    type(mesh_completion_t), intent(inout), contiguous :: out(:)
+    integer(c_int), value :: which
+    integer(c_int), value :: timeout_ms
+    integer(c_int) :: count
+    count = c_mesh_wait(lane, out, size(out, kind=c_size_t), which, timeout_ms)
+  end function
+
+  function mesh_gather(lane, mine, bytes_each, all, timeout_ms) result(code)
+    type(mesh_lane_t), value :: lane
+    type(*), dimension(..), intent(in), target, contiguous :: mine
+    integer(c_size_t), value :: bytes_each
+    type(*), dimension(..), intent(inout), target, contiguous :: all
+    integer(c_int), value :: timeout_ms
+    integer(c_int) :: code
+    code = c_mesh_gather(lane, c_loc(mine), bytes_each, c_loc(all), timeout_ms)
   end function
 end module verbena

@@ -1,5 +1,7 @@
 // Connections of verbena/rdma.h: their making, their events and their end.
 #include "api/c/handles.hpp"
+#include "base/simulation.hpp"
+#include "base/threads.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -9,13 +11,11 @@ namespace {
 
 /// The client connections of this process, for rdmaRuntimeStop.
 struct Clients {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<RdmaConn*> open;
 };
 Clients& clients() {
-  // Never destroyed: threads of connections that were not closed may outlive static objects.
-  static auto* const all = new Clients;
-  return *all;
+  return simulation::once_a_process([] { return new Clients; });
 }
 
 static_assert(RDMA_WRITE == static_cast<unsigned>(rdma::Completion::Operation::kWrite));

@@ -3,6 +3,7 @@
 
 #include "api/c/codes.hpp"
 #include "api/session.hpp"
+#include "base/threads.hpp"
 #include "node/node.hpp"
 #include "session/session.hpp"
 
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -69,7 +69,7 @@ class Memories {
     RdmaMemory told;
     const session::RegisteredMemory* memory;
   };
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::list<Entry> entries_;
 };
 

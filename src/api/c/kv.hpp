@@ -9,9 +9,7 @@
 #include <verbena/kv.hpp>
 
 #include <atomic>
-#include <cstddef>
 #include <memory>
-#include <span>
 
 // A client is one thread's at a time: whoever has set `is_busy`.
 struct verbena_kv_client {
@@ -45,10 +43,5 @@ int told(const char* call, Body&& body) noexcept {
 
 /// Errors: kBadArgument.
 [[nodiscard]] Result<kv::ClientOptions> kv_client_options_of(conn_mode_t mode, const kv_client_options_t& options);
-
-/// Bytes as a caller passed them.
-[[nodiscard]] inline std::span<const std::byte> bytes_at(const void* data, std::size_t length) noexcept {
-  return {static_cast<const std::byte*>(data), length};
-}
 
 }  // namespace verbena::api::c

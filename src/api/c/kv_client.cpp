@@ -1,4 +1,5 @@
 // Clients of verbena/kv.h: calls, batches, and those on C strings.
+#include "api/c/arguments.hpp"
 #include "api/c/kv.hpp"
 #include "api/c/transport.hpp"
 
@@ -46,28 +47,6 @@ class Use {
 
 [[gnu::cold]] int refuse_unconnected(const char* call) noexcept {
   return code_of(note(Status::kClosed, as_written(call), "there is no connection: call kv_client_connect first"));
-}
-
-/// A pointer that a caller passed, as its call names it; one that must not be null, or not with its length.
-struct Argument {
-  template <class T>
-  Argument(const char* its_name, T* data, const char* its_length = nullptr, std::size_t bytes = 1) noexcept
-      : name(its_name), length_name(its_length), length(bytes), is_there(data != nullptr || bytes == 0) {}
-  const char* name;
-  const char* length_name;
-  std::size_t length;
-  bool is_there;
-};
-/// Checks that a call was given this argument. Remembers the failure where it is missing.
-[[nodiscard]] inline bool is_given(const char* call, const Argument& argument) noexcept {
-  if (argument.is_there) [[likely]]
-    return true;
-  if (argument.length_name == nullptr) {
-    (void)refuse(call, "{} must not be null", argument.name);
-  } else {
-    (void)refuse(call, "{} must not be null with a {} of {}", argument.name, argument.length_name, argument.length);
-  }
-  return false;
 }
 
 /// What `body` makes of the client itself, as a code.

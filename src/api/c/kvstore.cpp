@@ -2,13 +2,14 @@
 #include <verbena/compat/kvstore.h>
 
 #include "api/c/codes.hpp"
+#include "base/simulation.hpp"
+#include "base/threads.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -70,20 +71,18 @@ class Entrance {
     arrived_.notify_one();
   }
   RdmaListener* listener_ = nullptr;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
+  Mutex mutex_;
+  Condition arrived_;
   std::deque<RdmaConn*> waiting_;
 };
 
 /// The entrances by port, each while somebody holds it.
 struct Entrances {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<int, std::weak_ptr<Entrance>> open;
 };
 Entrances& entrances() {
-  // Never destroyed, as the connections of rdma.h.
-  static auto* const all = new Entrances;
-  return *all;
+  return simulation::once_a_process([] { return new Entrances; });
 }
 
 struct Context : verbena_PingpongContext {
