@@ -395,7 +395,7 @@ int rdmaConnect(RdmaConn* conn, const char* ip, int port);
  * only. After this call, in the accept callback, it is the caller's: valid until rdmaConnClose, whatever happens. */
 int rdmaConnKeep(RdmaConn* conn);
 /* Tells the peer, ends what is under way, and frees the connection. Messages that rdmaConnSend accepted are in the
- * peer's memory when this returns, unless the peer takes longer than 200 ms for it. In a callback it returns at once,
+ * peer's memory when this returns, unless the peer takes longer than 336 ms for it. In a callback it returns at once,
  * and the connection goes when the callback has returned. No other call of the connection may be under way or follow.
  * null is fine. */
 void rdmaConnClose(RdmaConn* conn);

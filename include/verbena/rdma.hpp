@@ -25,6 +25,9 @@ namespace verbena::session {
 class Session;
 struct RegisteredMemory;
 }  // namespace verbena::session
+namespace verbena::typed::detail {
+struct Inside;
+}
 
 /// Who drives a connection:
 ///  - A listener has one thread of its own, pinned to a core that it claims; it drives all of its connections and calls
@@ -69,6 +72,7 @@ class Local {
  private:
   friend class Connection;
   friend class Memory;
+  friend struct typed::detail::Inside;
   Local(std::span<std::byte> bytes, std::uint32_t lkey) noexcept : bytes_(bytes), lkey_(lkey) {}
 
   std::span<std::byte> bytes_;
@@ -215,13 +219,14 @@ class Node {
  private:
   friend class Connection;
   friend class Listener;
+  friend struct typed::detail::Inside;
   struct Impl;
   explicit Node(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 
 /// One end of a connection. Immovable; held by std::unique_ptr, whose destruction closes it: the peer is told, what is
-/// under way ends, and what `send` accepted has arrived when it returns, unless the peer takes longer than 200 ms.
+/// under way ends, and what `send` accepted has arrived when it returns, unless the peer takes longer than 336 ms.
 /// In a handler it returns at once. No other call may be under way then. \thread any, as said above
 class Connection {
  public:
@@ -324,7 +329,7 @@ class Connection {
   [[nodiscard]] Status read(const Local& to, Physical from, std::optional<Deadline> deadline = {}) noexcept;
 
   /// Writes into the peer's window; the peer gets a Message::Kind::kWritten after the bytes. No bytes: only the
-  /// message.
+  /// message. It does not wait for the bytes to be in place: `from` is the caller's again when it returns.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> from, std::uint32_t immediate,
                                             std::size_t offset = 0, std::optional<Deadline> deadline = {}) noexcept;
 
@@ -379,6 +384,7 @@ class Connection {
 
  private:
   friend class Listener;
+  friend struct typed::detail::Inside;
   struct Client;
   explicit Connection(session::Session& session);
 

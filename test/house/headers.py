@@ -1,13 +1,33 @@
 #!/usr/bin/env python3
-"""Each header compiles alone, first in its file: public ones as a consumer compiles them, C API headers as C11 too."""
+"""Each header compiles alone, first in its file: public ones as a consumer compiles them, C API headers as C11 too. A
+private one that a source of src/ includes first is left out: the build has compiled it so. The header for MPI is
+compiled where there is an MPI."""
 
 import concurrent.futures
 import pathlib
+import re
+import shlex
+import shutil
 import sys
 
 from report import Report, run
 
 WARNINGS = ['-Wall', '-Wextra', '-Wpedantic', '-Wconversion', '-Wshadow', '-Wold-style-cast', '-Werror']
+
+
+def mpi_options():
+    """Where MPI's headers are, as system headers, for theirs warn; None: there is no MPI."""
+    wrapper = shutil.which('mpicxx')
+    shown = run([wrapper, '-show']) if wrapper else None
+    if not shown or shown.returncode != 0:
+        return None
+    # The compiler finds an MPI of the system's own directories by itself.
+    return [word.replace('-I', '-isystem', 1) for word in shlex.split(shown.stdout) if word.startswith('-I')]
+
+
+def first_include(source):
+    found = re.search(r'^#include ["<](.*)[">]$', source.read_text(), re.MULTILINE)
+    return found[1] if found else ''
 
 
 def main():
@@ -18,18 +38,27 @@ def main():
     public = root / 'include'
     installed = (public / 'meson.build').read_text()
     jobs = []
+    needs_mpi = {'verbena/mesh_mpi.hpp': mpi_options()}
     for path in sorted((public / 'verbena').rglob('*.h*')):
         name = path.relative_to(public).as_posix()
         report.check(f"'{name}'" in installed, f'{name} is not installed: list it in include/meson.build')
+        options = needs_mpi.get(name, [])
+        if options is None:
+            print(f'headers: {name} is not compiled: there is no mpicxx (libopenmpi-dev)')
+            continue
         for compiler in compilers:
-            jobs.append((name, [compiler, '-std=c++23', *WARNINGS, '-I', public]))
+            jobs.append((name, [compiler, '-std=c++23', *WARNINGS, '-I', public, *options]))
         if path.suffix == '.h':
             c_warnings = [w for w in WARNINGS if w != '-Wold-style-cast']
             jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public]))
     # Private ones need what the project gives its own objects; one compiler tells whether an include is missing: the
     # last, which is Clang where there is one, and takes half the time.
+    compiled = {first_include(source) for source in (root / 'src').rglob('*.cpp')}
     for path in sorted((root / 'src').rglob('*.hpp')):
         name = path.relative_to(root / 'src').as_posix()
+        report.check('#pragma once\n' in path.read_text(), f'{name} has no #pragma once')
+        if name in compiled:
+            continue
         jobs.append((name, [compilers[-1], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']))
 
     def compile_alone(job):

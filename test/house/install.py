@@ -31,16 +31,17 @@ def links_alone(compiler, flags, work):
     return run([compiler, source, '-o', work / 'empty', *flags]).returncode == 0
 
 
-def check_pc(report, text, root, build):
+def check_pc(report, pc, needed, root, build):
+    text = pc.read_text()
     for place in (root, build):
-        report.check(str(place) not in text, f'verbena.pc names {place}')
+        report.check(str(place) not in text, f'{pc.name} names {place}')
     for line in text.splitlines():
         if line.startswith(('Cflags:', 'Libs:')):
             leaks = [w for w in shlex.split(line)[1:] if not w.startswith(('-I', '-L', '-l', '-pthread'))]
-            report.check(not leaks, f'verbena.pc forces flags on consumers: {leaks}')
+            report.check(not leaks, f'{pc.name} forces flags on consumers: {leaks}')
     requires = next((line for line in text.splitlines() if line.startswith('Requires:')), '')
-    for package in ['hwloc', 'numa', 'fmt', 'libxxhash']:
-        report.check(package in requires, f'verbena.pc does not require {package}: a static link would fail')
+    for package in needed:
+        report.check(package in requires, f'{pc.name} does not require {package}: a static link would fail')
 
 
 def check_subproject(report, meson, root, work):
@@ -79,11 +80,19 @@ def main():
         pcs = [p for p in files if p.name == 'verbena.pc']
         if not report.check(len(pcs) == 1, f'not one verbena.pc among {files}'):
             report.end()
-        public = {p.name for p in (root / 'include' / 'verbena').rglob('*') if p.is_file()}
-        expected = public | {'libverbena.a', 'verbena.pc'}
+        targets = json.loads((build / 'meson-info' / 'intro-targets.json').read_text())
+        has_pmix = any(target['name'] == 'verbena-pmix' for target in targets)
+        expected = {p.name for p in (root / 'include' / 'verbena').rglob('*') if p.is_file()}
+        expected |= {'libverbena.a', 'verbena.pc'}
+        if has_pmix:
+            expected |= {'libverbena-pmix.a', 'verbena-pmix.pc'}
+        else:
+            expected -= {'mesh_pmix.hpp'}
         report.check({p.name for p in files} == expected,
                      f'installs {sorted(p.name for p in files)}, not {sorted(expected)}')
-        check_pc(report, pcs[0].read_text(), root, build)
+        check_pc(report, pcs[0], ['hwloc', 'numa', 'fmt', 'libxxhash'], root, build)
+        if has_pmix:
+            check_pc(report, pcs[0].with_name('verbena-pmix.pc'), ['verbena', 'pmix'], root, build)
 
         archive = next(p for p in files if p.name == 'libverbena.a')
         defined = run(['nm', '-C', '--defined-only', archive]).stdout

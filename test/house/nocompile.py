@@ -2,6 +2,7 @@
 """Wrong code must not compile. Each file of nocompile/ holds one mistake under `#ifdef WRONG`, and the words of the
 compiler that it is refused with: // expect(gcc|clang): regular expression. Without WRONG it must compile."""
 
+import concurrent.futures
 import pathlib
 import re
 import sys
@@ -17,6 +18,7 @@ def main():
     compilers = [c for c in sys.argv[2:] if c]
     report = Report('nocompile')
     files = sorted((pathlib.Path(__file__).resolve().parent / 'nocompile').glob('*.cpp'))
+    jobs = []
     for path in files:
         text = path.read_text()
         expect = EXPECT.search(text)
@@ -26,12 +28,14 @@ def main():
         for compiler in compilers:
             base = [compiler, '-std=c++23', '-D_GNU_SOURCE', '-Wall', '-Werror', '-fsyntax-only',
                     '-I', root / 'include', '-I', root / 'src', path]
-            right = run(base)
-            report.check(right.returncode == 0, f'{path.name} without WRONG does not compile:\n{right.stdout}')
-            wrong = run([*base, '-DWRONG', *(extra.group(1).split() if extra else [])])
-            if report.check(wrong.returncode != 0, f'{path.name}: {compiler} takes the wrong code'):
-                report.check(re.search(expect.group(1), wrong.stdout),
-                             f'{path.name}: {compiler} refuses it for another reason:\n{wrong.stdout}')
+            wrong = [*base, '-DWRONG', *(extra.group(1).split() if extra else [])]
+            jobs.append((path.name, compiler, expect.group(1), base, wrong))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        for name, compiler, expected, right, wrong in pool.map(lambda job: (*job[:3], run(job[3]), run(job[4])), jobs):
+            report.check(right.returncode == 0, f'{name} without WRONG does not compile:\n{right.stdout}')
+            if report.check(wrong.returncode != 0, f'{name}: {compiler} takes the wrong code'):
+                report.check(re.search(expected, wrong.stdout),
+                             f'{name}: {compiler} refuses it for another reason:\n{wrong.stdout}')
     report.end()
 
 

@@ -1,5 +1,8 @@
 """What the checks of this directory share: a list of failures, printed, and an exit code that Meson understands."""
 
+import contextlib
+import random
+import socket
 import subprocess
 import sys
 
@@ -34,3 +37,26 @@ def run(arguments, timeout_s=300, **options):
     return subprocess.run([str(a) for a in arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors='replace', timeout=timeout_s, check=False,
                           **options)
+
+
+def free_ports(count):
+    """Ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to whoever asks for any."""
+    ports = []
+    with contextlib.ExitStack() as held:
+        while len(ports) < count:
+            probe = held.enter_context(socket.socket())
+            port = random.randrange(10000, 32768)
+            with contextlib.suppress(OSError):
+                probe.bind(('127.0.0.1', port))
+                ports.append(port)
+    return ports
+
+
+def free_ports_in_a_row(count):
+    """The first of so many ports, on all addresses, that nobody listens on."""
+    while True:
+        first = random.randrange(10000, 32768 - count)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.socket()).bind(('', port))
+            return first

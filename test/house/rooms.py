@@ -7,13 +7,14 @@ import sys
 
 from report import Report
 
-ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'channel', 'session', 'node', 'kv', 'api', 'programs']
+ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'channel', 'session', 'node', 'mesh', 'kv', 'api', 'programs']
 
 # A public header belongs to the lowest room that may include it: the one that implements it. A name with its suffix
 # counts before one without.
 PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'base', 'transport': 'link', 'kv': 'kv',
-          'kv_statistics': 'kv', 'rdma_types': 'session', 'rdma': 'api', 'kv.h': 'api', 'compat/kvstore': 'api',
-          'wait_policy': 'base', 'log': 'base', 'version': 'base'}
+          'kv_statistics': 'kv', 'rdma_types': 'session', 'rdma': 'api', 'kv.h': 'api', 'mesh.h': 'api',
+          'compat/kvstore': 'api', 'wait_policy': 'base', 'mesh': 'mesh', 'mesh_pmix': 'mesh', 'log': 'base',
+          'version': 'base', 'slab_manager': 'host', 'typed': 'api', 'typed_memory': 'api'}
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.
@@ -30,12 +31,18 @@ THIRD_PARTY = {
     'histedit': ['programs'],
     'editline/': ['programs'],
     'microhttpd': ['programs'],
+    'pmix': ['mesh'],
+    'mpi.h': [],
     'readline/': [],
     'boost/': [],
     'gtest/': [],
     'gmock/': [],
     'benchmark/': [],
 }
+# Third-party headers that one directory of their room alone sees: its archive is one apart.
+APART = {'pmix': 'mesh/pmix/'}
+# The header of ours that alone asks users for it: with the ABI of their MPI, or as the type of a callback of RDMALib.
+COMPILED_BY_USERS = {'mpi.h': 'mesh_mpi.hpp', 'infiniband/verbs.h': 'compat/nova.hpp'}
 # Behind the seam, but pure: a table goes in and a choice comes out, so that verbena-info prints the library's own.
 PURE_BEHIND_SEAM = {'nic/verbs/gid.hpp': ['programs']}
 # What users can call is measured through <verbena/...>; these rooms help to start and to place threads.
@@ -84,7 +91,7 @@ def violations(path, text):
             elif ROOMS.index(owner) > ROOMS.index(room):
                 found.append(f'{where}: room {room} may not use <{header}>, which is of room {owner} below it')
         elif known:
-            if room not in known[1]:
+            if room not in known[1] or not path.as_posix().startswith(APART.get(known[0], '')):
                 found.append(f'{where}: room {room} may not see <{header}>')
         elif '/' in header and not header.startswith(SYSTEM_DIRECTORIES):
             found.append(f'{where}: <{header}> is third-party code that the house does not know')
@@ -101,7 +108,7 @@ def public_violations(path, text):
         quote, header = match.groups()
         if quote == '"':
             found.append(f'include/verbena/{path}:{number}: "{header}" is private')
-        elif third_party(header):
+        elif third_party(header) and COMPILED_BY_USERS.get(header) != path.as_posix():
             found.append(f'include/verbena/{path}:{number}: <{header}> would be forced on consumers')
     return found
 
@@ -117,17 +124,23 @@ def self_test(report):
                ('channel/a.cpp', '#include <verbena/kv.hpp>'), ('kv/a.cpp', '#include <absl/x.h>'),
                ('engine/a.cpp', '#include "nic/verbs/gid.hpp"'), ('programs/a.cpp', '#include "nic/verbs/device.hpp"'),
                ('programs/perf_a.cpp', '#include "channel/connection.hpp"'),
-               ('programs/perf.hpp', '#include "nic/nic.hpp"')]
+               ('programs/perf.hpp', '#include "nic/nic.hpp"'), ('mesh/mesh.cpp', '#include <pmix.h>'),
+               ('kv/pmix/a.cpp', '#include <pmix.h>'), ('mesh/mesh.cpp', '#include <mpi.h>')]
     for path, line in planted:
         report.check(finds(path, line), f'self-test: does not find {line} in {path}')
     for path, line in [('session/a.cpp', '#include "channel/x.hpp"'), ('kv/a.cpp', '#include <verbena/kv.hpp>'),
                        ('nic/soft/a.cpp', '#include "nic/soft/ring.hpp"'), ('host/a.cpp', '#include <numaif.h>'),
                        ('programs/a.cpp', '#include "nic/verbs/gid.hpp"'),
                        ('programs/perf_a.cpp', '#include "base/relax.hpp"'),
+                       ('mesh/pmix/pmix_carrier.cpp', '#include <pmix.h>'),
                        ('programs/performance.cpp', '#include "nic/nic.hpp"'),
                        ('kv/a.cpp', '#include <sys/mman.h>'), ('kv/a.cpp', '// #include <hwloc.h>')]:
         report.check(not violations(pathlib.PurePath(path), line), f'self-test: refuses {line} in {path}')
-    report.check(public_violations('a.hpp', '#include <infiniband/verbs.h>'), 'self-test: verbs in a public header')
+    for name, line in [('a.hpp', '#include <infiniband/verbs.h>'), ('mesh.hpp', '#include <mpi.h>'),
+                       ('mesh_pmix.hpp', '#include <pmix.h>')]:
+        report.check(public_violations(pathlib.PurePath(name), line), f'self-test: {line} in public {name}')
+    report.check(not public_violations(pathlib.PurePath('mesh_mpi.hpp'), '#include <mpi.h>'),
+                 'self-test: refuses MPI in mesh_mpi.hpp')
 
 
 def main():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What libverbena.a asks of others and puts into a program: no verbs call outside its rooms, no clash, no surprise."""
+"""What our archives ask of others and put into a program: no verbs call outside its rooms, no clash, no surprise."""
 
 import re
 import sys
@@ -44,10 +44,7 @@ def self_test(report):
         report.check(not failures(*case), f'self-test: refuses {case}')
 
 
-def main():
-    archive = sys.argv[1]
-    report = Report('symbols')
-    self_test(report)
+def check_archive(report, archive):
     listing = run(['nm', '-C', archive])
     report.check(listing.returncode == 0, f'nm failed: {listing.stdout}')
     member = ''
@@ -64,6 +61,13 @@ def main():
         found = failures(member, kind, symbol)
         report.check(not found, '\n  '.join(found))
     report.check(defined > 0, f'{archive} defines nothing')
+
+
+def main():
+    report = Report('symbols')
+    self_test(report)
+    for archive in sys.argv[1:]:
+        check_archive(report, archive)
     report.end()
 
 

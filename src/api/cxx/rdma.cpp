@@ -1,16 +1,18 @@
 // The C++ API: arguments checked, failures put into words, and the rest done by sessions, listeners and nodes.
 #include <verbena/rdma.hpp>
+#include <verbena/typed_memory.hpp>
 
+#include "api/cxx/guarded.hpp"
 #include "api/session.hpp"
 #include "base/cancellation.hpp"
 #include "base/failure.hpp"
 #include "base/fork.hpp"
 #include "base/limit.hpp"
+#include "base/threads.hpp"
 #include "node/node.hpp"
 #include "session/session.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <new>
@@ -19,6 +21,7 @@
 
 namespace verbena::rdma {
 
+using api::guarded;
 using session::LocalSpan;
 using session::Patience;
 using session::Place;
@@ -27,23 +30,6 @@ using session::Session;
 namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
-
-/// Runs `body`, which returns a Result, and returns that, with a failure as this call's. bad_alloc becomes kNoMemory:
-/// no exception leaves the library.
-template <class Body>
-[[nodiscard]] std::invoke_result_t<Body> guarded(const char* call, Body&& body) noexcept {
-  if (const Result<void> in_parent = check_process(); !in_parent)
-    return fail(in_parent.error().status(), call, 0, "{}", in_parent.error().text());
-  const CancellationHeld held;
-  try {
-    auto result = body();
-    if (result) return result;
-    const Error& error = result.error();
-    return fail(error.status(), call, error.system_errno(), "{}", error.text());
-  } catch (const std::bad_alloc&) {
-    return fail(Status::kNoMemory, call, 0, "{}", sentence_of(Status::kNoMemory));
-  }
-}
 
 [[nodiscard]] Result<session::Settings> settings_of(const Options& options) {
   const bool wants_handler = options.receive == Receive::kHandler || options.complete == Complete::kHandler;
@@ -144,7 +130,7 @@ struct Memory::Owner : std::enable_shared_from_this<Owner> {
   [[nodiscard]] Result<void> unpublish(const char* call, std::string_view name) {
     return with(call, [&](auto& of) { return of.publish(name, {}); });
   }
-  std::mutex mutex;
+  Mutex mutex;
   Session* session = nullptr;
   node::Listener* listener = nullptr;
   node::Node* node = nullptr;
@@ -692,8 +678,8 @@ struct Listener::Impl final : session::Events {
   Handler* const handler;
   node::Listener listener;
   const std::shared_ptr<Memory::Owner> memory = std::make_shared<Memory::Owner>();
-  std::mutex mutex;  ///< Guards the members below.
-  std::condition_variable changed;
+  Mutex mutex;  ///< Guards the members below.
+  Condition changed;
   std::deque<std::unique_ptr<Connection>> waiting;  ///< For `accept`.
   bool is_stopped = false;
 };
@@ -820,3 +806,10 @@ void Listener::stop() noexcept {
 }
 
 }  // namespace verbena::rdma
+
+namespace verbena::typed::detail {
+
+session::Session* Inside::session(const rdma::Connection& connection) noexcept { return connection.session_; }
+const std::shared_ptr<node::Node>& Inside::node(const rdma::Node& node) noexcept { return node.impl_->node; }
+
+}  // namespace verbena::typed::detail

@@ -1,0 +1,130 @@
+// The typed API, sealed: segments are taken, split and shared, operations started, dropped and completed.
+#include "sealed.hpp"
+
+#include <transport.hpp>
+
+#include <verbena/typed.hpp>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace verbena::typed {
+namespace {
+
+using test::expect_sealed;
+using Numbers = Segment<std::uint64_t>;
+
+class SealedTyped : public testing::Test {
+ protected:
+  static constexpr std::size_t kCount = 4096;
+
+  void SetUp() override {
+    VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
+    rdma::Options options{
+        .transport = test::transport_under_test(), .address = test::is_soft_under_test() ? "127.0.0.1" : "", .port = 0};
+    auto opened = rdma::Node::open({.transport = options.transport, .address = options.address});
+    ASSERT_TRUE(opened.has_value()) << opened.error().text();
+    node_ = std::move(*opened);
+    options.node = node_.get();
+    auto started = rdma::Listener::start(options);
+    ASSERT_TRUE(started.has_value()) << started.error().text();
+    listener_ = std::move(*started);
+    options.port = listener_->port();
+    auto connected = rdma::Connection::connect(options);
+    ASSERT_TRUE(connected.has_value()) << connected.error().text();
+    auto made = Link::over(std::move(*connected));
+    ASSERT_TRUE(made.has_value()) << made.error().text();
+    link = std::move(*made);
+    auto allocated = MemoryRegion<std::uint64_t>::allocate(*node_, kCount);
+    ASSERT_TRUE(allocated.has_value()) << allocated.error().text();
+    region = std::move(*allocated);
+    const auto window = RemoteSegment<std::uint64_t>::of(link.peer_window(), 0, kCount);
+    ASSERT_TRUE(window.has_value()) << error_detail();
+    there = *window;
+  }
+  [[nodiscard]] static std::uint64_t rounds(std::uint64_t count) {
+    return test::device_under_test() == nullptr ? count : count / 50 + 1;
+  }
+  [[nodiscard]] static Deadline limit() { return Deadline::after(std::chrono::seconds{20}); }
+
+  Link link;
+  MemoryRegion<std::uint64_t> region;
+  RemoteSegment<std::uint64_t> there;
+
+ private:
+  std::unique_ptr<rdma::Node> node_;
+  std::unique_ptr<rdma::Listener> listener_;
+};
+
+TEST_F(SealedTyped, Segments) {
+  expect_sealed("take, split, join", 500, [&] {
+    auto front = region.take(1, 1000);
+    if (!front) return false;
+    auto back = front->split_at(400);
+    return back && front->join(std::move(*back)) == Status::kOk;
+  });
+  expect_sealed("chunks", 500, [&] {
+    auto all = region.take();
+    if (!all) return false;
+    auto chunks = std::move(*all).chunks(100);
+    std::size_t count = 0;
+    for (; auto piece = chunks.next(); ++count) piece->fill(count);
+    return count == (kCount + 99) / 100;
+  });
+  expect_sealed("freeze, share, thaw", 500, [&] {
+    auto all = region.take();
+    if (!all) return false;
+    ConstSegment<std::uint64_t> shared = std::move(*all).freeze();
+    {
+      const ConstSegment<std::uint64_t> copy = shared;
+      if (!copy.part(5, 7) || std::move(shared).thaw().has_value()) return false;
+    }
+    // NOLINTNEXTLINE(bugprone-use-after-move): a thaw that is refused changes nothing.
+    return std::move(shared).thaw().has_value();
+  });
+}
+
+TEST_F(SealedTyped, Refusals) {
+  Numbers all = std::move(*region.take());
+  expect_sealed("refusals", 500, [&] {
+    return region.take().error() == Status::kBusy && all.get(kCount).error() == Status::kOutOfRange &&
+           all.split_at(kCount).error() == Status::kOutOfRange &&
+           there.part(1, kCount).error() == Status::kOutOfRange &&
+           link.read(all, RemoteSegment<std::uint64_t>()) == Status::kRemoteAccess;
+  });
+}
+
+TEST_F(SealedTyped, BlockingOperations) {
+  Numbers all = std::move(*region.take());
+  expect_sealed("read", rounds(500), [&] { return link.read(all, there) == Status::kOk; });
+  expect_sealed("write", rounds(500), [&] { return link.write(all, there, limit()) == Status::kOk; });
+  if (!link.fetch_add(there, 0)) GTEST_SKIP() << "the device has no atomics";
+  expect_sealed("fetch_add", rounds(500), [&] { return link.fetch_add(there, 1).has_value(); });
+}
+
+TEST_F(SealedTyped, StartedOperations) {
+  expect_sealed("32 reads and writes", rounds(100), [&] {
+    std::array<std::optional<Operation<Numbers>>, 32> operations;
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      auto segment = region.take(i * 100, 100);
+      if (!segment) return false;
+      const RemoteSegment<std::uint64_t> part = there.unsafe_part(i * 100, 100);
+      operations[i] =
+          i % 2 == 0 ? link.start_read(std::move(*segment), part) : link.start_write(std::move(*segment), part);
+    }
+    for (auto& operation : operations)
+      if (operation->wait(limit()) != Status::kOk) return false;
+    return true;
+  });
+  expect_sealed("dropped", rounds(200), [&] {
+    auto segment = region.take();
+    if (!segment) return false;
+    { const auto dropped = link.start_read(std::move(*segment), there); }
+    return region.take().error() == Status::kBusy && link.settle(limit()) == Status::kOk && region.held() == 0;
+  });
+}
+
+}  // namespace
+}  // namespace verbena::typed
