@@ -9,7 +9,8 @@
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
 #   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle, kv-get, kv-put,
-#                   kv-batch, kv-bulk, kv-trusted, kv-memory and 32-bytes to 1048576-bytes, by commas
+#                   kv-batch, kv-bulk, kv-trusted, kv-memory, mesh, mesh-exchange, mesh-bulk, mesh-batch, mesh-poll,
+#                   mesh-bring-up, 32-bytes to 1048576-bytes and mesh-processes, by commas
 # Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
 # failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
@@ -30,12 +31,16 @@ if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
   # Without a peer, or plots, the rest is still worth having; the table says what is missing.
-  if ! install_packages bench ucx libfabric redis gnuplot; then
+  if ! install_packages bench ucx libfabric redis gnuplot mpi pmix; then
     install_packages bench || exit $?
-    for set in ucx libfabric redis gnuplot; do install_packages "$set" || true; done
+    for set in ucx libfabric redis gnuplot mpi pmix; do install_packages "$set" || true; done
   fi
 fi
 build_release src/programs/verbena-perf src/programs/verbena-kv bench/peer_client
+# Where MPI and PMIx are there; the table says what is missing.
+for program in mesh_sweep mpi_alltoall bring_up; do
+  if ninja -C "$build" -t query "bench/$program" >/dev/null 2>&1; then build_release "bench/$program"; fi
+done
 
 # Both sides of everything have these two, the client the first: one cpu of each of two cores.
 read -r client_cpu server_cpu siblings < <(python3 bench/compare_table.py --cpus) || true
@@ -194,6 +199,39 @@ kv_bench() {
   note "$1" "$(<"$work/one")"
 }
 
+# mesh NAME ARGUMENT...: notes what verbena-perf measures of a mesh.
+mesh() {
+  perf mesh "${@:2}"
+  note "$1" "$(<"$work/one")"
+}
+
+# launched NAME PROCESSES PROGRAM ARGUMENT...: leaves what so many processes of bench/PROGRAM that mpirun starts print
+# in $work/client. Open MPI asks for the two variables of root. 1: it is missing, and noted so.
+launched() {
+  local program=$build/bench/$3
+  if ! command -v mpirun >/dev/null; then
+    missing "$1" 'mpirun is not installed (apt-get install openmpi-bin)'
+  elif [[ ! -x $program ]]; then
+    missing "$1" "$program is not built: the packages of MPI or PMIx were not there when $build was configured"
+  elif ! OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 120 mpirun --oversubscribe \
+    --bind-to none --mca pml ob1 --mca btl self,vader -np "$2" "$program" "${@:4}" >"$work/client" 2>"$work/error"; then
+    missing "$1" "$3: $(tail -n 1 "$work/error")"
+  else
+    return 0
+  fi
+  return 1
+}
+
+# bring_up NAME HOW PROCESSES: notes how long it takes.
+bring_up() {
+  launched "$1" "$3" bring_up "$2" || return 0
+  if python3 bench/peers.py bring_up "$3" 1 "$work/client" >"$work/one" 2>"$work/error"; then
+    note "$1" "$(<"$work/one")"
+  else
+    missing "$1" "$(<"$work/error")"
+  fi
+}
+
 # measure KIND:BYTES: notes the figure of that name. Of the group `group`.
 measure() {
   local kind=${1%:*} bytes=${1#*:} operations most=$((1 << 33))
@@ -206,6 +244,9 @@ measure() {
   [[ $group != *-bytes ]] || operations=$((operations / 4)) most=$((1 << 30))
   ((operations * bytes <= most)) || operations=$((most / bytes))
   local -a amount=(-s "$bytes" -n "$operations" --warm-up "$((operations / 10))")
+  # Of an exchange of four.
+  local exchanges=$((bytes < 4096 ? 20000 : 2000))
+  local -a rounds_of=(-s "$bytes" -n "$exchanges" --warm-up "$((exchanges / 10))")
   next_port
   case $kind in
     plain-*) ours "$1" "${kind#plain-}" "${amount[@]}" ;;
@@ -238,6 +279,28 @@ measure() {
       server=("${tool[@]}" -B "$port")
       client=("${tool[@]}" -P "$port" 127.0.0.1)
       peer "$1" "$operations" fi_pingpong libfabric-bin ;;
+    # Four processes on two cpus: who waits yields, as with Open MPI.
+    mesh-ping-pong) mesh "$1" --pattern ping-pong "${amount[@]}" ;;
+    mesh-exchange) mesh "$1" --pattern exchange -N 4 --yield "${rounds_of[@]}" ;;
+    mesh-stream) mesh "$1" --pattern stream --depth 256 --operations 256 "${amount[@]}" ;;
+    mesh-batched) mesh "$1" --pattern stream --depth 256 --operations 256 --batch 32 "${amount[@]}" ;;
+    mesh-poll)
+      mesh "$1" --pattern poll -N $((bytes + 1)) -n 400000 --warm-up 40000 --clock-every 100 --cpu "$client_cpu" ;;
+    mesh-join) mesh "$1" --pattern join -N "$bytes" -s 4096 ;;
+    mesh-sweep)
+      rm -rf "$work/sweep"
+      mkdir "$work/sweep"
+      if taskset -c "$client_cpu" timeout -k 5 120 "$build/bench/mesh_sweep" "$bytes" "$work/sweep" >"$work/one" \
+        2>"$work/error"; then
+        note "$1" "$(<"$work/one")"
+      else
+        missing "$1" "mesh_sweep: $(tail -n 1 "$work/error")"
+      fi ;;
+    mpi-alltoall)
+      if launched "$1" 4 mpi_alltoall "$bytes" "$exchanges" $((exchanges / 10)); then
+        note "$1" "$(<"$work/client")"
+      fi ;;
+    bring-up-*) bring_up "$1" "${kind#bring-up-}" "$bytes" ;;
     # One outstanding: keys that stay in the caches (keys.sh has the others), a reading of the clock for a hundred.
     kv-known) kv_bench "$1" "$bytes" 1000 --lookup one-sided --read-percent 100 --clock-every 100 ;;
     kv-index)
@@ -276,7 +339,7 @@ measure_group() {
   local -a names=("${@:2}") order=()
   [[ $group == kv-* ]] || stop_servers ''
   # The curves, which no target hangs on, are looked at before and after.
-  [[ $group != *-bytes ]] || most=4
+  [[ $group != *-bytes && $group != mesh-processes ]] || most=4
   # Who goes first changes: a round's second half may be slower than its first.
   for i in "${!names[@]}"; do
     if ((round % 2)); then order+=("${names[i]}"); else order=("${names[i]}" "${order[@]}"); fi
@@ -287,7 +350,7 @@ measure_group() {
     look
     for i in "${!order[@]}"; do
       measure "${order[i]}"
-      if [[ $group == *-bytes ]] && ((i + 1 < ${#order[@]})); then continue; fi
+      if [[ $group == *-bytes || $group == mesh-processes ]] && ((i + 1 < ${#order[@]})); then continue; fi
       look
       if ((4 * far > 5 * near)); then
         repeated=$((repeated + 1))

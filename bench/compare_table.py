@@ -4,8 +4,9 @@ usage: compare_table.py --plan [--groups NAMES]             groups to measure: a
        compare_table.py --cpus                              two cpus of two cores; `siblings` behind those of one
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
-Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES; `line` is the
-bare cache line, looked at all around a group. KIND:BYTES/A/B is what that figure's JSON has as B of A.
+Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES, or KIND:NUMBER
+of peers or processes; `line` is the bare cache line, looked at all around a group. KIND:BYTES/A/B is what that figure's
+JSON has as B of A.
 """
 
 import argparse
@@ -95,12 +96,25 @@ ROWS = (
         f'kv-trusted-one:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.9, True),
     Row('kv-trusted', 'PUT 1 MiB of 64 keys, trusted clients, to memcpy into 64 blocks', f'kv-trusted-many:{MIB}',
         f'kv-trusted-many:{MIB}/memcpy/put_bytes_per_s', 'GB/s', 0.9, True),
+    Row('mesh', 'mesh message 64 B, one way, to UCX ucp_am_lat', 'mesh-ping-pong:64', 'ucp_am_lat:64', 'ns', 1.0),
+    Row('mesh-exchange', 'mesh all-to-all of 4 processes, 64 B, to MPI_Alltoall of Open MPI', 'mesh-exchange:64',
+        'mpi-alltoall:64', 'ns', 1.0),
+    Row('mesh-bulk', 'mesh all-to-all of 4 processes, 64 KiB, to MPI_Alltoall of Open MPI', 'mesh-exchange:65536',
+        'mpi-alltoall:65536', 'ns', 1.0),
+    Row('mesh-batch', 'mesh message rate between two, 64 B, batches of 32, to one by one', 'mesh-batched:64',
+        'mesh-stream:64', 'M/s', 3.0, True),
+    Row('mesh-poll', 'mesh poll with 64 idle peers, to 1', 'mesh-poll:64', 'mesh-poll:1', 'ns a poll', 1.5),
+    Row('mesh-poll', 'mesh poll with 64 idle peers, to a sweep of 64 completion queues', 'mesh-poll:64',
+        'mesh-sweep:64', 'ns a poll', None),
+    Row('mesh-bring-up', 'bring-up of a mesh of 32 processes by PMIx, to PMIx init, fence and get', 'bring-up-mesh:32',
+        'bring-up-pmix:32', 'ms', 2.0),
     Row('kv-memory', 'memory of an item of 64 B besides key and value, to 64 B', 'kv-memory:64', 64.0, 'B', 1.0),
 )
 
 # What a unit is of a figure, and the factor.
 UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9), 'us': ('wake_ns', 1e-3),
-         '%': ('idle_percent', 1), 'B': ('overhead_bytes', 1)}
+         '%': ('idle_percent', 1), 'B': ('overhead_bytes', 1), 'ns a poll': ('median_ns', 1), 'ms': ('ms', 1),
+         'join ms': ('join_ms', 1), 'KiB a peer': ('kib_each_peer', 1)}
 
 # Curves: file, title, and what is drawn; by bytes of an operation.
 SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)
@@ -112,10 +126,17 @@ CURVES = (
      {'Verbena': 'message', 'UCX ucp_am_lat': 'ucp_am_lat', 'libfabric shm': 'fi_pingpong'}),
     ('read', 'Blocking read', {'Verbena': 'read', 'UCX ucp_get': 'ucp_get', 'memcpy': 'memcpy'}),
 )
+# Of the mesh: file, title, and the unit of UNITS; by number of processes.
+PROCESSES = (2, 4, 8, 16, 32, 64)
+MESH_CURVES = (
+    ('mesh-join', 'Time until all processes of a mesh have joined', 'join ms'),
+    ('mesh-memory', 'Memory of each process of a mesh, for each peer', 'KiB a peer'),
+)
 
 
 def plan():
-    """Group to its figures. Those of the curves that no row measures come behind, a group for each size."""
+    """Group to its figures. Those of the curves that no row measures come behind, a group for each size; and one for
+    the curves of the mesh."""
     groups = {}
     for row in ROWS:
         for name in (row.ours, *(row.peer if isinstance(row.peer, tuple) else (row.peer,))):
@@ -128,6 +149,7 @@ def plan():
                  if LEAST_BYTES.get(kind, 0) <= size <= MOST_BYTES.get(kind, size) and f'{kind}:{size}' not in measured]
         if names:
             groups[f'{size}-bytes'] = names
+    groups['mesh-processes'] = [f'mesh-join:{processes}' for processes in PROCESSES]
     return groups
 
 
@@ -174,8 +196,13 @@ def normal(value):
         return value
     latency = value['latency'] or {}
     ways = 2 if latency.get('one_way') else 1
-    return {'ns': 1e9 / value['operations_per_s'] / ways, 'per_s': value['operations_per_s'],
-            'bytes_per_s': value['bytes_per_s'], 'wake_ns': latency.get('median_ns')}
+    per_s = value['operations_per_s']
+    mine = {'ns': 1e9 / per_s / ways if per_s else None, 'per_s': per_s, 'bytes_per_s': value['bytes_per_s'],
+            'wake_ns': latency.get('median_ns'), 'median_ns': latency.get('median_ns')}
+    if 'join_seconds' in value:
+        mine |= {'join_ms': 1e3 * value['join_seconds'],
+                 'kib_each_peer': value['memory_bytes'] / 1024 / (value['processes'] - 1)}
+    return mine
 
 
 class Figures:
@@ -272,6 +299,8 @@ def environment(figures):
         'libfabric': said('fi_info', '--version'),
         'Redis': said('redis-server', '--version'),
         'memcached': said('memcached', '-V'),
+        'Open MPI': next((value['mpi'] for values in figures.noted.values() for value in values
+                          if isinstance(value, dict) and 'mpi' in value), None),
         'load average at the end': ' '.join(f'{load:.2f}' for load in os.getloadavg()),
         **ours.get('environment', {}),
     }
@@ -319,6 +348,11 @@ def draw(table, figures, out):
                           if (found := [v for v in figures.values(f'{kind}:{size}', 'ns', '') if v is not None])]
                   for label, kind in kinds.items()}
         made.append((name, title, plots.by_size(title, where, curves)))
+    for name, title, unit in MESH_CURVES:
+        points = [(processes, found) for processes in PROCESSES
+                  if (found := [v for v in figures.values(f'mesh-join:{processes}', unit, '') if v is not None])]
+        script = plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)
+        made.append((name, title, script))
     bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target)
             for values, row in table if values['ratios']]
     title = 'Ours to the peer, a point a round'

@@ -2,6 +2,7 @@
 
 usage: peers.py ucx_perftest BYTES ITERATIONS FILE     FILE is the output of a client, for as many operations of a size
        peers.py fi_pingpong BYTES ITERATIONS FILE
+       peers.py bring_up PROCESSES RUNS FILE           FILE is the output of so many processes, of one run
        peers.py missing REASON                         the figure of a tool that cannot be had
 
 Prints JSON: `ns` of an operation or, of a ping-pong, of one way; `per_s` and `bytes_per_s`. Whatever is not what the
@@ -103,11 +104,19 @@ def fi_pingpong(text, bytes_each, iterations):
     return figure(1e3 * bytes_each / mb_per_s, bytes_each)
 
 
+def bring_up(text, processes, _runs):
+    """The slowest process's time; each prints its own."""
+    found = [float(ms) for ms in re.findall(r'^([0-9.]+) ms$', text, re.MULTILINE)]
+    if len(found) != processes:
+        raise Unreadable(f'{len(found)} of {processes} processes printed a time: {excerpt(text)}')
+    return {'ms': max(found)}
+
+
 def missing(reason):
     return {'missing': ' '.join(reason.split())}
 
 
-TOOLS = {'ucx_perftest': ucx_perftest, 'fi_pingpong': fi_pingpong}
+TOOLS = {'ucx_perftest': ucx_perftest, 'fi_pingpong': fi_pingpong, 'bring_up': bring_up}
 
 
 def main(arguments):

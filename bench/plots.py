@@ -44,9 +44,9 @@ def by_number(title, where, curves, what):
     return lines(title, where, curves, what, 10, decimal)
 
 
-def lines(title, where, curves, what, base, name):
+def lines(title, where, curves, what, base, name, unit='ns'):
     script = [head(title, where, 720, 460), f'set logscale x {base}', 'set logscale y 10', f'set xlabel "{what}"',
-              'set ylabel "ns"', 'set bmargin 5', 'set key top left noenhanced']
+              f'set ylabel "{unit}"', 'set bmargin 5', 'set key top left noenhanced']
     sizes = sorted({size for points in curves.values() for size, _ in points})
     script.append('set xtics (' + ', '.join(f'"{name(size)}" {size}' for size in sizes) + ')')
     drawn = []

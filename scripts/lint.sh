@@ -71,15 +71,8 @@ case $format in
   *) echo 'lint: clang-format 19 is not there: formatting is not checked' ;;
 esac
 
-# clang-tidy needs to know how each file is compiled: a Clang build is configured, and never built. When it looks at all
-# files it takes several as one, as -Dunity=on compiles them: it reads the headers once for them all, which is most of
-# the work.
+# clang-tidy needs to know how each file is compiled: a Clang build is configured, and never built.
 build=${VERBENA_BUILD_ROOT:-build-test}/lint
-together=(-Dunity=off)
-if ((is_everything)); then
-  build+=-unity
-  together=(-Dunity=on -Dunity_size=8)
-fi
 mkdir -p "$build"
 log=$build/configure.log
 if [[ -f $build/build.ninja ]]; then
@@ -88,40 +81,23 @@ else
   arguments=()
 fi
 export CC=${clang/clang++/clang} CXX=$clang
-if ! meson setup "${arguments[@]}" "$build" . -Dtests=enabled "${together[@]}" >"$log" 2>&1 </dev/null; then
+if ! meson setup "${arguments[@]}" "$build" . -Dtests=enabled -Db_colorout=never >"$log" 2>&1 </dev/null; then
   cat "$log"
   echo 'lint: the Clang build does not configure'
   exit 1
 fi
+# The one header that a build makes.
+if grep -q mutant_names.inc "$build/build.ninja"; then
+  ninja -C "$build" test/sim/mutant_names.inc >>"$log" || exit 1
+fi
 sources=()
-checks=
-if ((is_everything)); then
-  # Sources that a build would generate are not there. That sources include sources is the purpose here.
-  checks=-bugprone-suspicious-include
-  mapfile -t sources < <(python3 -c '
-import json, pathlib, sys
-build = pathlib.Path(sys.argv[1])
-for command in json.loads((build / "compile_commands.json").read_text()):
-    path = (build / command["file"]).resolve()
-    if path.suffix == ".cpp" and path.exists():
-        print(path)' "$build")
-else
+if ((!is_everything)); then
   for file in "${files[@]}"; do
     # Only what the build compiles has a command.
     if [[ $file == *.cpp ]] && grep -q "/${file#./}\"" "$build/compile_commands.json"; then sources+=("$file"); fi
   done
 fi
-echo "lint: clang-tidy on ${#sources[@]} sources, $jobs at a time"
-# Flags of GCC that Clang does not know are no finding. Each file prints its findings and nothing else. Names are 40 %
-# of the work, since clang-tidy looks at them in the headers of the system too: in tests and benchmarks they are left to
-# the review.
-if ! printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$jobs" bash -c '
-    checks=$2
-    [[ $3 == */test/* || $3 == */bench/* ]] && checks+=,-readability-identifier-naming
-    out=$("$0" -p "$1" --config-file=.clang-tidy --checks="$checks" --quiet \
-      --extra-arg=-Wno-unknown-warning-option "$3" 2>&1) || {
-      printf "%s\n" "$out" | grep -Ev "^([0-9]+ warnings? (generated|treated)|Suppressed|Use -header-filter)"; exit 1; }
-    ' "$tidy" "$build" "$checks"; then
+if ((is_everything || ${#sources[@]})) && ! scripts/clang_tidy.py --jobs "$jobs" "$tidy" "$build" "${sources[@]}"; then
   echo 'lint: clang-tidy found something'
   failed=1
 fi

@@ -2,7 +2,8 @@
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
 # what scripts/softroce.sh needs beside a build; aarch64: what scripts/aarch64.sh needs, on Debian; mpi: what the
-# examples in Fortran and under MPI need; ucx, libfabric, redis and gnuplot: what bench/compare.sh can do without.
+# examples in Fortran and under MPI need; pmix: what libverbena-pmix.a needs; ucx, libfabric, redis and gnuplot: what
+# bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -15,7 +16,8 @@ verbena_packages_apt() {
     core) echo "$core" ;;
     build) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev" ;;
     demo) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev" ;;
-    test) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev libgtest-dev python3 binutils" ;;
+    test)
+      echo "$core libcli11-dev libedit-dev libmicrohttpd-dev libgtest-dev libboost-context-dev python3 binutils" ;;
     lint)
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
@@ -27,6 +29,7 @@ verbena_packages_apt() {
     gnuplot) echo gnuplot-nox ;;
     # mpirun looks for ssh even where it needs none.
     mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
+    pmix) echo libpmix-dev ;;
     aarch64) echo 'g++-aarch64-linux-gnu meson ninja-build pkg-config qemu-user ca-certificates' ;;
     softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
       xz-utils zstd' ;;
@@ -40,7 +43,7 @@ verbena_packages_dnf() {
   case $1 in
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel" ;;
-    test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel gtest-devel python3 binutils" \
+    test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel gtest-devel boost-devel python3 binutils" \
       'libasan libubsan libtsan' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
@@ -49,6 +52,7 @@ verbena_packages_dnf() {
     redis) echo redis ;;
     gnuplot) echo gnuplot-minimal ;;
     mpi) echo openmpi openmpi-devel openssh-clients gcc-gfortran ;;
+    pmix) echo pmix-devel ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
   esac
 }

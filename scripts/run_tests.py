@@ -43,6 +43,10 @@ CONFIGURATIONS = {
     'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
                'test': [*WITHOUT, '--no-suite', 'sequential'], 'patience': 6},
 }
+# Suites of the plain build that compile, read, or compute by a clock of their own: they run behind the others, since
+# none of their tests fails because others take the cores.
+PATIENT = ['house', 'mutants']
+PATIENT_PATIENCE = 10
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with
 # ASan has the fuzzing targets in it. The plain build is the default compiler's.
@@ -54,9 +58,16 @@ SOFTROCE_TIMEOUT_S = 1800
 AARCH64_TIMEOUT_S = 1800
 HEARTBEAT_S = 30
 SKIP_CODE = 77
+TEST_LOG = 'verbena-run'
+PATIENT_LOG = 'verbena-patient'
 TAIL_LINES = 120
 SLOWEST = 15
 CHAOS_SEEDS = 2
+# Seeds of whole systems that nobody has run before: for so long, and for less in a quick run. What has failed is then
+# cut down to what it needs, which takes minutes at most.
+SIMULATION_S = 60
+QUICK_SIMULATION_S = 10
+SIMULATION_TIMEOUT_S = 900
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
 # as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs
 # of others beside this would leave it nothing for hours.
@@ -203,6 +214,30 @@ def build(name, configuration, jobs, totals, environment=None, behind=False):
         return build_now(name, configuration, jobs, totals, environment, behind)
 
 
+def introspect(directory, what):
+    told = subprocess.run(['meson', 'introspect', what, directory], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          check=True, timeout=120)
+    return json.loads(told.stdout)
+
+
+def not_needed(directory, selection):
+    """Names of the executables that only tests use which `selection`, options of `meson test`, leaves out."""
+    left_out = {after for before, after in zip(selection, selection[1:]) if before == '--no-suite'}
+    used, unused = set(), set()
+    for test_case in introspect(directory, '--tests'):
+        is_left_out = any(suite.split(':')[-1] in left_out for suite in test_case['suite'])
+        (unused if is_left_out else used).update(test_case['depends'])
+    return unused - used
+
+
+def goals(directory, selection):
+    """What ninja is to build for the tests of `selection`: all that is built by default, but for what they do not
+    need."""
+    unused = not_needed(directory, selection)
+    return [os.path.relpath(name, directory) for target in introspect(directory, '--targets')
+            if target['build_by_default'] and target['id'] not in unused for name in target['filename']]
+
+
 def build_now(name, configuration, jobs, totals, environment, behind):
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
@@ -226,7 +261,9 @@ def build_now(name, configuration, jobs, totals, environment, behind):
         totals.fail(f'{name}: configure', read(log))
         return None
     say(f'{name}: building')
-    command = ['ninja', '-k', 0, '-j', jobs, '-C', directory]
+    # The plain build proves that everything compiles.
+    wanted = goals(directory, configuration['test']) if behind else []
+    command = ['ninja', '-k', 0, '-j', jobs, '-C', directory, *wanted]
     if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment, behind=behind) != 0:
         # What went wrong, without the steps that went well.
         text = re.sub(r'^\[\d+/\d+\] (?:Compiling|Linking|Generating).*\n', '', read(log), flags=re.MULTILINE)
@@ -285,9 +322,9 @@ def count_test(name, short, test, xml, totals):
         totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
 
 
-def count(name, directory, totals):
+def count(name, directory, log_base, totals):
     """Counts the results of one `meson test`. Returns how many tests Meson ran."""
-    logs = glob.glob(str(directory / 'meson-logs' / 'verbena-run*.json'))
+    logs = glob.glob(str(directory / 'meson-logs' / f'{log_base}*.json'))
     if not logs:
         return 0
     tests = [json.loads(line) for line in read(logs[0]).splitlines() if line.strip()]
@@ -339,9 +376,31 @@ def choose(directory, text):
     return [t['name'] for t in listing if t['protocol'] == 'gtest' or text in t['name']]
 
 
+def runs_everything(options):
+    return not options.quick and not options.filter
+
+
+def meson_test(directory, log_base, together, patience, selection):
+    """The command that runs the tests of `selection`, and leaves its logs under the name `log_base`."""
+    for stale in (directory / 'meson-logs').glob(f'{log_base}*'):
+        stale.unlink()
+    return ['meson', 'test', '-C', directory, '--no-rebuild', '--logbase', log_base, '--num-processes', together,
+            '--timeout-multiplier', patience, *selection]
+
+
+def judge(label, directory, log_base, code, log, totals):
+    """Counts the tests of a `meson test` that ended with `code`."""
+    before = len(totals.failures)
+    ran = count(label, directory, log_base, totals)
+    if ran == 0:
+        totals.fail(f'{label}: no test ran', read(log))
+    elif code != 0 and len(totals.failures) == before:
+        totals.fail(f'{label}: meson test ended with {code}', read(log))
+
+
 def test(name, configuration, directory, options, wrapper, totals, chaos_seed=None):
     """Runs the tests of a build; with `chaos_seed` those of the suite 'chaos' alone, with that seed."""
-    for stale in [*directory.glob('*.xml'), *(directory / 'meson-logs').glob('verbena-run*')]:
+    for stale in directory.glob('*.xml'):
         stale.unlink()
     environment = dict(os.environ)
     if options.seeds:
@@ -354,6 +413,8 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
         label = f'{name}, VERBENA_CHAOS_SEED={chaos_seed}'
         # In place of what leaves them out: Meson runs nothing that is both chosen and left out.
         selection = ['--suite', 'chaos']
+    elif name == 'plain' and runs_everything(options):
+        selection += [word for suite in PATIENT for word in ('--no-suite', suite)]
     names = []
     if options.filter:
         environment['GTEST_FILTER'] = f'*{options.filter}*'
@@ -362,19 +423,49 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
     together = os.cpu_count() or 2
     if chaos_seed is None:
         together = max(1, together // 2)
-    command = [*wrapper, 'meson', 'test', '-C', directory, '--no-rebuild', '--logbase', 'verbena-run',
-               '--num-processes', together, '--timeout-multiplier', configuration['patience'],
-               *selection, *names]
+    command = [*wrapper, *meson_test(directory, TEST_LOG, together, configuration['patience'], [*selection, *names])]
     say(f'{label}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
     with Phase(f'test {label}'):
         code = run(command, log, TEST_TIMEOUT_S, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
-    before = len(totals.failures)
-    ran = count(label, directory, totals)
-    if ran == 0:
-        totals.fail(f'{label}: no test ran', read(log))
-    elif code != 0 and len(totals.failures) == before:
-        totals.fail(f'{label}: meson test ended with {code}', read(log))
+    judge(label, directory, TEST_LOG, code, log, totals)
+
+
+def test_patient(directory, options):
+    """Runs the suites of PATIENT behind the others. Returns what `judge` needs to count them."""
+    command = meson_test(directory, PATIENT_LOG, options.jobs, PATIENT_PATIENCE,
+                         [word for suite in PATIENT for word in ('--suite', suite)])
+    say('plain, behind: testing')
+    log = BUILD_ROOT / 'plain.patient.log'
+    with Phase('test plain, behind'):
+        code = run(command, log, TEST_TIMEOUT_S, 'plain, behind: testing', behind=True)
+    return 'plain', directory, PATIENT_LOG, code, log
+
+
+def simulation(directory, options, totals):
+    """Runs whole systems in simulation with fresh seeds: each scenario counts as one test. Meson has run the kept seeds
+    (test/sim/seeds.txt)."""
+    program = directory / 'test' / 'sim' / 'verbena-simulate'
+    if not program.exists():
+        totals.skip('simulation: all scenarios', 'it was not built: it needs Boost.Context and CLI11 '
+                    '(libboost-context-dev, libcli11-dev)')
+        return
+    seconds = QUICK_SIMULATION_S if options.quick else SIMULATION_S
+    command = [program, '--seconds', seconds, '--jobs', 2, '--twice=10', '--coverage']
+    say('simulation: fresh seeds')
+    log = BUILD_ROOT / 'simulation.test.log'
+    with Phase('test simulation'):
+        code = run(command, log, seconds + SIMULATION_TIMEOUT_S, 'simulation: fresh seeds', None,
+                   re.compile(r'^fresh seeds|^FAILED|^  again:|^\w+: \d+ runs'))
+    text = read(log)
+    scenarios = re.findall(r'^(\w+): (\d+) runs, (\d+) failed', text, flags=re.MULTILINE)
+    for scenario, _, failed in scenarios:
+        if failed == '0':
+            totals.passed += 1
+        else:
+            totals.fail(f'simulation: {scenario}: {failed} seeds', text[text.find(f'FAILED  {scenario} '):])
+    if not scenarios or code not in (0, 1):
+        totals.fail(f'simulation: verbena-simulate ended with {code}', text)
 
 
 def softroce(name, machines, directory, options, totals):
@@ -564,22 +655,28 @@ def test_plain(directory, options, totals):
     if not options.filter:
         for seed in range(1, (options.seeds or CHAOS_SEEDS) + 1):
             test('plain', CONFIGURATIONS['plain'], directory, options, [], totals, seed)
+    if options.filter in (None, 'simulation'):
+        simulation(directory, options, totals)
     if options.filter in (None, 'softroce'):
         softroce('softroce', '--numa', directory, options, totals)
         softroce('softroce-pair', '--pair', directory, options, totals)
 
 
 def test_all(worker, options, totals):
-    """The tests, one configuration after the other; `worker` builds the next ones meanwhile, one at a time, then looks
-    at the style."""
+    """The tests, one configuration after the other; `worker` builds the next ones meanwhile, one at a time, then runs
+    the tests that are patient, and looks at the style."""
     plain = build('plain', CONFIGURATIONS['plain'], options.jobs, totals)
-    everything = not options.quick and not options.filter
+    everything = runs_everything(options)
+    patient = None
     sanitized = {}
     if everything:
         clang = fuzzing_environment(totals)
         sanitized = {name: worker.submit(build_sanitized, name, clang, options, totals) for name in SANITIZERS}
-        style = worker.submit(look_at_style, options.jobs)
         aarch64 = worker.submit(build_aarch64, options.jobs)
+        # Last, what no test waits for.
+        if plain is not None:
+            patient = worker.submit(test_patient, plain, options)
+        style = worker.submit(look_at_style, options.jobs)
     if plain is not None:
         test_plain(plain, options, totals)
     for name, built in sanitized.items():
@@ -590,8 +687,11 @@ def test_all(worker, options, totals):
             if has_fuzzers:
                 fuzz(directory, options, wrapper, totals)
     if everything:
-        lint(*awaited(style), totals)
         test_aarch64(awaited(aarch64), totals)
+    if patient is not None:
+        judge(*awaited(patient), totals)
+    if everything:
+        lint(*awaited(style), totals)
 
 
 def positive(text):

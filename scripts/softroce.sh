@@ -50,7 +50,9 @@ if ((${#command[@]} == 0)); then
   if ((pair)); then command+=(pair); fi
 fi
 if ((pair)) && [[ -z $peer ]]; then
-  printf -v peer 'VERBENA_NIC=rxe0 exec %q peer 10.0.0.2 7471' "$build/test/channel/test_peer_death"
+  # Each waits for who joins, or connects.
+  printf -v peer 'export VERBENA_NIC=rxe0; %q member 10.0.0.1:7480 10.0.0.2:7480 & exec %q peer 10.0.0.2 7471' \
+    "$build/test/mesh/test_mesh" "$build/test/channel/test_peer_death"
 fi
 if [[ -n $peer ]] && ((numa)); then usage >&2; exit 2; fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the tests need, builds, and runs every test: plainly, on real verbs in an emulated machine
-# (docs/softroce.md), under ASan and UBSan, the fuzzers for a minute in all, under TSan; then the style, and a selection
-# for AArch64, emulated.
+# Installs what the tests need, builds, and runs every test: plainly, whole systems in simulation for a minute
+# (docs/simulation.md), on real verbs in an emulated machine (docs/softroce.md), under ASan and UBSan, the fuzzers for a
+# minute in all, under TSan, and a selection for AArch64, emulated; then the checks of the tree, and the style.
 # usage: scripts/test.sh [--quick] [--filter TEXT] [--seeds N] [--fuzz-seconds N] [--jobs N]
 #   --quick           the plain build only; real verbs, Fortran and MPI only where they are there already
 #   --filter TEXT     only tests whose name contains TEXT, in the plain build
@@ -24,7 +24,7 @@ source "$here/packages.sh"
 sets=(test)
 case " $* " in
   *' --quick '* | *' --filter '*) ;;
-  *) sets+=(lint mpi) ;;
+  *) sets+=(lint mpi pmix) ;;
 esac
 install_packages "${sets[@]}" || exit $?
 exec python3 "$here/run_tests.py" "$@"

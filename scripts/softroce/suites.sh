@@ -133,6 +133,9 @@ gtest() {
 
 if [[ ${2:-} == pair ]]; then
   check device 60 device_is_active
+  VERBENA_OWN_HOST=10.0.0.1 VERBENA_PEER_HOST=10.0.0.2 gtest mesh_pair 240 test/mesh/test_mesh \
+    --gtest_filter='TwoHosts.*'
+  # The last one: the other machine loses its power.
   VERBENA_PEER_HOST=10.0.0.2 gtest host_death 240 test/channel/test_peer_death --gtest_filter='HostDeath.*'
   ((failed)) && exit 1
   ((ran)) || exit 77
@@ -158,6 +161,9 @@ gtest link 120 test/link/test_link
 gtest channel 300 test/channel/test_channel
 gtest physical 120 test/session/test_physical
 gtest node 120 test/node/test_node
+gtest mesh 240 test/mesh/test_mesh
+# RDMALib's interface over it.
+gtest nova 240 test/compat/test_nova
 # The C API, and what ends under its calls.
 gtest c 240 test/api/c/test_c
 gtest c_faults 120 test/api/c/test_c_faults
@@ -166,6 +172,8 @@ gtest c_fork 120 test/api/c/test_c_fork
 gtest c_cancel 120 test/api/c/test_c_cancel
 # The C++ API over the same core.
 gtest cxx 240 test/api/cxx/test_cxx
+# Segments and the operations that own them. Nothing can be held or late on purpose there.
+gtest typed 240 test/api/cxx/test_typed
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
 gtest sealed 240 test/sealed/test_sealed
 gtest growth 240 test/sealed/test_growth

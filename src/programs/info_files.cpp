@@ -1,9 +1,7 @@
 #include "programs/info_files.hpp"
 
-#include "programs/files.hpp"
+#include "base/files.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,13 +23,10 @@ bool is_printable(char c) noexcept { return c >= 0x20 && c <= 0x7e; }
 }  // namespace
 
 std::optional<std::string> SystemFiles::text(std::string_view path) const {
-  const std::string name = full(path).string();
-  // A pipe would make open(2) wait for its other end.
-  const Fd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  struct stat status{};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const auto file = File::open(full(path).c_str(), File::How::kRead);
+  if (!file || !file->facts().value_or(File::Facts{}).is_regular) return std::nullopt;
   std::string bytes(kMostText, '\0');
-  const auto length = read_up_to(fd.get(), name, std::as_writable_bytes(std::span(bytes)));
+  const auto length = file->read(0, std::as_writable_bytes(std::span(bytes)));
   if (!length) return std::nullopt;
   bytes.resize(*length);
   return bytes;
@@ -45,13 +40,10 @@ std::string SystemFiles::line(std::string_view path) const {
 std::optional<std::int64_t> SystemFiles::number(std::string_view path) const { return whole_number(line(path)); }
 
 std::vector<std::string> SystemFiles::names(std::string_view path) const {
-  std::vector<std::string> names;
-  std::error_code error;
-  std::filesystem::directory_iterator at(full(path), error);
-  for (; !error && at != std::filesystem::directory_iterator() && names.size() < kMostNames; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    if (std::ranges::all_of(name, is_printable)) names.push_back(std::move(name));
-  }
+  const auto directory = Directory::open(full(path).c_str());
+  if (!directory) return {};
+  auto names = directory->names(kMostNames).value_or(std::vector<std::string>{});
+  std::erase_if(names, [](const std::string& name) { return !std::ranges::all_of(name, is_printable); });
   // A shorter number is a smaller one; what is no number comes behind.
   std::ranges::sort(names, {}, [](const std::string& name) {
     const bool is_number = whole_number(name).has_value();

@@ -161,10 +161,11 @@ void add_key_name(CLI::App& command, std::string& name) {
       ->needs("--key-file");
 }
 
-void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose) {
-  add_choice(command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
-             "spin, adaptive or event",
-             fmt::format("{} while nothing is there: spin, adaptive or event (default {})", whose, to_string(wait)));
+CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose) {
+  return add_choice(
+      command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
+      "spin, adaptive or event",
+      fmt::format("{} while nothing is there: spin, adaptive or event (default {})", whose, to_string(wait)));
 }
 
 void add_serve_options(CLI::App& command, kv::ServerOptions& server) {

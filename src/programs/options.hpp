@@ -76,7 +76,7 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
       ->default_str(std::to_string(options.timeout.count()));
 }
 /// --wait; `whose` says who waits so. The value before is the default.
-void add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
+CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
 /// Adds the options that say how large a server is, for the program that is one and for the one that plans it: -m, -H,
 /// -w, --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,

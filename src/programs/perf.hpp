@@ -5,6 +5,7 @@
 #include "programs/environment.hpp"
 #include "programs/exit_code.hpp"
 #include "programs/histogram.hpp"
+#include "programs/perf_latency.hpp"
 #include "programs/perf_tests.hpp"
 #include "programs/perf_wire.hpp"
 
@@ -53,9 +54,6 @@ struct PerfArguments {
 /// As many cpus as there are threads, the allowed ones in turn, from `first`, one of them, on; empty without `first`.
 [[nodiscard]] std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads);
 
-/// A latency is recorded in sixteenths of a tick: some operations take few ticks.
-inline constexpr std::uint64_t kPerfTick = 16;
-
 struct PerfResult {
   PerfArguments arguments;
   std::uint64_t bytes = 0;
@@ -72,9 +70,7 @@ struct PerfResult {
   double memory_bytes_per_s = 0;  ///< memcpy through memory, instead of caches.
 
   [[nodiscard]] const PerfTestFacts& facts() const noexcept { return facts_of(arguments.test); }
-  /// One way where the test is a ping-pong: half of the round trip.
-  [[nodiscard]] double ns(double recorded) const noexcept;
-  [[nodiscard]] double percentile_ns(double percent) const noexcept;
+  [[nodiscard]] PerfLatency latency() const noexcept { return {.ticks = ticks, .one_way = facts().ping_pong()}; }
   [[nodiscard]] double operations_per_s() const noexcept;
   [[nodiscard]] double bytes_per_s() const noexcept;
 };

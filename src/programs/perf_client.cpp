@@ -28,15 +28,6 @@ Result<void> print(std::string_view text) {
   return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
 }
 
-/// What reading the clock takes.
-double clock_reading_ns() noexcept {
-  constexpr int kReadings = 1000;
-  const std::uint64_t begin = ticks_now();
-  std::uint64_t now = begin;
-  for (int i = 0; i < kReadings; ++i) now = ticks_now();
-  return static_cast<double>(now - begin) / kReadings / ticks_per_us() * 1e3;
-}
-
 class PerfSession {
  public:
   explicit PerfSession(const PerfArguments& arguments)

@@ -1,6 +1,7 @@
 // verbena-perf: latency, bandwidth and rate of the library's own calls between two processes.
 #include "programs/options.hpp"
 #include "programs/perf.hpp"
+#include "programs/perf_mesh.hpp"
 
 #include <verbena/version.h>
 #include <verbena/rdma.hpp>
@@ -20,6 +21,7 @@ constexpr std::uint64_t kDefaultWakeIdleUs = 1000;
 struct CommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
+  MeshArguments mesh;
   std::uint64_t size = 0;
   Exit exit = Exit::kDone;  ///< Of the subcommand's callback.
 };
@@ -132,6 +134,7 @@ Exit run(int argc, char** argv) {
   app.require_subcommand(1);
   add_server(app, line);
   for (std::size_t i = 0; i < perf_tests().size(); ++i) add_test(app, line, static_cast<PerfTest>(i));
+  add_mesh(app, line.mesh, line.exit);
   return run_parsed(app, argc, argv, line.exit);
 }
 

@@ -25,39 +25,6 @@ const char* meaning(const PerfResult& result) noexcept {
   return "";
 }
 
-std::string latency_text(const PerfResult& result) {
-  std::string text = fmt::format("  latency ({}): median {}, mean {}", meaning(result),
-                                 human_time(result.percentile_ns(50)), human_time(result.ns(result.ticks.mean())));
-  for (const double percent : {90.0, 99.0, 99.9})
-    text += fmt::format(", {:g} % {}", percent, human_time(result.percentile_ns(percent)));
-  return text + fmt::format(", max {}\n", human_time(result.ns(static_cast<double>(result.ticks.max()))));
-}
-
-/// Latencies in lines of equal ratio, from the least to the 99.9th percentile; what is above that is the last one's.
-std::string histogram_text(const PerfResult& result) {
-  constexpr std::size_t kLines = 12;
-  constexpr int kColumns = 50;
-  const Histogram& ticks = result.ticks;
-  const auto least = static_cast<double>(std::max<std::uint64_t>(1, ticks.min()));
-  const double most = std::max(static_cast<double>(ticks.percentile(99.9)), least * 1.1);
-  const double step = std::pow(most / least, 1.0 / kLines);
-  std::array<std::uint64_t, kLines> counts{};
-  ticks.for_each([&](std::uint64_t value, std::uint64_t count) {
-    const double line = std::log(std::max(static_cast<double>(value), least) / least) / std::log(step);
-    counts[std::min(static_cast<std::size_t>(line), kLines - 1)] += count;
-  });
-  const auto highest = static_cast<double>(std::max<std::uint64_t>(1, *std::ranges::max_element(counts)));
-  std::string text;
-  for (std::size_t i = 0; i < kLines; ++i) {
-    const auto count = static_cast<double>(counts[i]);
-    const int bar = static_cast<int>(std::ceil(count / highest * kColumns));
-    text += fmt::format(
-        "  {:>9} |{:<{}}| {:6.2f} %\n", human_time(result.ns(least * std::pow(step, static_cast<double>(i)))),
-        std::string(static_cast<std::size_t>(bar), '#'), kColumns, count / static_cast<double>(ticks.count()) * 100);
-  }
-  return text;
-}
-
 std::string rate_text(const PerfResult& result) {
   const PerfArguments& a = result.arguments;
   std::string text = fmt::format("  bandwidth: {}/s, {:.0f} operations/s", human_bytes(result.bytes_per_s()),
@@ -74,12 +41,6 @@ std::string cpus_text(const PerfResult& result) {
 
 }  // namespace
 
-double PerfResult::ns(double recorded) const noexcept {
-  return recorded / kPerfTick / ticks_per_us() * 1e3 / (facts().ping_pong() ? 2 : 1);
-}
-double PerfResult::percentile_ns(double percent) const noexcept {
-  return ns(static_cast<double>(ticks.percentile(percent)));
-}
 double PerfResult::operations_per_s() const noexcept {
   return static_cast<double>(operations) / std::max(seconds, 1e-9);
 }
@@ -109,15 +70,12 @@ std::string perf_configuration(const PerfResult& result) {
   text += fmt::format("{}, {}", result.path, cpus_text(result));
   if (result.facts().keeps_server_busy()) text += fmt::format("; {}", explain(result.serving));
   return text + fmt::format("; reading the clock is {:.0f} ns, in {}\n  {}\n", result.clock_ns,
-                            result.arguments.clock_every == 1
-                                ? std::string("each latency")
-                                : fmt::format("{} latencies together", result.arguments.clock_every),
-                            environment_text(result.environment));
+                            clock_text(result.arguments.clock_every), environment_text(result.environment));
 }
 
 std::string perf_text(const PerfResult& result) {
   std::string text;
-  if (result.ticks.count() != 0) text += latency_text(result) + histogram_text(result);
+  if (result.ticks.count() != 0) text += latency_text(result.latency(), meaning(result));
   if (!result.facts().ping_pong()) text += rate_text(result);
   if (result.facts().has_peer()) text += fmt::format("  server: {:.2f} % of a core\n", result.server_percent);
   if (result.other_runs != 0)
@@ -134,29 +92,12 @@ std::string perf_table_head(const PerfResult& result) {
 std::string perf_table_row(const PerfResult& result) {
   std::string text = fmt::format("  {:>10}", result.bytes);
   for (const double percent : {50.0, 90.0, 99.0, 99.9, 100.0})
-    text += fmt::format(" {:>10}", result.ticks.count() == 0 ? "-" : human_time(result.percentile_ns(percent)));
+    text +=
+        fmt::format(" {:>10}", result.ticks.count() == 0 ? "-" : human_time(result.latency().percentile_ns(percent)));
   return text + fmt::format(" {:>14.0f} {:>10}/s\n", result.operations_per_s(), human_bytes(result.bytes_per_s()));
 }
 
 // --- JSON
-
-namespace {
-
-Json latency_json(const PerfResult& result) {
-  if (result.ticks.count() == 0) return {};
-  std::string histogram;
-  result.ticks.for_each([&](std::uint64_t value, std::uint64_t count) {
-    histogram +=
-        fmt::format("{}[{:.1f},{}]", histogram.empty() ? "" : ",", result.ns(static_cast<double>(value)), count);
-  });
-  const auto percentile = [&](double percent) { return Fixed{result.percentile_ns(percent), 1}; };
-  return json_object("one_way", result.facts().ping_pong(), "samples", result.ticks.count(), "min_ns", percentile(0),
-                     "median_ns", percentile(50), "mean_ns", Fixed{result.ns(result.ticks.mean()), 1}, "p90_ns",
-                     percentile(90), "p99_ns", percentile(99), "p99_9_ns", percentile(99.9), "max_ns", percentile(100),
-                     "histogram", Json{"[" + histogram + "]"});
-}
-
-}  // namespace
 
 std::string perf_json(const PerfResult& result) {
   const PerfArguments& a = result.arguments;
@@ -164,7 +105,7 @@ std::string perf_json(const PerfResult& result) {
                    result.bytes, "iterations", a.iterations, "warm_up", a.warm_up, "in_flight", a.depth, "threads",
                    a.threads, "connections", a.connections, "idle_us", a.idle_us, "clock_every", a.clock_every,
                    "served_by", to_string(result.serving), "nic", result.nic, "path", result.path, "cpu", a.cpu, "cpus",
-                   json_array(result.cpus, std::identity()), "latency", latency_json(result), "clock_ns",
+                   json_array(result.cpus, std::identity()), "latency", latency_json(result.latency()), "clock_ns",
                    Fixed{result.clock_ns, 1}, "seconds", Fixed{result.seconds, 6}, "operations", result.operations,
                    "operations_per_s", Fixed{result.operations_per_s(), 1}, "bytes_per_s",
                    Fixed{result.bytes_per_s(), 0}, "memory_bytes_per_s", Fixed{result.memory_bytes_per_s, 0},

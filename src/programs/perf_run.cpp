@@ -158,44 +158,20 @@ class Lane {
 
   // --- one at a time
 
-  /// One reading of the clock a group of calls, which ends one and begins the next. What it came to is noted, and
-  /// recorded some groups later, outside of what is timed: a store to a bucket that is not in the cache would delay the
-  /// next call's stores, which other cores see in order.
   template <class Call>
   Status calls(std::uint64_t count, Call&& call) noexcept {
-    std::array<std::uint64_t, 64> noted;
-    std::size_t notes = 0;
-    std::uint64_t group = arguments_.clock_every;
-    const auto record_noted = [&]() noexcept {
-      for (std::size_t i = 0; i < notes; ++i) ticks.record(noted[i] * kPerfTick / group);
-      notes = 0;
-    };
     const std::uint64_t silence = ticks_in(std::chrono::microseconds{arguments_.idle_us});
-    std::uint64_t start = ticks_now();
-    for (std::uint64_t left = count; left != 0; left -= group) {
-      if (left < group) {  // The last.
-        record_noted();
-        group = left;
-        start = ticks_now();
-      }
-      if (silence != 0) {
-        for (const Deadline quiet = Deadline::at_ticks(ticks_now() + silence); !quiet.passed();) relax();
-        start = ticks_now();
-      }
-      for (std::uint64_t i = 0; i < group; ++i) {
-        if (const Status status = call(); status != Status::kOk) return status;
-        ++done_;
-      }
-      const std::uint64_t now = ticks_now();
-      noted[notes++] = now - start;
-      start = now;
-      if (notes == noted.size()) {
-        record_noted();
-        start = ticks_now();
-      }
-    }
-    record_noted();
-    return Status::kOk;
+    const auto be_silent = [&] {
+      for (const Deadline quiet = Deadline::at_ticks(ticks_now() + silence); !quiet.passed();) relax();
+      return true;
+    };
+    return time_calls(
+        ticks, count, arguments_.clock_every, [&] { return silence != 0 && be_silent(); },
+        [&] {
+          const Status status = call();
+          if (status == Status::kOk) ++done_;
+          return status;
+        });
   }
 
   Status ping_pong(const PerfPeer& peer) noexcept {

@@ -44,6 +44,86 @@ TEST_F(ConnectionPair, PostsBeforeTheFirstPoll) {
   EXPECT_EQ(a.loop->counters().strays, 0u);
 }
 
+// Written where the NIC reads them: sent in another order than they were reserved in, of any length, some never.
+TEST_F(ConnectionPair, SendsMessagesThatWereWrittenInPlace) {
+  constexpr std::uint32_t kReservations = 8;
+  open({.eager_bytes = 1024, .reservations = kReservations}, {.eager_bytes = 1024});
+  std::mt19937 random(5);
+  std::uint64_t sent = 0;
+  const std::span<std::byte> held = a.connection->reserve();
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::span<std::byte>> reserved;
+    ASSERT_TRUE(until([&] {
+      const std::span<std::byte> room = a.connection->reserve();
+      if (!room.empty()) reserved.push_back(room);
+      return reserved.size() == kReservations - 1;
+    }));
+    EXPECT_TRUE(a.connection->reserve().empty()) << "more than Options::reservations";
+    std::ranges::shuffle(reserved, random);
+    for (const std::span<std::byte> room : reserved) {
+      EXPECT_EQ(room.size(), 1024U);
+      if (random() % 8 == 0) {
+        a.connection->cancel_reserved(room.data());
+        continue;
+      }
+      const Bytes body = pattern(1 + random() % room.size(), ++sent);
+      std::ranges::copy(body, room.begin());
+      Status status = Status::kAgain;
+      ASSERT_TRUE(until([&] {
+        status = a.connection->start_reserved(room.first(body.size()), sent);
+        return status != Status::kAgain;
+      }));
+      ASSERT_EQ(status, Status::kOk);
+      ASSERT_TRUE(until([&] { return b.recorder.messages.size() == sent && a.recorder.completions.size() == sent; }));
+      EXPECT_EQ(b.recorder.messages.back(), body);
+      EXPECT_TRUE(a.recorder.completed(sent - 1, sent));
+    }
+  }
+  EXPECT_TRUE(a.connection->is_reserved(held.data()));
+}
+
+// A body that is kept stays as it is, and holds up the sender by its credits, whatever order they come back in.
+TEST_F(ConnectionPair, KeepsMessagesUntilTheyAreGivenBack) {
+  constexpr std::uint32_t kDepth = 8;
+  open({}, {.depth = kDepth});
+  struct Kept {
+    std::uint32_t slot;
+    std::span<const std::byte> body;
+    Bytes was;
+  };
+  std::vector<Kept> kept;
+  std::mt19937 random(6);
+  b.recorder.when_message = [&](Connection& connection, std::span<const std::byte> body) {
+    if (random() % 3 != 0) kept.push_back({connection.keep_message(), body, Bytes(body.begin(), body.end())});
+  };
+  std::uint64_t sent = 0;
+  for (int round = 0; round < 300; ++round) {
+    // Until there is no credit: what is kept is what holds it up.
+    for (;;) {
+      const Status status = a.connection->send(pattern(1 + random() % 5000, ++sent));
+      settle();
+      if (status == Status::kAgain) break;
+      ASSERT_EQ(status, Status::kOk);
+      ASSERT_LE(kept.size(), kDepth + 4U) << "more than there are receives";
+    }
+    --sent;
+    ASSERT_FALSE(kept.empty());
+    ASSERT_EQ(b.recorder.message_count, sent);
+    std::ranges::shuffle(kept, random);
+    const std::size_t left = random() % kept.size();
+    while (kept.size() > left) {
+      EXPECT_TRUE(std::ranges::equal(kept.back().body, kept.back().was)) << "it was overwritten";
+      b.connection->give_back(kept.back().slot);
+      kept.pop_back();
+    }
+    settle();
+  }
+  for (const Kept& one : kept) b.connection->give_back(one.slot);
+  settle();
+  EXPECT_EQ(a.connection->send(pattern(9, 9)), Status::kOk);
+  EXPECT_TRUE(a.connection->alive() && b.connection->alive());
+}
+
 TEST_F(ConnectionPair, RefusesWhatDoesNotFit) {
   open({}, {.eager_bytes = 128});
   EXPECT_EQ(a.connection->longest_send(), 128u);

@@ -14,18 +14,17 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'house'))
-from report import Report, run, skip  # noqa: E402
+from report import Report, free_ports, free_ports_in_a_row, run, skip  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Callbacks need not look at all that they are given; numbers that were carried are the same to the last bit.
 FORTRAN_FLAGS = ['-std=f2018', '-Wno-unused-dummy-argument', '-Wno-compare-reals']
-COMPILERS = ['cc', 'c++', 'gfortran', 'mpicc']
+COMPILERS = ['cc', 'c++', 'gfortran', 'mpicc', 'mpicxx']
 # Of a section's commands: less than the timeout of the test.
 DEADLINE_S = 250
 SECTION = re.compile(r'^## (?P<title>.+)$', re.MULTILINE)
@@ -75,9 +74,10 @@ def stage(report, build, meson, work):
     pcs = list(work.rglob('verbena.pc'))
     if not report.check(installed.returncode == 0 and len(pcs) == 1, f'meson install failed:\n{installed.stdout}'):
         return None
-    text = pcs[0].read_text()
-    prefix = re.search('^prefix=(.*)$', text, re.MULTILINE)[1]
-    pcs[0].write_text(text.replace(f'prefix={prefix}', f'prefix={work}{prefix}', 1))
+    for pc in pcs[0].parent.glob('verbena*.pc'):
+        text = pc.read_text()
+        prefix = re.search('^prefix=(.*)$', text, re.MULTILINE)[1]
+        pc.write_text(text.replace(f'prefix={prefix}', f'prefix={work}{prefix}', 1))
     environment = {k: v for k, v in os.environ.items() if not k.startswith('PKG_CONFIG')}
     path = f'{build}/src/programs:{os.environ["PATH"]}'
     # Open MPI asks for these of root, as who runs in a container is.
@@ -104,13 +104,30 @@ def shell(lines, directory, environment):
     return code, output
 
 
-def need(name, lines, environment):
-    """Skips the test where the machine lacks a command of `lines`."""
-    packages = {'gfortran': 'gfortran', 'mpicc': 'libopenmpi-dev', 'mpirun': 'openmpi-bin', 'cc': 'gcc', 'c++': 'g++'}
+def lack(lines, environment):
+    """Which command of `lines` the machine lacks, or None."""
+    packages = {'gfortran': 'gfortran', 'mpicc': 'libopenmpi-dev', 'mpicxx': 'libopenmpi-dev', 'mpirun': 'openmpi-bin',
+                'patch': 'patch', 'cc': 'gcc', 'c++': 'g++'}
     for line in lines:
         tool = line.split()[0]
         if (tool in packages or tool == 'verbena-kv') and not shutil.which(tool, path=environment['PATH']):
-            skip(name, f'{tool} is not there ({packages.get(tool, "-Dprograms=enabled makes it")})')
+            return f'{tool} is not there ({packages.get(tool, "-Dprograms=enabled makes it")})'
+        if 'verbena-pmix' in line and run(['pkg-config', '--exists', 'verbena-pmix'], env=environment).returncode != 0:
+            return 'libverbena-pmix.a is not built (libpmix-dev, -Dpmix)'
+    return None
+
+
+def need(name, lines, environment):
+    """Skips the test where the machine lacks a command of `lines`."""
+    if reason := lack(lines, environment):
+        skip(name, reason)
+
+
+def with_free_ports(text):
+    """The text with ports that nobody has for 7471 to 7479, which somebody may have."""
+    named = sorted(set(re.findall(r'\b747[1-9]\b', text)))
+    ports = dict(zip(named, free_ports(len(named))))
+    return re.sub(r'\b747[1-9]\b', lambda match: str(ports[match[0]]), text)
 
 
 def example(report, file, root, build, meson):
@@ -127,6 +144,7 @@ def example(report, file, root, build, meson):
         if environment is None:
             return
         need(report.name, section.commands, environment)
+        section.commands = with_free_ports('\n'.join(section.commands)).splitlines()
         work = build / 'test' / 'consumers' / file
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -174,10 +192,18 @@ FORTRAN = {
     'char *': 'type(c_ptr)', 'unsigned *': 'type(c_ptr)', 'RdmaMemory *': 'type(c_ptr)',
     'RdmaMessageKind': 'integer(c_int)', 'RdmaBootstrap': 'integer(c_int)', 'RdmaRecvMode': 'integer(c_int)',
     'RdmaOperation': 'integer(c_int)', 'verbena_log_level': 'integer(c_int)', 'void': None,
+    'mesh_t *': 'type(mesh_t)', 'mesh_lane_t *': 'type(mesh_lane_t)', 'mesh_carrier_t *': 'type(mesh_carrier_t)',
+    'uid_t *': 'type(c_ptr)', 'mesh_kind_t': 'integer(c_int)', 'mesh_which_t': 'integer(c_int)',
+    'mesh_wait_policy_t': 'integer(c_int)',
 }
 STRUCTS = {'RdmaOptions': 'c_options', 'RdmaNodeOptions': 'c_node_options', 'RdmaMessage': 'rdma_incoming',
-           'RdmaMemory': 'rdma_memory', 'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion'}
-HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode': 'rdma_node'}
+           'RdmaMemory': 'rdma_memory', 'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion',
+           'mesh_options_t': 'c_mesh_options', 'mesh_window_t': 'mesh_window_t',
+           'mesh_completion_t': 'mesh_completion_t', 'mesh_counters_t': 'mesh_counters_t'}
+HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode': 'rdma_node', 'mesh_t': 'mesh_t',
+           'mesh_lane_t': 'mesh_lane_t', 'mesh_carrier_t': 'mesh_carrier_t'}
+# They have other names there: Fortran ignores the case of names, and mesh_send is a call.
+RENAMED = re.compile(r'^MESH_(SEND|WRITE|READ|ATOMIC|RECEIVE|WRITTEN|JOINED|LEFT)$')
 VARIABLE = re.compile(r'^(?:const )?(\w+ ?\**)\s*?(\w+)$')
 
 
@@ -191,8 +217,10 @@ def argument(kind, is_const):
     """How an interface of verbena.f90 declares an argument of C's."""
     if kind == 'char *':
         return f'character(kind=c_char), intent({"in" if is_const else "out"}) ::'
-    if kind.lower().endswith('func'):
+    if kind.lower().endswith('func') or kind == 'mesh_all_gather_t':
         return 'type(c_funptr), value ::'
+    if kind in ('void **', 'char **'):
+        return f'type(c_ptr), intent({"in" if is_const else "out"}) ::'
     if kind.endswith(' **'):
         return f'type({HANDLES[kind[:-3]]}), intent(out) ::'
     if kind.endswith(' *') and kind[:-2] in STRUCTS:
@@ -204,7 +232,8 @@ def argument(kind, is_const):
 
 def struct_variables(header, struct):
     """`variable` of each field of a C struct."""
-    text = re.search(rf'^typedef struct {struct} {{\n(.*?)^}} {struct};', header, re.MULTILINE | re.DOTALL)[1]
+    text = re.search(rf'^typedef struct {struct.removesuffix("_t")} {{\n(.*?)^}} {struct};', header,
+                     re.MULTILINE | re.DOTALL)[1]
     return [variable(line) for line in text.replace('\n', ' ').split(';') if line.strip()]
 
 
@@ -229,7 +258,8 @@ def layouts_in_c(header):
         lines += [f'printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}));'
                   for name in struct_fields(header, struct)]
     lines += [f'printf("{handle} %zu\\n", sizeof({handle}*));' for handle in HANDLES]
-    return ('#include <stddef.h>\n#include <stdio.h>\n#include <verbena/rdma.h>\n\nint main(void) {\n'
+    return ('#include <stddef.h>\n#include <stdio.h>\n#include <verbena/mesh.h>\n#include <verbena/rdma.h>\n\n'
+            'int main(void) {\n'
             + '\n'.join(lines) + '\nreturn 0;\n}\n')
 
 
@@ -249,9 +279,9 @@ def layouts_in_fortran(header):
 
 
 def layouts(report, root, work, environment):
-    """The compilers lay out the types of verbena.f90 as the C compiler lays out the structs of rdma.h."""
+    """The compilers lay out the types of verbena.f90 as the C compiler lays out the structs of rdma.h and mesh.h."""
     need(report.name, ['cc', 'gfortran'], environment)
-    header = plain_header(root, 'rdma.h')
+    header = plain_header(root, 'rdma.h') + plain_header(root, 'mesh.h')
     module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
     (work / 'open.f90').write_text(re.sub(r'^  private$', '', module, count=1, flags=re.MULTILINE))
     (work / 'layouts.c').write_text(layouts_in_c(header))
@@ -270,29 +300,43 @@ def layouts(report, root, work, environment):
 
 
 def plain_header(root, name):
-    """A C header without its comments, with pointers as `type *name`, whatever the formatter does."""
+    """A C header without its comments, with pointers as `type *name`, whatever the formatter does, and as C sees it."""
     text = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / name).read_text(), flags=re.DOTALL)
-    return re.sub(r'(\w)(\*+) ', r'\1 \2', text)
+    text = re.sub(r'^#ifdef __cplusplus$.*?^#endif$', '', text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r'(\w)(\*+) ', r'\1 \2', text.replace('* const* ', '** '))
+
+
+def enumerators(header):
+    """The constants of C's enums, with their values."""
+    values = {}
+    for body in re.findall(r'^(?:typedef )?enum(?: \w+)?\s*{(.*?)}', header, re.MULTILINE | re.DOTALL):
+        value = -1
+        for name, said in re.findall(r'(\w+)(?: = (-?\d+))?\s*(?:,|$)', body.strip()):
+            value = int(said) if said else value + 1
+            values[name] = value
+    return values
 
 
 def fortran(report, root, work, environment):
     """The module says what the headers say: names, values, layouts, arguments. And its calls do what they should."""
-    header = ''.join(plain_header(root, name) for name in ('rdma.h', 'version.h', 'log.h'))
+    header = ''.join(plain_header(root, name) for name in ('rdma.h', 'mesh.h', 'version.h', 'log.h'))
     module = (root / 'include' / 'verbena' / 'verbena.f90').read_text()
-    values = dict(re.findall(r'\b((?:RDMA|VERBENA_LOG)_\w+) = (-?\d+)', header))
-    report.check(len(values) > 35, f'only {len(values)} values are found in rdma.h')
+    values = enumerators(header)
+    report.check(len(values) > 95, f'only {len(values)} values are found in the headers')
     for name, value in values.items():
+        name = RENAMED.sub(r'MESH_KIND_\1', name)
         report.check(re.search(rf'\b{name} = {value}\b', module), f'verbena.f90 lacks {name} = {value}')
     for struct in STRUCTS:
         c, f = fields(header, module, struct)
         report.check(c == f, f'{struct} is {c}, and in verbena.f90 {f}')
     public = ' '.join(re.findall(r'^ *public ::((?:&\n|[^\n])*)', module, re.MULTILINE))
-    interfaces = {name.removeprefix('verbena_') if 'verbena_rdma' in name else name: (head, body)
+    interfaces = {re.sub('^verbena_(?=rdma|mesh)', '', name): (head, body)
                   for head, name, body in re.findall(
         r"^ *((?:function|subroutine) [^\n]*?(?:&\n[^\n]*?)?)bind\(C, name='(verbena_\w+)'\)\n(.*?)^ *end ", module,
         re.MULTILINE | re.DOTALL)}
-    prototypes = re.findall(r'^(?!typedef)([\w *]+?)((?:rdma|verbena_)\w+)\(([^;{]*)\);', header, re.MULTILINE)
-    report.check(len(prototypes) > 60, f'only {len(prototypes)} calls are found in the headers')
+    prototypes = re.findall(r'^(?!typedef)([\w *]+?)((?:rdma|verbena_|mesh_)\w+)\(([^;{]*)\);', header,
+                            re.MULTILINE)
+    report.check(len(prototypes) > 95, f'only {len(prototypes)} calls are found in the headers')
     for result, name, arguments in prototypes:
         # These are the same calls without a pointer of the user's own.
         if re.match(r'rdma(Server|Conn)Set\w*Callback$', name):
@@ -304,6 +348,9 @@ def fortran(report, root, work, environment):
         wanted = [] if arguments == 'void' else [variable(text) for text in arguments.split(',')]
         names = re.search(r'\((.*)\)', head)[1].split(', ') if wanted else []
         report.check(len(names) == len(wanted), f'{name} takes {names} in verbena.f90, and {arguments} in C')
+        # Programs may name arguments. A few of rdma.h have other names there.
+        report.check(name.startswith('rdma') or names == [c_name for _, _, c_name in wanted],
+                     f'{name} takes {names} in verbena.f90, and {arguments} in C')
         for (kind, is_const, _), fortran_name in zip(wanted, names):
             line = next((line for line in lines if re.search(rf':: {fortran_name}\b', line)), '')
             report.check(line.startswith(argument(kind, is_const)),
@@ -312,16 +359,20 @@ def fortran(report, root, work, environment):
         if kind:
             report.check(any(line.startswith(f'{kind} ::') for line in lines), f'{name} is not {kind} in verbena.f90')
         report.check(head.startswith('function' if kind else 'subroutine'), f'{name} is a {head}')
-        # rdmaErrorString is rdmaErrorText there.
-        report.check(name == 'rdmaErrorString' or re.search(rf'\b{name}\b', public), f'{name} is not public')
+        # These are rdmaErrorText and mesh_error_text there.
+        report.check(name in ('rdmaErrorString', 'mesh_error_string') or re.search(rf'\b{name}\b', public),
+                     f'{name} is not public')
     if report.failures:
         return
     need(report.name, ['gfortran'], environment)
     version = re.search(r'^#define VERBENA_VERSION "(.*)"$', header, re.MULTILINE)[1]
-    for name, said in (('calls', ''), ('windows', f'verbena {version}\n')):
+    ports = ' '.join(str(port) for port in free_ports(2))
+    of_two = [f'mkdir blobs; ./mesh 1 blobs {ports} & first=$!', f'./mesh 0 blobs {ports}; wait $first']
+    for name, commands, said in (('calls', ['./calls'], ''), ('windows', ['./windows'], f'verbena {version}\n'),
+                                 ('mesh', of_two, '')):
         program = compile_in(work, environment, 'gfortran', HERE / f'{name}.f90', name, FORTRAN_FLAGS)
         if report.check(program, f'{name}.f90 does not compile'):
-            code, output = shell([str(program)], work, environment)
+            code, output = shell(commands, work, environment)
             report.check(code == 0 and output == said, f'{name}.f90 ended with {code}:\n{output}')
 
 
@@ -359,32 +410,59 @@ def readme(report, root, work, environment):
                  f'README.md does not run a server.cpp with a client.cpp, only {sorted(paired)}')
 
 
-def guide(report, root, work, environment):
-    """The programs of docs/guide.md, by the page's commands, print what the page says."""
-    # The page's port may be somebody's.
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        text = (root / 'docs' / 'guide.md').read_text().replace('7471', str(probe.getsockname()[1]))
+def page(report, root, work, environment, name, fewest):
+    """The programs of a page of docs/, by the page's commands, print what the page says."""
+    text = with_free_ports((root / 'docs' / name).read_text())
     programs = list(PROGRAM.finditer(text))
-    fences = re.findall(r'^```(c|cpp|fortran)$', text, re.MULTILINE)
-    report.check(len(programs) == len(fences) > 5, f'docs/guide.md: {len(fences)} programs, {len(programs)} named')
+    fences = re.findall(r'^```(c|cpp|diff|fortran)$', text, re.MULTILINE)
+    report.check(len(programs) == len(fences) >= fewest, f'docs/{name}: {len(fences)} programs, {len(programs)} named')
     for program in programs:
         (work / program['file']).write_text(program['text'])
     blocks = list(SAID.finditer(text))
-    report.check(len(blocks) == text.count('```sh\n'), 'docs/guide.md: commands without what they print')
+    report.check(len(blocks) == text.count('```sh\n'), f'docs/{name}: commands without what they print')
+    lacking = None
     for block in blocks:
         commands = block['text'].splitlines()
-        need(report.name, commands, environment)
+        # The others are run all the same.
+        if reason := lack(commands, environment):
+            lacking = reason
+            continue
         code, output = shell(commands, work, environment)
         print(output)
-        report.check(code == 0 and 'warning:' not in output, f'docs/guide.md: {commands} ended with {code}:\n{output}')
+        report.check(code == 0 and 'warning:' not in output, f'docs/{name}: {commands} ended with {code}:\n{output}')
         missing = set(block['said'].splitlines()) - set(output.splitlines())
-        report.check(not missing, f'docs/guide.md: {commands} do not print {missing}')
+        report.check(not missing, f'docs/{name}: {commands} do not print {missing}')
     compiled = {word for block in blocks for word in block['text'].split()}
-    report.check(all(program['file'] in compiled for program in programs), 'docs/guide.md: a program is not compiled')
+    report.check(all(program['file'] in compiled for program in programs), f'docs/{name}: a program is not compiled')
+    if lacking and not report.failures:
+        skip(report.name, lacking)
 
 
-TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide}
+def guide(report, root, work, environment):
+    page(report, root, work, environment, 'guide.md', 6)
+
+
+def mesh(report, root, work, environment):
+    page(report, root, work, environment, 'mesh.md', 8)
+
+
+def nova(report, root, work, environment):
+    """A program of RDMALib's users, by two and by four processes."""
+    need(report.name, ['c++'], environment)
+    program = compile_in(work, environment, 'c++', HERE / 'rdmalib.cpp', 'rdmalib', ['-std=c++23'])
+    if not report.check(program, 'rdmalib.cpp does not compile'):
+        return
+    for servers in (2, 4):
+        port = free_ports_in_a_row(servers)
+        hosts = ','.join(f'127.0.0.1:{11211 + server}' for server in range(servers))
+        starts = [f'{program} {hosts} {server} {port} & all+=($!)' for server in range(servers)]
+        code, output = shell(['all=()', *starts, 'for one in "${all[@]}"; do wait $one; done'], work, environment)
+        said = {f'server {server} has heard from {servers - 1}' for server in range(servers)}
+        report.check(code == 0 and set(output.splitlines()) == said, f'{servers} servers ended with {code}:\n{output}')
+
+
+TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide, 'mesh': mesh,
+         'nova': nova}
 
 
 def built(report, build):

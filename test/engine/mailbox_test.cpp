@@ -88,6 +88,23 @@ TEST(Mailbox, OpensSomeAheadAndOnce) {
   EXPECT_TRUE(mailbox.empty());
 }
 
+TEST(Mailbox, CatchesUpWithWhatWasSentBeforeAndNoMore) {
+  constexpr int kLetters = 1000;  // More than one read opens.
+  Mailbox mailbox;
+  std::vector<int> opened;
+  std::vector<Numbered> letters(kLetters);
+  for (int i = 0; i < kLetters; ++i) mailbox.send(numbered(letters[static_cast<std::size_t>(i)], opened, i));
+  struct Again : Mailbox::Letter {
+    Mailbox* mailbox = nullptr;
+  } again;
+  again.mailbox = &mailbox;
+  again.open = [](Mailbox::Letter& letter) noexcept { static_cast<Again&>(letter).mailbox->send(letter); };
+  mailbox.send(again);
+  mailbox.catch_up();
+  EXPECT_EQ(opened.size(), letters.size());
+  EXPECT_FALSE(mailbox.empty()) << "the letter that sends itself again is there once more";
+}
+
 TEST(Mailbox, KeepsTheOrderOfEachSender) {
   constexpr int kSenders = 3;
   constexpr int kLetters = 20'000;

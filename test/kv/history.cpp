@@ -14,7 +14,6 @@
 namespace verbena::kv::history {
 namespace {
 
-constexpr std::size_t kMostConfigurations = 200'000;
 constexpr std::size_t kMostUnderWay = 64;
 
 /// What a key is at one time.
@@ -193,7 +192,10 @@ class Configurations {
 
 class Search {
  public:
-  Search(std::span<const Call> calls, const State& initial) : calls_(calls) { now_.add({initial, 0}, 0); }
+  Search(std::span<const Call> calls, const State& initial, std::size_t most_configurations)
+      : calls_(calls), most_configurations_(most_configurations) {
+    now_.add({initial, 0}, 0);
+  }
 
   std::string run() {
     for (const Edge& edge : edges_of(calls_)) {
@@ -201,19 +203,25 @@ class Search {
       if (edge.is_return) {
         if (std::string why = end(edge.call); !why.empty()) return why;
       } else if (!(is_open ? open_ : answered_).add(edge.call)) {
-        return fmt::format("not decided: more than {} calls under way", kMostUnderWay);
+        return undecided(fmt::format("more than {} calls under way", kMostUnderWay));
       }
       most_ = std::max(most_, now_.count());
     }
     return {};
   }
   [[nodiscard]] std::size_t most() const noexcept { return most_; }
+  [[nodiscard]] bool is_decided() const noexcept { return is_decided_; }
 
  private:
   struct Configuration {
     Point point;
     std::uint64_t open = 0;
   };
+
+  std::string undecided(std::string_view why) {
+    is_decided_ = false;
+    return fmt::format("not decided: {}", why);
+  }
 
   /// `call` returns: it has taken effect, with as many others before it as that needs.
   std::string end(std::size_t call) {
@@ -224,10 +232,10 @@ class Search {
     for (const auto& [point, sets] : now_.points())
       for (const std::uint64_t open : sets) left.push_back({point, open});
     for (; !left.empty(); left.pop_front()) {
-      const Configuration at = left.front();
+      const Configuration at = with_all_that_changes_nothing(left.front());
       if (!seen.add(at.point, at.open)) continue;
-      if (seen.count() > kMostConfigurations)
-        return fmt::format("not decided: more than {} configurations", kMostConfigurations);
+      if (seen.count() > most_configurations_)
+        return undecided(fmt::format("more than {} configurations", most_configurations_));
       if ((at.point.done & bit) != 0) {
         (void)next.add({at.point.state, at.point.done & ~bit}, at.open);
       } else {
@@ -240,10 +248,36 @@ class Search {
     return {};
   }
 
+  /// What can take effect without any takes it now: later it could do no more. A get that tells the version of an item
+  /// may do so at once, because nobody stores its value again; a cas that failed may speak of another item.
+  [[nodiscard]] Configuration with_all_that_changes_nothing(Configuration at) const {
+    for (std::size_t place = 0; place < kMostUnderWay; ++place) {
+      const std::uint64_t bit = std::uint64_t{1} << place;
+      Configuration to = at;
+      if ((at.point.done & bit) != 0 || !step(answered_[place], to)) continue;
+      if (to.point.state != at.point.state && calls_[answered_[place]].op != Op::kGet) continue;
+      at.point.state = to.point.state;
+      at.point.done |= bit;
+    }
+    return at;
+  }
+
+  /// Whether a change that has to come before this one is left: versions only grow.
+  [[nodiscard]] bool has_earlier(std::size_t call, std::uint64_t done) const {
+    if (call == Places::kFree || !stores(calls_[call]) || calls_[call].version == 0) return false;
+    for (std::size_t place = 0; place < kMostUnderWay; ++place) {
+      const std::size_t other = answered_[place];
+      if (other == Places::kFree || (done >> place & 1) != 0 || !stores(calls_[other])) continue;
+      if (calls_[other].version != 0 && calls_[other].version < calls_[call].version) return true;
+    }
+    return false;
+  }
+
   void expand(const Configuration& from, std::deque<Configuration>& out) const {
     for (std::size_t place = 0; place < kMostUnderWay; ++place) {
       const std::uint64_t bit = std::uint64_t{1} << place;
-      if (Configuration to = from; (from.point.done & bit) == 0 && step(answered_[place], to)) {
+      const bool is_next = (from.point.done & bit) == 0 && !has_earlier(answered_[place], from.point.done);
+      if (Configuration to = from; is_next && step(answered_[place], to)) {
         to.point.done |= bit;
         out.push_back(to);
       }
@@ -287,6 +321,8 @@ class Search {
   Places answered_, open_;
   Configurations now_;
   std::size_t most_ = 1;
+  std::size_t most_configurations_;
+  bool is_decided_ = true;
 };
 
 /// Calls that overlap with one of another client.
@@ -337,7 +373,7 @@ std::string to_text(const Call& call) {
                      kEnds[std::to_underlying(call.end)], call.version);
 }
 
-Verdict check(std::span<const Call> calls, std::uint64_t word) {
+Verdict check(std::span<const Call> calls, std::uint64_t word, std::size_t most_configurations) {
   std::vector<Call> kept = telling(calls);
   Verdict verdict;
   verdict.calls = kept.size();
@@ -345,17 +381,18 @@ Verdict check(std::span<const Call> calls, std::uint64_t word) {
   verdict.overlapping = count_overlapping(kept);
   verdict.why = check_names(kept);
   if (!verdict.why.empty()) return verdict;
-  Search search(kept, {.is_there = false, .value = word, .version = 0, .floor = 0});
+  Search search(kept, {.is_there = false, .value = word, .version = 0, .floor = 0}, most_configurations);
   verdict.why = search.run();
+  verdict.is_decided = search.is_decided();
   verdict.configurations = search.most();
   return verdict;
 }
 
-std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls) {
+std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls, std::size_t most_configurations) {
   std::map<std::uint32_t, std::vector<Call>> by_key;
   for (const Call& call : calls) by_key[call.key].push_back(call);
   std::map<std::uint32_t, Verdict> verdicts;
-  for (const auto& [key, its] : by_key) verdicts[key] = check(its);
+  for (const auto& [key, its] : by_key) verdicts[key] = check(its, 0, most_configurations);
   return verdicts;
 }
 

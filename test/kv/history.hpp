@@ -47,6 +47,7 @@ struct Call {
 /// Of the calls on one key.
 struct Verdict {
   std::string why;                 ///< Why no order of the calls explains them; empty where one does.
+  bool is_decided = true;          ///< False: there are too many orders to look at.
   std::size_t calls = 0;           ///< Those that say anything, open ones included.
   std::size_t open = 0;            ///< Of these.
   std::size_t overlapping = 0;     ///< Of these, those that overlapped with a call of another client.
@@ -54,10 +55,15 @@ struct Verdict {
   [[nodiscard]] bool is_linearizable() const noexcept { return why.empty(); }
 };
 
+/// Looked at for one answer of a history; where there are more, it is not decided.
+inline constexpr std::size_t kMostConfigurations = 200'000;
+
 /// Calls on one key, in any order. A key of cells holds `word` at first; any other is not there.
-[[nodiscard]] Verdict check(std::span<const Call> calls, std::uint64_t word = 0);
+[[nodiscard]] Verdict check(std::span<const Call> calls, std::uint64_t word = 0,
+                            std::size_t most_configurations = kMostConfigurations);
 
 /// Calls on several keys, each as by `check`; cells hold 0 at first.
-[[nodiscard]] std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls);
+[[nodiscard]] std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls,
+                                                          std::size_t most_configurations = kMostConfigurations);
 
 }  // namespace verbena::kv::history

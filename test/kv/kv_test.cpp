@@ -194,6 +194,28 @@ TEST_F(KvTest, OverwritesWhatWasReadAsSlowlyAsItRests) {
   }
 }
 
+// Nothing is written, and no wait of the worker ends without work.
+TEST_F(KvTest, WhatHasRestedIsFreedWhileAWorkerIsBusy) {
+  ServerOptions options = small_server();
+  options.grace = 500ms;
+  begin(options, Lookup::kMessage);
+  constexpr int kValues = 20;
+  const auto key = [](int i) { return "key" + std::to_string(i); };
+  for (int i = 0; i < kValues; ++i) {
+    ASSERT_EQ(put(key(i), std::string(100'000, 'v')).status, Status::kOk);
+    ASSERT_EQ(get(key(i), 100'000).size(), 100'000u);
+  }
+  for (int i = 0; i < kValues; ++i) ASSERT_EQ(client_->erase(key_of(key(i))).status, Status::kOk);
+  const std::uint64_t before = server_->statistics().resting_bytes;
+  EXPECT_GT(before, 100'000u);
+  std::vector<std::byte> out(100);
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_EQ(client_->get(key_of("missing"), out).status, Status::kNotFound);
+    return server_->statistics().resting_bytes == 0;
+  })) << server_->statistics().resting_bytes
+      << " of " << before;
+}
+
 TEST_F(KvTest, PipelinesUpToItsDepth) {
   begin();
   ASSERT_EQ(client_->start_put(key_of("k"), bytes_of(std::string(5000, 'v')), 1), Status::kBadArgument);

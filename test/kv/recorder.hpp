@@ -3,6 +3,8 @@
 
 #include "history.hpp"
 
+#include "base/threads.hpp"
+
 #include <verbena/deadline.hpp>
 #include <verbena/kv.hpp>
 
@@ -15,22 +17,28 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace verbena::kv::history {
 
-/// CLOCK_MONOTONIC, which all processes of a machine read alike.
+/// CLOCK_MONOTONIC, which all processes of a machine read alike; in a simulation, its clock.
 [[nodiscard]] inline std::uint64_t now_ns() {
+#if defined(VERBENA_SIMULATION)
+  return ticks_now();
+#else
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
           .count());
+#endif
 }
 
 // --- values that tell their name, whole or not at all
@@ -48,10 +56,13 @@ using Sizes = std::span<const std::uint32_t>;
 }
 
 inline void fill_value(std::span<std::byte> value, std::uint64_t name) {
-  for (std::size_t at = 0; at < value.size(); at += 8) {
-    const std::uint64_t word = word_of(name, at / 8);
-    std::memcpy(value.data() + at, &word, std::min<std::size_t>(8, value.size() - at));
+  const std::size_t words = value.size() / 8;
+  for (std::size_t at = 0; at < words; ++at) {
+    const std::uint64_t word = word_of(name, at);
+    std::memcpy(value.data() + at * 8, &word, sizeof word);
   }
+  const std::uint64_t last = word_of(name, words);
+  std::memcpy(value.data() + words * 8, &last, value.size() % 8);
 }
 
 /// The name, if the bytes are that value and nothing else.
@@ -60,10 +71,14 @@ inline void fill_value(std::span<std::byte> value, std::uint64_t name) {
   if (value.size() < sizeof name) return std::nullopt;
   std::memcpy(&name, value.data(), sizeof name);
   if (name >> 32 != value.size()) return std::nullopt;
-  for (std::size_t at = 0; at < value.size(); at += 8) {
-    const std::uint64_t word = word_of(name, at / 8);
-    if (std::memcmp(value.data() + at, &word, std::min<std::size_t>(8, value.size() - at)) != 0) return std::nullopt;
+  const std::size_t words = value.size() / 8;
+  for (std::size_t at = 0; at < words; ++at) {
+    std::uint64_t found = 0;
+    std::memcpy(&found, value.data() + at * 8, sizeof found);
+    if (found != word_of(name, at)) return std::nullopt;
   }
+  const std::uint64_t last = word_of(name, words);
+  if (std::memcmp(value.data() + words * 8, &last, value.size() % 8) != 0) return std::nullopt;
   return name;
 }
 
@@ -101,29 +116,48 @@ class Journal {
     here.fetch_add(1);
     for (const Deadline deadline = Deadline::after(std::chrono::seconds{10});
          here.load() < head().clients && !deadline.passed();)
-      std::this_thread::yield();
+      yield_thread();
   }
   /// Writes down that a call begins. Null when the client's part is full.
   [[nodiscard]] Call* begin(Call call) {
     std::atomic_ref<std::uint64_t> count(*count_of(call.client));
     const std::uint64_t index = count.load(std::memory_order_relaxed);
-    if (index == head().calls_each) return nullptr;
+    if (is_full(call.client)) return nullptr;
     Call* const mine = calls_of(call.client) + index;
     call.invoked_ns = now_ns();
     *mine = call;
     count.store(index + 1, std::memory_order_release);
+    if (listener_) listener_(*mine, "begins");
     return mine;
   }
   /// `value` and `version` are of the call already.
-  static void end(Call& call, End end) {
+  void end(Call& call, End end) const {
     call.returned_ns = now_ns();
     std::atomic_ref(call.end).store(end, std::memory_order_release);
+    if (listener_) listener_(call, "ends");
+  }
+  /// The call stays without an end.
+  void leave_open(const Call& call, Status why) const {
+    if (listener_) listener_(call, to_string(why));
+  }
+  /// Who hears, in this process, of each call that begins, ends, or stays without an end, and then why. For stories.
+  using Listener = std::function<void(const Call& call, std::string_view what)>;
+  void set_listener(Listener listener) { listener_ = std::move(listener); }
+  /// What a client has begun last; null: nothing. \thread the client's
+  [[nodiscard]] const Call* last(unsigned client) const {
+    return count(client) == 0 ? nullptr : calls_of(client) + count(client) - 1;
   }
   /// Calls that a client has begun. \thread any
   [[nodiscard]] std::uint64_t count(unsigned client) const {
     return std::atomic_ref<std::uint64_t>(*count_of(client)).load(std::memory_order_acquire);
   }
-  [[nodiscard]] bool is_full(unsigned client) const { return count(client) == head().calls_each; }
+  [[nodiscard]] bool is_full(unsigned client) const {
+    return (closed_ >> client & 1) != 0 || count(client) == head().calls_each;
+  }
+  /// From now on no call is written down here: all parts are full. \thread one, before or after all calls
+  void end_all() noexcept { closed_ = ~std::uint64_t{0}; }
+  /// The same for one client, of the first 64, in this process. \thread the client's
+  void end_of(unsigned client) noexcept { closed_ |= std::uint64_t{1} << client; }
 
   /// All of it, once its clients have ended.
   [[nodiscard]] std::vector<Call> calls() const {
@@ -172,6 +206,8 @@ class Journal {
   int fd_;
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::uint64_t closed_ = 0;  ///< A bit for each client whose part is full, however little is in it.
+  Listener listener_;
 };
 
 // --- clients
@@ -186,8 +222,17 @@ struct Plan {
   unsigned gets = 50;       ///< Of a hundred calls. The rest are changes.
   bool only_cells = false;  ///< All calls are on cells.
   std::chrono::milliseconds timeout{20'000};
+  bool meets = true;       ///< All clients begin together.
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
+  /// How long after its deadline a connect, or a call that does not end the connection, may return; 0: nobody looks.
+  std::chrono::nanoseconds slack{0};
+  unsigned turn = 0;  ///< Which way of looking keys up the first client takes; the others take the next ones.
 };
+
+/// What a client is doing: it connects, or calls.
+enum class Doing : std::uint8_t { kConnecting, kOne, kCell, kBatch, kSeveral };
+
+[[nodiscard]] inline std::string name_of_key(std::uint32_t key) { return "hot" + std::to_string(key); }
 
 /// One client and its part of the journal. \thread owner
 class Caller {
@@ -206,8 +251,9 @@ class Caller {
     options_.timeout = options_.connect_timeout = plan.timeout;
     // Ways to the same keys: one by one, and all of them meet in a history.
     constexpr std::array kLookups{Lookup::kAuto, Lookup::kOneSided, Lookup::kOneSided, Lookup::kMessage};
-    options_.lookup = kLookups[number % kLookups.size()];
-    if (number % kLookups.size() == 2) options_.known_locations = 0;  // Through the index each time.
+    const std::size_t way = (number + plan.turn) % kLookups.size();
+    options_.lookup = kLookups[way];
+    if (way == 2) options_.known_locations = 0;  // Through the index each time.
     options_.buffer_bytes = kBurst * (longest_ + std::size_t{64});
     for (auto& bytes : own_) bytes.resize(longest_);
   }
@@ -217,10 +263,11 @@ class Caller {
   std::string run() {
     while (!journal_.is_full(number_)) {
       if (std::string wrong = connect(); !wrong.empty()) return wrong;
-      if (connections_ == 1) journal_.meet();
+      if (connections_ == 1 && plan_.meets) journal_.meet();
       while (client_->connection_error().status() == Status::kOk && wrong_.empty()) {
         const std::uint64_t kind = random_() % 6;
         const bool is_of_cell = plan_.only_cells || (kind == 2 && !cells_.empty());
+        doing_ = is_of_cell ? Doing::kCell : kind == 0 ? Doing::kSeveral : kind == 1 ? Doing::kBatch : Doing::kOne;
         const bool goes_on = is_of_cell  ? call_cell()
                              : kind == 0 ? call_several()
                              : kind == 1 ? call_batch()
@@ -228,10 +275,16 @@ class Caller {
         if (!goes_on) break;
       }
       if (!wrong_.empty()) return wrong_;
+      broken_ = client_->connection_error();
+      // Neither side sends what the other has no room for, or does not understand.
+      if (broken_.status() == Status::kProtocol) return std::string("the protocol is broken: ") + broken_.text();
     }
     return {};
   }
+  [[nodiscard]] Doing doing() const noexcept { return doing_; }
   [[nodiscard]] unsigned connections() const noexcept { return connections_; }
+  /// Why the connection ended that ended last.
+  [[nodiscard]] const Error& broken() const noexcept { return broken_; }
   /// Of the connection at last.
   [[nodiscard]] LookupCounters lookups() const noexcept { return client_ ? client_->lookups() : LookupCounters{}; }
 
@@ -239,11 +292,14 @@ class Caller {
   static constexpr std::size_t kBurst = 4;
 
   std::string connect() {
+    doing_ = Doing::kConnecting;
     client_.reset();
     if (++connections_ > kMostConnections) return "the connection breaks again and again";
     // With faults injected it may take some tries.
     for (unsigned tries = 1;; ++tries) {
+      const Deadline latest = Deadline::after(options_.connect_timeout + plan_.slack);
       auto client = Client::connect(options_);
+      if (plan_.slack.count() != 0 && latest.passed()) return "a connect came back later than its deadline";
       if (client) {
         client_ = std::move(*client);
         break;
@@ -264,6 +320,11 @@ class Caller {
       const auto cell = client_->open_cell(std::as_bytes(std::span(key)), 0);
       // The next connection may do better.
       if (!cell && client_->connection_error().status() != Status::kOk) return {};
+      // With faults injected it may take some tries, as connecting does.
+      if (!cell && is_unknown(cell.error().status()) && ++late_cells_ <= kMostLateCells) {
+        --i;
+        continue;
+      }
       if (!cell) return std::string("cannot open a cell: ") + cell.error().text();
       cells_.push_back(*cell);
     }
@@ -291,7 +352,6 @@ class Caller {
     if (call.op == Op::kCas) call.expected = random_() % 4 == 0 ? random_() % 2 : versions_[call.key];
     return call;
   }
-  static std::string name_of_key(std::uint32_t key) { return "hot" + std::to_string(key); }
   static std::size_t length_of(const Call& call) { return static_cast<std::size_t>(call.value >> 32); }
 
   bool call_one() {
@@ -304,6 +364,8 @@ class Caller {
       --impatient_;
       deadline = random_() % 2 == 0 ? Deadline::now() : Deadline::after(std::chrono::microseconds(random_() % 30));
     }
+    const Deadline latest =
+        deadline.ticks() == 0 ? Deadline::after(plan_.slack) : Deadline::after(deadline.left() + plan_.slack);
     const Key key = key_of(*call);
     std::span<std::byte> bytes = memory(0, call->op == Op::kGet ? longest_ : length_of(*call));
     if (call->op == Op::kPut || call->op == Op::kCas) fill_value(bytes, call->value);
@@ -313,6 +375,8 @@ class Caller {
       case Op::kCas: end(*call, client_->cas(key, call->expected, bytes, deadline), bytes); break;
       default: end(*call, client_->erase(key, deadline), bytes);
     }
+    const bool is_checked = plan_.slack.count() != 0 && client_->connection_error().status() == Status::kOk;
+    if (is_checked && latest.passed() && wrong_.empty()) wrong_ = "later than its deadline: " + to_text(*call);
     return true;
   }
 
@@ -365,9 +429,10 @@ class Caller {
     if (status == Status::kOk) {
       call->value = found;
       words_[index] = kind == 2 || kind == 3 ? found + call->argument : found;
-      Journal::end(*call, End::kOk);
-    } else if (!is_unknown(status)) {
-      wrong_ = std::string(to_string(status)) + " for " + to_text(*call);
+      journal_.end(*call, End::kOk);
+    } else {
+      if (!is_unknown(status)) wrong_ = std::string(to_string(status)) + " for " + to_text(*call);
+      journal_.leave_open(*call, status);
     }
     return true;
   }
@@ -394,21 +459,21 @@ class Caller {
     const std::optional<End> how = end_of(outcome.status);
     if (!how) {
       if (!is_unknown(outcome.status)) wrong_ = std::string(to_string(outcome.status)) + " for " + to_text(call);
-      return;  // It has no end.
+      return journal_.leave_open(call, outcome.status);
     }
     call.version = outcome.version;
     if (call.op == Op::kGet && *how == End::kOk) {
       const std::optional<std::uint64_t> name =
           outcome.length <= bytes.size() ? read_value(bytes.first(outcome.length)) : std::nullopt;
       call.value = name.value_or(0);
-      if (!name) return Journal::end(call, End::kTorn);
+      if (!name) return journal_.end(call, End::kTorn);
     }
     if (call.op == Op::kErase || *how == End::kNotFound) {
       versions_[call.key] = 0;
     } else if (*how != End::kNothing) {
       versions_[call.key] = call.version;
     }
-    Journal::end(call, *how);
+    journal_.end(call, *how);
   }
 
   static std::optional<End> end_of(Status status) {
@@ -427,6 +492,7 @@ class Caller {
 
   static constexpr unsigned kMostConnections = 200;
   static constexpr unsigned kMostTries = 20;
+  static constexpr unsigned kMostLateCells = 1000;
 
   Journal& journal_;
   const Plan& plan_;
@@ -443,7 +509,10 @@ class Caller {
   std::string key_;
   std::uint64_t stored_ = 0;
   unsigned connections_ = 0;
+  unsigned late_cells_ = 0;
+  Doing doing_ = Doing::kConnecting;
   std::string wrong_;
+  Error broken_;
   std::unique_ptr<Client> client_;
 };
 

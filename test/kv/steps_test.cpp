@@ -1,7 +1,7 @@
 // The store's protections, one step after the other: the writer stops after each of its stores, and what readers may
 // find in its window then is looked at, whatever they READ before and after other stores. Readers of large values have
-// the memory changed between two of their READs. Nothing here depends on how threads meet: mutate.py takes the
-// protections out one at a time, and these tests must see each of that.
+// the memory changed between two of their READs. Nothing here depends on how threads meet. The simulation takes the
+// same protections out one at a time, and finds that: test/sim/mutate.py.
 #include "steps.hpp"
 #include "chaos.hpp"
 #include "fake_server.hpp"

@@ -151,7 +151,7 @@ TEST(PerfUsage, WrongCommandLinesSayWhatIsWrong) {
   const std::string range = "FIRST..LAST of 1 to 67108864 bytes, such as 1..1M";
   test::expect_refused({
       {{}, {"takes a command, one of server, read, "}},
-      {{"frobnicate"}, {"takes a command, one of server, read, ", "wake, not \"frobnicate\""}},
+      {{"frobnicate"}, {"takes a command, one of server, read, ", "mesh, not \"frobnicate\""}},
       {{"--local"}, {"takes a command, one of server, read, ", "not \"--local\""}},
       {{"read", "more"}, {"unknown argument \"more\"", "verbena-perf read --help"}},
       {{"read", "--no-such", "5"}, {"unknown argument \"--no-such\""}},

@@ -28,14 +28,20 @@ namespace verbena::test {
   return count;
 }
 
-/// Bytes of this process's mappings that are in memory, those that it shares included.
-[[nodiscard]] inline std::size_t resident_bytes() {
+/// A sum of /proc/self/smaps_rollup, in bytes.
+[[nodiscard]] inline std::size_t memory_sum(const std::string& name) {
   std::ifstream rollup("/proc/self/smaps_rollup");
   for (std::string line; std::getline(rollup, line);) {
-    if (line.starts_with("Rss:")) return std::stoul(line.substr(4)) << 10;
+    if (line.starts_with(name + ':')) return std::stoul(line.substr(name.size() + 1)) << 10;
   }
   return 0;
 }
+
+/// Bytes of this process's mappings that are in memory, those that it shares included.
+[[nodiscard]] inline std::size_t resident_bytes() { return memory_sum("Rss"); }
+
+/// Bytes of its own memory, and its part of memory that it shares with other processes. Files are left out.
+[[nodiscard]] inline std::size_t proportional_bytes() { return memory_sum("Pss_Anon") + memory_sum("Pss_Shmem"); }
 
 /// Bytes of addresses that are mapped, but for the heap and the stacks of the main thread.
 [[nodiscard]] inline std::size_t mapped_bytes() {
