@@ -4,6 +4,7 @@
 import argparse
 import concurrent.futures
 import glob
+import hashlib
 import json
 import os
 import pathlib
@@ -65,8 +66,8 @@ SLOWEST = 15
 CHAOS_SEEDS = 2
 # Seeds of whole systems that nobody has run before: for so long, and for less in a quick run. What has failed is then
 # cut down to what it needs, which takes minutes at most.
-SIMULATION_S = 60
-QUICK_SIMULATION_S = 10
+SIMULATION_SEEDS = 600  # Of each scenario.
+QUICK_SIMULATION_SEEDS = 60
 SIMULATION_TIMEOUT_S = 900
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
 # as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs
@@ -442,21 +443,32 @@ def test_patient(directory, options):
     return 'plain', directory, PATIENT_LOG, code, log
 
 
+def first_seed():
+    """A seed that every change of what is simulated moves, so that each commit runs others, and each run of one commit
+    the same ones. scripts/simulate.sh runs seeds that nobody has run before."""
+    digest = hashlib.sha256()
+    for top in ['include', 'src', 'test/sim']:
+        for path in sorted((ROOT / top).rglob('*')):
+            if path.suffix in ('.hpp', '.cpp', '.h'):
+                digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:4], 'big')
+
+
 def simulation(directory, options, totals):
-    """Runs whole systems in simulation with fresh seeds: each scenario counts as one test. Meson has run the kept seeds
-    (test/sim/seeds.txt)."""
+    """Runs whole systems in simulation with seeds of this commit: each scenario counts as one test. Meson has run the
+    kept seeds (test/sim/seeds.txt)."""
     program = directory / 'test' / 'sim' / 'verbena-simulate'
     if not program.exists():
         totals.skip('simulation: all scenarios', 'it was not built: it needs Boost.Context and CLI11 '
                     '(libboost-context-dev, libcli11-dev)')
         return
-    seconds = QUICK_SIMULATION_S if options.quick else SIMULATION_S
-    command = [program, '--seconds', seconds, '--jobs', 2, '--twice=10', '--coverage']
-    say('simulation: fresh seeds')
+    seeds = QUICK_SIMULATION_SEEDS if options.quick else SIMULATION_SEEDS
+    command = [program, '--from', first_seed(), '--seeds', seeds, '--jobs', 2, '--twice=10', '--coverage']
+    say(f'simulation: {seeds} seeds of this commit')
     log = BUILD_ROOT / 'simulation.test.log'
     with Phase('test simulation'):
-        code = run(command, log, seconds + SIMULATION_TIMEOUT_S, 'simulation: fresh seeds', None,
-                   re.compile(r'^fresh seeds|^FAILED|^  again:|^\w+: \d+ runs'))
+        code = run(command, log, SIMULATION_TIMEOUT_S, 'simulation: seeds of this commit', None,
+                   re.compile(r'^seeds from|^FAILED|^  again:|^\w+: \d+ runs'))
     text = read(log)
     scenarios = re.findall(r'^(\w+): (\d+) runs, (\d+) failed', text, flags=re.MULTILINE)
     for scenario, _, failed in scenarios:

@@ -182,6 +182,17 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
     keep_alive(ticks_now());
 }
 
+// No more than the queue can hold: a peer that goes on sending must not keep the caller here.
+void CompletionLoop::take_arrived() noexcept {
+  for (std::uint32_t taken = 0; taken < capacity_;) {
+    const int count = ibv_poll_cq(cq_.get(), kBatch, wc_.data());
+    if (count < 0) on_device_failure();
+    if (count <= 0) return;
+    dispatch(static_cast<unsigned>(count));
+    taken += static_cast<std::uint32_t>(count);
+  }
+}
+
 // Who polls may post between `attach` and the next poll, whose completions come before its letters are read.
 QueuePair* CompletionLoop::find_arriving(std::uint32_t qp_num) noexcept {
   mailbox_.open_ahead(QueuePair::enter_table_of);

@@ -164,6 +164,8 @@ class CompletionLoop {
 
   /// Polls once and dispatches what is there to the connections. Returns completions handled. Not from a handler.
   unsigned poll() noexcept;
+  /// Dispatches all completions that are there when it is called. A poll takes a batch of them. Not from a handler.
+  void take_arrived() noexcept;
   /// Polls until something was handled, or `deadline`, or `wake`: spins as the options say, then sleeps. Returns
   /// completions handled, 0 for deadline or wake. Reads no clock before some microsecond of empty polls.
   unsigned wait(Deadline deadline) noexcept;

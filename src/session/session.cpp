@@ -200,11 +200,18 @@ void Session::look_for_end(Status failure) noexcept {
   if (state() != State::kLive) return;
   if (!home_->loop().in_handler()) home_->loop().poll();
   progress();
-  // The NIC has not told of it yet.
-  if (failure == Status::kPeerLost && state() == State::kLive) {
-    connection_->fail(failure);
-    progress();
-  }
+  if (failure == Status::kPeerLost) lose_peer();
+}
+
+/// A call has found that the peer is gone, and the loop may not have heard of it. Messages and a goodbye that arrived
+/// before are in the completion queue, and come first. From within a handler they cannot: the loop gets there.
+void Session::lose_peer() noexcept {
+  if (state() != State::kLive || home_->loop().in_handler()) return;
+  home_->loop().take_arrived();
+  progress();
+  if (state() != State::kLive) return;
+  connection_->fail(Status::kPeerLost);
+  progress();
 }
 
 Status Session::after_failure(Status status, const Patience& patience) noexcept {
@@ -214,7 +221,7 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
     if (is_here) {
       look_for_end(status);
     } else if (state() == State::kLive) {
-      if (status == Status::kPeerLost) connection_->fail(status);
+      if (status == Status::kPeerLost) lose_peer();
       progress();  // It may have ended by itself, and nobody has looked yet.
     }
   };

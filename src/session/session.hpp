@@ -269,6 +269,7 @@ class Session final : private channel::Handler {
   /// A call has failed: whether the peer has left, which would be the reason, is seen in what has arrived. \thread
   /// owner
   void look_for_end(Status failure) noexcept;
+  void lose_peer() noexcept;
   /// The same after a call of whatever thread: `status`, or the reason of the end.
   [[nodiscard]] Status after_failure(Status status, const Patience& patience) noexcept;
 

@@ -272,6 +272,8 @@ RunResult MeshRun::run() {
     for (const Fault& fault : stage_.shape().faults)
       faults_end_ = std::max(faults_end_, world().now() + fault.at + fault.time + fault.time / 3);
     plan_faults(stage_.shape().faults);
+    // Time goes on until then, also where everybody has given up before.
+    later(faults_end_ - world().now(), "end of faults", [] {});
   };
   if (stage_.shape().are_early) begin_faults();
   // With a short deadline and a carrier that fails they may miss each other each time.

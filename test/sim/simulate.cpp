@@ -134,6 +134,7 @@ bool Simulation::plan() {
     fmt::print("fresh seeds from {} on, for {} s\n", first_, settings_.seconds);
     return true;
   }
+  if (!settings_.seed) fmt::print("seeds from {} on, {} of each scenario\n", first_, settings_.seeds);
   tells_each_ = settings_.seed || settings_.seeds <= kFewRuns;
   return true;
 }

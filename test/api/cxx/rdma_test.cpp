@@ -487,5 +487,20 @@ TEST_F(RdmaCxx, WhatWasSentBeforeTheCloseArrives) {
   EXPECT_EQ(peer->write(byte), Status::kClosed);
 }
 
+// The call finds that the peer has gone, and more has arrived than one poll takes.
+TEST_F(RdmaCxx, WhatArrivedBeforeACallFindsThePeerGoneIsNotLost) {
+  constexpr std::uint64_t kMessages = 20;
+  start();
+  const ConnectionPtr client = connect();
+  ConnectionPtr peer = accept();
+  for (std::uint64_t i = 0; i < kMessages; ++i) ASSERT_EQ(peer->send(pattern(8, i)), Status::kOk);
+  peer.reset();
+  const Bytes byte(1);
+  EXPECT_EQ(client->write(byte), Status::kClosed);
+  for (std::uint64_t i = 0; i < kMessages; ++i) EXPECT_EQ(receive(*client, 8), pattern(8, i));
+  Bytes none;
+  EXPECT_EQ(client->receive(none).error(), Status::kClosed);
+}
+
 }  // namespace
 }  // namespace verbena::rdma
