@@ -15,12 +15,14 @@ namespace verbena::link {
 
 class SocketWatcher::Watched final : public Lifeline::Watched {
  public:
-  Watched(SocketWatcher& watcher, Fd socket) : watcher_(watcher), socket_(std::move(socket)) {
-    watcher_.watches_.enter(socket_.get());
+  Watched(SocketWatcher& watcher, Fd socket)
+      : watcher_(watcher),
+        socket_(std::move(socket)),
+        number_(watcher.next_number_.fetch_add(1, std::memory_order_relaxed)) {
+    watcher_.watches_.enter(number_);
   }
-  // Leaves first: once the descriptor is closed its number is another's.
-  ~Watched() override { watcher_.watches_.leave(socket_.get()); }
-  void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(socket_.get(), nic, qp); }
+  ~Watched() override { watcher_.watches_.leave(number_); }
+  void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(number_, nic, qp); }
   // The peer has nothing more to say, so whatever is there to be read is its end.
   [[nodiscard]] bool is_over() const noexcept override {
     pollfd end{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
@@ -28,10 +30,12 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
     return ::poll(&end, 1, 0) == 1;
   }
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
  private:
   SocketWatcher& watcher_;
   const Fd socket_;
+  const std::uint64_t number_;
   const ClosedInChildren closed_{socket_.get()};
 };
 
@@ -48,7 +52,7 @@ Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {
 Result<Lifeline> SocketWatcher::take(Fd socket) {
   auto watched = std::make_unique<Watched>(*this, std::move(socket));
   // Once: the peer has nothing more to say, so whatever comes is its end.
-  epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data = {.fd = watched->fd()}};
+  epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = watched->number()}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched->fd(), &event) != 0)
     return fail_system("epoll_ctl", errno, "watching for a peer that leaves");
   return Lifeline(std::move(watched));
@@ -57,7 +61,7 @@ Result<Lifeline> SocketWatcher::take(Fd socket) {
 void SocketWatcher::take_ends() noexcept {
   std::array<epoll_event, 16> events;
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) watches_.gone(events[static_cast<std::size_t>(i)].data.fd);
+  for (int i = 0; i < count; ++i) watches_.gone(events[static_cast<std::size_t>(i)].data.u64);
 }
 
 }  // namespace verbena::link

@@ -6,6 +6,8 @@
 #include "link/watches.hpp"
 #include "nic/event_thread.hpp"
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 namespace verbena::link {
@@ -27,7 +29,10 @@ class SocketWatcher {
   void take_ends() noexcept;
 
   Fd epoll_;
-  Watches<int> watches_;     // By descriptor.
+  /// By number: a descriptor's number may be another's when its event is looked at, and a child that has a copy of it
+  /// keeps it in the epoll set.
+  Watches<std::uint64_t> watches_;
+  std::atomic<std::uint64_t> next_number_{0};
   nic::EventThread thread_;  // Last: reads everything above.
 };
 

@@ -1,12 +1,18 @@
 // The choice of the NIC and the bootstrap, on whatever this machine has: the device of VERBENA_NIC, or none.
 #include "link/fabric.hpp"
+#include "link/socket_watcher.hpp"
 #include "result.hpp"
 #include "support.hpp"
 #include "transport.hpp"
 
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <future>
+#include <utility>
 
 namespace verbena::link {
 namespace {
@@ -148,6 +154,48 @@ TEST(Fabric, LifelinesHearOfTheEnd) {
     EXPECT_EQ(nic.qp_failure(b.get()), Status::kPeerLost) << to_string(bootstrap);
     *at_server = {};
   }
+}
+
+/// A child has a copy of a socket, which stays in the epoll set when the parent closes its own; and the number is
+/// another socket's then.
+TEST(Fabric, AnEndIsNotTakenForThatOfAnotherSocketWithTheSameDescriptor) {
+  const auto fabric = open({.device = "soft", .gid_index = {}});
+  ASSERT_OK(fabric);
+  nic::Nic& nic = (*fabric)->nic();
+  const nic::Pd pd(nic, nic.alloc_pd().value());
+  const nic::Cq cq(nic, nic.create_cq(8, nullptr).value());
+  nic::QpOptions options{.send_cq = cq.get(), .recv_cq = cq.get()};
+  const nic::Qp healthy(nic, nic.create_qp(pd.get(), options).value());
+  const nic::Qp ended(nic, nic.create_qp(pd.get(), options).value());
+  const auto watcher = SocketWatcher::start();
+  ASSERT_OK(watcher);
+  const auto make_pair = [] {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    return std::pair(Fd(ends[0]), Fd(ends[1]));
+  };
+  auto [first, its_peer] = make_pair();
+  const int number = first.get();
+  const Fd copy(::dup(number));
+  { const auto lifeline = (*watcher)->take(std::move(first)); }
+  auto [other, others_peer] = make_pair();
+  if (other.get() != number) {
+    ASSERT_EQ(::dup2(other.get(), number), number);
+    other = Fd(number);
+  }
+  auto second = (*watcher)->take(std::move(other));
+  ASSERT_OK(second);
+  second->watch(nic, healthy.get());
+  auto [last, lasts_peer] = make_pair();
+  auto third = (*watcher)->take(std::move(last));
+  ASSERT_OK(third);
+  third->watch(nic, ended.get());
+  its_peer.reset();
+  lasts_peer.reset();  // Its event comes behind the other one.
+  const Deadline deadline = generous();
+  while (nic.qp_failure(ended.get()) == Status::kOk && !deadline.passed()) std::this_thread::yield();
+  EXPECT_EQ(nic.qp_failure(ended.get()), Status::kPeerLost);
+  EXPECT_EQ(nic.qp_failure(healthy.get()), Status::kOk);
 }
 
 }  // namespace
