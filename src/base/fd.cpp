@@ -18,7 +18,9 @@ void Fd::reset() noexcept {
   ::close(std::exchange(fd_, -1));
 }
 
+// Each of these calls is a cancellation point, and the data path reaches some of them.
 bool wait_readable(int fd, Deadline deadline) noexcept {
+  const CancellationHeld held;
   for (;;) {
     pollfd entry{fd, POLLIN, 0};
     const int ready = ::poll(&entry, 1, deadline.left_ms());
@@ -42,11 +44,13 @@ void signal_eventfd(int fd) noexcept {
 }
 
 bool is_signalled(int fd) noexcept {
+  const CancellationHeld held;
   pollfd entry{fd, POLLIN, 0};
   return ::poll(&entry, 1, 0) == 1;
 }
 
 bool drain_eventfd(int fd) noexcept {
+  const CancellationHeld held;
   std::uint64_t count = 0;
   return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
 }

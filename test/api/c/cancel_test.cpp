@@ -1,6 +1,8 @@
 // Threads that are cancelled in calls of the library: the request waits until the call has returned.
 #include "every_call.hpp"
 
+#include <cancelled.hpp>
+
 #include <pthread.h>
 
 #include <atomic>
@@ -17,28 +19,6 @@ using namespace std::chrono_literals;
 
 /// The call that is under way, for the one who looks at a test that was ended by it.
 std::atomic<const char*> last_call = "none";
-
-/// Runs `body` in a thread that is cancelled before, so that it ends at the first cancellation point that heeds it:
-/// true if that was behind the body. A cancellation inside the library ends the process.
-bool runs_while_cancelled(const std::function<void()>& body) {
-  struct Run {
-    const std::function<void()>& body;
-    bool has_ended = false;
-  } run{.body = body};
-  pthread_t thread{};
-  const auto start = [](void* argument) -> void* {
-    auto& of = *static_cast<Run*>(argument);
-    pthread_cancel(pthread_self());
-    of.body();
-    of.has_ended = true;
-    pthread_testcancel();
-    return nullptr;
-  };
-  if (pthread_create(&thread, nullptr, start, &run) != 0) return false;
-  void* result = nullptr;
-  if (pthread_join(thread, &result) != 0) return false;
-  return run.has_ended && result == PTHREAD_CANCELED;
-}
 
 /// Every call of `all` and its end, in a thread that is cancelled.
 template <class All, class... Timeout>
