@@ -3,8 +3,8 @@
 
 clang-tidy runs its checks over the headers of the system, too, and drops what they find there: that is 5 s of each
 test, of 5 to 12 in all. A batch goes through them once for all its sources. Where the compiler finds something in it,
-the reason may be the batch, such as two definitions of one name: the sources that the compiler names are then looked at
-one by one, the rest as a batch again, and halves of the batch when it names a header."""
+the reason may be the batch, such as two definitions of one name: the sources that the compiler names are then a batch of
+their own, the rest is one again, and so are the halves of the batch when it names all or a header."""
 
 import argparse
 import concurrent.futures
@@ -137,11 +137,8 @@ class Tidy:
         print(f'lint: not as one: {said[0]}', flush=True)
         apart = [source for source in batch if any(line.startswith(f'{source.path}:') for line in said)]
         rest = [source for source in batch if source not in apart]
-        if apart:
-            parts = [*([source] for source in apart), rest]
-        else:
-            # It is in a header.
-            parts = [batch[:len(batch) // 2], batch[len(batch) // 2:]]
+        # Those that are named often go together; where all are, or a header is, the halves do.
+        parts = [apart, rest] if apart and rest else [batch[:len(batch) // 2], batch[len(batch) // 2:]]
         return ''.join(self.look_at(part) for part in parts if part)
 
 
