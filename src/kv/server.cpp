@@ -108,13 +108,15 @@ Result<void> PollingServer::start() {
                                              Deadline::after(kFabricTimeout)));
   VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
   VERBENA_TRY(check_capabilities(options_, fabric_->nic()));
-  VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
+  // The port is taken before memory is, which may take seconds. Until all of it is there, clients are refused.
+  VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port, .is_shut_at_first = true}));
   port_ = listener_->port();
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
   VERBENA_TRY(create_workers());
   describe();
   for (auto& worker : workers_) VERBENA_TRY(worker->start());
   VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
+  VERBENA_TRY(listener_->admit());
   VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
   acceptor_ = acceptor;
   return {};
