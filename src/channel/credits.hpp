@@ -21,8 +21,7 @@ namespace verbena::channel {
 ///    claim of A's. A's update raised that claim, so B has a credit after all; A's R messages are consumed, so B owes
 ///    an update.
 ///  - Lease: a fragment is at most a quarter of the lease, so with the units skipped at the end it needs less than
-///  half.
-///    Less than half is unreported when no update is due, so more than half is free.
+///    half. Less than half is unreported when no update is due, so more than half is free.
 /// Updates do not answer updates for ever: it takes depth/2 >= 2 messages to make one due. \thread owner  \alloc none
 class Credits {
  public:
