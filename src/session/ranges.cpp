@@ -5,7 +5,7 @@
 
 namespace verbena::session {
 
-/// Excludes other threads. Orders what they did with the ranges before what this one does.
+/// Excludes other threads, and orders their earlier accesses to the ranges before this thread's.
 class Ranges::Alone {
  public:
   explicit Alone(const Ranges& ranges) noexcept : flag_(ranges.is_busy_) {
@@ -84,7 +84,7 @@ Status Ranges::join(std::uint32_t range, std::uint32_t next) noexcept {
 
 bool Ranges::drop(std::uint32_t range) noexcept {
   std::atomic<std::uint32_t>& holders = ranges_[range].holders;
-  // One that is alone stays so: only a holder makes another.
+  // A sole holder stays the only one: only a holder makes another.
   const bool is_last =
       holders.load(std::memory_order_acquire) == 1 || holders.fetch_sub(1, std::memory_order_acq_rel) == 1;
   if (!is_last) return false;
