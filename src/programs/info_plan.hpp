@@ -1,4 +1,4 @@
-// verbena-info --plan: what a server of given options would do with this machine, before it allocates anything.
+// verbena-info --plan: what a server with given options would do on this machine, before it allocates anything.
 #pragma once
 
 #include "host/footprint.hpp"
@@ -14,13 +14,13 @@ namespace verbena::programs {
 struct ServerPlan {
   std::string nic, nic_reason;
   host::Placement placement;
-  host::Footprint server, client;  ///< With as many clients as it lets in; one client of it.
-  std::string memory;              ///< A sentence when memory does not do for all clients,
-  std::string descriptors;         ///< and when file descriptors do not. `serve` raises its soft limit.
-  std::string refused;             ///< Why a server would not start; empty when it would, as far as can be told.
+  host::Footprint server, client;  ///< With as many clients as it accepts; one of its clients.
+  std::string memory;              ///< A sentence if memory does not suffice for all clients,
+  std::string descriptors;         ///< and if file descriptors do not. `serve` raises its soft limit.
+  std::string refused;             ///< Why a server would not start; empty if it would, as far as this can be known.
 };
 
-/// Opens the NIC as such a server would, and closes it again. Claims no core. Errors: those of the options, and of
+/// Opens the NIC as such a server would, and closes it again. Claims no core. Errors: those of the options and of
 /// opening the NIC.
 [[nodiscard]] Result<ServerPlan> plan_server(const kv::ServerOptions& options);
 
