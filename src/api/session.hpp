@@ -1,4 +1,4 @@
-// What both APIs need for sessions: places in the peer's memory, owners of memory, and failures in words.
+// Helpers that both APIs use for sessions: places in the peer's memory, owners of memory, and failures in words.
 #pragma once
 
 #include "base/failure.hpp"

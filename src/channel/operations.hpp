@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kNoTag = engine::wr::kNoTag;
 /// One operation, from start to completion.
 struct Operation {
   enum class Kind : std::uint8_t { kRead, kWrite, kAtomic, kLarge, kPosted };
-  /// Who learns of its end.
+  /// Where its outcome goes.
   enum class Waiter : std::uint8_t {
     kHandler,  ///< Handler::on_complete.
     kCall,     ///< The blocking call, which takes the slot's outcome.

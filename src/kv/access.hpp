@@ -36,7 +36,7 @@ class PrefixSet {
   std::vector<std::string> prefixes_;
 };
 
-/// What the clients of one subject may do. Immutable once the server runs.
+/// The rights of one subject's clients. Immutable once the server runs.
 struct Permissions {
   Subject subject;
   PrefixSet read;

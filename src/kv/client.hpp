@@ -76,7 +76,7 @@ struct Operation {
   std::uint16_t key_length = 0;
   std::uint16_t worker = 0;
   std::uint32_t id = 0;       ///< Its name in replies: the slot, above that a generation.
-  std::uint64_t hash = 0;     ///< Of the key.
+  std::uint64_t hash = 0;     ///< The key's.
   std::uint64_t entry = 0;    ///< Get: the entry of the item that is READ.
   Outcome* result = nullptr;  ///< For a batch, which waits for it.
   std::uint64_t cookie = 0;
@@ -95,7 +95,7 @@ struct Operation {
   /// Progress of the value.
   struct Transfer {
     std::uint64_t posted = 0;  ///< Bytes. Get: READs for them are posted. Put of a staged value: all of it.
-    std::uint64_t copied = 0;  ///< Of these bytes. Get: they are in place. Put: they are on their way.
+    std::uint64_t copied = 0;  ///< How many of them. Get: in place. Put: on their way.
     std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
     std::uint32_t burst = 0;   ///< Get: READs in flight, at most.
     [[nodiscard]] bool is_idle() const noexcept { return pieces == 0 && posted == copied; }

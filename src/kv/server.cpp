@@ -76,7 +76,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   [[nodiscard]] wire::ServerHello hello_of(const Worker& worker, const Permissions* permissions) const noexcept;
 
   const ServerOptions options_;
-  const std::vector<uid_t> users_;  ///< Who may connect, besides the server's own user.
+  const std::vector<uid_t> users_;  ///< Users who may connect, besides the server's own.
   std::optional<Access> access_;    ///< Set once the options are checked.
   Clients clients_;
   const std::uint64_t id_;

@@ -28,7 +28,7 @@ inline constexpr std::uint64_t kStatisticsParts = static_cast<std::uint64_t>(Sta
   return static_cast<std::size_t>(static_cast<std::uint64_t>(part) -
                                   static_cast<std::uint64_t>(StatisticsPart::kOperation));
 }
-/// Of the longest part.
+/// Words of the longest part.
 inline constexpr std::size_t kMostStatisticsWords = 2 + LatencyHistogram::kBuckets;
 using StatisticsWords = std::array<std::uint64_t, kMostStatisticsWords>;
 

@@ -39,8 +39,8 @@ struct WorkerOptions : ServerOptions {
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
   Accounts accounts{};                                  ///< Shared by all workers.
-  nic::Grant items_to{.to = nic::Grant::To::kAnyPeer};  ///< Who may access the items' memory.
-  nic::Grant cells_to{.to = nic::Grant::To::kAnyPeer};  ///< Who may access the cells' memory.
+  nic::Grant items_to{.to = nic::Grant::To::kAnyPeer};  ///< The users with access to the items' memory.
+  nic::Grant cells_to{.to = nic::Grant::To::kAnyPeer};  ///< The users with access to the cells' memory.
 
   /// Replies that may wait at a time: one per request that a client may have in flight, and two of the worker's own.
   [[nodiscard]] unsigned session_depth() const noexcept { return depth + 2; }

@@ -26,7 +26,7 @@ struct BenchRound {
 
 struct BenchResult {
   BenchArguments arguments;                 ///< With the defaults filled in.
-  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< Of the client.
+  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< The client's.
   std::string endpoint, server;
   Environment environment;
   std::optional<Line> line;

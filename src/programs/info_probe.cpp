@@ -1,4 +1,4 @@
-// What this process may do, tried on itself and on a child made for that.
+// Tries on this process and on a child which of the needed system calls work.
 #include "base/fd.hpp"
 #include "host/physical.hpp"
 #include "nic/nic.hpp"

@@ -13,7 +13,7 @@ namespace verbena::programs {
 namespace {
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
-/// What a server takes by default.
+/// A server's default memory.
 constexpr std::uint64_t kServer = kGib;
 
 struct Findings {

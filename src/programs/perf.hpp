@@ -40,7 +40,7 @@ struct PerfArguments {
   std::uint32_t depth = 1;           ///< Operations in flight per connection.
   std::uint32_t threads = 1;
   std::uint32_t connections = 1;                              ///< Connections per thread.
-  std::optional<unsigned> cpu;                                ///< Of the first thread; without it, any.
+  std::optional<unsigned> cpu;                                ///< The first thread's; without it, any.
   bool json = false;                                          ///< One JSON object per size, instead of text.
   bool local = false;                                         ///< Also start the server,
   perf_wire::Serving serving = perf_wire::Serving::kHandler;  ///< which answers this way.
@@ -63,7 +63,7 @@ struct PerfResult {
   Environment environment;
   Histogram ticks;  ///< Times of round trips or operations, in units of kPerfTick.
   std::uint64_t operations = 0;
-  double seconds = 0;             ///< Of the whole run.
+  double seconds = 0;             ///< Length of the run.
   double clock_ns = 0;            ///< Time for reading the clock, which each latency includes.
   std::vector<unsigned> cpus;     ///< Cpus of this side's threads; empty: any.
   double server_percent = 0;      ///< Processor time of the server's process, in percent of a core.

@@ -26,7 +26,7 @@ inline constexpr unsigned kPerfMostProcesses = 1024;
 /// Longest write to a peer.
 inline constexpr std::uint64_t kPerfMostMeshWrite = 4U << 20;
 
-/// What the processes do.
+/// The traffic between the processes.
 enum class MeshPattern : std::uint8_t {
   kPingPong,  ///< Processes 0 and 1 exchange messages; the others sleep.
   kExchange,  ///< Each sends to all others and waits for theirs: an operation is a round.
@@ -52,7 +52,7 @@ struct MeshArguments {
   std::optional<unsigned> id;                 ///< Run as this process only; without it, start all processes here.
   std::string directory;                      ///< Directory where the processes find each other,
   std::vector<std::string> hosts;             ///< or the addresses where they listen.
-  std::optional<unsigned> cpu;                ///< Of the first process, or of this one.
+  std::optional<unsigned> cpu;                ///< The first process's cpu, or this one's.
   bool yields = false;                        ///< Polls and yields in between, instead of mesh.wait.
   bool json = false;
 
@@ -78,9 +78,9 @@ struct MeshResult {
   Histogram ticks;                 ///< Process 0's times: of a round trip, a round or a poll, in units of kPerfTick.
   std::uint64_t operations = 0;    ///< Round trips, rounds or polls; for a stream, messages of all processes.
   std::uint64_t messages = 0;      ///< Messages or writes of all processes.
-  double seconds = 0;              ///< Of the slowest process.
+  double seconds = 0;              ///< The slowest process's.
   double clock_ns = 0;             ///< Time for reading the clock, which each latency includes.
-  double join_seconds = 0;         ///< Of the slowest process.
+  double join_seconds = 0;         ///< The slowest process's.
   std::uint64_t memory_bytes = 0;  ///< Memory that joining added to a process, with its share of shared pages; the
                                    ///< mean.
   std::vector<unsigned> cpus;      ///< Cpus of the processes that this program started; empty: any.

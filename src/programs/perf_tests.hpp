@@ -34,7 +34,7 @@ enum class PerfTest : std::uint8_t {
   kWake
 };
 
-/// What the measured operations access.
+/// The target of the measured operations.
 enum class PerfBy : std::uint8_t {
   kNothing,   ///< No peer and no NIC: a limit of the machine.
   kWindow,    ///< The peer's default window.

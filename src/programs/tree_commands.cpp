@@ -110,9 +110,9 @@ class TreeReport {
   std::uint64_t files_ = 0, bytes_ = 0, differing_ = 0, failed_ = 0, told_ = 0;
 };
 
-/// What load and verify share: the tree, the pipeline over the client and the report. `Self` is one of the two. Its
-/// `small` says which files are small, `run_small` starts one in the pipeline, `run_large` handles one in a call, and
-/// `settle` takes a slot's outcome.
+/// The common part of load and verify: the tree, the pipeline over the client and the report. `Self` is one of the two.
+/// Its `small` says which files are small, `run_small` starts one in the pipeline, `run_large` handles one in a call,
+/// and `settle` takes a slot's outcome.
 template <class Self>
 class TreeRun {
  public:

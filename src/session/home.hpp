@@ -1,4 +1,4 @@
-// What sessions live on: a loop with its memory, and the registrations of its NIC.
+// The base of sessions: a loop with its memory, and the registrations of its NIC.
 #pragma once
 
 #include "channel/connection.hpp"

@@ -34,12 +34,12 @@ template <class T>
   return value;
 }
 
-/// What keeps sorted runs from being a table; nullptr: nothing does.
+/// The fault that keeps sorted runs from being a table; nullptr: none.
 [[nodiscard]] const char* fault_of(std::span<const PhysicalRun> runs, std::uint32_t access) noexcept {
   if (runs.empty()) return "no runs";
   if (runs.size() > PhysicalTable::kMaxRuns) return "more runs than a table holds";
   if ((access & ~PhysicalTable::kRights) != 0) return "unknown rights";
-  std::uint64_t end = 0;  // Of the previous run.
+  std::uint64_t end = 0;  // End of the previous run.
   for (const PhysicalRun& run : runs) {
     if (run.length == 0) return "an empty run";
     if (run.length > ~run.address) return "a run that wraps around the address space";

@@ -66,7 +66,7 @@ Session::~Session() {
 
 std::span<std::byte> Session::window() const noexcept {
   if (window_ == nullptr) return {};
-  // Of somebody else's memory, only the given part.
+  // If the memory is somebody else's, only the given part.
   return settings_.window.empty() ? std::span(window_->address, window_->length) : settings_.window;
 }
 
