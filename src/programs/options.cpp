@@ -38,7 +38,7 @@ std::string mismatch_text(const CLI::Option& option) {
   return fmt::format("{}: takes {}, and its value is missing", option.get_name(), takes.substr(takes.find(':') + 1));
 }
 
-/// Names the word given in place of a subcommand, and the valid subcommands.
+/// Names the word that was given in place of a subcommand, and the subcommands.
 std::string command_text(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());

@@ -28,7 +28,7 @@ namespace verbena::programs {
 /// Parses the command line and runs the subcommand's callback, which sets `exit`. \thread main
 [[nodiscard]] Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit);
 
-/// Says that an option takes `range`, not `given`, in words that follow the option's name.
+/// Says that an option takes `range`, and not `given`, in words that follow the option's name.
 [[nodiscard]] std::string wrong_value(std::string_view range, std::string_view given);
 /// For an option that takes a whole number.
 [[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);

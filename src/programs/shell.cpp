@@ -74,7 +74,7 @@ class Shell {
     (this->*command->run)(rest);
   }
 
-  /// Flushes stdout first, so that a reader of both sees them in order.
+  /// stdout first, so that a reader of both sees them in order.
   template <class... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
     std::fflush(stdout);

@@ -84,7 +84,7 @@ Status Ranges::join(std::uint32_t range, std::uint32_t next) noexcept {
 
 bool Ranges::drop(std::uint32_t range) noexcept {
   std::atomic<std::uint32_t>& holders = ranges_[range].holders;
-  // A sole holder stays the only one: only a holder makes another.
+  // One that is alone stays so: only a holder makes another.
   const bool is_last =
       holders.load(std::memory_order_acquire) == 1 || holders.fetch_sub(1, std::memory_order_acq_rel) == 1;
   if (!is_last) return false;

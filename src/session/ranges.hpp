@@ -10,9 +10,9 @@
 
 namespace verbena::session {
 
-/// Positions count elements, of the caller's size. A range has one holder, or several that share it; it is free when
-/// the last one has dropped it. Every call but the constructor is short and excludes the others by one flag: a caller
-/// spins while another call runs, which takes at most a walk over the held ranges.
+/// Positions are elements, of whatever size the caller's are. A range has one holder, or several that share it; it is
+/// free when the last has dropped it. Every call but the constructor is short, and excludes the others by one flag:
+/// a caller spins for as long as another one's takes, which is at most a walk over the ranges that are held.
 /// \thread any  \alloc setup (constructor)
 class Ranges {
  public:
@@ -41,9 +41,9 @@ class Ranges {
   /// ends).
   [[nodiscard]] Status join(std::uint32_t range, std::uint32_t next) noexcept;
 
-  /// Adds a holder to a range. \thread any that holds it
+  /// Another holder of a range. \thread any, of one that holds it
   void share(std::uint32_t range) noexcept { ranges_[range].holders.fetch_add(1, std::memory_order_relaxed); }
-  /// Whether the caller is the only holder and sees everything that the others did.
+  /// Whether the caller is the only holder, and sees what the others did.
   [[nodiscard]] bool is_sole(std::uint32_t range) const noexcept {
     return ranges_[range].holders.load(std::memory_order_acquire) == 1;
   }

@@ -38,7 +38,7 @@ class Reception {
   [[nodiscard]] bool empty() const noexcept { return inbox_.empty(); }
 
   void push(ReceiveCall& call) noexcept { calls_.push(call); }
-  /// Gives messages to waiting calls.
+  /// Gives messages to the calls that wait for them.
   void progress() noexcept {
     while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
   }

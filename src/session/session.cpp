@@ -279,10 +279,10 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
     if (handed != Status::kClosed || state() != State::kDetached) return handed;
     call.is_awaited = false;
   }
-  // Then only another thread's call can drive it too.
+  // Nobody else drives it then, but another thread's call.
   const bool is_shared = home_->driver() == Driver::kCaller || state() == State::kDetached;
   return alone(is_shared, [&] {
-    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // Without this, one more send would be accepted.
+    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
     begin();
     const auto is_done = [&] {
       home_->sessions().progress();

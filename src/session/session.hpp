@@ -107,7 +107,7 @@ class Session final : private channel::Handler {
   /// kBufferTooSmall: `needed` is the length of the message, which stays queued.
   [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
                                const Patience& patience) noexcept;
-  /// Writes into the peer's default window and tells the peer. Without bytes: only tells it.
+  /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
 
@@ -213,14 +213,14 @@ class Session final : private channel::Handler {
   /// Calls `task`, which returns a Status. With `is_shared` another thread may be in a call; then returns kBusy.
   template <class Task>
   [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
-  /// The same on a live session that this thread drives.
+  /// The same on a live session where this thread drives it.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
   /// Whether `attempt` carried a transfer out. False: not executed, no side effect. Post it normally to get the precise
   /// error.
   template <class Local, class Attempt>
   [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
-  /// Begins a call by `start`, waits for its end, and calls `cancel` if the deadline passes.
+  /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}
   };

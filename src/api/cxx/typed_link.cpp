@@ -1,4 +1,4 @@
-// Links of the typed API: they hold a segment from the start of an operation to its end.
+// Links of the typed API: who has a segment from the start of an operation to its end.
 #include <verbena/typed.hpp>
 
 #include "api/cxx/guarded.hpp"
@@ -15,8 +15,8 @@
 namespace verbena::typed {
 namespace detail {
 
-/// A link's connection, and a slot for each started operation whose end nobody has taken. It lives until the link is
-/// closed and no slot is used: one word counts both.
+/// The connection of a link, and a slot for each operation that was started and whose end nobody has taken. It lasts
+/// until the link is closed and no slot is used: one word counts both.
 class LinkState {
  public:
   explicit LinkState(std::unique_ptr<rdma::Connection> connection) noexcept : connection_(std::move(connection)) {}
@@ -25,18 +25,18 @@ class LinkState {
 
   [[nodiscard]] rdma::Connection& connection() const noexcept { return *connection_; }
 
-  /// Calls `begin(connection, cookie)` and gives the started operation a slot.
+  /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
   template <class Begin>
   [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept;
-  /// Whether the operation of `slot` is complete. If so, sets `status` and `old` and frees the slot.
+  /// Whether the operation of `slot` is complete: `status` and `old` then, and the slot is free.
   [[nodiscard]] bool take(std::uint32_t slot, Status& status, std::uint64_t& old) noexcept;
-  /// The operation's user is gone: keeps its claim until the operation is complete.
+  /// Whoever had the operation has gone: its claim stays until it is complete.
   void abandon(std::uint32_t slot, Claim&& claim) noexcept;
-  /// Collects completions. kBusy: another thread does; kTimedOut: none came.
+  /// Takes completions in. kBusy: another thread does; kTimedOut: none came.
   [[nodiscard]] Status collect(Deadline deadline, const char* call) noexcept;
   [[nodiscard]] Deadline deadline_or_default(const std::optional<Deadline>& deadline) const noexcept;
   [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
-  /// Ends the connection and its operations; this object may be gone on return.
+  /// Ends the connection, and what is under way; this may be gone then.
   void close() noexcept;
 
  private:
@@ -52,7 +52,7 @@ class LinkState {
   static constexpr std::chrono::seconds kDrain{2};
   static_assert(Link::kMaxOperations == 63 && Link::kMaxOperations < rdma::Connection::kMaxStarted);
 
-  /// The turn of one thread to start operations or collect completions.
+  /// The thread that starts operations, or takes in their ends.
   class Turn {
    public:
     explicit Turn(std::atomic<bool>& flag) noexcept
@@ -69,7 +69,7 @@ class LinkState {
     const bool is_mine_;
   };
   static Status refuse_turn(const char* call) noexcept {
-    return note(Status::kBusy, call, "another thread uses operations of this link: use them from one thread at a time");
+    return note(Status::kBusy, call, "another thread uses operations of this link: let one do so at a time");
   }
 
   [[nodiscard]] std::uint64_t cookie_of(std::uint32_t slot) const noexcept {
@@ -83,13 +83,13 @@ class LinkState {
   void on_completion(const rdma::Completion& completion) noexcept;
   void complete(std::uint32_t slot, Status status, std::uint64_t old) noexcept;
   void free(std::uint32_t slot) noexcept { let_go(std::uint64_t{1} << slot); }
-  /// Don't touch this object afterwards, unless something else keeps it.
+  /// Don't touch this object afterwards, unless something else is held.
   void let_go(std::uint64_t bit) noexcept {
     if (used_.fetch_and(~bit, std::memory_order_acq_rel) == bit) delete this;
   }
 
   const std::unique_ptr<rdma::Connection> connection_;
-  std::atomic<std::uint64_t> used_{kOpen};  ///< One bit per slot, and kOpen for the link.
+  std::atomic<std::uint64_t> used_{kOpen};  ///< A bit for each slot, and kOpen for the link.
   std::atomic<bool> is_in_turn_{false};
   std::atomic<std::uint32_t> quarantined_{0};
   std::array<Slot, Link::kMaxOperations> slots_;
@@ -127,7 +127,7 @@ void LinkState::abandon(std::uint32_t slot, Claim&& claim) noexcept {
   of.claim = std::move(claim);
   quarantined_.fetch_add(1, std::memory_order_relaxed);
   State expected = State::kUnderWay;
-  // Release: the thread that completes it sees the claim. Acquire: the claim is dropped only after the NIC is done.
+  // Release: whoever completes it finds the claim. Acquire: the claim is dropped after the NIC is done.
   if (of.state.compare_exchange_strong(expected, State::kAbandoned, std::memory_order_acq_rel)) return;
   of.claim = {};
   quarantined_.fetch_sub(1, std::memory_order_release);
@@ -148,7 +148,7 @@ void LinkState::complete(std::uint32_t slot, Status status, std::uint64_t old) n
 
 void LinkState::on_completion(const rdma::Completion& completion) noexcept {
   const auto slot = static_cast<std::uint32_t>(completion.cookie);
-  // The user's own operation, started past the link.
+  // The user's own, started past the link.
   if (slot >= slots_.size() || !is_used(slot) || cookie_of(slot) != completion.cookie) return;
   complete(slot, completion.status, completion.old);
 }
@@ -186,12 +186,12 @@ bool LinkState::is_any_under_way() const noexcept {
 void LinkState::close() noexcept {
   {
     const Turn turn(is_in_turn_);
-    // Another thread would continue on a connection that is gone.
+    // Another thread would go on with a connection that is gone.
     VERBENA_CHECK(static_cast<bool>(turn));
     session::Session* const session = Inside::session(*connection_);
     const bool is_in_callback = session != nullptr && api::is_in_callback(*session);
     if (is_in_callback && is_any_under_way()) {
-      // In a callback the connection's own end does not wait for the NIC.
+      // There the connection's own end does not wait for the NIC.
       session->stop_in_callback();
       const Deadline limit = Deadline::after(kDrain);
       while (is_any_under_way()) {
@@ -276,7 +276,7 @@ Status Link::write_and_tell(const rdma::Local& from, const rdma::Remote& to, std
   if (connection_ == nullptr) return detail::refuse_call(kCall, false, rdma::Access::kWrite);
   if (from.size() == 0) return note(Status::kBadArgument, kCall, "from must have at least one element; got none");
   const rdma::Window window = connection_->peer_window();
-  const std::uint64_t offset = to.address - window.address;  // Wraps around for addresses before it.
+  const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
   if (!is_inside || to.length < from.size())
     return note(Status::kOutOfRange, kCall, "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes",
@@ -332,7 +332,7 @@ Status Link::settle(Deadline deadline) noexcept {
   while (quarantined() != 0) {
     const Status collected = state_->collect(deadline, kCall);
     if (collected == Status::kTimedOut && quarantined() != 0)
-      return note(collected, kCall, "{} operations are still in quarantine", quarantined());
+      return note(collected, kCall, "{} operations are in quarantine still", quarantined());
     if (collected != Status::kOk && collected != Status::kTimedOut) return collected;
   }
   return Status::kOk;
