@@ -22,8 +22,8 @@ struct Options {
   std::uint64_t lease_bytes = 0;     ///< Window that this side gives the peer for large messages; 0 refuses them.
   std::uint64_t fragment_bytes =
       256 * 1024;  ///< Largest fragment sent, at least 1 KiB; a quarter of the peer's lease if that is less.
-  std::uint32_t max_reads = 16;  ///< READs of this side in flight (the NIC's depth may lower it). Up to max_operations
-                                 ///< more queue and are posted as credits return.
+  std::uint32_t max_reads = 16;  ///< READs of this side in flight (the NIC's depth may lower it); more queue, up to
+                                 ///< max_operations in all, and are posted as credits return.
   std::uint32_t max_operations = 64;  ///< Operations started and not yet complete. 1 to 4096.
   std::uint32_t max_larges = 16;      ///< Large messages among them, at most. 0 to 4096.
   std::uint32_t reservations = 0;     ///< Messages that this side may write in place at a time. 0 to 1024.

@@ -13,10 +13,10 @@
 namespace verbena::kv {
 namespace {
 
-/// A worker without work looks up this often, to free what has rested.
+/// A worker without work wakes up this often, to free items whose grace period is over.
 constexpr std::chrono::milliseconds kIdleWait{100};
-/// With work or without, items that have rested are freed at this pace: 4 us of each millisecond (see
-/// Store::kMostReclaimed). After a longer wait come those of the time that it took.
+/// With work or without, items whose grace period is over are freed at this pace: 4 us of each millisecond (see
+/// Store::kMostReclaimed). After a longer wait the worker catches up for the time that it took.
 constexpr std::chrono::milliseconds kReclaimStep{1};
 constexpr unsigned kReclaimPerStep = 40;
 constexpr std::uint64_t kMostReclaimSteps = kIdleWait / kReclaimStep;

@@ -156,7 +156,7 @@ class LaneOfMesh final : public Lane {
   engine::Fifo<Record> sends_;
   engine::Fifo<Record> receives_;
   engine::Fifo<Peer> listed_;
-  std::size_t windows_seen_ = 0;  ///< How many of this process's windows have been announced to listed peers.
+  std::size_t windows_seen_ = 0;  ///< How many of this process's windows peers have been listed for.
   bool says_ready_ = false;
   bool has_joined_ = false;
   bool has_room_ = false;   ///< Room for a call that returned kAgain, not yet reported to the user.

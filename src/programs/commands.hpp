@@ -46,7 +46,7 @@ struct ItemArguments {
 
 struct StatsArguments {
   bool json = false;
-  std::optional<std::uint32_t> watch_s;  ///< Repeats, with this many seconds in between.
+  std::optional<std::uint32_t> watch_s;  ///< Repeats, once in this many seconds.
 };
 [[nodiscard]] Exit run_stats(const ConnectArguments& where, const StatsArguments& stats);
 
