@@ -78,7 +78,7 @@ Status LargeSender::start(std::span<const std::byte> head, LocalSpan body, std::
 }
 
 // Leaves a quarter of the credits and of the send queue to eager messages, which a stream of fragments would starve
-// otherwise. That cannot deadlock: at rest at most depth/2 of R receives are unreported, and R - depth/2 > R/4 + 2 for
+// otherwise. This cannot deadlock: at rest at most depth/2 of R receives are unreported, and R - depth/2 > R/4 + 2 for
 // each depth.
 void LargeSender::progress() noexcept {
   while (!waiting_.empty() && pair_.reason() == Status::kOk) {

@@ -15,7 +15,7 @@
 
 namespace verbena::kv {
 
-/// Whether a client can be kept from changing a value once it is published. That needs windows of type 2. Soft-RoCE has
+/// Whether a client can be kept from changing a value once it is published. This needs windows of type 2. Soft-RoCE has
 /// them, but a bind behind a send stops its queue pair for good (docs/adr/0011).
 [[nodiscard]] constexpr bool can_adopt(const nic::Limits& limits) noexcept {
   return limits.max_mw != 0 && !limits.is_soft_roce;
@@ -44,8 +44,8 @@ struct LeasePolicy {
 };
 
 /// The leases of one client at one worker. Each is a block under a window of type 2, bound on that client's queue pair:
-/// nobody else can write it. That client no longer can once the invalidation of the window is complete, which is before
-/// the block becomes a value or is free again.
+/// nobody else can write it. The client itself no longer can once the invalidation of the window is complete, which is
+/// before the block becomes a value or is free again.
 ///
 /// A window's key repeats after 256 bindings. It is valid on one queue pair only, for the lease that has it then: a
 /// client that kept an old key reaches only memory that it may write anyway. Windows never change their queue pair.

@@ -56,8 +56,8 @@ struct ServerInternals {
 /// A sentence if the pools do not fit with all clients; empty if they do, as far as is known. \alloc setup
 [[nodiscard]] std::string memory_warning(const ServerOptions& options, const host::Footprint& footprint,
                                          const std::optional<host::Headroom>& headroom);
-/// A sentence if all clients take more file descriptors than this process may open; empty if they don't, as far as is
-/// known. `now` counts the descriptors of a server without clients.
+/// A sentence when this process may not open as many file descriptors as all clients take; empty when it may, as far as
+/// is known. `now` has those of a server without clients.
 [[nodiscard]] std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,
                                              const std::optional<host::Descriptors>& now);
 

@@ -14,10 +14,10 @@ namespace verbena::programs {
 struct ServerPlan {
   std::string nic, nic_reason;
   host::Placement placement;
-  host::Footprint server, client;  ///< With as many clients as it accepts; one of its clients.
-  std::string memory;              ///< A sentence if memory does not suffice for all clients,
-  std::string descriptors;         ///< and if file descriptors do not. `serve` raises its soft limit.
-  std::string refused;             ///< Why a server would not start; empty if it would, as far as this can be known.
+  host::Footprint server, client;  ///< With as many clients as it lets in; one client of it.
+  std::string memory;              ///< A sentence when memory does not do for all clients,
+  std::string descriptors;         ///< and when file descriptors do not. `serve` raises its soft limit.
+  std::string refused;             ///< Why a server would not start; empty when it would, as far as can be told.
 };
 
 /// Opens the NIC as such a server would, and closes it again. Claims no core. Errors: those of the options and of
