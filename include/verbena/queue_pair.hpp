@@ -282,7 +282,7 @@ class [[nodiscard]] ReceiveOperation {
   [[nodiscard]] ReceiveOutcome<Part> finish(std::optional<Deadline> deadline = {}) && noexcept {
     const Status waited = wait(deadline);
     const auto arrived = arrival();
-    ReceiveOutcome<Part> outcome{.status = waited != Status::kOk ? waited : arrived.error_or(Status::kOk)};
+    ReceiveOutcome<Part> outcome{.status = arrived ? Status::kOk : (waited != Status::kOk ? waited : arrived.error())};
     if (arrived) outcome.arrival = *arrived;
     outcome.segment = std::move(std::move(operation_).finish(Deadline::now()).segment);
     return outcome;
@@ -694,7 +694,8 @@ class [[nodiscard]] Ready : public QueuePairBase {
   /// Posts without a completion, and without a check of memory or window: keep `from` alive and unchanged until an
   /// operation that was posted later is complete. No segment changes hands.
   template <Element T>
-  [[nodiscard]] Status unsafe_post_write(const Elements<T>& from, const RemoteSegment<T>& to) noexcept {
+  [[nodiscard]] Status unsafe_post_write(const Elements<T>& from,
+                                         const std::type_identity_t<RemoteSegment<T>>& to) noexcept {
     const std::array pieces{unguarded(from)};
     return pair_.post_unsignaled({.call = "typed::Ready::unsafe_post_write",
                                   .verb = detail::Verb::kWrite,
@@ -710,7 +711,8 @@ class [[nodiscard]] Ready : public QueuePairBase {
   /// The same for a READ: leave `to` alone until an operation that was posted later is complete.
   template <Element T>
     requires std::same_as<Type, Rc>
-  [[nodiscard]] Status unsafe_post_read(Segment<T>& to, const RemoteSegment<const T>& from) noexcept {
+  [[nodiscard]] Status unsafe_post_read(Segment<T>& to,
+                                        const std::type_identity_t<RemoteSegment<const T>>& from) noexcept {
     const std::array pieces{unguarded(to)};
     return pair_.post_unsignaled({.call = "typed::Ready::unsafe_post_read",
                                   .verb = detail::Verb::kRead,

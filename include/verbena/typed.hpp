@@ -74,7 +74,7 @@ class Started {
 
 /// Whether an operation takes it as one segment; else it is an array or tuple of segments.
 template <class Part>
-inline constexpr bool kIsSegment = requires(const Part& part) { part.unsafe_span(); };
+inline constexpr bool kIsSegment = requires(const Part& part) { part.unsafe_local(0, 0); };
 
 /// Calls `body` with each segment of an operation.
 template <class Part, class Body>
