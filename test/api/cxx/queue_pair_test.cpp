@@ -362,10 +362,10 @@ TEST_F(QueuePairRc, AFailureGivesEverythingBack) {
   std::optional<MemoryRegion<std::uint64_t>> gone = region_of<std::uint64_t>(64);
   const auto target = opened<std::uint64_t>(pair.a, gone->window());
   auto waiting = pair.a.post_receive(taken(mine, 0, 8));
-  { const auto dropped = pair.a.post_receive(taken(mine, 8, 8)); }
   gone.reset();
   auto failed = pair.a.post_write(taken(mine, 100, 20), target);
   auto behind = pair.a.post_write(taken(mine, 200, 20), there);
+  { const auto dropped = pair.a.post_receive(taken(mine, 8, 8)); }
   EXPECT_EQ(failed.wait(patience()), Status::kRemoteAccess) << error_detail();
   EXPECT_EQ(waiting.wait(patience()), Status::kFlushed);
   EXPECT_EQ(behind.wait(patience()), Status::kFlushed);
