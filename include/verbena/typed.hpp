@@ -9,6 +9,7 @@
 #include <expected>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -17,28 +18,42 @@ namespace verbena::typed {
 
 class Link;
 
+/// A message that arrived.
+struct Received {
+  rdma::Message::Kind kind = rdma::Message::Kind::kSent;  ///< Sent, or written into this side's window.
+  std::optional<std::uint32_t> immediate{};               ///< The number that the sender gave with it.
+  std::size_t first = 0;                                  ///< kWritten: its first element, from the window's front on.
+  std::size_t count = 0;                                  ///< Elements; kSent: at the segment's front.
+};
+
 namespace detail {
 
 class LinkState;
+
+/// How something that was started has ended.
+struct End {
+  Status status = Status::kAgain;  ///< kAgain: it has not.
+  std::uint64_t old = 0;           ///< Atomics: the value before.
+  Received received{};             ///< Receives.
+};
 
 /// Something that was started, until its end is taken. Move-only; who goes without that calls `abandon` first.
 class Started {
  public:
   /// Was refused.
-  explicit Started(Status refused) noexcept : status_(refused) {}
+  explicit Started(Status refused) noexcept : end_{.status = refused} {}
   Started(Started&& other) noexcept
-      : link_(std::exchange(other.link_, nullptr)), old_(other.old_), slot_(other.slot_), status_(other.status_) {}
+      : link_(std::exchange(other.link_, nullptr)), slot_(other.slot_), end_(other.end_) {}
   Started& operator=(Started&& other) noexcept {
     link_ = std::exchange(other.link_, nullptr);
-    old_ = other.old_;
     slot_ = other.slot_;
-    status_ = other.status_;
+    end_ = other.end_;
     return *this;
   }
 
   [[nodiscard]] bool is_under_way() const noexcept { return link_ != nullptr; }
-  [[nodiscard]] Status status() const noexcept { return status_; }
-  [[nodiscard]] std::uint64_t old() const noexcept { return old_; }
+  [[nodiscard]] Status status() const noexcept { return end_.status; }
+  [[nodiscard]] const End& end() const noexcept { return end_; }
   /// Takes in what is complete, without waiting. True: this is.
   [[nodiscard]] bool poll() noexcept;
   [[nodiscard]] Status wait(const std::optional<Deadline>& deadline) noexcept;
@@ -47,13 +62,12 @@ class Started {
 
  private:
   friend class LinkState;
-  Started(LinkState& link, std::uint32_t slot) noexcept : link_(&link), slot_(slot), status_(Status::kAgain) {}
+  Started(LinkState& link, std::uint32_t slot) noexcept : link_(&link), slot_(slot) {}
   [[nodiscard]] bool look() noexcept;
 
   LinkState* link_ = nullptr;  ///< Null once it is complete.
-  std::uint64_t old_ = 0;
   std::uint32_t slot_ = 0;
-  Status status_;
+  End end_;
 };
 
 /// Why a link's call was refused before anything was done.
@@ -68,9 +82,9 @@ struct [[nodiscard]] Outcome {
   Part segment{};               ///< What the operation was started with; empty where it is not complete.
 };
 
-/// A read or write that was started, and the segment that it has until it is complete. Destroyed before that, the
-/// operation goes on, and its segment is in quarantine: the range is the region's again when the NIC is done with it,
-/// and no sooner. Move-only. \thread one at a time, and one at a time of a link's
+/// A read, write or message that was started, and the segment that it has until it is complete. Destroyed before that,
+/// the operation goes on, and its segment is in quarantine: the range is the region's again when the NIC is done with
+/// it, and no sooner. Move-only. \thread one at a time, and one at a time of a link's
 template <class Part>
 class [[nodiscard]] Operation {
  public:
@@ -112,16 +126,51 @@ class [[nodiscard]] Operation {
     return {.status = waited, .segment = std::move(segment_)};
   }
 
- private:
+ protected:
   friend class Link;
+  /// Of what was started, or refused.
   Operation(detail::Started&& started, Part&& segment) noexcept
       : started_(std::move(started)), segment_(std::move(segment)) {}
+  /// How it has ended.
+  [[nodiscard]] const detail::End& end() const noexcept { return started_.end(); }
+
+ private:
   void leave() noexcept {
     if (is_under_way()) started_.abandon(detail::Inside::release(segment_));
   }
 
   detail::Started started_;
   Part segment_;
+};
+
+/// How a receive ended, its segment, and what is in it.
+template <Element T>
+struct [[nodiscard]] ReceiveOutcome {
+  Status status = Status::kOk;  ///< kOk or an error.
+  Segment<T> segment{};         ///< What the receive was started with; empty where it is not complete.
+  Received received{};          ///< The message, where the status is kOk.
+};
+
+/// A receive that was started, and the segment that the message comes into. Destroyed before it is complete, it takes
+/// no message: the next receive gets it, all of it. A message that is in the segment by then goes with it. Move-only.
+/// \thread as Operation
+template <Element T>
+class [[nodiscard]] ReceiveOperation : public Operation<Segment<T>> {
+ public:
+  /// The message. kAgain: it is under way; or why there is none.
+  [[nodiscard]] std::expected<Received, Status> received() const noexcept {
+    if (this->status() != Status::kOk) return std::unexpected(this->status());
+    return this->end().received;
+  }
+  /// As Operation's.
+  [[nodiscard]] ReceiveOutcome<T> finish(std::optional<Deadline> deadline = {}) && noexcept {
+    auto [status, segment] = std::move(static_cast<Operation<Segment<T>>&>(*this)).finish(deadline);
+    return {.status = status, .segment = std::move(segment), .received = this->end().received};
+  }
+
+ private:
+  friend class Link;
+  using Operation<Segment<T>>::Operation;
 };
 
 /// An atomic that was started. Destroyed before its end, it goes on. Move-only. \thread as Operation
@@ -148,7 +197,7 @@ class [[nodiscard]] AtomicOperation {
   /// The value before. kAgain: it is under way; or why it failed.
   [[nodiscard]] std::expected<std::uint64_t, Status> old() const noexcept {
     if (status() != Status::kOk) return std::unexpected(status());
-    return started_.old();
+    return started_.end().old;
   }
 
  private:
@@ -159,14 +208,6 @@ class [[nodiscard]] AtomicOperation {
   }
 
   detail::Started started_;
-};
-
-/// A message that arrived.
-struct Received {
-  rdma::Message::Kind kind = rdma::Message::Kind::kSent;  ///< Sent, or written into this side's window.
-  std::optional<std::uint32_t> immediate{};               ///< The number that the sender gave with it.
-  std::size_t first = 0;                                  ///< kWritten: its first element, from the window's front on.
-  std::size_t count = 0;                                  ///< Elements; kSent: at the segment's front.
 };
 
 /// A connection that operations on segments go over. Move-only. It ends the connection when it goes, in any order with
@@ -272,7 +313,7 @@ class Link {
     return connection_->compare_swap(first_of(word), expected, desired, deadline);
   }
 
-  // --- messages. They go through memory of the library's: no operation has the segment after the call.
+  // --- messages, blocking. They go through memory of the library's: the segment is free when the call returns.
 
   /// Sends all of a Segment or ConstSegment. kBadArgument: it is empty.
   template <Element T>
@@ -297,6 +338,35 @@ class Link {
   template <Element T>
   [[nodiscard]] std::size_t waiting() const noexcept {
     return connection_ != nullptr ? (connection_->waiting_bytes() + sizeof(T) - 1) / sizeof(T) : 0;
+  }
+
+  // --- messages, started: the operation has the segment until the library has taken the message out of it, or put one
+  // into it. Messages of a link leave, and are received, in the order of the calls, started and blocking ones together.
+  // kAgain: kMaxOperations are under way.
+
+  /// Sends all of a Segment or ConstSegment. Complete at once where the peer has room and the send queue too; else it
+  /// leaves when they have. kBadArgument: it is empty.
+  template <Element T>
+  [[nodiscard]] Operation<Segment<T>> start_send(Segment<T>&& from) noexcept {
+    return send_from(std::move(from), std::nullopt);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<ConstSegment<T>> start_send(ConstSegment<T> from) noexcept {
+    return send_from(std::move(from), std::nullopt);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<Segment<T>> start_send_with_immediate(Segment<T>&& from, std::uint32_t immediate) noexcept {
+    return send_from(std::move(from), immediate);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<ConstSegment<T>> start_send_with_immediate(ConstSegment<T> from,
+                                                                     std::uint32_t immediate) noexcept {
+    return send_from(std::move(from), immediate);
+  }
+  /// Takes the next message that no receive before it takes, to the front of `to`. It fails as `receive` does.
+  template <Element T>
+  [[nodiscard]] ReceiveOperation<T> start_receive(Segment<T>&& to) noexcept {
+    return {begin_receive(std::as_writable_bytes(to.unsafe_span()), sizeof(T)), std::move(to)};
   }
 
   // --- one-sided access, started: as the blocking calls, and the operation has the segment meanwhile. One that is
@@ -366,11 +436,18 @@ class Link {
       return {refused("typed::Link::start_write", rdma::Access::kWrite), std::move(from)};
     return {begin_write(detail::Inside::local(from), to.remote()), std::move(from)};
   }
+  template <class Part>
+  [[nodiscard]] Operation<Part> send_from(Part&& from, std::optional<std::uint32_t> immediate) noexcept {
+    return {begin_send(detail::Inside::local(from).bytes(), immediate), std::move(from)};
+  }
   [[nodiscard]] Result<rdma::Window> find_window(std::string_view name, const std::optional<Deadline>& deadline);
   [[nodiscard]] Status write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                                       const std::optional<Deadline>& deadline) noexcept;
   [[nodiscard]] std::expected<Received, Status> receive_bytes(std::span<std::byte> to, std::size_t element_bytes,
                                                               const std::optional<Deadline>& deadline) noexcept;
+  [[nodiscard]] detail::Started begin_send(std::span<const std::byte> from,
+                                           std::optional<std::uint32_t> immediate) noexcept;
+  [[nodiscard]] detail::Started begin_receive(std::span<std::byte> to, std::size_t element_bytes) noexcept;
   [[nodiscard]] detail::Started begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept;
   [[nodiscard]] detail::Started begin_write(const rdma::Local& from, const rdma::Remote& to) noexcept;
   [[nodiscard]] detail::Started begin_fetch_add(const rdma::Remote& word, std::uint64_t delta) noexcept;
