@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Wrong code must not compile. Each file of nocompile/ holds one mistake under `#ifdef WRONG`, and the words of the
-compiler that it is refused with: // expect(gcc|clang): regular expression. Without WRONG it must compile."""
+"""Wrong code must not compile. Each file of nocompile/, and of demo/ unless it is a program, holds one mistake under
+`#ifdef WRONG`, and the words of the compiler that it is refused with: // expect: regular expression. Without WRONG it
+must compile."""
 
 import concurrent.futures
 import pathlib
@@ -18,6 +19,7 @@ def main():
     compilers = [c for c in sys.argv[2:] if c]
     report = Report('nocompile')
     files = sorted((pathlib.Path(__file__).resolve().parent / 'nocompile').glob('*.cpp'))
+    files += sorted(path for path in (root / 'demo').glob('*.cpp') if 'int main()' not in path.read_text())
     jobs = []
     for path in files:
         text = path.read_text()
