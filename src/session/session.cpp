@@ -796,6 +796,7 @@ void Session::close() noexcept {
     return;
   }
   if (connection_ == nullptr) return;
+  VERBENA_DCHECK(is_alone());  // A call of another thread would go on with a connection that is gone.
   close_in_callback();
   const auto is_gone = [this] {
     progress();

@@ -217,6 +217,12 @@ class Session final : private channel::Handler {
   /// Calls `task`, which returns a Status, unless another thread is in a call: kBusy. `is_shared`: there may be one.
   template <class Task>
   [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
+  /// For checks, where this thread may drive it: whether no other one is in a call.
+  [[nodiscard]] bool is_alone() noexcept {
+    Exclusive::Mark* const mark = used_.enter();
+    if (mark != nullptr) Exclusive::leave(mark);
+    return mark != nullptr;
+  }
   /// Whether other threads than this one may drive it, where this one does.
   [[nodiscard]] bool is_shared() const noexcept {
     return home_->driver() == Driver::kCaller || state() == State::kDetached;

@@ -4,6 +4,7 @@
 #include "api/cxx/guarded.hpp"
 #include "api/session.hpp"
 #include "base/check.hpp"
+#include "base/one_at_a_time.hpp"
 
 #include <algorithm>
 #include <array>
@@ -70,7 +71,8 @@ class LinkState {
     /// A message is the session's until it is done, whatever the state says: that becomes kComplete only where the
     /// link ends. Changed by `start` only.
     std::variant<std::monostate, session::SendCall, session::ReceiveCall> message;
-    std::size_t element_bytes = 0;  ///< Receives.
+    std::size_t element_bytes = 0;          ///< Receives.
+    [[no_unique_address]] OneAtATime user;  ///< Of the operation.
 
     /// Null: it is no message.
     [[nodiscard]] session::Call* message_call() noexcept {
@@ -179,6 +181,7 @@ Started LinkState::start_message(const char* call, std::size_t element_bytes, Fi
 
 bool LinkState::take(std::uint32_t slot, End& end) noexcept {
   Slot& of = slots_[slot];
+  of.user.check();
   if (!of.is_complete()) return false;
   if (const session::Call* const message = of.message_call(); message != nullptr) {
     end.status = message->status;
@@ -221,6 +224,7 @@ std::expected<Received, Status> LinkState::received_of(const char* call, const r
 
 void LinkState::abandon(std::uint32_t slot, Claim&& claim) noexcept {
   Slot& of = slots_[slot];
+  of.user.check();
   if (auto* const receive = std::get_if<session::ReceiveCall>(&of.message))
     receive->is_dropped.store(true, std::memory_order_relaxed);
   of.claim = std::move(claim);
@@ -293,6 +297,7 @@ Status LinkState::collect_message(Slot& slot, Deadline deadline) noexcept {
 }
 
 Status LinkState::collect(std::uint32_t slot, Deadline deadline, const char* call) noexcept {
+  const OneAtATime::Use use(slots_[slot].user);
   const Turn turn(is_in_turn_);
   if (!turn) return refuse_turn(call);
   return slots_[slot].message_call() != nullptr ? collect_message(slots_[slot], deadline) : collect_transfer(deadline);
