@@ -43,7 +43,7 @@ if [[ -z $format || -z $tidy || -z $clang ]]; then
 fi
 
 directories=()
-for directory in include src test examples bench; do
+for directory in include src test demo examples bench; do
   [[ -d $directory ]] && directories+=("$directory")
 done
 is_everything=0

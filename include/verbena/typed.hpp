@@ -9,6 +9,7 @@
 #include <expected>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -17,6 +18,14 @@
 namespace verbena::typed {
 
 class Link;
+
+/// A message that arrived.
+struct Received {
+  rdma::Message::Kind kind = rdma::Message::Kind::kSent;  ///< Sent, or written into this side's window.
+  std::optional<std::uint32_t> immediate{};               ///< The number that the sender gave with it.
+  std::size_t first = 0;                                  ///< kWritten: its first element, from the window's front on.
+  std::size_t count = 0;                                  ///< Elements; kSent: at the segment's front.
+};
 
 namespace detail {
 
@@ -30,7 +39,8 @@ struct Kept {
 
 /// How an operation ended.
 struct End {
-  std::uint64_t value = 0;      ///< Of an atomic, the value before; of a receive, bytes.
+  std::uint64_t value = 0;      ///< Of an atomic, the value before; of a receive, bytes, and of a link's, elements.
+  std::uint64_t first = 0;      ///< Of a link's receive, kWritten: the first element in the window.
   std::uint32_t immediate = 0;  ///< Of a receive.
   Status status = Status::kOk;
   enum class Arrived : std::uint8_t { kNothing, kSent, kSentWithImmediate, kWritten } arrived = Arrived::kNothing;
@@ -142,11 +152,16 @@ class [[nodiscard]] Operation {
     return {.status = waited, .segment = std::move(segment_)};
   }
 
- private:
+ protected:
   friend class Link;
   friend struct detail::Inside;
+  /// Of what was started, or refused.
   Operation(detail::Started&& started, Part&& segment) noexcept
       : started_(std::move(started)), segment_(std::move(segment)) {}
+  /// How it has ended.
+  [[nodiscard]] const detail::End& end() const noexcept { return started_.end(); }
+
+ private:
   void leave() noexcept {
     if (!is_under_way()) return;
     std::size_t part = 0;
@@ -156,6 +171,44 @@ class [[nodiscard]] Operation {
 
   detail::Started started_;
   Part segment_;
+};
+
+/// How a receive of a link ended, its segment, and what is in it.
+template <Element T>
+struct [[nodiscard]] MessageOutcome {
+  Status status = Status::kOk;  ///< kOk or an error.
+  Segment<T> segment{};         ///< What the receive was started with; empty where it is not complete.
+  Received received{};          ///< The message, where the status is kOk.
+};
+
+/// A receive of a link that was started, and the segment that the message comes into. Destroyed before it is complete,
+/// it takes no message: the next receive gets it, all of it. A message that is in the segment by then goes with it.
+/// Move-only. \thread as Operation
+template <Element T>
+class [[nodiscard]] MessageOperation : public Operation<Segment<T>> {
+ public:
+  /// The message. kAgain: it is under way; or why there is none.
+  [[nodiscard]] std::expected<Received, Status> received() const noexcept {
+    if (this->status() != Status::kOk) return std::unexpected(this->status());
+    return received_of(this->end());
+  }
+  /// As Operation's.
+  [[nodiscard]] MessageOutcome<T> finish(std::optional<Deadline> deadline = {}) && noexcept {
+    auto [status, segment] = std::move(static_cast<Operation<Segment<T>>&>(*this)).finish(deadline);
+    return {.status = status, .segment = std::move(segment), .received = received_of(this->end())};
+  }
+
+ private:
+  friend class Link;
+  using Operation<Segment<T>>::Operation;
+  [[nodiscard]] static Received received_of(const detail::End& end) noexcept {
+    using Arrived = detail::End::Arrived;
+    Received received{.first = static_cast<std::size_t>(end.first), .count = static_cast<std::size_t>(end.value)};
+    if (end.arrived == Arrived::kWritten) received.kind = rdma::Message::Kind::kWritten;
+    if (end.arrived == Arrived::kWritten || end.arrived == Arrived::kSentWithImmediate)
+      received.immediate = end.immediate;
+    return received;
+  }
 };
 
 /// An atomic that was started. Destroyed before its end, it goes on. Move-only. \thread as Operation
@@ -194,14 +247,6 @@ class [[nodiscard]] AtomicOperation {
   }
 
   detail::Started started_;
-};
-
-/// A message that arrived.
-struct Received {
-  rdma::Message::Kind kind = rdma::Message::Kind::kSent;  ///< Sent, or written into this side's window.
-  std::optional<std::uint32_t> immediate{};               ///< The number that the sender gave with it.
-  std::size_t first = 0;                                  ///< kWritten: its first element, from the window's front on.
-  std::size_t count = 0;                                  ///< Elements; kSent: at the segment's front.
 };
 
 /// A connection that operations on segments go over. Move-only. It ends the connection when it goes, in any order with
@@ -307,7 +352,7 @@ class Link {
     return connection_->compare_swap(first_of(word), expected, desired, deadline);
   }
 
-  // --- messages. They go through memory of the library's: no operation has the segment after the call.
+  // --- messages, blocking. They go through memory of the library's: the segment is free when the call returns.
 
   /// Sends all of a Segment or ConstSegment. kBadArgument: it is empty.
   template <Element T>
@@ -332,6 +377,35 @@ class Link {
   template <Element T>
   [[nodiscard]] std::size_t waiting() const noexcept {
     return connection_ != nullptr ? (connection_->waiting_bytes() + sizeof(T) - 1) / sizeof(T) : 0;
+  }
+
+  // --- messages, started: the operation has the segment until the library has taken the message out of it, or put one
+  // into it. Messages of a link leave, and are received, in the order of the calls, started and blocking ones together.
+  // kAgain: kMaxOperations are under way.
+
+  /// Sends all of a Segment or ConstSegment. Complete at once where the peer has room and the send queue too; else it
+  /// leaves when they have. kBadArgument: it is empty.
+  template <Element T>
+  [[nodiscard]] Operation<Segment<T>> start_send(Segment<T>&& from) noexcept {
+    return send_from(std::move(from), std::nullopt);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<ConstSegment<T>> start_send(ConstSegment<T> from) noexcept {
+    return send_from(std::move(from), std::nullopt);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<Segment<T>> start_send_with_immediate(Segment<T>&& from, std::uint32_t immediate) noexcept {
+    return send_from(std::move(from), immediate);
+  }
+  template <Element T>
+  [[nodiscard]] Operation<ConstSegment<T>> start_send_with_immediate(ConstSegment<T> from,
+                                                                     std::uint32_t immediate) noexcept {
+    return send_from(std::move(from), immediate);
+  }
+  /// Takes the next message that no receive before it takes, to the front of `to`. It fails as `receive` does.
+  template <Element T>
+  [[nodiscard]] MessageOperation<T> start_receive(Segment<T>&& to) noexcept {
+    return {begin_receive(std::as_writable_bytes(to.unsafe_span()), sizeof(T)), std::move(to)};
   }
 
   // --- one-sided access, started: as the blocking calls, and the operation has the segment meanwhile. One that is
@@ -401,11 +475,18 @@ class Link {
       return {refused("typed::Link::start_write", rdma::Access::kWrite), std::move(from)};
     return {begin_write(detail::Inside::local(from), to.remote()), std::move(from)};
   }
+  template <class Part>
+  [[nodiscard]] Operation<Part> send_from(Part&& from, std::optional<std::uint32_t> immediate) noexcept {
+    return {begin_send(detail::Inside::local(from).bytes(), immediate), std::move(from)};
+  }
   [[nodiscard]] Result<rdma::Window> find_window(std::string_view name, const std::optional<Deadline>& deadline);
   [[nodiscard]] Status write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                                       const std::optional<Deadline>& deadline) noexcept;
   [[nodiscard]] std::expected<Received, Status> receive_bytes(std::span<std::byte> to, std::size_t element_bytes,
                                                               const std::optional<Deadline>& deadline) noexcept;
+  [[nodiscard]] detail::Started begin_send(std::span<const std::byte> from,
+                                           std::optional<std::uint32_t> immediate) noexcept;
+  [[nodiscard]] detail::Started begin_receive(std::span<std::byte> to, std::size_t element_bytes) noexcept;
   [[nodiscard]] detail::Started begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept;
   [[nodiscard]] detail::Started begin_write(const rdma::Local& from, const rdma::Remote& to) noexcept;
   [[nodiscard]] detail::Started begin_fetch_add(const rdma::Remote& word, std::uint64_t delta) noexcept;

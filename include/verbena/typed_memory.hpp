@@ -178,6 +178,8 @@ struct Inside {
     return operation.started_;
   }
   [[nodiscard]] static session::Session* session(const rdma::Connection& connection) noexcept;
+  /// What Connection::waiting_bytes returns from now on.
+  static void set_waiting(rdma::Connection& connection, std::size_t bytes) noexcept;
   [[nodiscard]] static const std::shared_ptr<node::Node>& node(const rdma::Node& node) noexcept;
 };
 

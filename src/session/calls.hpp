@@ -104,6 +104,7 @@ struct ReceiveCall : Call {
   std::size_t filled = 0;
   std::size_t needed = 0;  ///< With kBufferTooSmall: length of the message.
   rdma::Message message;
+  std::atomic<bool> is_dropped{false};  ///< Set by any thread: it is to take nothing more.
   ReceiveCall* next = nullptr;
 };
 

@@ -44,6 +44,9 @@ void Ranges::remove(std::uint32_t range) noexcept {
   Range& gone = ranges_[range];
   (gone.previous == kNone ? first_ : ranges_[gone.previous].next) = gone.next;
   if (gone.next != kNone) ranges_[gone.next].previous = gone.previous;
+#ifndef NDEBUG
+  gone.holders.store(0, std::memory_order_relaxed);
+#endif
   gone.next = first_free_;
   first_free_ = range;
   held_.store(held_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
@@ -66,6 +69,7 @@ Status Ranges::split(std::uint32_t range, std::uint64_t front, std::uint32_t& re
   if (front == 0 || front >= whole.span.end - whole.span.begin) return Status::kOutOfRange;
   const std::uint64_t border = whole.span.begin + front;
   const Alone alone(*this);
+  VERBENA_DCHECK(is_sole(range));
   rest = insert({border, whole.span.end}, range, whole.next);
   if (rest == kNone) return Status::kLimit;
   whole.span.end = border;
@@ -77,6 +81,7 @@ Status Ranges::join(std::uint32_t range, std::uint32_t next) noexcept {
   const Range& back = ranges_[next];
   if (back.span.begin != front.span.end) return Status::kBadArgument;
   const Alone alone(*this);
+  VERBENA_DCHECK(is_sole(range) && is_sole(next));
   front.span.end = back.span.end;
   remove(next);
   return Status::kOk;
@@ -84,6 +89,7 @@ Status Ranges::join(std::uint32_t range, std::uint32_t next) noexcept {
 
 bool Ranges::drop(std::uint32_t range) noexcept {
   std::atomic<std::uint32_t>& holders = ranges_[range].holders;
+  VERBENA_DCHECK(holders.load(std::memory_order_relaxed) != 0);
   // One that is alone stays so: only a holder makes another.
   const bool is_last =
       holders.load(std::memory_order_acquire) == 1 || holders.fetch_sub(1, std::memory_order_acq_rel) == 1;

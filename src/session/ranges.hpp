@@ -1,6 +1,8 @@
 // The ranges of a region that are held; none overlaps another.
 #pragma once
 
+#include "base/check.hpp"
+
 #include <verbena/status.hpp>
 
 #include <atomic>
@@ -13,7 +15,8 @@ namespace verbena::session {
 /// Positions are elements, of whatever size the caller's are. A range has one holder, or several that share it; it is
 /// free when the last has dropped it. Every call but the constructor is short, and excludes the others by one flag:
 /// a caller spins for as long as another one's takes, which is at most a walk over the ranges that are held.
-/// \thread any  \alloc setup (constructor)
+/// Two threads that use one holder at a time, which they must not, free a range twice, or cut one that is shared: debug
+/// builds check that. \thread any  \alloc setup (constructor)
 class Ranges {
  public:
   static constexpr std::uint32_t kMaxRanges = 65536;
@@ -42,7 +45,10 @@ class Ranges {
   [[nodiscard]] Status join(std::uint32_t range, std::uint32_t next) noexcept;
 
   /// Another holder of a range. \thread any, of one that holds it
-  void share(std::uint32_t range) noexcept { ranges_[range].holders.fetch_add(1, std::memory_order_relaxed); }
+  void share(std::uint32_t range) noexcept {
+    [[maybe_unused]] const std::uint32_t before = ranges_[range].holders.fetch_add(1, std::memory_order_relaxed);
+    VERBENA_DCHECK(before != 0);
+  }
   /// Whether the caller is the only holder, and sees what the others did.
   [[nodiscard]] bool is_sole(std::uint32_t range) const noexcept {
     return ranges_[range].holders.load(std::memory_order_acquire) == 1;

@@ -38,13 +38,29 @@ class Reception {
   [[nodiscard]] bool empty() const noexcept { return inbox_.empty(); }
 
   void push(ReceiveCall& call) noexcept { calls_.push(call); }
-  /// Gives messages to the calls that wait for them.
-  void progress() noexcept {
-    while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
+  /// Gives messages to the calls that wait for them. False: no memory for the front of a message that a dropped call
+  /// had.
+  [[nodiscard]] bool progress() noexcept {
+    while (ReceiveCall* const call = calls_.first()) {
+      if (call->is_dropped.load(std::memory_order_relaxed)) [[unlikely]] {
+        if (!drop(*call)) return false;
+      } else if (inbox_.empty()) {
+        return true;
+      } else {
+        feed(*call);
+      }
+    }
+    return true;
   }
   void end(Status reason) noexcept { calls_.finish_all(reason); }
   /// The caller is gone. Returns kOk, or kNoMemory: it had the front of a message, which cannot be kept.
   [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
+  /// The same, and the call is done. False: kNoMemory.
+  [[nodiscard]] bool drop(ReceiveCall& call) noexcept {
+    const Status cancelled = cancel(call);
+    call.finish(Status::kTimedOut);
+    return cancelled == Status::kOk;
+  }
 
   /// Takes the next message for a handler: kOk, kAgain (none is complete), or kTooLong and kNoMemory, which end the
   /// session.

@@ -280,8 +280,7 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
     call.is_awaited = false;
   }
   // Nobody else drives it then, but another thread's call.
-  const bool is_shared = home_->driver() == Driver::kCaller || state() == State::kDetached;
-  return alone(is_shared, [&] {
+  return alone(is_shared(), [&] {
     if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
     begin();
     const auto is_done = [&] {
@@ -294,6 +293,23 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
     if (!call.done()) (void)loop.wait_until(is_done, Deadline::never());
     settle();
     return call.status;
+  });
+}
+
+template <class Start>
+Status Session::begin_call(Start&& start) noexcept {
+  const auto begin = [&] {
+    start();
+    progress();
+  };
+  if (!home_->is_driven_here()) {
+    const Status handed = home_->loop().call(begin, hand_over_by(default_patience().begin()));
+    if (handed != Status::kClosed || state() != State::kDetached) return handed;
+  }
+  return alone(is_shared(), [&] {
+    if (life_.is_told_by_polls) look_for_end(Status::kOk);
+    begin();
+    return Status::kOk;
   });
 }
 
@@ -342,6 +358,42 @@ Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std
   message = call.message;
   needed = call.needed;
   return status;
+}
+
+Status Session::start(SendCall& call) noexcept {
+  return begin_call([&] { push(outbox_, call); });
+}
+Status Session::start(ReceiveCall& call) noexcept {
+  return begin_call([&] { reception_.push(call); });
+}
+
+Status Session::wait_for(Call& call, const Patience& patience) noexcept {
+  if (call.done()) return Status::kOk;
+  engine::CompletionLoop& loop = home_->loop();
+  if (!home_->is_driven_here()) {
+    const Deadline deadline = patience.begin();
+    // The thread goes on with it by itself.
+    if (deadline.passed()) return Status::kTimedOut;
+    // Only the thread that finishes the call may say that it is awaited: nobody is woken where it is done before.
+    const Status handed = loop.call([&] { call.is_awaited = true; }, hand_over_by(deadline));
+    if (handed == Status::kOk) return wait_while(call.is_done, 0, deadline);
+    if (handed != Status::kClosed || state() != State::kDetached) return handed;
+  }
+  return alone(is_shared(), [&] {
+    progress();
+    const auto is_done = [&] {
+      home_->sessions().progress();
+      return call.done();
+    };
+    if (call.done()) return Status::kOk;
+    return state() != State::kDetached ? loop.wait_patiently(is_done, patience) : Status::kTimedOut;
+  });
+}
+
+Status Session::cancel(ReceiveCall& call) noexcept {
+  return begin_call([&] {
+    if (!call.done() && !reception_.drop(call)) leave(Status::kNoMemory);
+  });
 }
 
 Status Session::write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate, std::size_t offset,
@@ -663,7 +715,7 @@ void Session::on_end(channel::Connection& /*connection*/, Status reason) noexcep
 // --- for Sessions -------------------------------------------------------------------------------------------------
 
 void Session::progress() noexcept {
-  reception_.progress();
+  if (!reception_.progress()) leave(Status::kNoMemory);
   if (state() == State::kLive && !connection_->alive()) end(connection_->failure());
   if (life_.reason != Status::kOk) reception_.end(life_.reason);
   transfers_.feed_takers();
@@ -688,7 +740,7 @@ void Session::end(Status reason) noexcept {
   outbox_.end(reason);
   windows_.end(reason);
   transfers_.end(reason);
-  reception_.progress();
+  (void)reception_.progress();  // It has ended already.
   reception_.end(reason);
 }
 
@@ -751,6 +803,7 @@ void Session::close() noexcept {
     return;
   }
   if (connection_ == nullptr) return;
+  VERBENA_DCHECK(is_alone());  // A call of another thread would go on with a connection that is gone.
   close_in_callback();
   const auto is_gone = [this] {
     progress();

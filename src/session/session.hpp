@@ -107,6 +107,14 @@ class Session final : private channel::Handler {
   /// kBufferTooSmall: `needed` is the length of the message, which stays queued.
   [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
                                const Patience& patience) noexcept;
+  /// Start a message, or wait for one, without waiting here: kOk, and the call is this session's until it is done,
+  /// which it may be already. Messages leave and are taken in the order of the calls, these and those that wait.
+  [[nodiscard]] Status start(SendCall& call) noexcept;
+  [[nodiscard]] Status start(ReceiveCall& call) noexcept;
+  /// Waits for a message that was started. kTimedOut: it goes on.
+  [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept;
+  /// The receive takes no message any more, and is done when this returns kOk.
+  [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
   /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
@@ -213,6 +221,16 @@ class Session final : private channel::Handler {
   /// Calls `task`, which returns a Status. With `is_shared` another thread may be in a call; then returns kBusy.
   template <class Task>
   [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
+  /// For checks, where this thread may drive it: whether no other one is in a call.
+  [[nodiscard]] bool is_alone() noexcept {
+    Exclusive::Mark* const mark = used_.enter();
+    if (mark != nullptr) Exclusive::leave(mark);
+    return mark != nullptr;
+  }
+  /// Whether other threads than this one may drive it, where this one does.
+  [[nodiscard]] bool is_shared() const noexcept {
+    return home_->driver() == Driver::kCaller || state() == State::kDetached;
+  }
   /// The same on a live session where this thread drives it.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
@@ -220,6 +238,9 @@ class Session final : private channel::Handler {
   /// error.
   template <class Local, class Attempt>
   [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
+  /// Has the thread that drives the session call `start`, and then look for progress; that may be this one.
+  template <class Start>
+  [[nodiscard]] Status begin_call(Start&& start) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Wrong code must not compile. Each file of nocompile/ holds one mistake under `#ifdef WRONG`, and the words of the
-compiler that it is refused with: // expect: regular expression. Without WRONG it must compile. The public headers are
-precompiled, which makes the check three times as fast."""
+"""Wrong code must not compile. Each file of nocompile/, and of demo/ unless it is a program, holds one mistake under
+`#ifdef WRONG`, and the words of the compiler that it is refused with: // expect: regular expression. Without WRONG it
+must compile. The public headers are precompiled, which makes the check three times as fast."""
 
 import concurrent.futures
 import pathlib
@@ -30,6 +30,7 @@ def main():
     compilers = [c for c in sys.argv[2:] if c]
     report = Report('nocompile')
     files = sorted((pathlib.Path(__file__).resolve().parent / 'nocompile').glob('*.cpp'))
+    files += sorted(path for path in (root / 'demo').glob('*.cpp') if 'int main()' not in path.read_text())
     texts = {path: path.read_text() for path in files}
     jobs = []
     directory = tempfile.TemporaryDirectory()

@@ -14,7 +14,7 @@ import scan
 from report import Report
 
 LIMITS = {'lines': 70, 'members': 25}
-DIRECTORIES = ('include', 'src', 'test', 'examples', 'bench')
+DIRECTORIES = ('include', 'src', 'test', 'demo', 'examples', 'bench')
 RATCHET = pathlib.Path(__file__).resolve().parent / 'shape_ratchet.txt'
 HEADER = """# What was too long when test/house/shape.py came: lines of functions (at most 70), data members of classes
 # (at most 25). Numbers may only shrink. `python3 test/house/shape.py . --write` writes this file anew.

@@ -77,7 +77,7 @@ def main():
     root = pathlib.Path(sys.argv[1])
     report = Report('tidy')
     self_test(report)
-    for directory in ['include', 'src', 'test', 'examples', 'bench', 'scripts']:
+    for directory in ['include', 'src', 'test', 'demo', 'examples', 'bench', 'scripts']:
         for path in sorted((root / directory).rglob('*')):
             if path.suffix in TEXT and path.is_file():
                 found = violations(path.relative_to(root).as_posix(), path.read_text())

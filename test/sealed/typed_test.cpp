@@ -34,9 +34,13 @@ class SealedTyped : public testing::Test {
     options.port = listener_->port();
     auto connected = rdma::Connection::connect(options);
     ASSERT_TRUE(connected.has_value()) << connected.error().text();
-    auto made = Link::over(std::move(*connected));
-    ASSERT_TRUE(made.has_value()) << made.error().text();
-    link = std::move(*made);
+    auto accepted = listener_->accept(limit());
+    ASSERT_TRUE(accepted.has_value()) << error_detail();
+    for (auto& [end, connection] : {std::pair{&link, &*connected}, std::pair{&peer, &*accepted}}) {
+      auto made = Link::over(std::move(*connection));
+      ASSERT_TRUE(made.has_value()) << made.error().text();
+      *end = std::move(*made);
+    }
     auto allocated = MemoryRegion<std::uint64_t>::allocate(*node_, kCount);
     ASSERT_TRUE(allocated.has_value()) << allocated.error().text();
     region = std::move(*allocated);
@@ -50,6 +54,7 @@ class SealedTyped : public testing::Test {
   [[nodiscard]] static Deadline limit() { return Deadline::after(std::chrono::seconds{20}); }
 
   Link link;
+  Link peer;
   MemoryRegion<std::uint64_t> region;
   RemoteSegment<std::uint64_t> there;
 
@@ -123,6 +128,30 @@ TEST_F(SealedTyped, StartedOperations) {
     if (!segment) return false;
     { const auto dropped = link.start_read(std::move(*segment), there); }
     return region.take().error() == Status::kBusy && link.settle(limit()) == Status::kOk && region.held() == 0;
+  });
+}
+
+TEST_F(SealedTyped, Messages) {
+  Numbers first = std::move(*region.take(0, 100));
+  Numbers second = std::move(*region.take(100, 100));
+  const auto pass = [&](Link& from, Link& to) {
+    auto receiving = to.start_receive(std::move(second));
+    auto sent = from.start_send_with_immediate(std::move(first), 7).finish(limit());
+    auto received = std::move(receiving).finish(limit());
+    first = std::move(sent.segment);
+    second = std::move(received.segment);
+    return sent.status == Status::kOk && received.status == Status::kOk && received.received.count == 100;
+  };
+  // The listener's thread sleeps and is woken, as for the calls that wait.
+  for (const auto& [from, to] : {std::pair{&link, &peer}, std::pair{&peer, &link}}) {
+    (void)test::cost_of(20, [&] { return pass(*from, *to); });
+    EXPECT_EQ(test::cost_of(rounds(200), [&] { return pass(*from, *to); }).allocations, test::Allocations{});
+  }
+  expect_sealed("dropped receives", rounds(200), [&] {
+    auto segment = region.take(200, 100);
+    if (!segment) return false;
+    { const auto dropped = link.start_receive(std::move(*segment)); }
+    return link.settle(limit()) == Status::kOk && region.held() == 2;
   });
 }
 

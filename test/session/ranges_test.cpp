@@ -218,5 +218,25 @@ TEST(RangesByThreads, NeverOverlap) {
   EXPECT_TRUE(ranges.close());
 }
 
+// What two threads do to a range whose holder both of them use.
+TEST_F(RangesTest, ARangeThatIsSharedOrFreeIsNeitherCutNorFreed) {
+#ifdef NDEBUG
+  GTEST_SKIP() << "release builds check nothing here";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ASSERT_EQ(take(0, 10), Status::kOk);
+  std::uint32_t rest = Ranges::kNone;
+  EXPECT_DEATH(
+      {
+        ranges.share(taken);
+        (void)ranges.split(taken, 5, rest);
+      },
+      "is_sole");
+  EXPECT_FALSE(ranges.drop(taken));
+  EXPECT_DEATH((void)ranges.drop(taken), "holders");
+  EXPECT_DEATH(ranges.share(taken), "before != 0");
+#endif
+}
+
 }  // namespace
 }  // namespace verbena::session

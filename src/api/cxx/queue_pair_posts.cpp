@@ -194,7 +194,7 @@ Status QueuePairState::post_unsignaled(const Request& request) noexcept {
 
 std::size_t QueuePairState::collect_now() noexcept { return is_up_ && loop_ ? loop_->poll() : 0; }
 
-Status QueuePairState::collect_until(Deadline deadline) noexcept {
+Status QueuePairState::collect_until(std::uint32_t /*slot*/, Deadline deadline) noexcept {
   // Completions of a queue pair that its loop does not know would go to nobody.
   if (!is_up_) return note(Status::kAgain, "typed::Operation::wait", "the queue pair is not connected yet");
   if (!loop_) return Status::kClosed;

@@ -57,7 +57,7 @@ class QueuePairState final : public StartedOperations, private engine::QueuePair
 
   // StartedOperations
   std::size_t collect_now() noexcept override;
-  Status collect_until(Deadline deadline) noexcept override;
+  Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
   // engine::QueuePair::Owner
   void handle(std::span<const ibv_wc> completions) noexcept override;
   void on_attached() noexcept override {}

@@ -812,6 +812,9 @@ void Listener::stop() noexcept {
 namespace verbena::typed::detail {
 
 session::Session* Inside::session(const rdma::Connection& connection) noexcept { return connection.session_; }
+void Inside::set_waiting(rdma::Connection& connection, std::size_t bytes) noexcept {
+  connection.waiting_bytes_.store(bytes, std::memory_order_relaxed);
+}
 const std::shared_ptr<node::Node>& Inside::node(const rdma::Node& node) noexcept { return node.impl_->node; }
 
 }  // namespace verbena::typed::detail

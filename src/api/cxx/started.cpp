@@ -28,6 +28,7 @@ void StartedOperations::for_each_slot(Visit&& visit) const noexcept {
 
 bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
   const Slot& of = slot_at(slot);
+  of.user.check();
   if (of.state.load(std::memory_order_acquire) != State::kComplete) return false;
   end = of.end;
   free(slot);
@@ -50,6 +51,8 @@ void StartedOperations::leave_quarantine(std::uint32_t slot) noexcept {
 }
 
 void StartedOperations::abandon(std::uint32_t slot) noexcept {
+  slot_at(slot).user.check();
+  on_abandon(slot);
   quarantined_.fetch_add(1, std::memory_order_relaxed);
   State expected = State::kUnderWay;
   // Release: whoever completes it finds the claims. Acquire: they are dropped after the NIC is done.
@@ -83,16 +86,29 @@ void StartedOperations::end() noexcept {
   release();
 }
 
-Status StartedOperations::collect(Deadline deadline, const char* call) noexcept {
+Status StartedOperations::collect(std::uint32_t slot, Deadline deadline, const char* call) noexcept {
+  const OneAtATime::Use use(slot_at(slot).user);
   const Turn turn(*this);
   if (!turn) return refuse_turn(call);
   if (deadline.passed()) return collect_now() != 0 ? Status::kOk : Status::kTimedOut;
-  return collect_until(deadline);
+  return collect_until(slot, deadline);
+}
+
+Status StartedOperations::collect_abandoned(Deadline deadline, const char* call) noexcept {
+  const Turn turn(*this);
+  if (!turn) return refuse_turn(call);
+  if (collect_now() != 0) return Status::kOk;
+  if (deadline.passed()) return Status::kTimedOut;
+  std::uint32_t abandoned = kNone;
+  for_each_slot([&](std::uint32_t slot) {
+    if (abandoned == kNone && is_abandoned(slot)) abandoned = slot;
+  });
+  return abandoned != kNone ? collect_until(abandoned, deadline) : Status::kOk;
 }
 
 Status StartedOperations::settle(Deadline deadline, const char* call) noexcept {
   while (quarantined() != 0) {
-    const Status collected = collect(deadline, call);
+    const Status collected = collect_abandoned(deadline, call);
     if (collected == Status::kTimedOut && quarantined() != 0)
       return note(collected, call, "{} operations are in quarantine still", quarantined());
     if (collected != Status::kOk && collected != Status::kTimedOut) return collected;
@@ -109,7 +125,7 @@ bool Started::look() noexcept {
 
 bool Started::poll() noexcept {
   if (look()) return true;
-  (void)operations_->collect(Deadline::now(), "");
+  (void)operations_->collect(slot_, Deadline::now(), "");
   return look();
 }
 
@@ -118,7 +134,7 @@ Status Started::wait(const std::optional<Deadline>& deadline) noexcept {
   if (look()) return status();
   const Deadline until = deadline ? *deadline : operations_->default_deadline();
   while (true) {
-    const Status collected = operations_->collect(until, kCall);
+    const Status collected = operations_->collect(slot_, until, kCall);
     if (look()) return status();
     if (collected == Status::kTimedOut)
       return note(collected, kCall, "the operation is under way still: wait again, or destroy it");

@@ -3,6 +3,7 @@
 
 #include "base/check.hpp"
 #include "base/failure.hpp"
+#include "base/one_at_a_time.hpp"
 
 #include <verbena/typed.hpp>
 
@@ -38,8 +39,9 @@ class StartedOperations {
   void keep(std::uint32_t slot, std::size_t part, Claim&& claim) noexcept;
   void keep(std::uint32_t slot, std::unique_ptr<Kept> kept) noexcept { slot_at(slot).kept = std::move(kept); }
   void abandon(std::uint32_t slot) noexcept;
-  /// Takes completions in. kBusy: another thread does; kTimedOut: none came.
-  [[nodiscard]] Status collect(Deadline deadline, const char* call) noexcept;
+  /// Takes completions in, and waits for one that the operation of `slot` may have. kBusy: another thread does;
+  /// kTimedOut: none came.
+  [[nodiscard]] Status collect(std::uint32_t slot, Deadline deadline, const char* call) noexcept;
   /// The deadline of a wait without one.
   [[nodiscard]] virtual Deadline default_deadline() const noexcept = 0;
   [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
@@ -78,9 +80,11 @@ class StartedOperations {
                 "another thread uses operations of this link or queue pair: let one do so at a time");
   }
 
-  /// Takes in what is complete, and waits for it. In a turn.
+  /// Takes in what is complete, and waits for it: for one that the operation of `slot` may have. In a turn.
   virtual std::size_t collect_now() noexcept = 0;
-  [[nodiscard]] virtual Status collect_until(Deadline deadline) noexcept = 0;
+  [[nodiscard]] virtual Status collect_until(std::uint32_t slot, Deadline deadline) noexcept = 0;
+  /// Whoever had the operation of `slot` goes. \thread any
+  virtual void on_abandon(std::uint32_t slot) noexcept { static_cast<void>(slot); }
 
   /// Calls `begin(cookie)`, which starts an operation that ends with `complete(slot)`: the low half of the cookie is
   /// the slot, and the high one tells it from those that had the slot before.
@@ -95,6 +99,10 @@ class StartedOperations {
     return std::uint64_t{slot_at(slot).generation} << 32 | slot;
   }
   void complete(std::uint32_t slot, const End& end) noexcept;
+  /// Whether it is under way, and in quarantine.
+  [[nodiscard]] bool is_abandoned(std::uint32_t slot) const noexcept {
+    return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) == State::kAbandoned;
+  }
   [[nodiscard]] bool is_any_under_way() const noexcept;
   void complete_all(Status status) noexcept;
   /// Nothing more is started. Don't touch this object afterwards.
@@ -106,8 +114,9 @@ class StartedOperations {
     std::atomic<State> state{State::kComplete};
     std::uint32_t generation = 0;
     End end;
-    Claim claim;                 ///< kAbandoned: in quarantine.
-    std::unique_ptr<Kept> kept;  ///< The same.
+    Claim claim;                            ///< kAbandoned: in quarantine.
+    std::unique_ptr<Kept> kept;             ///< The same.
+    [[no_unique_address]] OneAtATime user;  ///< Of the operation.
   };
   static constexpr std::uint32_t kNumbersOfGroup = 64;
   static constexpr std::uint64_t kOpen = std::uint64_t{1} << kSlotsOfGroup;
@@ -135,6 +144,7 @@ class StartedOperations {
   template <class Visit>
   void for_each_slot(Visit&& visit) const noexcept;
   void leave_quarantine(std::uint32_t slot) noexcept;
+  [[nodiscard]] Status collect_abandoned(Deadline deadline, const char* call) noexcept;
   void free(std::uint32_t slot) noexcept { let_go(group_of(slot), bit_of(slot)); }
   /// Don't touch this object afterwards, unless something else is held.
   void let_go(Group& group, std::uint64_t bit) noexcept {

@@ -4,11 +4,14 @@
 #include "api/cxx/guarded.hpp"
 #include "api/cxx/started.hpp"
 #include "api/session.hpp"
+#include "base/check.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <utility>
+#include <variant>
 
 namespace verbena::typed {
 namespace detail {
@@ -17,12 +20,24 @@ namespace detail {
 class LinkState final : public StartedOperations {
  public:
   explicit LinkState(std::unique_ptr<rdma::Connection> connection)
-      : StartedOperations(Link::kMaxOperations, 1), connection_(std::move(connection)) {}
+      : StartedOperations(Link::kMaxOperations, 1),
+        connection_(std::move(connection)),
+        window_(connection_->window().data()) {}
 
   /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
   template <class Begin>
   [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept {
     return StartedOperations::start(call, [&](std::uint64_t cookie) { return begin(*connection_, cookie); });
+  }
+  /// The same for a message of kind `Call`, which `fill` makes ready.
+  template <class Call, class Fill>
+  [[nodiscard]] Started start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept;
+  /// Where a message is, in elements. kBadArgument: they are not whole.
+  [[nodiscard]] std::expected<Received, Status> received_of(const char* call, const rdma::Message& message,
+                                                            std::size_t element_bytes) const noexcept;
+  [[nodiscard]] bool receives() const noexcept {
+    const session::Session* const session = Inside::session(*connection_);
+    return session == nullptr || session->receives();
   }
   [[nodiscard]] Deadline default_deadline() const noexcept override;
   /// Ends the connection, and what is under way; this may be gone then.
@@ -32,18 +47,124 @@ class LinkState final : public StartedOperations {
   static constexpr std::chrono::seconds kDrain{2};
   static_assert(Link::kMaxOperations == kSlotsOfGroup && Link::kMaxOperations < rdma::Connection::kMaxStarted);
 
+  /// A message that was started. The session has it until it is done.
+  struct Message {
+    std::variant<std::monostate, session::SendCall, session::ReceiveCall> call;
+    std::size_t element_bytes = 0;  ///< Receives.
+
+    [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<session::ReceiveCall>(&call); }
+    [[nodiscard]] session::Call& any() noexcept {
+      auto* const send = std::get_if<session::SendCall>(&call);
+      return send != nullptr ? static_cast<session::Call&>(*send) : *receive();
+    }
+  };
+
   ~LinkState() override = default;
   std::size_t collect_now() noexcept override;
-  Status collect_until(Deadline deadline) noexcept override;
+  Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
+  void on_abandon(std::uint32_t slot) noexcept override;
   void on_completion(const rdma::Completion& completion) noexcept;
+  [[nodiscard]] bool has_message(std::uint32_t slot) const noexcept { return (messages_started_ >> slot & 1) != 0; }
+  [[nodiscard]] bool is_done(std::uint32_t slot) noexcept;
+  /// Completes the slots of messages that are done.
+  std::size_t take_in_messages() noexcept;
+  [[nodiscard]] End end_of(Message& message) noexcept;
 
   const std::unique_ptr<rdma::Connection> connection_;
+  const std::byte* const window_;       ///< This side's.
+  std::uint64_t messages_started_ = 0;  ///< Slots of messages whose end was not taken in. In a turn.
+  std::array<Message, Link::kMaxOperations> messages_;
 };
 
+template <class Call, class Fill>
+Started LinkState::start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept {
+  Started started = StartedOperations::start(call, [&](std::uint64_t cookie) {
+    session::Session* const session = Inside::session(*connection_);
+    if (session == nullptr) return note(Status::kClosed, call, "the connection was closed");
+    const auto slot = static_cast<std::uint32_t>(cookie);
+    Message& message = messages_[slot];
+    Call& made = message.call.template emplace<Call>();
+    message.element_bytes = element_bytes;
+    fill(made);
+    Status begun = session->start(made);
+    if (begun == Status::kOk && made.done() && damage_of(made.status) >= Damage::kConnection) begun = made.status;
+    if (begun != Status::kOk) return api::note_general(*session, call, begun);
+    messages_started_ |= std::uint64_t{1} << slot;
+    return begun;
+  });
+  if (started.is_under_way()) (void)started.poll();
+  return started;
+}
+
+bool LinkState::is_done(std::uint32_t slot) noexcept {
+  session::Call& call = messages_[slot].any();
+  session::ReceiveCall* const receive = messages_[slot].receive();
+  // Nobody waits for it any more. Until the thread that drives the session has let go of the segment.
+  if (receive != nullptr && !call.done() && is_abandoned(slot))
+    if (session::Session* const session = Inside::session(*connection_); session != nullptr)
+      if (session->cancel(*receive) != Status::kOk) return false;
+  return call.done();
+}
+
+std::size_t LinkState::take_in_messages() noexcept {
+  std::size_t count = 0;
+  for (std::uint64_t left = messages_started_; left != 0; left &= left - 1) {
+    const auto slot = static_cast<std::uint32_t>(std::countr_zero(left));
+    if (!is_done(slot)) continue;
+    messages_started_ &= ~(std::uint64_t{1} << slot);
+    complete(slot, end_of(messages_[slot]));
+    ++count;
+  }
+  return count;
+}
+
+End LinkState::end_of(Message& message) noexcept {
+  constexpr const char* kCall = "typed::Link::start_receive";
+  End end{.status = message.any().status};
+  const session::ReceiveCall* const receive = message.receive();
+  if (receive == nullptr) return end;
+  if (end.status == Status::kBufferTooSmall) {
+    Inside::set_waiting(*connection_, receive->needed);
+    note(end.status, kCall, "the segment must have {} bytes for the message that waits; got {}", receive->needed,
+         receive->length);
+  }
+  if (end.status != Status::kOk) return end;
+  const auto received = received_of(kCall, receive->message, message.element_bytes);
+  if (!received) return {.status = received.error()};
+  end.value = received->count;
+  end.first = received->first;
+  end.immediate = received->immediate.value_or(0);
+  end.arrived = received->kind == rdma::Message::Kind::kWritten ? End::Arrived::kWritten
+                : received->immediate                           ? End::Arrived::kSentWithImmediate
+                                                                : End::Arrived::kSent;
+  return end;
+}
+
+std::expected<Received, Status> LinkState::received_of(const char* call, const rdma::Message& message,
+                                                       std::size_t element_bytes) const noexcept {
+  const std::size_t bytes = message.data.size();
+  const bool is_in_window = message.kind == rdma::Message::Kind::kWritten && bytes != 0;
+  const std::size_t offset = is_in_window ? static_cast<std::size_t>(message.data.data() - window_) : 0;
+  if (bytes % element_bytes != 0 || offset % element_bytes != 0)
+    return std::unexpected(note(Status::kBadArgument, call,
+                                "the peer sent {} bytes, at offset {}, and elements have {} bytes: the message is gone",
+                                bytes, offset, element_bytes));
+  return Received{.kind = message.kind,
+                  .immediate = message.immediate,
+                  .first = offset / element_bytes,
+                  .count = bytes / element_bytes};
+}
+
+void LinkState::on_abandon(std::uint32_t slot) noexcept {
+  if (session::ReceiveCall* const receive = messages_[slot].receive(); receive != nullptr)
+    receive->is_dropped.store(true, std::memory_order_relaxed);
+}
+
 void LinkState::on_completion(const rdma::Completion& completion) noexcept {
+  const auto slot = static_cast<std::uint32_t>(completion.cookie);
   // Else it is the user's own, started past the link.
-  if (is_current(completion.cookie))
-    complete(static_cast<std::uint32_t>(completion.cookie), {.value = completion.old, .status = completion.status});
+  if (is_current(completion.cookie) && !has_message(slot))
+    complete(slot, {.value = completion.old, .status = completion.status});
 }
 
 std::size_t LinkState::collect_now() noexcept {
@@ -51,10 +172,15 @@ std::size_t LinkState::collect_now() noexcept {
   const std::size_t count = connection_->poll(completions);
   std::ranges::for_each(std::span(completions).first(count),
                         [this](const rdma::Completion& each) { on_completion(each); });
-  return count;
+  return count + take_in_messages();
 }
 
-Status LinkState::collect_until(Deadline deadline) noexcept {
+Status LinkState::collect_until(std::uint32_t slot, Deadline deadline) noexcept {
+  if (has_message(slot)) {
+    session::Session* const session = Inside::session(*connection_);
+    const Status waited = session != nullptr ? session->wait_for(messages_[slot].any(), deadline) : Status::kClosed;
+    return take_in_messages() != 0 ? Status::kOk : waited;
+  }
   const auto completion = connection_->complete(deadline);
   if (!completion) return completion.error();
   on_completion(*completion);
@@ -76,6 +202,7 @@ void LinkState::close() noexcept {
     if (is_in_callback && is_any_under_way()) {
       // There the connection's own end does not wait for the NIC.
       session->stop_in_callback();
+      take_in_messages();
       const Deadline limit = Deadline::after(kDrain);
       while (is_any_under_way()) {
         const auto completion = connection_->complete(limit);
@@ -84,6 +211,8 @@ void LinkState::close() noexcept {
       }
     }
     connection_->close();
+    // Messages have ended with the session.
+    take_in_messages();
     if (!is_in_callback) complete_all(Status::kClosed);
   }
   end();
@@ -143,18 +272,29 @@ std::expected<Received, Status> Link::receive_bytes(std::span<std::byte> to, std
   if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kLocal));
   const auto message = connection_->receive(to, deadline);
   if (!message) return std::unexpected(message.error());
-  Received received{.kind = message->kind, .immediate = message->immediate};
-  const std::size_t bytes = message->data.size();
-  const bool is_in_window = message->kind == rdma::Message::Kind::kWritten && bytes != 0;
-  const std::size_t offset =
-      is_in_window ? static_cast<std::size_t>(message->data.data() - connection_->window().data()) : 0;
-  if (bytes % element_bytes != 0 || offset % element_bytes != 0)
-    return std::unexpected(note(Status::kBadArgument, kCall,
-                                "the peer sent {} bytes, at offset {}, and elements have {} bytes: the message is gone",
-                                bytes, offset, element_bytes));
-  received.first = offset / element_bytes;
-  received.count = bytes / element_bytes;
-  return received;
+  return state_->received_of(kCall, *message, element_bytes);
+}
+
+Started Link::begin_send(std::span<const std::byte> from, std::optional<std::uint32_t> immediate) noexcept {
+  constexpr const char* kCall = "typed::Link::start_send";
+  if (state_ == nullptr) return Started(detail::refuse_call(kCall, false, rdma::Access::kLocal));
+  if (from.empty()) return Started(note(Status::kBadArgument, kCall, "from must have at least one element; got none"));
+  return state_->start_message<session::SendCall>(kCall, 1, [&](session::SendCall& call) {
+    call.immediate = immediate;
+    call.from = from.data();
+    call.length = from.size();
+  });
+}
+Started Link::begin_receive(std::span<std::byte> to, std::size_t element_bytes) noexcept {
+  constexpr const char* kCall = "typed::Link::start_receive";
+  if (state_ == nullptr) return Started(detail::refuse_call(kCall, false, rdma::Access::kLocal));
+  if (!state_->receives())
+    return Started(
+        note(Status::kUnsupported, kCall, "messages go to a handler or are discarded: set receive to kQueue"));
+  return state_->start_message<session::ReceiveCall>(kCall, element_bytes, [&](session::ReceiveCall& call) {
+    call.to = to.data();
+    call.length = to.size();
+  });
 }
 
 Started Link::begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept {
