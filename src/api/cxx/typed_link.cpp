@@ -172,6 +172,11 @@ std::size_t LinkState::collect_now() noexcept {
   const std::size_t count = connection_->poll(completions);
   std::ranges::for_each(std::span(completions).first(count),
                         [this](const rdma::Completion& each) { on_completion(each); });
+  if (messages_started_ == 0) return count;
+  // Where callers drive the session, messages go on in this: a poll looks at nothing but transfers.
+  if (session::Session* const session = Inside::session(*connection_); session != nullptr)
+    (void)session->wait_for(messages_[static_cast<std::size_t>(std::countr_zero(messages_started_))].any(),
+                            Deadline::now());
   return count + take_in_messages();
 }
 
