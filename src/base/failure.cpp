@@ -8,7 +8,7 @@ constinit thread_local std::uint64_t failures = 0;
 
 struct Failure {
   Error error;
-  const char* (*sentence)(Status) noexcept = nullptr;  ///< Not null: the text is still to be made.
+  const char* (*sentence)(Status) noexcept = nullptr;  ///< If not null, the text is still to be made.
   char text[Error::kTextBytes + 96] = "";
 };
 
