@@ -60,7 +60,7 @@ Result<void> parse_setting(std::string_view setting, ChaosOptions& options) {
 Result<void> check_chaos(const ChaosOptions& options) {
   for (const Rate& rate : kRates) {
     const double value = options.*rate.value;
-    if (value >= 0 && value <= 1) continue;  // False for what is not a number.
+    if (value >= 0 && value <= 1) continue;  // False for NaN.
     return fail(Status::kBadArgument, "ChaosOptions", 0, "{} is {}: a rate is 0 to 1", rate.name, value);
   }
   return {};
