@@ -66,7 +66,7 @@ std::optional<Descriptors> descriptors(Limit limit, const KernelFiles& files) {
   std::filesystem::directory_iterator at(KernelPath("{}/self/fd", files.proc).text, unreadable);
   for (; !unreadable && at != std::filesystem::directory_iterator(); at.increment(unreadable)) ++descriptors.open;
   if (unreadable || descriptors.open == 0) return std::nullopt;
-  --descriptors.open;  // The directory's.
+  --descriptors.open;  // The descriptor of the directory itself.
   return descriptors;
 }
 
@@ -83,7 +83,7 @@ bool may_lock_at_will(const KernelFiles& files) noexcept {
 
 Result<void> check_process_limits(std::size_t size_bytes) {
   if (address_space_lacks(size_bytes)) return std::unexpected(address_space_error("mmap", ENOMEM, size_bytes));
-  // The kernel sends SIGXFSZ when ftruncate goes past it, which ends a process that did not ask for it.
+  // The kernel sends SIGXFSZ if ftruncate exceeds it, which by default ends the process.
   if (const std::size_t limit = soft_limit(RLIMIT_FSIZE); size_bytes > limit) {
     return fail(Status::kLimit, "ftruncate", EFBIG,
                 "{} MiB are more than the largest file this process may make, {} MiB, which counts for memfds too; "
