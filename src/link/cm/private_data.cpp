@@ -27,7 +27,7 @@ PrivateData begin(std::uint8_t type, std::size_t head, std::span<const std::byte
   return out;
 }
 
-/// What follows the head, of data whose front is right for `type`.
+/// Checks the head of `data` for `type`, and returns the bytes that follow it.
 Result<std::span<const std::byte>> tail_of(std::span<const std::byte> data, std::uint8_t type, std::size_t head,
                                            std::size_t most) noexcept {
   if (data.size() <= kVersionAt || !std::ranges::equal(data.first(kMagic.size()), kMagic))
