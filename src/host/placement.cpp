@@ -180,9 +180,9 @@ class Planner {
         first == last ? fmt::format("Poller {}", first) : fmt::format("Pollers {} to {}", first, last);
     const char* const verb = first == last ? "waits" : "wait";
     const PlacedPoller& poller = placement_.pollers.back();
-    if (poller.node) say("The memory of what has no core is on node {}.", *poller.node);
+    if (poller.node) say("Memory of pollers without a core is on node {}.", *poller.node);
     if (is_one_cpu()) {
-      say("{} {} by the policy `event`: there is one cpu, and whoever polls on it keeps it from the others.", who,
+      say("{} {} by the policy `event`: there is one cpu, and a poller would keep it from all other threads.", who,
           verb);
     } else if (request_.pin == Pin::kNo) {
       say("{} {} by the policy `{}`, and the scheduler chooses the cores: pinning is off.", who, verb,
@@ -190,7 +190,8 @@ class Planner {
     } else if (request_.wait == WaitPolicy::kEvent) {
       say("{} {} by the policy `event`, as asked for, which needs no core of its own.", who, verb);
     } else if (is_short_of_time_) {
-      say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, of which one is for all else.",
+      say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, one of which is left for "
+          "everything else.",
           who, verb, *topology_.quota_percent() / 100, *topology_.quota_percent() % 100);
     } else {
       say("{} {} by the policy `event`: no core of its own is left for it.", who, verb);

@@ -63,7 +63,7 @@ class Transcript {
 /// The error if a frame differs from the one that the peer sent.
 std::unexpected<Error> changed_on_the_way(const char* peer) noexcept {
   return fail(Status::kNotAllowed, "handshake", 0,
-              "what came from {} has not the seal of the key: somebody on the way has changed it", peer);
+              "a frame from {} does not have the seal of the key: somebody has changed it on the way", peer);
 }
 
 /// Waits for the answer to a frame. An echo, or something that is no frame, gets its own error.
@@ -73,7 +73,7 @@ Result<void> receive_answer(int fd, const Frame& sent, Inbox& inbox, const Step&
     return std::unexpected(foreign ? not_verbena(step.peer, inbox.bytes()) : received.error());
   }
   if (std::ranges::equal(inbox.bytes(), sent.bytes())) {
-    return broken("{} sends back what it is sent, so it is not a Verbena server: check address and port", step.peer);
+    return broken("{} only echoes, so it is not a Verbena server: check address and port", step.peer);
   }
   return {};
 }
@@ -351,8 +351,8 @@ Result<std::unique_ptr<Handshake>> SocketListener::next(Deadline deadline) {
     const int count = epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, earlier(deadline, due()).left_ms());
     if (count < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for clients");
     const auto ready = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
-    // Looks at existing sockets before new ones, which may evict them. Events are level-triggered:
-    // what is not looked at in this turn is reported again.
+    // Looks at existing sockets before new ones, which may evict them. Events are level-triggered, so the kernel
+    // reports the rest again.
     bool has_new = false;
     for (const epoll_event& event : ready) {
       if (event.data.u64 == kListenEvent) has_new = true;
@@ -454,7 +454,7 @@ Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) noexcept 
     return fail(Status::kNotAllowed, "connect", 0, "the server asks for a key: connect with key_file");
   VERBENA_ASSIGN(const Endpoint hello, decode_hello(slot.inbox.bytes(), slot.seal ? Cover::kSealed : Cover::kOpen));
   if (!slot.seal || slot.seal->check(SealedStep::kClientHello, slot.inbox.bytes())) return hello;
-  log_refusal("{} did not prove that it has the key {}: it has not, or somebody has changed its HELLO",
+  log_refusal("{} did not prove that it has the key {}: it does not have it, or somebody has changed its HELLO",
               HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
   return refused_key(slot.seal->key_name());
 }

@@ -36,8 +36,10 @@ Result<DeviceName> parse_device(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, name.port);
   if (error == std::errc() && rest == end && name.port != 0 && !name.device.empty() && name.device != "soft")
     return name;
-  return fail(Status::kBadArgument, "Fabric::open", 0,
-              "device \"{:.60}\" is none: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2", text);
+  return fail(
+      Status::kBadArgument, "Fabric::open", 0,
+      "device \"{:.60}\" is not a device name: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2",
+      text);
 }
 
 Result<void> check(const Transport& transport) {
@@ -211,7 +213,8 @@ std::string Fabric::admission() const {
                                                           keys_->count() == 1 ? "" : "s");
   if (nic::facts_of(nic()) == nullptr)
     return fmt::format("open to processes of {}{}{}", users_, keys.empty() ? "" : " that ", keys);
-  return keys.empty() ? "open to whoever reaches the port: a key file restricts it" : "open to clients that " + keys;
+  return keys.empty() ? "open to anybody who reaches the port: a key file restricts it"
+                      : "open to clients that " + keys;
 }
 
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {

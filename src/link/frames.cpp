@@ -231,7 +231,7 @@ Result<std::size_t> bytes_needed(Bytes have) noexcept {
   // Checks each byte as it comes, so that a peer that sends one wrong byte and stops is detected at once.
   const std::size_t magic_bytes = std::min(have.size(), kMagic.size());
   if (!std::ranges::equal(have.first(magic_bytes), std::span(kMagic).first(magic_bytes))) {
-    return broken("this is no Verbena handshake: it begins with another magic number");
+    return broken("this is not a Verbena handshake: it begins with another magic number");
   }
   if (const auto version = version_of(have); version && *version != kProtocolVersion) {
     return broken(
@@ -244,14 +244,14 @@ Result<std::size_t> bytes_needed(Bytes have) noexcept {
   if (!known_type(type)) return broken("a handshake frame has the unknown type {}", type);
   const auto cover = load<std::uint8_t>(have, kCoverOffset);
   if (!can_be(static_cast<FrameType>(type), cover)) {
-    return broken("a handshake frame of type {} says {} of its seal", type, cover);
+    return broken("a handshake frame of type {} has the impossible seal flag {}", type, cover);
   }
   const auto length = load<std::uint32_t>(have, kLengthOffset);
   if (cover == static_cast<std::uint8_t>(Cover::kSealed) && length < kSealBytes) {
     return broken("a sealed handshake frame says it has {} bytes, which is less than its seal", length);
   }
   if (length > kMaxBodyBytes) {
-    return broken("a handshake frame says it has {} bytes where {} are the most", length, kMaxBodyBytes);
+    return broken("a handshake frame says it has {} bytes, and the limit is {}", length, kMaxBodyBytes);
   }
   return kHeaderBytes + length + kChecksumBytes;
 }

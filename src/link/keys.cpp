@@ -101,10 +101,10 @@ Result<void> check_file(const File::Facts& facts, const std::string& path) noexc
                 path, facts.mode);
   if (facts.owner != 0 && facts.owner != ::geteuid())
     return fail(Status::kPermission, kCall, 0,
-                "key_file {:.100} belongs to user {}, who may change it: let it belong to user {}, or to root", path,
+                "key_file {:.100} belongs to user {}, who may change it: chown it to user {}, or to root", path,
                 facts.owner, ::geteuid());
   if (facts.bytes > kMaxKeyFileBytes)
-    return fail(Status::kTooLong, kCall, 0, "key_file {:.100} has {} bytes, and {} are the most: is it the right file?",
+    return fail(Status::kTooLong, kCall, 0, "key_file {:.100} has {} bytes, and the limit is {}: is it the right file?",
                 path, facts.bytes, kMaxKeyFileBytes);
   return {};
 }

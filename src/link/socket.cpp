@@ -91,7 +91,8 @@ Result<Fd> listen_one(const addrinfo& address, const HostPort& name, int backlog
       return fail(Status::kSystem, call, error, "{} is in use: choose another port, or stop what listens there",
                   name.c_str());
     case EADDRNOTAVAIL:
-      return fail(Status::kSystem, call, error, "{} is no address of this host: choose one that it has", name.c_str());
+      return fail(Status::kSystem, call, error, "{} is not an address of this host: choose one of its own",
+                  name.c_str());
     case EACCES:
       return fail(Status::kPermission, call, error,
                   "listening on {} is not allowed: choose a port from 1024 up, or give "

@@ -332,7 +332,7 @@ class NovaRDMARCStore {
     }
   }
   [[nodiscard]] verbena::mesh::Lane& connected(const char* call) {
-    if (lane_ == nullptr) detail::refuse(std::string(call) + ": Init comes first");
+    if (lane_ == nullptr) detail::refuse(std::string(call) + ": call Init first");
     return *lane_;
   }
   [[nodiscard]] bool is_self(int server_id) const noexcept {
@@ -347,7 +347,7 @@ class NovaRDMARCStore {
     const auto found = std::ranges::lower_bound(servers_, id, {}, &Server::id);
     if (found == servers_.end() || found->id != id || is_self(server_id))
       throw NovaError(verbena::Status::kBadArgument,
-                      std::string(call) + ": server " + std::to_string(server_id) + " is none of the endpoints",
+                      std::string(call) + ": server " + std::to_string(server_id) + " is not one of the endpoints",
                       server_id);
     return *found;
   }

@@ -49,8 +49,8 @@ class NovaMemManager {
     const std::size_t bytes = items_.item_bytes(key, buf);
     const bool is_of_class = bytes != 0 && verbena::SlabManager::class_for(bytes) == scid;
     if (!is_of_class || items_.free(key, buf) != verbena::Status::kOk)
-      detail::refuse("FreeItem: buf is no item of class " + std::to_string(scid) + " that key " + std::to_string(key) +
-                     " has");
+      detail::refuse("FreeItem: buf is not an item of class " + std::to_string(scid) + " that key " +
+                     std::to_string(key) + " has");
   }
   /// Frees items in their order, up to the first one that FreeItem refuses.
   void FreeItems(std::uint64_t key, const std::vector<char*>& items, std::uint32_t scid) {

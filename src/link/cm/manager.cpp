@@ -379,7 +379,7 @@ Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& 
 Result<nic::VerbsOptions> place_of(const CmLibrary& library, const std::string& address) {
   VERBENA_ASSIGN(const Id id, bind_to(library, address, 0));
   if (id->verbs != nullptr) return place_at(id);
-  return fail(Status::kNotFound, "cm::place_of", 0, "{} is no address of one device", address);
+  return fail(Status::kNotFound, "cm::place_of", 0, "{} is not an address of a single device", address);
 }
 
 Result<nic::VerbsOptions> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port,

@@ -33,7 +33,7 @@ Result<Number> number_of(std::string_view name, std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc{} && end == text.data() + text.size()) return number;
-  return fail(Status::kBadArgument, "VERBENA_CHAOS", 0, "'{}' is no value for {}", text, name);
+  return fail(Status::kBadArgument, "VERBENA_CHAOS", 0, "'{}' is not a value of {}", text, name);
 }
 
 Result<void> parse_setting(std::string_view setting, ChaosOptions& options) {

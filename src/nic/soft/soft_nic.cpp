@@ -208,7 +208,7 @@ namespace {
   alignas(4096) static std::byte known[4096];
   if (cause == EINVAL && ::madvise(known, sizeof known, MADV_POPULATE_READ) != 0) return {};  // Before Linux 5.14.
   return fail(Status::kBadArgument, "reg_mr", cause,
-              "{} bytes at {} are not mapped, or not writable as the access asks for; register what is", length,
+              "{} bytes at {} are not mapped, or not writable as the access needs; register mapped memory", length,
               address);
 }
 }  // namespace
@@ -1020,7 +1020,7 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
   if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
     if (qp.path.approach == nullptr) return to_rts(qp, attr, mask);
     return fail(Status::kBadArgument, "modify_qp", EINVAL,
-                "the queue pair is on its way to RTR: call modify_qp for that until it does not say kAgain");
+                "the queue pair is going to RTR: repeat that modify_qp until it no longer returns kAgain");
   }
   return fail(Status::kBadArgument, "modify_qp", EINVAL,
               "a queue pair cannot go from state {} to {}: the order is RESET, INIT, RTR, RTS", static_cast<int>(from),

@@ -117,7 +117,7 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
   if (::fstatfs(fd, &system) != 0 || (system.f_type == HUGETLBFS_MAGIC && (seals & F_SEAL_FUTURE_WRITE) == 0)) {
     return fail(Status::kProtocol, "fstatfs", 0,
                 "the peer's memory is of huge pages and not sealed against writing: it could punch holes into it, and "
-                "whoever touches one dies of SIGBUS");
+                "touching one would raise SIGBUS");
   }
   if (static_cast<std::uint64_t>(file.st_size) != size || size == 0) {
     return fail(Status::kProtocol, "fstat", 0, "the peer's memory has {} bytes, not the {} it announced", file.st_size,

@@ -206,7 +206,7 @@ void add_infiniband(Writer<GidReason>& reason, const Question& question, const G
     reason.add("; subnet prefix {}/64", gid_text(prefix).data());
   }
   reason.add("{}", grh ? ", with a GRH" : ", routed by LID");
-  if (question.ignored) reason.add("; {} is no GID, so it does not decide", gid_text(*question.ignored).data());
+  if (question.ignored) reason.add("; {} is no GID, so it is ignored", gid_text(*question.ignored).data());
 }
 
 /// Why the rules do not choose `entry`: its fault, or the advantage of the best one.

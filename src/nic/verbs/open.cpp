@@ -157,7 +157,8 @@ Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   news_ = ClosedInChildren(context_->async_fd);
   ibv_device_attr attr{};
   if (const int failed = library_.device.query_device(context_, &attr); failed != 0) {
-    return fail(Status::kDevice, "ibv_query_device", failed, "{} does not say what it can do; look into dmesg", name());
+    return fail(Status::kDevice, "ibv_query_device", failed,
+                "{} does not answer the query of its limits; look into dmesg", name());
   }
   ibv_port_attr port{};
   VERBENA_TRY(choose_port(options.port, attr.phys_port_cnt, port));
@@ -192,8 +193,8 @@ Result<void> VerbsNic::choose_port(std::uint8_t wanted, std::uint8_t count, ibv_
   for (unsigned port = first; port <= last; ++port) {
     attr = {};
     if (const int failed = library_.device.query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0) {
-      return fail(Status::kDevice, "ibv_query_port", failed, "{} does not tell of its port {}; look into dmesg", name(),
-                  port);
+      return fail(Status::kDevice, "ibv_query_port", failed,
+                  "{} does not answer the query of its port {}; look into dmesg", name(), port);
     }
     if (attr.state != IBV_PORT_ACTIVE) continue;
     facts_.port = static_cast<std::uint8_t>(port);

@@ -337,7 +337,7 @@ Result<ibv_cq*> VerbsNic::wait(ibv_comp_channel* channel, Deadline deadline) {
         return cq;
       }
       if (errno != EAGAIN && errno != EINTR) {
-        return fail(Status::kDevice, "ibv_get_cq_event", errno, "{} tells of no completions any more; it is gone ({})",
+        return fail(Status::kDevice, "ibv_get_cq_event", errno, "{} reports no more completions; it is gone ({})",
                     name(), std::strerror(errno));
       }
     }
@@ -537,7 +537,7 @@ QpAddress VerbsNic::address_of(const ibv_qp* qp) const noexcept {
 
 Result<PeerProcess> VerbsNic::peer_of(const ibv_qp*) const {
   return fail(Status::kUnsupported, "peer_of", EOPNOTSUPP,
-              "no kernel vouches for the process at the other end of a wire: only the soft NIC knows its peers");
+              "no kernel knows the process at the other end of a wire: only the soft NIC knows its peers");
 }
 
 Nic::Objects VerbsNic::objects() const {
