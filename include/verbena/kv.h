@@ -266,8 +266,8 @@ int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count)
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
 
 /* Batches with an array for each part. vlens[i]: the capacity in; out the length, the length needed if that is more
- * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them anew for each call: a capacity of
- * SIZE_MAX is KV_ERR_BAD_ARGUMENT. */
+ * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them again for each call: a capacity
+ * of SIZE_MAX is KV_ERR_BAD_ARGUMENT. */
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count);
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,

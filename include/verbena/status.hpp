@@ -33,7 +33,7 @@ enum class Status : std::uint8_t {
   kUnsupported,      ///< This NIC, or this release, does not have it.
   kBusy,             ///< Something still uses the object.
 
-  // The connection is damaged: it is in error and must be made anew.
+  // The connection is damaged: it is in error; connect again.
   kPeerLost,           ///< The peer's process, host or link is gone: its NIC no longer answers.
   kConnectionRefused,  ///< Nothing listens there.
   kRejected,           ///< The peer refused; the text has its reason.

@@ -78,7 +78,7 @@ class NicRegistry {
   [[nodiscard]] Result<std::shared_ptr<SharedNic>> soft(std::span<const uid_t> allowed_uids);
   /// An RDMA device. The first caller with given options chooses what they leave open; later callers with the same
   /// options share that choice. A device that has failed is not returned again: its users keep it, and others open it
-  /// anew. Errors: those of nic::open_verbs.
+  /// again. Errors: those of nic::open_verbs.
   [[nodiscard]] Result<SharedDevice> device(const nic::VerbsOptions& options);
 
  private:
