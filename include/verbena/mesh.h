@@ -6,8 +6,8 @@
  * ends the process, unless the library finds its own state broken. The detail of MESH_ERR_BAD_ARGUMENT names the
  * argument, its value and its range; the comments below do not list this code.
  *
- * Threads: any thread may call the functions of a mesh, also at the same time. One thread at a time uses a lane, except
- * for mesh_lane_counters, or a carrier. The library has threads of its own, which connect peers and call none of your
+ * Threads: any thread may call the functions of a mesh, also at the same time. One thread at a time uses a lane (except
+ * for mesh_lane_counters) or a carrier. The library has threads of its own, which connect peers and call none of your
  * functions.
  *
  * Time: timeout_ms is in milliseconds. 0: don't wait; -1: no deadline; less is MESH_ERR_BAD_ARGUMENT.

@@ -218,10 +218,10 @@ typedef struct RdmaOptions {
   const unsigned* allowed_uids; /* Users besides this one, and root, whose processes may connect (software NIC).
                                    Copied. */
   size_t allowed_uid_count;     /* Number of allowed_uids. Default 0. */
-  const char* key_file; /* File of keys, one a line (docs/connections.md). A listener accepts only clients that prove to
-                           have one of them; a client proves to have one, and makes the listener prove the same. Each
-                           rdmaServerStart and rdmaConnect reads the file. Null or "", the default: none, and on a
-                           device anybody who reaches the port may connect. Copied. */
+  const char* key_file; /* File of keys, one a line (docs/connections.md). A listener accepts only clients that prove
+                           that they have one of them; a client proves that it has one, and makes the listener prove the
+                           same. Each rdmaServerStart and rdmaConnect reads the file. Null or "", the default: none, and
+                           on a device anybody who reaches the port may connect. Copied. */
   const char* key_name; /* Clients only: which key of key_file. Null or "", the default: the first. Copied. */
   RdmaNode* node; /* The node to use; it replaces `device`, `bootstrap`, `gid_index` and `allowed_uids`. Release it
                      after everything that uses it. Null, the default: the process's own node for that NIC. */

@@ -38,10 +38,10 @@ struct Inside;
 ///  - The calling thread itself drives any other client's connection: a second thread that calls meanwhile gets kBusy.
 ///    Messages of the peer, and the peer that sends them, wait until the next call.
 ///
-/// Calls that wait end at a deadline; the default is Options::timeout from now. Calls on data return a Status, or a
-/// value or a Status; none of them allocates, registers or, on registered memory, calls the kernel. Each of them can
-/// return kBusy, kTimedOut, kClosed (ended by this side or the other) and the reason of a dead connection, besides the
-/// codes that its comment names.
+/// Calls that wait end at a deadline, by default after Options::timeout. Calls on data return a Status, or a value or a
+/// Status; none of them allocates, registers or, on registered memory, calls the kernel. Each of them can return kBusy,
+/// kTimedOut, kClosed (ended by this side or the other) and the reason of a dead connection, besides the codes that its
+/// comment names.
 ///
 /// A child that is forked while its parent has a connection, listener or node gets kForked from every call, and does
 /// not harm its parent, whatever it destroys; it may exec. Memory that the library allocated is not mapped in the
@@ -178,9 +178,9 @@ struct Options {
   std::size_t max_message_bytes = std::size_t{64} << 20;
   /// Users besides this one, and root, whose processes may connect (software NIC).
   std::vector<unsigned> allowed_uids{};
-  /// File of keys, one a line (docs/connections.md). A listener accepts only clients that prove to have one of them; a
-  /// client proves to have one, and makes the listener prove the same. Each `start` and `connect` reads the file.
-  /// Empty: none, and on a device anybody who reaches the port may connect.
+  /// File of keys, one a line (docs/connections.md). A listener accepts only clients that prove that they have one of
+  /// them; a client proves that it has one, and makes the listener prove the same. Each `start` and `connect` reads the
+  /// file. Empty: none, and on a device anybody who reaches the port may connect.
   std::string key_file{};
   std::string key_name{};  ///< Clients only: which key of key_file. Empty: the first.
   /// The node to use; it replaces `transport` and `allowed_uids`, and must outlive everything that uses it. Null: the
@@ -308,8 +308,8 @@ class Connection {
   // that of a write), kNotFound (no window of the peer has the key), kOutOfRange, kRemoteAccess (the window lacks the
   // right), kLocalAccess (the memory is not registered, or not any more).
 
-  /// Between any memory on this side and the peer's window, from `offset` on. If the deadline passes you may reuse the
-  /// memory, the connection goes on, and a write may have happened in part.
+  /// Between any memory on this side and the peer's window from `offset` on, or another part of its memory. If the
+  /// deadline passes you may reuse the memory, the connection goes on, and a write may have happened in part.
   [[nodiscard]] Status write(std::span<const std::byte> from, std::size_t offset = 0,
                              std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status read(std::span<std::byte> to, std::size_t offset = 0,

@@ -310,7 +310,7 @@ class Link {
       return {refused("typed::Link::start_read", rdma::Access::kRead), std::move(to)};
     return {begin_read(detail::Inside::local(to), from.remote()), std::move(to)};
   }
-  /// Writes all of `from` to the front of `to`. Nobody can change `from` meanwhile; copies of a ConstSegment stay
+  /// Writes all of `from` to the front of `to`. This side cannot change `from` meanwhile; copies of a ConstSegment stay
   /// readable.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_write(Segment<T>&& from,

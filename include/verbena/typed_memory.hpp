@@ -320,7 +320,7 @@ class Segment : public Elements<T> {
   }
   /// Pieces of `each` elements, one after the other; the last may be shorter.
   [[nodiscard]] Chunks<T> chunks(std::size_t each) && noexcept { return Chunks<T>(std::move(*this), each); }
-  /// The same elements, to share; nobody can change them.
+  /// The same elements, to share; this side cannot change them.
   [[nodiscard]] ConstSegment<T> freeze() && noexcept {
     T* const data = this->data_;
     const std::size_t size = this->size_;

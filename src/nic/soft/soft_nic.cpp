@@ -890,8 +890,8 @@ void SoftNic::end_approach(SoftQp& qp) noexcept {
   drop_ask(*approach->peer, *approach->offer);
 }
 
-/// Moves the QP from `from` to `to`, unless its owner, in a poll or post, has moved it to error; those use the receive
-/// CQ's lock.
+/// Moves the QP from `from` to `to`, unless its owner, in a poll or post, has moved it to error. Both sides exclude
+/// each other by the receive CQ.
 bool SoftNic::move(SoftQp& qp, ibv_qp_state from, ibv_qp_state to) noexcept {
   bool has_moved = false;
   exclusively(*qp.rcq, [&] {

@@ -176,7 +176,7 @@ Result<void> register_membarriers() {
 }
 
 // The process is registered, so only a seccomp filter installed since then can refuse. The slower global command is the
-// only other way to order.
+// only other way to order; if that is refused too, the protocol cannot go on.
 void barrier_all_processes() noexcept {
   if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) membarrier(MEMBARRIER_CMD_GLOBAL);
 }
