@@ -126,7 +126,7 @@ struct Completion {
 enum class Which : std::uint8_t {
   kAll,       ///< Both.
   kSends,     ///< Ends of this side's own operations.
-  kReceives,  ///< What peers did.
+  kReceives,  ///< Messages and other events from peers.
 };
 
 /// One thread's end of the mesh: connections to the same lane of all other processes. Statuses besides those named:

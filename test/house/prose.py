@@ -8,7 +8,7 @@ import sys
 
 from report import Report
 
-# What is written so already. It grows until it is include, src and all pages.
+# Already in plain English. The lists grow until they have include, src and all pages.
 DIRECTORIES = ['include', 'src/base', 'src/engine', 'src/host', 'src/link', 'src/nic']
 PAGES = []
 
@@ -16,7 +16,7 @@ CODE = ('.hpp', '.cpp', '.h', '.c')
 FORTRAN = ('.f90',)
 
 INVERTED = re.compile(r'(?:Of|That|What [^.?!]* (?:is|are)) ')
-# (words with a meaning of ours, or of another century; what to write)
+# (words that only we use so, the plain ones)
 WORDS = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in [
     (r'\b(?:rests|rested|resting)\b(?! on\b)', 'waits out its grace period'),
     (r'\b(?:one|two|each|its) lines? (?:moves?|travels?)\b', 'cache-line transfers'),
@@ -135,7 +135,8 @@ def self_test(report):
             ('a.h', '/** Sets it.\n * \\param size  Of the\n * buffer.\n */\n', 2),
             ('a.cpp', '// One.\n//\n// - two\n// - What two are is known.\n', 4),
             ('a.f90', '!> Of bytes.\n', 1), ('a.f90', "x = 'a!b'  ! That is so.\n", 1),
-            ('a.cpp', '// The block\n// rests a while.\n', 1), ('a.md', '# Of it\n\nText.\n(That is\nit.)\n', 4),
+            ('a.cpp', '// The block\n// rests a while.\n', 1), ('a.cpp', '// One line moves.\n', 1),
+            ('a.md', '| a | Whoever waits |\n', 1), ('a.md', '# Of it\n\nText.\n(That is\nit.)\n', 4),
             ('a.md', '| a | Of two. |\n', 1), ('a.md', '- one\n\n    That is text of the item.\n', 3)]:
         found = violations(name, text)
         report.check(len(found) == 1 and found[0].startswith(f'{name}:{line}:'), f'self-test: {text!r}: {found}')
@@ -151,9 +152,15 @@ def main():
     root = pathlib.Path(sys.argv[1])
     report = Report('prose')
     self_test(report)
-    files = [path for directory in DIRECTORIES for path in sorted((root / directory).rglob('*'))
-             if path.suffix in CODE + FORTRAN]
-    files += [path for pattern in PAGES for path in sorted(root.glob(pattern))]
+    files = []
+    for directory in DIRECTORIES:
+        there = [path for path in sorted((root / directory).rglob('*')) if path.suffix in CODE + FORTRAN]
+        report.check(there, f'{directory} has no sources')
+        files += there
+    for pattern in PAGES:
+        there = sorted(root.glob(pattern))
+        report.check(there, f'no page is {pattern}')
+        files += there
     for path in files:
         found = violations(path.relative_to(root).as_posix(), path.read_text())
         report.check(not found, '\n  '.join(found))
