@@ -75,11 +75,10 @@ inline constexpr std::size_t kMaxGrants = 256;
 struct Grant {
   Subject subject{};               ///< The subject.
   Rights rights = Rights::kNone;   ///< kNone needs a quota.
-  std::string prefix{};            ///< Any bytes, 0 to 1024: the rights to read and to write hold for keys that begin
-                                   ///< with them. Empty: for all keys. Cells need both rights to all keys.
+  std::string prefix{};            ///< Any bytes, 0 to 1024: `rights` to read and to write are for keys that begin with
+                                   ///< them. Empty: all keys. Cells need both rights to all keys.
   std::size_t max_memory_bytes{};  ///< Quota: memory of the items that the subject wrote last, and of its leases. 0:
-                                   ///< none; else at most ServerOptions::memory_bytes. Set it in one grant of a
-                                   ///< subject.
+                                   ///< none; else at most ServerOptions::memory_bytes. Set it in one grant.
   std::size_t max_items{};         ///< Quota: keys that the subject wrote last. 0: none; else at most the server's.
 };
 

@@ -67,12 +67,10 @@ struct Options {
   unsigned threads = 1;              ///< * Lanes of each process. 1 to kMaxThreads.
   std::string job{};                 ///< * Distinguishes meshes that could find each other. 0 to 64 bytes.
   std::string device{};              ///< As Transport::device.
-  std::string address{};             ///< Listens there. Empty: this host, by the device's own address, else by
-                                     ///< loopback.
+  std::string address{};             ///< Listens there. Empty: the device's own address, else loopback.
   std::uint16_t port = 0;            ///< 0 takes any free port.
   std::size_t message_bytes = 1024;  ///< * Longest message. 1 to kMaxMessageBytes.
-  unsigned depth = 8;                ///< Messages from each peer that one lane may have unreleased, those on their way
-                                     ///< included. 4 to 4096.
+  unsigned depth = 8;                ///< Messages of each peer on the way to one lane, or unreleased there. 4 to 4096.
   unsigned operations = 32;          ///< Operations that one lane may have in flight to each peer. 1 to 2000.
   unsigned reservations = 8;         ///< Reservations that a lane may hold for each peer. 0 to 1024.
   unsigned batch = 1;                ///< Posts to one peer that share a doorbell. 1 to 32, at most `operations`.
@@ -80,8 +78,7 @@ struct Options {
   std::chrono::microseconds spin{50};       ///< With kAdaptive a lane polls this long before it sleeps. 0 to 1 s.
   std::chrono::milliseconds join_timeout{30'000};  ///< Deadline of Mesh::join.
   std::vector<uid_t> allowed_uids{};               ///< Users besides this one whose processes may connect (soft NIC).
-  std::string key_file{};         ///< Either all processes have one, with a key in common, or none has.
-                                  ///< docs/connections.md.
+  std::string key_file{};         ///< For all processes, with a common key, or none. docs/connections.md.
   std::uint64_t incarnation = 0;  ///< Must grow each time this process comes back. 0: the time of day, in ns.
 };
 
@@ -89,8 +86,7 @@ struct Options {
 struct Window {
   unsigned peer = 0;              ///< The process that published it.
   rdma::Window memory{};          ///< Its place, length and rights.
-  std::uint64_t incarnation = 0;  ///< The owner's. Calls with a window from before the owner's restart return
-                                  ///< kPeerLost.
+  std::uint64_t incarnation = 0;  ///< The owner's. After its restart calls return kPeerLost.
 };
 
 /// An operation that has ended, or an event from a peer.
@@ -104,8 +100,8 @@ struct Completion {
     kReceive,  ///< A message. `bytes` is where it arrived; it stays unchanged until `release`.
     kWritten,  ///< The peer wrote into this process's memory with an immediate. `bytes` is the place.
     kJoined,   ///< The peer is connected (after Mesh::join: it has come back).
-    kLeft,     ///< The peer is gone: kClosed, it left in an orderly way; kPeerLost, it died or cannot be reached; or
-               ///< why the connection failed.
+    kLeft,     ///< The peer is gone: kClosed, it left in order; kPeerLost, it died or cannot be reached; or why it
+               ///< failed.
   };
   Kind kind = Kind::kSend;                   ///< Kind of the completion.
   Status status = Status::kOk;               ///< kOk, or why it failed.

@@ -14,7 +14,7 @@ namespace verbena::mesh {
 /// PMIx_Finalize. Mesh::join runs a fence of the whole job: don't call PMIx_Fence yourself during it. Errors here:
 /// kNotFound (no PMIx server has started this process), kSystem (what PMIx says). Errors of Mesh::join: kSystem (what
 /// PMIx says). Its reasons for a missing process: kAgain (the process has published nothing), kProtocol (the process
-/// has published bytes of another length). \thread any \alloc setup
+/// has published bytes of another length). \thread any  \alloc setup
 [[nodiscard]] Result<std::unique_ptr<Carrier>> pmix_carrier(Options& options);
 
 }  // namespace verbena::mesh

@@ -197,7 +197,7 @@ class Link {
 
   /// Makes a link of a connection whose completions go to the queue (Complete::kQueue), and which has no started
   /// operations. To use regions of a node, make the connection with that node (rdma::Options::node). kBadArgument:
-  /// null. \thread setup \alloc setup
+  /// null. \thread setup  \alloc setup
   [[nodiscard]] static Result<Link> over(std::unique_ptr<rdma::Connection> connection);
 
   /// Whether calls can work; see rdma::Connection.

@@ -84,7 +84,7 @@ class WindowTable {
 enum class Heard : std::uint8_t { kNever, kBefore };
 
 /// The status for an error completion. Retries without an answer mean that the peer is lost, unless it never answered:
-/// then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any \alloc none
+/// then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any  \alloc none
 [[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept;
 
 struct QueueOptions {

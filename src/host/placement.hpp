@@ -22,10 +22,8 @@ enum class Pin : std::uint8_t { kNo, kYes };
 struct PlacementRequest {
   unsigned pollers = 1;                     ///< 1 to 1024.
   WaitPolicy wait = WaitPolicy::kAdaptive;  ///< Policy of a poller that has a core of its own.
-  Pin pin = Pin::kYes;                      ///< Otherwise pollers have and claim no cores, and their memory is not
-                                            ///< bound.
-  bool leave_a_core = true;  ///< Leaves a core to the application if two or more are free. Turn it off if the process
-                             ///< only polls.
+  Pin pin = Pin::kYes;                      ///< Otherwise pollers have no cores, claim none, and bind no memory.
+  bool leave_a_core = true;  ///< To the application, if two or more are free. Turn it off if the process only polls.
   Locality device{};
   std::span<const unsigned> claimed{};  ///< Core::id of the cores that other processes have.
 };
@@ -49,7 +47,7 @@ struct Placement {
 /// the interrupts. It gives out at most the free cores, and at most what the cgroup's processor time allows with one
 /// cpu's time to spare. If two or more cores are free it leaves one to the application (`leave_a_core`). A poller
 /// without a core waits for events; so do all if there is one cpu (hardware thread). Arenas are on the node of their
-/// poller. Errors: kBadArgument (pollers). \thread any \alloc setup
+/// poller. Errors: kBadArgument (pollers). \thread any  \alloc setup
 [[nodiscard]] Result<Placement> plan_placement(const Topology& topology, const PlacementRequest& request);
 
 /// A process's claim on a core for polling. It binds an abstract Unix socket to the core's name: the kernel lets only

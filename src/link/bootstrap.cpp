@@ -390,9 +390,7 @@ Result<SocketListener::Found> SocketListener::accept_some() noexcept {
       if (error == EAGAIN || error == EWOULDBLOCK || is_closed()) return Found{};
       if (error == EBADF || error == EINVAL || error == ENOTSOCK)
         return fail_system("accept4", error, "taking a client");
-      if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM)
-        continue;  // The fault of one
-                   // client.
+      if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) continue;  // Only this client's.
       if (oldest_ == kNone) {
         set_accepting(false);
         return Found{};

@@ -24,8 +24,7 @@ struct FabricOptions {
   std::string address;
   std::uint16_t port = 0;                 ///< For clients: the server's port, to find the device that reaches it.
   std::span<const uid_t> allowed_uids{};  ///< As in SoftOptions.
-  std::string key_file{};                 ///< Either both ends have one, with a key in common, or neither has. Empty:
-                                          ///< none.
+  std::string key_file{};                 ///< For both ends, with a common key, or for neither. Empty: none.
   std::string key_name{};                 ///< For clients: the key to prove; empty: the file's first.
 };
 

@@ -271,8 +271,7 @@ struct ListenerOptions {
   unsigned max_pending = usual_pending();  ///< Sockets that have not finished HELLO; one more evicts the oldest.
   std::chrono::milliseconds hello_timeout{2000};
   std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Most user data of a client; one with more is rejected.
-  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Most user data of the server; more is kTooLong in
-                                                     ///< Handshake::answer.
+  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Most of the server; more is kTooLong in `answer`.
   SocketWatcher* watcher = nullptr;                  ///< As for `dial`; must outlive the connections.
   nic::Nic* nic = nullptr;                           ///< As for `dial`; must outlive the handshakes.
   std::shared_ptr<const Keys> keys{};                ///< A client must prove one of them. Null: no key is needed.

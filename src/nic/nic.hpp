@@ -141,8 +141,7 @@ struct Capabilities {
   bool pins_memory = false;         ///< Registered memory counts against RLIMIT_MEMLOCK.
   bool knows_users = false;         ///< The kernel tells the user of a peer's process.
   bool maps_windows = false;        ///< A peer's window must be imported, which maps it into this process.
-  const char* locality_name = nullptr;  ///< Name by which host::Topology finds the device; null for a NIC without a
-                                        ///< place.
+  const char* locality_name = nullptr;  ///< Name of the device for host::Topology; null: it has no place.
 };
 
 /// A question to a peer's NIC: has your process sent these bytes? Its destructor cancels it. \thread any

@@ -304,9 +304,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
     const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
     if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
-      if (offset != qp.pending.offset)
-        qp.pending.stall = SoftQp::Stall::kNone;  // It made progress, so its time begins
-                                                  // again.
+      if (offset != qp.pending.offset) qp.pending.stall = SoftQp::Stall::kNone;  // Progress restarts its time.
       qp.pending.offset = static_cast<std::uint32_t>(offset);
       return stall(qp, SoftQp::Stall::kRoom);
     }

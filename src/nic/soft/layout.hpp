@@ -170,15 +170,13 @@ struct QpGeometry {
 // ends are on one host by construction) ------------------------------------------------------------------------------
 
 enum class RequestType : std::uint32_t {
-  kHello = 1,    ///< First. The reply carries the descriptor of the key table, and that of the ready set for the same
-                 ///< user.
+  kHello = 1,    ///< First. The reply carries the key table's descriptor, and the ready set's for the same user.
   kOffer = 2,    ///< My QP wants yours. Carries the descriptors of its shared memory and of its bells.
   kMemory = 3,   ///< Asks for the descriptor of one of your arenas.
   kWake = 4,     ///< Your QP asked for a wake-up, and neither of us writes to another user's descriptor.
                  ///< Has no reply.
   kServe = 5,    ///< My QP has a request for your service thread (ServiceBlock). The answer is there; no reply.
-  kTake = 6,     ///< My QP's ring to yours is full: receive what is in it, because its owner does not poll. Has no
-                 ///< reply.
+  kTake = 6,     ///< My QP's ring to yours is full: receive it, because its owner does not poll. Has no reply.
   kConfirm = 7,  ///< Has your process sent the bytes behind this request? kUnknown if it attests no such bytes.
 };
 
@@ -223,8 +221,7 @@ struct Reply {
   ibv_gid gid{};                   ///< Hello: who answers.
   std::uint64_t size = 0;          ///< Memory: bytes. Hello: bytes of the ready set, 0 without.
   std::uint32_t writable = 0;      ///< Memory: 1 when the peer may map it read-write.
-  std::uint32_t is_populated = 0;  ///< Memory: 1 if all its pages exist, so that the peer should fault them in when it
-                                   ///< maps it.
+  std::uint32_t is_populated = 0;  ///< Memory: 1 if all its pages exist: fault them in when you map it.
 };
 static_assert(sizeof(Reply) == 48);
 

@@ -314,8 +314,7 @@ struct SoftMr : ibv_mr {
 struct SoftMw : ibv_mw {
   SoftPd* spd = nullptr;
   bool is_used = false;                  // Control plane.
-  std::atomic<std::uint32_t> key{0};     // Valid while bound; else the last one. The next key must have another low
-                                         // byte.
+  std::atomic<std::uint32_t> key{0};     // Valid while bound; else the last one. The next low byte differs.
   std::atomic<SoftMr*> mr{nullptr};      // Bound on it; null: free.
   std::atomic<std::uint32_t> qp_num{0};  // While bound.
 };

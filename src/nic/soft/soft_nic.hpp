@@ -20,8 +20,7 @@ namespace verbena::nic::soft {
 
 /// Options for tests, besides SoftOptions.
 struct TestOptions {
-  std::uint64_t ring_start = 0;  ///< First index of every ring, rounded to its slots, so that tests reach the
-                                 ///< wrap-around.
+  std::uint64_t ring_start = 0;  ///< First index of every ring, rounded to its slots, to test wrap-around.
 };
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const TestOptions& test);
 

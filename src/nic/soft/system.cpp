@@ -139,8 +139,7 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
 }
 
 Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode others) {
-  VERBENA_TRY(host::check_process_limits(size));  // Growing a file beyond RLIMIT_FSIZE raises a signal instead of an
-                                                  // error.
+  VERBENA_TRY(host::check_process_limits(size));  // Growing a file beyond RLIMIT_FSIZE raises a signal.
   Owned owned;
   owned.fd = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!owned.fd) return fail_system("memfd_create", errno, "making memory to share with peers");

@@ -82,8 +82,7 @@ constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
           // If READ has its own limit it is the smaller one, and a queue's segments serve both.
           .max_sge = at_least_0(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge),
           .max_rd_atomic = std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
-                                    std::uint32_t{std::numeric_limits<std::uint8_t>::max()}),  // The width of the field
-                                                                                               // in ibv_qp_attr.
+                                    std::uint32_t{std::numeric_limits<std::uint8_t>::max()}),  // As in ibv_qp_attr.
           .max_message = port.max_msg_sz,
           .is_soft_roce = attr.vendor_id == kSoftRoceVendor};
 }

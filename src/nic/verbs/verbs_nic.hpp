@@ -132,8 +132,7 @@ class VerbsNic final : public Nic {
 
   const VerbsLibrary& library_;
   ibv_context* context_ = nullptr;
-  ClosedInChildren commands_;  // The kernel releases this process's objects on the device when the last holder closes
-                               // these.
+  ClosedInChildren commands_;  // When the last holder closes these, the kernel frees our objects.
   ClosedInChildren news_;
   Limits limits_;
   Capabilities capabilities_;
