@@ -47,8 +47,8 @@ class Drawing:
         self.parts, self.labels, self.lines, self.covered = [], [], [], 0
 
     def label(self, x, y, text, size=13, anchor='start', bold=False, mono=False, color=INK, inside=None):
-        """One line of text whose baseline is at y. `inside` is the box (x, y, w, h) that it must not leave; the box covers
-        what was drawn before it."""
+        """One line of text whose baseline is at y. `inside` is the box (x, y, w, h) that it must not leave. The box
+        covers what was drawn before it."""
         width = width_of(text, size, mono, bold)
         left = x - {'start': 0, 'middle': width / 2, 'end': width}[anchor]
         self.labels.append((left, y - size * 0.8, left + width, y + size * 0.22, text, inside,
@@ -167,21 +167,20 @@ def put_and_notice():
     d.arrow([(memory, 166), (nic, 166)], 'acknowledgement')
     d.arrow([(nic, 196), (origin, 196)], 'completion')
     d.box(20, 210, 250, 46, ['the call returns: the buffer is free,', 'the bytes are in the window'], 'plain', 12)
-    d.box(target - 95, 84, 190, 172, ['sleeps in receive()', '', 'no CPU of the target', 'takes part in the put'], 'plain',
-          12, dashed=True)
+    d.box(target - 95, 84, 190, 172, ['sleeps in receive()', '', 'no CPU of the target', 'takes part in the put'],
+          'plain', 12, dashed=True)
     d.line(20, 280, 880, 280)
     d.label(20, 308, '2  notice: write_with_immediate(bytes, 7)', 13, bold=True)
-    d.arrow([(origin, 332), (nic, 332)], 'one work request')
+    d.arrow([(origin, 332), (nic, 332)], 'a WRITE, then a message')
+    d.box(20, 348, 250, 46, ['the call returns: the buffer is free,', 'the bytes may be on their way'], 'plain', 12)
     d.arrow([(nic, 362), (memory, 362)], 'bytes first')
-    d.arrow([(nic, 396), (target, 396)], 'then the number 7', at=(670, 390))
-    d.arrow([(target, 432), (memory, 432)], 'reads the window')
-    d.box(target - 110, 452, 220, 46, ['receive() returns 7: all', 'earlier bytes are there'], 'plain', 12)
-    d.arrow([(nic, 432), (origin, 432)], 'completion')
-    d.box(20, 452, 250, 46, ['returns: the bytes are there, and', 'the notice is on its way'], 'plain', 12)
-    d.label(450, 548, "On the software NIC the origin's thread does the NIC's work itself: it copies into the window,", 12,
-            'middle', color=FAINT)
-    d.label(450, 566, 'which it has mapped. Messages and writes of one connection arrive in the order of the calls.', 12,
-            'middle', color=FAINT)
+    d.arrow([(nic, 402), (target, 402)], 'then the message with 7', at=(670, 396))
+    d.arrow([(target, 438), (memory, 438)], 'reads the window')
+    d.box(target - 110, 458, 220, 46, ['receive() returns 7: the', 'bytes before it are there'], 'plain', 12)
+    d.label(450, 548, "On the software NIC the origin's thread does the NIC's work itself: it copies into the window,",
+            12, 'middle', color=FAINT)
+    d.label(450, 566, 'which it has mapped. Messages and writes of one connection arrive in the order of the calls.',
+            12, 'middle', color=FAINT)
     return d
 
 
@@ -208,7 +207,7 @@ def which_nic():
     d.arrow([(870, 257), (886, 257), (886, 466), (870, 466)], dashed=True)
     d.arrow([(685, 390), (685, 440)], 'no such device', at=(676, 420), anchor='end', dashed=True)
     d.box(500, 440, 370, 52, ['the software NIC; the description', 'and errors give the reason'], 'memory')
-    d.label(450, 526, 'Both ends choose the same. The software NIC joins processes of one host: it answers another host with an',
+    d.label(450, 526, 'Both ends choose the same. The software NIC joins processes of one host: another host is an',
             12, 'middle', color=FAINT)
     d.label(450, 544, 'error that says so. verbena-info prints what this host would take, and why.', 12, 'middle',
             color=FAINT)
@@ -228,15 +227,16 @@ def store():
     for y, chosen, name in ((74, 2, 'bucket b'), (122, None, 'the other')):
         d.label(20, y + 22, name, 12)
         for entry in range(8):
-            d.box(110 + entry * 46, y, 46, 34, ['entry'] if entry == chosen else [], 'memory' if entry == chosen else 'plain',
-                  11)
+            here = entry == chosen
+            d.box(110 + entry * 46, y, 46, 34, ['entry'] if here else [], 'memory' if here else 'plain', 11)
     d.arrow([(225, 108), (225, 116), (520, 116), (520, 91), (548, 91)])
     d.label(550, 62, 'the entry, 64 bits', 12, color=FAINT)
     cells(d, 550, 74, [120, 110, 160], ['tag, 23 bits', 'lines, 7 bits', 'first line, 34 bits'], 'memory')
     d.arrow([(860, 108), (860, 190), (62, 190), (62, 214)])
     d.label(200, 184, 'the item, at a multiple of 64 B in the same window', 12, color=FAINT)
     cells(d, 20, 216, [150, 90, 100, 120, 120, 330],
-          ['state | version', 'private', 'checksum', 'lengths, flags', 'key', 'value under 4096 B, or: offset, checksum'],
+          ['state | version', 'private', 'checksum', 'lengths, flags', 'key',
+           'value under 4096 B, or: offset, checksum'],
           'memory')
     d.label(20, 272, 'building, live or superseded', 11, color=FAINT)
     d.label(262, 272, 'seeded by the version: one READ proves a small value', 11, color=FAINT)
@@ -252,7 +252,8 @@ def store():
     d.arrow([(200, 486), (420, 486)], '2  RDMA WRITE of the value', at=(310, 480))
     d.arrow([(760, 486), (570, 486)], '4  LOCAL_INV ends the lease', at=(665, 480))
     d.arrow([(200, 554), (760, 554)], '3  PUT ADOPT, behind the WRITE: key, length, lease', at=(480, 548))
-    d.arrow([(760, 624), (200, 624)], '5  the item is published over the block; the reply brings the next lease', at=(480, 618))
+    d.arrow([(760, 624), (200, 624)], '5  the item is published over the block; the reply brings the next lease',
+            at=(480, 618))
     d.label(480, 656, 'Without it the server copies the value once into memory that no client can write.', 12, 'middle',
             color=FAINT)
     return d
@@ -272,9 +273,9 @@ def ring():
     cells(d, 34, 226, [150, 190, 140, 108], ['free', 'of slot 2', 'of slot 3', 'free'], 'plain', height=40)
     d.arrow([(279, 150), (279, 226)], dashed=True)
     d.label(34, 286, 'data ring: what is longer than 112 B, in segments of 4096 B', 12, color=FAINT)
-    for number, (length, how) in enumerate([('up to 48 B', 'one cache-line transfer'), ('up to 112 B', 'two, in the slot'),
-                                            ('up to 4096 B', 'the slot holds the position in the data ring'),
-                                            ('longer', 'several segments')]):
+    lengths = [('up to 48 B', 'one cache-line transfer'), ('up to 112 B', 'two, in the slot'),
+               ('up to 4096 B', 'the slot holds the position in the data ring'), ('longer', 'several segments')]
+    for number, (length, how) in enumerate(lengths):
         d.label(34, 322 + number * 22, length, 12)
         d.label(160, 322 + number * 22, how, 12, color=FAINT)
     d.label(34, 420, 'A slot is valid when the low half of its header is its index + 1: there is no tail to read.', 12)
@@ -286,8 +287,9 @@ def ring():
         d.box(704, y, 222, 56, lines, 'memory', 12)
     d.box(704, 350, 222, 56, ['bell: an eventfd', "of the receiver's process"], 'nic', 12)
     d.arrow([(815, 292), (815, 350)], 'set', at=(825, 326), anchor='start')
-    d.label(480, 472, 'Each shared word has one writer, so a hostile peer can lie about its own words and change none of ours.',
-            12, 'middle', color=FAINT)
+    d.label(480, 472,
+            'Each shared word has one writer: a hostile peer can lie about its own words and change none of ours.', 12,
+            'middle', color=FAINT)
     d.label(480, 494, 'Two sides that poll make no system call; a sender makes one to wake a receiver that sleeps.', 12,
             'middle', color=FAINT)
     return d
@@ -295,21 +297,21 @@ def ring():
 
 def threads():
     d = Drawing('threads', 960, 560, 'The threads of a process and the cores they take')
-    d.label(20, 32, 'Threads that poll take cores of their own, the last core first; one core is left to the application.', 13,
-            bold=True)
+    d.label(20, 32, 'Threads that poll take cores of their own, the last core first; one core is left to the application.',
+            13, bold=True)
     cores = [
-        ('core 0', 'left to the application', 'user', ["the program's threads", 'and clients without', 'a handler:', 'the calling thread', 'polls, then sleeps']),
-        ('core 1', 'a shard of a node', 'library', ['verbena-rdma', '', 'connections in turn,', 'calls by letter']),
-        ('core 2', 'a listener, or clients with handlers', 'library', ['verbena-rdma', '', 'polls, opens letters,', 'calls handlers']),
-        ('core 3', 'a worker of the store', 'library', ['verbena-kv-0', '', 'its share of the keys']),
+        ('your threads', 'user', ["the program's threads", 'and clients without', 'a handler:', 'the calling thread',
+                                  'polls, then sleeps']),
+        ('a shard of a node', 'library', ['verbena-rdma', '', 'connections in turn,', 'calls by letter']),
+        ("a listener's shard", 'library', ['verbena-rdma', '', 'polls, opens letters,', 'calls handlers']),
+        ('a worker of the store', 'library', ['verbena-kv-0', '', 'its share of the keys']),
     ]
-    for number, (core, _, kind, lines) in enumerate(cores):
+    for number, (whose, kind, lines) in enumerate(cores):
         x = 20 + number * 232
         d.box(x, 52, 222, 236, (), 'core', dashed=True)
-        d.label(x + 12, 74, core, 13, bold=True)
+        d.label(x + 12, 74, f'core {number}', 13, bold=True)
+        d.label(x + 210, 74, whose, 12, 'end', color=FAINT)
         d.box(x + 14, 90, 194, 182, lines, kind, 13)
-    for number, text in enumerate(['your threads', 'a shard of a node', "a listener's shard", 'a worker of the store']):
-        d.label(20 + number * 232 + 210, 74, text, 12, 'end', color=FAINT)
     d.label(20, 326, 'These threads have no core of their own, and sleep unless something comes:', 13, bold=True)
     asleep = [('verbena-nic', 'software NIC: descriptors'), ('verbena-peers', 'has a peer gone?'),
               ('verbena-accept', 'all handshakes'), ('verbena-events', 'device: its events'),
@@ -317,8 +319,8 @@ def threads():
     for number, (name, what) in enumerate(asleep):
         x, y = 20 + number % 3 * 309, 342 + number // 3 * 62
         d.box(x, y, 299, 54, [name, what], 'plain', 12, bold_first=True)
-    d.label(20, 494, 'A poller without a core of its own sleeps in the kernel until something comes (some microseconds more).',
-            12, color=FAINT)
+    d.label(20, 494, 'A poller without a core of its own sleeps until something comes, which costs some microseconds.', 12,
+            color=FAINT)
     d.label(20, 514, 'Other processes see the claim of a core, so ranks of one job do not choose the same one.', 12,
             color=FAINT)
     d.label(20, 534, 'A connection has no thread of its own; a process opens each NIC once.', 12, color=FAINT)
@@ -362,7 +364,7 @@ def main():
             stale.append(path.name)
     unknown = {path.name for path in HERE.glob('*.svg')} - {f'{draw().name}.svg' for draw in DRAWINGS}
     if stale or unknown:
-        sys.exit(f'drawings: {sorted(stale)} differ from what docs/drawings/draw.py makes, {sorted(unknown)} are not its')
+        sys.exit(f'drawings: {sorted(stale)} differ from what {__file__} makes; it does not know {sorted(unknown)}')
     print(f'drawings: {len(DRAWINGS)} drawings')
 
 
