@@ -446,6 +446,10 @@ def mesh(report, root, work, environment):
     page(report, root, work, environment, 'mesh.md', 8)
 
 
+def store(report, root, work, environment):
+    page(report, root, work, environment, 'kv-guide.md', 5)
+
+
 def nova(report, root, work, environment):
     """A program of RDMALib's users, by two and by four processes."""
     need(report.name, ['c++'], environment)
@@ -462,7 +466,7 @@ def nova(report, root, work, environment):
 
 
 TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide, 'mesh': mesh,
-         'nova': nova}
+         'nova': nova, 'store': store}
 
 
 def built(report, build):
