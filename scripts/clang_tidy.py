@@ -3,8 +3,8 @@
 
 clang-tidy runs its checks over the headers of the system, too, and drops what they find there: that is 5 s of each
 test, of 5 to 12 in all. A batch goes through them once for all its sources. Where the compiler finds something in it,
-the reason may be the batch, such as two definitions of one name: the sources that the compiler names are then a batch of
-their own, the rest is one again, and so are the halves of the batch when it names all or a header."""
+the reason may be the batch, such as two definitions of one name: the sources that the compiler names are then a batch
+of their own, the rest is one again, and so are the halves of the batch when it names all or a header."""
 
 import argparse
 import concurrent.futures

@@ -1,4 +1,4 @@
-// Checks of arguments of the APIs, with their sentences; whoever calls them names the call.
+// Checks of the APIs' arguments, with their sentences; the caller adds the name of the call.
 #pragma once
 
 #include "base/failure.hpp"
@@ -23,16 +23,16 @@ template <class T>
     return {};
   return fail(Status::kBadArgument, "", 0, "{} must be at least 1; got 0", name);
 }
-/// Refuses a number of bytes that cannot be registered, by name.
+/// Refuses, by name, a number of bytes that cannot be registered.
 [[nodiscard]] inline Result<void> check_memory(const char* name, std::uint64_t bytes) noexcept {
   return check_limit("", name, bytes, 1, session::Registrations::kMaxBytes);
 }
-/// Refuses a port that is none. \thread any
+/// Refuses a port outside its range. \thread any
 [[nodiscard]] inline Result<void> check_port(int port, int least) noexcept {
   if (port >= least && port <= 65535) return {};
   return fail(Status::kBadArgument, "", 0, "port must be {} to 65535; got {}", least, port);
 }
-/// Refuses a name that is null, or that no window can have.
+/// Refuses a name that is null or invalid for a window.
 [[nodiscard]] inline Result<void> check_name(const char* name) noexcept {
   constexpr std::size_t kMost = session::Registrations::kMaxNameBytes;
   VERBENA_TRY(check_given("name", name));
@@ -41,7 +41,7 @@ template <class T>
   return {};
 }
 
-/// `verbena_rdmaConnect` as users write it.
+/// The call's name as users write it, such as `verbena_rdmaConnect`.
 [[nodiscard]] constexpr const char* as_written(const char* call) noexcept {
   constexpr std::string_view kPrefix = "verbena_";
   return std::string_view(call).starts_with(kPrefix) ? call + kPrefix.size() : call;

@@ -44,8 +44,8 @@ Status note_transfer(const session::Session& session, const char* call, Status s
                   is_physical ? " by physical address" : " under that rkey");
     case Status::kRemoteAccess:
       if (session.reason() != Status::kOk) break;
-      return note(status, call, "the window with rkey {:#x} lacks the right to this: the peer registers it with that",
-                  rkey);
+      return note(status, call,
+                  "the window with rkey {:#x} does not allow this: the peer must register it with that right", rkey);
     case Status::kAgain:
       return note(status, call, "{} operations are under way, or complete and not taken: take one by {}",
                   session::Transfers::kMostStarted, terms.complete);

@@ -1,4 +1,4 @@
-// What both APIs make of sessions: places in memory of the peer, owners of memory, and failures in words.
+// Helpers that both APIs use for sessions: places in the peer's memory, owners of memory, and failures in words.
 #pragma once
 
 #include "base/failure.hpp"
@@ -17,12 +17,12 @@ namespace verbena::api {
   return {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired};
 }
 
-/// The peer's default window; of no length if it has none.
+/// The peer's default window; its length is 0 if the peer has none.
 [[nodiscard]] rdma::Window peer_window_of(const session::Session& session) noexcept;
-/// Whether the calling thread is the one that calls back.
+/// Whether the calling thread is the one that makes callbacks.
 [[nodiscard]] bool is_in_callback(const session::Session& session) noexcept;
 
-// One name for what the owners of registered memory, which are sessions, listeners and nodes, call differently.
+// One name for calls on owners of registered memory: sessions, listeners and nodes name them differently.
 [[nodiscard]] inline Result<void> remove_from(session::Session& owner, const session::RegisteredMemory* memory,
                                               Deadline deadline) {
   return owner.home().registrations().remove(&owner, memory, deadline);
@@ -41,17 +41,17 @@ template <class Owner>
   return owner.add(memory, access);
 }
 
-/// What an API calls things in the sentences of `note_transfer`.
+/// An API's own names in the sentences of `note_transfer`.
 struct Terms {
   const char* address;             ///< The place's address.
-  const char* length_prefix = "";  ///< Around its length.
+  const char* length_prefix = "";  ///< Text around its length.
   const char* length_suffix = "";
   const char* find;  ///< The calls that help.
   const char* export_physical;
   const char* complete;
 };
 
-/// Remembers what a transfer came to; `status`. \thread any
+/// Remembers the outcome of a transfer; returns `status`. \thread any
 Status note_transfer(const session::Session& session, const char* call, Status status, const session::Place& place,
                      const Terms& terms) noexcept;
 /// The same for a failure that no argument explains.

@@ -1,4 +1,4 @@
-// Chunks of registered memory through which memory goes that is not registered.
+// Chunks of registered memory that stage transfers of unregistered memory.
 #pragma once
 
 #include "engine/fifo.hpp"
@@ -12,20 +12,20 @@
 
 namespace verbena::channel {
 
-/// Shared by the connections of one loop. A chunk is used from `take` to `give_back`, which follows the completion of
-/// the work request that uses it, whoever has stopped waiting for that. \thread owner of the loop, except open (setup)
+/// Shared by the connections of one loop. A chunk is in use from `take` to `give_back`, which follows the completion of
+/// its work request even if nobody waits for that any more. \thread owner of the loop, except open (setup)
 class Bounce {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
   static constexpr std::uint32_t kChunks = 8;
   static constexpr std::uint32_t kNone = 0x7fff;
 
-  /// Who has found no chunk free.
+  /// Somebody who found no chunk free.
   class Waiter {
    public:
     /// A chunk may be free now. Called once for each `wait`.
     virtual void on_chunk() noexcept = 0;
-    // Bounce's own.
+    // Used by Bounce.
     Waiter* next = nullptr;
     bool is_waiting = false;
 
@@ -35,10 +35,10 @@ class Bounce {
 
   /// Errors: those of BufferPool::acquire.
   [[nodiscard]] Result<void> open(nic::BufferPool& pool, std::optional<unsigned> node);
-  /// What `open` allocates. \thread any
+  /// The memory that `open` allocates. \thread any
   [[nodiscard]] static host::Footprint footprint(std::optional<unsigned> node);
 
-  /// kNone: none is free.
+  /// Takes a chunk; kNone: none is free.
   [[nodiscard]] std::uint32_t take() noexcept {
     const std::uint32_t chunk = first_free_;
     if (chunk != kNone) first_free_ = chunks_[chunk].next;
@@ -50,7 +50,7 @@ class Bounce {
 
   [[nodiscard]] std::byte* data(std::uint32_t chunk) const noexcept { return memory_.data() + chunk * kChunkBytes; }
   [[nodiscard]] std::uint32_t lkey() const noexcept { return memory_.lkey(); }
-  /// A place for the user of a chunk: of the piece that is in it, and of the chunk behind it in the user's list.
+  /// A chunk's entry for its user: the piece in it, and the next chunk of the user's list.
   struct Chunk {
     std::uint32_t next = kNone;
     std::uint32_t length = 0;

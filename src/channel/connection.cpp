@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::uint32_t kMinFragmentBytes = 1024;
 /// Bind and invalidate carry a fence: Soft-RoCE repeats them on a retransmission otherwise (Linux 6.1,
-/// drivers/infiniband/sw/rxe/rxe_req.c). Other NICs have them wait for READs and atomics only.
+/// drivers/infiniband/sw/rxe/rxe_req.c). On other NICs they then wait for READs and atomics only.
 constexpr unsigned kFencedWindowOp = IBV_SEND_FENCE;
-/// Set in the tokens of this layer's own operations, which no handler hears of.
+/// Marks the tokens of this layer's own operations, which no handler sees.
 constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
 
 }  // namespace
@@ -24,7 +24,7 @@ constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
 // --- options ------------------------------------------------------------------------------------------------------
 
 std::uint32_t sends_for(const Options& options) noexcept {
-  // Twice the depth, so that a quarter that waits to be signaled does not hold up messages for which there is credit.
+  // Twice the depth, so that a quarter waiting to be signaled does not delay messages that have credit.
   return 2 * wire::receives_for(options.depth) + options.max_reads;
 }
 
@@ -123,7 +123,7 @@ Connection::Connection(engine::CompletionLoop& loop, const Memory& memory, const
       larges_in_(credits_),
       life_(pair_) {}
 
-// Chunks in use are free only now that nothing is in flight.
+// Bounce chunks become free only now, when nothing is in flight.
 Connection::~Connection() {
   pair_.shut();
   Transfers::on_drained();
@@ -188,7 +188,7 @@ Result<void> Connection::take_peer() {
   const std::uint32_t depth = std::min(life_.local().qp.max_rd_atomic, life_.remote().qp.max_rd_atomic);
   Transfers::meet(std::min(options_.max_reads, depth));
   if (!larges_in_.has_lease()) return {};
-  // Before the peer hears of this side's end, so that it may map the lease as soon as both are connected.
+  // Grants before the peer gets this side's endpoint, so that it may map the lease as soon as both are connected.
   return pair_.nic().grant(larges_in_.lease().memory_id(),
                            {.to = nic::Grant::To::kOneGid, .gid = life_.remote().qp.gid});
 }
@@ -205,7 +205,7 @@ void Connection::on_attached() noexcept {
 // --- completions --------------------------------------------------------------------------------------------------
 
 void Connection::handle(std::span<const ibv_wc> completions) noexcept {
-  // Answers to what came together leave together.
+  // Answers to completions that came together leave together.
   const bool is_batch = completions.size() > 1 && pair_.loop().batches();
   if (is_batch) pair_.hold();
   for (const ibv_wc& completion : completions) {
@@ -263,8 +263,8 @@ void Connection::complete_retired() noexcept {
   while (Operation* const operation = take_retired()) complete(*operation, Status::kOk);
 }
 
-// Requests complete in their order, and an error completes whether it is signaled or not: what was posted before the
-// first one has been carried out.
+// Requests complete in order, and an error completes whether signaled or not: everything posted before the first failed
+// request has been carried out.
 void Connection::on_failed(const ibv_wc& completion) noexcept {
   if (!engine::wr::is_receive(completion.wr_id) && pair_.reason() == Status::kOk) {
     pair_.retire_before(completion.wr_id);
@@ -312,7 +312,7 @@ Status Connection::start_posted(std::uint64_t total, std::uint64_t token, Post&&
       {.token = token, .total = total, .posted = total, .outstanding = 1, .kind = Operation::Kind::kPosted});
   if (begun == nullptr) return Status::kAgain;
   const Status posted = post(operations_.tag(*begun));
-  // The drain completes what is in the table: it must not tell of this one.
+  // The drain completes what is in the table; it must not report this one.
   if (posted != Status::kOk) operations_.end(*begun);
   return posted;
 }
@@ -342,8 +342,8 @@ Status Connection::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_in
   request.send_flags = kFencedWindowOp;
   request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
   if (!pair_.post(request, kNoTag, QueuePair::Signal::kSometimes)) return pair_.reason();
-  // A provider reads the window's key of now when the request reaches it, and the caller changes that next: this one
-  // cannot wait for the doorbell of a batch.
+  // A provider reads the window's current key when it processes the request, and the caller changes that key next: this
+  // request cannot wait for a batch's doorbell.
   pair_.flush();
   return Status::kOk;
 }
@@ -370,7 +370,7 @@ void Connection::leave(std::span<const std::byte> words) noexcept {
   if (life_.has_words()) say_goodbye();
 }
 
-// Without a credit, or behind a WRITE that waits, it goes after one of the next polls.
+// Without credit, or behind a waiting WRITE, the goodbye goes out after one of the next polls.
 void Connection::say_goodbye() noexcept {
   if (check_message(words_.size()) != Status::kOk) return;
   Operation* const begun = operations_.begin({.token = kGoodbyeToken,

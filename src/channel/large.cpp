@@ -28,8 +28,8 @@ namespace {
 
 std::size_t LargeSender::bytes_for(const Options& options) noexcept {
   if (options.max_larges == 0) return 0;
-  return options.max_operations * kMaxHeadBytes             // a head for each slot of the table
-         + send_slots(options) * std::size_t{wire::kUnit};  // a fragment's header for each of the send queue
+  return options.max_operations * kMaxHeadBytes             // a head per slot of the table
+         + send_slots(options) * std::size_t{wire::kUnit};  // a fragment header per slot of the send queue
 }
 
 void LargeSender::open(const Options& options, const nic::Buffer& memory, std::byte* begin) {
@@ -77,8 +77,9 @@ Status LargeSender::start(std::span<const std::byte> head, LocalSpan body, std::
   return Status::kOk;
 }
 
-// A quarter of credits and send queue is left to eager messages, which a stream of fragments would starve otherwise.
-// No deadlock by that: at rest at most depth/2 of R receives are untold, and R - depth/2 > R/4 + 2 for each depth.
+// Leaves a quarter of the credits and of the send queue to eager messages, which a stream of fragments would starve
+// otherwise. This cannot deadlock: at rest at most depth/2 of R receives are unreported, and R - depth/2 > R/4 + 2 for
+// each depth.
 void LargeSender::progress() noexcept {
   while (!waiting_.empty() && pair_.reason() == Status::kOk) {
     if (credits_.available() < 2 + credits_.peer_buffers() / 4 || pair_.room() < 1 + pair_.sends().slots() / 4) return;
@@ -98,7 +99,7 @@ bool LargeSender::post_fragment(Operation& operation) noexcept {
   request_.num_sge = gather(operation, bytes);
   request_.wr.rdma.remote_addr = lease_.address + place.at * wire::kUnit;
   request_.imm_data = htonl(number_ | (operation.posted == 0 ? wire::kFirst : 0) | (last ? wire::kLast : 0));
-  // Only the last is signaled for the operation: on a reliable connection it completes after the ones before.
+  // Signals only the last one for the operation: on a reliable connection it completes after those before it.
   const std::uint32_t tag = last ? operations_.tag(operation) : kNoTag;
   if (!pair_.post(request_, tag, last ? QueuePair::Signal::kAlways : QueuePair::Signal::kSometimes)) return false;
   operation.posted += bytes;
@@ -136,7 +137,7 @@ int LargeSender::gather(const Operation& operation, std::uint32_t bytes) noexcep
 Result<void> LargeReceiver::open(nic::Nic& nic, ibv_pd* pd, const Options& options) {
   if (options.lease_bytes == 0) return {};
   const std::size_t bytes = align_up(options.lease_bytes, wire::kUnit);
-  // Bulk data, which is looked at after its completion only: the order in which it lands is the NIC's.
+  // Bulk data, read only after its completion: the NIC may write it in any order.
   VERBENA_TRY(lease_.open(
       nic, pd, {.size_bytes = bytes, .node = options.node, .share = host::Share::kReadWrite, .name = "lease"}, {},
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
@@ -144,8 +145,8 @@ Result<void> LargeReceiver::open(nic::Nic& nic, ibv_pd* pd, const Options& optio
   return {};
 }
 
-// Everything of the fragment but its position, number and length is the peer's claim, in memory that it can still
-// write.
+// Everything in a fragment except its position, number and length is the peer's claim, in memory that the peer can
+// still write.
 Status LargeReceiver::take(const ibv_wc& completion, Fragment& fragment) noexcept {
   const std::uint32_t bytes = completion.byte_len;
   if (bytes <= sizeof(wire::FragmentHeader) || bytes > units_ * wire::kUnit) return Status::kProtocol;

@@ -13,7 +13,7 @@ Result<void> Life::describe(const wire::Handshake& mine, std::uint32_t receives,
   constexpr std::size_t kMost = link::kMaxPrivateBytes - wire::kMaxHandshakeBytes;
   if (user_data.size() > kMost)
     return fail(Status::kTooLong, "connect", 0, "{} bytes of user data; {} fit", user_data.size(), kMost);
-  // Its packet number and generation are random: described once.
+  // The packet number and generation are random, so describe only once.
   if (!local_) local_ = link::describe(pair_.nic(), pair_.get(), receives);
   const auto front = wire::encode(mine);
   std::array<std::byte, link::kMaxPrivateBytes> data;

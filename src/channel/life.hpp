@@ -1,4 +1,4 @@
-// The life of a connection, from the first word to the last: the one place where bring-up and goodbye are written.
+// A connection's life: the one place that implements its bring-up and its goodbye.
 #pragma once
 
 #include "channel/options.hpp"
@@ -14,60 +14,60 @@
 
 namespace verbena::channel {
 
-/// Brings a queue pair up with a peer that a bootstrap has found. Steps may be made one at a time: with a deadline that
-/// has passed, each call is one attempt, and Status::kAgain says that the peer, or its NIC, has not done its part yet.
+/// Brings a queue pair up with a peer that a bootstrap has found. It can go step by step: with a deadline that has
+/// passed each call is one attempt, and kAgain says that the peer, or its NIC, has not done its part yet.
 /// \thread setup, one at a time
 class Life {
  public:
-  /// What has been done. `connect` goes from kMet to kOpen, in this order.
+  /// How far the connection is. `connect` goes from kMet to kOpen, in this order.
   enum class State : std::uint8_t {
-    kNew,     ///< Nobody is known yet.
+    kNew,     ///< No peer is known yet.
     kMet,     ///< The peer's end is known.
     kUp,      ///< The queue pair is ready to send.
-    kTold,    ///< A server's answer is out; a client has nothing to tell.
-    kOpen,    ///< READY was exchanged: both sides may post.
-    kLeaving  ///< This side says goodbye.
+    kTold,    ///< A server has sent its answer; a client has nothing to send here.
+    kOpen,    ///< READY was exchanged; both sides may post.
+    kLeaving  ///< This side is saying goodbye.
   };
-  /// The longest wait for a goodbye to get through: 336 ms. One that is lost is sent again within four timeouts of the
-  /// NIC, and has one more for its way.
+  /// The longest wait for a goodbye to arrive: 336 ms. The NIC resends a lost one within four of its timeouts; a fifth
+  /// covers the resent one's way.
   static constexpr std::chrono::nanoseconds kLinger = 5 * link::ack_timeout(link::BringUp{}.timeout);
 
   explicit Life(engine::QueuePair& pair) noexcept : pair_(pair) {}
   Life(const Life&) = delete;
   Life& operator=(const Life&) = delete;
 
-  /// What this side tells the peer: its end, with `mine` and the user's data behind it. May be called again for other
-  /// data; the rest stays as it is.
+  /// Describes this side to the peer: its endpoint, followed by `mine` and the user's data. May be called again with
+  /// other data; the rest stays as it is.
   [[nodiscard]] Result<void> describe(const wire::Handshake& mine, std::uint32_t receives,
                                       std::span<const std::byte> user_data);
   [[nodiscard]] const link::Endpoint& local() const noexcept { return *local_; }
 
-  /// Client: a server that was dialed with this side's end. Server: a client that has said hello, and waits for the
-  /// answer.
+  /// Client: takes a server that was dialed with this side's endpoint. Server: takes a client that has sent its hello
+  /// and waits for the answer.
   [[nodiscard]] Result<void> meet(std::unique_ptr<link::Handshake> handshake, link::Role role);
-  /// The peer's end, as some other carrier has brought it.
+  /// Takes the peer's endpoint from another carrier.
   [[nodiscard]] Result<void> meet(const link::Endpoint& remote);
   [[nodiscard]] const link::Endpoint& remote() const noexcept { return remote_; }
   [[nodiscard]] const wire::Handshake& peer() const noexcept { return peer_; }
-  /// Behind this layer's part of it.
+  /// The user's data, behind this layer's part.
   [[nodiscard]] std::span<const std::byte> peer_data() const noexcept {
     return remote_.user_data().subspan(peer_.bytes);
   }
 
-  /// Does what is left to be done until kOpen. Errors: those of link::bring_up and of the handshake.
+  /// Takes the remaining steps to kOpen. Errors: those of link::bring_up and of the handshake.
   [[nodiscard]] Result<void> connect(Deadline deadline);
-  /// What to poll for `events` before `connect` gets on with the peer itself; -1: it waits for the peer's NIC.
+  /// The descriptor to poll for `events` before the next `connect`; -1: it waits for the peer's NIC.
   [[nodiscard]] int fd() const noexcept { return handshake_ && state_ >= State::kUp ? handshake_->fd() : -1; }
   [[nodiscard]] short events() const noexcept { return handshake_ ? handshake_->events() : short{0}; }
-  /// Server: the client is told why there is no connection, if it still waits for that.
+  /// Server: tells the client why there is no connection, if it is still waiting for an answer.
   void refuse(const Error& why) noexcept;
 
-  /// READY was exchanged, so that each side knows of the other.
+  /// READY was exchanged through a handshake, so each side knows that the other is up.
   [[nodiscard]] bool had_handshake() const noexcept { return had_handshake_; }
   [[nodiscard]] bool is_open() const noexcept { return state_ >= State::kOpen; }
 
   // The end. \thread owner of the loop
-  /// From now on this side leaves; what it says last, `said` is to be called for.
+  /// Starts to leave. Post this side's last message next, and call `said`.
   void leave() noexcept {
     if (state_ != State::kOpen) return;
     state_ = State::kLeaving;
@@ -76,13 +76,13 @@ class Life {
   /// Whether the goodbye is still to be posted.
   [[nodiscard]] bool has_words() const noexcept { return state_ == State::kLeaving && words_ == Words::kDue; }
   void said() noexcept { words_ = Words::kSaid; }
-  /// The peer's NIC has the goodbye, and all that was sent before it.
+  /// Call when the peer's NIC has the goodbye, and all that was sent before it.
   void arrived() noexcept { words_ = Words::kThere; }
-  /// Nothing is left to wait for.
+  /// Whether nothing is left to wait for.
   [[nodiscard]] bool has_left() const noexcept {
     return state_ != State::kLeaving || words_ == Words::kThere || pair_.reason() != Status::kOk || linger_.passed();
   }
-  /// When `has_left` is true at the latest.
+  /// The time by which `has_left` is true.
   [[nodiscard]] Deadline linger() const noexcept { return linger_; }
 
  private:

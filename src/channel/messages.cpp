@@ -12,10 +12,10 @@ using engine::QueuePair;
 
 namespace {
 
-/// Every fourth message that is not inline is signaled, so that the places of the others come back.
+/// One in four messages that are not inline is signaled, so that their places become free again.
 constexpr std::uint32_t kStagingPerSignal = 4;
-/// The first bytes of each receive are in an area of their own, so that short messages use few pages: the receives take
-/// turns, and of the buffers behind this each has its own. A message that is longer is put together by one short copy.
+/// The first bytes of all receives share one area, so short messages touch few pages: receives take turns, while each
+/// has its own full buffer. One short copy puts a longer message together.
 constexpr std::uint32_t kHeadBytes = 256;
 
 [[nodiscard]] std::uint32_t message_bytes(const Options& options) noexcept {
@@ -87,7 +87,7 @@ void Messages::meet(const wire::Handshake& peer) noexcept {
 // --- receiving ----------------------------------------------------------------------------------------------------
 
 void Messages::post_receives() noexcept {
-  // The handshake has told of them.
+  // The handshake has announced them.
   (void)pair_.post_receives(receives_.front(), credits_.buffers());
 }
 
@@ -111,7 +111,7 @@ void Messages::refill() noexcept {
   if (pair_.post_receives(*std::exchange(to_post_, nullptr), count)) credits_.posted(count);
 }
 
-// A call would be a tenth of what a short message costs.
+// Inline: a call would cost a tenth of a short message.
 inline int Messages::gather_inline(std::span<const std::byte> a, std::span<const std::byte> b,
                                    std::span<const std::byte> c) noexcept {
   header_ = credits_.tell();
@@ -129,7 +129,7 @@ inline int Messages::gather_inline(std::span<const std::byte> a, std::span<const
 }
 
 void Messages::send_update() noexcept {
-  // Still due then: what arrives or completes next comes by here.
+  // The update stays due; the next arrival or completion tries again.
   if (credits_.available() == 0 || !pair_.has_reserve()) return;
   const bool is_inline = pair_.max_inline() >= kCreditBytes;
   if (!is_inline && !is_free(places_[staging_.next])) return;
@@ -166,20 +166,20 @@ bool Messages::is_free(const Place& place) const noexcept {
 /// The next place of `ring`.
 std::byte* Messages::take_next(Ring& ring, Place::State as) noexcept {
   std::byte* const start = first_place_ + ring.next * stride_;
-  places_[ring.next] = {.posted_at = pair_.sends().position() + 1, .state = as};  // Of the request that is posted next.
+  places_[ring.next] = {.posted_at = pair_.sends().position() + 1, .state = as};  // For the next request posted.
   ring.advance();
   return start;
 }
 
 std::byte* Messages::reserve() noexcept {
-  // One that is held for long is passed over.
+  // Skips a reservation that is held for long.
   for (std::uint32_t i = reservations_.first; i < reservations_.end; ++i, reservations_.advance())
     if (is_free(places_[reservations_.next])) return take_next(reservations_, Place::State::kReserved) + kCreditBytes;
   return nullptr;
 }
 
 bool Messages::is_reserved(const std::byte* body) const noexcept {
-  // Wraps around for what is in front of the places.
+  // Wraps around for addresses before the places.
   const std::uint64_t offset =
       reinterpret_cast<std::uintptr_t>(body) - kCreditBytes - reinterpret_cast<std::uintptr_t>(first_place_);
   const std::uint64_t place = offset / stride_;

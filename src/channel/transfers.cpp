@@ -12,10 +12,10 @@ using engine::QueuePair;
 namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
-/// Transfers of a batch that are no longer than this share one completion, which comes with the last of them.
+/// Transfers of a batch that are at most this long share one completion, that of the last.
 constexpr std::uint64_t kShort = 4096;
 
-/// What a READ or WRITE does behind the first `done` bytes of both sides.
+/// The rest of a READ or WRITE whose first `done` bytes are done.
 [[nodiscard]] Operation operation_of(Operation::Kind kind, const LocalSpan& local, const RemoteSpan& remote,
                                      std::uint64_t done) noexcept {
   const std::uint64_t left = remote.length - done;
@@ -55,7 +55,7 @@ Result<void> Transfers::import_window(const nic::Window& window, Deadline deadli
 Result<void> Transfers::release_window(const nic::Window& window) {
   if (windows_.remove(window) != Status::kOk)
     return fail(Status::kNotFound, "release_window", 0, "the window with rkey {:#x} is not imported", window.rkey);
-  // Without its queue pair the NIC has released it.
+  // If the queue pair is gone, the NIC has already released the window.
   return pair_.get() != nullptr ? pair_.nic().release_window(pair_.get(), window) : Result<void>{};
 }
 
@@ -235,7 +235,7 @@ bool Transfers::fill_chunk(Operation& operation, std::uint32_t& bytes) noexcept 
 }
 static_assert(Bounce::kNone == kNoSlot, "an operation's list of chunks ends as the chunks' own does");
 
-// Pieces of one operation complete in the order they were posted, so the oldest chunk is the one that is free.
+// Pieces of one operation complete in post order, so the oldest chunk is the one to free.
 void Transfers::empty_chunk(Operation& operation) noexcept {
   const std::uint32_t chunk = operation.chunks;
   const Bounce::Chunk piece = bounce_[chunk];
@@ -287,7 +287,7 @@ Operation* Transfers::take_unfinished() noexcept {
   return oldest;
 }
 
-// What is not posted is never posted; what is in flight, in chunks of ours, keeps its slot until it is complete.
+// Cancels what is not posted; pieces in flight, in our chunks, keep their slot until they complete.
 void Transfers::give_away(Operation& operation) noexcept {
   if (operation.posted != operation.total) {
     waiting_.remove(operation);
@@ -315,7 +315,7 @@ bool Transfers::abandon(std::uint64_t token) noexcept {
 Status Transfers::run(Operation operation, const Patience& patience, std::uint64_t* old) noexcept {
   engine::CompletionLoop& loop = pair_.loop();
   if (loop.in_handler()) return Status::kAgain;
-  // What the peer has said before is taken first: where it has left, this call is not to wait for it.
+  // Takes what the peer sent earlier first: if it has left, this call must not wait for it.
   loop.poll();
   if (operations_.is_full()) {
     const auto has_room = [this] { return !operations_.is_full() || pair_.reason() != Status::kOk; };
@@ -334,7 +334,7 @@ Status Transfers::run(Operation operation, const Patience& patience, std::uint64
 }
 
 Status Transfers::give_up(Operation& operation) noexcept {
-  // The post has copied what is inline, and an atomic's result comes to memory of ours.
+  // The post has copied inline data, and an atomic's result lands in our memory.
   const bool is_free = operation.is_bounced || operation.kind == Kind::kAtomic || operation.outstanding == 0 ||
                        is_inline(operation, operation.total);
   if (is_free) {
@@ -342,7 +342,7 @@ Status Transfers::give_up(Operation& operation) noexcept {
     return Status::kTimedOut;
   }
   pair_.fail(Status::kTimedOut);
-  // Bounded by the drain's own time.
+  // The drain's own time limit bounds this.
   (void)pair_.loop().wait_until([&] { return operation.is_over; }, Deadline::never());
   operations_.end(operation);
   return Status::kTimedOut;

@@ -12,34 +12,34 @@
 
 namespace verbena::channel {
 
-/// Every call returns kOk, or: kBadArgument (spans that do not fit each other, no bytes, a word that is not aligned),
-/// kNotFound (no imported window has the key), kOutOfRange, kRemoteAccess (the window lacks the right), kUnsupported
-/// (the device has none): nothing was posted; or why the connection is dead. Memory that is not registered goes through
-/// chunks of the loop's.
+/// Every call returns kOk or an error. With these nothing was posted: kBadArgument (spans that do not fit each other,
+/// no bytes, a misaligned word), kNotFound (no imported window has the key), kOutOfRange, kRemoteAccess (the window
+/// lacks the right), kUnsupported (the device has none). Any other error is the reason why the connection is dead.
+/// Unregistered memory goes through the loop's bounce chunks.
 /// \thread owner of the loop, except import_window and release_window (setup, or owner)
 class Transfers : private Bounce::Waiter {
   using Kind = Operation::Kind;
 
  public:
-  /// Keeps the references; they are used from `open` on.
+  /// Keeps the references and uses them from `open` on.
   Transfers(engine::QueuePair& pair, Operations& operations, Bounce& bounce) noexcept
       : pair_(pair), operations_(operations), bounce_(bounce) {}
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  /// Bytes of `open`'s memory.
+  /// Bytes that `open` needs.
   [[nodiscard]] static std::size_t bytes_for(const Options& options) noexcept {
     return options.max_operations * sizeof(std::uint64_t);
   }
-  /// `memory` is this object's from then on, of which `begin` is the first byte.
+  /// Takes over `memory`; its part for this object starts at `begin`.
   void open(const nic::Buffer& memory, std::byte* begin) noexcept;
-  /// READs and atomics in flight, at most.
+  /// `max_reads`: READs and atomics in flight, at most.
   void meet(std::uint32_t max_reads) noexcept { max_reads_ = max_reads; }
 
-  // --- blocking: kTimedOut, too. A handler gets kAgain. Past its deadline a call on registered memory fails the
-  // connection and drains it first (QueuePair::kDrainTimeout at most), so that the memory is the caller's again when
-  // the call returns. A call on any other memory leaves the connection alive: the chunks that it uses are in quarantine
-  // until the NIC is done with them.
+  // --- blocking. These may also return kTimedOut, and kAgain in a handler. When a call on registered memory times out,
+  // it fails the connection and drains it (QueuePair::kDrainTimeout at most), so the memory is the caller's again when
+  // the call returns. A call on other memory leaves the connection alive: its chunks stay in quarantine until the NIC
+  // is done with them.
   [[nodiscard]] Status read(const LocalSpan& to, const RemoteSpan& from, const Patience& patience) noexcept {
     return move<Kind::kRead>(to, from, patience);
   }
@@ -55,18 +55,18 @@ class Transfers : private Bounce::Waiter {
   [[nodiscard]] Status change(const Change& change, RemoteSpan word, std::uint64_t& old,
                               const Patience& patience) noexcept;
 
-  // --- the same where the NIC is made of software and nothing is ahead, in the calling thread, in one piece. kAgain,
-  // and nothing has happened: it is not so.
+  // --- at once: carried out in the calling thread, in one piece, when the NIC is a software NIC and no earlier
+  // operation is queued. kAgain: not possible now, and nothing has happened.
   [[nodiscard]] Status read_now(const LocalSpan& to, const RemoteSpan& from) noexcept;
   [[nodiscard]] Status write_now(const LocalSpan& from, const RemoteSpan& to) noexcept;
   [[nodiscard]] Status read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept;
   [[nodiscard]] Status write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept;
   [[nodiscard]] Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept;
-  /// A list of READs out of one window, 1 to nic::Direct::kMaxList: all of them, or nothing has happened.
+  /// Carries out a list of READs from one window, 1 to nic::Direct::kMaxList of them: all, or nothing has happened.
   [[nodiscard]] Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept;
 
-  // --- started. What is started completes in the order of the starts, and its memory is the NIC's until then. A WRITE
-  // is there before whatever is sent or written after it; an eager message is kAgain until it is posted. Transfers are
+  // --- started. Operations complete in the order of their starts; don't touch their memory until then. A WRITE arrives
+  // before anything sent or written after it; an eager message gets kAgain until that WRITE is posted. Transfers are
   // split into work requests that the NIC can take. kAgain: max_operations are in flight.
   [[nodiscard]] Status start_read(const LocalSpan& to, const RemoteSpan& from, std::uint64_t token) noexcept {
     return start<Kind::kRead>(to, from, token);
@@ -81,30 +81,31 @@ class Transfers : private Bounce::Waiter {
                                    std::uint64_t token) noexcept {
     return start_write(LocalSpan::bounced(from), to, token);
   }
-  /// An atomic on a word of the peer, aligned to 8; what was there is in the completion.
+  /// Starts an atomic on a word of the peer, aligned to 8 bytes; the completion carries the old value.
   [[nodiscard]] Status start_change(const Change& change, RemoteSpan word, std::uint64_t token) noexcept;
-  /// Whoever started the operations with `token` has gone: their memory is not looked at any more, and no completion
-  /// comes. False: one is on registered memory and with the NIC; only its completion, or the connection's end, frees
-  /// that.
+  /// Drops the operations with `token`, whose starter is gone: their memory is no longer accessed, and no completion is
+  /// reported. False: one of them is on registered memory and with the NIC; only its completion, or the connection's
+  /// end, frees that memory.
   [[nodiscard]] bool abandon(std::uint64_t token) noexcept;
 
   // --- windows
-  /// Makes a window of the peer usable. At most 64. With a deadline that has passed, one attempt, which may be kAgain.
+  /// Makes a window of the peer usable; at most 64 at a time. If `deadline` has passed: one attempt, which may be
+  /// kAgain.
   [[nodiscard]] Result<void> import_window(const nic::Window& window, Deadline deadline);
   [[nodiscard]] Result<void> release_window(const nic::Window& window);
   /// Whether a window is imported already.
   [[nodiscard]] bool is_usable(const nic::Window& window) noexcept {
     return windows_.check({window.address, window.length, window.rkey}, window.access) == Status::kOk;
   }
-  /// Makes a window usable that the caller has imported on the queue pair itself, in place of the one lent before.
+  /// Makes a window usable that the caller imported on the queue pair itself; replaces the one lent before.
   void lend_window(const nic::Window& window) noexcept { windows_.lend(window); }
 
-  /// Whether a WRITE waits for room: what is sent must not overtake it.
+  /// Whether a WRITE waits for room: later messages must not overtake it.
   [[nodiscard]] bool is_write_waiting() const noexcept { return waiting_writes_ != 0; }
   [[nodiscard]] bool is_waiting() const noexcept { return !waiting_.empty(); }
-  /// Posts what waits, as there is room.
+  /// Posts waiting operations while there is room.
   void progress() noexcept;
-  /// The next transfer whose last work request has been retired, in the order of their starts; or null.
+  /// The next transfer whose last work request has retired, in start order; or null.
   [[nodiscard]] Operation* take_retired() noexcept {
     Operation* const oldest = posted_.first();
     if (oldest == nullptr || !pair_.sends().is_retired(oldest->last_position)) return nullptr;
@@ -112,11 +113,11 @@ class Transfers : private Bounce::Waiter {
     finish(*oldest);
     return oldest;
   }
-  /// A piece that was not the last is complete. True: its transfer, which was given up, ends with it.
+  /// Handles the completion of a piece that was not the last. True: its transfer was given up and ends with it.
   [[nodiscard]] bool on_piece(Operation& operation) noexcept;
-  /// Nothing is in flight any more: what was in quarantine is free.
+  /// Call when nothing is in flight any more: frees what was in quarantine.
   void on_drained() noexcept;
-  /// After it: the next transfer that has not ended, in the order of their starts; or null.
+  /// After `on_drained`: the next transfer that has not ended, in start order; or null.
   [[nodiscard]] Operation* take_unfinished() noexcept;
 
  protected:
@@ -125,7 +126,7 @@ class Transfers : private Bounce::Waiter {
  private:
   void on_chunk() noexcept override { progress(); }
 
-  /// Whether the check looks for a failure of the queue pair: `direct` does so by itself.
+  /// Whether the check looks for a failed queue pair: `direct` does that itself.
   enum class Look : std::uint8_t { kAtAll, kAtPlaces };
   template <Look kLook = Look::kAtAll>
   [[nodiscard]] Status check_place(const RemoteSpan& remote, std::uint32_t access) noexcept {
@@ -142,7 +143,7 @@ class Transfers : private Bounce::Waiter {
     const Status checked = check_place<kLook>(from, IBV_ACCESS_REMOTE_READ);
     return checked == Status::kOk && max_reads_ == 0 ? Status::kUnsupported : checked;
   }
-  /// Cuts `to` to what is written.
+  /// Shortens `to` to the bytes that are written.
   template <Look kLook = Look::kAtAll>
   [[nodiscard]] Status check_write(RemoteSpan& to, std::uint64_t local) noexcept {
     if (to.length < local) [[unlikely]]
@@ -151,15 +152,15 @@ class Transfers : private Bounce::Waiter {
     return check_place<kLook>(to, IBV_ACCESS_REMOTE_WRITE);
   }
   [[nodiscard]] Status check_word(const RemoteSpan& word) noexcept;
-  /// The NIC's way past its queues, for what nothing is ahead of that is not posted; or null.
+  /// The NIC's way past its queues, unless an operation is still waiting to be posted or a handler runs; else null.
   [[nodiscard]] const nic::Direct* direct() const noexcept {
     return waiting_.empty() && !pair_.loop().in_handler() ? pair_.direct() : nullptr;
   }
-  /// Carries a checked READ or WRITE out that way, in pieces that the NIC takes at once. kAgain: `done` bytes of it,
-  /// and the rest is to be posted.
+  /// Carries a checked READ or WRITE out through `direct`, in pieces that the NIC takes at once. kAgain: the first
+  /// `done` bytes are done; post the rest.
   [[nodiscard]] Status move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
                                 const RemoteSpan& remote, std::uint64_t& done) noexcept;
-  /// The same for calls that are one piece, or nothing.
+  /// The same for calls that must be one piece, or nothing.
   [[nodiscard]] Status move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
                                       const RemoteSpan& remote) noexcept;
   template <Kind kKind>
@@ -185,7 +186,7 @@ class Transfers : private Bounce::Waiter {
   [[nodiscard]] bool is_inline(const Operation& operation, std::uint64_t bytes) const noexcept {
     return operation.kind == Kind::kWrite && bytes <= most_inline_;
   }
-  /// Puts the next piece into a chunk, and cuts it to that. False: none is free.
+  /// Puts the next piece into a chunk and shortens `bytes` to it. False: no chunk is free.
   [[nodiscard]] bool fill_chunk(Operation& operation, std::uint32_t& bytes) noexcept;
   void empty_chunk(Operation& operation) noexcept;
 
@@ -193,17 +194,17 @@ class Transfers : private Bounce::Waiter {
   Operations& operations_;
   Bounce& bounce_;
   engine::WindowTable windows_;
-  // Both in the order they were started.
-  engine::Fifo<Operation> waiting_;  ///< Not posted to the end.
+  // Both in start order.
+  engine::Fifo<Operation> waiting_;  ///< Not fully posted.
   engine::Fifo<Operation>
-      posted_;  ///< Posted to the end. Their last requests complete in this order, and need no id for it.
+      posted_;  ///< Fully posted. Their last requests complete in this order, so they need no id for it.
   std::uint32_t waiting_writes_ = 0;
   std::uint32_t reads_out_ = 0;
   std::uint32_t max_reads_ = 0;
   std::uint32_t max_message_ = 0;
   std::uint32_t most_inline_ = 0;
   bool has_atomics_ = false;
-  std::byte* results_ = nullptr;  ///< What atomics find, a word for each slot.
+  std::byte* results_ = nullptr;  ///< Atomics' results, one word per slot.
   std::uint32_t results_lkey_ = 0;
   ibv_send_wr request_{};
   ibv_sge sge_{};

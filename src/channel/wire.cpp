@@ -9,11 +9,11 @@ namespace {
 constexpr std::uint8_t kMagic = 'M';
 constexpr std::uint8_t kVersion = 2;
 constexpr std::uint8_t kVersionMask = 0x0f;
-// What follows the fixed part.
+// Flags: the parts that follow the fixed one.
 constexpr std::uint8_t kHasLease = 0x10;
 constexpr std::uint8_t kHasMemoryId = 0x20;
 
-// The parts, as the header's table has them.
+// The parts, laid out as the header's table says.
 struct [[gnu::packed]] Front {
   std::uint8_t magic = kMagic;
   std::uint8_t version_and_parts = kVersion;

@@ -1,4 +1,4 @@
-// What goes over the wire: the handshake's part, the credit header, the fragment header and its immediate.
+// Wire formats: this layer's part of the handshake, the credit header, the fragment header and its immediate.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -18,7 +18,7 @@ inline constexpr std::uint32_t kMinDepth = 4;
 inline constexpr std::uint32_t kMaxDepth = 4096;
 inline constexpr std::uint32_t kMinEagerBytes = 64;
 inline constexpr std::uint32_t kMaxEagerBytes = 16 * 1024;
-inline constexpr std::uint64_t kUnit = 64;  ///< Fragments start at multiples of this in the lease, which counts in it.
+inline constexpr std::uint64_t kUnit = 64;  ///< Fragments start at multiples of this; lease credits count in it.
 inline constexpr std::uint64_t kMinLeaseBytes = 4096;
 inline constexpr std::uint64_t kMaxLeaseBytes = std::uint64_t{1} << 36;
 static_assert(kMaxLeaseBytes / kUnit <= (1u << 30), "differences of wrapping 32-bit counts must stay unambiguous");
@@ -27,34 +27,34 @@ static_assert(kMaxLeaseBytes / kUnit <= (1u << 30), "differences of wrapping 32-
 inline constexpr std::uint32_t kMargin = 4;
 [[nodiscard]] constexpr std::uint32_t receives_for(std::uint32_t depth) noexcept { return depth + kMargin; }
 
-static_assert(std::endian::native == std::endian::little, "all that is sent is little-endian, as it lies in memory");
+static_assert(std::endian::native == std::endian::little, "the wire formats are little-endian, as memory is");
 
-/// At the front of each eager message and fragment: both credits, as counts that never go back. An eager message of
-/// these 8 bytes and no more is a credit update.
+/// Starts each eager message and fragment: both credits, as counts that only grow. An eager message of just these 8
+/// bytes is a credit update.
 struct Credits {
   std::uint32_t receives_posted = 0;
   std::uint32_t lease_consumed = 0;  ///< In units of kUnit.
 };
 static_assert(sizeof(Credits) == 8);
 
-/// At the front of each fragment, in the lease.
+/// Starts each fragment, in the lease.
 struct FragmentHeader {
   Credits credits;
   std::uint64_t total = 0;  ///< Bytes of the whole message, without headers.
 };
 static_assert(sizeof(FragmentHeader) == 16);
 
-/// The immediate of a fragment: flags and a running number.
+/// A fragment's immediate: flags and a running number.
 inline constexpr std::uint32_t kFirst = 1u << 31;
 inline constexpr std::uint32_t kLast = 1u << 30;
 inline constexpr std::uint32_t kNumberMask = 0x00ff'ffff;
 
-/// Where a fragment goes: behind the one before, or at the start when it does not fit before the end; the units left
-/// out there count as used. Both sides compute this.
+/// Where a fragment goes: behind the one before it, or at the start of the lease when it does not fit before the end.
+/// The units skipped at the end count as used. Both sides compute this.
 struct Placement {
   std::uint32_t at = 0;     ///< First unit.
   std::uint32_t next = 0;   ///< Cursor for the fragment after it.
-  std::uint32_t taken = 0;  ///< Units used, those left out included.
+  std::uint32_t taken = 0;  ///< Units used, skipped ones included.
 };
 [[nodiscard]] constexpr Placement place(std::uint32_t cursor, std::uint32_t units, std::uint32_t lease_units) noexcept {
   const std::uint32_t left = lease_units - cursor;
@@ -78,8 +78,8 @@ struct Handshake {
   std::uint32_t depth = 0;
   std::uint32_t eager_bytes = 0;
   std::uint32_t first_count = 0;
-  nic::Window lease;      ///< length 0: none.
-  std::size_t bytes = 0;  ///< Of the encoding; set by `decode`.
+  nic::Window lease;      ///< Length 0: none.
+  std::size_t bytes = 0;  ///< Length of the encoding; set by `decode`.
 };
 inline constexpr std::size_t kMinHandshakeBytes = 10;
 inline constexpr std::size_t kMaxHandshakeBytes = 34;
@@ -88,9 +88,9 @@ struct EncodedHandshake {
   std::size_t size = 0;
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), size}; }
 };
-/// Of a lease, the rights are not told: a peer may write to it, and nothing else.
+/// Leaves out the lease's rights: a peer may only ever write to it.
 [[nodiscard]] EncodedHandshake encode(const Handshake& handshake) noexcept;
-/// kProtocol, naming what is wrong, for anything that `encode` of this version cannot have made.
+/// Errors: kProtocol, naming what is wrong, for anything that `encode` of this version cannot have made.
 [[nodiscard]] Result<Handshake> decode(std::span<const std::byte> data);
 
 }  // namespace verbena::channel::wire

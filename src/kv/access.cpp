@@ -21,7 +21,7 @@ std::string_view text_of(Key key) noexcept { return {reinterpret_cast<const char
 
 bool has_quota(const Grant& grant) noexcept { return grant.max_memory_bytes != 0 || grant.max_items != 0; }
 
-/// A value of one grant, by its place in the list.
+/// Checks one value of the grant at index `at`.
 Result<void> check_number(std::size_t at, const char* field, std::uint64_t value, std::uint64_t least,
                           std::uint64_t most) {
   if (value >= least && value <= most) return {};
@@ -87,7 +87,7 @@ void PrefixSet::add(std::string_view prefix) {
 
 bool PrefixSet::covers(Key key) const noexcept {
   const std::string_view text = text_of(key);
-  // char_traits compares char as unsigned bytes, so bytes above 127 are in order, too.
+  // char_traits compares char as unsigned bytes, so bytes above 127 are in order too.
   const auto after =
       std::ranges::upper_bound(prefixes_, text, {}, [](const std::string& prefix) { return std::string_view(prefix); });
   return after != prefixes_.begin() && text.starts_with(*std::prev(after));
@@ -147,7 +147,7 @@ Access::Entry& Access::entry_of(const Subject& subject) {
 void Access::finish(const ServerOptions& options) {
   promised_.is_read_only = promised_.is_exported = promised_.may_administer = true;
   promised_.read.add("");
-  // Who maps the items' memory can write it where clients are trusted with that.
+  // Where clients are trusted to write, mapping the items' memory gives write access to it.
   const bool is_writable = options.large_put == LargePut::kAdopt;
   if (has_rights_) {
     exported_to_.emplace();
@@ -158,7 +158,7 @@ void Access::finish(const ServerOptions& options) {
     Permissions& full = entry->full;
     const bool is_owner = full.subject.uid == ::geteuid();
     const bool is_named = full.may_administer || !full.read.empty() || !full.write.empty();
-    // Grants of quotas take no rights away, and nobody else's grant takes those of the server's own user.
+    // Grants of quotas take no rights away, and no other user's grant takes those of the server's own user.
     if (!is_named && (!has_rights_ || is_owner)) {
       full.read.add("");
       full.write.add("");

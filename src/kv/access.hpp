@@ -1,4 +1,4 @@
-// Who may do what: a server's grants, put in order once and looked at for each request.
+// Access rights: a server's grants, put in order once and looked up for each request.
 #pragma once
 
 #include "kv/account.hpp"
@@ -17,7 +17,7 @@
 
 namespace verbena::kv {
 
-/// Keys that begin with one of several prefixes. A search takes the logarithm of how many these are. \thread any
+/// Keys that begin with one of several prefixes. A lookup takes time logarithmic in their number. \thread any
 class PrefixSet {
  public:
   /// \alloc setup
@@ -31,20 +31,20 @@ class PrefixSet {
   }
 
  private:
-  /// Sorted, and none begins with another. So whatever lies between a prefix and a key that begins with it begins with
-  /// it too, and is not here: the greatest that is not greater than the key is the only one that can cover it.
+  /// Sorted, and none begins with another. So only the greatest prefix that is not greater than a key can cover it:
+  /// anything between a prefix and a key that begins with it would begin with that prefix too, and is not in the list.
   std::vector<std::string> prefixes_;
 };
 
-/// What the clients of one subject may do. Immutable once the server runs.
+/// The rights of one subject's clients. Immutable once the server runs.
 struct Permissions {
   Subject subject;
   PrefixSet read;
   PrefixSet write;
   bool may_administer = false;
-  /// Without the promise of its clients it could do more.
+  /// Restricted by its clients' own promise; without it they could do more.
   bool is_read_only = false;
-  /// The memory of the store is granted to it, to be READ.
+  /// May READ the store's memory.
   bool is_exported = false;
   Owner owner = kNoOwner;
   Account* account = nullptr;  ///< Null: it has no quota.
@@ -55,21 +55,21 @@ struct Permissions {
 /// The permissions of all subjects of a server. \thread any, once it is made
 class Access {
  public:
-  /// Of checked options. \alloc setup
+  /// Requires checked options. \alloc setup
   explicit Access(const ServerOptions& options);
-  /// What is wrong with the grants. Errors: kBadArgument, which names the grant, the value and the range.
+  /// Checks the grants. Errors: kBadArgument, naming the grant, the value and the range.
   [[nodiscard]] static Result<void> check(const ServerOptions& options);
-  /// Users whose processes may connect besides the server's own. \alloc setup
+  /// Users, besides the server's own, whose processes may connect. \alloc setup
   [[nodiscard]] static std::vector<uid_t> users(const ServerOptions& options);
 
-  /// Of a client of this user, that promises to read only or does not. Null: all rights, no quota. Errors: kNotAllowed
-  /// (others have rights, and it has none).
+  /// The permissions of a client of user `uid` that does or does not promise to only read. Null: all rights, no quota.
+  /// Errors: kNotAllowed (others have rights, and it has none).
   [[nodiscard]] Result<const Permissions*> find(std::optional<uid_t> uid, bool is_read_only) const;
-  /// Users that the items' memory is granted to; none: all that may connect.
+  /// Users who may access the items' memory; none: all that may connect.
   [[nodiscard]] const std::optional<std::vector<uid_t>>& exported_to() const noexcept { return exported_to_; }
   /// The same for the cells' memory.
   [[nodiscard]] const std::optional<std::vector<uid_t>>& cells_of() const noexcept { return cells_of_; }
-  /// Whether somebody may write some keys and not all.
+  /// Whether somebody may write only some of the keys.
   [[nodiscard]] bool has_limited_writers() const noexcept { return has_limited_writers_; }
   [[nodiscard]] Accounts accounts() noexcept { return {accounts_.get(), account_count_}; }
 
@@ -81,17 +81,17 @@ class Access {
   [[nodiscard]] Entry& entry_of(const Subject& subject);
   void finish(const ServerOptions& options);
 
-  bool has_rights_ = false;  ///< A grant gives one, so rights are looked at.
+  bool has_rights_ = false;  ///< Some grant gives a right, so rights are checked.
   bool has_limited_writers_ = false;
   std::vector<std::unique_ptr<Entry>> entries_;
-  Permissions promised_;  ///< Of a client without an entry that promises to read only.
+  Permissions promised_;  ///< For a client without an entry that promises to only read.
   std::unique_ptr<Account[]> accounts_;
   std::size_t account_count_ = 0;
   std::optional<std::vector<uid_t>> exported_to_;
   std::optional<std::vector<uid_t>> cells_of_;
 };
 
-/// Whether one of the grants has a quota: then items have owners.
+/// Whether one of the grants has a quota; items then have owners.
 [[nodiscard]] bool has_quotas(const ServerOptions& options) noexcept;
 
 }  // namespace verbena::kv

@@ -1,4 +1,4 @@
-// What one subject has of a store, and may have: one account for all workers.
+// One subject's use and quota of a store: one account for all workers.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace verbena::kv {
 
-/// Which quota refuses something.
+/// The quota that refuses something.
 enum class Quota : std::uint8_t { kNone = 0, kMemory = 1, kItems = 2 };
 
 /// Memory and items of a subject.
@@ -17,22 +17,23 @@ struct Holding {
   std::uint64_t items = 0;
 };
 
-/// Workers share it: a quota is the subject's, wherever its keys hash to. Two workers that charge it in one moment may
-/// both be refused what one of them could have had; what is there never exceeds the quota but by what is on its way to
-/// replace something. \thread any  \alloc none
+/// Workers share it: a quota holds for the subject, on whichever workers its keys are. If two workers charge it at the
+/// same moment, both may be refused although one of them could have succeeded. Usage never exceeds the quota, except by
+/// items about to replace others. \thread any  \alloc none
 class alignas(64) Account {
  public:
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
   using Amount = Holding;
 
-  /// Setup.
+  /// Sets the quota. \thread setup
   void limit(Amount most) noexcept { most_ = most; }
   [[nodiscard]] Amount most() const noexcept { return most_; }
   [[nodiscard]] Amount used() const noexcept {
     return {bytes_.load(std::memory_order_relaxed), items_.load(std::memory_order_relaxed)};
   }
 
-  /// Takes it unless it is too much. `replaced` is the subject's own and will be given back by what this is for.
+  /// Charges `amount` unless it exceeds the quota. `replaced` is the subject's own; the change being charged for gives
+  /// it back.
   [[nodiscard]] Quota charge(Amount amount, Amount replaced = {}) noexcept {
     const std::uint64_t bytes = bytes_.fetch_add(amount.bytes, std::memory_order_relaxed) + amount.bytes;
     const std::uint64_t items = items_.fetch_add(amount.items, std::memory_order_relaxed) + amount.items;
@@ -57,11 +58,11 @@ class alignas(64) Account {
   Amount most_{.bytes = kUnlimited, .items = kUnlimited};
 };
 
-/// Whose an item is: a number of an account, from 1; 0 for everybody who has none.
+/// An item's owner: an account's number, from 1; 0 for everybody without an account.
 using Owner = std::uint16_t;
 inline constexpr Owner kNoOwner = 0;
 
-/// All accounts of a server, by owner: number 1 is the first.
+/// All accounts of a server, by owner; the first has number 1.
 using Accounts = std::span<Account>;
 
 }  // namespace verbena::kv

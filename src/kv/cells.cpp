@@ -16,7 +16,7 @@ Result<void> Cells::open(nic::Nic& nic, ibv_pd* pd, std::size_t max_cells, std::
   if (!nic.capabilities().has_atomics)
     return fail(Status::kUnsupported, "Server::start", 0,
                 "max_cells is given, and {} has no atomics: set it to 0, or use another device", nic.name());
-  // No right to WRITE. Where a mapping is what gives access, on the soft NIC, it gives more than the right: see
+  // No right to WRITE. On the soft NIC, where a mapping gives the access, it gives more than this right: see
   // docs/kv.md.
   VERBENA_TRY(region_.open(
       nic, pd, {.size_bytes = max_cells * kBytesEach, .node = node, .share = host::Share::kReadWrite, .name = "cells"},
@@ -30,7 +30,7 @@ Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial, O
   if (max_cells_ == 0) return {.status = Status::kUnsupported};
   const Store::Found there = store.find(key);
   if (there.status == Status::kNotFound) return make(store, key, initial, owner);
-  // What every other operation must not have is what this one looks for.
+  // Other operations reject a cell with kWrongKind; this one looks for it.
   if (there.status != Status::kWrongKind)
     return {.status = there.status == Status::kOk ? Status::kWrongKind : there.status};
   std::uint64_t offset = 0;
@@ -42,7 +42,7 @@ Cells::Found Cells::find_or_make(Store& store, Key key, std::uint64_t initial, O
 Cells::Found Cells::make(Store& store, Key key, std::uint64_t initial, Owner owner) noexcept {
   if (made_ == max_cells_) return {.status = Status::kLimit};
   const std::uint64_t offset = made_ * kBytesEach;
-  // Before the item is there that tells of it. No NIC works on it yet: nobody was told of any beyond made_.
+  // Stores before the item exists that names the cell. No NIC uses the word yet: nobody knows of a cell beyond made_.
   std::atomic_ref(*reinterpret_cast<std::uint64_t*>(region_.data() + offset)).store(initial, std::memory_order_release);
   simulation::step();
   const auto value = std::bit_cast<std::array<std::byte, sizeof offset>>(offset);

@@ -21,20 +21,20 @@ namespace {
 
 /// The engine drains a failed channel within a second, or destroys its queue pair.
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
-/// Polls without a completion between two looks at the age of pipelined operations.
+/// Polls without a completion between two checks of the age of pipelined operations.
 constexpr unsigned kPollsPerExpiry = 64;
 /// Large sends and READs beyond one for each operation.
 constexpr std::uint32_t kSparePieces = 16;
-/// Of these, for READs ahead into registered memory: staged gets and puts have three each at most.
+/// How many of these are for READs ahead into registered memory: staged gets and puts have at most three each.
 constexpr std::uint32_t kMostAhead = 8;
 constexpr unsigned kMaxWorkers = 64;
-/// READs of one channel in flight where gets are by READs: what a few doorbells bring. NICs may allow less.
+/// READs in flight on one channel when gets use READs: enough for a few doorbells. NICs may allow less.
 constexpr std::uint32_t kMostReads = 64;
 constexpr std::size_t kMostKnown = std::size_t{1} << 24;
 
 constexpr const char* kStopped = "the server has stopped: start it again, then connect again";
 
-/// Times that a large value may arrive with another checksum than it was told with, before the server is disbelieved.
+/// How often a large value may arrive without matching its checksum before the client distrusts the server.
 constexpr unsigned kMostMismatches = 4;
 
 constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piece>(token >> 56); }
@@ -42,14 +42,14 @@ constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<u
 
 bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire::Op::kCas || op == wire::Op::kErase; }
 
-// Of a large value that is in place.
+// Checks a large value that is in place.
 bool has_its_checksum(const Operation& operation) noexcept {
   return operation.source.checksum == 0 ||
          checksum_of_value(operation.out.first(operation.outcome.length)) == operation.source.checksum;
 }
 
 channel::Options channel_options(const ClientOptions& options) noexcept {
-  // Of a lookup through the index both buckets are READ at the same time.
+  // A lookup through the index READs both buckets at the same time.
   const bool looks_up = options.lookup == Lookup::kOneSided;
   return {.depth = wire::channel_depth(options.depth),
           .max_reads = looks_up ? kMostReads : channel::Options{}.max_reads,
@@ -57,13 +57,13 @@ channel::Options channel_options(const ClientOptions& options) noexcept {
           .max_larges = options.depth + kSparePieces};
 }
 
-/// Sized before the server has told how many workers it has.
+/// Sized before the server has said how many workers it has.
 node::ShardOptions shard_options(const ClientOptions& options, const nic::Limits& limits) {
   return {.loop = {.max_connections = kMaxWorkers,
                    .cqe = std::min(channel::completions_needed(channel_options(options)) * kMaxWorkers, limits.max_cqe),
                    .wait = options.wait,
                    .spin = options.spin,
-                   // A server may drop one connection and live on, of which no kernel tells.
+                   // A server may drop one connection and live on; no kernel reports that.
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
@@ -116,7 +116,7 @@ Result<void> PollingClient::connect() {
                 kMostKnown);
   if (may_read()) reader_.know(known);
   const Deadline deadline = Deadline::after(options_.connect_timeout);
-  // Whoever runs as root could read this process anyway.
+  // A process of root could read this process anyway.
   std::vector<uid_t> trusted = options_.allowed_uids;
   trusted.push_back(0);
   VERBENA_ASSIGN(fabric_, link::Fabric::open({.transport = options_.transport,
@@ -136,12 +136,12 @@ Result<void> PollingClient::connect() {
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = own_bytes(options_);
   way_.reads_now = may_read() && nic.direct() != nullptr;
-  // Which way was taken explains many an error: a server on another NIC, say.
+  // The transport chosen explains many errors, for example a server on another NIC.
   if (const auto first = connect_to(0, deadline); !first)
     return fail(first.error().status(), first.error().call(), first.error().system_errno(), "{}; tried by {}",
                 first.error().text(), fabric_->reason());
   for (unsigned worker = 1; worker < server_.workers; ++worker) VERBENA_TRY(connect_to(worker, deadline));
-  loop_->poll();  // Posts the receives: a goodbye arrives before the first call.
+  loop_->poll();  // Posts the receives, so that a goodbye can arrive before the first call.
   fmt::format_to_n(description_.data(), description_.size() - 1,
                    "{} port {}: {} worker{}, values up to {} bytes, depth {}; {}{}", fabric_->address(), options_.port,
                    server_.workers, server_.workers == 1 ? "" : "s", server_.max_value_bytes, operations_.size(),
@@ -159,14 +159,13 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
   const auto hello = wire::decode_server_hello(channel->peer_data());
   if (!hello)
     return fail(Status::kProtocol, "Client::connect", 0,
-                "what answers at {} port {} is no key-value store of protocol version {}", fabric_->address(),
+                "the server at {} port {} is not a key-value store of protocol version {}", fabric_->address(),
                 options_.port, wire::kVersion);
   if (worker == 0) {
     take_limits(*hello);
   } else if (hello->server != server_.server || hello->hash_seed != server_.hash_seed ||
              hello->flags != server_.flags) {
-    return fail(Status::kPeerLost, "Client::connect", 0,
-                "the server was replaced by another one meanwhile: connect again");
+    return fail(Status::kPeerLost, "Client::connect", 0, "another server has taken its place meanwhile: connect again");
   }
   VERBENA_TRY(channel->connect(deadline));
   VERBENA_TRY(use_window(*channel, *hello, deadline));
@@ -187,7 +186,7 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
   way_.reads_now = way_.reads_now && !way_.by_message;
   way_.is_guarded = (hello.flags & wire::kGuarded) != 0;
   if (way_.is_guarded) reader_.guard();
-  // A quarter of the grace period is for clocks that drift apart.
+  // A quarter of the grace period is left for clocks that drift apart.
   read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);
   channels_.reserve(hello.workers);
@@ -234,7 +233,7 @@ channel::LocalSpan PollingClient::local(std::span<const std::byte> bytes) const 
 
 // --- slots
 
-// There must be a free one.
+// Requires a free slot.
 Operation& PollingClient::take_slot() noexcept {
   const std::uint32_t slot = free_.back();
   free_.pop_back();
@@ -243,7 +242,7 @@ Operation& PollingClient::take_slot() noexcept {
 
 void PollingClient::free_slot(Operation& operation) noexcept {
   operation.stage = Stage::kFree;
-  operation.id += 1u << 16;  // A reply that names the old one finds nothing.
+  operation.id += 1u << 16;  // A reply with the old id finds nothing.
   free_.push_back(operation.slot());
 }
 
@@ -277,7 +276,7 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
-// On success `started` is the operation.
+// On success `started` is the new operation.
 Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   if (free_.empty()) return Status::kAgain;
   Operation& operation = take_slot();
@@ -305,7 +304,7 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
     operation.sent_ticks = ticks_now();
     status = start_in_lease(operation, ask);
     if (status == Status::kNotFound) {
-      if (!is_registered(ask.value)) return Status::kOk;  // Whoever called sends it in pieces.
+      if (!is_registered(ask.value)) return Status::kOk;  // The caller sends it in pieces.
       operation.transfer.pieces = 1;
       status = send_head(operation, ask, local(ask.value), token_of(Piece::kBody, operation));
     }
@@ -347,8 +346,8 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
     const Outcome outcome = attempt(ask, deadline, is_resting);
     if (!is_resting) [[likely]]
       return outcome;
-    // The server has the memory, but readers may still be in it: some of it is free after an epoch, a sixteenth of the
-    // grace period. Rests a little more than that, so that the value is not sent in vain.
+    // The server has the memory, but readers may still use it. Some of it becomes free after an epoch, a sixteenth of
+    // the grace period. Waits a little longer than that, so that the value is not sent in vain.
     const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
     if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
@@ -360,8 +359,8 @@ Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resti
     return {checked};
   Operation* operation = nullptr;
   Status status = start(ask, operation);
-  // No credit, or slots that wait for replies to calls which timed out: something has to complete first. Slots that
-  // only the caller's own `poll` sets free are not waited for.
+  // No credit, or slots taken by calls that timed out and wait for their replies: something has to complete first. Does
+  // not wait for slots that only the caller's own `poll` frees.
   while (status == Status::kAgain && in_flight_.pipelined < operations_.size()) {
     if (loop_->wait(deadline) == 0 && deadline.passed()) return {Status::kTimedOut};
     if (has_failed()) break;
@@ -377,11 +376,11 @@ Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resti
   if (operation->stage != Stage::kDone) return give_up(*operation);
   const Outcome outcome = operation->outcome;
   free_slot(*operation);
-  is_resting = outcome.status == Status::kAgain;  // The server's word: a full table of ours never gets this far.
+  is_resting = outcome.status == Status::kAgain;  // The server's answer: a full table of this side never gets here.
   return outcome;
 }
 
-// The deadline passed. What may still touch the caller's memory ends before this returns.
+// The deadline passed. Ends everything that may still touch the caller's memory before it returns.
 Outcome PollingClient::give_up(Operation& operation) noexcept {
   if (!uses_memory(operation)) {
     abandon(operation);
@@ -402,9 +401,9 @@ void PollingClient::abandon(Operation& operation) noexcept {
   operation.is_abandoned = true;
   operation.out = {};
   if (operation.stage != Stage::kReading) return;
-  // What the connection copies lands in memory of its own, and nothing of it comes here any more.
+  // The connection copies into memory of its own, and reports nothing of it here any more.
   (void)channel_of(operation).abandon(token_of(Piece::kRead, operation));
-  // READs ahead of the first are counted for all gets together.
+  // READs beyond the first are counted for all gets together.
   if (operation.transfer.pieces > 1) in_flight_.ahead -= operation.transfer.pieces - 1;
   free_slot(operation);
 }
@@ -447,7 +446,7 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   Outcome outcome;
   if (ask.op == wire::Op::kGet && way_.reads_now) {
     if (free_.empty()) return Status::kAgain;
-    // No clock ends it: nothing is waited for.
+    // No deadline: nothing waits here.
     read = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
     ask.skips_reads = read != Reader::Read::kNoWay;
   }
@@ -524,13 +523,14 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   if (wire::decode_reply(body, reply) != Status::kOk) [[unlikely]]
     return die(Status::kProtocol, "the server sent a reply that makes no sense");
   if (reply.head.kind == wire::ReplyKind::kGoodbye) [[unlikely]] {
-    // It answers nothing any more, and may live on for long: what is in flight would wait for its deadline.
+    // The server answers nothing any more but may live on for long; operations in flight would wait for their
+    // deadlines.
     if (!is_leaving_) die(Status::kClosed, kStopped);
     return;
   }
   Operation* const operation = find(reply.head.id);
   if (operation == nullptr || &channel_of(*operation) != &channel) [[unlikely]]
-    return die(Status::kProtocol, "the server answered a request that was not made");
+    return die(Status::kProtocol, "the server answered a request that the client did not make");
   if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
     take_refusal(*operation, reply);
@@ -562,12 +562,12 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     return take_location(operation, reply);
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kPart) return take_part(operation, reply);
   if (operation.op == wire::Op::kStatistics && reply.head.kind == wire::ReplyKind::kStatistics) {
-    // Calls that gave up never get here, so this is the one that is blocked.
+    // Calls that gave up never get here, so this is the blocked one.
     take_words(reply.value, wanted_.part, *wanted_.out);
     return finish(operation, {});
   }
   if (operation.op == wire::Op::kCell && reply.head.kind == wire::ReplyKind::kCell) {
-    // Its frame is sound, and it is the answer to the only open_cell that somebody waits for.
+    // The frame is sound, and it answers the only open_cell that somebody waits for.
     cells_.place = reply.cell;
     cells_.worker = operation.worker;
     return finish(operation, {Status::kOk, reply.head.version, 0});
@@ -575,7 +575,7 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
-// Also that a key is not there, or not where it was.
+// Caches the reply's location; entry 0 removes a stale one.
 void PollingClient::note_location(const Operation& operation, const wire::ReplyHead& head) noexcept {
   if (operation.op == wire::Op::kStatistics || !may_read()) return;
   const bool is_known = head.status == Status::kOk || head.status == Status::kNotFound;
@@ -604,14 +604,14 @@ void PollingClient::finish(Operation& operation, const Outcome& outcome) noexcep
   if (operation.is_pipelined) done_.push_back(operation.slot());
 }
 
-// A large put is complete when the reply is here and the channel has let go of the value.
+// A large put is complete when the reply is here and the channel no longer reads the value.
 void PollingClient::settle(Operation& operation) noexcept {
   if (operation.has_reply && operation.transfer.is_idle()) finish(operation, operation.outcome);
 }
 
 // --- large values in
 
-// From where the value is not in place yet.
+// Starts with the first byte that is not in place yet.
 void PollingClient::start_reading(Operation& operation, std::uint64_t address, std::uint32_t rkey,
                                   std::uint64_t checksum) noexcept {
   operation.source.address = address;
@@ -624,12 +624,12 @@ void PollingClient::start_reading(Operation& operation, std::uint64_t address, s
   read_pieces(operation);
 }
 
-// The pieces of one get go through one connection, hence complete in order.
+// The pieces of one get go through one connection, so they complete in order.
 void PollingClient::read_pieces(Operation& operation) noexcept {
   const std::uint64_t length = operation.outcome.length;
   while (operation.transfer.pieces < operation.transfer.burst && operation.transfer.posted < length) {
     const bool is_ahead = operation.transfer.pieces != 0;
-    if (is_ahead && in_flight_.ahead == kMostAhead) return;  // It goes on when its own are here.
+    if (is_ahead && in_flight_.ahead == kMostAhead) return;  // Continues when its own pieces have arrived.
     const auto bytes =
         static_cast<std::size_t>(std::min<std::uint64_t>(operation.piece_bytes(), length - operation.transfer.posted));
     const std::span<std::byte> to = operation.out.subspan(operation.transfer.posted, bytes);
@@ -648,12 +648,12 @@ void PollingClient::read_pieces(Operation& operation) noexcept {
   }
 }
 
-// The block at the location is not used again before the grace period is over, which began after the request was sent:
-// a piece that was here within three quarters of it is the value's. A later one may be anything. Then the location is
-// asked for again, and reading goes on where it was if the version is still the same.
+// The block at the location is not reused before the grace period ends, which began after the request was sent: a piece
+// that arrived within three quarters of it belongs to the value. A later piece may hold anything. The client then asks
+// for the location again, and goes on reading where it was if the version is still the same.
 void PollingClient::on_piece_read(Operation& operation) noexcept {
   if (!operation.is_late) {
-    // Whether an item that was READ itself is still live, another READ tells: start_check.
+    // For an item that was READ itself another READ tells whether it is still live: start_check.
     operation.is_late =
         operation.source.way == Operation::Way::kMessage && ticks_now() - operation.sent_ticks > read_ticks_;
     if (!operation.is_late)
@@ -670,10 +670,10 @@ void PollingClient::end_read(Operation& operation) noexcept {
   } else if (!operation.is_late && has_its_checksum(operation)) {
     finish(operation, operation.outcome);
   } else if (!operation.is_late && ++operation.mismatches == kMostMismatches) {
-    die(Status::kProtocol, "a value does not have the checksum that the server tells");
+    die(Status::kProtocol, "a value does not match the checksum that the server sent");
   } else {
-    if (!operation.is_late) operation.outcome.version = 0;  // From the start.
-    operation.transfer.burst = 1;                           // The next piece may be all that there is time for.
+    if (!operation.is_late) operation.outcome.version = 0;  // Starts over.
+    operation.transfer.burst = 1;                           // There may be time for no more than the next piece.
     ask_again(operation);
   }
 }
@@ -685,7 +685,7 @@ void PollingClient::ask_again(Operation& operation) noexcept {
   const Status status = channel_of(operation).send(wire::bytes_of(head), operation.key_bytes());
   if (status == Status::kOk) return;
   const Status noticed = notice(operation.worker, status);
-  if (!has_failed()) finish(operation, {noticed});  // Else it ends with the connection.
+  if (!has_failed()) finish(operation, {noticed});  // Otherwise it ends with the connection.
 }
 
 void PollingClient::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
@@ -707,17 +707,16 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
 
 // --- the end of the connection
 
-// A worker that has heard the goodbye ends its connection. That says nothing of the others, which may not have heard
-// it.
+// A worker that got the goodbye ends its connection. The others may not have got it yet.
 void PollingClient::on_end(channel::Connection&, Status reason) noexcept {
   if (is_leaving_) return;
   if (reason == Status::kProtocol) return die(reason, "the server broke the protocol of messages");
-  // Flushes and unanswered retries are what the loss of the peer looks like from here.
+  // From here the loss of the peer looks like flushes and unanswered retries.
   die(Status::kPeerLost, "the server is gone: it was killed or crashed; see its log, then connect again");
 }
 
-// A channel that began to fail in the poll of an earlier call tells nobody before it is drained, and without a poll it
-// never is: then the status of what is posted to it is the first that anybody sees.
+// A channel that began to fail in an earlier call's poll reports it only once it is drained, which takes polls. Until
+// then the status of a post to it is the first sign.
 Status PollingClient::notice(unsigned worker, Status status) noexcept {
   channel::Connection& channel = *channels_[worker];
   if (status == Status::kOk || channel.alive()) [[likely]]
@@ -726,7 +725,7 @@ Status PollingClient::notice(unsigned worker, Status status) noexcept {
   return error_.status();
 }
 
-// Once; operations end in `drain`, because this may run inside a poll.
+// Acts once; operations end in `drain`, because this may run inside a poll.
 void PollingClient::die(Status reason, const char* what) noexcept {
   if (has_failed()) return;
   error_ = Error(reason, "kv client", 0, what);
@@ -739,7 +738,7 @@ void PollingClient::end_operations() noexcept {
     return std::ranges::all_of(channels_, [](const auto& channel) { return channel->drained(); });
   };
   (void)loop_->wait_until(is_drained, Deadline::after(kDrainTimeout));
-  // Destroying a queue pair ends whatever it had left, so no buffer of a caller is touched from here on.
+  // Destroying a queue pair ends everything left on it, so no buffer of a caller is touched from here on.
   channels_.clear();
   for (Operation& operation : operations_)
     if (operation.is_running()) finish(operation, {error_.status()});

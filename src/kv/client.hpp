@@ -24,18 +24,18 @@
 
 namespace verbena::kv {
 
-/// What a client call wants, before it has a slot.
+/// A client call's request, before it has a slot.
 struct Ask {
   wire::Op op = wire::Op::kGet;
   std::uint64_t expected = wire::kAnyVersion;
   Key key;
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
-  Outcome* result = nullptr;         ///< Of a batch: where the outcome goes.
-  bool skips_reads = false;          ///< get: READs did not settle it.
+  Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
+  bool skips_reads = false;          ///< get: READs were tried and did not settle it.
 };
 
-/// As users write it.
+/// The call's name as users write it.
 [[nodiscard]] constexpr const char* call_of(wire::Op op) noexcept {
   switch (op) {
     case wire::Op::kPut: return "kv::Client::put";
@@ -47,57 +47,57 @@ struct Ask {
   }
 }
 
-/// Values that the connection copies are read in pieces of this size.
+/// Values that the connection copies are READ in pieces of this size.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
-/// One operation from start to completion. Its slot is used again only when nothing of it can arrive any more: after a
-/// time-out it stays taken until the reply is here.
+/// One operation from start to completion. Its slot is reused only when nothing more of it can arrive: after a time-out
+/// it stays taken until the reply is here.
 struct Operation {
   enum class Stage : std::uint8_t {
     kFree,
-    kSending,   ///< Large value: the channel still reads it, and the reply may come in between.
+    kSending,   ///< Large value: the channel still reads it; the reply may already arrive.
     kAwaiting,  ///< The request is out.
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
     kFetching,  ///< Get: the READ of an item is in flight.
-    kChecking,  ///< Get: the value is in place, and the READ that tells whether its item is live still is in flight.
+    kChecking,  ///< Get: the value is in place; the READ that tells whether its item is still live is in flight.
     kReading,   ///< Get: READs are in flight.
-    kDone,      ///< The outcome is set, and nobody has taken it yet.
+    kDone,      ///< The outcome is set and not yet taken.
   };
-  /// How a get comes by its item.
+  /// How a get finds its item.
   enum class Way : std::uint8_t { kMessage, kLocation, kIndex };
   Stage stage = Stage::kFree;
   wire::Op op = wire::Op::kGet;
   bool is_pipelined = false;
-  bool is_abandoned = false;  ///< Timed out: whoever asked is gone.
+  bool is_abandoned = false;  ///< Timed out: the caller is gone.
   bool is_bounced = false;    ///< Get: `out` is not registered, so the connection copies.
   bool has_reply = false;
-  bool is_late = false;         ///< Get: a piece came too late to be believed.
-  std::uint8_t mismatches = 0;  ///< Get: whole values that did not have their checksum.
+  bool is_late = false;         ///< Get: a piece came too late to be trusted.
+  std::uint8_t mismatches = 0;  ///< Get: whole values that did not match their checksum.
   std::uint16_t key_length = 0;
   std::uint16_t worker = 0;
-  std::uint32_t id = 0;       ///< What replies name it by: its slot, above that a generation.
-  std::uint64_t hash = 0;     ///< Of the key.
-  std::uint64_t entry = 0;    ///< Get: of the item that is READ.
-  Outcome* result = nullptr;  ///< Of a batch that waits for it.
+  std::uint32_t id = 0;       ///< Its name in replies: the slot, above that a generation.
+  std::uint64_t hash = 0;     ///< The key's.
+  std::uint64_t entry = 0;    ///< Get: the entry of the item that is READ.
+  Outcome* result = nullptr;  ///< For a batch, which waits for it.
   std::uint64_t cookie = 0;
-  std::uint64_t sent_ticks = 0;  ///< Before the request went out.
+  std::uint64_t sent_ticks = 0;  ///< Taken before the request went out.
   std::uint64_t started_ticks = 0;
   std::span<std::byte> out;
-  /// Get: where the value is, and how it was found; outcome.length is how long it is.
+  /// Get: where the value is, and how it was found; outcome.length is its length.
   struct Source {
     std::uint64_t address = 0;
-    std::uint64_t checksum = 0;  ///< 0 when the server keeps none.
+    std::uint64_t checksum = 0;  ///< 0 if the server keeps none.
     std::uint32_t rkey = 0;
     Way way = Way::kMessage;
-    std::uint8_t lookups = 0;    ///< Through the index, begun.
-    std::uint8_t candidate = 0;  ///< Of the entries of both buckets, the first that was not looked at.
+    std::uint8_t lookups = 0;    ///< Lookups through the index so far.
+    std::uint8_t candidate = 0;  ///< The next entry to look at, in the order of both buckets.
   } source;
-  /// How far the value is.
+  /// Progress of the value.
   struct Transfer {
-    std::uint64_t posted = 0;  ///< Bytes: get, of which READs are out; put of a staged value, all of it.
-    std::uint64_t copied = 0;  ///< Of these: get, that are in place; put, that are on their way.
+    std::uint64_t posted = 0;  ///< Bytes. Get: READs for them are posted. Put of a staged value: all of it.
+    std::uint64_t copied = 0;  ///< How many of them. Get: in place. Put: on their way.
     std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
-    std::uint32_t burst = 0;   ///< Get: READs at the same time, at most.
+    std::uint32_t burst = 0;   ///< Get: READs in flight, at most.
     [[nodiscard]] bool is_idle() const noexcept { return pieces == 0 && posted == copied; }
   } transfer;
   Outcome outcome;
@@ -108,9 +108,9 @@ struct Operation {
   [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "what every operation touches is three cache lines");
+static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
-/// What a channel's completion is for: kind, staging chunk, operation.
+/// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
 enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, const Operation& operation, unsigned chunk = 0) noexcept {
@@ -125,7 +125,7 @@ class PollingClient final : public Client, private channel::Handler {
     delete_unless_forked(client);
   }
   [[nodiscard]] Result<void> connect();
-  /// What a client of a server of `workers` workers allocates. \thread any  \alloc setup
+  /// The memory that a client of a server with `workers` workers allocates. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
                                                  const ClientOptions& options, unsigned workers);
 
@@ -183,7 +183,7 @@ class PollingClient final : public Client, private channel::Handler {
   // Slots.
   [[nodiscard]] Operation& take_slot() noexcept;
   void free_slot(Operation& operation) noexcept;
-  /// Null: there is none of that id any more.
+  /// Null: no operation has this id any more.
   [[nodiscard]] Operation* find(std::uint32_t id) noexcept;
   [[nodiscard]] channel::Connection& channel_of(const Operation& operation) const noexcept {
     return *channels_[operation.worker];
@@ -191,7 +191,7 @@ class PollingClient final : public Client, private channel::Handler {
 
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
-  /// What is wrong with it, in words.
+  /// Says in words what is wrong with the request.
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
   [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
@@ -231,7 +231,7 @@ class PollingClient final : public Client, private channel::Handler {
   void on_overtaken(Operation& operation) noexcept;
   void ask_by_message(Operation& operation) noexcept;
 
-  // What the server grants no memory for, and what it refuses: client_messages.cpp.
+  // Servers that grant no memory, and refusals: client_messages.cpp.
   void take_part(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_for_part(Operation& operation) noexcept;
   void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
@@ -267,7 +267,7 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
   void die(Status reason, const char* what) noexcept;
   [[nodiscard]] bool has_failed() const noexcept { return error_.status() != Status::kOk || is_forked(); }
-  /// Of a connection that has failed, once.
+  /// Call for a connection that has failed; acts once.
   void drain() noexcept {
     if (has_failed() && !channels_.empty()) [[unlikely]]
       end_operations();
@@ -280,29 +280,29 @@ class PollingClient final : public Client, private channel::Handler {
   ClientOptions options_;
   std::unique_ptr<link::Fabric> fabric_;
   std::shared_ptr<node::Device> device_;
-  nic::RegisteredArena region_;             ///< Places of operations, then what `allocate` hands out.
-  std::unique_ptr<node::Shard> shard_;      ///< Driven by whoever calls.
+  nic::RegisteredArena region_;             ///< The operations' places, then the memory that `allocate` hands out.
+  std::unique_ptr<node::Shard> shard_;      ///< Polled by the calling thread.
   engine::CompletionLoop* loop_ = nullptr;  ///< The shard's.
-  std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One for each worker.
+  std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One per worker.
   std::uint64_t id_ = 0;
-  wire::ServerHello server_;      ///< As its first worker has said it.
-  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not believed.
+  wire::ServerHello server_;      ///< From the first worker.
+  std::uint64_t read_ticks_ = 0;  ///< A READ that completes later than this after the request is not trusted.
 
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_;  ///< A stack of slots.
-  std::vector<std::uint32_t> done_;  ///< Slots of pipelined operations that are complete, in their order.
+  std::vector<std::uint32_t> done_;  ///< Slots of completed pipelined operations, in order.
   struct {
-    std::size_t pipelined = 0;  ///< Operations that were started and not polled.
-    std::size_t batched = 0;    ///< Operations of the batch at hand.
+    std::size_t pipelined = 0;  ///< Operations started and not yet polled.
+    std::size_t batched = 0;    ///< Operations of the current batch.
     std::uint32_t ahead = 0;    ///< READs beyond the first of each get into registered memory.
   } in_flight_;
   unsigned empty_polls_ = 0;
 
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
-  // Own memory is a place for each operation that may read: for buckets, then for an item. A late READ still lands
-  // there, and keeps its slot until it has.
+  // Each operation that may READ has a place in our own memory: for buckets, then for an item. A late READ still lands
+  // there; its slot stays taken until then.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
-  // Never 0: a region of nothing cannot be.
+  // Never 0: a region cannot be empty.
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
     return options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : kLineBytes;
   }
@@ -317,22 +317,22 @@ class PollingClient final : public Client, private channel::Handler {
   Lookups lookups_;
   Reader reader_{lookups_};
   struct {
-    bool reads_now = false;   ///< The NIC may carry READs out in this thread.
+    bool reads_now = false;   ///< The NIC may carry out READs in this thread.
     bool by_message = false;  ///< The server grants this user no memory to READ.
-    bool is_guarded = false;  ///< What was READ counts only if the index names it still.
+    bool is_guarded = false;  ///< READ bytes count only if the index still names the item.
   } way_;
 
   std::size_t allocated_ = 0;
   struct {
     StatisticsPart part{};
     ServerStatistics* out = nullptr;
-  } wanted_;  ///< The part of the statistics that is asked for, and where it goes.
+  } wanted_;  ///< The requested part of the statistics, and where it goes.
   struct {
-    std::vector<nic::Window> windows;  ///< Of each worker's; of length 0 until one of them is opened.
-    wire::CellPlace place;             ///< Of the last one opened,
-    std::uint32_t worker = 0;          ///< and whose it is.
+    std::vector<nic::Window> windows;  ///< One per worker; length 0 until a cell of that worker is opened.
+    wire::CellPlace place;             ///< Place of the cell opened last,
+    std::uint32_t worker = 0;          ///< and its worker.
   } cells_;
-  bool is_leaving_ = false;  ///< This side has said goodbye first.
+  bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};
 };

@@ -1,4 +1,4 @@
-// Batches: many gets or puts of one call, as many in flight as the client has operations.
+// Batches: many gets or puts in one call, as many in flight as the client has operations.
 #include "kv/client.hpp"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace verbena::kv {
 
-// What is not settled has kAgain as its outcome meanwhile, and kSkipsReads as version if READs were tried.
+// A request that is not settled has outcome kAgain meanwhile, and version kSkipsReads if READs were tried.
 namespace {
 constexpr std::uint64_t kSkipsReads = 1;
 }  // namespace
@@ -34,12 +34,12 @@ void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexc
 void PollingClient::put(std::span<PutRequest> requests, Deadline deadline) noexcept {
   for (PutRequest& request : requests) request.outcome = {Status::kAgain};
   run_batch(requests, deadline);
-  // These found memory that rests, which the blocking call waits for.
+  // These found memory still in its grace period; the blocking call waits for that.
   for (PutRequest& request : requests)
     if (request.outcome.status == Status::kAgain) request.outcome = put(request.key, request.value, deadline);
 }
 
-// False: there is no place for it now. Else its outcome is set, or will be.
+// False: there is no room for it now. Otherwise its outcome is set, or will be.
 bool PollingClient::start_one(GetRequest& request, Deadline) noexcept {
   return start_in_batch({.op = wire::Op::kGet,
                          .key = request.key,
@@ -52,7 +52,7 @@ bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {
   if (request.value.size() < kEagerBytes || is_registered(request.value))
     return start_in_batch(
         {.op = wire::Op::kPut, .key = request.key, .value = request.value, .result = &request.outcome});
-  // It goes through chunks of the loop, which takes a call of its own; the others go on meanwhile.
+  // Goes through the loop's chunks, in a call of its own; the others proceed meanwhile.
   request.outcome = put(request.key, request.value, deadline);
   return true;
 }
@@ -84,7 +84,7 @@ void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) no
       ++next;
     for (auto& channel : channels_) channel->release();
     if (next == requests.size() && in_flight_.batched == 0) break;
-    // Slots that only the caller's own `poll` sets free are not waited for.
+    // Does not wait for slots that only the caller's own `poll` frees.
     if (in_flight_.batched == 0 && in_flight_.pipelined == operations_.size()) return;
     const bool is_late = loop_->wait(deadline) == 0 && deadline.passed();
     drain();
@@ -93,11 +93,11 @@ void PollingClient::run_batch(std::span<Request> requests, Deadline deadline) no
     for (; next < requests.size(); ++next)
       if (requests[next].outcome.status == Status::kAgain) requests[next].outcome = {Status::kTimedOut};
   }
-  // None was started, for a connection that had failed already.
+  // No request was started, because the connection had already failed.
   drain();
 }
 
-// The deadline passed: as of one call.
+// The deadline passed: ends each request like a single call.
 void PollingClient::give_up_batch() noexcept {
   const auto is_ours = [](const Operation& operation) { return operation.result != nullptr; };
   if (std::ranges::any_of(operations_, [&](const Operation& one) { return is_ours(one) && uses_memory(one); })) {

@@ -1,4 +1,4 @@
-// The client's side of cells: opening one by message, and what is done to its word by this side's NIC.
+// The client's side of cells: opens them by message, and changes their words through this side's NIC.
 #include "kv/client.hpp"
 
 #include "base/error.hpp"
@@ -17,15 +17,13 @@ std::unexpected<Error> refused(Status status, Key key) noexcept {
     case Status::kUnsupported:
       return fail(status, kCall, 0, "the server has no cells: start it with max_cells of 1 and more");
     case Status::kLimit:
-      return fail(
-          status, kCall, 0,
-          "the server's cells, of the worker that the key belongs to, are all made: start it with more max_cells");
-    case Status::kWrongKind: return fail(status, kCall, 0, "the key has a value and no cell: use another key");
+      return fail(status, kCall, 0, "the key's worker has no cell left: start the server with a larger max_cells");
+    case Status::kWrongKind: return fail(status, kCall, 0, "the key has a value, not a cell: use another key");
     case Status::kBadKey:
       return fail(status, kCall, 0, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, key.size());
     case Status::kDenied:
     case Status::kOverQuota: return fail(status, kCall, 0, "{}", last_failure().text());
-    default: return fail(status, kCall, 0, "the cell is not opened: {}", sentence_of(status));
+    default: return fail(status, kCall, 0, "the cell cannot be opened: {}", sentence_of(status));
   }
 }
 
@@ -43,13 +41,13 @@ Result<Cell> PollingClient::open_cell(Key key, std::uint64_t initial, Deadline d
               .is_new = cells_.place.is_new != 0};
 }
 
-// Makes the window of the last reply's cells usable, which it stays.
+// Makes the window of the last reply's cells usable, for as long as the connection lives.
 Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
   const nic::Window window = wire::window_of(cells_.place);
   nic::Window& known = cells_.windows[cells_.worker];
   if (known == window) return {};
   if (known.length != 0) {
-    die(Status::kProtocol, "the server says that a worker's cells are elsewhere now, where they never are");
+    die(Status::kProtocol, "the server says that a worker's cells have moved, which they never do");
     drain();
     return std::unexpected(error_);
   }
@@ -64,8 +62,8 @@ Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
 
 // --- words
 
-// The connection does these by itself: a NIC of software in this thread, any other through its queue with the result in
-// memory of the connection, so that one that is late meets nothing of the caller's.
+// The connection carries these out itself: a software NIC in this thread, any other through its queue with the result
+// in the connection's memory, so a late result touches nothing of the caller's.
 Status PollingClient::change(const Cell& cell, const channel::Change& change, std::uint64_t& old,
                              Deadline deadline) noexcept {
   const Status checked = check_cell(cell, "kv::Client::fetch_add or compare_swap");
@@ -94,7 +92,7 @@ Status PollingClient::check_cell(const Cell& cell, const char* call) const noexc
   return Status::kOk;
 }
 
-// The connection may have failed in a poll of this very call, or an earlier one.
+// The connection may have failed in a poll of this call, or of an earlier one.
 Status PollingClient::end_on_word(const Cell& cell, Status status) noexcept {
   if (status == Status::kOk && !has_failed()) [[likely]]
     return status;

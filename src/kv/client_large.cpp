@@ -1,4 +1,4 @@
-// Large values on their way out: into a lease when the client has one, else streamed through the channel's own.
+// Sends large values: into a lease when the client has one, else streamed through the channel's own.
 #include "kv/client.hpp"
 
 #include "base/ticks.hpp"
@@ -9,17 +9,18 @@
 namespace verbena::kv {
 namespace {
 
-/// Of a window whose memory is mapped already. What is not at once is not at all.
+/// For importing a window: its memory is already mapped, so the import answers at once. On timeout treat the lease as
+/// revoked.
 constexpr std::chrono::milliseconds kImportTimeout{100};
 
 }  // namespace
 
 // --- into a lease
 
-/// kNotFound: not this way, or not now. Anything but kOk has left nothing behind.
+/// kNotFound: not possible by a lease, or not now. With any result but kOk nothing is left behind.
 Status PollingClient::start_in_lease(Operation& operation, const Ask& ask) noexcept {
   channel::Connection& channel = channel_of(operation);
-  // Neither the WRITE, which may be several work requests, nor the request behind it may have to wait for room.
+  // Neither the WRITE, which may take several work requests, nor the request after it may have to wait for room.
   const std::uint64_t writes = ask.value.size() / fabric_->nic().limits().max_message + 1;
   if (channel.credits() < writes + 1) return Status::kNotFound;
   while (const auto held = take_lease_for(operation, ask)) {
@@ -29,7 +30,7 @@ Status PollingClient::start_in_lease(Operation& operation, const Ask& ask) noexc
       operation.stage = Stage::kAwaiting;
       return send_adopt(operation, ask, held->lease);
     }
-    // A window that is gone looks the same. Posted, it would end the connection.
+    // kAgain may also mean that the window is gone. Posting a WRITE to it would end the connection.
     if (written == Status::kAgain && !is_open(operation.worker, held->lease)) continue;
     const bool is_mine = written == Status::kAgain && is_registered(ask.value);
     const Status started =
@@ -40,7 +41,7 @@ Status PollingClient::start_in_lease(Operation& operation, const Ask& ask) noexc
     }
     if (started != Status::kOk) return started;
     operation.transfer.pieces = 1;
-    // From here on the channel reads the value: a failure ends the operation with the connection.
+    // From here on the channel reads the value, so a failure must end the operation together with the connection.
     if (const Status sent = send_adopt(operation, ask, held->lease); sent != Status::kOk)
       die(sent == Status::kAgain ? Status::kProtocol : sent, "a large value could not be sent");
     return Status::kOk;
@@ -55,7 +56,7 @@ std::optional<HeldLeases::Held> PollingClient::take_lease_for(const Operation& o
   return {};
 }
 
-/// Makes the lease's window usable. False: the server has taken it back.
+/// Makes the lease's window usable. False: the server has taken the lease back.
 bool PollingClient::is_open(unsigned worker, const wire::Lease& lease) noexcept {
   channel::Connection& channel = *channels_[worker];
   const nic::Window window{.address = lease.address,
@@ -63,7 +64,7 @@ bool PollingClient::is_open(unsigned worker, const wire::Lease& lease) noexcept 
                            .rkey = lease.rkey,
                            .access = IBV_ACCESS_REMOTE_WRITE,
                            .memory_id = leases_.memory_id(worker)};
-  // Another NIC needs no import, and reports a window that was taken back only when a WRITE fails.
+  // Other NICs need no import, and report a window that was taken back only when a WRITE fails.
   nic::Nic& nic = fabric_->nic();
   if (nic.capabilities().maps_windows &&
       (channel.queue_pair() == nullptr ||
@@ -85,10 +86,10 @@ Status PollingClient::send_adopt(Operation& operation, const Ask& ask, const wir
   return channel_of(operation).send(wire::bytes_of(front), ask.key);
 }
 
-/// The rest of the reply is a plain one.
+/// Makes the rest of the reply a plain one.
 void PollingClient::take_lease(const Operation& operation, wire::Reply& reply) noexcept {
   if (operation.op != wire::Op::kPut && operation.op != wire::Op::kCas) [[unlikely]]
-    return;  // Its kind does not fit the request, then.
+    return;  // Its kind then does not fit the request.
   leases_.keep(operation.worker, reply.lease, operation.sent_ticks);
   reply.head.kind = wire::ReplyKind::kPlain;
 }
@@ -124,7 +125,7 @@ Status PollingClient::send_staged(Operation& operation, const Ask& ask, Deadline
     return started;
   }
   operation.transfer.pieces = 1;
-  for (;;) {  // The request is kAgain until all of the value is on its way.
+  for (;;) {  // The request gets kAgain until all of the value is on its way.
     const Status sent = send_adopt(operation, ask, held->lease);
     if (sent != Status::kAgain) {
       if (sent == Status::kOk) operation.transfer.copied = ask.value.size();

@@ -1,5 +1,5 @@
-// The client where the server grants it no memory, or refuses something: large values come in parts, and a refusal is
-// put into words.
+// The client when the server grants it no memory, or refuses a request: large values come in parts, and refusals become
+// messages.
 #include "kv/client.hpp"
 
 #include "base/error.hpp"
@@ -14,7 +14,7 @@
 namespace verbena::kv {
 namespace {
 
-/// Text in a fixed place, cut at its end.
+/// Text in a fixed buffer, cut at its end.
 class Line {
  public:
   void add(char c) noexcept {
@@ -27,7 +27,7 @@ class Line {
   std::size_t length_ = 0;
 };
 
-/// Bytes of a peer, so without control characters and quotes.
+/// Quotes a peer's bytes; escapes control characters and quotes.
 Line quoted(std::span<const std::byte> bytes, bool is_cut) noexcept {
   constexpr std::string_view kDigits = "0123456789abcdef";
   Line line;
@@ -89,7 +89,7 @@ Result<void> PollingClient::use_window(channel::Connection& channel, const wire:
 
 // --- refusals
 
-/// The rest of the reply is a plain one.
+/// Makes the rest of the reply a plain one.
 [[gnu::cold]] void PollingClient::take_refusal(const Operation& operation, wire::Reply& reply) noexcept {
   reply.head.kind = wire::ReplyKind::kPlain;
   if (operation.is_abandoned) return;
@@ -100,7 +100,7 @@ Result<void> PollingClient::use_window(channel::Connection& channel, const wire:
 
 // --- large values in parts
 
-// Each part is of the version that it is told with: another one begins anew.
+// Each part carries its value's version; another version starts the transfer over.
 void PollingClient::take_part(Operation& operation, const wire::Reply& reply) noexcept {
   const wire::Part& part = reply.part;
   const auto length = static_cast<std::size_t>(part.length);
@@ -113,7 +113,7 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
     std::memcpy(operation.out.data() + operation.transfer.copied, reply.value.data(), reply.value.size());
     operation.transfer.copied += reply.value.size();
   } else if (goes_on) {
-    return die(Status::kProtocol, "the server sent another part of a value than it was asked for");
+    return die(Status::kProtocol, "the server sent a part of a value that the client did not ask for");
   }
   if (operation.transfer.copied == length) return finish(operation, operation.outcome);
   ask_for_part(operation);
@@ -127,7 +127,7 @@ void PollingClient::ask_for_part(Operation& operation) noexcept {
   const Status status = channel_of(operation).send(std::span(head).first(bytes), operation.key_bytes());
   if (status == Status::kOk) return;
   const Status noticed = notice(operation.worker, status);
-  if (!has_failed()) finish(operation, {noticed});  // Else it ends with the connection.
+  if (!has_failed()) finish(operation, {noticed});  // Otherwise it ends with the connection.
 }
 
 }  // namespace verbena::kv

@@ -1,5 +1,5 @@
-// Gets by READs through the client's queues: of a bucket or two, then of an item, then of its value if that is large.
-// Each operation has a place for what these bring. reader.cpp is the same where READs need no queue.
+// Gets by READs through the client's queues: of one or two buckets, then of an item, then of its value if that is
+// large. Each operation has a place for the bytes. reader.cpp does the same where READs need no queue.
 #include "kv/client.hpp"
 
 #include <array>
@@ -10,7 +10,7 @@ namespace verbena::kv {
 
 using Way = Operation::Way;
 
-// False: by message.
+// False: ask by message.
 bool PollingClient::start_lookup(Operation& operation) noexcept {
   if (way_.is_guarded) return false;
   operation.source.lookups = 0;
@@ -24,7 +24,7 @@ bool PollingClient::start_buckets(Operation& operation) noexcept {
   const Part& part = reader_.part(operation.worker);
   std::uint64_t number = first_bucket(operation.hash, part.buckets);
   operation.transfer.pieces = 0;
-  // Without its second bucket a key that is there may be missed, and is then asked for by message.
+  // If the READ of the second bucket is not posted, a key may be missed and is then asked for by message.
   std::memset(buckets_at(operation), 0, 2 * sizeof(Bucket));
   channel.hold();
   for (std::size_t i = 0; i < 2; ++i) {
@@ -43,14 +43,15 @@ bool PollingClient::start_buckets(Operation& operation) noexcept {
 
 bool PollingClient::start_item(Operation& operation, std::uint64_t entry, Way way) noexcept {
   const channel::RemoteSpan item = reader_.part(operation.worker).item(entry);
-  // No server makes an entry of length 0.
+  // No server creates an entry of length 0.
   if (item.length == 0 || !start_fetch(operation, item, Stage::kFetching)) return false;
   operation.source.way = way;
   operation.entry = entry;
   return true;
 }
 
-// After all of a large value: if its item is live still, it was so while the value was READ, and the value is whole.
+// Follows the READ of a large value: if its item is still live, it was so while the value was READ, and the value is
+// whole.
 void PollingClient::start_check(Operation& operation) noexcept {
   channel::RemoteSpan front = reader_.part(operation.worker).item(operation.entry);
   front.length = sizeof(ItemHeader::state);
@@ -72,7 +73,7 @@ void PollingClient::on_lookup_read(Operation& operation) noexcept {
     case Stage::kLooking: return try_candidates(operation);
     case Stage::kFetching: return take_item(operation);
     case Stage::kChecking: return take_check(operation);
-    default: return;  // It has ended with the connection.
+    default: return;  // The operation ended with the connection.
   }
 }
 
@@ -104,7 +105,7 @@ void PollingClient::take_item(Operation& operation) noexcept {
     case Reader::Read::kLarge: break;
     case Reader::Read::kOtherKey:
       return operation.source.way == Way::kIndex ? try_candidates(operation) : on_overtaken(operation);
-    case Reader::Read::kOtherKind: return ask_by_message(operation);  // The server says what is wrong with that.
+    case Reader::Read::kOtherKind: return ask_by_message(operation);  // The server names the error.
     case Reader::Read::kOvertaken:
     case Reader::Read::kNoWay: return on_overtaken(operation);
   }
@@ -129,7 +130,7 @@ void PollingClient::end_lookup(Operation& operation) noexcept {
   finish(operation, operation.outcome);
 }
 
-// Another lookup through the index, if that is the way to go and there were not too many.
+// Looks the key up through the index once more, unless lookups are by message or there were too many.
 void PollingClient::on_overtaken(Operation& operation) noexcept {
   if (operation.source.way == Way::kLocation) {
     reader_.drop(operation.hash);
@@ -144,7 +145,7 @@ void PollingClient::on_overtaken(Operation& operation) noexcept {
 
 void PollingClient::ask_by_message(Operation& operation) noexcept {
   operation.source.way = Way::kMessage;
-  operation.outcome = {};  // Nothing of what was READ is believed.
+  operation.outcome = {};  // Discards everything that was READ.
   ++lookups_.by_message;
   ask_again(operation);
 }

@@ -1,4 +1,4 @@
-// Which clients a server has: one entry for each, with the workers that it has a channel to.
+// A server's clients: one entry per client, with the workers that it has a channel to.
 #pragma once
 
 #include "base/error.hpp"
@@ -19,30 +19,30 @@ namespace verbena::kv {
 /// \thread any  \alloc setup
 class Clients {
  public:
-  /// There may be `limit` clients, and `limit_of_a_stranger` of each user that is not this process's own.
+  /// Allows `limit` clients in all, and `limit_of_a_stranger` for each user other than this process's own.
   Clients(unsigned limit, unsigned limit_of_a_stranger) : limit_(limit), limit_of_a_stranger_(limit_of_a_stranger) {
     clients_.reserve(limit);
   }
 
-  /// A channel of `client` to `worker` is about to be made; `uid` is its user, if that is known. kLimit when there are
-  /// as many clients as there may be; kProtocol when that channel is there already, or another user's.
+  /// Registers a channel of `client` to `worker` that is about to be made; `uid` is its user, if known. Errors: kLimit
+  /// (as many clients as allowed), kProtocol (the channel exists already, or the id is another user's).
   [[nodiscard]] Result<void> enter(std::uint64_t client, unsigned worker, std::optional<uid_t> uid) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t bit = std::uint64_t{1} << worker;
     const auto known = clients_.find(client);
     if (known == clients_.end()) VERBENA_TRY(check_room(uid));
     if (known != clients_.end() && known->second.uid != uid)
-      return fail(Status::kProtocol, "connect", 0, "another user has a client of this number");
+      return fail(Status::kProtocol, "connect", 0, "another user has a client with this id");
     Entry& entry = clients_[client];
     if ((entry.workers & bit) != 0)
-      return fail(Status::kProtocol, "connect", 0, "this client has a channel to worker {} already", worker);
+      return fail(Status::kProtocol, "connect", 0, "this client already has a channel to worker {}", worker);
     entry.workers |= bit;
     entry.uid = uid;
     count_.store(clients_.size(), std::memory_order_relaxed);
     return {};
   }
 
-  /// A channel of `client` ended or was not made. True when it was the client's last.
+  /// Removes a channel of `client` that ended or was not made. True: it was the client's last.
   bool leave(std::uint64_t client, unsigned worker) noexcept {
     const std::lock_guard lock(mutex_);
     const auto at = clients_.find(client);
@@ -54,12 +54,12 @@ class Clients {
     return true;
   }
 
-  /// Without the lock: workers tell it, and none of them may wait for a thread that makes a connection.
+  /// Takes no lock: workers report it, and must not wait for a thread that makes a connection.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
  private:
   struct Entry {
-    std::uint64_t workers = 0;  ///< A bit for each.
+    std::uint64_t workers = 0;  ///< One bit per worker.
     std::optional<uid_t> uid;
   };
 

@@ -9,14 +9,14 @@
 namespace verbena::kv {
 namespace {
 
-/// Streamed values without a lease in answer, before another lease is given up. The first of a kind brings none while
-/// the server is about to take others back.
+/// How many values are streamed without getting a lease before another lease is given up. The first of a kind gets none
+/// while the server is about to take others back.
 constexpr unsigned kPatience = 2;
 
 }  // namespace
 
-// The server takes the lease back a term after it was given, which was after the request was sent. Half of the term is
-// for the WRITE, which must be over by then: the NIC refuses it later, and that ends the connection.
+// The server takes the lease back one term after it gave it, which was after the request was sent. The WRITE gets half
+// of the term and must be over by then: the NIC refuses a later one, which ends the connection.
 void HeldLeases::keep(unsigned worker, const wire::Lease& lease, std::uint64_t sent_ticks) noexcept {
   workers_[worker].streamed = 0;
   put_back(worker, {lease, sent_ticks + ticks_in(std::chrono::nanoseconds(lease.term_ns)) / 2});
@@ -32,7 +32,7 @@ std::optional<HeldLeases::Held> HeldLeases::take(unsigned worker, std::uint64_t 
   Held* best = nullptr;
   for (Held& one : workers_[worker].held) {
     if (one.lease.id == 0 || one.until_ticks <= now || one.lease.length < bytes) continue;
-    // A much larger block would be wasted on the value.
+    // A much larger block would be wasted on this value.
     if (one.lease.length / 2 >= bytes) continue;
     if (best == nullptr || one.until_ticks < best->until_ticks) best = &one;
   }

@@ -15,7 +15,7 @@ Verdict judge(std::span<const std::byte> bytes, Key key, std::uint64_t window_by
   const std::uint64_t version = version_of(header.state);
   if (state_of(header.state) != ItemState::kLive || version == 0) return Verdict::kNotLive;
   const ItemShape shape = ItemShape::unpack(header.shape);
-  // The key first: it is what is wrong when a remembered place has another item now.
+  // Compares the key first: it differs if a remembered place holds another item now.
   if (shape.key_length != key.size() || shape.tail_offset() > bytes.size()) return Verdict::kOtherKey;
   if (std::memcmp(bytes.data() + sizeof header, key.data(), key.size()) != 0) return Verdict::kOtherKey;
   if (shape.bytes() > bytes.size() || (shape.flags & ~kItemFlags) != 0) return Verdict::kTorn;

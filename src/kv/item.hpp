@@ -1,4 +1,4 @@
-// Items: a key and a value as they lie in a worker's arena, and what a reader of such bytes may conclude from them.
+// Items: a key and a value as they lie in a worker's arena, and the conclusions that a reader may draw from such bytes.
 // Server, client, fuzz target and tests share this.
 #pragma once
 
@@ -15,37 +15,37 @@ namespace verbena::kv {
 /// pool and not 2), and a ValuePlace follows the key. Once published, an item changes in its first two words only, and
 /// only the server's CPU stores them.
 ///
-/// The version is in the state word and seeds the checksum. So the bytes of one READ that show {live, version v}, the
-/// expected key and the checksum that is right for v are the whole item of version v, which was live during the READ:
-/// in whatever order its bytes were fetched, and also if the block was used again meanwhile.
+/// The version is in the state word and seeds the checksum. So if the bytes of one READ show {live, version v}, the
+/// expected key and the right checksum for v, they are the whole item of version v, which was live during the READ: in
+/// whatever order they were fetched, and even if the block was reused meanwhile.
 struct ItemHeader {
   std::uint64_t state = 0;     ///< Low byte an ItemState, above it the version. Outside the checksum.
   std::uint64_t server = 0;    ///< The server's own notes: see store.cpp. Outside the checksum; readers ignore it.
-  std::uint64_t checksum = 0;  ///< XXH3 of what follows to the item's end, seeded by the version.
+  std::uint64_t checksum = 0;  ///< XXH3 of everything after it, to the item's end; seeded by the version.
   std::uint64_t shape = 0;     ///< An ItemShape.
 };
 static_assert(sizeof(ItemHeader) == 32);
 
-/// Where a value of kEagerBytes and more lies; after the key.
+/// The place of a value of kEagerBytes or more; after the key.
 struct ValuePlace {
   std::uint64_t offset = 0;    ///< From the start of the worker's window; a multiple of 64.
-  std::uint64_t checksum = 0;  ///< checksum_of_value, with kHasValueChecksum; else 0.
+  std::uint64_t checksum = 0;  ///< checksum_of_value, with kHasValueChecksum; otherwise 0.
 };
 static_assert(sizeof(ValuePlace) == 16);
 
 enum class ItemState : std::uint8_t {
-  kBuilding = 0,  ///< Handed out, not published: no reader may take it.
+  kBuilding = 0,  ///< Allocated but not published: no reader may take it.
   kLive = 1,
   kSuperseded = 2,  ///< Replaced or erased. Stored before the change is acknowledged.
 };
 
-/// Versions are 1 to this: 56 bits. The server gives no other, and ends with kLimit.
+/// The largest version: 56 bits, from 1. The server then ends with kLimit.
 inline constexpr std::uint64_t kMaxVersion = (std::uint64_t{1} << 56) - 1;
 
 [[nodiscard]] constexpr std::uint64_t state_word(ItemState state, std::uint64_t version) noexcept {
   return static_cast<std::uint64_t>(state) | version << 8;
 }
-/// Whether a state word, loaded or READ, says that version `version` is what the key has now.
+/// Whether a state word, loaded or READ, says that `version` is the key's current version.
 [[nodiscard]] constexpr bool is_live(std::uint64_t state, std::uint64_t version) noexcept {
   return state == state_word(ItemState::kLive, version);
 }
@@ -57,8 +57,8 @@ inline constexpr std::uint64_t kMaxVersion = (std::uint64_t{1} << 56) - 1;
 /// \name Flags of an item
 /// @{
 inline constexpr unsigned kCell = 1;              ///< A cell: see docs/kv.md. Not for GET, PUT, CAS, DELETE.
-inline constexpr unsigned kHasValueChecksum = 2;  ///< Of a large value: its ValuePlace has a checksum.
-inline constexpr unsigned kItemFlags = 3;         ///< All there are.
+inline constexpr unsigned kHasValueChecksum = 2;  ///< A large value whose ValuePlace has a checksum.
+inline constexpr unsigned kItemFlags = 3;         ///< All defined flags.
 /// @}
 
 /// The fourth word: value length 48 bits, key length 12, flags 4.
@@ -75,55 +75,56 @@ struct ItemShape {
             static_cast<unsigned>(word >> 60)};
   }
 
-  /// Whether the value lies in the block of the header.
+  /// Whether the value is in the header's block.
   [[nodiscard]] constexpr bool is_inline() const noexcept { return value_length < kEagerBytes; }
-  /// From the item's start to what follows the key: an inline value, or a ValuePlace.
+  /// Offset of the part after the key: an inline value, or a ValuePlace.
   [[nodiscard]] constexpr std::size_t tail_offset() const noexcept {
     return sizeof(ItemHeader) + ((key_length + 7) & ~std::size_t{7});
   }
-  /// All that is in the block of the header.
+  /// Bytes in the header's block.
   [[nodiscard]] constexpr std::size_t bytes() const noexcept {
     return tail_offset() + (is_inline() ? static_cast<std::size_t>(value_length) : sizeof(ValuePlace));
   }
-  /// Cache lines of that: what a READ of the whole item takes.
+  /// The same in cache lines: READ so many to get the whole item.
   [[nodiscard]] constexpr unsigned lines() const noexcept { return static_cast<unsigned>((bytes() + 63) / 64); }
 };
-/// Of any item: the longest key and the longest inline value.
+/// Size of the largest item: the longest key and the longest inline value.
 inline constexpr std::size_t kMaxItemBytes =
     ItemShape{.value_length = kEagerBytes - 1, .key_length = kMaxKeyBytes}.bytes();
 
-/// What the bytes of a READ are.
+/// Judgement on the bytes of a READ.
 enum class Verdict : std::uint8_t {
-  kWhole,     ///< A live item of this key, all of it, as it was at a time during the READ.
-  kNotLive,   ///< Superseded, or not published: the key's value is elsewhere, if there is one.
-  kOtherKey,  ///< Not an item of this key (one whose tag is the same, or the block of another since).
-  kTorn,      ///< Changed during the READ, or no item: READ again, or ask.
+  kWhole,     ///< A live item of this key, complete, as it was at some time during the READ.
+  kNotLive,   ///< Superseded, or not published: the key's value, if any, is elsewhere.
+  kOtherKey,  ///< Not an item of this key: one with the same tag, or the block was reused.
+  kTorn,      ///< Changed during the READ, or not an item: READ again, or ask the server.
 };
 
-/// What a whole item says of its value.
+/// The contents of a whole item.
 struct ItemView {
   std::uint64_t version = 0;
   std::uint64_t value_length = 0;
   unsigned flags = 0;
-  std::span<const std::byte> value;  ///< Inside the bytes that were judged, when it is inline.
-  ValuePlace place;                  ///< When it is not; all of the value is inside the window.
+  std::span<const std::byte> value;  ///< If inline: inside the judged bytes.
+  ValuePlace place;                  ///< If not inline; all of the value is inside the window.
 };
 
-/// Judges bytes that a READ brought from an item's start; they may be anything. Private memory: nothing may change
-/// under this. `window_bytes` is the length of the worker's window, in which a large value must lie. `view` is set with
-/// kWhole only. A large value's own bytes are not covered: READ it, then the item's first word again (is_live).
+/// Judges the bytes of a READ from an item's start, which may be anything. They must be private memory that nothing
+/// changes meanwhile. `window_bytes` is the length of the worker's window; a large value must be inside it. Sets `view`
+/// with kWhole only. Does not cover a large value's own bytes: READ them, then the item's first word again (is_live).
 /// \thread any  \alloc none
 [[nodiscard]] Verdict judge(std::span<const std::byte> bytes, Key key, std::uint64_t window_bytes,
                             ItemView& view) noexcept;
 
-/// The checksum that belongs into the item at `item`, whose bytes() are `bytes`. \thread any  \alloc none
+/// The checksum for the item at `item`, whose bytes() are `bytes`. \thread any  \alloc none
 [[nodiscard]] std::uint64_t checksum_of(const std::byte* item, std::size_t bytes, std::uint64_t version) noexcept;
 
-/// Of a large value, for ValuePlace::checksum and wire::Location::checksum; never 0. \thread any  \alloc none
+/// The checksum of a large value, for ValuePlace::checksum and wire::Location::checksum; never 0. \thread any
+/// \alloc none
 [[nodiscard]] std::uint64_t checksum_of_value(std::span<const std::byte> value) noexcept;
 
-/// The one hash of a key: the worker, both buckets and the tag come out of it (index.hpp). `seed` is the server's, so
-/// that keys which collide cannot be chosen without asking it. \thread any  \alloc none
+/// A key's only hash: it gives the worker, both buckets and the tag (index.hpp). The server chooses `seed`, so nobody
+/// can choose colliding keys without asking it. \thread any  \alloc none
 [[nodiscard]] std::uint64_t hash_of(Key key, std::uint64_t seed) noexcept;
 
 }  // namespace verbena::kv

@@ -12,7 +12,7 @@
 namespace verbena::kv {
 namespace {
 
-/// A client leaves its block within one copy, or its process is dead. As for a region (nic.cpp).
+/// A client finishes its access within one copy, or its process is dead. The same limit as for a region (nic.cpp).
 constexpr std::chrono::milliseconds kLeaveTimeout{100};
 
 }  // namespace
@@ -57,7 +57,7 @@ bool Leases::offer(channel::Connection& channel, std::uint64_t value_length, wir
 }
 
 bool Leases::give_again(channel::Connection& channel, Lease& lease, wire::Lease& told) noexcept {
-  // Read after the request came, so the client's own reading, before it sent, is earlier.
+  // Read after the request came, so it is later than the client's own reading before it sent.
   const std::uint64_t now = ticks_now();
   const std::uint32_t rkey = ibv_inc_rkey(lease.window->rkey);
   const ibv_mw_bind_info info{.mr = policy_.memory,
@@ -70,7 +70,7 @@ bool Leases::give_again(channel::Connection& channel, Lease& lease, wire::Lease&
   }
   lease.window->rkey = rkey;
   lease.state = Lease::State::kGiven;
-  ++lease.generation;  // Whoever names it by what it was called before finds nothing.
+  ++lease.generation;  // A request with the old id finds nothing.
   lease.given_ticks = now;
   told = {.address = info.addr, .length = info.length, .term_ns = policy_.term_ns, .rkey = rkey, .id = id_of(lease)};
   return true;
@@ -96,7 +96,7 @@ bool Leases::post(channel::Connection& channel) noexcept {
     Lease& lease = leases_[at];
     const bool waits = lease.state == Lease::State::kAdopting || lease.state == Lease::State::kReturning;
     if (!waits || lease.is_posted) continue;
-    // After a failure but kAgain the client is lost, and `end` takes everything back.
+    // After any failure but kAgain the client is lost, and `end` takes everything back.
     if (channel.start_invalidate(lease.window->rkey, at) == Status::kAgain) return false;
     lease.is_posted = true;
     --unposted_;
@@ -115,7 +115,7 @@ void Leases::close(Lease& lease) noexcept {
 bool Leases::expire(channel::Connection& channel, std::uint64_t now) noexcept {
   bool is_posted = true;
   for (Lease& lease : leases_) {
-    // `now` may have been read before a lease was given.
+    // `now` may be older than a lease.
     const bool is_old = now > lease.given_ticks && now - lease.given_ticks > policy_.term_ticks;
     if (lease.state == Lease::State::kGiven && is_old) is_posted &= revoke(channel, lease, Lease::State::kReturning);
   }
@@ -123,18 +123,19 @@ bool Leases::expire(channel::Connection& channel, std::uint64_t now) noexcept {
 }
 
 void Leases::end(channel::Connection* channel) noexcept {
-  // An invalidation that is on its way must not find its window gone: nothing is executed any more in the error state.
+  // An invalidation in flight must find its window: in the error state nothing is executed any more.
   const auto is_used = [](const Lease& lease) { return lease.state != Lease::State::kNone; };
   if (channel != nullptr && std::ranges::any_of(leases_, is_used)) channel->fail(Status::kClosed);
-  // A window ends with its queue pair, too, but then nobody has waited for the client to be out of it: clients of the
-  // software NIC write by themselves. Into a device's memory nobody gets without the queue pair.
+  // A window also ends with its queue pair, but that waits for nobody: clients of the software NIC write by themselves.
+  // A device's memory cannot be reached without the queue pair.
   const bool is_bound = channel != nullptr && channel->queue_pair() != nullptr;
-  const Deadline deadline = Deadline::after(kLeaveTimeout);  // Of all of them: there is one client to leave.
+  const Deadline deadline = Deadline::after(kLeaveTimeout);  // For all leases together: a single client has to leave
+                                                             // them.
   for (Lease& lease : leases_) {
     if (!is_used(lease)) continue;
     const bool is_waited_for = is_bound || !nic_->capabilities().maps_windows;
     const auto left = nic_->dealloc_mw(lease.window.release(), deadline);
-    // Else somebody may still write: the block is nobody's from now on, and stays in the account.
+    // Otherwise somebody may still write: the block is lost, and stays in the account.
     if (left && is_waited_for) close(lease);
   }
   leases_.clear();

@@ -16,15 +16,16 @@
 namespace verbena::kv {
 namespace {
 
-/// Sessions beyond the clients' number: of clients that died and are not buried, and of handshakes that fail.
+/// Sessions beyond the number of clients: for clients that died and are not cleaned up yet, and for handshakes that
+/// fail.
 constexpr unsigned kSpareSessions = 8;
-/// Bytes of item memory that are thought to belong to one item when max_items is not given: a value of 64 bytes.
+/// Assumed bytes of item memory per item if max_items is not given: a value of 64 bytes.
 constexpr std::size_t kBytesPerItem = 128;
 /// An item takes a block of the slab pool: this is the smallest, of a key of one byte without a value.
 constexpr std::size_t kLeastItemBytes = ItemShape{.value_length = 0, .key_length = 1}.lines() * kLineBytes;
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
-/// When pools are allocated that do not come with a client.
+/// The stage at which pools are allocated that do not come with a client.
 constexpr std::string_view kAtStart = "start";
 
 std::size_t share_of(const ServerOptions& options) noexcept {
@@ -37,12 +38,12 @@ channel::Options channel_options(const ServerOptions& options) noexcept {
   return {.depth = wire::channel_depth(options.depth),
           .lease_bytes = options.lease_bytes,
           .max_reads = 1,
-          // A server's own: invalidations of leases, and the goodbye.
+          // The server's own operations: invalidations of leases, and the goodbye.
           .max_operations = 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0),
           .max_larges = 0};
 }
 
-/// Of what keys have, for one worker: hashing spreads them unevenly, so a quarter more than its part.
+/// One worker's share of something that keys have: hashing spreads keys unevenly, so a quarter more than an equal part.
 std::size_t part_of(std::size_t all, unsigned workers) noexcept {
   return workers == 1 ? all : std::min(all, all / workers * 5 / 4 + 64);
 }
@@ -51,7 +52,7 @@ std::size_t items_of(const ServerOptions& options) noexcept { return part_of(mos
 
 std::size_t cells_of(const ServerOptions& options) noexcept { return part_of(options.max_cells, options.workers); }
 
-/// Bytes of a server's pools, but for those that come as used.
+/// Bytes of a server's pools, without those allocated on use.
 struct Need {
   Need(const ServerOptions& options, const host::Footprint& footprint) {
     for (const host::Pool& pool : footprint.pools()) {
@@ -66,9 +67,9 @@ struct Need {
     }
   }
   std::uint64_t all = 0;    ///< With all clients.
-  std::uint64_t least = 0;  ///< At the start, and of one client.
+  std::uint64_t least = 0;  ///< At the start, and for one client.
   std::uint64_t largest_bytes = 0;
-  std::string_view largest;  ///< Of `least`.
+  std::string_view largest;  ///< The largest part of `least`.
 };
 
 std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + host::free_hugepage_bytes(); }
@@ -85,7 +86,7 @@ unsigned most_of_a_stranger(const ServerOptions& options) noexcept {
 
 Result<void> check_options(const ServerOptions& options) {
   constexpr const char* kCall = "Server::start";
-  // Of times, the negative ones become absurd.
+  // A negative time becomes an absurdly large count.
   const auto count_of = [](auto time) { return static_cast<std::uint64_t>(time.count()); };
   VERBENA_TRY(check_limit(kCall, "memory_bytes", options.memory_bytes, kMib, kMib << 20));
   VERBENA_TRY(check_limit(kCall, "workers", options.workers, 1, 64));
@@ -158,7 +159,7 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
     return fail(Status::kLimit, "Server::start", 0, "{} {} are needed ({}), and the device has {}: lower {}", sum, what,
                 fmt::format("{} x {}", parts...), most, how);
   };
-  // Sends, with the reserve that every connection keeps, and receives are queues of their own.
+  // Receives have a queue of their own; sends include the reserve that every connection keeps.
   const std::uint64_t requests = std::max(queues.sends + engine::QueuePair::kReserve, queues.receives);
   if (requests > limits.max_qp_wr)
     return fail(Status::kLimit, "Server::start", 0,
@@ -170,12 +171,12 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
                     sessions, entries);
   if (options.workers > limits.max_cq)
     return too_much("completion queues", options.workers, limits.max_cq, "workers", options.workers, 1);
-  // Spare sessions are for the moments in which clients come and go: they may find nothing left.
+  // Does not count spare sessions, which are for the moments in which clients come and go: they may find nothing left.
   const std::uint64_t clients = options.max_clients;
   if (options.workers * clients > limits.max_qp)
     return too_much("queue pairs", options.workers * clients, limits.max_qp, "max_clients or workers", options.workers,
                     clients);
-  // Of a worker its items, and its cells; of a session its buffers and its lease.
+  // Regions for a worker's items and cells, and for each session's buffers and lease.
   const std::uint64_t regions = (options.max_cells != 0 ? 2 : 1) + 2 * clients;
   if (options.workers * regions > limits.max_mr)
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
@@ -217,7 +218,7 @@ host::Footprint footprint(const ServerOptions& options, const host::Placement& p
                           const nic::Limits& limits) {
   host::Footprint pools;
   for (unsigned first = 0; first < options.workers;) {
-    // Those on one node have the same pools.
+    // Workers on one node have the same pools.
     const host::PlacedPoller& place = placement.pollers[first];
     unsigned end = first + 1;
     while (end < options.workers && placement.pollers[end].node == place.node) ++end;

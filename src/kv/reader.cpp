@@ -80,7 +80,7 @@ Reader::Read Reader::look_up_once(const Part& part, const Call& call) noexcept {
   return Read::kOtherKey;
 }
 
-// Only the server stores entries, and it stores another one before the item's block is anybody else's.
+// Only the server stores entries, and it replaces the entry before the item's block is reused.
 bool Reader::is_still_there(const Part& part, std::uint64_t bucket, unsigned slot, std::uint64_t entry) noexcept {
   std::uint64_t now = 0;
   channel::RemoteSpan word = part.bucket(bucket);
@@ -106,8 +106,8 @@ Reader::Read Reader::take(const Part& part, std::uint64_t address, std::span<con
   return taken == Read::kLarge ? read_value(part, address, view, call) : taken;
 }
 
-// The item was live before the value was READ, and is after: so its blocks were its own meanwhile. `read_now` ends with
-// fences::read_before_next, which keeps the three READs in this order; a device's completions do.
+// The item is live before and after the READ of its value, so its blocks were not reused in between. `read_now` ends
+// with fences::read_before_next, which keeps the three READs in this order; a device's completions do.
 Reader::Read Reader::read_value(const Part& part, std::uint64_t address, const ItemView& item,
                                 const Call& call) noexcept {
   const std::span<std::byte> value = call.out.first(static_cast<std::size_t>(item.value_length));
@@ -147,7 +147,7 @@ Reader::Left Reader::get_some(std::span<GetRequest> requests, Deadline deadline)
     sought[count++] = {.hash = h, .request = &request, .bit = std::uint32_t{1} << i, .worker = worker(h)};
   }
   const std::span all = std::span(sought).first(count);
-  if (parts_.size() > 1)  // Of few elements, and stable: what comes first is asked for first.
+  if (parts_.size() > 1)  // Few elements, and stable: the first key is asked for first.
     std::ranges::sort(all, {}, [](const Sought& one) { return std::pair(one.worker, one.bit); });
   Left left;
   for (std::size_t from = 0; from < all.size();) {
@@ -201,8 +201,8 @@ bool Reader::read_buckets(const Part& part, std::span<Sought> sought, Which whic
   return true;
 }
 
-// READs the items of those that have an entry, as many at a time as the scratch memory holds. Returns those that are to
-// be looked up again; `left` gets those that are not.
+// READs the items of those with an entry, as many at a time as the scratch memory holds. Returns the ones to look up
+// again; the ones to fetch by other means go into `left`.
 std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
                                  Left& left) noexcept {
   std::uint32_t again = 0;
@@ -213,7 +213,7 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
     for (; next < sought.size(); ++next) {
       const Sought& one = sought[next];
       const channel::RemoteSpan item = part.item(one.entry);
-      if (item.length == 0) {  // There is none: also what an entry of 0 says.
+      if (item.length == 0) {  // No item, which is also what an entry of 0 says.
         left.by_message |= one.bit;
         continue;
       }

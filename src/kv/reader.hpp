@@ -1,6 +1,6 @@
-// One-sided reads: which item a key is said to have, by a table of known locations or by the index, and READs of it
-// that the calling thread carries out at once, where the NIC is made of software. The client does the same through its
-// queues (client_reads.cpp) with the parts of this that are not READs.
+// One-sided reads: finds a key's item by a table of known locations or by the index, and READs it in the calling
+// thread, where a software NIC allows that. On other NICs the client uses its queues (client_reads.cpp) and shares all
+// of this but the READs.
 #pragma once
 
 #include "base/count.hpp"
@@ -20,11 +20,11 @@
 
 namespace verbena::kv {
 
-/// Index entries of keys that this client has seen, by their hash. A set of four is one cache line; the one that came
-/// into it first leaves it first. What it says may be out of date: whoever READs there finds out. \thread owner
+/// Index entries of keys that this client has seen, by their hash. Each set of four is one cache line and replaces its
+/// oldest entry. An entry may be out of date; the READ detects that. \thread owner
 class Locations {
  public:
-  /// `entries` is 0 or a power of two of kWays and more. \alloc setup
+  /// `entries` is 0, or a power of two that is at least kWays. \alloc setup
   explicit Locations(std::size_t entries) : sets_(entries / kWays) {}
   static constexpr std::size_t kWays = 4;
   [[nodiscard]] static constexpr std::size_t bytes(std::size_t entries) noexcept {
@@ -42,7 +42,7 @@ class Locations {
       if (set.hashes[i] == hash) return set.entries[i];
     return 0;
   }
-  /// `entry` 0 forgets.
+  /// Remembers `entry`; 0 forgets.
   void note(std::uint64_t hash, std::uint64_t entry) noexcept;
   void forget(std::uint64_t hash) noexcept { note(hash, 0); }
 
@@ -52,14 +52,14 @@ class Locations {
     std::array<std::uint64_t, kWays> entries{};  ///< 0: none.
   };
   static_assert(sizeof(Set) == 64);
-  // Bits that neither the bucket nor the worker begins with.
+  // Bits other than the leading ones, which choose the bucket and the worker.
   [[nodiscard]] std::size_t at(std::uint64_t hash) const noexcept { return (hash >> 8) & (sets_.size() - 1); }
   [[nodiscard]] const Set& set_of(std::uint64_t hash) const noexcept { return sets_[at(hash)]; }
 
   std::vector<Set> sets_;
 };
 
-/// What one worker exports: the index, then the items.
+/// A worker's exported memory: the index, then the items.
 struct Part {
   channel::Connection* channel = nullptr;
   std::uint64_t address = 0;
@@ -70,17 +70,17 @@ struct Part {
   [[nodiscard]] channel::RemoteSpan bucket(std::uint64_t number) const noexcept {
     return {.address = address + number * sizeof(Bucket), .length = sizeof(Bucket), .rkey = rkey};
   }
-  /// The item of an entry; nothing for an entry that no server makes.
+  /// The item of an entry; an empty span for an entry that no server creates.
   [[nodiscard]] channel::RemoteSpan item(std::uint64_t word) const noexcept {
     const Entry entry = Entry::unpack(word);
     const bool can_be = entry.is_inside(length) && entry.bytes() <= kMostItemBytes;
     return {.address = address + entry.offset(), .length = can_be ? entry.bytes() : 0, .rkey = rkey};
   }
-  /// In whole lines, the longest.
+  /// The longest item, in whole cache lines.
   static constexpr std::size_t kMostItemBytes = (kMaxItemBytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 };
 
-/// A bit for each entry of the bucket that may be the key's. Without branches: which it is cannot be predicted.
+/// One bit for each entry of the bucket that may be the key's. Branch-free: the outcome cannot be predicted.
 [[nodiscard]] constexpr unsigned matches(const Bucket& bucket, std::uint32_t tag) noexcept {
   unsigned found = 0;
   for (unsigned i = 0; i < kBucketEntries; ++i)
@@ -88,29 +88,29 @@ struct Part {
   return found;
 }
 
-/// Values that are READ in place are so in pieces of this size, and deadlines are looked at in between.
+/// READs of values in place are split into pieces of this size, with a look at the deadline in between.
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-/// As kv::LookupCounters, changed by the client's thread only.
+/// Like kv::LookupCounters, but changed by the client's thread only.
 using Lookups = BasicLookupCounters<Count>;
 
-/// READs that the calling thread carries out. \thread owner  \alloc setup (constructor); none
+/// READs that the calling thread carries out itself. \thread owner  \alloc setup (constructor); none
 class Reader {
  public:
-  /// Times that a lookup through the index is begun before the key is asked for by message.
+  /// Lookups through the index before the key is asked for by message.
   static constexpr unsigned kMostLookups = 3;
 
   explicit Reader(Lookups& counts) noexcept : counts_(counts) {}
 
   void know(std::size_t locations) { locations_ = Locations(locations); }
-  /// Remembers nothing, and believes the index alone: see wire::kGuarded.
+  /// Remembers no locations and trusts the index alone: see wire::kGuarded.
   void guard() {
     is_guarded_ = true;
     know(0);
   }
   void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
   void add(const Part& part) { parts_.push_back(part); }
-  /// A location was out of date.
+  /// Forgets a location that was out of date.
   void drop(std::uint64_t hash) noexcept;
 
   [[nodiscard]] std::uint64_t hash(Key key) const noexcept { return hash_of(key, seed_); }
@@ -120,18 +120,18 @@ class Reader {
     return worker_of(hash, static_cast<unsigned>(parts_.size()));
   }
 
-  /// What came of it.
+  /// Outcome of a read.
   enum class Read : std::uint8_t {
     kDone,       ///< The outcome is set.
-    kLarge,      ///< The same, but for the value, which is to be READ.
+    kLarge,      ///< The outcome is set, but the value is still to be READ.
     kOtherKey,   ///< Not this key's item.
     kOvertaken,  ///< Replaced, erased or moved meanwhile.
-    kOtherKind,  ///< A cell: the server says what is wrong with that.
+    kOtherKind,  ///< A cell; ask the server, which names the error.
     kNoWay,      ///< No READ can be carried out now.
   };
-  /// GET of one key. kDone; kNoWay: no READ can be carried out now; else READs did not settle it.
+  /// GETs one key. kDone: finished; kNoWay: no READ can be carried out now; anything else: READs did not settle it.
   [[nodiscard]] Read get(Key key, std::span<std::byte> out, Deadline deadline, Outcome& outcome) noexcept;
-  /// GETs of up to kMostAtOnce keys, whose cache misses overlap. A bit for each that is not done.
+  /// GETs up to kMostAtOnce keys and overlaps their cache misses. Returns a bit for each key that is not done.
   struct Left {
     std::uint32_t by_message = 0;
     std::uint32_t by_queue = 0;
@@ -139,7 +139,7 @@ class Reader {
   static constexpr std::size_t kMostAtOnce = nic::Direct::kMaxList;
   [[nodiscard]] Left get_some(std::span<GetRequest> requests, Deadline deadline) noexcept;
 
-  /// A GET.
+  /// One GET.
   struct Call {
     Key key;
     std::uint64_t hash;
@@ -147,21 +147,21 @@ class Reader {
     Deadline deadline;
     Outcome& outcome;
   };
-  /// What the bytes of an item are for a GET; `item` is set with kDone and kLarge.
+  /// Judges the bytes of an item for a GET; sets `item` with kDone and kLarge.
   [[nodiscard]] static Read take(std::span<const std::byte> bytes, const Part& part, const Call& call,
                                  ItemView& item) noexcept;
 
  private:
   enum class Which : std::uint8_t { kFirst, kSecond };
 
-  /// One of several.
+  /// One GET of several.
   struct Sought {
     std::uint64_t hash = 0;
-    std::uint64_t entry = 0;  ///< 0: none found.
+    std::uint64_t entry = 0;  ///< 0: not found.
     GetRequest* request = nullptr;
     std::uint32_t bit = 0;
     unsigned worker = 0;
-    bool is_known = false;  ///< By its location.
+    bool is_known = false;  ///< Found by a known location.
     [[nodiscard]] Call call(Deadline deadline) const noexcept {
       return {request->key, hash, request->out, deadline, request->outcome};
     }
@@ -188,13 +188,13 @@ class Reader {
   std::vector<Part> parts_;
   Locations locations_{0};
   Lookups& counts_;
-  /// Private: what was READ is judged here, and nothing changes under that.
+  /// Private memory: READ bytes are judged here, where nothing changes them.
   static constexpr std::size_t kScratchBytes = std::size_t{16} << 10;
   static_assert(kScratchBytes >= Part::kMostItemBytes && kScratchBytes >= kMostAtOnce * sizeof(Bucket));
   alignas(64) std::array<std::byte, kScratchBytes> scratch_;
 };
 
-// Inline, because a get of one key spends most of its instructions here.
+// Inline: a get of one key spends most of its instructions here.
 inline Reader::Read Reader::take(std::span<const std::byte> bytes, const Part& part, const Call& call,
                                  ItemView& item) noexcept {
   switch (judge(bytes, call.key, part.length, item)) {

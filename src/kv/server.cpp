@@ -25,7 +25,7 @@
 namespace verbena::kv {
 namespace {
 
-/// For finding the device of an address.
+/// For finding an address's device.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
 
 nic::Grant grant_to(const std::optional<std::vector<uid_t>>& users) {
@@ -76,8 +76,8 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   [[nodiscard]] wire::ServerHello hello_of(const Worker& worker, const Permissions* permissions) const noexcept;
 
   const ServerOptions options_;
-  const std::vector<uid_t> users_;  ///< Who may connect besides the server's own.
-  std::optional<Access> access_;    ///< Once the options are checked.
+  const std::vector<uid_t> users_;  ///< Users who may connect, besides the server's own.
+  std::optional<Access> access_;    ///< Set once the options are checked.
   Clients clients_;
   const std::uint64_t id_;
   const std::uint64_t hash_seed_;
@@ -89,10 +89,10 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   node::Acceptor* acceptor_ = nullptr;
   std::uint64_t door_ = 0;
   std::uint16_t port_ = 0;
-  std::unique_ptr<link::Listener> listener_;  ///< Until the acceptor has it.
-  host::HeldPlacement placement_;             ///< The workers' cores are this server's until they are gone.
+  std::unique_ptr<link::Listener> listener_;  ///< Until the acceptor takes it.
+  host::HeldPlacement placement_;             ///< Reserves the workers' cores until they have ended.
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<std::string> warnings_;  ///< Of limits that leave no room for all clients.
+  std::vector<std::string> warnings_;  ///< About limits that leave no room for all clients.
   std::string description_;
 };
 
@@ -108,13 +108,15 @@ Result<void> PollingServer::start() {
                                              Deadline::after(kFabricTimeout)));
   VERBENA_TRY(check_device(options_, fabric_->nic().limits()));
   VERBENA_TRY(check_capabilities(options_, fabric_->nic()));
-  VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port}));
+  // The port is taken before memory is, which may take seconds. Until all of it is there, clients are refused.
+  VERBENA_ASSIGN(listener_, fabric_->listen({.port = options_.port, .is_shut_at_first = true}));
   port_ = listener_->port();
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
   VERBENA_TRY(create_workers());
   describe();
   for (auto& worker : workers_) VERBENA_TRY(worker->start());
   VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
+  VERBENA_TRY(listener_->admit());
   VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
   acceptor_ = acceptor;
   return {};
@@ -161,7 +163,7 @@ void PollingServer::describe() {
                                      ? "adopted: clients are trusted"
                                      : "copied: the device has no memory windows that can be relied on");
   if (!options_.grants.empty()) add("; {} grant{}", options_.grants.size(), options_.grants.size() == 1 ? "" : "s");
-  // Why somebody waits by events; the rest is `verbena-info --plan`'s.
+  // Says why a worker waits by events; `verbena-info --plan` tells the rest.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
   warnings_.push_back(
       descriptor_warning(options_, fabric_->nic().capabilities(), host::descriptors(host::Limit::kSoft)));
@@ -208,10 +210,9 @@ void PollingServer::session_ended(std::uint64_t client, unsigned worker, bool ha
   if (clients_.leave(client, worker) && !has_left) clients_lost_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// --- clients on their way in
+// --- connecting clients
 
-/// Until the last step nothing of its connection is known to the worker, so a client that stalls or fails costs nobody
-/// else.
+/// The worker knows nothing of the connection until the last step, so a client that stalls or fails delays nobody else.
 class PollingServer::Guest final : public node::Acceptor::Guest {
  public:
   Guest(PollingServer& server, const wire::ClientHello& hello, std::unique_ptr<Session> session) noexcept
@@ -238,14 +239,14 @@ Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake)
   VERBENA_ASSIGN(const auto data, channel::Connection::user_data_of(handshake.remote()));
   const auto hello = wire::decode_client_hello(data);
   if (!hello || hello->worker >= options_.workers)
-    return fail(Status::kProtocol, "connect", 0, "this is no client of a key-value store of protocol version {}",
+    return fail(Status::kProtocol, "connect", 0, "this is not a client of a key-value store of protocol version {}",
                 wire::kVersion);
   VERBENA_TRY(permissions_of(handshake, *hello));
   VERBENA_TRY(clients_.enter(hello->client, hello->worker, handshake.uid()));
   return *hello;
 }
 
-// By the user whom the NICs have confirmed, and nothing that the client says of itself, but for its promise.
+// Decides by the user whom the NICs have confirmed; from the client's own words it takes only the promise.
 Result<const Permissions*> PollingServer::permissions_of(const link::Handshake& handshake,
                                                          const wire::ClientHello& hello) const {
   return access_->find(handshake.uid(), (hello.flags & wire::kReadOnly) != 0);

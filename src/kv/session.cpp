@@ -57,7 +57,7 @@ host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leas
 
 Session::~Session() {
   leases_.end(channel_.get());
-  channel_.reset();  // First: its end may still call this handler.
+  channel_.reset();  // First, because its end may still call this handler.
   store_.abandon(large_.pending);
 }
 
@@ -72,7 +72,7 @@ void Session::reply(const wire::ReplyHead& head, std::span<const std::byte> payl
 }
 
 void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
-  // More replies than requests can be in flight: the client does not take what it asked for.
+  // More replies than requests in flight: the client does not take its replies.
   if (waiting_ == backlog_.size()) return channel_->fail(Status::kProtocol);
   Waiting& last = backlog_[(first_waiting_ + waiting_++) % backlog_.size()];
   last.length = sizeof head + payload.size();
@@ -81,7 +81,7 @@ void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> pa
 }
 
 bool Session::flush() noexcept {
-  // First: a client that takes no replies does not keep its leases by that.
+  // First: a client cannot keep its leases by not taking replies.
   const bool is_posted = is_dead_ || leases_.post(*channel_);
   while (waiting_ != 0 && !is_dead_) {
     const Waiting& first = backlog_[first_waiting_];
@@ -104,8 +104,8 @@ bool Session::leave() noexcept {
   return channel_->has_left();
 }
 
-// Memory that rests, or is leased, will be there within the grace period or the lease's term: the client may try again,
-// as when the store itself says so. Without it the store is full.
+// Memory in its grace period, or leased, becomes free within that period or the lease's term: the client may try again,
+// as when the store says so itself. Without such memory the store is full.
 void Session::look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept {
   if (change.status != Status::kStoreFull) return;
   const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
@@ -117,7 +117,7 @@ void Session::look_for_memory(Store::Change& change, std::uint64_t value_length)
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   look_for_memory(change, value_length);
   worker_.counters().count_outcome(change.status);
-  // Where the item is tells a client nothing that may not look there, but where keys hash to.
+  // A client that may not READ the item gets no entry: it would learn where keys hash to, and nothing else.
   return {.status = change.status, .id = id, .version = change.version, .entry = is_exported() ? change.entry : 0};
 }
 
@@ -127,7 +127,7 @@ void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t
   reply(outcome_of(id, change, value_length));
 }
 
-// With a lease for the next value of that length, if it may be.
+// Adds a lease for the next value of that length, if the client may have one.
 void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   if (is_refusal(change.status)) [[unlikely]]
     return refuse(id, change);
@@ -185,7 +185,7 @@ void Session::get(const wire::Request& request) noexcept {
   if (!is_large) return reply(head, found.value);
   if (!is_exported()) [[unlikely]]
     return reply_part(head, found, 0);
-  // The time is read after the request came, so the client's own reading, before it sent, is earlier.
+  // The time is read after the request came, so it is later than the client's own reading before it sent.
   store_.lend(found, ticks_now());
   head.kind = wire::ReplyKind::kLocation;
   reply(head, wire::bytes_of(wire::Location{.address = reinterpret_cast<std::uintptr_t>(found.value.data()),
@@ -232,11 +232,11 @@ void Session::on_fragment(channel::Connection& connection, const channel::Fragme
   std::span<const std::byte> bytes = fragment.bytes;
   Status status = front_.is_complete ? Status::kOk : take_front(bytes);
   if (status == Status::kOk) status = append(bytes);
-  // kAgain: the front goes on in the next fragment, if there is one.
+  // kAgain: the front continues in the next fragment, if there is one.
   if (status == Status::kProtocol || (status == Status::kAgain && fragment.last())) connection.fail(Status::kProtocol);
 }
 
-// Moves the message's front out of the lease, which the client can still write, before anything of it is looked at.
+// Moves the message's front out of the lease, which the client can still write, before anything looks at it.
 Status Session::take_front(std::span<const std::byte>& bytes) noexcept {
   for (;;) {  // At most three rounds: each needs more bytes than the one before.
     std::size_t needed = 0;
@@ -300,12 +300,12 @@ void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexce
   if (!leases_.revoke(*channel_, lease, state)) channel_->tell_of_room();
 }
 
-// The value is in the lease already: its WRITE was posted before this request on the same queue pair. What the client
-// could still change becomes the value only when it cannot any more.
+// The value is already in the lease: its WRITE was posted before this request on the same queue pair. It becomes the
+// value only once the client can no longer change it.
 void Session::adopt(const wire::Request& request) noexcept {
   worker_.counters().count_request(large_kind(request.expected));
   Leases::Lease* const lease = leases_.find(request.adopt.lease);
-  // Taken back, because the client was late with it: it tries again, by another.
+  // Taken back because the client was late; it tries again with another lease.
   if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
   if (request.adopt.value_length > lease->bytes) return channel_->fail(Status::kProtocol);
   lease->began_ticks = ticks_now();
@@ -337,7 +337,7 @@ void Session::finish_adoption(Leases::Lease& lease) noexcept {
     leases_.close(lease);
     return refuse(lease.request, change);
   }
-  // Nothing came of it: the block is the client's again, as a lease of its own.
+  // The PUT failed: gives the block back to the client as a lease of its own.
   wire::ReplyHead head = outcome_of(lease.request, change, lease.value_length);
   wire::Lease told;
   if (!leases_.give_again(*channel_, lease, told)) return reply(head);

@@ -19,32 +19,33 @@ namespace verbena::kv {
 
 class Worker;
 
-/// Immovable. \thread owner of the worker's loop, except creation and what is said  \alloc setup
+/// The server's end of a channel; immovable. \thread owner of the worker's loop, except creation and where said
+/// \alloc setup
 class Session final : public channel::Handler {
  public:
-  /// A session without a channel yet. `client` and the worker's index are for whoever counts clients. `permissions`
-  /// outlive it; null: it may do everything.
+  /// A session without a channel yet. `client` and the worker's index identify it for counting clients. `permissions`
+  /// must outlive it; null: everything is allowed.
   Session(Worker& worker, std::uint64_t client, const Permissions* permissions);
-  /// What it allocates with so many leases, its channel excluded. \thread any  \alloc setup
+  /// The memory that it allocates with `leases` leases, without its channel. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned depth, unsigned leases);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Setup: makes what its leases need, where clients get any, and the connection, which calls this session from its
-  /// attach on. Errors: those of Nic::alloc_mw and Connection::create.
+  /// Prepares its leases, if clients get any, and the connection, which calls this session once attached. Errors: those
+  /// of Nic::alloc_mw and Connection::create. \thread setup
   [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
   [[nodiscard]] channel::Connection& connection() noexcept { return *channel_; }
-  /// Hands itself to its worker, who destroys it. \thread any
+  /// Hands itself to its worker, which destroys it. \thread any
   void join() noexcept;
   [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
-  /// Whether the client said that it leaves.
+  /// Whether the client has said that it leaves.
   [[nodiscard]] bool has_left() const noexcept { return has_left_; }
 
-  /// Takes leases back that the client has not used within their term.
+  /// Takes back leases that the client has not used within their term.
   void expire_leases(std::uint64_t now) noexcept;
-  /// The server stops: from the first call on nothing is answered any more. Says goodbye behind what was answered
-  /// before. True when the client's NIC has that, or the client is lost; else to be called again after the next poll.
+  /// Call when the server stops: answers nothing from now on, and says goodbye after the answers already sent. True:
+  /// the client's NIC has the goodbye, or the client is lost. False: call again after the next poll.
   [[nodiscard]] bool leave() noexcept;
 
   void on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept override;
@@ -54,7 +55,7 @@ class Session final : public channel::Handler {
   void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
-  /// A value on its way in, over one or several large messages.
+  /// An arriving value, in one or several large messages.
   struct LargePut {
     bool is_open = false;
     std::uint32_t id = 0;
@@ -73,15 +74,15 @@ class Session final : public channel::Handler {
     wire::LargeFront parsed;
   };
 
-  // Of a client that may not do everything: session_rights.cpp.
-  /// False: it was refused, or its connection has failed.
+  // For a client with limited rights: session_rights.cpp.
+  /// False: the request was refused, or the connection has failed.
   [[nodiscard]] bool may(const wire::Request& request) noexcept;
   [[nodiscard]] Rights missing_for(const wire::Request& request) const noexcept;
   [[nodiscard]] Rights missing_to_write(Key key) const noexcept;
   void get_part(const wire::Request& request) noexcept;
   void reply_part(const wire::ReplyHead& head, const Store::Found& found, std::uint64_t offset) noexcept;
   void refuse(std::uint32_t id, const Store::Change& change, Rights missing = Rights::kWrite) noexcept;
-  /// Whether the client has memory of the store to READ.
+  /// Whether the client may READ the store's memory.
   [[nodiscard]] bool is_exported() const noexcept { return permissions_ == nullptr || permissions_->is_exported; }
   [[nodiscard]] bool may_have_leases() const noexcept {
     return permissions_ == nullptr || (permissions_->is_exported && permissions_->write.covers_all());
@@ -104,7 +105,7 @@ class Session final : public channel::Handler {
   void reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
   void look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept;
   [[nodiscard]] wire::ReplyHead outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
-  /// Sends and posts what had to wait. True when nothing is left.
+  /// Sends and posts everything that had to wait. True: nothing is left.
   bool flush() noexcept;
   void put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept;
 
@@ -118,12 +119,12 @@ class Session final : public channel::Handler {
   std::uint64_t client_;
   bool is_dead_ = false;
   bool has_left_ = false;
-  bool is_leaving_ = false;  ///< The server stops.
+  bool is_leaving_ = false;  ///< The server is stopping.
   struct Arrival : engine::Mailbox::Letter {
     Session* session = nullptr;
   } arrival_;
 
-  // Replies for which there was no credit: at most one for each request in flight.
+  // Replies without credit: at most one per request in flight.
   struct Waiting {
     std::size_t length = 0;
     std::array<std::byte, sizeof(wire::ReplyHead) + kEagerBytes> bytes;

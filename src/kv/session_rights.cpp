@@ -1,5 +1,5 @@
-// The server's end of a channel whose client may not do everything: what it lacks, how it is told, and how it gets
-// large values without memory of the store.
+// The server's end of a channel whose client has limited rights: checks and refusals, and large values without access
+// to the store's memory.
 #include "kv/session.hpp"
 #include "kv/worker.hpp"
 
@@ -10,7 +10,7 @@
 namespace verbena::kv {
 namespace {
 
-/// As the request would have been counted.
+/// Counts the request as its kind of operation.
 void count_denied(Counters& counters, wire::Op op) noexcept {
   switch (op) {
     case wire::Op::kGet: return counters.count_request(OperationKind::kGet);
@@ -18,7 +18,7 @@ void count_denied(Counters& counters, wire::Op op) noexcept {
     case wire::Op::kCas: return counters.count_request(OperationKind::kCas);
     case wire::Op::kErase: return counters.count_request(OperationKind::kErase);
     case wire::Op::kCell: return counters.count_request(OperationKind::kCell);
-    default: return;  // Of the rest nothing is counted but the refusal.
+    default: return;  // Other requests: only the refusal is counted.
   }
 }
 
@@ -46,11 +46,11 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
     case wire::Op::kErase:
     case wire::Op::kPutAdopt: return missing_to_write(request.key);
     case wire::Op::kCell:
-      // Whoever has one cell has the memory of all.
+      // Access to one cell is access to the memory of all.
       if (permissions_->may_use_cells()) return Rights::kNone;
       return permissions_->write.covers_all() ? Rights::kRead : Rights::kWrite;
     case wire::Op::kStatistics: return permissions_->may_administer ? Rights::kNone : Rights::kAdminister;
-    // A large value is looked at when it begins.
+    // A large value is checked when it begins.
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge:
     case wire::Op::kGoodbye: break;
@@ -58,7 +58,7 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
   return Rights::kNone;
 }
 
-// `missing` counts with kDenied.
+// `missing` is used with kDenied only.
 void Session::refuse(std::uint32_t id, const Store::Change& change, Rights missing) noexcept {
   Counters& counters = worker_.counters();
   counters.count_outcome(change.status);
@@ -92,8 +92,8 @@ void Session::refuse(std::uint32_t id, const Store::Change& change, Rights missi
 
 // --- large values by message
 
-// The client asks for the parts one after the other. It is told the version with each, and begins again when that
-// changes: so what it has in the end was one value.
+// The client asks for the parts one by one. Each carries the version, and the client starts over when it changes, so it
+// ends up with one whole value.
 void Session::get_part(const wire::Request& request) noexcept {
   const Store::Found found = store_.find(request.key);
   if (found.status != Status::kOk) return reply_change(request.head.id, {.status = found.status});

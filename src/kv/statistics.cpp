@@ -5,7 +5,7 @@
 namespace verbena::kv {
 namespace {
 
-/// Calls `visit` with each word of a part, in order: the one place that knows what the words are.
+/// Calls `visit` with each word of a part, in order: the one place that defines the words.
 template <class Statistics, class Visit>
 void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
   if (part == StatisticsPart::kTotals) {
@@ -49,7 +49,7 @@ void take_words(std::span<const std::byte> words, StatisticsPart part, ServerSta
 }
 
 void Counters::record_ticks(OperationKind operation, std::uint64_t ticks) noexcept {
-  // Two cores' counters may differ by a little: no time then, instead of all there is.
+  // Two cores' counters may differ a little: counts 0 then, not a huge wrapped-around time.
   const bool is_backwards = static_cast<std::int64_t>(ticks) < 0;
   const auto ns = is_backwards ? 0 : static_cast<std::uint64_t>(static_cast<double>(ticks) * 1000.0 / ticks_per_us());
   OfOperation& counts = of(operation);

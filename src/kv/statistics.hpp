@@ -1,4 +1,4 @@
-// What a worker counts, and how its operations are timed.
+// A worker's counters, and the timing of its operations.
 #pragma once
 
 #include "base/count.hpp"
@@ -13,30 +13,31 @@
 
 namespace verbena::kv {
 
-/// Statistics travel in parts, each a request and a reply of its own: a sequence of u64 that may grow at its end, and
-/// parts may be added. Words that the reader does not know are ignored; those that are not there, and all of a part
-/// that the server does not know, are 0.
+/// Statistics travel in parts, each with a request and a reply of its own: a sequence of u64 that may grow at its end.
+/// New parts may be added. The reader ignores words that it does not know; missing words, and all words of a part that
+/// the server does not know, are 0.
 enum class StatisticsPart : std::uint64_t {
-  kTotals = 0,     ///< Everything but what follows, in the order of `ServerStatistics`.
-  kMemory = 1,     ///< By class: used blocks and their bytes, free blocks and their bytes.
-  kOperation = 2,  ///< The first kind; 3 the second, and so on: requests, sum in ns, counts of the buckets.
+  kTotals = 0,  ///< Everything but the parts below, in the order of `ServerStatistics`.
+  kMemory = 1,  ///< Per class: used blocks and their bytes, free blocks and their bytes.
+  kOperation =
+      2,  ///< The first kind of operation; 3 is the second, and so on: requests, sum in ns, counts of the buckets.
 };
 inline constexpr std::uint64_t kStatisticsParts = static_cast<std::uint64_t>(StatisticsPart::kOperation) + kOperations;
-/// Which kind of operation a part is of; kOperations and more: of none.
+/// The kind of operation that a part is for; kOperations and more: none.
 [[nodiscard]] constexpr std::size_t kind_of(StatisticsPart part) noexcept {
   return static_cast<std::size_t>(static_cast<std::uint64_t>(part) -
                                   static_cast<std::uint64_t>(StatisticsPart::kOperation));
 }
-/// Of any part.
+/// Words of the longest part.
 inline constexpr std::size_t kMostStatisticsWords = 2 + LatencyHistogram::kBuckets;
 using StatisticsWords = std::array<std::uint64_t, kMostStatisticsWords>;
 
-/// The words of a part. Returns how many they are: 0 of an unknown part. \thread any  \alloc none
+/// Writes the words of a part. Returns their number; 0 for an unknown part. \thread any  \alloc none
 [[nodiscard]] std::size_t put_words(const ServerStatistics& from, StatisticsPart part, StatisticsWords& out) noexcept;
-/// Takes the words of a part; nothing of an unknown one. \thread any  \alloc none
+/// Reads the words of a part; ignores an unknown one. \thread any  \alloc none
 void take_words(std::span<const std::byte> words, StatisticsPart part, ServerStatistics& out) noexcept;
 
-/// Written by the worker, read by anyone: no lock, no locked instruction, nothing that waits for anyone.
+/// Written by the worker, read by anyone, without locks, locked instructions or waits.
 class Counters {
  public:
   struct OfOperation {
@@ -60,13 +61,13 @@ class Counters {
   /// \thread the worker's
   void record_ticks(OperationKind operation, std::uint64_t ticks) noexcept;
 
-  /// Adds what is counted here, by part: of everything but the operations and the memory's classes; of one operation.
-  /// \thread any  \alloc none
+  /// Adds these counters to `sum`: `add_totals` all but the operations and the memory's classes, `add_operation` one
+  /// operation. \thread any  \alloc none
   void add_totals(ServerStatistics& sum) const noexcept;
   void add_operation(OperationKind operation, ServerStatistics& sum) const noexcept;
 
-  /// Whether a request that begins now is to be timed: the first of its kind, then one in 16, at distances that no
-  /// pattern of a client's can keep step with. \thread the worker's
+  /// Whether to time a request that begins now: the first of its kind, then one in 16 on average, at random distances
+  /// that no client's pattern can match. \thread the worker's
   [[nodiscard]] bool is_due(OperationKind operation) noexcept {
     std::uint8_t& left = left_[static_cast<std::size_t>(operation)];
     if (--left != 0) [[likely]]
@@ -82,10 +83,10 @@ class Counters {
   [[nodiscard]] OfOperation& of(OperationKind operation) noexcept {
     return operations[static_cast<std::size_t>(operation)];
   }
-  /// 1 to 31.
+  /// A distance, 1 to 31.
   [[nodiscard]] std::uint8_t next_distance() noexcept;
 
-  // The worker's own.
+  // Used by the worker only.
   std::array<std::uint8_t, kOperations> left_ = [] {
     std::array<std::uint8_t, kOperations> first;
     first.fill(1);
@@ -94,11 +95,12 @@ class Counters {
   std::uint32_t random_ = 0x9e3779b9;
 };
 
-/// One request in the worker's hands: counted before its reply, so that who has the reply finds it counted; timed,
-/// where that is due, until this is gone, which is when the reply is posted. \thread the worker's  \alloc none
+/// One request while the worker handles it. It is counted before its reply, so a client with the reply finds it
+/// counted. If it is timed, the time runs until this object is destroyed, when the reply is posted. \thread the
+/// worker's  \alloc none
 class Service {
  public:
-  /// Begins as what it looks like.
+  /// Starts as the kind of operation that the request looks like.
   Service(Counters& counters, OperationKind operation) noexcept
       : counters_(counters), began_ticks_(counters.is_due(operation) ? ticks_now() : 0), operation_(operation) {}
   Service(const Service&) = delete;
@@ -107,7 +109,7 @@ class Service {
     if (began_ticks_ != 0) [[unlikely]]
       counters_.record_ticks(operation_, ticks_now() - began_ticks_);
   }
-  /// Now it is known.
+  /// Sets the kind once it is known.
   void count_as(OperationKind operation) noexcept {
     operation_ = operation;
     counters_.count_request(operation);
@@ -115,7 +117,7 @@ class Service {
 
  private:
   Counters& counters_;
-  const std::uint64_t began_ticks_;  ///< 0 for most, which are not timed.
+  const std::uint64_t began_ticks_;  ///< 0 for a request that is not timed, as most are.
   OperationKind operation_;
 };
 

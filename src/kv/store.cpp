@@ -12,13 +12,13 @@
 namespace verbena::kv {
 namespace {
 
-// The second word of a large item. Live: when its location was last told to a client, in units of 2^kStampShift ticks
-// and rounded up, so never earlier than it was; 0 for never. Superseded: the next item of its epoch's chain.
+// The second word of a large item. While live: when its location was last sent to a client, in units of 2^kStampShift
+// ticks and rounded up, so never too early; 0: never. Once superseded: the next item of its epoch's chain.
 constexpr unsigned kStampShift = 16;
 
 constexpr std::uint64_t stamp(std::uint64_t ticks) noexcept { return (ticks >> kStampShift) + 1; }
 
-// Orders what the owner stored before, for READs by clients' NICs.
+// Orders the owner's earlier stores before this one, for READs by clients' NICs.
 void store_word(std::uint64_t& word, std::uint64_t value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);
   simulation::step();
@@ -106,14 +106,14 @@ std::uint64_t* Store::empty_in(std::uint64_t bucket) const noexcept {
 std::uint64_t* Store::place_for(std::uint64_t hash) noexcept {
   const std::uint64_t first = first_bucket(hash, index_.size());
   const std::uint64_t second = other_bucket(first, tag_of(hash), index_.size());
-  // The first where possible: a look-up that goes from bucket to bucket ends there.
+  // Prefers the first bucket: a lookup that goes from bucket to bucket ends there.
   if (std::uint64_t* const empty = empty_in(first)) return empty;
   if (std::uint64_t* const empty = empty_in(second)) return empty;
   return make_way(first, second);
 }
 
-// Breadth first: the way is the shortest, so few entries move, and it has no bucket twice (what a bucket leads to was
-// seen at its first visit). So each entry of it is still where the search saw it when its turn comes.
+// Breadth first: the path is the shortest, so few entries move, and it has no bucket twice (the search saw what a
+// bucket leads to at its first visit). So each entry is still where the search saw it when its turn comes.
 std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexcept {
   constexpr unsigned kRoot = ~0u;
   struct Node {
@@ -125,8 +125,8 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
   nodes[0] = {first, kRoot, 0};
   nodes[1] = {second, kRoot, 0};
   unsigned count = 2;
-  // The copy is stored before the original goes, which the next one overwrites: nobody who looks at both buckets after
-  // the one finds neither.
+  // Stores the copy before the next move overwrites the original: a reader that looks at both buckets once the copy is
+  // stored finds the entry.
   const auto move_along = [&](unsigned at, unsigned slot, std::uint64_t* empty) {
     for (; at != kRoot; slot = nodes[at].slot, at = nodes[at].parent) {
       std::uint64_t& moved = index_[nodes[at].bucket][slot];
@@ -184,7 +184,7 @@ Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_
   return commit(pending, expected);
 }
 
-// What can be said before there is a value. Hashes the key.
+// Makes the checks that need no value. Hashes the key.
 Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept {
   if (!is_good(key)) return {Status::kBadKey, 0, 0};
   if (value_length > options_.max_value_bytes) return {Status::kTooLong, 0, 0};
@@ -205,7 +205,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
                              unsigned flags, Owner owner) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
-  // Before the store is asked for memory: whoever may not have so much does not make it call leases in.
+  // Before the store is asked for memory: a request beyond its quota must not make it call leases in.
   if (owner != kNoOwner && is_beyond_quota(key, pending.hash, owner, value_length)) [[unlikely]]
     return {Status::kOverQuota, 0, 0, Quota::kMemory};
   const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
@@ -260,7 +260,7 @@ Store::Change Store::commit(Pending& pending, std::uint64_t expected) noexcept {
   return change;
 }
 
-// The only place where a value becomes a key's. On failure the item is as it was.
+// The only place where a value becomes a key's. On failure the item stays as it was.
 Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noexcept {
   const std::uint64_t item = pending.item;
   std::uint64_t* entry = locate(key_at(item), pending.hash);
@@ -272,9 +272,9 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
   if (version == 0) return {Status::kLimit, 0, 0};
   seal(item, version);
   const std::uint64_t word = entry_for(item, pending.hash);
-  // The old item is superseded before the new one is live: its block may be one that a reader remembers, who would take
-  // the new value there while another one still takes the old value elsewhere. Both come before the index changes and
-  // before the client is told: nobody takes the old value after an acknowledged change.
+  // Supersedes the old item before the new one is live. Otherwise a reader that remembers the new item's block could
+  // take the new value there while another reader still takes the old value elsewhere. Both stores come before the
+  // index changes and before the client gets its reply: nobody takes the old value after an acknowledged change.
   if (!is_new) retire(item_of(*entry));
   store_word(header(item).state, state_word(ItemState::kLive, version));
   store_word(*entry, word);
@@ -304,7 +304,7 @@ void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
 
 void Store::abandon(Pending& pending) noexcept {
   if (!pending) return;
-  // Never published, so nobody was told of it: it need not rest.
+  // It was never published, so nobody knows of it, and it needs no grace period.
   if (!owners_.empty()) [[unlikely]]
     discharge(pending.item);
   release(std::exchange(pending, Pending{}).item);
@@ -386,7 +386,7 @@ bool Store::is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint6
   return all > replaced && all - replaced > account.most().bytes;
 }
 
-// Before the item's blocks rest or are free, and once: what rests is nobody's.
+// Call once, before the item's blocks are freed or wait out their grace period: blocks in it belong to nobody.
 void Store::discharge(std::uint64_t item) noexcept {
   const Owner owner = std::exchange(owner_of(item), kNoOwner);
   if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes_of(item), .items = 1});
@@ -404,14 +404,14 @@ void Store::set_now(std::uint64_t ticks) noexcept {
   if (now_ - opened_ticks_ < options_.grace_ticks / kEpochsPerGrace) return;
   const std::size_t next = (open_epoch_ + 1) % kEpochs;
   (void)oldest();  // Drops empty ones.
-  // With all epochs taken (what has rested is freed too slowly) the open one stays open: it rests longer, never less.
+  // If all epochs are in use (freeing is too slow) the open one stays open: its blocks wait longer, never less.
   if (next == first_epoch_) return;
   open.closed_ticks = now_;  // Everything in it was freed before this reading of the clock.
   open_epoch_ = next;
   opened_ticks_ = now_;
 }
 
-// The oldest epoch with items in it, dropping empty ones before it; the open one at last.
+// The oldest epoch with items in it; drops empty ones before it. At last the open one.
 Store::Epoch* Store::oldest() noexcept {
   while (first_epoch_ != open_epoch_ && epochs_[first_epoch_].empty()) first_epoch_ = (first_epoch_ + 1) % kEpochs;
   return &epochs_[first_epoch_];
@@ -428,8 +428,8 @@ void Store::retire(std::uint64_t item) noexcept {
     discharge(item);
   ItemHeader& old = header(item);
   const std::uint64_t superseded = state_word(ItemState::kSuperseded, version_at(item));
-  // The block is still in this core's cache, and the next value goes there. Who READs it then finds another state, or
-  // bytes that the version's checksum is not right for.
+  // The block is still in this core's cache, and the next value goes there. A reader of it then finds another state, or
+  // bytes that do not match the version's checksum.
   if (shape(item).is_inline()) {
     store_word(old.state, superseded);
     return release(item);
@@ -454,16 +454,16 @@ void Store::release(std::uint64_t item) noexcept {
   VERBENA_CHECK(pool_.free(item) == Status::kOk);
 }
 
-// Of all its blocks.
+// Bytes of all its blocks.
 std::uint64_t Store::bytes_of(std::uint64_t item) const noexcept {
   return pool_.block_bytes(item) + (shape(item).is_inline() ? 0 : pool_.block_bytes(value_block(item)));
 }
 
-// Frees the front of a chain that is not empty.
+// Frees the front of a chain, which must not be empty.
 void Store::pop(std::uint64_t& chain) noexcept {
   const std::uint64_t item = chain * kLineBytes;
   chain = header(item).server;
-  // The next one that is freed here went cold while it rested, and is likely to be written as soon as it is free.
+  // The next one to be freed went cold while it waited, and is likely to be written as soon as it is free.
   if (chain != kNone) {
     const std::byte* const next = pool_.at(chain * kLineBytes);
     __builtin_prefetch(next, 1);

@@ -1,4 +1,4 @@
-// The store of one worker: an index over items in an arena, without a lock, for a single owner.
+// One worker's store: an index over items in an arena, without a lock, for a single owner.
 #pragma once
 
 #include "host/footprint.hpp"
@@ -21,13 +21,13 @@
 namespace verbena::kv {
 
 struct StoreOptions {
-  /// What clients READ: Store::window_bytes, at a page's start, index in front and items behind. Of the owner until the
-  /// store is gone.
+  /// The memory that clients READ: Store::window_bytes, at a page's start, with the index in front of the items. It
+  /// belongs to the store's owner and must outlive the store.
   std::span<std::byte> window;
   std::size_t max_items = 0;  ///< 1 to kMaxItems.
   std::size_t max_value_bytes = 0;
   bool checksum_large_values = false;
-  std::uint64_t grace_ticks = 0;  ///< How long a freed block rests.
+  std::uint64_t grace_ticks = 0;  ///< How long a freed block waits before it is used again.
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;  ///< The next version; shared by all stores of a server.
   Accounts accounts{};  ///< Whose items are charged; shared as well. Empty: items have no owners.
@@ -36,7 +36,7 @@ struct StoreOptions {
 struct StoreStatistics {
   std::uint64_t items = 0;
   std::uint64_t used_bytes = 0;     ///< Blocks of live and half-built items.
-  std::uint64_t resting_bytes = 0;  ///< Blocks of superseded items that are not free yet.
+  std::uint64_t resting_bytes = 0;  ///< Blocks of superseded items in their grace period.
   std::uint64_t capacity_bytes = 0;
   std::uint64_t max_items = 0;
   std::uint64_t index_entries = 0;  ///< Places of the index; `items` of them are taken.
@@ -47,19 +47,19 @@ struct StoreStatistics {
 /// The index is a cuckoo table of buckets (index.hpp). A new key whose buckets are full gets a place by moving others,
 /// one after the other, along the shortest way that a search of at most kMostVisited buckets finds.
 ///
-/// Blocks are free as soon as their item is superseded: a client that READs one of them sees by state word, version and
-/// checksum that it is not what it was. The exception are large values whose location was told by message: the client's
-/// READ has nothing but time to go by. Such an item's blocks rest for the grace period, in epochs of a sixteenth of it,
-/// chained through the items' second words: the epoch's end, plus the grace period, frees all of it. Each operation
-/// frees at most kReclaimPerOperation items, which is more than it can add; one that finds no memory, kMostReclaimed
-/// for each block that it needs, and then it is kAgain. So overwriting at any speed works as long as the values at hand
-/// and those that were told lately fit; otherwise kStoreFull, and the old value stays.
+/// Blocks are free as soon as their item is superseded: state word, version and checksum tell a client that READs one
+/// that it has changed. The exception are large values whose location was sent by message: for the client's READ only
+/// time counts. Such an item's blocks wait out the grace period, in epochs of a sixteenth of it, chained through the
+/// items' second words: the epoch's end, plus the grace period, frees all of it. Each operation frees at most
+/// kReclaimPerOperation items, which is more than it can add; one that finds no memory, kMostReclaimed for each block
+/// that it needs, and then it is kAgain. So overwriting at any speed works as long as the values at hand and those that
+/// were told lately fit; otherwise kStoreFull, and the old value stays.
 class Store {
  public:
   static constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
   static constexpr unsigned kReclaimPerOperation = 4;
-  /// One item is two cold blocks, some 100 ns. As many as this, and all other clients of the worker wait for 0.1 ms
-  /// longer; those that a large store may have would hold them up for seconds.
+  /// Freeing one item takes two cold blocks, some 100 ns. This many make all other clients of the worker wait 0.1 ms
+  /// longer; all that a large store may have would delay them for seconds.
   static constexpr unsigned kMostReclaimed = 1024;
   /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
   /// looks at more than a hundred; this many are for keys that somebody chose to collide.
@@ -74,29 +74,29 @@ class Store {
   }
   /// Whether items have owners.
   enum class Owners : bool { kNo, kYes };
-  /// What `create` allocates besides the window, for `memory_bytes` of items. \thread any  \alloc setup
+  /// The memory that `create` allocates besides the window, for `memory_bytes` of items. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(std::size_t memory_bytes, Owners owners);
 
-  /// Tells the time, in ticks that never go back. Once for each batch of operations, before it; operations of a batch
-  /// may take place later than this, never earlier.
+  /// Sets the time, in ticks that never go back. Call it once before each batch of operations; they may take place
+  /// later than this, never earlier.
   void set_now(std::uint64_t ticks) noexcept;
 
   struct Found {
-    Status status = Status::kNotFound;  ///< kWrongKind for a cell; everything is set then, too.
+    Status status = Status::kNotFound;  ///< kWrongKind for a cell; everything is then set too.
     std::uint64_t version = 0;
     std::span<const std::byte> value;  ///< Valid until the next change of the store.
-    std::uint64_t entry = 0;           ///< The index's: where the item is.
-    std::uint64_t checksum = 0;        ///< Of a large value, with `checksum_large_values`.
+    std::uint64_t entry = 0;           ///< The item's entry in the index.
+    std::uint64_t checksum = 0;        ///< For a large value, with `checksum_large_values`.
   };
   [[nodiscard]] Found find(Key key) const noexcept;
-  /// Notes that a client is being told where this large value lies. `now` must be read after the request came.
+  /// Call when a client is sent this large value's location. Read `now` after the request came.
   void lend(const Found& found, std::uint64_t now) noexcept;
 
   struct Change {
     Status status = Status::kOk;
     std::uint64_t version = 0;   ///< The new one; the current one with kVersionMismatch.
-    std::uint64_t entry = 0;     ///< Of the new item, in the index.
-    Quota quota = Quota::kNone;  ///< Which one, with kOverQuota.
+    std::uint64_t entry = 0;     ///< The new item's entry in the index.
+    Quota quota = Quota::kNone;  ///< The exceeded one, with kOverQuota.
   };
   /// Stores the value if the key's version is `expected` (0: no such key; kAnyVersion: always). kNotFound for an
   /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory that has
@@ -107,20 +107,20 @@ class Store {
     return put(key, value, expected, 0, owner);
   }
   [[nodiscard]] Change erase(Key key) noexcept;
-  /// Makes the key a cell, for good; `value` is what its item says, inline. kVersionMismatch: the key is there.
+  /// Makes the key a cell, for good; `value` is the inline value of its item. kVersionMismatch: the key exists.
   [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value, Owner owner = kNoOwner) noexcept {
     return put(key, value, 0, kCell, owner);
   }
 
-  /// A block that is handed out and not visible. Ends in `commit` or `abandon`.
+  /// A block that is allocated and not visible. Ends in `commit` or `abandon`.
   struct Pending {
     std::uint64_t item = host::SlabPool::kNoOffset;
     std::span<std::byte> value;  ///< Fill this.
     std::uint64_t hash = 0;
     [[nodiscard]] explicit operator bool() const noexcept { return item != host::SlabPool::kNoOffset; }
   };
-  /// Takes the memory for a value. The expected version is looked at already, so that a lost race costs no transfer;
-  /// what counts is `commit`.
+  /// Allocates memory for a value. Already checks the expected version, so that a lost race costs no transfer; the
+  /// check in `commit` decides.
   [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
                                unsigned flags = 0, Owner owner = kNoOwner) noexcept;
   /// Publishes; on any failure the block is free again. `pending` is empty afterwards.
@@ -132,7 +132,7 @@ class Store {
     std::span<std::byte> bytes;  ///< In the window.
     [[nodiscard]] explicit operator bool() const noexcept { return !bytes.empty(); }
   };
-  /// Of `bytes` or more. Empty: no memory.
+  /// A block of at least `bytes`. Empty: no memory.
   [[nodiscard]] Block take_block(std::size_t bytes) noexcept;
   void give_back(Block& block) noexcept;
   /// `put` of a value of kEagerBytes and more that is in the front of the block already. The block is the item's then,
@@ -140,7 +140,7 @@ class Store {
   [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
                              Owner owner = kNoOwner) noexcept;
 
-  /// Frees up to `blocks` items that have rested long enough.
+  /// Frees up to `blocks` items whose grace period is over.
   void reclaim(unsigned blocks) noexcept;
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;
@@ -155,7 +155,7 @@ class Store {
 
   struct Epoch {
     std::uint64_t closed_ticks = 0;
-    std::uint64_t chain = kNone;  // Of items that were lent.
+    std::uint64_t chain = kNone;  // The items that were lent.
     [[nodiscard]] bool empty() const noexcept { return chain == kNone; }
   };
   static_assert(sizeof(Epoch) == 16);
@@ -209,7 +209,7 @@ class Store {
   std::vector<Owner> owners_;
   std::size_t items_ = 0;
   std::uint64_t now_ = 0;
-  std::array<Epoch, kEpochs> epochs_{};  // Ring: first_epoch_ is the oldest, open_epoch_ takes what is freed now.
+  std::array<Epoch, kEpochs> epochs_{};  // A ring: first_epoch_ is the oldest, open_epoch_ takes blocks freed now.
   std::size_t first_epoch_ = 0;
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;

@@ -16,9 +16,9 @@ namespace verbena::kv::wire {
 namespace {
 
 static_assert(channel::wire::kMaxHandshakeBytes + sizeof(ServerHello) <= link::kMaxCmAnswerBytes,
-              "a hello that RDMA CM cannot carry");
+              "RDMA CM cannot carry a hello of this size");
 
-// Copies a frame off the front of `data`. False: it is too short.
+// Takes a frame off the front of `data`. False: `data` is too short.
 template <class Frame>
 bool take(std::span<const std::byte>& data, Frame& frame) noexcept {
   static_assert(std::is_trivially_copyable_v<Frame>);
@@ -28,7 +28,7 @@ bool take(std::span<const std::byte>& data, Frame& frame) noexcept {
   return true;
 }
 
-// A frame and nothing else.
+// Takes a frame that is all of `data`.
 template <class Frame>
 bool take_all(std::span<const std::byte> data, Frame& frame) noexcept {
   return take(data, frame) && data.empty();
@@ -56,7 +56,7 @@ Status check_key(std::size_t length) noexcept {
   return length >= 1 && length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
 }
 
-// The window begins with the index.
+// Checks the index, with which the window begins.
 bool is_index_sound(const ServerHello& hello) noexcept {
   if ((hello.flags & kByMessage) != 0) return window_of(hello) == nic::Window{} && hello.index_buckets == 0;
   return hello.index_buckets != 0 && hello.index_buckets % 2 == 0 && hello.index_buckets <= buckets_for(kMaxItems) &&
@@ -67,7 +67,7 @@ bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
 }
 
-/// Nothing that a NIC could refuse, or carry out where there is no cell.
+/// Whether a NIC can use the cell and would touch nothing but a cell.
 bool is_cell_sound(const CellPlace& cell) noexcept {
   constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   constexpr std::uint64_t kBytes = sizeof(std::uint64_t);
@@ -81,7 +81,7 @@ bool is_lease_sound(const Lease& lease) noexcept {
          lease.term_ns <= kMostTermNs && lease.id != 0;
 }
 
-/// With as many bytes behind it as it must have: so whoever asks for the next ones comes to an end.
+/// Checks that the part has exactly the bytes it must have, so that asking for the next part comes to an end.
 bool is_part_sound(const Part& part, std::size_t bytes) noexcept {
   return part.length >= kEagerBytes && part.length <= kMostValueBytes && part.offset < part.length &&
          bytes == std::min(kPartBytes, part.length - part.offset);

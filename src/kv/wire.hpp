@@ -1,6 +1,6 @@
 // Frames of the store's protocol: fixed, little-endian, and decoded with every length and enum checked.
 //
-// Decoders take private memory (a peer could change its own under them) and copy what they keep.
+// Decoders take private memory (a peer could change shared memory while they read) and copy what they keep.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -16,14 +16,14 @@
 
 namespace verbena::kv::wire {
 
-static_assert(std::endian::native == std::endian::little, "frames are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "frames are copied without conversion");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
 inline constexpr std::uint16_t kVersion = 3;
 
-// --- handshake: rides in the user data of the bootstrap, one for each channel
+// --- handshake: part of the bootstrap's user data, one per channel
 
-/// Client to server. A client makes one channel to each worker, worker 0 first, under one id.
+/// Client to server. A client opens one channel to each worker, worker 0 first, all under one id.
 struct ClientHello {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -35,25 +35,27 @@ struct ClientHello {
 static_assert(sizeof(ClientHello) == 24);
 
 /// ClientHello::flags.
-inline constexpr std::uint32_t kReadOnly = 1;             ///< The client will change nothing.
-inline constexpr std::uint32_t kClientFlags = kReadOnly;  ///< All there are; a hello with others is refused.
+inline constexpr std::uint32_t kReadOnly = 1;             ///< The client promises to change nothing.
+inline constexpr std::uint32_t kClientFlags = kReadOnly;  ///< All defined flags; a hello with others is refused.
 
-/// The longest grace that a server may have.
+/// The longest grace period that a server may have.
 inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
 
 /// ServerHello::flags.
-inline constexpr std::uint32_t kByMessage = 1;  ///< No window is granted to the client, and none told: it asks for all.
-/// Somebody may write some keys and not all: bytes of his values must not be taken for items of others' keys. So an
-/// item counts only if the index names it, before and after it was READ.
+inline constexpr std::uint32_t kByMessage = 1;  ///< The server grants and announces no window; this client must ask for
+                                                ///< everything by message.
+/// Some clients may write some keys only, and the bytes of their values must not pass for items of other keys. So an
+/// item counts only if the index names it before and after the READ.
 inline constexpr std::uint32_t kGuarded = 2;
-inline constexpr std::uint32_t kHelloFlags = kByMessage | kGuarded;  ///< All there are; a hello with others is refused.
+inline constexpr std::uint32_t kHelloFlags = kByMessage | kGuarded;  ///< All defined flags; a hello with others is
+                                                                     ///< refused.
 
-/// Server to client: limits, and the worker's window: its index (index.hpp) with the items behind it, to be READ.
+/// Server to client: limits, and the worker's window for READs: its index (index.hpp) with the items behind it.
 struct ServerHello {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
   std::uint16_t workers = 0;
-  std::uint64_t server = 0;  ///< Random for each server: all channels of a client must find the same.
+  std::uint64_t server = 0;  ///< Random per server; all channels of a client must see the same.
   std::uint32_t depth = 0;   ///< Requests that the client may have in flight on this channel.
   std::uint32_t max_key_bytes = 0;
   std::uint64_t max_value_bytes = 0;
@@ -63,14 +65,14 @@ struct ServerHello {
   std::uint64_t window_memory = 0;
   std::uint32_t window_rkey = 0;
   std::uint32_t window_access = 0;
-  std::uint64_t hash_seed = 0;      ///< Of hash_of: the same for all workers.
-  std::uint64_t index_buckets = 0;  ///< At the window's start. Even; each worker has its own.
+  std::uint64_t hash_seed = 0;      ///< For hash_of; the same for all workers.
+  std::uint64_t index_buckets = 0;  ///< At the window's start; even. Each worker has its own.
   std::uint32_t flags = 0;
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(ServerHello) == 96);
 
-/// kProtocol for anything that is not one of this version.
+/// Errors: kProtocol for anything that is not a hello of this version.
 [[nodiscard]] std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept;
 [[nodiscard]] std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte> data) noexcept;
 
@@ -81,28 +83,28 @@ enum class Op : std::uint8_t {
   kPut = 2,         ///< Head, key, value of less than kEagerBytes.
   kCas = 3,         ///< Head, expected version, key, value of less than kEagerBytes.
   kErase = 4,       ///< Head, key.
-  kStatistics = 5,  ///< Head, the part that is wanted as u64.
-  kGoodbye = 6,     ///< Head. The client leaves.
-  kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or the front of it.
-  kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value begun last with the same id.
-  kCell = 9,        ///< Head, initial value, key. Opens the cell, or makes it.
-  kPutAdopt = 10,   ///< Head, AdoptHead, key. The value is in the lease, written there before.
-  kGetPart = 11,    ///< Head, an offset, key. GET of a large value, from there on.
+  kStatistics = 5,  ///< Head, the wanted part as u64.
+  kGoodbye = 6,     ///< Head. The client is leaving.
+  kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or its front.
+  kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value last begun with the same id.
+  kCell = 9,        ///< Head, initial value, key. Opens the cell, or creates it.
+  kPutAdopt = 10,   ///< Head, AdoptHead, key. The value was written into the lease before.
+  kGetPart = 11,    ///< Head, an offset, key. GETs a large value from that offset on.
 };
 
-/// Front of every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
+/// Starts every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
 struct RequestHead {
   Op op = Op::kGet;
   std::uint8_t reserved = 0;
   std::uint16_t key_length = 0;
-  std::uint32_t id = 0;  ///< The client's; comes back in the reply.
+  std::uint32_t id = 0;  ///< Chosen by the client; the reply repeats it.
 };
 static_assert(sizeof(RequestHead) == 8);
 
 struct LargeHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
   std::uint64_t value_length = 0;  ///< kEagerBytes and up.
-  std::uint32_t returned = 0;      ///< The id of a lease that the client gives up; 0: of none.
+  std::uint32_t returned = 0;      ///< The id of a lease that the client gives up; 0: none.
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(LargeHead) == 24);
@@ -115,37 +117,37 @@ struct AdoptHead {
 };
 static_assert(sizeof(AdoptHead) == 24);
 
-/// Depth of the message channels that carry `depth` requests, or their replies. A channel tells credits late, when half
-/// of its depth is used up, so twice the requests are always covered; besides them there is the goodbye.
+/// Depth of the message channels that carry `depth` requests, or their replies. A channel reports credits late, when
+/// half of its depth is used up, so it needs twice the requests; the goodbye comes on top.
 [[nodiscard]] constexpr std::uint32_t channel_depth(std::uint32_t depth) noexcept { return 2 * (depth + 2); }
 
 inline constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
-/// Of any server's max_value_bytes: none has more memory.
+/// Limit of any server's max_value_bytes: none has more memory.
 inline constexpr std::uint64_t kMostValueBytes = std::uint64_t{1} << 40;
 inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + sizeof(LargeHead) + kMaxKeyBytes;
-/// The longest request and reply that travel in one message: CAS, and GET.
+/// The longest request and reply that fit one message: CAS and GET.
 inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBytes + kEagerBytes - 1;
 
-/// A request out of one message. Key and value are spans of the body.
+/// A request decoded from one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
-  AdoptHead adopt;                       ///< Of kPutAdopt.
-  std::uint64_t expected = kAnyVersion;  ///< Of CAS; of statistics, the part; of a cell, the initial value; of
-                                         ///< kGetPart, the offset.
+  AdoptHead adopt;                       ///< For kPutAdopt.
+  std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
+                                         ///< kGetPart: the offset.
   Key key;
   std::span<const std::byte> value;
 };
-/// Errors, of the request only (the head is set, so that an answer can name it): kBadKey, kTooLong. kProtocol: the body
-/// makes no sense, and the connection has no future.
+/// Errors: kBadKey and kTooLong reject this request only (the head is set, so that the reply can name it). kProtocol:
+/// the body is malformed; end the connection.
 [[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
 
 /// Writes the front of a request: the head and, for CAS, statistics and cells, the word behind it. Returns the bytes
-/// used.
+/// written.
 [[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
                                       std::span<std::byte, 16> out) noexcept;
 
-/// Front of a large message once `data` holds all of it. `needed` says how many bytes of the message that is. kAgain:
-/// more bytes are needed, at least so many.
+/// Front of a large message, complete once `data` holds all of it; `needed` says how many bytes of the message that is.
+/// kAgain: more bytes are needed, at least that many.
 struct LargeFront {
   RequestHead head;
   LargeHead large;
@@ -159,12 +161,12 @@ enum class ReplyKind : std::uint8_t {
   kPlain = 1,       ///< Head.
   kValue = 2,       ///< Head, value of less than kEagerBytes.
   kLocation = 3,    ///< Head, Location.
-  kStatistics = 4,  ///< Head, words of the part that was asked for: see kv/statistics.hpp.
-  kGoodbye = 5,     ///< Head. The server stops.
+  kStatistics = 4,  ///< Head, words of the requested part: see kv/statistics.hpp.
+  kGoodbye = 5,     ///< Head. The server is stopping.
   kCell = 6,        ///< Head, CellPlace.
-  kLease = 7,       ///< Head, Lease. Otherwise as kPlain: to a large PUT or CAS, of any status.
-  kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or what is left of it.
-  kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. Of status kDenied or kOverQuota only.
+  kLease = 7,       ///< Head, Lease. Answers a large PUT or CAS, with any status; otherwise as kPlain.
+  kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
+  kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
 };
 
 struct ReplyHead {
@@ -173,68 +175,69 @@ struct ReplyHead {
   std::uint16_t reserved = 0;
   std::uint32_t id = 0;
   std::uint64_t version = 0;
-  /// The index entry (index.hpp) of the item that a GET found, or that a PUT or a CAS has made. 0: none.
+  /// The index entry (index.hpp) of the item that a GET found, or that a PUT or CAS created. 0: none.
   std::uint64_t entry = 0;
 };
 static_assert(sizeof(ReplyHead) == 24);
 
-/// Where a large value lies in the window of the worker. Good for the grace period, counted from sending the request.
+/// Where a large value is in the worker's window. Valid for the grace period, counted from when the client sent the
+/// request.
 struct Location {
   std::uint64_t address = 0;
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   std::uint32_t reserved = 0;
-  std::uint64_t checksum = 0;  ///< checksum_of_value; 0: the server keeps none.
+  std::uint64_t checksum = 0;  ///< checksum_of_value; 0: the server keeps no checksums.
 };
 static_assert(sizeof(Location) == 32);
 
-/// Where a cell is, for as long as the server runs: in the window of the worker's cells, the same in all its replies.
+/// Where a cell is: in the window of the worker's cells, the same in all its replies. Valid as long as the server runs.
 struct CellPlace {
   std::uint64_t window_address = 0;
   std::uint64_t window_length = 0;
   std::uint64_t window_memory = 0;
   std::uint32_t window_rkey = 0;
-  std::uint32_t window_access = 0;  ///< At least to read, and for atomics.
-  std::uint64_t offset = 0;         ///< Of the word, a multiple of 8, from the start of the window.
-  std::uint32_t is_new = 0;         ///< 1: this request made it.
+  std::uint32_t window_access = 0;  ///< At least READ and atomic.
+  std::uint64_t offset = 0;         ///< Offset of the word from the start of the window, a multiple of 8.
+  std::uint32_t is_new = 0;         ///< 1: this request created it.
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(CellPlace) == 48);
 
-/// Values shorter than this are not worth a lease: taking its window back costs more than a copy.
+/// Shorter values are not worth a lease: taking its window back costs more than a copy.
 inline constexpr std::uint64_t kLeastLease = std::uint64_t{64} << 10;
-/// Of any server's lease_term.
+/// Limit of any server's lease_term.
 inline constexpr std::uint64_t kMostTermNs = 60'000'000'000;
 
 /// A block that the client may WRITE a value into and name in one kPutAdopt.
 struct Lease {
   std::uint64_t address = 0;
   std::uint64_t length = 0;   ///< A power of two, kLeastLease and up.
-  std::uint64_t term_ns = 0;  ///< At most kMostTermNs. The server takes it back then, counted from after the request
-                              ///< came that this answers.
+  std::uint64_t term_ns = 0;  ///< At most kMostTermNs, counted from when the server received the request that this
+                              ///< answers. The server then takes the lease back.
   std::uint32_t rkey = 0;
   std::uint32_t id = 0;  ///< Not 0.
 };
 static_assert(sizeof(Lease) == 32);
 
-/// Large values go so to clients that no memory is granted to.
+/// Bytes per part: large values go in parts to clients that may not READ the memory.
 inline constexpr std::uint64_t kPartBytes = 63 * 64;
 struct Part {
-  std::uint64_t length = 0;  ///< Of the whole value, kEagerBytes and up.
-  std::uint64_t offset = 0;  ///< Of the bytes behind this.
+  std::uint64_t length = 0;  ///< Length of the whole value, kEagerBytes and up.
+  std::uint64_t offset = 0;  ///< Where the bytes behind this start.
 };
 static_assert(sizeof(Part) == 16 && sizeof(Part) + kPartBytes <= kEagerBytes);
 
-/// Why something is refused. The client puts it into words.
+/// Why a request is refused. The client composes the message from it.
 struct Refusal {
   std::uint32_t uid = 0;
-  Rights right = Rights::kNone;     ///< kDenied: the one that is missing.
+  Rights right = Rights::kNone;     ///< kDenied: the missing right.
   std::uint8_t quota = 0;           ///< kOverQuota: kv::Quota.
-  std::uint16_t prefixes = 0;       ///< kDenied: that the right is granted for.
-  std::uint16_t prefix_length = 0;  ///< Of the first of them; its front follows, at most kMostPrefixBytes.
-  std::uint16_t is_promised = 0;    ///< 1: by the client itself.
+  std::uint16_t prefixes = 0;       ///< kDenied: how many prefixes the right is granted for.
+  std::uint16_t prefix_length = 0;  ///< Length of the first of them; its front follows, at most kMostPrefixBytes.
+  std::uint16_t is_promised = 0;    ///< 1: because of the client's own promise.
   std::uint32_t reserved = 0;
-  std::uint64_t used = 0;  ///< kOverQuota: bytes or items,
+  std::uint64_t used = 0;  ///< kOverQuota: bytes or items in use,
   std::uint64_t most = 0;  ///< and the quota.
 };
 static_assert(sizeof(Refusal) == 32);
@@ -242,18 +245,18 @@ inline constexpr std::size_t kMostPrefixBytes = 64;
 
 struct Reply {
   ReplyHead head;
-  std::span<const std::byte> value;  ///< Or the words of statistics: whole ones, kEagerBytes at most; or bytes of a
-                                     ///< part, or of a prefix.
+  std::span<const std::byte> value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
+                                     ///< or of a prefix.
   Part part;
   Refusal refusal;
   Location location;
   CellPlace cell;
   Lease lease;
 };
-/// kProtocol, or kOk.
+/// Returns kOk or kProtocol.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;
 
-/// The window that a ServerHello or a CellPlace tells of.
+/// The window that a ServerHello or a CellPlace describes.
 template <class Frame>
 [[nodiscard]] nic::Window window_of(const Frame& frame) noexcept {
   return {.address = frame.window_address,

@@ -13,15 +13,15 @@
 namespace verbena::kv {
 namespace {
 
-/// A worker without work looks up this often, to free what has rested.
+/// A worker without work wakes up this often, to free items whose grace period is over.
 constexpr std::chrono::milliseconds kIdleWait{100};
-/// With work or without, items that have rested are freed at this pace: 4 us of each millisecond (see
-/// Store::kMostReclaimed). After a longer wait come those of the time that it took.
+/// With work or without, items whose grace period is over are freed at this pace: 4 us of each millisecond (see
+/// Store::kMostReclaimed). After a longer wait the worker catches up for the time that it took.
 constexpr std::chrono::milliseconds kReclaimStep{1};
 constexpr unsigned kReclaimPerStep = 40;
 constexpr std::uint64_t kMostReclaimSteps = kIdleWait / kReclaimStep;
-/// For the goodbyes at the end: without credit, or on a NIC that is late, they need the next polls. A client that is
-/// alive takes them within a round trip, and one that is not must not hold up the end.
+/// For the goodbyes at the end: without credit, or on a slow NIC, they need further polls. A live client takes them
+/// within a round trip, and a dead one must not delay the end.
 constexpr std::chrono::milliseconds kLastWords{100};
 
 node::ShardOptions shard_options(const WorkerOptions& options) {
@@ -32,17 +32,19 @@ node::ShardOptions shard_options(const WorkerOptions& options) {
                    .cqe = channel::completions_needed(options.channel) * options.max_sessions,
                    .wait = options.wait,
                    .spin = options.spin,
-                   // A client whose side of the queue pair failed may live on, of which no kernel tells.
+                   // A client whose side of the queue pair failed may live on; no kernel reports that.
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// Of a worker's memory, for all leases together: so much of a full store can be in the hands of clients that do not
-/// write.
+/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
+/// so much of a full store.
 constexpr std::size_t kMemoryPerLease = 8;
-/// Of one client's WRITEs, together. Slower ones can be late for their leases, and that ends the connection.
+/// Least rate of one client's WRITEs, all together. A slower client can be late for its leases, which ends its
+/// connection.
 constexpr std::uint64_t kLeastWriteRate = std::uint64_t{128} << 20;
 
-/// What so many leases may have each, so that all of them are written within half of their term: 0, or a power of two.
+/// The longest lease that `leases` leases may each have if all are to be written within half of their term: 0, or a
+/// power of two.
 std::uint64_t longest_lease(std::chrono::nanoseconds term, unsigned leases) {
   const auto half_ns = static_cast<std::uint64_t>(term.count()) / 2;
   return std::bit_floor(half_ns * kLeastWriteRate / std::uint64_t{std::nano::den} / leases);
@@ -132,7 +134,7 @@ void Worker::take_in(Session& session) noexcept {
 }
 
 Deadline Worker::before_wait() noexcept {
-  // One reading of the clock for each batch of completions, after the replies went out.
+  // Reads the clock once for each batch of completions, after the replies went out.
   now_ = ticks_now();
   store_->set_now(now_);
   reclaim();
@@ -180,16 +182,16 @@ void Worker::remove_dead() noexcept {
       log(VERBENA_LOG_WARNING, "worker {} has lost a client, which did not say goodbye: {}", options_.index,
           sentence_of(dead->connection().failure()));
     std::swap(*at, sessions_.back());
-    sessions_.pop_back();  // Only this thread may take a channel out of its loop.
+    sessions_.pop_back();  // Only this thread may remove a channel from its loop.
     counters_.sessions = sessions_.size();
     host_.session_ended(client, options_.index, has_left);
   }
   dead_.clear();
 }
 
-// Now and then: a quarter of the term late does no harm, unless somebody waits for the memory.
+// Runs now and then: a quarter of the term late does no harm, unless somebody waits for the memory.
 void Worker::expire_leases() noexcept {
-  const std::uint64_t looks = lease_policy_.is_scarce(now_) ? 64 : 4;  // A term.
+  const std::uint64_t looks = lease_policy_.is_scarce(now_) ? 64 : 4;  // Per term.
   if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / looks) return;
   lease_look_ticks_ = now_;
   for (auto& session : sessions_) session->expire_leases(now_);

@@ -294,6 +294,7 @@ class SocketListener final : public Listener {
 
   [[nodiscard]] std::uint16_t port() const noexcept override { return port_; }
   [[nodiscard]] std::uint64_t dropped() const noexcept override { return dropped_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Result<void> admit() override { return listen_at(listening_, options_.address, SOMAXCONN); }
   [[nodiscard]] int fd() const noexcept override { return epoll_.get(); }
   [[nodiscard]] Deadline due() const noexcept override;
   [[nodiscard]] Result<std::unique_ptr<Handshake>> next(Deadline deadline) override;
@@ -579,7 +580,8 @@ Result<std::unique_ptr<Listener>> Listener::open(const ListenerOptions& options)
     return fail(Status::kBadArgument, "Listener::open", 0, "hello_timeout is {} ms and must be at least 1",
                 options.hello_timeout.count());
   }
-  VERBENA_ASSIGN(Fd listening, listen_on(options.address, options.port, SOMAXCONN));
+  VERBENA_ASSIGN(Fd listening, bind_to(options.address, options.port));
+  if (!options.is_shut_at_first) VERBENA_TRY(listen_at(listening, options.address, SOMAXCONN));
   VERBENA_ASSIGN(Fd epoll, nic::make_epoll({}, "making a listener"));
   VERBENA_ASSIGN(Fd closing, make_eventfd());
   for (const auto& [fd, tag] : {std::pair{listening.get(), kListenEvent}, std::pair{closing.get(), kCloseEvent}}) {

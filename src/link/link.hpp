@@ -274,6 +274,7 @@ struct ListenerOptions {
   SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
   nic::Nic* nic = nullptr;                           ///< As of `dial`; outlives the handshakes.
   std::shared_ptr<const Keys> keys{};                ///< A client proves one of them. Null: none is asked for.
+  bool is_shut_at_first = false;                     ///< Has its port, and refuses connections until `admit`.
 };
 /// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
 /// bounded slot for a bounded time.
@@ -282,6 +283,9 @@ class Listener {
   [[nodiscard]] static Result<std::unique_ptr<Listener>> open(const ListenerOptions& options);
   virtual ~Listener() = default;
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
+  /// Clients may connect from now on. Of a listener that was shut at first, once, before the first `next`. Errors:
+  /// kSystem (somebody else listens on the port now). \thread owner
+  [[nodiscard]] virtual Result<void> admit() = 0;
   /// The next client that has said a complete HELLO. kTimedOut when none came, but kAgain with `Deadline::now()`, which
   /// is one attempt, as of Handshake; kClosed after `close`. \thread owner
   [[nodiscard]] virtual Result<std::unique_ptr<Handshake>> next(Deadline deadline) = 0;

@@ -72,23 +72,8 @@ Result<Fd> connect_one(const addrinfo& address, const char* peer, Deadline deadl
   return fd;
 }
 
-Result<Fd> listen_one(const addrinfo& address, const HostPort& name, int backlog) noexcept {
-  Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
-  if (!fd) return fail_system("socket", errno, "making a socket to listen on");
-  // Connections of a server that ran before and are still in TIME_WAIT must not keep its successor
-  // from starting.
-  const int on = 1;
-  if (setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
-    return fail_system("setsockopt", errno, "preparing a socket to listen on");
-  }
-  const char* call = "bind";
-  int error = bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
-  if (error == 0) {
-    call = "listen";
-    error = listen(fd.get(), backlog) == 0 ? 0 : errno;
-  }
+std::unexpected<Error> cannot_listen(const char* call, int error, const HostPort& name) noexcept {
   switch (error) {
-    case 0: return fd;
     case EADDRINUSE:
       return fail(Status::kSystem, call, error, "{} is in use: choose another port, or stop what listens there",
                   name.c_str());
@@ -103,6 +88,19 @@ Result<Fd> listen_one(const addrinfo& address, const HostPort& name, int backlog
       return fail(status_of_errno(error), call, error, "listening on {} failed: {}", name.c_str(),
                   describe_errno(error));
   }
+}
+
+Result<Fd> bind_one(const addrinfo& address, const HostPort& name) noexcept {
+  Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  if (!fd) return fail_system("socket", errno, "making a socket to listen on");
+  // Connections of a server that ran before and are still in TIME_WAIT must not keep its successor
+  // from starting.
+  const int on = 1;
+  if (setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
+    return fail_system("setsockopt", errno, "preparing a socket to listen on");
+  }
+  if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) return cannot_listen("bind", errno, name);
+  return fd;
 }
 
 Error lost(const char* call, int error, const Step& step) noexcept {
@@ -181,11 +179,22 @@ Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline dead
   return connected;
 }
 
-Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept {
+Result<Fd> bind_to(const std::string& host, std::uint16_t port) noexcept {
   const HostPort name(host, port);
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, AI_PASSIVE));
-  return try_each(addresses, Deadline::never(),
-                  [&](const addrinfo& at, Deadline) { return listen_one(at, name, backlog); });
+  return try_each(addresses, Deadline::never(), [&](const addrinfo& at, Deadline) { return bind_one(at, name); });
+}
+
+Result<void> listen_at(const Fd& bound, const std::string& host, int backlog) noexcept {
+  if (listen(bound.get(), backlog) == 0) return {};
+  const int error = errno;
+  return cannot_listen("listen", error, HostPort(host, bound_port(bound.get())));
+}
+
+Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept {
+  VERBENA_ASSIGN(Fd bound, bind_to(host, port));
+  VERBENA_TRY(listen_at(bound, host, backlog));
+  return bound;
 }
 
 std::uint16_t bound_port(int fd) noexcept {

@@ -56,7 +56,10 @@ auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
 /// A connected, non-blocking socket. Tries every address that the name has, each with its share of
 /// the time.
 [[nodiscard]] Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline deadline) noexcept;
-/// A listening, non-blocking socket on the first address of `host` that can be bound.
+/// A non-blocking socket on the first address of `host` that can be bound. It refuses connections until `listen_at`.
+[[nodiscard]] Result<Fd> bind_to(const std::string& host, std::uint16_t port) noexcept;
+[[nodiscard]] Result<void> listen_at(const Fd& bound, const std::string& host, int backlog) noexcept;
+/// Both in one.
 [[nodiscard]] Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept;
 /// The port that a socket is bound to; 0 if that cannot be told.
 [[nodiscard]] std::uint16_t bound_port(int fd) noexcept;

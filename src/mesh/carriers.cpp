@@ -1,4 +1,4 @@
-// Carriers that need nothing besides: a directory of files, a list of hosts, and a collective call of the user's.
+// Carriers that need nothing else: a directory of files, a list of hosts, and a collective call of the user's.
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/hash.hpp"
@@ -27,14 +27,14 @@ constexpr const char* kJoin = "Mesh::join";
   return !text.empty() && text.size() <= kMostBytes && text.front() != '.' && std::ranges::all_of(text, is_fit);
 }
 
-/// A file for each process, renamed into place, so that nobody reads half of one.
+/// One file per process, renamed into place, so that nobody reads half a file.
 class DirectoryCarrier final : public Carrier {
  public:
   DirectoryCarrier(Directory directory, std::string_view path, std::string_view job)
       : directory_(std::move(directory)), path_(path), job_(job) {}
 
   Result<void> publish(unsigned id, const Blob& blob, Deadline /*deadline*/) override {
-    // Its own for each life: two processes with one id do not write into one file.
+    // A name of its own for each life, so that two processes with one id do not write into one file.
     const std::string fresh = fmt::format("{}.{}.{:016x}", job_, id, hash64(blob));
     {
       VERBENA_ASSIGN(File file, directory_.open_file(fresh.c_str(), File::How::kWrite));
@@ -124,7 +124,7 @@ class GatherCarrier final : public Carrier {
   if (error != std::errc() || rest != end || card.port == 0) return refuse();
   const bool is_bracketed = card.address.front() == '[' && card.address.back() == ']';
   if (is_bracketed) card.address = card.address.substr(1, card.address.size() - 2);
-  // Without brackets the last part of an IPv6 address looks like a port.
+  // Without brackets the last group of an IPv6 address looks like a port.
   if (card.address.empty() || (!is_bracketed && card.address.find(':') != std::string::npos)) return refuse();
   return card;
 }

@@ -16,7 +16,7 @@ namespace verbena::mesh {
 
 bool Gathering::take(unsigned peer, const wire::GatherFrame& frame) noexcept {
   // This process has given that call up. The peer's NIC may have repeated the frame for so long that the next call is
-  // under way.
+  // already in progress.
   const bool is_late = frame.number < number_ || (frame.number == number_ && !is_under_way_);
   if (is_late) return true;
   if (frame.bytes > kMaxGatherBytes || (frame.number != number_ && frame.number != number_ + 1)) return false;
@@ -51,7 +51,7 @@ Result<std::unique_ptr<LaneOfMesh>> LaneOfMesh::create(MeshOfProcesses& mesh, un
 
 Result<void> LaneOfMesh::open() {
   const Options& options = mesh_.options();
-  // One that comes back is connected before its earlier life has gone from the tables.
+  // A process that rejoins is connected before its earlier life has left the tables.
   const std::uint64_t most = 2 * std::uint64_t{options.processes} + 2;
   const std::uint64_t entries = most * channel::completions_needed(peer_options_.channel);
   const nic::Limits& limits = mesh_.device()->nic().limits();
@@ -72,7 +72,7 @@ Result<void> LaneOfMesh::open() {
 }
 
 LaneOfMesh::~LaneOfMesh() {
-  // Letters of peers that have just come.
+  // Takes the letters of peers that have just arrived.
   if (shard_) loop().poll();
   lives_.clear();
 }
@@ -88,9 +88,9 @@ void LaneOfMesh::take(std::unique_ptr<Peer> peer) noexcept {
 }
 
 void LaneOfMesh::adopt(Peer& peer) noexcept {
-  lives_.emplace_back(&peer);  // There is room: `open` has made it.
+  lives_.emplace_back(&peer);  // Does not allocate: `open` reserved the room.
   peers_[peer.id()] = &peer;
-  // In this thread: what is posted from now on completes in a poll that knows the connection.
+  // Attaches in this thread: whatever is posted from now on completes in a poll that knows the connection.
   peer.connection().attach();
   peer.enter(++last_life_);
   peer.owes_ready = says_ready_;
@@ -180,7 +180,7 @@ std::vector<unsigned> LaneOfMesh::not_ready() const {
 
 void LaneOfMesh::tell_all(Deadline deadline) noexcept {
   turn();
-  // A message behind its WRITE may wait for credit, which the goodbye must not take before it.
+  // A message after its WRITE may wait for credit; the goodbye must not take that first.
   const auto has_told = [this] {
     tell_listed();
     return listed_.empty();
@@ -258,7 +258,7 @@ Status LaneOfMesh::commit(unsigned peer, std::span<std::byte> message, std::uint
   return found->commit(message, cookie, immediate);
 }
 
-// Takes back reservations of peers that have gone, too: their memory stays until the user has given it back.
+// Also takes back reservations for peers that are gone: their memory stays until the user has given it back.
 Status LaneOfMesh::cancel(unsigned peer, std::span<std::byte> message) noexcept {
   Status why = Status::kOk;
   Peer* found = find_peer(peer, why);
@@ -284,7 +284,7 @@ Status LaneOfMesh::send(unsigned peer, std::span<const std::byte> message, std::
   return found->send(message, cookie, immediate);
 }
 
-// One lookup for all that a call touches in turn: memory is looked up under a lock.
+// Looks up once for all that a call touches in turn, because a lookup takes a lock.
 const session::RegisteredMemory* LaneOfMesh::memory_at(std::uint64_t address, std::uint64_t length) noexcept {
   session::Registrations& all = mesh_.device()->registrations();
   const auto* const at = reinterpret_cast<const std::byte*>(address);
@@ -413,7 +413,7 @@ std::size_t LaneOfMesh::take_ended(std::span<Completion> out, Which which) noexc
 
 std::size_t LaneOfMesh::poll(std::span<Completion> out, Which which) noexcept {
   turn();
-  has_room_ = false;  // Who polls tries again by himself.
+  has_room_ = false;  // A caller that polls retries by itself.
   return take_ended(out, which);
 }
 
@@ -423,9 +423,9 @@ std::size_t LaneOfMesh::wait(std::span<Completion> out, Deadline deadline, Which
   if (const std::size_t count = take_ended(out, which); count != 0) return count;
   const CancellationHeld held;
   while (!std::exchange(has_room_, false)) {
-    // Those that are to be told something wait for credit, which comes by a completion, too.
+    // Peers that must be told something wait for credit, and credit comes with a completion too.
     const bool is_over = loop().wait(deadline) == 0 && deadline.passed();
-    // The wait has polled: what it found does not wait for another look at the queue.
+    // The wait has polled; handle its results without another look at the queue.
     tend();
     if (const std::size_t count = take_ended(out, which); count != 0 || is_over) return count;
   }
@@ -443,7 +443,7 @@ Peer* LaneOfMesh::find_life(const Completion& message) noexcept {
 
 Status LaneOfMesh::release(const Completion& message) noexcept {
   const auto refuse = [] {
-    return note(Status::kBadArgument, "Lane::release", "this is no message that poll has returned and nobody released");
+    return note(Status::kBadArgument, "Lane::release", "message was not returned by poll, or is released already");
   };
   if (is_forked()) return Status::kForked;
   if (message.kind != Completion::Kind::kReceive) return refuse();
@@ -486,8 +486,9 @@ Result<void> LaneOfMesh::gather(std::span<const std::byte> mine, std::span<std::
     for (unsigned id = 0; id < processes; ++id) {
       const wire::GatherFrame& value = id == mesh_.options().id ? frame : gathering_->value(id);
       if (value.bytes != mine.size())
-        return fail(Status::kProtocol, kGather, 0, "process {} gave {} bytes, and this one {}: all must give as many",
-                    id, value.bytes, mine.size());
+        return fail(Status::kProtocol, kGather, 0,
+                    "process {} gave {} bytes, and this one {}: all must give the same number", id, value.bytes,
+                    mine.size());
       std::copy_n(value.value.begin(), mine.size(), all.begin() + static_cast<std::ptrdiff_t>(id * mine.size()));
     }
   }
@@ -499,7 +500,7 @@ Result<void> LaneOfMesh::exchange(const wire::GatherFrame& frame, Deadline deadl
   const unsigned self = mesh_.options().id;
   std::vector<unsigned> unsent;
   std::vector<unsigned> awaited;
-  // The next ids first, so that not all send to process 0 at once.
+  // Starts with the next ids, so that not all processes send to process 0 at once.
   for (unsigned i = 1; i < peers_.size(); ++i) {
     unsent.push_back(static_cast<unsigned>((self + i) % peers_.size()));
     awaited.push_back(unsent.back());
@@ -512,7 +513,7 @@ Result<void> LaneOfMesh::exchange(const wire::GatherFrame& frame, Deadline deadl
       Peer* const peer = find_peer(id, why);
       if (peer != nullptr) why = peer->tell_for_sure(wire::bytes_of(frame));
       if (why == Status::kAgain) return false;
-      // What it gave before it left counts.
+      // A value that it gave before it left counts.
       if (why != Status::kOk && !gathering_->has(id) && failure == Status::kOk) {
         failure = why;
         failed = id;
@@ -531,7 +532,7 @@ Result<void> LaneOfMesh::exchange(const wire::GatherFrame& frame, Deadline deadl
     for (const unsigned id : awaited) {
       if (is_here(id) || gathering_->has(id)) continue;
       const Status why = peers_[id] == nullptr ? reasons_[id] : peers_[id]->reason();
-      return fail(why, "Lane::gather", 0, "process {} has left before it came here: {}", id, sentence_of(why));
+      return fail(why, "Lane::gather", 0, "process {} left before it called gather: {}", id, sentence_of(why));
     }
     if (deadline.passed())
       return fail(Status::kTimedOut, "Lane::gather", 0, "not here yet: {} of {} others: {}", awaited.size(),

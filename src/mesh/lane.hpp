@@ -21,23 +21,23 @@ namespace verbena::mesh {
 
 class MeshOfProcesses;
 
-/// Values of Lane::gather: a process may be one call ahead of another, and no more, so there are two sets.
+/// Values of Lane::gather. A process may be at most one call ahead of another, so there are two sets.
 class Gathering {
  public:
   explicit Gathering(unsigned processes) : sets_{Set(processes), Set(processes)} {}
-  /// The next call's number.
+  /// Starts the next call and returns its number.
   [[nodiscard]] std::uint32_t begin() noexcept {
     is_under_way_ = true;
     return ++number_;
   }
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
-  /// For a process that comes back: the calls that the others have made.
+  /// For a process that rejoins: skips the calls that the others have made.
   void skip_to(std::uint32_t number) noexcept { number_ = number; }
-  /// A peer's value. False: no call expects it.
+  /// Takes a peer's value. False: no call expects it.
   [[nodiscard]] bool take(unsigned peer, const wire::GatherFrame& frame) noexcept;
   [[nodiscard]] bool has(unsigned peer) const noexcept { return set().is_here[peer] != 0; }
   [[nodiscard]] const wire::GatherFrame& value(unsigned peer) const noexcept { return set().values[peer]; }
-  /// The call is over.
+  /// Ends the call.
   void end() noexcept;
 
  private:
@@ -52,7 +52,7 @@ class Gathering {
   bool is_under_way_ = false;
 };
 
-/// Immovable. \thread owner, except where it says any or setup
+/// A lane; immovable. \thread owner, except where it says any or setup
 class LaneOfMesh final : public Lane {
  public:
   /// Errors: those of Shard::create. \thread setup
@@ -87,35 +87,35 @@ class LaneOfMesh final : public Lane {
   [[nodiscard]] Counters counters() const noexcept override { return shard_->loop().counters(); }
 
   // For the mesh.
-  /// A peer that is connected: the lane's from now on. \thread any
+  /// Hands over a connected peer to the lane. \thread any
   void take(std::unique_ptr<Peer> peer) noexcept;
   [[nodiscard]] Result<std::unique_ptr<Peer>> make_peer() { return Peer::create(*this, peer_options_); }
   [[nodiscard]] node::Shard& shard() noexcept { return *shard_; }
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return shard_->loop(); }
-  /// Polls, tells peers what they have to know, and destroys those that are spent.
+  /// Polls, sends peers what they have to know, and destroys spent ones.
   void turn() noexcept;
-  /// This process has found all others: tells them.
+  /// Tells the peers that this process has found all others.
   void say_ready() noexcept;
   /// All others are here: from now on this process counts calls of `gather` by itself.
   void joined() noexcept { has_joined_ = true; }
-  /// Ids of peers that have not said that they are ready, or not been told that this process is.
+  /// Ids of peers that are not ready, or do not know yet that this process is.
   [[nodiscard]] std::vector<unsigned> not_ready() const;
   // The end, in this order, for all lanes of a process.
-  /// Tells peers what they are still to hear.
+  /// Sends peers everything they still have to know.
   void tell_all(Deadline deadline) noexcept;
-  /// Says goodbye to all peers. Returns when the last of their NICs has it, or is given up.
+  /// Says goodbye to all peers. Returns the time by which each goodbye has reached the peer's NIC or is given up.
   [[nodiscard]] Deadline say_goodbye() noexcept;
   void await_goodbyes(Deadline deadline) noexcept;
 
   // For its peers.
   void has_ended(Record& record, Which which) noexcept { (which == Which::kSends ? sends_ : receives_).push(record); }
-  /// The peer is to be told something in one of the next turns.
+  /// Puts the peer on the list of those to be told something in one of the next turns.
   void list(Peer& peer) noexcept;
-  /// `gathers`: calls of Lane::gather that the peer had made when it wrote that.
+  /// `gathers`: calls of Lane::gather that the peer had made when it sent this.
   void on_ready(Peer& peer, std::uint32_t gathers) noexcept;
   void on_gather(Peer& peer, std::span<const std::byte> body) noexcept;
   void on_peer_end(Peer& peer) noexcept;
-  /// A call that was told kAgain may be tried again.
+  /// A call that returned kAgain may be tried again.
   void on_room() noexcept { has_room_ = true; }
   [[nodiscard]] const session::RegisteredMemory* memory_at(std::uint64_t address, std::uint64_t length) noexcept;
 
@@ -125,16 +125,16 @@ class LaneOfMesh final : public Lane {
   void adopt(Peer& peer) noexcept;
   /// The connected peer, or why there is none.
   [[nodiscard]] Peer* find_peer(unsigned peer, Status& why) noexcept;
-  /// The peer that a message came from, in whichever of its lives; null: it has gone, with all of its messages.
+  /// The life of a peer that a message came from; null: it is gone, with all of its messages.
   [[nodiscard]] Peer* find_life(const Completion& message) noexcept;
   [[nodiscard]] Status check_length(const char* call, std::size_t bytes) const noexcept;
-  /// The same for bytes of a window, of which `place` becomes the place.
+  /// The same for a range of a window; sets `place` to it.
   [[nodiscard]] Peer* find_place(const char* call, const Window& window, std::uint64_t offset, std::uint64_t length,
                                  channel::RemoteSpan& place, Status& why) noexcept;
   [[nodiscard]] Status change(const char* call, const Window& at, std::uint64_t offset, const channel::Change& change,
                               std::uint64_t cookie) noexcept;
   [[nodiscard]] channel::LocalSpan local(std::span<const std::byte> bytes) noexcept;
-  /// Tells peers what they have to know, and destroys those that are spent.
+  /// Sends peers what they have to know, and destroys spent ones.
   void tend() noexcept;
   [[nodiscard]] std::size_t take_records(engine::Fifo<Record>& from, std::span<Completion> out) noexcept;
   [[nodiscard]] std::size_t take_ended(std::span<Completion> out, Which which) noexcept;
@@ -142,28 +142,28 @@ class LaneOfMesh final : public Lane {
   [[nodiscard]] Status tell(Peer& peer) noexcept;
   [[nodiscard]] bool is_ready_with(const Peer& peer) const noexcept;
   void reap() noexcept;
-  /// Gives the frame to all, until all have given theirs.
+  /// Sends the frame to all processes and waits for all of theirs.
   [[nodiscard]] Result<void> exchange(const wire::GatherFrame& frame, Deadline deadline);
 
   MeshOfProcesses& mesh_;
   const unsigned thread_;
   PeerOptions peer_options_;
   std::unique_ptr<node::Shard> shard_;
-  std::vector<Peer*> peers_;     ///< By id; null: not here. It may have ended.
-  std::vector<Status> reasons_;  ///< Why nobody is there; kNotFound: nobody ever was.
+  std::vector<Peer*> peers_;     ///< By id; null: not here. An entry may have ended.
+  std::vector<Status> reasons_;  ///< Why a peer is not here; kNotFound: it never was.
   std::uint64_t last_life_ = 0;
-  std::vector<std::unique_ptr<Peer>> lives_;  ///< All of them, earlier lives too.
+  std::vector<std::unique_ptr<Peer>> lives_;  ///< All peers, earlier lives too.
   engine::Fifo<Record> sends_;
   engine::Fifo<Record> receives_;
   engine::Fifo<Peer> listed_;
-  std::size_t windows_seen_ = 0;  ///< Of this process's windows, those that peers were listed for.
+  std::size_t windows_seen_ = 0;  ///< How many of this process's windows peers have been listed for.
   bool says_ready_ = false;
   bool has_joined_ = false;
-  bool has_room_ = false;   ///< For a call that was told kAgain, and the user has not heard of it.
+  bool has_room_ = false;   ///< Room for a call that returned kAgain, not yet reported to the user.
   bool has_spent_ = false;  ///< Some peer may be spent.
   std::optional<session::RegisteredMemory> last_memory_;
   std::uint64_t last_generation_ = 0;
-  std::optional<Gathering> gathering_;  ///< Lane 0's.
+  std::optional<Gathering> gathering_;  ///< On lane 0 only.
 };
 
 }  // namespace verbena::mesh

@@ -22,10 +22,10 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr const char* kCall = "Mesh::join";
-/// One attempt to connect: a process that is stopped holds up the search for others no longer.
+/// Limit of one attempt to connect: a stopped process delays the search for the others no longer than this.
 constexpr auto kDialTimeout = 2s;
-/// Nothing tells of a process that begins to listen on another host: those that are not there are asked for again after
-/// this, and then after twice as long each time.
+/// Nothing announces a process that begins to listen on another host: missing ones are asked for again after this, then
+/// after twice as long each time.
 constexpr auto kFirstPause = 5ms;
 constexpr auto kLongestPause = 200ms;
 
@@ -50,7 +50,7 @@ constexpr auto kLongestPause = 200ms;
   return check_time("join_timeout (ms)", options.join_timeout, 1, std::int64_t{24} * 3600 * 1000);
 }
 
-/// What no further attempt changes.
+/// Whether no further attempt can change this.
 [[nodiscard]] bool is_final(Status status) noexcept { return status == Status::kRejected; }
 
 }  // namespace
@@ -160,10 +160,10 @@ MeshOfProcesses::MeshOfProcesses(const Options& options, std::unique_ptr<Carrier
       job_(hash64(std::as_bytes(std::span(options.job)))),
       users_(options.allowed_uids),
       roster_(options.processes, options.threads) {
-  users_.push_back(0);  // Whoever runs as root could read this process anyway.
+  users_.push_back(0);  // A process of root could read this process anyway.
 }
 
-// RDMA CM's private data is too short for what the processes tell each other.
+// RDMA CM's private data is too short for what the processes exchange.
 link::FabricOptions MeshOfProcesses::fabric_options(link::Role role, std::string_view address,
                                                     std::uint16_t port) const noexcept {
   return {.transport = {.bootstrap = Bootstrap::kSocket, .device = options_.device},
@@ -243,7 +243,7 @@ MeshOfProcesses::~MeshOfProcesses() {
   changed_.notify_all();
   if (dialer_.joinable()) dialer_.join();
   if (acceptor_ != nullptr) acceptor_->close(door_);
-  // All lanes at once: where a peer does not answer, each would wait as long.
+  // Tells all lanes together: one after the other, each would wait this long for a peer that does not answer.
   const Deadline told = Deadline::after(channel::Life::kLinger);
   for (const auto& lane : lanes_) lane->tell_all(told);
   Deadline latest = Deadline::now();
@@ -267,7 +267,7 @@ wire::Hello MeshOfProcesses::hello(unsigned thread) const noexcept {
 }
 
 void MeshOfProcesses::hand_over(std::unique_ptr<Peer> peer, unsigned thread) noexcept {
-  // First: from its letter on the lane may see it end.
+  // First: once it has the letter, the lane may see the peer end.
   roster_.joined(peer->id(), thread, peer->incarnation());
   lanes_[thread]->take(std::move(peer));
   lanes_[0]->loop().wake();
@@ -278,7 +278,7 @@ void MeshOfProcesses::peer_ended(const Peer& peer, unsigned thread) noexcept {
   look_again();
 }
 
-/// Has the dialing thread look again now.
+/// Makes the dialing thread look again now.
 void MeshOfProcesses::look_again() noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -287,7 +287,7 @@ void MeshOfProcesses::look_again() noexcept {
   changed_.notify_all();
 }
 
-/// A peer with a higher id on its way in.
+/// A connecting peer with a higher id.
 class MeshOfProcesses::Guest final : public node::Acceptor::Guest {
  public:
   Guest(MeshOfProcesses& mesh, std::unique_ptr<Peer> peer, unsigned thread) noexcept
@@ -312,13 +312,13 @@ Result<std::unique_ptr<node::Acceptor::Guest>> MeshOfProcesses::welcome(std::uni
   VERBENA_ASSIGN(const wire::Hello theirs, wire::decode_hello(data));
   const wire::Hello mine = hello(theirs.thread);
   if (const auto fits = wire::check_limits(mine, theirs); !fits) {
-    // Who belongs to another mesh tells nothing of this one.
+    // A process of another mesh says nothing about this one.
     if (theirs.job == job_ && theirs.id < options_.processes) refusal_ = {theirs.id, fits.error()};
     return std::unexpected(fits.error());
   }
   if (theirs.id == options_.id && theirs.incarnation == incarnation_)
-    return fail(Status::kProtocol, kCall, 0, "process {} has dialed itself: another's address is an earlier life's",
-                theirs.id);
+    return fail(Status::kProtocol, kCall, 0,
+                "process {} has dialed itself: another process's address is that of an earlier life", theirs.id);
   if (theirs.id == options_.id)
     return fail(Status::kRejected, kCall, 0, "there is a process {} already: give each another id", theirs.id);
   if (theirs.id < options_.id)
@@ -339,7 +339,7 @@ Result<std::unique_ptr<node::Acceptor::Guest>> MeshOfProcesses::welcome(std::uni
   return std::unexpected(peer.error());
 }
 
-// Not before it was told: this process may end by that.
+// Only after the peer was told: this process may end because of it.
 void MeshOfProcesses::refused() noexcept {
   if (!refusal_) return;
   (void)roster_.failed(refusal_->first, refusal_->second);
@@ -357,7 +357,7 @@ void MeshOfProcesses::dial_peers() noexcept {
     const bool is_told = std::exchange(must_look_again_, false);
     pause = is_told || found == Found::kSome ? kFirstPause : std::min(2 * pause, kLongestPause);
     const auto is_over = [this] { return is_ending_ || must_look_again_; };
-    if (is_told && !is_ending_) continue;  // Somebody has left since.
+    if (is_told && !is_ending_) continue;  // Somebody has left since then.
     if (found == Found::kAll) {
       changed_.wait(lock, is_over);
     } else {
@@ -386,7 +386,7 @@ MeshOfProcesses::Found MeshOfProcesses::dial_all() noexcept {
       }();
       (dialed ? found_some : lacks_some) = true;
       if (dialed) continue;
-      // Once for each reason: it may be away for long.
+      // Logs once per reason: the process may be away for long.
       if (roster_.failed(id, dialed.error()))
         log(VERBENA_LOG_INFO, "process {} is not connected: {}", id, dialed.error().text());
       if (is_final(dialed.error().status())) lanes_[0]->loop().wake();
@@ -397,7 +397,7 @@ MeshOfProcesses::Found MeshOfProcesses::dial_all() noexcept {
 
 Result<void> MeshOfProcesses::dial(unsigned id, unsigned thread) {
   Deadline deadline = Deadline::after(kDialTimeout);
-  // The end of a join that fails waits for this attempt.
+  // The end of a join that fails waits for this attempt, so it may not take longer.
   if (!has_joined_.load(std::memory_order_relaxed)) deadline = earlier(deadline, join_deadline_);
   VERBENA_ASSIGN(const Blob blob, carrier_->find(id));
   VERBENA_ASSIGN(const wire::Card card, wire::decode(blob));
@@ -406,7 +406,7 @@ Result<void> MeshOfProcesses::dial(unsigned id, unsigned thread) {
   VERBENA_ASSIGN(const auto fabric,
                  link::Fabric::open(fabric_options(link::Role::kClient, card.address, card.port), deadline));
   if (fabric->shared_nic() != fabric_->shared_nic())
-    return fail(Status::kRejected, kCall, 0, "the way to process {} at {} leads over another NIC: name one by device",
+    return fail(Status::kRejected, kCall, 0, "process {} at {} is reached over another NIC: name that one by device",
                 id, card.address);
   VERBENA_ASSIGN(auto peer, lanes_[thread]->make_peer());
   const wire::Hello mine = hello(thread);
@@ -414,7 +414,7 @@ Result<void> MeshOfProcesses::dial(unsigned id, unsigned thread) {
   VERBENA_ASSIGN(const wire::Hello theirs, wire::decode_hello(peer->connection().peer_data()));
   VERBENA_TRY(wire::check_limits(mine, theirs));
   if (theirs.id != id || theirs.thread != thread)
-    return fail(Status::kProtocol, kCall, 0, "process {} answers at {} port {}, where process {} is to be", theirs.id,
+    return fail(Status::kProtocol, kCall, 0, "process {} answers at {} port {}, where process {} should be", theirs.id,
                 card.address, card.port, id);
   VERBENA_TRY(roster_.enter(id, thread, theirs.incarnation));
   peer->meet(id, theirs.incarnation);

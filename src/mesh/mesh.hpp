@@ -1,4 +1,4 @@
-// A process of a mesh: its lanes, who of the others is connected, and the thread that looks for them.
+// A process of a mesh: its lanes, which other processes are connected, and the thread that looks for them.
 #pragma once
 
 #include "base/fork.hpp"
@@ -24,23 +24,23 @@
 
 namespace verbena::mesh {
 
-/// Who is here, in which of his lives, over which lanes. \thread any
+/// Which processes are here, in which of their lives, over which lanes. \thread any
 class Roster {
  public:
   Roster(unsigned processes, unsigned threads);
 
-  /// A life of `id` asks for a lane, which is its own from then on. Errors: kRejected (an older life), kBusy (another
-  /// life, or this one, has it: its connection must end first).
+  /// Reserves a lane for a life of `id`. Errors: kRejected (an older life), kBusy (another life, or this one, has it:
+  /// its connection must end first).
   [[nodiscard]] Result<void> enter(unsigned id, unsigned thread, std::uint64_t incarnation);
-  /// Its connection is there.
+  /// The lane's connection is up.
   void joined(unsigned id, unsigned thread, std::uint64_t incarnation) noexcept;
-  /// It has ended, or did not come about.
+  /// The lane's connection has ended, or could not be made.
   void left(unsigned id, unsigned thread, std::uint64_t incarnation) noexcept;
-  /// An attempt to connect with `id` failed. A reason that no further attempt changes stays, whatever later attempts
-  /// meet, until `id` has joined. True: the reason is new.
+  /// Notes a failed attempt to connect with `id`. A reason that no further attempt can change is kept, whatever later
+  /// attempts report, until `id` joins. True: the reason is new.
   bool failed(unsigned id, const Error& why) noexcept;
   [[nodiscard]] bool is_free(unsigned id, unsigned thread) const noexcept;
-  /// Ids of whom a lane is missing.
+  /// Ids that miss a lane.
   [[nodiscard]] std::vector<unsigned> missing(unsigned self) const;
   [[nodiscard]] Error last_failure(unsigned id) const noexcept;
 
@@ -104,9 +104,9 @@ class MeshOfProcesses final : public Mesh, private node::Acceptor::Host {
   [[nodiscard]] wire::Hello hello(unsigned thread) const noexcept;
   [[nodiscard]] link::FabricOptions fabric_options(link::Role role, std::string_view address,
                                                    std::uint16_t port) const noexcept;
-  /// Dials lower ids, where a lane is free, until the mesh ends.
+  /// Dials processes with lower ids, where a lane is free, until the mesh ends.
   void dial_peers() noexcept;
-  /// Of those with lower ids that were missing.
+  /// How many of the missing processes with lower ids were found.
   enum class Found : std::uint8_t { kNone, kSome, kAll };
   [[nodiscard]] Found dial_all() noexcept;
   [[nodiscard]] Result<void> dial(unsigned id, unsigned thread);
@@ -129,7 +129,7 @@ class MeshOfProcesses final : public Mesh, private node::Acceptor::Host {
   std::uint16_t port_ = 0;
   Deadline join_deadline_ = Deadline::never();
   std::atomic<bool> has_joined_{false};
-  std::optional<std::pair<unsigned, Error>> refusal_;  ///< The acceptor's: whom it refuses, and why.
+  std::optional<std::pair<unsigned, Error>> refusal_;  ///< The acceptor's: which process it refuses, and why.
   Mutex mutex_;                                        ///< Guards the two below.
   bool is_ending_ = false;
   bool must_look_again_ = false;

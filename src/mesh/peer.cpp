@@ -12,11 +12,11 @@ namespace {
 
 const wire::Head kGoodbye{.kind = wire::Kind::kGoodbye};
 
-/// Set in the token of a message behind a WRITE; the rest is its record.
+/// Marks the token of a message after a WRITE; the other bits are its record.
 constexpr std::uint64_t kNotice = std::uint64_t{1} << 63;
-/// Of `tell_for_sure`.
+/// Token of frames from `tell_for_sure`.
 constexpr std::uint64_t kSureToken = kNotice - 1;
-/// A peer's windows that a process keeps, at most: what comes from a peer is bounded.
+/// Windows of a peer that a process keeps, at most, so that a peer cannot use up memory.
 constexpr std::size_t kMostWindows = 1024;
 
 [[nodiscard]] wire::Head head_with(wire::Kind kind, std::optional<std::uint32_t> immediate) noexcept {
@@ -30,12 +30,11 @@ PeerOptions PeerOptions::of(const Options& options) noexcept {
   const std::size_t longest = std::max(options.message_bytes + sizeof(wire::Head), wire::kMaxFrameBytes);
   return {.channel = {.depth = options.depth,
                       .eager_bytes = static_cast<std::uint32_t>((longest + 63) / 64 * 64),
-                      // A WRITE and the message behind it are two; and one each to say ready, goodbye, and
-                      // what is gathered.
+                      // A WRITE and the message after it are two; ready, goodbye and gather take one each.
                       .max_operations = 2 * options.operations + 3,
                       .max_larges = 0,
                       .reservations = options.reservations,
-                      // No more messages are on the way than the peer has credits for, and an update.
+                      // At most as many messages are in flight as the peer has credits for, and one update.
                       .staged = std::min(options.depth + 1, 32U),
                       .held = options.batch > 1 ? options.batch : 0},
           .operations = options.operations,
@@ -154,7 +153,7 @@ Status Peer::write(const channel::LocalSpan& from, const channel::RemoteSpan& to
   if (reason_ != Status::kOk) return reason_;
   Record* const record = begin(Completion::Kind::kWrite, cookie, {from.data, from.length});
   if (record == nullptr) return Status::kAgain;
-  // The message behind it repeats where it went.
+  // The message after the WRITE repeats its place.
   record->completion.immediate = immediate;
   record->completion.old = to.address;
   const Status status = started(record, connection_->start_write(from, to, token_of(*record)));
@@ -212,7 +211,7 @@ void Peer::free(Record& record) noexcept {
   if (is_operation) free_.push(record);
 }
 
-// --- what it is to be told ----------------------------------------------------------------------------------------
+// --- what the peer is told ----------------------------------------------------------------------------------------
 
 Status Peer::tell_ready(std::uint32_t gathers) noexcept {
   return tell_for_sure(wire::bytes_of(wire::Head{.kind = wire::Kind::kReady, .immediate = gathers}));
@@ -285,7 +284,7 @@ void Peer::on_message_of_user(const wire::Head& head, std::span<const std::byte>
   arrived(Completion::Kind::kReceive, {const_cast<std::byte*>(body.data()), body.size()}, immediate);
 }
 
-// The place is a claim: only what lies in memory that peers may reach is handed on.
+// The place is the peer's claim: passes on only bytes in memory that peers may reach.
 bool Peer::on_written(std::span<const std::byte> body) noexcept {
   wire::WrittenFrame frame;
   if (!wire::take_all(body, frame) || frame.head.has_immediate != 1) return false;
@@ -328,7 +327,7 @@ void Peer::on_complete(channel::Connection& /*connection*/, const channel::Compl
   part_ended(record, completion.status);
 }
 
-// Credit comes by a message that no completion of the user's tells of.
+// Credit arrives with a message that causes no completion for the user.
 void Peer::on_room(channel::Connection& /*connection*/) noexcept { lane_.on_room(); }
 
 void Peer::on_end(channel::Connection& /*connection*/, Status reason) noexcept {

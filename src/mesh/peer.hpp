@@ -23,19 +23,20 @@ namespace verbena::mesh {
 class LaneOfMesh;
 class Peer;
 
-/// What a lane tells its user of, from its start until it was taken; a message until it is given back.
+/// Something a lane reports to its user, in use from its start until the user takes it; a message until it is given
+/// back.
 struct Record {
   enum class State : std::uint8_t { kFree, kUnderWay, kEnded, kHeld };
   Record* next = nullptr;
   Peer* peer = nullptr;
   Completion completion;
-  std::uint32_t slot = 0;        ///< A message's receive, as Connection::keep_message named it.
-  std::uint32_t generation = 0;  ///< Tells messages that were in this record apart.
-  std::uint8_t parts = 0;        ///< Of an operation that has not ended: itself, and the message behind it.
+  std::uint32_t slot = 0;        ///< A message's receive, as Connection::keep_message returned it.
+  std::uint32_t generation = 0;  ///< Distinguishes the messages that this record has held.
+  std::uint8_t parts = 0;        ///< For an operation that has not ended: itself, and the message after it.
   State state = State::kFree;
 };
 
-/// What all connections of a lane are made with.
+/// Options for all connections of a lane.
 struct PeerOptions {
   /// \thread any
   [[nodiscard]] static PeerOptions of(const Options& options) noexcept;
@@ -45,17 +46,17 @@ struct PeerOptions {
   std::uint32_t batch = 1;
 };
 
-/// Immovable. \thread owner of the lane, except where it says setup  \alloc setup
+/// A connection to one life of a peer; immovable. \thread owner of the lane, except where it says setup  \alloc setup
 class Peer final : public channel::Handler {
  public:
   /// Errors: those of Connection::create. \thread setup
   [[nodiscard]] static Result<std::unique_ptr<Peer>> create(LaneOfMesh& lane, const PeerOptions& options);
-  /// What `create` allocates. \thread any
+  /// The memory that `create` allocates. \thread any
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits, const PeerOptions& options);
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  /// \thread setup: who the peer has turned out to be.
+  /// Sets who the peer is. \thread setup
   void meet(unsigned id, std::uint64_t incarnation) noexcept {
     id_ = id;
     incarnation_ = incarnation;
@@ -64,18 +65,18 @@ class Peer final : public channel::Handler {
   [[nodiscard]] std::uint64_t incarnation() const noexcept { return incarnation_; }
   [[nodiscard]] channel::Connection& connection() noexcept { return *connection_; }
   [[nodiscard]] LaneOfMesh& lane() noexcept { return lane_; }
-  /// The lane knows it, by the number of its life there: from now on it can be posted to.
+  /// The lane registers the peer under the number `life`; from now on it can be posted to.
   void enter(std::uint64_t life) noexcept;
   [[nodiscard]] std::uint64_t life() const noexcept { return life_; }
-  /// The message that a handle names; null: it is none that the user holds.
+  /// The message that a handle names; null: the user holds no such message.
   [[nodiscard]] Record* find_held(const Completion::Handle& handle) noexcept;
   /// The life that a handle names.
   [[nodiscard]] static std::uint64_t life_of(const Completion::Handle& handle) noexcept {
     return handle.place >> kSlotBits;
   }
-  /// kOk, or why it has ended.
+  /// kOk, or the reason why it has ended.
   [[nodiscard]] Status reason() const noexcept { return reason_; }
-  /// Whether nobody needs it any more: it has ended, and all that it told of was taken and given back.
+  /// Whether nobody needs it any more: it has ended, and the user has taken and given back everything it reported.
   [[nodiscard]] bool is_spent() const noexcept { return has_ended_ && records_ == 0 && reserved_ == 0; }
 
   [[nodiscard]] std::span<std::byte> reserve() noexcept;
@@ -93,21 +94,21 @@ class Peer final : public channel::Handler {
                               std::uint64_t cookie) noexcept;
   void flush() noexcept { connection_->flush(); }
   void give_back(Record& message) noexcept;
-  /// The user has the completion.
+  /// Call when the user has taken the completion.
   void was_taken(Record& record) noexcept;
 
-  /// Tells the peer what it has to know: kAgain, call again after a poll.
+  /// Sends the peer what it has to know. kAgain: call again after a poll.
   [[nodiscard]] Status tell_ready(std::uint32_t gathers) noexcept;
   [[nodiscard]] Status tell(std::span<const std::byte> frame) noexcept { return connection_->send(frame); }
   /// The same, at most two at a time, for frames after which this process may not poll for long: a software NIC moves
-  /// them on by this side's polls.
+  /// frames on only while this side polls.
   [[nodiscard]] Status tell_for_sure(std::span<const std::byte> frame) noexcept;
-  /// The peer's NIC has them, or the connection has ended.
+  /// Whether the peer's NIC has those frames, or the connection has ended.
   [[nodiscard]] bool is_told() const noexcept { return untold_ == 0; }
-  /// Sends the messages that wait behind their WRITEs. kAgain: not all of them.
+  /// Sends the messages that wait behind their WRITEs. kAgain: some are still waiting.
   [[nodiscard]] Status send_notices() noexcept;
 
-  /// Of the peer's windows the one with a name; null: it has published none.
+  /// A window of the peer, by its name. `find` returns null if the peer has published none of that name.
   struct Published {
     std::string name;
     rdma::Window window;
@@ -118,9 +119,9 @@ class Peer final : public channel::Handler {
   void leave() noexcept;
 
   // For the lane.
-  Peer* next = nullptr;          ///< In the lane's list of those to be told something.
-  bool is_listed = false;        ///< In it.
-  std::size_t windows_told = 0;  ///< Of this process's windows.
+  Peer* next = nullptr;          ///< In the lane's list of peers that must be told something.
+  bool is_listed = false;        ///< Whether it is in that list.
+  std::size_t windows_told = 0;  ///< How many of this process's windows the peer knows.
   bool owes_ready = false;
   bool is_ready = false;  ///< The peer has found all others.
   struct Arrival : engine::Mailbox::Letter {
@@ -134,24 +135,24 @@ class Peer final : public channel::Handler {
   void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
-  /// Of a handle's place: the receive, and above it the life.
+  /// Bits of a handle's place for the receive; the life is above them.
   static constexpr unsigned kSlotBits = 16;
   static_assert(channel::wire::receives_for(channel::wire::kMaxDepth) < 1u << kSlotBits);
   Peer(LaneOfMesh& lane, const PeerOptions& options);
   [[nodiscard]] static std::byte* head_of(std::span<const std::byte> message) noexcept {
     return const_cast<std::byte*>(message.data()) - sizeof(wire::Head);
   }
-  /// Begins an operation; null: as many as there may be are under way, or what it would overtake waits.
+  /// Starts an operation; null: too many are in flight, or one that it must not overtake is waiting.
   [[nodiscard]] Record* begin(Completion::Kind kind, std::uint64_t cookie, std::span<std::byte> bytes) noexcept;
   [[nodiscard]] std::uint64_t token_of(const Record& record) const noexcept {
     return static_cast<std::uint64_t>(&record - operations_.data());
   }
-  /// What was started, or could not be.
+  /// Ends a start: `status` says whether the operation was started.
   Status started(Record* record, Status status) noexcept;
   void part_ended(Record& record, Status status) noexcept;
   void free(Record& record) noexcept;
   [[nodiscard]] Status send_notice(Record& record) noexcept;
-  /// Keeps the receive of the message being handled, and tells the user of what has arrived.
+  /// Keeps the receive of the message being handled, and reports to the user what has arrived.
   void arrived(Completion::Kind kind, std::span<std::byte> bytes, std::optional<std::uint32_t> immediate) noexcept;
   void on_message_of_user(const wire::Head& head, std::span<const std::byte> body) noexcept;
   [[nodiscard]] bool on_window(std::span<const std::byte> body) noexcept;
@@ -162,16 +163,16 @@ class Peer final : public channel::Handler {
   unsigned id_ = 0;
   std::uint64_t incarnation_ = 0;
   std::uint64_t life_ = 0;
-  std::uint32_t untold_ = 0;                ///< Frames of `tell_for_sure` under way.
+  std::uint32_t untold_ = 0;                ///< Frames of `tell_for_sure` in flight.
   std::uint32_t posts_since_doorbell_ = 0;  ///< Posts since the last doorbell, with a batch.
   std::unique_ptr<channel::Connection> connection_;
-  std::vector<Record> arrivals_;  ///< By receive: messages, and what came by a WRITE.
+  std::vector<Record> arrivals_;  ///< One per receive: messages, and arrivals by a WRITE.
   std::vector<Record> operations_;
   engine::Fifo<Record> free_;
-  engine::Fifo<Record> notices_;  ///< Whose message waits, in the order of their WRITEs.
+  engine::Fifo<Record> notices_;  ///< Records whose message waits, in the order of their WRITEs.
   std::uint32_t records_ = 0;     ///< In use.
-  std::uint32_t reserved_ = 0;    ///< Messages that the user writes.
-  std::array<Record, 2> news_;    ///< That it has joined, and left.
+  std::uint32_t reserved_ = 0;    ///< Messages that the user is writing.
+  std::array<Record, 2> news_;    ///< The peer has joined; it has left.
   std::vector<Published> windows_;
   Status reason_ = Status::kOk;
   bool has_ended_ = false;

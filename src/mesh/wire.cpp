@@ -55,7 +55,7 @@ Result<Card> decode(const Blob& blob) {
 Result<Hello> decode_hello(std::span<const std::byte> data) {
   Hello hello;
   if (!take_all(data, hello) || hello.magic != kMagic)
-    return fail(Status::kProtocol, "Mesh::join", 0, "the other end is no process of a mesh");
+    return fail(Status::kProtocol, "Mesh::join", 0, "the other end is not a process of a mesh");
   if (hello.version != kVersion)
     return fail(Status::kRejected, "Mesh::join", 0, "process {} speaks version {} of the mesh's protocol, this one {}",
                 hello.id, hello.version, kVersion);
@@ -75,7 +75,7 @@ Result<void> check_limits(const Hello& mine, const Hello& theirs) {
   if (theirs.message_bytes != mine.message_bytes)
     return differ("message_bytes =", mine.message_bytes, theirs.message_bytes);
   if (theirs.thread >= mine.threads || theirs.id >= mine.processes)
-    return fail(Status::kProtocol, "Mesh::join", 0, "process {} of {}, thread {} of {}: there is none", theirs.id,
+    return fail(Status::kProtocol, "Mesh::join", 0, "there is no process {} of {}, thread {} of {}", theirs.id,
                 mine.processes, theirs.thread, mine.threads);
   return {};
 }

@@ -1,4 +1,4 @@
-// What processes of a mesh tell each other: blobs, the handshake's part, and the frames of messages.
+// Formats between processes of a mesh: blobs, this layer's part of the handshake, and the frames of messages.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -22,17 +22,17 @@ inline constexpr std::uint16_t kVersion = 1;
 struct Card {
   std::uint32_t id = 0;
   std::uint16_t port = 0;
-  std::uint64_t incarnation = 0;  ///< 0: the carrier does not know.
+  std::uint64_t incarnation = 0;  ///< 0: the carrier does not know it.
   std::string address;
 };
-/// Longest address of a card.
+/// Longest address in a card.
 inline constexpr std::size_t kMaxAddressBytes = 200;
-/// kTooLong: the address does not fit.
+/// Errors: kTooLong (the address does not fit).
 [[nodiscard]] Result<Blob> encode(const Card& card);
-/// kProtocol for what `encode` did not make.
+/// Errors: kProtocol for anything that `encode` did not make.
 [[nodiscard]] Result<Card> decode(const Blob& blob);
 
-/// In the handshake of each connection, both ways.
+/// Part of each connection's handshake, in both directions.
 struct Hello {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -42,12 +42,12 @@ struct Hello {
   std::uint32_t threads = 0;
   std::uint32_t message_bytes = 0;
   std::uint64_t incarnation = 0;
-  std::uint64_t job = 0;  ///< Hash of its name.
+  std::uint64_t job = 0;  ///< Hash of the job's name.
 };
 static_assert(sizeof(Hello) == 40);
-/// kProtocol: what came is no mesh's of this version.
+/// Errors: kProtocol if the bytes are not a hello of a mesh of this version.
 [[nodiscard]] Result<Hello> decode_hello(std::span<const std::byte> data);
-/// kRejected, naming the first limit in which the processes differ.
+/// Errors: kRejected, naming the first limit in which the processes differ.
 [[nodiscard]] Result<void> check_limits(const Hello& mine, const Hello& theirs);
 
 /// Longest name of a window.
@@ -58,10 +58,10 @@ enum class Kind : std::uint8_t {
   kReady = 2,    ///< The sender has found all others.
   kWindow = 3,   ///< A WindowFrame.
   kGather = 4,   ///< A GatherFrame.
-  kWritten = 5,  ///< A WrittenFrame, behind its WRITE.
+  kWritten = 5,  ///< A WrittenFrame, after its WRITE.
   kGoodbye = 6,
 };
-/// In front of each message.
+/// Starts each message.
 struct Head {
   Kind kind = Kind::kMessage;
   std::uint8_t has_immediate = 0;
@@ -83,7 +83,7 @@ struct WindowFrame {
 static_assert(sizeof(WindowFrame) == 112);
 struct GatherFrame {
   Head head{.kind = Kind::kGather};
-  std::uint32_t number = 0;  ///< Of the call, counted by each process.
+  std::uint32_t number = 0;  ///< Number of the call, counted by each process.
   std::uint32_t bytes = 0;
   std::array<std::byte, kMaxGatherBytes> value{};
 };
@@ -94,11 +94,11 @@ struct WrittenFrame {
   std::uint64_t length = 0;
 };
 static_assert(sizeof(WrittenFrame) == 24);
-/// The longest frame of the mesh's own: no limit on messages may be below it.
+/// The longest frame that the mesh itself sends: no limit on messages may be below it.
 inline constexpr std::size_t kMaxFrameBytes = sizeof(WindowFrame);
 
 [[nodiscard]] WindowFrame frame_of(std::string_view name, const rdma::Window& window) noexcept;
-/// A peer's claim, checked for what could do harm here. kProtocol.
+/// Checks a peer's claim for anything that could do harm here. Errors: kProtocol.
 [[nodiscard]] Result<rdma::Window> window_of(const WindowFrame& frame);
 [[nodiscard]] inline std::string_view name_of(const WindowFrame& frame) noexcept {
   return {frame.name.data(), frame.name_bytes};
@@ -111,7 +111,7 @@ template <class Frame>
 [[nodiscard]] std::span<const std::byte> bytes_of(const Frame& frame) noexcept {
   return std::as_bytes(std::span(&frame, 1));
 }
-/// Copies a frame that is all of `body`. False: it has another length.
+/// Copies a frame that is all of `body`. False: the length differs.
 template <class Frame>
 [[nodiscard]] bool take_all(std::span<const std::byte> body, Frame& frame) noexcept {
   if (body.size() != sizeof frame) return false;

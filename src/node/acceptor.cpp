@@ -23,7 +23,7 @@ constexpr std::uint64_t kStopEvent = 0;
 constexpr std::uint64_t kProgressEvent = 1;
 constexpr std::uint64_t kFirstId = 2;
 constexpr int kEventsPerTurn = 64;
-/// Clients taken from one listener before the others are looked at.
+/// Clients taken from one listener before the next listener's turn.
 constexpr int kClientsPerTurn = 64;
 
 [[nodiscard]] Result<void> add_to(const Fd& epoll, int fd, std::uint64_t id) {
@@ -119,7 +119,7 @@ Deadline Acceptor::next_due() const noexcept {
   return has_guest_gone_ ? Deadline::now() : earlier(due, next_patience());
 }
 
-/// When a guest's place may become another's, if somebody waits for one.
+/// When some guest's place may go to another client, if one waits.
 Deadline Acceptor::next_patience() const noexcept {
   Deadline first = Deadline::never();
   for (const auto& door : doors_) {
@@ -153,7 +153,7 @@ void Acceptor::look_at_door(std::uint64_t id, Door& door) noexcept {
       let_in(id, std::move(*handshake));
       continue;
     }
-    // A listener that is broken is not looked at any more: nobody new can come.
+    // Stops watching a broken listener: no new client can come.
     if (handshake.error().status() != Status::kAgain)
       (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, door.listener->fd(), nullptr);
     return;
@@ -169,12 +169,12 @@ void Acceptor::let_in(std::uint64_t door, std::unique_ptr<link::Handshake> claim
     visit.deadline = Deadline::after(kTimeout);
     visits_.emplace(id, std::move(visit));
   } catch (const std::bad_alloc&) {
-    return;  // The client sees that it is not connected.
+    return;  // The client notices that it is not connected.
   }
   step(id);
 }
 
-/// Strangers push out clients of their own user only.
+/// A stranger pushes out only clients of the same user.
 void Acceptor::make_room(std::optional<uid_t> newcomer) noexcept {
   const auto count_of = [this](std::optional<uid_t> uid) {
     return static_cast<std::size_t>(
@@ -194,7 +194,7 @@ void Acceptor::make_room(std::optional<uid_t> newcomer) noexcept {
   end(oldest, Error(Status::kLimit, "connect", 0, "too many clients connect at the same time: try again"));
 }
 
-/// The host hears of a client whose own NIC has confirmed it, and of no other.
+/// Tells the host of a client only once the client's own NIC has confirmed it.
 Result<void> Acceptor::advance(Visit& visit) {
   if (visit.guest == nullptr) {
     VERBENA_TRY(visit.claim->confirm(Deadline::now()));
@@ -210,8 +210,8 @@ Result<void> Acceptor::advance(Visit& visit) {
   return visit.guest->step();
 }
 
-/// A client that finds no place waits for those of others on their way in: one who is done keeps his, and one who does
-/// not go on loses his.
+/// A client that finds no place waits for those of other connecting clients: one that completes keeps its place, and
+/// one that stalls loses it.
 Result<std::unique_ptr<Acceptor::Guest>> Acceptor::welcome(Visit& visit) {
   Host& host = *doors_.at(visit.door).host;
   for (;;) {
@@ -224,16 +224,17 @@ Result<std::unique_ptr<Acceptor::Guest>> Acceptor::welcome(Visit& visit) {
     if (slowest->second.guest == nullptr || slowest->second.door != visit.door) return guest;
     visit.awaits_place = true;
     if (!slowest->second.patience.passed())
-      return fail(Status::kAgain, "connect", 0, "others who connect have the last places");
+      return fail(Status::kAgain, "connect", 0, "other clients that are connecting have the last places");
     end(slowest, late());
   }
 }
 
 void Acceptor::step(std::uint64_t id) noexcept {
   const auto at = visits_.find(id);
-  if (at == visits_.end()) return;  // An event of this turn for one that has ended in it.
+  if (at == visits_.end()) return;  // The visit ended earlier in this turn; this is a late event for it.
   Visit& visit = at->second;
-  // A step may close the descriptor, and its number may be another thread's at once: it must leave the set before.
+  // A step may close the descriptor, whose number another thread may then get at once: it must leave the epoll set
+  // first.
   unwatch(visit);
   const auto stepped = [&]() -> Result<void> {
     try {
@@ -252,7 +253,7 @@ void Acceptor::step(std::uint64_t id) noexcept {
   has_guest_gone_ = true;
 }
 
-// Once: a client that has something to say is looked at, and then watched again.
+// One-shot: a client with an event is handled, and then watched again.
 bool Acceptor::watch(std::uint64_t id, Visit& visit) noexcept {
   const int fd = visit.guest != nullptr ? visit.guest->fd() : visit.claim->fd();
   const short events = visit.guest != nullptr ? visit.guest->events() : visit.claim->events();
@@ -269,7 +270,7 @@ void Acceptor::unwatch(Visit& visit) noexcept {
   visit.watched = -1;
 }
 
-/// In the order of their coming.
+/// Steps in order of arrival.
 template <class Which>
 void Acceptor::step_all(Which&& which) noexcept {
   std::vector<std::uint64_t> chosen;
@@ -277,7 +278,7 @@ void Acceptor::step_all(Which&& which) noexcept {
     for (const auto& [id, visit] : visits_)
       if (which(visit)) chosen.push_back(id);
   } catch (const std::bad_alloc&) {
-    return signal_eventfd(progress_.get());  // Again, when there is memory.
+    return signal_eventfd(progress_.get());  // Tries again when there is memory.
   }
   std::ranges::sort(chosen);
   for (const std::uint64_t id : chosen) step(id);

@@ -21,41 +21,41 @@
 
 namespace verbena::node {
 
-/// Handshakes are state machines, each with a deadline: a client that is silent, slow or stopped holds up nobody. There
-/// are kMostVisits at a time; one more pushes out the oldest of the user who has most of them. A client that hangs up
+/// Handshakes are state machines, each with a deadline: a silent, slow or stopped client delays nobody. There are at
+/// most kMostVisits at a time; one more pushes out the oldest one of the user who has the most. A client that hangs up
 /// leaves at once. \thread any, except where said
 class Acceptor {
  public:
   static constexpr std::size_t kMostVisits = 1024;
-  /// The most of one user that is not this process's own.
+  /// Limit for each user other than this process's own.
   static constexpr std::size_t kMostVisitsOfAStranger = 256;
-  /// Deadline of a whole handshake. Clients hang up at their own, which is earlier as a rule.
+  /// Deadline of a whole handshake. Clients usually hang up earlier, at their own deadline.
   static constexpr std::chrono::milliseconds kTimeout{30'000};
-  /// A guest keeps its place for so long even if others wait for one.
+  /// A guest keeps its place for this long even if others wait for one.
   static constexpr std::chrono::milliseconds kPatience{1500};
 
-  /// A client on its way in. Called by the acceptor's thread, and destroyed when it is not `done`, which the client
-  /// sees.
+  /// A connecting client. The acceptor's thread calls it, and destroys it if it does not become `done`; the client
+  /// notices that.
   class Guest {
    public:
     virtual ~Guest() = default;
-    /// One attempt to go on. kAgain: the client, or its NIC, has not done its part yet.
+    /// Attempts the next step. kAgain: the client, or its NIC, has not done its part yet.
     [[nodiscard]] virtual Result<void> step() = 0;
-    /// Its descriptor, and the poll events that `step` waits for; -1: its NIC tells of progress.
+    /// Its descriptor, and the poll events that `step` waits for; -1: the NIC reports progress.
     [[nodiscard]] virtual int fd() const noexcept = 0;
     [[nodiscard]] virtual short events() const noexcept = 0;
-    /// The client is connected: takes it in.
+    /// The client is connected: takes it over.
     virtual void done() noexcept = 0;
-    /// The client is told why it is not.
+    /// Tells the client why it is refused.
     virtual void refuse(const Error& why) noexcept = 0;
   };
   /// The owner of a listener.
   class Host {
    public:
-    /// A client has said hello, and it was that client. On failure the handshake is left, unless the client has been
-    /// told; with kLimit `welcome` is called again when a guest has gone whose place the client may take.
+    /// A client has sent a valid hello. On failure the handshake stays with the acceptor, unless the client has been
+    /// told. After kLimit the acceptor calls `welcome` again once a guest whose place the client may take is gone.
     [[nodiscard]] virtual Result<std::unique_ptr<Guest>> welcome(std::unique_ptr<link::Handshake>& handshake) = 0;
-    /// A client that was that client is not taken in.
+    /// A confirmed client was not accepted.
     virtual void refused() noexcept {}
 
    protected:
@@ -68,9 +68,9 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  /// From now on `host` is called for each client of `listener`, until `close`. Errors: kLimit (files).
+  /// Calls `host` for each client of `listener` from now on, until `close`. Errors: kLimit (files).
   [[nodiscard]] Result<std::uint64_t> open(std::unique_ptr<link::Listener> listener, Host& host);
-  /// Refuses the clients that are on their way, and ends the listener. The host is not called any more.
+  /// Refuses the connecting clients and ends the listener. The host is not called any more.
   void close(std::uint64_t listener) noexcept;
 
  private:
@@ -79,15 +79,15 @@ class Acceptor {
     Host* host = nullptr;
   };
   struct Visit {
-    std::unique_ptr<link::Handshake> claim;  ///< Until it is confirmed and has a place; then there is a guest.
+    std::unique_ptr<link::Handshake> claim;  ///< Set until it is confirmed and has a place; then there is a guest.
     std::unique_ptr<Guest> guest;
     std::uint64_t door = 0;
-    std::optional<uid_t> uid;  ///< Of the process that the client names.
+    std::optional<uid_t> uid;  ///< User of the process that the client names.
     Deadline deadline = Deadline::never();
-    Deadline patience = Deadline::never();  ///< A guest's: then its place may be another's.
+    Deadline patience = Deadline::never();  ///< A guest's: after this its place may go to another client.
     bool is_confirmed = false;
     bool awaits_place = false;
-    int watched = -1;  ///< The descriptor that is in the epoll set.
+    int watched = -1;  ///< The descriptor in the epoll set.
   };
   using Visits = std::unordered_map<std::uint64_t, Visit>;
 
@@ -113,12 +113,12 @@ class Acceptor {
   nic::Nic& nic_;
   Fd epoll_;
   Fd stop_;
-  Fd progress_;  ///< Signalled by the NIC.
-  Mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which is never long.
+  Fd progress_;  ///< The NIC signals it.
+  Mutex mutex_;  ///< Guards the members below. The thread holds it while it works, which never takes long.
   std::uint64_t next_id_ = 0;
   std::unordered_map<std::uint64_t, Door> doors_;
   Visits visits_;
-  bool has_guest_gone_ = false;  ///< Since clients that wait for a place were looked at.
+  bool has_guest_gone_ = false;  ///< Since the waiting clients were last looked at.
   Thread thread_;                // Last: reads everything above.
 };
 

@@ -1,4 +1,4 @@
-// A NIC that the process has open, once, with what all its connections share.
+// A NIC that the process has opened once, and everything that its connections share.
 #pragma once
 
 #include "base/fork.hpp"
@@ -16,7 +16,7 @@ namespace verbena::node {
 
 class SessionShard;
 
-/// Shared by all who use the same NIC in the same way (link::NicRegistry); the last one closes it. Immovable.
+/// Shared by everyone who uses the same NIC in the same way (link::NicRegistry); the last one closes it. Immovable.
 /// \thread any
 class Device {
  public:
@@ -30,10 +30,10 @@ class Device {
   [[nodiscard]] ibv_pd* pd() const noexcept { return pd_.get(); }
   [[nodiscard]] nic::BufferPool& buffers() noexcept { return *buffers_; }
   [[nodiscard]] session::Registrations& registrations() noexcept { return *registrations_; }
-  /// The thread that drives handshakes, started by the first call. Errors: kLimit.
+  /// The thread that drives handshakes; the first call starts it. Errors: kLimit.
   [[nodiscard]] Result<Acceptor*> acceptor();
-  /// A shard with room for one more client that wants to be called back: the last one that was made, else a new one.
-  /// It ends with its last client. Errors: those of SessionShard::open.
+  /// A shard with room for one more client with callbacks: the newest one, else a new one. It ends with its last
+  /// client. Errors: those of SessionShard::open.
   [[nodiscard]] static Result<std::shared_ptr<SessionShard>> client_shard(const std::shared_ptr<Device>& device);
 
  private:

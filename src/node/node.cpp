@@ -18,7 +18,7 @@ namespace {
 /// For finding the device of an address.
 constexpr std::chrono::milliseconds kFabricTimeout{5000};
 
-/// This host's, as others may resolve it.
+/// This host's name, which others may resolve.
 [[nodiscard]] std::string host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("localhost");
@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kFabricTimeout{5000};
 [[nodiscard]] Result<std::unique_ptr<link::Fabric>> open_fabric(const Endpoint& at, link::Role role,
                                                                 Deadline deadline) {
   std::vector<uid_t> allowed = at.node ? at.node->options().allowed_uids : at.allowed_uids;
-  allowed.push_back(0);  // Whoever runs as root could read this process anyway.
+  allowed.push_back(0);  // A process of root could read this process anyway.
   return link::Fabric::open({.transport = at.node ? at.node->options().transport : at.transport,
                              .role = role,
                              .address = at.address,
@@ -38,12 +38,13 @@ constexpr std::chrono::milliseconds kFabricTimeout{5000};
                             deadline);
 }
 
-/// The device of a fabric, which is the node's where there is a node.
+/// The device of a fabric. With a node it must be the node's.
 [[nodiscard]] Result<std::shared_ptr<Device>> device_of(const link::Fabric& fabric, const Endpoint& at) {
   VERBENA_ASSIGN(auto device, Device::of(fabric.shared_nic()));
   if (at.node && at.node->shared_device() != device)
-    return fail(Status::kBadArgument, "connect", 0, "{} leads over another NIC than the node's {}: use another node",
-                at.address, at.node->device().nic().name());
+    return fail(Status::kBadArgument, "connect", 0,
+                "{} is reached over another NIC than the node's {}: use another node", at.address,
+                at.node->device().nic().name());
   return device;
 }
 
@@ -74,8 +75,7 @@ Result<std::shared_ptr<Node>> Node::open(const NodeOptions& options) {
 }
 
 Node::~Node() {
-  // Memory that outlives the node's handle may end in a handler: the shard of that thread ends with the last who has
-  // it.
+  // Memory that outlives the node's handle may end in a handler: that thread's shard ends with its last user.
   for (const auto& shard : shards_)
     if (!shard->loop().is_owner()) shard->stop();
   if (device_) device_->registrations().remove_all(this);
@@ -124,7 +124,7 @@ Result<std::unique_ptr<session::Session>> connect(const Endpoint& server, const 
 
 // --- listeners ----------------------------------------------------------------------------------------------------
 
-/// A client of a listener on its way in.
+/// A connecting client of a listener.
 class Listener::Guest final : public Acceptor::Guest {
  public:
   explicit Guest(std::unique_ptr<session::Session> session) noexcept : session_(std::move(session)) {}
@@ -135,7 +135,7 @@ class Listener::Guest final : public Acceptor::Guest {
     session_->adopt();
     (void)session_.release();
   }
-  // Where the listener stops, a client that believes to be connected is, for the time of a goodbye.
+  // When the listener stops, a client that already counts itself connected is accepted for the length of a goodbye.
   void refuse(const Error& why) noexcept override {
     why.status() == Status::kClosed && session_->accept_for_goodbye() ? done() : session_->refuse(why);
   }
@@ -181,7 +181,7 @@ Result<void> Listener::start(const Endpoint& at, const session::Settings& settin
 
 void Listener::stop() noexcept {
   if (is_forked()) return;
-  // First nobody new gets in.
+  // Keeps new clients out first.
   if (acceptor_ != nullptr) {
     std::exchange(acceptor_, nullptr)->close(door_);
     log(VERBENA_LOG_INFO, "the listener on port {} ends", port_);
@@ -193,17 +193,17 @@ void Listener::stop() noexcept {
   }
   if (stopped) stopped->stop();
   {
-    // Until here, so that a callback is known as one.
+    // Kept until here, so that a callback is recognized as one.
     const std::lock_guard lock(mutex_);
     own_.reset();
   }
   if (node_) {
-    // All goodbyes are said before one of them is waited for.
+    // Says all goodbyes before it waits for one.
     for (const auto& shard : node_->shards()) shard->sessions().leave_all_of(this);
     for (const auto& shard : node_->shards()) shard->sessions().end_all_of(this);
   }
   if (device_) device_->registrations().remove_all(this);
-  stopped.reset();  // Sessions that somebody keeps keep it.
+  stopped.reset();  // Sessions that a user keeps keep it alive.
   device_.reset();
   fabric_.reset();
   node_.reset();

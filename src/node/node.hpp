@@ -1,4 +1,4 @@
-// A node: a NIC with shards, the sessions that a process makes on it, its listeners, and memory for all of them.
+// A node: a NIC with shards, the sessions that a process opens on it, its listeners, and memory for all of them.
 #pragma once
 
 #include "base/threads.hpp"
@@ -18,14 +18,15 @@
 
 namespace verbena::node {
 
-/// NIC, shards and limits.
+/// A node's NIC, shards and limits.
 struct NodeOptions {
   Transport transport;
-  std::string address;                ///< Selects the NIC that has it, unless the transport names one; empty: any.
+  std::string address;                ///< Selects the NIC with this address, unless the transport names one; empty:
+                                      ///< any.
   unsigned shards = 1;                ///< Threads that drive connections. 1 to 256.
-  unsigned connections = 256;         ///< Most connections of each shard. 1 to 65536.
-  std::vector<unsigned> cpus;         ///< One for each shard; empty: free cores are claimed.
-  std::vector<uid_t> allowed_uids{};  ///< Users besides this one, and root, whose processes may connect (soft NIC).
+  unsigned connections = 256;         ///< Connections per shard, at most. 1 to 65536.
+  std::vector<unsigned> cpus;         ///< One per shard; empty: claims free cores.
+  std::vector<uid_t> allowed_uids{};  ///< Users whose processes may connect, besides this one and root (soft NIC).
 };
 
 /// A NIC with threads that drive connections, and memory registered for all of them. \thread any
@@ -40,17 +41,17 @@ class Node {
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] const std::shared_ptr<Device>& shared_device() const noexcept { return device_; }
   [[nodiscard]] const NodeOptions& options() const noexcept { return options_; }
-  /// Which NIC, and why, in one line.
+  /// The NIC and why it was chosen, in one line.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
   /// The shard for the next connection, in turn.
   [[nodiscard]] const std::shared_ptr<SessionShard>& next_shard() noexcept;
   [[nodiscard]] const std::vector<std::shared_ptr<SessionShard>>& shards() const noexcept { return shards_; }
 
-  /// Memory that every connection of the node uses, and that every peer may reach.
+  /// Memory that every connection of the node may use, and every peer may reach.
   [[nodiscard]] Result<const session::RegisteredMemory*> allocate(std::size_t bytes);
   [[nodiscard]] Result<const session::RegisteredMemory*> add(std::span<std::byte> memory, rdma::Access access);
   [[nodiscard]] Result<void> remove(const session::RegisteredMemory* memory, Deadline deadline);
-  /// Publishes it under a name that every peer finds; null takes the name back.
+  /// Publishes it under a name that every peer can find; null takes the name back.
   [[nodiscard]] Result<void> publish(std::string_view name, const session::Part& part);
 
  private:
@@ -69,19 +70,20 @@ struct Endpoint {
   std::string address;
   std::uint16_t port = 0;
   std::vector<uid_t> allowed_uids{};
-  std::string key_file{};        ///< Both ends have one, or neither.
-  std::string key_name{};        ///< Of a client: which key of it; empty: the first.
+  std::string key_file{};        ///< Both ends have a key file, or neither.
+  std::string key_name{};        ///< Client: which key of the file; empty: the first.
   std::shared_ptr<Node> node{};  ///< The node to use; null: the process's own for that NIC.
 };
 
 /// Connects to a listener within settings.connect_timeout. With `wants_thread` a thread of the library drives the
-/// session and calls back, else whoever calls it. Errors: those of Fabric and of Session::dial. \thread any
+/// session and calls back; otherwise the calling thread drives it. Errors: those of Fabric and of Session::dial.
+/// \thread any
 [[nodiscard]] Result<std::unique_ptr<session::Session>> connect(const Endpoint& server,
                                                                 const session::Settings& settings,
                                                                 const session::Delivery& delivery,
                                                                 session::Events& events, bool wants_thread);
 
-/// Takes clients in. \thread any, one at a time, except where said
+/// Accepts clients. \thread any, one at a time, except where said
 class Listener final : private Acceptor::Host {
  public:
   Listener() = default;
@@ -89,32 +91,33 @@ class Listener final : private Acceptor::Host {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  /// Returns once clients can connect. `events` outlives the sessions. Errors: those of the NIC and the address, kBusy
-  /// (it runs).
+  /// Returns once clients can connect. `events` must outlive the sessions. Errors: those of the NIC and the address,
+  /// kBusy (it is running already).
   [[nodiscard]] Result<void> start(const Endpoint& at, const session::Settings& settings,
                                    const session::Delivery& delivery, session::Events& events);
-  /// Ends all of its sessions at once, peers told. Idempotent. Not from one of its threads.
+  /// Ends all of its sessions at once and tells the peers. Idempotent. Don't call it from one of its threads.
   void stop() noexcept;
   /// \thread any
   [[nodiscard]] bool is_running() const noexcept { return is_running_.load(std::memory_order_acquire) != 0; }
-  /// Whether the calling thread is one that calls back. \thread any
+  /// Whether the calling thread is in a callback. \thread any
   [[nodiscard]] bool is_in_callback() const noexcept;
-  /// Waits until some thread has stopped it. \thread any
+  /// Waits until another thread has stopped it. \thread any
   void wait() noexcept;
-  /// 0 unless it runs.
+  /// 0 unless it is running.
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// The address for a peer's connect, on any host; this host's name if it listens on all addresses; "" unless it runs.
+  /// The address for a peer's connect, on any host; this host's name if it listens on all addresses; "" unless it is
+  /// running.
   [[nodiscard]] std::string address_to_dial() const;
 
-  /// Which NIC, and who may connect, in one line; "" unless it runs.
+  /// The NIC, and who may connect, in one line; "" unless it is running.
   [[nodiscard]] std::string description() const;
   /// The default window that its sessions share; empty: each has its own, or none.
   [[nodiscard]] std::span<std::byte> window() const noexcept {
     return is_running() ? settings_.window : std::span<std::byte>{};
   }
-  /// Null unless it runs.
+  /// Null unless it is running.
   [[nodiscard]] Device* device() const noexcept { return is_running() ? device_.get() : nullptr; }
-  /// Memory for the peers of all of its sessions, while it runs.
+  /// Memory for the peers of all of its sessions, while it is running.
   [[nodiscard]] Result<const session::RegisteredMemory*> allocate(std::size_t bytes);
   [[nodiscard]] Result<const session::RegisteredMemory*> add(std::span<std::byte> memory, rdma::Access access);
   [[nodiscard]] Result<void> remove(const session::RegisteredMemory* memory, Deadline deadline);
@@ -134,9 +137,9 @@ class Listener final : private Acceptor::Host {
   Acceptor* acceptor_ = nullptr;
   std::uint64_t door_ = 0;
   std::uint16_t port_ = 0;
-  mutable Mutex mutex_;                       ///< Guards own_, which changes in start and stop only.
-  std::shared_ptr<SessionShard> own_;         ///< Without a node.
-  std::atomic<std::uint32_t> is_running_{0};  ///< 1: it does. Whoever waits does so for this word.
+  mutable Mutex mutex_;                       ///< Guards own_, which changes only in start and stop.
+  std::shared_ptr<SessionShard> own_;         ///< Used without a node.
+  std::atomic<std::uint32_t> is_running_{0};  ///< 1: it is running. `wait` waits for this word.
 };
 
 }  // namespace verbena::node

@@ -11,7 +11,7 @@ namespace verbena::node {
 
 namespace {
 
-/// Entries of a completion queue that a session's connection needs.
+/// Completion queue entries that one session's connection needs.
 [[nodiscard]] std::uint64_t entries_of_each() noexcept {
   return channel::completions_needed(session::Session::connection_options());
 }
@@ -48,7 +48,7 @@ Result<void> Shard::start(engine::Duty& duty) {
     return std::unexpected(std::move(started).error());
   }
   thread_ = std::move(*started);
-  (void)wait_while(is_owned_, 0, Deadline::never());  // The first thing that it does.
+  (void)wait_while(is_owned_, 0, Deadline::never());  // The first thing that the thread does.
   return {};
 }
 
@@ -72,8 +72,8 @@ void Shard::run(engine::Duty& duty) noexcept {
   is_owned_.store(1, std::memory_order_release);
   wake_waiters(is_owned_);
   while (!stopping_.load(std::memory_order_acquire)) duty.after_wait(loop_->wait(duty.before_wait()));
-  // Whoever was on its way in is there when all are told. Calls are carried out until everybody has left: a caller
-  // whose deadline passes meanwhile takes back what is under way.
+  // Takes in arriving sessions first, so that all are told. Carries out calls until all sessions have left, so that a
+  // caller whose deadline passes meanwhile can take back its operations.
   loop_->catch_up();
   duty.before_end();
   loop_->end_calls();

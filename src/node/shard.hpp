@@ -37,15 +37,15 @@ class Shard {
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
-  /// Starts the thread, which polls the loop and does `duty`, and carries out other threads' calls. `duty` outlives it.
-  /// Errors: kLimit (threads), kBusy (it runs).
+  /// Starts the thread, which polls the loop, does `duty` and carries out other threads' calls. `duty` must outlive the
+  /// thread. Errors: kLimit (threads), kBusy (it is running already).
   [[nodiscard]] Result<void> start(engine::Duty& duty);
-  /// Ends the thread after its current work. Operations in flight stay in flight: the caller owns the loop now.
-  /// Idempotent. Not from the thread itself.
+  /// Ends the thread after its current work. Operations in flight stay in flight; the caller then owns the loop.
+  /// Idempotent. Don't call it from the thread itself.
   void stop() noexcept;
-  /// Until `stop` was called. \thread any
+  /// True until `stop` is called. \thread any
   [[nodiscard]] bool is_running() const noexcept { return !stopping_.load(std::memory_order_acquire); }
-  /// From the thread itself: it ends by itself, and calls `at_end(context)` last, which may destroy this.
+  /// Call in the thread itself: ends the thread, which calls `at_end(context)` last; that may destroy this object.
   void stop_here(void (*at_end)(void*) noexcept, void* context) noexcept;
 
   [[nodiscard]] engine::CompletionLoop& loop() noexcept { return *loop_; }
@@ -68,8 +68,8 @@ class Shard {
   void (*at_end_)(void*) noexcept = nullptr;
   void* at_end_context_ = nullptr;
   Thread thread_;
-  /// Released by the thread once it is pinned and owns the loop: before that it still makes system calls.
-  std::atomic<std::uint32_t> is_owned_{0};  ///< Whether the thread has become the owner of the loop.
+  /// The thread sets it once it is pinned and owns the loop; before that it still makes system calls.
+  std::atomic<std::uint32_t> is_owned_{0};  ///< Whether the thread owns the loop.
 };
 
 struct SessionShardOptions {
@@ -85,12 +85,13 @@ class SessionShard final : public session::Home {
   [[nodiscard]] static Result<std::shared_ptr<SessionShard>> open(std::shared_ptr<Device> device,
                                                                   const SessionShardOptions& options);
   ~SessionShard() override;
-  /// Connections that one shard of this NIC can have: each needs entries of the completion queue. \thread any
+  /// Most connections that one shard of this NIC can have: each needs entries of the completion queue. \thread any
   [[nodiscard]] static unsigned most_connections(const nic::Nic& nic) noexcept;
 
   /// With Driver::kThread: starts the thread. \thread setup
   [[nodiscard]] Result<void> start() { return shard_->start(sessions()); }
-  /// Ends the thread, and all sessions with kClosed, peers told. Idempotent. Not from the thread itself.
+  /// Ends the thread and all sessions with kClosed, and tells the peers. Idempotent. Don't call it from the thread
+  /// itself.
   void stop() noexcept { shard_->stop(); }
   [[nodiscard]] bool is_running() const noexcept { return shard_->is_running(); }
   [[nodiscard]] Device& device() const noexcept { return shard_->device(); }
@@ -105,7 +106,7 @@ class SessionShard final : public session::Home {
   /// The deleter of the shared pointer.
   static void end(SessionShard* shard) noexcept;
 
-  host::HeldPlacement placement_;  ///< The thread's core is this shard's while it lives.
+  host::HeldPlacement placement_;  ///< Reserves the thread's core for this shard's lifetime.
   std::unique_ptr<Shard> shard_;
   std::optional<session::Sessions> sessions_;
 };

@@ -1,4 +1,4 @@
-// bench: rounds of random puts and gets between measurements of the bare cache line.
+// bench: rounds of random puts and gets between measurements of the bare cache-line ping-pong.
 #include "programs/bench_keys.hpp"
 #include "programs/bench_result.hpp"
 #include "programs/files.hpp"
@@ -20,12 +20,12 @@
 namespace verbena::programs {
 namespace {
 
-constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below, a copy is not what takes the time.
+constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below this, a copy is not what takes the time.
 constexpr std::chrono::milliseconds kYardstickSpan{30};
-/// Of the server's index.
+/// Size of an entry in the server's index.
 constexpr double kEntryBytes = 8;
 
-/// Keys that `digits` hexadecimal digits can tell apart.
+/// How many keys `digits` hexadecimal digits can distinguish.
 std::size_t distinct_keys(std::size_t digits) noexcept {
   return digits >= BenchKeys::kDigits ? std::numeric_limits<std::size_t>::max() : std::size_t{1} << (4 * digits);
 }
@@ -36,7 +36,7 @@ std::size_t default_keys(const BenchArguments& arguments) noexcept {
   return std::min(std::clamp(by_memory, kFewest, kUsual), distinct_keys(arguments.key_bytes));
 }
 
-/// Keeps the calling thread on one cpu while it lives.
+/// Pins the calling thread to one cpu while this object lives.
 class Pinned {
  public:
   explicit Pinned(unsigned cpu) noexcept {
@@ -74,7 +74,7 @@ class Bench {
     if (arguments.batch > 1) make_batch();
   }
 
-  /// False when the connection broke.
+  /// False: the connection broke.
   bool run() {
     if (!result_.arguments.no_fill && !fill()) return false;
     Progress bar("bench");
@@ -98,7 +98,7 @@ class Bench {
   [[nodiscard]] const BenchResult& result() const noexcept { return result_; }
 
  private:
-  /// Key `index`, in the memory of slot `slot`, which is below batch or clock_every.
+  /// Writes key `index` into the memory of slot `slot`, which is below batch or clock_every.
   [[nodiscard]] kv::Key key(std::size_t index, std::size_t slot = 0) noexcept {
     keys_.write(index, names_.data() + slot * result_.arguments.key_bytes);
     return name(slot);
@@ -108,8 +108,8 @@ class Bench {
     return std::as_bytes(std::span(names_)).subspan(slot * bytes, bytes);
   }
 
-  /// The server's first worker is where a plan puts it, unless others had claimed that core: the line runs from there
-  /// to another core.
+  /// The server's first worker runs on the core that a plan gives it, unless others had claimed that: the ping-pong
+  /// runs from there to another core.
   void choose_cpus() {
     const std::vector<unsigned> cpus = allowed_cpus();
     own_cpu_ = cpus.front();
@@ -121,7 +121,7 @@ class Bench {
       server_cpu_ = plan->pollers[0].core->cpu;
   }
 
-  /// Registered where there is registered memory, which large values in flight need.
+  /// In registered memory if there is any, which large values in flight need.
   void make_value() {
     const std::size_t bytes = result_.arguments.value_bytes;
     std::span<std::byte> memory = client_.allocate(std::max<std::size_t>(bytes, 1));
@@ -153,8 +153,8 @@ class Bench {
     return true;
   }
 
-  /// With its part of an index that is as full as it may be. 0 where other keys came or went meanwhile, or some were
-  /// there.
+  /// Includes its part of the index as if that were full. 0 if other keys came or went meanwhile, or some already
+  /// existed.
   [[nodiscard]] double bytes_of_an_item(const kv::ServerStatistics& before,
                                         const kv::ServerStatistics& after) const noexcept {
     const std::size_t keys = result_.arguments.keys;
@@ -163,7 +163,7 @@ class Bench {
     return static_cast<double>(after.used_bytes - before.used_bytes) / static_cast<double>(keys) + index;
   }
 
-  /// Leaves the store as it was.
+  /// Removes the bench's keys.
   void empty() noexcept {
     for (std::size_t i = 0; i < result_.arguments.keys && !pipeline_.broken(); ++i) {
       if (damage_of(client_.erase(key(i)).status) >= Damage::kConnection) pipeline_.set_broken();
@@ -194,7 +194,7 @@ class Bench {
 
   BenchRound run_round(unsigned rounds) {
     const BenchArguments& a = result_.arguments;
-    // Only here: threads inherit the affinity, and those of the line go elsewhere.
+    // Only here, because threads inherit the affinity, and those of the ping-pong run elsewhere.
     const Pinned pinned(own_cpu_);
     gets_.clear();
     puts_.clear();
@@ -215,7 +215,7 @@ class Bench {
 
   [[nodiscard]] bool next_is_get() noexcept { return random_.below(100) < result_.arguments.read_percent; }
 
-  /// Blocking calls. The clock is read around one batch, or around as many calls as `clock_every` says.
+  /// Blocking calls. Reads the clock around one batch, or around `clock_every` calls.
   void call_by_call(std::uint64_t count, std::uint64_t end) {
     const BenchArguments& a = result_.arguments;
     for (std::uint64_t done = 0; done < count && !pipeline_.broken();) {
@@ -230,7 +230,7 @@ class Bench {
     }
   }
 
-  /// Gets or puts the first `some` names; how many of them came to what they should.
+  /// Gets or puts the first `some` names; returns how many had the expected outcome.
   std::size_t one_by_one(bool is_get, std::size_t some) noexcept {
     Slot* const slot = pipeline_.take();
     std::size_t good = 0;
@@ -241,7 +241,7 @@ class Bench {
     return good;
   }
 
-  /// The same by one call.
+  /// The same in one call.
   std::size_t in_a_batch(bool is_get, std::size_t some) noexcept {
     const auto count_good = [&](const auto& requests) {
       return std::ranges::count_if(requests, [&](const auto& each) { return accept(is_get, each.outcome); });
@@ -280,7 +280,7 @@ class Bench {
     if (accept(is_get, outcome)) (is_get ? gets_ : puts_).record(ticks_now() - begin);
   }
 
-  /// Whether an operation came to what it should; counts what else it came to.
+  /// Whether an operation had the expected outcome; counts any other outcome.
   bool accept(bool is_get, const kv::Outcome& outcome) noexcept {
     Status status = outcome.status;
     if (status == Status::kOk && is_get && outcome.length != value_.size()) status = Status::kProtocol;
@@ -335,7 +335,7 @@ Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
     return error_exit("--value-size {}: the server takes at most {} bytes; raise it with serve --max-value-mib",
                       filled.value_bytes, client->max_value_bytes());
   }
-  // Two histograms a bench, and one bench a process: on the heap, because together they are large for a stack.
+  // On the heap: two histograms together are large for a stack.
   const auto bench = std::make_unique<Bench>(*client, where, filled);
   const bool whole = bench->run();
   const BenchResult& result = bench->result();

@@ -91,7 +91,7 @@ BenchSummary summarize(const BenchResult& result) {
   summary.memcpy_put = median_of(result, [](const BenchRound& r) { return r.memcpy_put; });
   if (result.arguments.depth == 1) {
     const auto rate = [&](const Histogram& histogram) {
-      // By the median, as memcpy's: on a shared machine means tell what else was running.
+      // By the median, like memcpy's: on a shared machine a mean shows what else was running.
       return ratio(static_cast<double>(result.arguments.value_bytes) * 1e9, ns_of(histogram.percentile(50)));
     };
     summary.get_bytes_per_s = rate(result.gets);

@@ -1,4 +1,4 @@
-// What a bench measured, and how it is printed.
+// The results of a bench, and how they are printed.
 #pragma once
 
 #include "programs/commands.hpp"
@@ -14,12 +14,13 @@
 
 namespace verbena::programs {
 
-/// Figures of one round, which lies between two measurements of the line.
+/// Figures of one round, between two measurements of the cache-line ping-pong.
 struct BenchRound {
-  double line_ns = 0;  ///< Mean of the line before and after; 0 when it could not be measured.
+  double line_ns = 0;  ///< Mean ping-pong time before and after the round; 0 if it could not be measured.
   double get_p50_ns = 0, put_p50_ns = 0;
   double operations_per_s = 0;
-  // Bytes a second; 0 for small values. Of one block; of many; from as many as there are keys to one; and back.
+  // Bytes per second; 0 for small values. memcpy_cached copies one block, memcpy_memory many; memcpy_get copies from as
+  // many blocks as there are keys to one, memcpy_put the other way.
   double memcpy_cached = 0, memcpy_memory = 0, memcpy_get = 0, memcpy_put = 0;
 };
 
@@ -29,22 +30,22 @@ struct BenchResult {
   std::string endpoint, server;
   Environment environment;
   std::optional<Line> line;
-  std::string line_problem;                   ///< Why there is no line.
+  std::string line_problem;                   ///< Why `line` is empty.
   Histogram gets, puts;                       ///< In ticks.
-  std::array<std::uint64_t, 256> failures{};  ///< By status.
-  kv::LookupCounters lookups;                 ///< How gets came by their items.
-  double item_bytes = 0;                      ///< Of the server's memory that each key took; 0: unknown.
-  double seconds = 0;                         ///< Of the rounds, without the measurements between them.
+  std::array<std::uint64_t, 256> failures{};  ///< Indexed by status.
+  kv::LookupCounters lookups;                 ///< How gets found their items.
+  double item_bytes = 0;                      ///< Server memory per key; 0: unknown.
+  double seconds = 0;                         ///< Length of the rounds, without the measurements between them.
   std::vector<BenchRound> rounds;
 
   [[nodiscard]] std::uint64_t operations() const noexcept { return gets.count() + puts.count(); }
-  /// Of item_bytes, what is neither key nor value.
+  /// The part of item_bytes that is neither key nor value.
   [[nodiscard]] double overhead_bytes() const noexcept {
     return item_bytes - static_cast<double>(arguments.key_bytes + arguments.value_bytes);
   }
 };
 
-/// Medians over the rounds; 0 where there is nothing to divide.
+/// Medians over the rounds; 0 if there is nothing to divide.
 struct BenchSummary {
   double line_ns = 0, operations_per_s = 0, bytes_per_s = 0;
   double get_lines = 0, put_lines = 0;

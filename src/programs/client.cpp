@@ -1,4 +1,4 @@
-// Commands of one operation each: put, get, cas, del and stats.
+// Commands with one operation each: put, get, cas, del and stats.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
 #include "programs/statistics.hpp"
@@ -22,13 +22,13 @@ Exit finish(const kv::Client& client, const ItemArguments& item, const kv::Outco
   return exit_of(outcome.status);
 }
 
-/// For so long, or until nobody reads stdout any more: then the next print ends it.
+/// Pauses for `time`, or until nobody reads stdout any more: the next print then ends the program.
 void pause_while_read(std::chrono::milliseconds time) {
   pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
   (void)::poll(&out, 1, static_cast<int>(time.count()));
 }
 
-/// The value from the command line, a file or stdin. False after a complaint.
+/// Reads the value from the command line, a file or stdin. False after a complaint.
 bool read_value(const ItemArguments& item, std::size_t most, std::vector<std::byte>& storage,
                 std::span<const std::byte>& value) {
   if (item.value) {
@@ -45,7 +45,7 @@ bool read_value(const ItemArguments& item, std::size_t most, std::vector<std::by
   return true;
 }
 
-/// Stores the value by `operation`, and prints its version.
+/// Stores the value with `operation` and prints its version.
 template <class Operation>
 Exit store(const ConnectArguments& where, const ItemArguments& item, Operation&& operation) {
   const auto client = connect_or_complain(where);

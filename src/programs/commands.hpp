@@ -1,4 +1,4 @@
-// The subcommands of verbena-kv: their options, and the functions that run them once the command line is parsed.
+// The subcommands of verbena-kv: their options, and the functions that run them after parsing.
 #pragma once
 
 #include "programs/exit_code.hpp"
@@ -16,10 +16,10 @@
 
 namespace verbena::programs {
 
-/// Where the server is, and how it is used.
+/// The server's address, and how to use it.
 struct ConnectArguments {
   kv::ClientOptions options;
-  bool is_verbose = false;  ///< Says on stderr what it is connected to, by which NIC, and why.
+  bool is_verbose = false;  ///< Prints on stderr the server, the NIC and the reason for it.
 };
 
 /// Connects; on failure complains and returns null.
@@ -30,7 +30,7 @@ struct ServeArguments {
   MetricsArguments metrics;
   std::string port_file;
 };
-/// Serves until SIGINT or SIGTERM. \thread main: the process must have started no thread yet
+/// Serves until SIGINT or SIGTERM. \thread main: the process must not have started a thread yet
 [[nodiscard]] Exit run_serve(const ServeArguments& arguments);
 
 struct ItemArguments {
@@ -46,7 +46,7 @@ struct ItemArguments {
 
 struct StatsArguments {
   bool json = false;
-  std::optional<std::uint32_t> watch_s;  ///< Again and again, in this many seconds each.
+  std::optional<std::uint32_t> watch_s;  ///< Repeats, once in this many seconds.
 };
 [[nodiscard]] Exit run_stats(const ConnectArguments& where, const StatsArguments& stats);
 
@@ -59,24 +59,24 @@ struct TreeArguments {
 
 struct BenchArguments {
   double seconds = 3;
-  std::uint64_t count = 0;  ///< Operations; 0 leaves the end to `seconds`.
+  std::uint64_t count = 0;  ///< Operations; 0: `seconds` decides.
   std::size_t key_bytes = 16;
   std::size_t value_bytes = 64;
   unsigned read_percent = 50;
   unsigned depth = 1;
-  unsigned batch = 1;  ///< Keys in a call of get or put, at depth 1.
+  unsigned batch = 1;  ///< Keys per call of get or put, at depth 1.
   kv::Lookup lookup = kv::Lookup::kAuto;
   std::size_t known_locations = kv::ClientOptions{}.known_locations;
   unsigned clock_every = 1;  ///< Operations between two readings of the clock, at depth 1.
-  std::size_t keys = 0;      ///< 0 takes 10,000, but not more than 64 MiB of values, and at least 16.
+  std::size_t keys = 0;      ///< 0: 10,000, but not more than 64 MiB of values, and at least 16.
   unsigned rounds = 5;
-  bool no_fill = false;   ///< The keys are there, from a bench that left them.
+  bool no_fill = false;   ///< The keys exist, from a bench that left them.
   bool no_erase = false;  ///< Leaves the keys.
   bool json = false;
 };
-/// More bytes than any machine of ours has: sums of sizes up to it don't overflow.
+/// More bytes than any of our machines has; sums of sizes up to it don't overflow.
 inline constexpr std::size_t kMostBytes = std::size_t{1} << 40;
-/// Says which arguments don't go together, each in its own range; empty when all do.
+/// Says which arguments don't go together; empty: all do. Each argument is in its own range.
 [[nodiscard]] std::string check_bench_arguments(const BenchArguments& arguments);
 [[nodiscard]] Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments);
 

@@ -46,7 +46,7 @@ std::string_view bracketed(std::string_view text) {
 Environment read_environment() {
   Environment environment;
   const SystemFiles files;
-  // The first part is enough: /proc/cpuinfo of a big machine is long, and repeats itself.
+  // The first part is enough: a big machine's /proc/cpuinfo is long and repeats itself.
   const std::string cpuinfo = files.text("proc/cpuinfo").value_or("");
   const std::string meminfo = files.text("proc/meminfo").value_or("");
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);

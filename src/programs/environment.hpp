@@ -1,4 +1,4 @@
-// What a figure depends on: the machine it was measured on.
+// The machine that a figure was measured on.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,22 +18,22 @@ struct Environment {
   std::string cpu_model;
   std::string kernel;
   std::string transparent_hugepages;  ///< "always", "madvise", "never" or "unknown".
-  std::string hugepages;              ///< Free and all pages of the default size, such as "0 of 0 of 2048 kB".
+  std::string hugepages;              ///< Free and total pages of the default size, such as "0 of 0 of 2048 kB".
   std::size_t page_bytes = 0;
   std::string build;  ///< Compiler, and whether assertions are on.
 };
 
-/// Reads it from the running system; what cannot be read says "unknown".
+/// Reads it from the running system; "unknown" for anything unreadable.
 [[nodiscard]] Environment read_environment();
 
-/// "on 2 cores (2 allowed), ...", one line without its break.
+/// "on 2 cores (2 allowed), ...", one line without a line break.
 [[nodiscard]] std::string environment_text(const Environment& environment);
 /// The members of a JSON object, without its braces.
 [[nodiscard]] std::string environment_members(const Environment& environment);
 
-/// The value of the first `name: value` line of /proc/cpuinfo or /proc/meminfo text; empty when there is none.
+/// The value of the first `name: value` line in text of /proc/cpuinfo or /proc/meminfo; empty if there is none.
 [[nodiscard]] std::string_view proc_field(std::string_view text, std::string_view name);
-/// "madvise" of "always [madvise] never"; "unknown" when nothing is bracketed.
+/// "madvise" for "always [madvise] never"; "unknown" if nothing is bracketed.
 [[nodiscard]] std::string_view bracketed(std::string_view text);
 
 /// Appends formatted text.
@@ -41,7 +41,7 @@ template <class... Args>
 void append(std::string& text, fmt::format_string<Args...> format, Args&&... args) {
   fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
 }
-/// "unknown" for what is empty.
+/// `text`, or "unknown" if it is empty.
 [[nodiscard]] std::string or_unknown(std::string_view text);
 /// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.
 [[nodiscard]] std::string json_string(std::string_view text);

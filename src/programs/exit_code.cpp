@@ -23,9 +23,9 @@ const char* program = "verbena-kv";
 
 struct Name {
   std::string_view field, option;
-  std::uint64_t unit = 1;  ///< Bytes to one of the option.
+  std::uint64_t unit = 1;  ///< Bytes per unit of the option.
 };
-/// Names that are no English words, but for `depth`, which is the option wherever it stands.
+/// Names that are not English words, except `depth`, which always means the option.
 constexpr std::array kNames{
     Name{"allowed_uids", "--allow-uid"},
     Name{"client_leases", "--trusted-clients"},
@@ -54,7 +54,7 @@ constexpr std::array kNames{
 
 [[nodiscard]] bool is_part(char c) noexcept { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// The name that begins at `at`, as a whole word; null: none does.
+/// The name that begins at `at`, as a whole word; null if none does.
 [[nodiscard]] const Name* name_at(std::string_view text, std::size_t at) noexcept {
   if (at != 0 && (is_part(text[at - 1]) || text[at - 1] == '-')) return nullptr;
   const auto* const found = std::ranges::find_if(kNames, [&](const Name& name) {
@@ -64,7 +64,8 @@ constexpr std::array kNames{
   return found != kNames.end() ? found : nullptr;
 }
 
-/// Appends the value of " is BYTES", which `text` may begin with, in the option's unit and in bytes; how long it was.
+/// If `text` begins with " is BYTES", appends that value in the option's unit and in bytes. Returns the length of that
+/// part.
 std::size_t put_value(std::string& out, std::string_view text, std::uint64_t unit) {
   constexpr std::string_view kIs = " is ";
   std::uint64_t bytes = 0;
@@ -75,12 +76,12 @@ std::size_t put_value(std::string& out, std::string_view text, std::uint64_t uni
   return static_cast<std::size_t>(end - text.data());
 }
 
-/// Takes the places of standard descriptors that are closed, or the next file that is opened would be one of them: a
-/// value that is printed went into memory of the library. Their use stays an error: each is open for the other way.
+/// Opens closed standard descriptors. Otherwise the next opened file would get such a number, and printed values would
+/// go into memory of the library. Using them remains an error: each is opened for the other direction.
 void keep_standard_descriptors() noexcept {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) != -1) continue;
-    // The lowest number that is free is this one.
+    // open returns the lowest free number, which is this one.
     if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) ::_exit(static_cast<int>(Exit::kError));
   }
 }
@@ -90,7 +91,7 @@ void keep_standard_descriptors() noexcept {
 int run_program(const char* name, Exit (*run)(int, char**), int argc, char** argv) {
   program = name;
   keep_standard_descriptors();
-  // A reader that goes away is an error of write(2), which says so.
+  // A reader that goes away then causes an error of write(2), which is reported.
   std::signal(SIGPIPE, SIG_IGN);
   try {
     return static_cast<int>(run(argc, argv));
@@ -118,7 +119,7 @@ void complain_text(std::string_view text) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   std::replace_if(line.begin(), line.end(), is_control, '?');
   line.push_back('\n');
-  // One call, so that the lines of several processes on one terminal do not mix.
+  // One call, so that lines of several processes on one terminal do not mix.
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

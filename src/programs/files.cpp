@@ -27,7 +27,7 @@ Result<std::size_t> read_up_to(int fd, std::string_view name, std::span<std::byt
 
 Result<void> read_all(int fd, std::string_view name, std::size_t most, std::vector<std::byte>& out) {
   constexpr std::size_t kFirst = std::size_t{64} << 10;
-  // One byte more than allowed is asked for: that is how a longer file shows.
+  // Asks for one byte more than allowed, to detect a longer file.
   out.resize(std::min(std::max(kFirst, out.capacity()), most + 1));
   std::size_t length = 0;
   for (;;) {
@@ -64,8 +64,8 @@ Result<void> check_replaceable(const std::filesystem::path& path) {
     return fail_system("lstat", errno, fmt::format("cannot look at {}", path.string()));
   }
   if (S_ISREG(there.st_mode)) return {};
-  return fail(Status::kBadArgument, "lstat", 0, "{} is there and is no regular file: name a file, or a new one",
-              path.string());
+  return fail(Status::kBadArgument, "lstat", 0,
+              "{} exists and is not a regular file: name a regular file, or a new one", path.string());
 }
 
 Result<void> replace_file(const std::filesystem::path& path, std::string_view text) {
@@ -96,7 +96,7 @@ std::string endpoint(std::string_view address, std::uint16_t port) {
 
 kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std::byte>& value) {
   constexpr std::size_t kFirst = std::size_t{16} << 10;
-  constexpr int kAttempts = 8;  // The value may be replaced by a longer one between two attempts, but not for ever.
+  constexpr int kAttempts = 8;  // A longer value may replace it between two attempts, but not for ever.
   if (value.size() < kFirst) value.resize(kFirst);
   kv::Outcome outcome;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

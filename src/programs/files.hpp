@@ -1,4 +1,4 @@
-// Keys and values of the store as the command line and files have them.
+// Keys and values of the store on the command line and in files.
 #pragma once
 
 #include "base/fd.hpp"
@@ -16,24 +16,24 @@
 
 namespace verbena::programs {
 
-/// Reads `fd` to its end into `out`, whose memory is kept. kTooLong when there are more than `most` bytes; `name`
-/// is for the message. \thread owner of `out`
+/// Reads `fd` to its end into `out`, whose memory is reused. Errors: kTooLong (more than `most` bytes). `name` is for
+/// the message. \thread owner of `out`
 [[nodiscard]] Result<void> read_all(int fd, std::string_view name, std::size_t most, std::vector<std::byte>& out);
 
-/// Reads up to out.size() bytes of `fd`; less only at its end.
+/// Reads up to out.size() bytes of `fd`; fewer only at its end.
 [[nodiscard]] Result<std::size_t> read_up_to(int fd, std::string_view name, std::span<std::byte> out);
 
 /// Writes everything to `fd`.
 [[nodiscard]] Result<void> write_all(int fd, std::string_view name, std::span<const std::byte> bytes);
 
-/// kBadArgument for what is there and must not be written over or removed: a device, a directory, a symbolic link.
+/// Errors: kBadArgument if `path` must not be replaced or removed: a device, a directory, a symbolic link.
 [[nodiscard]] Result<void> check_replaceable(const std::filesystem::path& path);
-/// Replaces a regular file by `text` at once, or makes it: a reader sees the whole text or none of it. Errors: those of
-/// check_replaceable.
+/// Replaces a regular file by `text` atomically, or creates it: a reader sees the whole text or none of it. Errors:
+/// those of check_replaceable.
 [[nodiscard]] Result<void> replace_file(const std::filesystem::path& path, std::string_view text);
 
 enum class Follow { kNo, kYes };
-/// Opens a file to read it; a symbolic link as the last component is refused when `follow` is kNo.
+/// Opens a file for reading; with Follow::kNo refuses a symbolic link as the last component.
 [[nodiscard]] Result<Fd> open_file(const std::filesystem::path& path, Follow follow);
 
 [[nodiscard]] inline kv::Key as_key(std::string_view text) noexcept { return std::as_bytes(std::span(text)); }
@@ -41,11 +41,11 @@ enum class Follow { kNo, kYes };
 /// "127.0.0.1:7470", "[::1]:7470".
 [[nodiscard]] std::string endpoint(std::string_view address, std::uint16_t port);
 
-/// A get whose buffer grows to what is needed; kBufferTooSmall only when the value outgrew it again and again.
-/// `value` keeps its memory from call to call, and is at least outcome.length long afterwards.
+/// A get whose buffer grows as needed; kBufferTooSmall only if the value outgrew it again and again. `value` keeps its
+/// memory from call to call, and is afterwards at least outcome.length long.
 [[nodiscard]] kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std::byte>& value);
 
-/// Reads a regular file, up to `most` bytes. A symbolic link is followed.
+/// Reads a regular file of up to `most` bytes; follows a symbolic link.
 [[nodiscard]] Result<void> read_file(const std::filesystem::path& path, std::size_t most, std::vector<std::byte>& out);
 
 }  // namespace verbena::programs

@@ -1,4 +1,4 @@
-// --allow and --quota: grants of a server as words of its command line.
+// --allow and --quota: a server's grants on the command line.
 #include "programs/options.hpp"
 #include "programs/shell_words.hpp"
 
@@ -19,14 +19,14 @@ namespace {
 
 constexpr const char* kAllow = "--allow";
 constexpr const char* kQuota = "--quota";
-/// -1 stands for no user.
+/// -1 means no user.
 constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
 [[noreturn]] void refuse(const char* option, std::string_view range, std::string_view given) {
   throw CLI::ValidationError(option, wrong_value(range, given));
 }
 
-/// The text in front of the next colon, and takes both away; all of it, if there is none.
+/// Takes the text before the next colon off `rest`, with the colon; all of it if there is none.
 std::string_view take_field(std::string_view& rest) noexcept {
   const std::size_t end = std::min(rest.find(':'), rest.size());
   const std::string_view field = rest.substr(0, end);
@@ -38,7 +38,7 @@ uid_t user_of(const char* option, std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size() && number <= kMostUid) return static_cast<uid_t>(number);
-  // Before the server has threads.
+  // Called before the server has threads.
   const passwd* const known = text.empty() ? nullptr : ::getpwnam(std::string(text).c_str());
   if (known == nullptr) refuse(option, fmt::format("a user's name, or number of 0 to {}", kMostUid), text);
   return known->pw_uid;
@@ -66,7 +66,7 @@ kv::Grant allowed(const std::string& text) {
   kv::Grant grant{.rights = rights_of(take_field(rest))};
   if (!text.contains(':')) refuse(kAllow, "RIGHTS:USER or RIGHTS:USER:PREFIX", text);
   grant.subject.uid = user_of(kAllow, take_field(rest));
-  // Of a script whose variable is not set, most likely.
+  // Most likely from a script whose variable is not set.
   if (rest.empty() && text.ends_with(':')) refuse(kAllow, "a prefix behind the second colon, or no colon there", text);
   auto prefix = unescaped(rest);
   if (!prefix) refuse(kAllow, "a prefix whose escapes are \\n, \\t, \\r, \\0, \\\\ and \\xHH", rest);
@@ -76,7 +76,7 @@ kv::Grant allowed(const std::string& text) {
   return grant;
 }
 
-/// 0 of "-", which is no quota.
+/// 0 for "-", which means no quota.
 std::size_t limit_of(std::string_view text, const char* what) {
   if (text == "-") return 0;
   const auto number = parse_bytes(std::string(text));

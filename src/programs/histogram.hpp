@@ -11,8 +11,9 @@
 
 namespace verbena::programs {
 
-/// Counts of 64-bit values. Below 128 every value has its bucket; above, each power of two has 128. \alloc none
-/// \thread one, or one a histogram and `merge` afterwards
+/// Counts of 64-bit values. Each value below 128 has a bucket of its own; above that each power of two has 128 buckets.
+/// \alloc none
+/// \thread one; or one per histogram, and `merge` afterwards
 class Histogram {
  public:
   static constexpr unsigned kPrecisionBits = 7;
@@ -20,7 +21,7 @@ class Histogram {
   /// One linear range of 0 to 127, then one range for each of the 57 leading-bit positions 7 to 63.
   static constexpr std::size_t kBuckets = kPerOctave * (64 - kPrecisionBits + 1);
 
-  /// \param times how often it was measured
+  /// \param times how often `value` was measured
   void record(std::uint64_t value, std::uint64_t times = 1) noexcept {
     if (times == 0) return;
     counts_[bucket_of(value)] += times;
@@ -41,13 +42,13 @@ class Histogram {
   void clear() noexcept { *this = Histogram{}; }
 
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  /// 0 while nothing is recorded; so are the others.
+  /// 0 while nothing is recorded; the same holds for the others.
   [[nodiscard]] std::uint64_t min() const noexcept { return count_ == 0 ? 0 : min_; }
   [[nodiscard]] std::uint64_t max() const noexcept { return max_; }
   [[nodiscard]] double mean() const noexcept { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
 
-  /// The value that `percent` of the recorded values do not exceed: the middle of its bucket, but never outside what
-  /// was recorded. `percent` is 0 to 100.
+  /// The value that `percent` of the recorded values do not exceed: the middle of its bucket, but within the recorded
+  /// range. `percent` is 0 to 100.
   [[nodiscard]] std::uint64_t percentile(double percent) const noexcept {
     if (count_ == 0) return 0;
     const double share = std::clamp(percent, 0.0, 100.0) / 100 * static_cast<double>(count_);
@@ -62,7 +63,7 @@ class Histogram {
     return max_;
   }
 
-  /// Calls `visit(value, count)` for each bucket that holds something, smallest first; `value` is as percentiles are.
+  /// Calls `visit(value, count)` for each bucket with values, smallest first; `value` is as for percentiles.
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (std::size_t i = 0; i < kBuckets; ++i) {
@@ -73,7 +74,7 @@ class Histogram {
   [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
     if (value < kPerOctave) return static_cast<std::size_t>(value);
     const unsigned shift = static_cast<unsigned>(std::bit_width(value)) - kPrecisionBits - 1;
-    // value >> shift is 128 to 255, so the range of each shift begins where the one before ends.
+    // value >> shift is 128 to 255, so the range of each shift begins where the previous one ends.
     return kPerOctave * shift + static_cast<std::size_t>(value >> shift);
   }
 

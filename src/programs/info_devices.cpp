@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kClass = "sys/class/infiniband";
 
-/// "ACTIVE" of "4: ACTIVE".
+/// "ACTIVE" for "4: ACTIVE".
 std::string after_colon(const std::string& text) {
   const std::size_t colon = text.find(':');
   return colon == std::string::npos ? text : std::string(without_blanks(std::string_view(text).substr(colon + 1)));
@@ -42,9 +42,9 @@ std::optional<GidFacts> read_gid(const SystemFiles& files, const std::string& po
   GidFacts gid{.index = static_cast<std::uint32_t>(*number)};
   const std::string text = files.line(fmt::format("{}/gids/{}", port, index));
   if (::inet_pton(AF_INET6, text.c_str(), gid.bytes.data()) != 1) return std::nullopt;
-  // Most of a table is empty.
+  // Most entries of a table are empty.
   if (std::ranges::all_of(gid.bytes, [](std::uint8_t byte) { return byte == 0; })) return std::nullopt;
-  // The kernel has one name for GIDs of InfiniBand and of RoCE v1.
+  // The kernel uses one name for GIDs of InfiniBand and of RoCE v1.
   const std::string type = files.line(fmt::format("{}/gid_attrs/types/{}", port, index));
   if (type == "RoCE v2") {
     gid.type = type;
@@ -63,13 +63,13 @@ verbs::GidEntry entry_of(const GidFacts& gid) {
   verbs::GidEntry entry{.index = gid.index};
   static_assert(sizeof entry.gid.raw == sizeof gid.bytes);
   std::memcpy(entry.gid.raw, gid.bytes.data(), gid.bytes.size());
-  // Kernels that tell no type know no RoCE v2.
+  // Kernels that report no type have no RoCE v2.
   entry.type = gid.type == "RoCE v2" ? verbs::GidType::kRoceV2 : verbs::GidType::kInfiniBand;
   std::copy_n(gid.netdev.begin(), std::min(gid.netdev.size(), entry.netdev.size() - 1), entry.netdev.begin());
   return entry;
 }
 
-/// Fills in which GID the library would choose of the port, and why not the others.
+/// Fills in the GID that the library would choose for the port, and why not the others.
 void explain_gids(PortFacts& port) {
   const auto layer = port.is_ethernet() ? verbs::LinkLayer::kEthernet : verbs::LinkLayer::kInfiniBand;
   std::vector<verbs::GidEntry> table;
@@ -87,8 +87,8 @@ void explain_gids(PortFacts& port) {
   port.gid_reason = choice ? std::string(choice->reason.data()) : std::string(choice.error().text());
 }
 
-/// Interfaces of a port: those that its GIDs name; a port without GIDs (its interface is down) has those of the device
-/// at the same place, and a software device the one that it was made on.
+/// Interfaces of a port: the ones that its GIDs name. A port without GIDs (its interface is down) has those of the
+/// device at the same place; a software device has the one that it was made on.
 std::vector<std::string> netdev_names(const SystemFiles& files, const std::string& device, const PortFacts& port,
                                       bool only_port) {
   std::vector<std::string> names;
@@ -124,7 +124,7 @@ PortFacts read_port(const SystemFiles& files, const std::string& device, const s
   return port;
 }
 
-/// "uverbs0" of the device; empty when ib_uverbs knows none.
+/// The device's "uverbs0"; empty if ib_uverbs has none.
 std::string uverbs_of(const SystemFiles& files, const std::string& device) {
   for (const std::string& name : files.names("sys/class/infiniband_verbs")) {
     if (files.line(fmt::format("sys/class/infiniband_verbs/{}/ibdev", name)) == device) return name;
@@ -132,7 +132,7 @@ std::string uverbs_of(const SystemFiles& files, const std::string& device) {
   return {};
 }
 
-/// PCI Express lets a device relax the order of its writes only where its device control register says so.
+/// PCI Express lets a device relax the order of its writes only if its device control register allows it.
 std::string relaxed_ordering_of(const SystemFiles& files, const std::string& device) {
   constexpr std::size_t kStatus = 0x06, kFirstCapability = 0x34, kHeader = 0x40;
   constexpr std::uint8_t kHasCapabilities = 0x10, kPciExpress = 0x10, kRelaxedOrdering = 0x10;
@@ -142,7 +142,7 @@ std::string relaxed_ordering_of(const SystemFiles& files, const std::string& dev
   if ((byte(kStatus) & kHasCapabilities) == 0) return "unknown: not a PCI Express device";
   if (config->size() == kHeader) return "unknown: only root may read the whole PCI configuration";
   std::size_t at = byte(kFirstCapability) & 0xfcU;
-  // 48 capabilities fill the 256 bytes: a longer chain is a loop.
+  // 48 capabilities fill the 256 bytes, so a longer chain is a loop.
   for (int hop = 0; hop < 48 && at >= kHeader && at + 9 < config->size(); ++hop) {
     if (byte(at) == kPciExpress) {
       return (byte(at + 8) & kRelaxedOrdering) != 0 ? "allowed by the PCI Express device control"
@@ -153,7 +153,7 @@ std::string relaxed_ordering_of(const SystemFiles& files, const std::string& dev
   return "unknown: not a PCI Express device";
 }
 
-/// What an opened device says of its atomics. Of several ports, the first: they are the device's.
+/// Describes the atomics of an opened device. The first port speaks for all: atomics are the device's.
 std::string atomic_of(const nic::DeviceSummary& summary) {
   const std::string depth = fmt::format("{} READs and atomics in flight on a queue pair", summary.max_rd_atomic);
   switch (summary.atomics) {
@@ -164,7 +164,7 @@ std::string atomic_of(const nic::DeviceSummary& summary) {
   return "unknown: the device names a kind that is not known here; " + depth;
 }
 
-/// Why a device is not among those that were opened.
+/// Why a device was not opened.
 std::string not_opened(const DeviceFacts& device) {
   if (device.char_device.empty()) return "unknown: no file under /dev/infiniband to open the device by";
   if (!device.may_open) return fmt::format("unknown: this user cannot open {}", device.char_device);
@@ -177,7 +177,7 @@ DeviceFacts read_device(const SystemFiles& files, const std::string& name) {
                      .kind = after_colon(files.line(directory + "/node_type")),
                      .guid = files.line(directory + "/node_guid"),
                      .firmware = files.line(directory + "/fw_ver")};
-  // -1 where the firmware does not say.
+  // -1 if the firmware does not say.
   if (const auto node = files.number(directory + "/device/numa_node"); node && *node >= 0 && *node < 4096) {
     device.numa_node = static_cast<unsigned>(*node);
   }
@@ -217,7 +217,7 @@ void explain_atomics(std::vector<DeviceFacts>& devices, const Result<std::vector
 }
 
 RdmaModules read_modules(const SystemFiles& files) {
-  // A driver that is built in has no directory of its own under /sys/module, but its class.
+  // A built-in driver has no directory under /sys/module, but its class exists.
   return {.uverbs = files.exists("sys/module/ib_uverbs") || files.exists("sys/class/infiniband_verbs"),
           .rdma_ucm = files.exists("sys/module/rdma_ucm") || files.exists("sys/class/misc/rdma_cm")};
 }

@@ -44,7 +44,7 @@ std::vector<std::string> SystemFiles::names(std::string_view path) const {
   if (!directory) return {};
   auto names = directory->names(kMostNames).value_or(std::vector<std::string>{});
   std::erase_if(names, [](const std::string& name) { return !std::ranges::all_of(name, is_printable); });
-  // A shorter number is a smaller one; what is no number comes behind.
+  // A shorter number is smaller; anything that is not a number comes last.
   std::ranges::sort(names, {}, [](const std::string& name) {
     const bool is_number = whole_number(name).has_value();
     return std::tuple(!is_number, is_number ? name.size() : 0, name);

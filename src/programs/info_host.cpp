@@ -1,4 +1,4 @@
-// Memory, NUMA nodes and resource limits from the kernel's files, and the whole of the facts.
+// Memory, NUMA nodes and resource limits from the kernel's files, and all facts together.
 #include "base/units.hpp"
 #include "host/memory_limits.hpp"
 #include "link/fabric.hpp"
@@ -12,19 +12,19 @@
 namespace verbena::programs {
 namespace {
 
-/// To open a NIC: no name is resolved and no path sought.
+/// To open a NIC: it resolves no name and looks for no path.
 constexpr std::chrono::seconds kChoiceTimeout{5};
 
 constexpr std::string_view kNodes = "sys/devices/system/node";
 
-/// The number behind a prefix: 3 of "node3".
+/// The number after a prefix: 3 for "node3".
 std::optional<std::uint64_t> number_after(std::string_view text, std::string_view prefix,
                                           std::string_view suffix = {}) {
   if (!text.starts_with(prefix) || !text.ends_with(suffix) || text.size() <= prefix.size() + suffix.size()) return {};
   return natural(whole_number(text.substr(prefix.size(), text.size() - prefix.size() - suffix.size())));
 }
 
-/// Bytes of the line "NAME: N kB".
+/// Bytes in the line "NAME: N kB".
 std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view name) {
   const auto words = words_of(proc_field(meminfo, name));
   const auto kib = words.empty() ? std::nullopt : natural(whole_number(words.front()));
@@ -57,7 +57,7 @@ NodeFacts read_node(const SystemFiles& files, unsigned id) {
           .hugepages = read_pools(files, directory + "/hugepages")};
 }
 
-/// The file has one number for each node that is online, in their order.
+/// The file has one number per online node, in their order.
 void read_distances(const SystemFiles& files, std::vector<NodeFacts>& nodes) {
   for (NodeFacts& node : nodes) {
     const std::string text = files.text(fmt::format("{}/node{}/distance", kNodes, node.id)).value_or("");
@@ -80,7 +80,7 @@ std::vector<NodeFacts> read_nodes(const SystemFiles& files) {
   return nodes;
 }
 
-/// Soft and hard limit of the line "NAME  N  N  UNITS" of /proc/self/limits.
+/// Soft and hard limit from the line "NAME  N  N  UNITS" of /proc/self/limits.
 void read_limit(std::string_view text, std::string_view name, LimitFacts& limit) {
   const std::size_t at = text.find(name);
   if (at == std::string_view::npos) return;
@@ -88,7 +88,7 @@ void read_limit(std::string_view text, std::string_view name, LimitFacts& limit)
   const auto words = words_of(text.substr(0, text.find('\n')));
   if (words.size() < 2) return;
   const auto value = [](std::string_view word, std::optional<std::uint64_t>& out) {
-    // A limit that does not fit is as good as none.
+    // A limit that does not fit counts as unlimited.
     out = natural(whole_number(word));
     return out.has_value() || word == "unlimited";
   };

@@ -1,4 +1,4 @@
-// What machines read: the same facts as one JSON object.
+// JSON for machines: the same facts as one object.
 #include "programs/info.hpp"
 #include "programs/json.hpp"
 
@@ -52,7 +52,7 @@ Json memory_json(const MemoryFacts& memory) {
                      memory.has_numa, "nodes", json_array(memory.nodes, node_json));
 }
 
-/// null: unknown; within it null: unlimited.
+/// null: unknown. A null within it: unlimited.
 Json limit_json(const LimitFacts& limit) {
   return limit.is_known ? json_object("soft", limit.soft, "hard", limit.hard) : Json();
 }

@@ -1,4 +1,4 @@
-// verbena-info: what this host has for programs of ours, what is wrong with it, and what mends that.
+// verbena-info: what this host offers to programs of Verbena, what is wrong with it, and how to fix that.
 #include "programs/exit_code.hpp"
 #include "programs/info.hpp"
 #include "programs/info_plan.hpp"
@@ -39,7 +39,7 @@ Exit run(int argc, char** argv) {
   app.set_version_flag("--version", "verbena-info " VERBENA_VERSION);
   app.add_flag("--json", json, "one JSON object instead of text");
   CLI::Option* const planning = app.add_flag("--plan", plan, "plan a server, and print its placement and pools");
-  CLI::App& serving = *app.add_option_group("Of the planned server");
+  CLI::App& serving = *app.add_option_group("Options of the planned server");
   add_transport_options(serving, server.transport);
   add_address(serving, server.address, "address or name to listen on (default: the NIC's own)");
   add_serve_options(serving, server);
@@ -54,7 +54,7 @@ Exit run(int argc, char** argv) {
 }  // namespace verbena::programs
 
 int main(int argc, char** argv) {
-  // Under a small RLIMIT_FSIZE the soft NIC's memfds would end this program, which is to report just that.
+  // With a small RLIMIT_FSIZE the soft NIC's memfds would kill this program, which has to report exactly that.
   std::signal(SIGXFSZ, SIG_IGN);
   return verbena::programs::run_program("verbena-info", verbena::programs::run, argc, argv);
 }

@@ -1,4 +1,4 @@
-// verbena-info --plan: what a server of given options would do with this machine, before it allocates anything.
+// verbena-info --plan: what a server with given options would do on this machine, before it allocates anything.
 #pragma once
 
 #include "host/footprint.hpp"
@@ -20,7 +20,7 @@ struct ServerPlan {
   std::string refused;             ///< Why a server would not start; empty when it would, as far as can be told.
 };
 
-/// Opens the NIC as such a server would, and closes it again. Claims no core. Errors: those of the options, and of
+/// Opens the NIC as such a server would, and closes it again. Claims no core. Errors: those of the options and of
 /// opening the NIC.
 [[nodiscard]] Result<ServerPlan> plan_server(const kv::ServerOptions& options);
 

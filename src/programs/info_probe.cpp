@@ -1,4 +1,4 @@
-// What this process may do, tried on itself and on a child that it makes for that.
+// Tries on this process and on a child which of the needed system calls work.
 #include "base/fd.hpp"
 #include "host/physical.hpp"
 #include "nic/nic.hpp"
@@ -29,10 +29,10 @@
 namespace verbena::programs {
 namespace {
 
-/// Far more than a fork takes on a busy machine; a child that needs longer is killed.
+/// Far more than a fork takes on a busy machine; a slower child is killed.
 constexpr std::chrono::seconds kPatience{5};
 
-/// The child and its parent have it at the same address.
+/// At the same address in the child and its parent.
 constexpr std::uint64_t kProbeWord = 0x7665'7262'656e'6121;
 
 std::string why(int error) {
@@ -44,7 +44,7 @@ Probe outcome(const char* name, bool works, int error, const char* purpose) {
   return {.name = name, .works = works, .detail = works ? purpose : fmt::format("{} ({})", why(error), purpose)};
 }
 
-/// 0, or the errno, of reading kProbeWord in process `pid`, which is a fork of this one or the other way round.
+/// Reads kProbeWord in process `pid`, a fork of this one or its parent. Returns 0 or the errno.
 int read_word(pid_t pid) noexcept {
   std::uint64_t copy = 0;
   const iovec local{.iov_base = &copy, .iov_len = sizeof copy};
@@ -54,17 +54,18 @@ int read_word(pid_t pid) noexcept {
   return got == sizeof copy && copy == kProbeWord ? 0 : EIO;
 }
 
-/// In the child: reads its parent, says how that went, and stays until it is killed, so that it can be read.
+/// Runs in the child: reads its parent, reports the result, and stays until it is killed, so that it can be read.
 [[noreturn]] void be_read(pid_t parent, int out) noexcept {
   const int error = read_word(parent);
   const bool told = ::write(out, &error, sizeof error) == sizeof error;
-  // A parent that dies ends this too: then the pipe has no reader left.
+  // The death of the parent ends this too: the pipe then has no reader.
   pollfd gone{.fd = out, .events = 0, .revents = 0};
   if (told) (void)::poll(&gone, 1, Deadline::after(kPatience).left_ms());
   ::_exit(0);
 }
 
-/// Reading a child is what yama allows at scope 1; a child reading its parent is any process of the same user to it.
+/// Yama at scope 1 allows a process to read its child; a child that reads its parent counts as any process of the same
+/// user.
 void probe_reads(Permissions& permissions) {
   constexpr const char* kPurpose = "not needed: arenas are mapped";
   int child_error = ECHILD, peer_error = ECHILD;
@@ -85,7 +86,7 @@ void probe_reads(Permissions& permissions) {
     if (!is_told || ::read(in.get(), &peer_error, sizeof peer_error) != sizeof peer_error) peer_error = ETIMEDOUT;
     child_error = read_word(child);
     ::kill(child, SIGKILL);
-    // It is dead: this does not wait for anything that it does.
+    // It is dead, so this waits for nothing that it does.
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
   }
   permissions.read_child = outcome("process_vm_readv of a child", child_error == 0, child_error, kPurpose);
@@ -94,7 +95,7 @@ void probe_reads(Permissions& permissions) {
 
 Probe probe_membarrier() {
   const auto call = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0) == 0; };
-  // As the soft NIC does: only this process is marked by it.
+  // As in the soft NIC: it marks only this process.
   const bool works = call(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
   return outcome("membarrier", works, errno, "the soft NIC needs it");
 }
@@ -106,7 +107,7 @@ Probe probe_sealed_memfd() {
   return outcome("sealed memfd", works, errno, "keeps a peer from writing what it may only read");
 }
 
-/// As the soft NIC gets one: from a socket's other end, and before Linux 6.5 by its pid.
+/// Gets one as the soft NIC does: from a socket's other end, before Linux 6.5 by its pid.
 Probe probe_pidfd() {
   int ends[2] = {-1, -1}, fd = -1;
   socklen_t length = sizeof fd;
@@ -124,7 +125,7 @@ Probe probe_frames() {
   constexpr const char* kPurpose = "not needed: for physical addressing only";
   const auto map = host::PageMap::open();
   if (!map) return outcome(kName, false, map.error().system_errno(), kPurpose);
-  // Memory that is there: this very stack frame.
+  // Memory that certainly exists: this stack frame.
   const auto address = map->address_of(&map);
   if (address || address.error().system_errno() != 0)
     return outcome(kName, address.has_value(), address ? 0 : address.error().system_errno(), kPurpose);
@@ -143,7 +144,7 @@ Probe probe_soft_nic() {
 Permissions probe_permissions(const SystemFiles& files) {
   Permissions permissions;
   permissions.ptrace_scope = files.number("proc/sys/kernel/yama/ptrace_scope");
-  // First, because the soft NIC starts a thread and a fork has only the one that forks.
+  // First, because the soft NIC starts a thread, and a fork copies only the forking one.
   probe_reads(permissions);
   permissions.membarrier = probe_membarrier();
   permissions.sealed_memfd = probe_sealed_memfd();

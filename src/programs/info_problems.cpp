@@ -1,4 +1,4 @@
-// What stands in the way, and the command that mends it. From the facts alone.
+// Problems, and the command that fixes each. From the facts alone.
 #include "base/units.hpp"
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
@@ -13,7 +13,7 @@ namespace verbena::programs {
 namespace {
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
-/// What a server takes when nothing else is said.
+/// A server's default memory.
 constexpr std::uint64_t kServer = kGib;
 
 struct Findings {
@@ -28,7 +28,7 @@ struct Findings {
   }
 };
 
-/// Ports that wait for a cable, a switch, or an administrator, on Ethernet.
+/// Ports that wait for a cable, a switch or an administrator, on Ethernet.
 void check_netdev(const NetdevFacts& netdev, const std::string& port, Findings& findings) {
   if (!netdev.is_up) {
     findings.problem(fmt::format("{}: its network interface {} is down", port, netdev.name),
@@ -57,7 +57,7 @@ void check_state(const DeviceFacts& device, const PortFacts& port, const std::st
   }
 }
 
-/// What an Ethernet port needs besides a link.
+/// Checks what an Ethernet port needs besides a link.
 void check_roce(const PortFacts& port, const std::string& name, Findings& findings) {
   if (port.netdevs.empty()) {
     findings.problem(
@@ -78,7 +78,7 @@ void check_roce(const PortFacts& port, const std::string& name, Findings& findin
         fmt::format("{} has GIDs of RoCE v1 only, which no router passes on", name),
         fmt::format("ethtool -i {}  # then update that firmware and driver to ones with RoCE v2", netdev.name));
   }
-  // A RoCE MTU of 4096 with its headers; the next smaller ones are 2048 and 1024.
+  // A RoCE MTU of 4096 with its headers; the next smaller MTUs are 2048 and 1024.
   constexpr std::uint64_t kWanted = 4200;
   if (netdev.mtu && *netdev.mtu < kWanted && netdev.name != "lo") {
     findings.advice(
@@ -103,7 +103,7 @@ void check_port(const DeviceFacts& device, const PortFacts& port, Findings& find
 
 void check_device(const DeviceFacts& device, const HostFacts& facts, Findings& findings) {
   if (device.char_device.empty()) {
-    // Without the module no device has one: that is one problem, and said once.
+    // Without the module no device has one; that is a single problem, reported once.
     if (facts.modules.uverbs) {
       findings.problem(
           fmt::format("{} cannot be opened by programs: its driver gives it no uverbs device", device.name),
@@ -123,7 +123,8 @@ void check_device(const DeviceFacts& device, const HostFacts& facts, Findings& f
   for (const PortFacts& port : device.ports) check_port(device, port, findings);
 }
 
-/// Registered memory is pinned, and counts. Below what a server takes unless it is told otherwise, users will meet it.
+/// Registered memory is pinned, and counts against the limit. If the limit is below a server's default, users will hit
+/// it.
 void check_locked_memory(const HostFacts& facts, Findings& findings) {
   const LimitFacts& limit = facts.limits.locked_memory;
   if (!limit.is_known || !limit.soft || *limit.soft >= 2 * kServer || facts.limits.may_lock_all) return;
@@ -193,7 +194,7 @@ void check_limits(const ProcessLimits& limits, Findings& findings) {
   }
 }
 
-/// Pages of 2 MiB, which can be had while the machine runs; those of 1 GiB want to be reserved at boot.
+/// The pool of 2 MiB pages, which can be reserved while the machine runs; 1 GiB pages should be reserved at boot.
 const HugepagePool* common_pool(const NodeFacts& node) {
   const auto pool = std::ranges::find(node.hugepages, 2 * kMebi, &HugepagePool::page_bytes);
   return pool == node.hugepages.end() ? nullptr : &*pool;
@@ -203,12 +204,12 @@ bool has_free_hugepage(const NodeFacts& node) {
   return std::ranges::any_of(node.hugepages, [](const HugepagePool& pool) { return pool.free != 0; });
 }
 
-/// Hugepages are wanted where arenas can be: a node without memory can have none.
+/// Only a node with memory can have arenas, and so needs hugepages.
 bool lacks_hugepages(const NodeFacts& node) {
   return node.memory_bytes.value_or(0) != 0 && common_pool(node) != nullptr && !has_free_hugepage(node);
 }
 
-/// How many pages the node should have: those that it has, and another GiB, but not more than half of what is free.
+/// Pages that the node should have: its present ones and another GiB, but not more than half of the free memory.
 std::uint64_t wanted_pages(const NodeFacts& node) {
   const HugepagePool& pool = *common_pool(node);
   const std::uint64_t more = std::min(kGib, node.free_bytes.value_or(kGib) / 2) / pool.page_bytes;
@@ -219,7 +220,7 @@ void check_hugepages(const MemoryFacts& memory, Findings& findings) {
   const auto first = std::ranges::find_if(memory.nodes, lacks_hugepages);
   if (first == memory.nodes.end()) return;
   if (memory.nodes.size() == 1) {
-    // sysctl is about pages of the default size, whatever that is.
+    // sysctl sets the number of pages of the default size, whatever that is.
     const std::string place =
         memory.default_hugepage_bytes == 2 * kMebi
             ? fmt::format("sysctl vm.nr_hugepages={}", wanted_pages(*first))

@@ -1,4 +1,4 @@
-// What people read: short sections, then what to do.
+// Text for people: short sections, then what to do.
 #include "programs/environment.hpp"
 #include "programs/info.hpp"
 

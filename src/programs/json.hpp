@@ -1,4 +1,4 @@
-// JSON as text, from names and values in turn; strings are made by json_string of environment.hpp.
+// JSON as text, from alternating names and values; json_string of environment.hpp makes the strings.
 #pragma once
 
 #include "programs/environment.hpp"
@@ -18,7 +18,7 @@ struct Json {
   std::string text = "null";
 };
 
-/// A number with so many digits behind its point.
+/// A number with a fixed count of decimals.
 struct Fixed {
   double value = 0;
   int digits = 0;
@@ -59,7 +59,7 @@ template <class... NamesAndValues>
   return json_object(parts...).text + '\n';
 }
 
-/// `of` makes what an element is told by.
+/// `of` makes the value for an element.
 template <class Range, class Of>
 [[nodiscard]] Json json_array(const Range& range, Of&& of) {
   std::string text;

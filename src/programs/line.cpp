@@ -17,13 +17,13 @@
 namespace verbena::programs {
 namespace {
 
-// 128: the neighbouring line is fetched along with one on many processors.
+// 128: many processors fetch the neighbouring cache line along with one.
 struct SharedLine {
   alignas(128) std::atomic<std::uint64_t> turn{0};
   alignas(128) std::atomic<bool> stop{false};
 };
 
-/// Waits until the line holds `wanted`. False when the other side has stopped, or the deadline passes.
+/// Waits until the cache line holds `wanted`. False: the other side has stopped, or the deadline has passed.
 bool await(const SharedLine& line, std::uint64_t wanted, Deadline deadline) noexcept {
   constexpr std::uint32_t kLookEvery = 1024;  // Rare enough that the look does not show in the figure.
   for (std::uint32_t polls = 1;; ++polls) {
@@ -34,14 +34,14 @@ bool await(const SharedLine& line, std::uint64_t wanted, Deadline deadline) noex
   }
 }
 
-/// The side that answers: odd turns are its.
+/// The answering side: the odd turns are its own.
 void answer(SharedLine& line, Deadline deadline) noexcept {
   for (std::uint64_t turn = 1; await(line, turn, deadline); turn += 2) {
     line.turn.store(turn + 1, std::memory_order_release);
   }
 }
 
-/// The side that asks and measures.
+/// The measuring side.
 std::vector<double> ask(SharedLine& line, std::chrono::milliseconds span, std::size_t most, Deadline deadline) {
   std::vector<double> one_way_ns;
   one_way_ns.reserve(most);
@@ -122,7 +122,7 @@ double measure_memcpy(std::size_t block_bytes, CopyBlocks blocks, std::chrono::m
   for (std::size_t i = 0; rates.size() < kMostSamples && (rates.size() < 3 || !end.passed()); ++i) {
     const std::uint64_t begin = ticks_now();
     std::memcpy(target.data() + i % targets * block_bytes, source.data() + i % sources * block_bytes, block_bytes);
-    asm volatile("" : : "r"(target.data()) : "memory");  // The copy is not dead code.
+    asm volatile("" : : "r"(target.data()) : "memory");  // Keeps the compiler from removing the copy.
     const double us = static_cast<double>(std::max<std::uint64_t>(1, ticks_now() - begin)) / ticks_per_us();
     rates.push_back(static_cast<double>(block_bytes) / us * 1e6);
   }

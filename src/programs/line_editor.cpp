@@ -51,7 +51,7 @@ class TerminalLines final : public LineEditor {
     ::el_set(editor_, EL_HIST, ::history, history_);
     ::el_source(editor_, nullptr);
     ::el_set(editor_, EL_GETCFN, &TerminalLines::read_character);
-    // ^C gives up the line, not the shell. It is let in only while `read_character` waits: at any other time it would
+    // ^C cancels the line, not the shell. It is unblocked only while `read_character` waits: at any other time it would
     // come before the wait begins, and be lost.
     struct sigaction action{};
     action.sa_handler = note_interrupt;
@@ -77,7 +77,7 @@ class TerminalLines final : public LineEditor {
   std::optional<std::string> next() override {
     int length = 0;
     interrupted = 0;
-    // libedit takes over the terminal only once the prompt stands there; keys in between would not be edited.
+    // Lets libedit take over the terminal only once the prompt is printed; keys in between would not be edited.
     ::el_set(editor_, EL_PREP_TERM, 1);
     const char* const text = ::el_gets(editor_, &length);
     if (text == nullptr || length <= 0) {
@@ -101,7 +101,7 @@ class TerminalLines final : public LineEditor {
     return static_cast<TerminalLines*>(self)->prompt_;
   }
 
-  /// Waits for a person, however long. 1 with a character, 0 at the end of input, -1 when it was interrupted.
+  /// Waits for the user, however long. Returns 1 with a character, 0 at the end of input, -1 if interrupted.
   static int read_character(EditLine* editor, wchar_t* out) {
     void* self = nullptr;
     ::el_get(editor, EL_CLIENTDATA, &self);
@@ -121,7 +121,7 @@ class TerminalLines final : public LineEditor {
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used <= 1) return 1;
       constexpr auto kNotACharacter = static_cast<std::size_t>(-1);
-      if (used == kNotACharacter) state = {};  // Left out; otherwise its next byte is waited for.
+      if (used == kNotACharacter) state = {};  // Skips it; otherwise waits for its next byte.
     }
   }
 

@@ -18,7 +18,7 @@ struct CommandLine {
   StatsArguments stats;
   TreeArguments tree;
   BenchArguments bench;
-  Exit exit = Exit::kDone;  ///< Of the subcommand's callback.
+  Exit exit = Exit::kDone;  ///< Set by the subcommand's callback.
 };
 
 CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name, const char* what) {
@@ -55,10 +55,11 @@ void add_serve(CLI::App& app, CommandLine& line) {
   add_allowed_uids(command, server.allowed_uids, "a user besides this one who may connect, by number");
   add_grants(command, server.grants);
   add_key_file(command, server.key_file, "file of keys: only clients that prove one of them may connect");
-  CLI::Option* const metrics = command
-                                   .add_option("--metrics-port", line.serve.metrics.port,
-                                               "tell Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")
-                                   ->check(whole_number(0, 65535));
+  CLI::Option* const metrics =
+      command
+          .add_option("--metrics-port", line.serve.metrics.port,
+                      "serve metrics to Prometheus at http://ADDRESS:PORT/metrics; 0 takes any free port")
+          ->check(whole_number(0, 65535));
   command.add_option("--metrics-address", line.serve.metrics.address, "where to listen for that")
       ->needs(metrics)
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// The endpoint of a program that was built without libmicrohttpd: an error that says so.
+// The endpoint of a program built without libmicrohttpd: an error that says so.
 #include "base/error.hpp"
 #include "programs/metrics.hpp"
 

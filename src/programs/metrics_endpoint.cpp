@@ -18,7 +18,7 @@
 namespace verbena::programs {
 namespace {
 
-/// For a request's head; libmicrohttpd takes 32 KiB by default.
+/// For the head of a request; libmicrohttpd's default is 32 KiB.
 constexpr std::size_t kConnectionBytes = 8192;
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -35,13 +35,13 @@ MHD_Result answer(MHD_Connection* connection, unsigned status, const std::string
 
 MHD_Result answer(MHD_Connection* connection, const MetricsEndpoint& endpoint, std::string_view path,
                   std::string_view method) {
-  if (path != "/metrics") return answer(connection, MHD_HTTP_NOT_FOUND, "there is /metrics, and nothing else\n");
+  if (path != "/metrics") return answer(connection, MHD_HTTP_NOT_FOUND, "only /metrics exists here\n");
   if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD)
     return answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "/metrics takes GET and HEAD\n", "GET, HEAD");
   return answer(connection, MHD_HTTP_OK, endpoint.text());
 }
 
-// Called by the daemon's thread for a request's head, then for each part of its body, then for its end.
+// The daemon's thread calls this for a request's head, then for each part of its body, then at its end.
 MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* path, const char* method, const char*,
                       const char*, std::size_t* upload_bytes, void** seen) {
   static char begun;
@@ -49,7 +49,7 @@ MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* pa
     *seen = &begun;
     return MHD_YES;
   }
-  if (*upload_bytes != 0) {  // A body is dropped, piece by piece.
+  if (*upload_bytes != 0) {  // Drops a body piece by piece.
     *upload_bytes = 0;
     return MHD_YES;
   }
@@ -60,13 +60,13 @@ MHD_Result on_request(void* endpoint, MHD_Connection* connection, const char* pa
   }
 }
 
-/// The daemon finds its stream at an end, and closes it.
+/// The daemon then sees the end of the stream and closes the connection.
 void hang_up(MHD_Connection* connection) noexcept {
   const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
   if (info != nullptr) (void)::shutdown(info->connect_fd, SHUT_RDWR);
 }
 
-// Called by the daemon's thread when a connection begins and when it has ended.
+// The daemon's thread calls this when a connection begins and when it has ended.
 void on_connection(void* peers, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
   auto& there = *static_cast<MetricsPeers*>(peers);
   if (what == MHD_CONNECTION_NOTIFY_CLOSED) return there.leave(connection);
@@ -83,7 +83,7 @@ Result<Fd> bind_to(const MetricsArguments& arguments, const std::string& where) 
   addrinfo* list = nullptr;
   const int failed = ::getaddrinfo(arguments.address.c_str(), std::to_string(*arguments.port).c_str(), &wanted, &list);
   if (failed != 0)
-    return fail(Status::kBadArgument, "getaddrinfo", 0, "{} is no address in numbers, such as 127.0.0.1 or ::1: {}",
+    return fail(Status::kBadArgument, "getaddrinfo", 0, "{} is not a numeric address, such as 127.0.0.1 or ::1: {}",
                 arguments.address, ::gai_strerror(failed));
   const link::Addresses found(list, &::freeaddrinfo);
   Fd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -112,7 +112,7 @@ void MetricsPeers::enter(MHD_Connection* connection) {
       std::memcpy(address.data(), &host, sizeof host);
     }
   }
-  ++counts_[address];  // This alone may find no memory.
+  ++counts_[address];  // Only this may run out of memory.
   peers_.push_back({.connection = connection, .address = address});
 }
 
@@ -151,7 +151,7 @@ Result<void> MetricsEndpoint::start(const kv::Server& server, unsigned workers) 
 }
 
 MetricsEndpoint::~MetricsEndpoint() {
-  // The daemon closes its socket.
+  // The daemon closes its own socket.
   if (daemon_ != nullptr)
     MHD_stop_daemon(daemon_);
   else

@@ -12,17 +12,17 @@
 namespace verbena::programs {
 namespace {
 
-/// An item has at least a cache line, and --memory at most a TiB.
+/// An item has at least a cache line, and --memory is at most a TiB.
 constexpr std::uint64_t kMostItems = kMebi * kMebi / 64;
-/// -1 stands for no user.
+/// -1 means no user.
 constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
-/// Takes a number of so many bytes each.
+/// Takes a number in units of `unit` bytes.
 auto in_units(std::size_t& bytes, std::size_t unit) {
   return [&bytes, unit](std::size_t count) { bytes = count * unit; };
 }
 
-/// A flag with a value would be taken for one without.
+/// CLI11 would ignore the value of a flag, so refuse it.
 void refuse_flag_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
     if (option->get_items_expected_max() == 0) option->disable_flag_override();
@@ -56,7 +56,7 @@ std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("unknown argument {}", quoted_bytes(app.remaining(true).front()));
   if (app.get_require_subcommand_min() != 0 && met.empty()) return command_text(app);
   std::string name = text.substr(0, text.find_first_of(": "));
-  if (!name.starts_with('-')) name.insert(0, "--");  // A flag's.
+  if (!name.starts_with('-')) name.insert(0, "--");  // For a flag.
   const CLI::Option* const option = command.get_option_no_throw(name);
   const bool is_mismatch = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
   return is_mismatch && option != nullptr ? mismatch_text(*option) : text;
@@ -162,10 +162,10 @@ void add_key_name(CLI::App& command, std::string& name) {
 }
 
 CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose) {
-  return add_choice(
-      command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
-      "spin, adaptive or event",
-      fmt::format("{} while nothing is there: spin, adaptive or event (default {})", whose, to_string(wait)));
+  return add_choice(command, "--wait", wait, {WaitPolicy::kSpin, WaitPolicy::kAdaptive, WaitPolicy::kEvent},
+                    "spin, adaptive or event",
+                    fmt::format("how {} wait: spin (poll), adaptive (poll, then sleep) or event (sleep); default {}",
+                                whose, to_string(wait)));
 }
 
 void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
@@ -258,7 +258,7 @@ std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std
   BenchArguments arguments;
   CLI::App command("measure");
   add_bench_options(command, arguments);
-  std::vector<std::string> reversed(words.rbegin(), words.rend());  // As CLI11 wants them.
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // CLI11 wants them in reverse.
   try {
     command.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {

@@ -23,9 +23,9 @@
 
 namespace verbena::programs {
 
-/// Complains about the command line, and names the help of the program, or of the subcommand that was met.
+/// Reports a wrong command line and points to the help of the program or of the subcommand.
 [[nodiscard]] Exit usage(const CLI::App& app, std::string_view text);
-/// Parses the command line, which calls the callback of what was met: `exit` is what that came to. \thread main
+/// Parses the command line and runs the subcommand's callback, which sets `exit`. \thread main
 [[nodiscard]] Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit);
 
 /// Says that an option takes `range`, and not `given`, in words that follow the option's name.
@@ -36,10 +36,10 @@ namespace verbena::programs {
 [[nodiscard]] CLI::Validator positive_number(double most);
 /// For an option that takes a number of bytes, such as 4K: turns it into the number.
 [[nodiscard]] CLI::Validator byte_size(std::uint64_t least, std::uint64_t most);
-/// 4096 of "4K"; empty when it is no number of bytes.
+/// 4096 for "4K"; empty if `text` is not a number of bytes.
 [[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string text);
 
-// The variable that an option is bound to outlives the parsing.
+// The variable of an option must outlive the parsing.
 
 /// An option that takes the name of one of `choices`, whose names are `names`.
 template <class Choice, std::size_t N>
@@ -57,15 +57,15 @@ CLI::Option* add_choice(CLI::App& command, const char* name, Choice& choice, con
 void add_address(CLI::App& command, std::string& address, const char* what);
 /// -d, -S and --gid-index: which NIC, and how.
 void add_transport_options(CLI::App& command, Transport& transport);
-/// --allow-uid, one number an option, so that positional arguments may follow it.
+/// --allow-uid, one number per option, so that positional arguments may follow it.
 void add_allowed_uids(CLI::App& command, std::vector<uid_t>& uids, const char* what);
-/// --allow and --quota: who may do what, and have how much.
+/// --allow and --quota: rights and quotas.
 void add_grants(CLI::App& command, std::vector<kv::Grant>& grants);
-/// --key-file; `what` says what it is for.
+/// --key-file; `what` describes its purpose.
 void add_key_file(CLI::App& command, std::string& file, const char* what);
-/// --key-name, beside the same.
+/// --key-name, for use with --key-file.
 void add_key_name(CLI::App& command, std::string& name);
-/// --timeout-ms, to connect and for each call; `what` says what it is the longest wait for.
+/// --timeout-ms, for connecting and for each call; `what` says what it limits.
 template <class Options>
 void add_timeout(CLI::App& command, Options& options, const char* what) {
   const auto take = [&options](std::uint32_t ms) {
@@ -75,17 +75,17 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
       ->check(whole_number(1, 86'400'000))
       ->default_str(std::to_string(options.timeout.count()));
 }
-/// --wait; `whose` says who waits so. The value before is the default.
+/// --wait; `whose` names who waits. The current value is the default.
 CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
-/// Adds the options that say how large a server is, for the program that is one and for the one that plans it: -m, -H,
-/// -w, --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,
-/// --checksum-large-values, --trusted-clients, --grace-ms and --depth.
+/// Adds the options that define a server's size, for the server and for its planner: -m, -H, -w, --wait, --max-clients,
+/// --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values,
+/// --trusted-clients, --grace-ms and --depth.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 
-/// Adds --seconds and the others of bench.
+/// Adds --seconds and the other options of bench.
 void add_bench_options(CLI::App& command, BenchArguments& arguments);
-/// The arguments of a shell's bench line, or what is wrong with them.
+/// The arguments of a shell's bench line, or a description of the error.
 [[nodiscard]] std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std::string> words);
 
 }  // namespace verbena::programs

@@ -1,4 +1,4 @@
-// verbena-perf: what a run is, what it measured, and the two ends of it.
+// verbena-perf: the arguments and results of a run, and its two ends.
 #pragma once
 
 #include "base/fd.hpp"
@@ -19,55 +19,56 @@
 
 namespace verbena::programs {
 
-/// Who answers at the server, in words.
+/// Says in words who answers at the server.
 [[nodiscard]] const char* explain(perf_wire::Serving serving) noexcept;
 
 struct PerfServeArguments {
   rdma::Options where{};  ///< Where to listen, by which NIC, and each connection's window.
   perf_wire::Serving serving = perf_wire::Serving::kHandler;
-  std::uint32_t clients = 0;     ///< End after so many whole runs; 0: never.
-  std::optional<int> port_to{};  ///< Descriptor that gets the port, instead of a line on standard output.
+  std::uint32_t clients = 0;     ///< Ends after this many complete runs; 0: never.
+  std::optional<int> port_to{};  ///< Descriptor that gets the port, instead of standard output.
 };
 
 struct PerfArguments {
   rdma::Options where{};  ///< Where the server is, and by which NIC.
   PerfTest test = PerfTest::kRead;
-  std::vector<std::uint64_t> sizes;  ///< Bytes of an operation; a run each.
-  std::uint64_t iterations = 0;      ///< Operations of each thread.
+  std::vector<std::uint64_t> sizes;  ///< Bytes of an operation; one run for each size.
+  std::uint64_t iterations = 0;      ///< Operations per thread.
   std::uint64_t warm_up = 1000;      ///< Operations before them.
-  std::uint64_t clock_every = 1;     ///< One reading of the clock in so many operations, one at a time.
+  std::uint64_t clock_every = 1;     ///< One reading of the clock per this many operations, one at a time.
   std::uint64_t idle_us = 0;         ///< Silence before each operation; 0: none.
-  std::uint32_t depth = 1;           ///< Operations in flight on a connection.
+  std::uint32_t depth = 1;           ///< Operations in flight per connection.
   std::uint32_t threads = 1;
-  std::uint32_t connections = 1;                              ///< Connections of each thread.
-  std::optional<unsigned> cpu;                                ///< The first thread's; anywhere without.
-  bool json = false;                                          ///< A JSON object a size, instead of text.
-  bool local = false;                                         ///< Start the server as well,
-  perf_wire::Serving serving = perf_wire::Serving::kHandler;  ///< which serves so.
+  std::uint32_t connections = 1;                              ///< Connections per thread.
+  std::optional<unsigned> cpu;                                ///< The first thread's; without it, any.
+  bool json = false;                                          ///< One JSON object per size, instead of text.
+  bool local = false;                                         ///< Also start the server,
+  perf_wire::Serving serving = perf_wire::Serving::kHandler;  ///< which answers this way.
   [[nodiscard]] std::uint32_t all_connections() const noexcept { return threads * connections; }
 };
 
-/// "1..1M": the powers of two from the first to the last, and both of them. Empty when it is none.
+/// "1..1M": the first, the last, and all powers of two between them. Empty if `text` is not a sweep.
 [[nodiscard]] std::vector<std::uint64_t> parse_sweep(const std::string& text);
-/// What is wrong with the arguments together, or on this machine; empty when nothing is. Each is in its own range.
+/// Says what is wrong with the arguments together, or on this machine; empty: nothing. Each argument is in its own
+/// range.
 [[nodiscard]] std::string check_perf_arguments(const PerfArguments& arguments);
-/// As many cpus as there are threads, the allowed ones in turn, from `first`, one of them, on; empty without `first`.
+/// One cpu per thread: the allowed ones in turn, starting at `first`, which must be one of them; empty without `first`.
 [[nodiscard]] std::vector<unsigned> perf_cpus(std::optional<unsigned> first, unsigned threads);
 
 struct PerfResult {
   PerfArguments arguments;
   std::uint64_t bytes = 0;
-  std::string nic, path;  ///< The device, and how the connection was made; of tests without one, what was used.
+  std::string nic, path;  ///< The device, and how the connection was made; without a connection, what the test used.
   perf_wire::Serving serving = perf_wire::Serving::kHandler;
   Environment environment;
-  Histogram ticks;  ///< Time of a round trip, or of an operation, in units of kPerfTick.
+  Histogram ticks;  ///< Times of round trips or operations, in units of kPerfTick.
   std::uint64_t operations = 0;
-  double seconds = 0;             ///< All of them together.
-  double clock_ns = 0;            ///< What reading the clock adds to each latency.
-  std::vector<unsigned> cpus;     ///< Where this side's threads ran; empty: anywhere.
-  double server_percent = 0;      ///< What the server's process used of a core.
+  double seconds = 0;             ///< Length of the run.
+  double clock_ns = 0;            ///< Time for reading the clock, which each latency includes.
+  std::vector<unsigned> cpus;     ///< Cpus of this side's threads; empty: any.
+  double server_percent = 0;      ///< Processor time of the server's process, in percent of a core.
   std::uint64_t other_runs = 0;   ///< Runs that it served at the same time.
-  double memory_bytes_per_s = 0;  ///< memcpy through memory, instead of caches.
+  double memory_bytes_per_s = 0;  ///< memcpy through memory, not caches.
 
   [[nodiscard]] const PerfTestFacts& facts() const noexcept { return facts_of(arguments.test); }
   [[nodiscard]] PerfLatency latency() const noexcept { return {.ticks = ticks, .one_way = facts().ping_pong()}; }
@@ -75,11 +76,11 @@ struct PerfResult {
   [[nodiscard]] double bytes_per_s() const noexcept;
 };
 
-/// What is measured, one line in front of the measurement.
+/// Announces the measurement in one line.
 [[nodiscard]] std::string perf_announcement(const PerfResult& result);
 /// Several lines for people, with a histogram.
 [[nodiscard]] std::string perf_text(const PerfResult& result);
-/// A table: one line a size, below its head, and what they were measured on.
+/// A table: a head, with the environment, and one line per size.
 [[nodiscard]] std::string perf_table_head(const PerfResult& result);
 [[nodiscard]] std::string perf_table_row(const PerfResult& result);
 [[nodiscard]] std::string perf_configuration(const PerfResult& result);
@@ -88,15 +89,15 @@ struct PerfResult {
 
 /// Measures and prints. \thread main
 [[nodiscard]] Exit run_perf(const PerfArguments& arguments);
-/// Serves whoever comes until a signal ends the process, or so many runs. \thread main
+/// Serves clients until a signal ends the process, or for the given number of runs. \thread main
 [[nodiscard]] Exit run_perf_server(const PerfServeArguments& arguments);
 /// A test without a peer. \thread main
 [[nodiscard]] Result<void> measure_bare(PerfResult& result);
 
-/// A server on a free port, in a process of its own, for so many runs; its end is waited for, then forced.
+/// A server on a free port, in its own process, for a given number of runs. Waits for its end, and then forces it.
 class PerfLocalServer {
  public:
-  /// Forks: \thread main, the process must have started no thread yet. Returns when it is ready.
+  /// Forks: \thread main, the process must not have started a thread yet. Returns when the server is ready.
   [[nodiscard]] static Result<PerfLocalServer> start(PerfServeArguments arguments);
   PerfLocalServer(PerfLocalServer&& other) noexcept
       : pid_(std::exchange(other.pid_, -1)), pipe_(std::move(other.pipe_)), port_(other.port_) {}
@@ -107,7 +108,7 @@ class PerfLocalServer {
  private:
   explicit PerfLocalServer(Fd pipe) noexcept : pipe_(std::move(pipe)) {}
   pid_t pid_ = -1;
-  Fd pipe_;  ///< Brings the port, and is closed with the process.
+  Fd pipe_;  ///< Brings the port; closes with the process.
   std::uint16_t port_ = 0;
 };
 

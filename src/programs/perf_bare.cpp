@@ -1,4 +1,4 @@
-// The tests of verbena-perf that need no peer: what the machine itself can do.
+// The tests of verbena-perf without a peer: what the machine itself can do.
 #include "programs/line.hpp"
 #include "programs/perf.hpp"
 
@@ -19,10 +19,10 @@
 namespace verbena::programs {
 namespace {
 
-/// All batches together; also what another process may take from it.
+/// For all batches together, including time that another process takes from it.
 constexpr std::chrono::seconds kLongestLine{30};
 
-/// The one asked for, and another; the same where there is no other.
+/// The requested cpu and another one; the same one twice if there is no other.
 std::pair<unsigned, unsigned> two_cpus(const PerfArguments& a) {
   const std::vector<unsigned> cpus = allowed_cpus();
   const unsigned first = a.cpu.value_or(cpus.front());
@@ -48,7 +48,7 @@ Result<void> bounce_line(PerfResult& result) {
   return {};
 }
 
-/// A small copy takes less than a reading of the clock: there is one for a group of copies.
+/// A small copy takes less than a reading of the clock, so one reading covers a group of copies.
 Result<void> copy_blocks(PerfResult& result) {
   constexpr std::uint64_t kGroupBytes = 4096;
   constexpr std::uint64_t kMemoryBytes = std::uint64_t{256} << 20;
@@ -59,7 +59,7 @@ Result<void> copy_blocks(PerfResult& result) {
   const auto copy = [&](std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i) {
       std::memcpy(target.data(), source.data(), bytes);
-      asm volatile("" : : "r"(target.data()) : "memory");  // The copy is not dead code.
+      asm volatile("" : : "r"(target.data()) : "memory");  // Keeps the compiler from removing the copy.
     }
   };
   copy(a.warm_up);
@@ -84,7 +84,7 @@ Result<void> copy_blocks(PerfResult& result) {
   return {};
 }
 
-/// What the kernel takes to wake a thread on another cpu: no receiver that sleeps hears of a message earlier.
+/// The kernel's time to wake a thread on another cpu: a sleeping receiver cannot learn of a message earlier.
 Result<void> wake_sleeper(PerfResult& result) {
   const PerfArguments& a = result.arguments;
   const auto [first, second] = two_cpus(a);
@@ -94,7 +94,7 @@ Result<void> wake_sleeper(PerfResult& result) {
   const std::jthread sleeper([&, cpu = second](const std::stop_token& stop) {
     const std::stop_callback end(stop, [&] { signal_eventfd(event.get()); });
     const bool is_pinned = host::pin_this_thread(cpu).has_value();
-    // For ever: the end signals too.
+    // No deadline: the end signals too.
     while (is_pinned && wait_readable(event.get(), Deadline::never()) && !stop.stop_requested()) {
       if (drain_eventfd(event.get())) woken.fetch_add(1, std::memory_order_release);
     }
@@ -113,7 +113,7 @@ Result<void> wake_sleeper(PerfResult& result) {
       return fail(Status::kTimedOut, "verbena-perf", 0, "the thread on cpu {} did not wake after {} wake-ups", second,
                   i);
     if (i < a.warm_up) continue;
-    // As if of two ways: one way is what the other tests of that pace show.
+    // Counts as two ways: the other tests of this pace show one way.
     result.ticks.record(ticks * 2 * kPerfTick);
     sum += ticks * 2;
   }

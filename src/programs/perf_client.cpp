@@ -1,4 +1,4 @@
-// The measuring end of verbena-perf: sizes of a command, one after the other, and what is printed of them.
+// The measuring end of verbena-perf: runs the sizes of a command one after the other, and prints the results.
 #include "programs/files.hpp"
 #include "programs/line.hpp"
 #include "programs/perf.hpp"
@@ -45,7 +45,7 @@ class PerfSession {
   [[nodiscard]] bool is_table() const noexcept { return !arguments_.json && arguments_.sizes.size() > 1; }
 
   Result<void> start_server() {
-    // The listener takes the last core that is free for its thread; the client the first, where there are two.
+    // The listener takes the last free core for its thread, the client the first, if there are two.
     if (const std::vector<unsigned> cpus = allowed_cpus(); cpus.size() > 1 && !arguments_.cpu)
       arguments_.cpu = cpus.front();
     rdma::Options where = arguments_.where;
@@ -84,7 +84,7 @@ class PerfSession {
     return {};
   }
 
-  /// What the library tells of the connection: only the software NIC's memory has an id.
+  /// Describes the connection: only the software NIC's memory has an id.
   void describe(const PerfRun& run) {
     const Transport& transport = arguments_.where.transport;
     const bool is_soft = run.peers.front().own.window().memory_id != 0;
@@ -95,7 +95,7 @@ class PerfSession {
     last_->serving = run.serving;
   }
 
-  /// Once, in front of the first measurement: it may take long.
+  /// Announces the measurement once, before the first one, because it may take long.
   Result<void> announce() {
     if (std::exchange(is_announced_, true) || arguments_.json) return {};
     VERBENA_TRY(print(perf_announcement(*last_)));
@@ -130,7 +130,7 @@ Result<PerfLocalServer> PerfLocalServer::start(PerfServeArguments arguments) {
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail_system("pipe2", errno, "starting a server");
   PerfLocalServer server{Fd(ends[0])};
   Fd theirs(ends[1]);
-  std::fflush(nullptr);  // The child would print it again.
+  std::fflush(nullptr);  // Otherwise the child would print it again.
   server.pid_ = ::fork();
   if (server.pid_ < 0) return fail_system("fork", errno, "starting a server");
   if (server.pid_ == 0) {

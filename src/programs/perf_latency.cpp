@@ -8,7 +8,7 @@
 namespace verbena::programs {
 namespace {
 
-/// Latencies in lines of equal ratio, from the least to the 99.9th percentile; what is above that is the last one's.
+/// Latencies in lines of equal ratio, from the least to the 99.9th percentile; the last line includes everything above.
 std::string histogram_text(const PerfLatency& latency) {
   constexpr std::size_t kLines = 12;
   constexpr int kColumns = 50;

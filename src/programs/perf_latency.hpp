@@ -1,4 +1,4 @@
-// Latencies as verbena-perf measures and prints them.
+// Latencies of verbena-perf: how they are measured and printed.
 #pragma once
 
 #include "programs/histogram.hpp"
@@ -17,27 +17,27 @@ namespace verbena::programs {
 /// A latency is recorded in sixteenths of a tick: some operations take few ticks.
 inline constexpr std::uint64_t kPerfTick = 16;
 
-/// What was recorded, and what of. A view.
+/// A view of recorded latencies and their kind.
 struct PerfLatency {
   const Histogram& ticks;  ///< In units of kPerfTick.
-  bool one_way = false;    ///< What was recorded are round trips, and what is told is half of each.
+  bool one_way = false;    ///< Round trips were recorded; prints half of each.
   [[nodiscard]] double ns(double recorded) const noexcept;
   [[nodiscard]] double percentile_ns(double percent) const noexcept;
 };
 
-/// One line of percentiles, and a histogram. `meaning`: from when until when.
+/// One line of percentiles, and a histogram. `meaning` says from when until when the latency runs.
 [[nodiscard]] std::string latency_text(const PerfLatency& latency, const char* meaning);
-/// null when nothing was recorded.
+/// null if nothing was recorded.
 [[nodiscard]] Json latency_json(const PerfLatency& latency);
-/// What reading the clock takes. \thread any
+/// Time for one reading of the clock. \thread any
 [[nodiscard]] double clock_reading_ns() noexcept;
-/// "each latency", or in how many together the reading of the clock is.
+/// "each latency", or how many latencies share one reading of the clock.
 [[nodiscard]] std::string clock_text(std::uint64_t clock_every);
 
-/// Calls `call` so many times, and records how long: one reading of the clock a group of `clock_every` calls, which
-/// ends one and begins the next. What it came to is noted, and recorded some groups later, outside of what is timed: a
-/// store to a bucket that is not in the cache would delay the next call's stores, which other cores see in order.
-/// `before` is called before each group, untimed; true: it took time. Ends early with what is not kOk.
+/// Calls `call` `count` times and records how long it takes. The clock is read once per group of `clock_every` calls; a
+/// reading ends one group and begins the next. Times are noted first and recorded some groups later, outside the timed
+/// part: a store to an uncached bucket would delay the next call's stores, which other cores see in order. `before` is
+/// called before each group, untimed; true: it took time. Ends early when a call does not return kOk.
 template <class Before, class Call>
 [[nodiscard]] Status time_calls(Histogram& ticks, std::uint64_t count, std::uint64_t clock_every, Before&& before,
                                 Call&& call) noexcept {
@@ -50,7 +50,7 @@ template <class Before, class Call>
   };
   std::uint64_t start = ticks_now();
   for (std::uint64_t left = count; left != 0; left -= group) {
-    if (left < group) {  // The last.
+    if (left < group) {  // The last group.
       record_noted();
       group = left;
       start = ticks_now();

@@ -23,7 +23,7 @@ struct CommandLine {
   PerfArguments perf;
   MeshArguments mesh;
   std::uint64_t size = 0;
-  Exit exit = Exit::kDone;  ///< Of the subcommand's callback.
+  Exit exit = Exit::kDone;  ///< Set by the subcommand's callback.
 };
 
 template <class Number>
@@ -68,7 +68,7 @@ void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
   const PerfTestFacts& facts = facts_of(test);
   CLI::App& command = *app.add_subcommand(facts.name, facts.what);
   if (facts.also != nullptr) command.alias(facts.also);
-  // The defaults: now for the help, and again when this subcommand is met.
+  // The defaults: set now for the help, and again when this subcommand is parsed.
   const auto take_defaults = [&line, &perf, &facts, test](std::size_t) {
     perf.test = test;
     perf.iterations = facts.iterations;
@@ -103,7 +103,7 @@ void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
                test == PerfTest::kWake ? 1 : 0, kMaxIdleUs);
   command.add_flag("--json", perf.json, "a JSON object a size on a line, instead of text");
   command.callback([&app, &line, &perf] {
-    if (perf.sizes.empty()) perf.sizes = {line.size};  // No --sweep.
+    if (perf.sizes.empty()) perf.sizes = {line.size};  // Without --sweep.
     const std::string wrong = check_perf_arguments(perf);
     line.exit = wrong.empty() ? run_perf(perf) : usage(app, wrong);
   });

@@ -1,4 +1,4 @@
-// How a side of a ping-pong that polls its memory sees the other's writes: by their last byte.
+// Marks for a ping-pong that polls memory: each side sees the other's writes by their last byte.
 #pragma once
 
 #include "base/relax.hpp"
@@ -16,14 +16,14 @@ namespace verbena::programs {
 
 /// The last byte of a write lands last. Memory is 0 at first; the rounds' marks are 1, 2 to 255, 2 to 255, and so on.
 inline constexpr std::uint8_t kFirstMark = 1;
-/// Behind any round: there is no other.
+/// After any round: ends the ping-pong.
 inline constexpr std::uint8_t kStopMark = 0;
 [[nodiscard]] constexpr std::uint8_t next_mark(std::uint8_t mark) noexcept {
   return mark == 255 ? kFirstMark + 1 : static_cast<std::uint8_t>(mark + 1);
 }
 
 inline void set_mark(std::span<std::byte> bytes, std::uint8_t mark) noexcept {
-  // A whole word: a load of eight bytes, of which one was just stored, waits until the store is in the cache.
+  // Reads a whole word: an eight-byte load that covers a byte just stored waits until the store is in the cache.
   const std::uint64_t word = std::uint64_t{mark} << 56;
   if (bytes.size() >= sizeof word) {
     std::memcpy(bytes.data() + bytes.size() - sizeof word, &word, sizeof word);
@@ -32,8 +32,8 @@ inline void set_mark(std::span<std::byte> bytes, std::uint8_t mark) noexcept {
   }
 }
 
-/// Polls until `last` is the mark. Not kOk: kClosed, it is the stop's; kTimedOut, it is neither within `patience`; or
-/// why the connection is dead. Overwrites the first byte of `own`. \thread owner
+/// Polls until `last` is the mark. Other results: kClosed (the stop mark), kTimedOut (neither mark within `patience`),
+/// or the reason why the connection is dead. Overwrites the first byte of `own`. \thread owner
 [[nodiscard]] inline Status await_mark(const std::byte& last, std::uint8_t mark, rdma::Connection& connection,
                                        const rdma::Local& own, const rdma::Remote& theirs,
                                        std::chrono::milliseconds patience) noexcept {
@@ -45,7 +45,7 @@ inline void set_mark(std::span<std::byte> bytes, std::uint8_t mark) noexcept {
     relax();
     if (polls % kLookEvery != 0) continue;
     if (seen == kStopMark && mark != kFirstMark) return Status::kClosed;
-    // No call only drives a connection. A read shows its end, and gets out what was sent before.
+    // No call only drives a connection. A read shows whether it has ended, and sends out earlier posts.
     rdma::Remote one = theirs;
     one.length = 1;
     if (const Status status = connection.read(own, one); status != Status::kOk) return status;

@@ -1,4 +1,4 @@
-// The processes of verbena-perf mesh: started here, or this one alone.
+// The processes of verbena-perf mesh: all started here, or this one alone.
 #include "programs/perf_mesh.hpp"
 
 #include "base/error.hpp"
@@ -25,7 +25,7 @@
 namespace verbena::programs {
 namespace {
 
-/// A directory by which the processes that are started here find each other; gone with it.
+/// A directory where the processes started here find each other; removed with this object.
 class MeetingPlace {
  public:
   [[nodiscard]] Result<void> open() {
@@ -49,7 +49,7 @@ class MeetingPlace {
   std::string path_;
 };
 
-/// The processes that this one has started.
+/// The processes started by this one.
 class Children {
  public:
   Children() = default;
@@ -59,7 +59,7 @@ class Children {
 
   template <class Run>
   [[nodiscard]] Result<void> start(Run&& run) {
-    std::fflush(nullptr);  // The child would print it again.
+    std::fflush(nullptr);  // Otherwise the child would print it again.
     const pid_t pid = ::fork();
     if (pid < 0) return fail_system("fork", errno, "starting a process of the mesh");
     if (pid == 0) {
@@ -70,7 +70,7 @@ class Children {
     return {};
   }
 
-  /// Until all have ended. Each of them bounds its own waits; once one has failed the others are ended.
+  /// Waits until all have ended. Each bounds its own waits; once one fails, the others are killed.
   [[nodiscard]] Exit await() {
     Exit all = Exit::kDone;
     while (!pids_.empty()) {
@@ -79,7 +79,7 @@ class Children {
       if (pid < 0 && errno == EINTR) continue;
       if (pid < 0) return error_exit("waitpid: {}", std::generic_category().message(errno));
       if (std::erase(pids_, pid) == 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) continue;
-      if (all != Exit::kDone) continue;  // It was ended.
+      if (all != Exit::kDone) continue;  // It was killed on purpose.
       all = Exit::kError;
       if (WIFSIGNALED(status)) complain("a process of the mesh was ended by signal {}", WTERMSIG(status));
       end_all();
@@ -116,7 +116,7 @@ Exit run_process(const MeshArguments& arguments, std::span<const unsigned> cpus)
               : error_exit("process {}: {}: {}", id, to_string(done.error().status()), done.error().text());
 }
 
-/// A cpu for each process; anywhere when there are not as many, and nobody said where.
+/// One cpu per process; any cpu if there are not enough and none was named.
 std::vector<unsigned> cpus_for(const MeshArguments& arguments) {
   const std::vector<unsigned> allowed = allowed_cpus();
   const unsigned processes = arguments.mesh.processes;

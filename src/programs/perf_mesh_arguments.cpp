@@ -11,7 +11,7 @@
 namespace verbena::programs {
 namespace {
 
-/// Of "host:port".
+/// The port in "host:port".
 std::optional<std::uint16_t> port_of(std::string_view entry) {
   const std::string_view digits = entry.substr(entry.rfind(':') + 1);
   std::uint16_t port = 0;
@@ -76,9 +76,8 @@ void add_traffic(CLI::App& command, MeshArguments& a) {
   add_number(command, "--batch", a.mesh.batch, "posts to one peer that share a doorbell", 1, 32);
   add_number(command, "--depth", a.mesh.depth, "messages of each peer on the way, or not released", 4, 4096);
   add_number(command, "--operations", a.mesh.operations, "operations under way to each peer", 1, 2000);
-  CLI::Option* yield =
-      command.add_flag("--yield", a.yields, "while nothing is there: poll, and yield the cpu in between");
-  add_wait_option(command, a.mesh.wait, "a process")->excludes(yield);
+  CLI::Option* yield = command.add_flag("--yield", a.yields, "wait by polling, and yield the cpu between polls");
+  add_wait_option(command, a.mesh.wait, "processes")->excludes(yield);
 }
 
 }  // namespace

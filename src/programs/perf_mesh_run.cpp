@@ -21,17 +21,17 @@ namespace {
 using mesh::Completion;
 
 constexpr const char* kPerf = "verbena-perf";
-/// For who sleeps while others play: it ends earlier, with them.
+/// Limit for a process that sleeps while others work: it ends earlier, with them.
 constexpr std::chrono::hours kLongestRun{24};
-/// Operations to one peer before it is the next one's turn.
+/// Operations to one peer before the next peer's turn.
 constexpr std::uint64_t kMostBurst = 32;
 
-/// Memory of this process that is there, with its share of what it shares. 0: the kernel does not tell.
+/// Resident memory of this process, with its share of shared memory. 0: the kernel does not say.
 std::uint64_t memory_in_use() noexcept {
   return host::sum_of_lines("/proc/self/smaps_rollup", {"Pss:"}).value_or(0) * 1024;
 }
 
-/// What a process tells the others at the end.
+/// A process's report to the others at the end.
 struct Report {
   double seconds = 0;
   double join_seconds = 0;
@@ -39,7 +39,7 @@ struct Report {
 };
 static_assert(sizeof(Report) <= mesh::kMaxGatherBytes);
 
-/// A process that has joined.
+/// A process that has joined the mesh.
 class Player {
  public:
   Player(const MeshArguments& arguments, mesh::Mesh& mesh)
@@ -53,9 +53,9 @@ class Player {
         arrived_(processes_),
         deadline_(Deadline::after(arguments.timeout)) {}
 
-  /// Memory, and the windows of the peers.
+  /// Allocates memory, and finds the peers' windows.
   [[nodiscard]] Result<void> prepare() {
-    // Places for all processes, twice: a peer may be a round ahead.
+    // Room for all processes, twice: a peer may be a round ahead.
     const std::size_t places = 2 * std::size_t{processes_} * bytes_;
     VERBENA_ASSIGN(own_, mesh_.allocate(places));
     VERBENA_ASSIGN(source_, mesh_.allocate(bytes_));
@@ -70,7 +70,7 @@ class Player {
     return lane_.barrier(next_deadline());
   }
 
-  /// `count` operations of the pattern. The others sleep until those that play have done them.
+  /// Carries out `count` operations of the pattern. The other processes sleep until these are done.
   [[nodiscard]] Result<void> play(std::uint64_t count, Histogram& ticks) {
     const bool is_idle = id_ >= players();
     if (!is_idle) {
@@ -85,7 +85,7 @@ class Player {
   [[nodiscard]] std::uint64_t last_ticks() const noexcept { return last_ticks_; }
 
  private:
-  /// Processes from 0 on that have something to do.
+  /// The number of processes, from 0 on, that have something to do.
   [[nodiscard]] unsigned players() const noexcept {
     switch (arguments_.pattern) {
       case MeshPattern::kPingPong: return 2;
@@ -133,7 +133,7 @@ class Player {
     const Status status = await_ball();
     return status == Status::kOk ? hit_ball(0) : status;
   }
-  /// Answers first: the memory of what came is given back while the answer is on its way.
+  /// Answers first: gives the memory of the received message back while the answer is on its way.
   Status hit_ball(unsigned peer) noexcept {
     const Status status = post(peer, true);
     if (ball_) (void)lane_.release(*ball_);
@@ -148,11 +148,11 @@ class Player {
   }
 
   Status exchange() noexcept {
-    // The next ids first, so that not all send to process 0 at once.
+    // Starts with the next ids, so that not all processes send to process 0 at once.
     for (unsigned i = 1; i < processes_; ++i)
       if (const Status status = post((id_ + i) % processes_, true); status != Status::kOk) return status;
     lane_.flush();
-    // A peer that is a round ahead counts for the next one.
+    // Bytes of a peer that is a round ahead count for the next round.
     std::uint64_t& here = heard_by_parity_[round_ % 2];
     while (here < processes_ - 1)
       if (const Status status = wait(); status != Status::kOk) return status;
@@ -164,7 +164,7 @@ class Player {
   Status stream(std::uint64_t count) noexcept {
     const bool tells = arguments_.by() == MeshBy::kMessage;
     const std::uint64_t awaited = heard_ + (tells ? count * (processes_ - 1) : 0);
-    // All peers have had as many.
+    // All peers have got the same number.
     const std::uint64_t target = started_[(id_ + 1) % processes_] + count;
     for (std::uint64_t left = count * (processes_ - 1); left != 0;) {
       const std::uint64_t before = left;
@@ -188,7 +188,7 @@ class Player {
 
   // --- calls
 
-  /// `tells`: the peer hears of it; messages always do.
+  /// `tells`: notifies the peer; messages always do.
   Status try_to_post(unsigned peer, bool tells) noexcept {
     Status status = Status::kOk;
     if (arguments_.by() == MeshBy::kMessage) {
@@ -218,11 +218,11 @@ class Player {
     return Status::kOk;
   }
 
-  /// What is there, without waiting.
+  /// Takes what is ready, without waiting.
   Status take_now() noexcept { return take_all(lane_.poll(taken_)); }
 
-  /// What is there, or comes; also nothing, when a call may be tried again. Silence of all peers for the whole timeout
-  /// is an error.
+  /// Takes what is ready, or waits for it; may also return with nothing, when a call may be tried again. If all peers
+  /// are silent for the whole timeout, that is an error.
   Status wait() noexcept {
     const std::size_t count = arguments_.yields ? poll_and_yield() : lane_.wait(taken_, deadline_);
     if (count != 0) {
@@ -235,7 +235,7 @@ class Player {
     return Status::kOk;
   }
 
-  /// For more processes than cpus: who finds nothing lets another have the cpu, and is there again soon.
+  /// For more processes than cpus: a process that finds nothing gives up the cpu, and soon polls again.
   std::size_t poll_and_yield() noexcept {
     constexpr unsigned kPollsOfAClock = 64;
     for (unsigned polls = 0; polls < kPollsOfAClock; ++polls) {
@@ -266,7 +266,7 @@ class Player {
       ball_ = message;
       return;
     }
-    // Where a collective call leaves it.
+    // Copies to where a collective call leaves the data.
     std::memcpy(own_.data() + message.peer * bytes_, message.bytes.data(), std::min(message.bytes.size(), bytes_));
     (void)lane_.release(message);
   }
@@ -291,13 +291,13 @@ class Player {
   std::vector<mesh::Window> windows_;
   std::array<Completion, 64> taken_;
   std::optional<Completion> ball_;                ///< The last message of a ping-pong.
-  std::vector<std::uint64_t> started_, arrived_;  ///< Operations to each peer, and of each peer's that it told of.
+  std::vector<std::uint64_t> started_, arrived_;  ///< Operations to each peer, and those that each peer reported.
   std::array<std::uint64_t, 2> heard_by_parity_{};
   std::uint64_t heard_ = 0, balls_ = 0, round_ = 0, under_way_ = 0, done_ = 0;
   std::uint64_t last_ticks_ = 0;
   std::optional<unsigned> gone_;
   Deadline deadline_;
-  bool was_silent_ = true;  ///< Nothing has come since the deadline was set.
+  bool was_silent_ = true;  ///< Nothing has arrived since the deadline was set.
 };
 
 Result<std::unique_ptr<mesh::Carrier>> carrier_of(const MeshArguments& a) {
@@ -309,7 +309,7 @@ mesh::Options options_of(const MeshArguments& a) {
   mesh::Options options = a.mesh;
   options.join_timeout = a.timeout;
   if (!a.hosts.empty()) {
-    // As they were checked.
+    // Already checked.
     const std::string& entry = a.hosts[options.id];
     const std::size_t colon = entry.rfind(':');
     (void)std::from_chars(entry.data() + colon + 1, entry.data() + entry.size(), options.port);
@@ -320,7 +320,7 @@ mesh::Options options_of(const MeshArguments& a) {
   return options;
 }
 
-/// Operations and messages of all processes, by the pattern.
+/// Counts operations and messages of all processes, by the pattern.
 void count(MeshResult& result) noexcept {
   const MeshArguments& a = result.arguments;
   const std::uint64_t pairs = std::uint64_t{a.mesh.processes} * (a.mesh.processes - 1);

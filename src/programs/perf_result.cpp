@@ -80,7 +80,7 @@ std::string perf_text(const PerfResult& result) {
   if (result.facts().has_peer()) text += fmt::format("  server: {:.2f} % of a core\n", result.server_percent);
   if (result.other_runs != 0)
     text +=
-        fmt::format("  the server served {} other runs meanwhile, which these figures are of too\n", result.other_runs);
+        fmt::format("  the server served {} other runs meanwhile, which these figures include\n", result.other_runs);
   return text + perf_configuration(result);
 }
 

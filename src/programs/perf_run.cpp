@@ -25,12 +25,12 @@ using perf_wire::Request;
 using rdma::Connection;
 
 constexpr std::chrono::milliseconds kByeTimeout{1000};
-/// One started operation in so many carries the time of its start: reading the clock costs as much as some take.
+/// One in so many started operations carries its start time: reading the clock costs as much as some operations take.
 constexpr std::uint64_t kTimedEvery = 32;
-/// Messages on one connection before it is the next one's turn.
+/// Messages on one connection before the next connection's turn.
 constexpr std::uint64_t kBurst = 16;
 
-// --- the beginning
+// --- connecting
 
 Result<Reply> receive_reply(Connection& connection, std::uint32_t bytes, Deadline deadline) {
   std::array<std::byte, sizeof(Reply)> buffer{};
@@ -39,7 +39,8 @@ Result<Reply> receive_reply(Connection& connection, std::uint32_t bytes, Deadlin
     return fail(message.error(), "verbena-perf", 0,
                 "the server did not answer: is it a verbena-perf server, and has no other client a ping-pong there?");
   const auto reply = message ? perf_wire::decode_reply(message->data, bytes) : std::unexpected(Status::kProtocol);
-  if (!reply) return fail(reply.error(), "verbena-perf", 0, "the server's answer is no verbena-perf's of this version");
+  if (!reply)
+    return fail(reply.error(), "verbena-perf", 0, "the answer is not from a verbena-perf server of this version");
   if (reply->refusal.front() != '\0') return fail(Status::kRejected, "verbena-perf", 0, "{}", reply->refusal.data());
   return *reply;
 }
@@ -47,7 +48,7 @@ Result<Reply> receive_reply(Connection& connection, std::uint32_t bytes, Deadlin
 Result<PerfPeer> open_peer(const PerfArguments& arguments, const Request& request, PerfRun& run) {
   const PerfTestFacts& facts = facts_of(request.test);
   rdma::Options options = arguments.where;
-  // The server writes there.
+  // The server writes into it.
   options.window_bytes = facts.by == PerfBy::kWindow && facts.keeps_server_busy() ? request.bytes : 0;
   PerfPeer peer;
   VERBENA_ASSIGN(peer.connection, Connection::connect(options));
@@ -63,7 +64,7 @@ Result<PerfPeer> open_peer(const PerfArguments& arguments, const Request& reques
   return peer;
 }
 
-// --- what is timed is what a program of a user's own would call
+// --- measured calls: the ones that a user's program would make
 
 template <class T>
 Status status_of(const std::expected<T, Status>& outcome) noexcept {
@@ -79,7 +80,7 @@ class Lane {
  public:
   Lane(const PerfArguments& arguments, std::span<PerfPeer> peers) noexcept : arguments_(arguments), peers_(peers) {}
 
-  /// Warms up, meets the others, and measures.
+  /// Warms up, waits for the other threads, and measures.
   void run(std::optional<unsigned> cpu, std::barrier<>& start) noexcept {
     if (cpu) outcome = host::pin_this_thread(*cpu);
     if (outcome) go(arguments_.warm_up);
@@ -91,7 +92,7 @@ class Lane {
     end = ticks_now();
   }
 
-  // When it has run.
+  // Set when it has run.
   Result<void> outcome;
   std::uint64_t begin = 0, end = 0;
   Histogram ticks;
@@ -104,7 +105,7 @@ class Lane {
                done_, arguments_.warm_up + arguments_.iterations);
   }
 
-  /// The test is looked at once, not for every operation.
+  /// Looks at the test once, not for every operation.
   Status perform(std::uint64_t count) noexcept {
     PerfPeer& peer = peers_.front();
     Connection& connection = *peer.connection;
@@ -115,7 +116,7 @@ class Lane {
       case PerfTest::kPaWrite: return calls(count, [&] { return connection.write(peer.local, peer.physical); });
       case PerfTest::kFetchAdd: return calls(count, [&] { return status_of(connection.fetch_add(peer.remote, 1)); });
       case PerfTest::kCompareSwap:
-        // Each finds what the one before left.
+        // Each one finds the value that the one before it stored.
         return calls(count, [&] {
           const std::uint64_t left = swapped_++;
           return status_of(connection.compare_swap(peer.remote, left, left + 1));
@@ -145,7 +146,7 @@ class Lane {
           return to.connection->start_fetch_add(to.remote, 1, cookie);
         });
       case PerfTest::kCompareSwapBw:
-        // Each finds the zero that is there from the start, and puts a zero there.
+        // Each one finds the initial zero and stores a zero.
         return pipeline(count, [](const PerfPeer& to, std::uint64_t cookie) {
           return to.connection->start_compare_swap(to.remote, 0, 0, cookie);
         });
@@ -183,7 +184,7 @@ class Lane {
 
   Status receive(PerfPeer& peer) noexcept {
     if (arguments_.idle_us == 0) return status_of(peer.connection->receive(peer.inbox));
-    // This end does not sleep: its own wake-up is not what is asked for.
+    // This end polls, because its own wake-up is not to be measured.
     Status status = Status::kTimedOut;
     for (const auto until = Deadline::after(arguments_.where.timeout);
          status == Status::kTimedOut && !until.passed();) {
@@ -195,7 +196,7 @@ class Lane {
 
   // --- several at a time
 
-  /// `depth` operations in flight on each connection.
+  /// Keeps `depth` operations in flight on each connection.
   template <class Start>
   Status pipeline(std::uint64_t count, Start&& start) noexcept {
     const std::uint64_t target = done_ + count;
@@ -212,7 +213,7 @@ class Lane {
     return Status::kOk;
   }
 
-  /// Waits for one, and takes those that are there with it.
+  /// Waits for one completion, and takes all that are ready then.
   Status take_completions(PerfPeer& peer) noexcept {
     if (peer.in_flight == 0) return Status::kOk;
     std::array<rdma::Completion, Connection::kMaxStarted> taken;
@@ -229,7 +230,8 @@ class Lane {
     return Status::kOk;
   }
 
-  /// One call after the other, on all connections in turn, and at last an answer on each: the server has taken all.
+  /// Makes one call after the other, on all connections in turn, then asks for an answer on each: the server has then
+  /// taken all.
   template <class Send>
   Status stream(std::uint64_t count, Send&& send) noexcept {
     for (PerfPeer& peer : peers_) peer.ask_for(Ask::kNothing);
@@ -253,12 +255,12 @@ class Lane {
 
   const PerfArguments& arguments_;
   const std::span<PerfPeer> peers_;
-  std::uint64_t done_ = 0;  ///< Operations, those of the warm-up too.
+  std::uint64_t done_ = 0;  ///< Operations, including those of the warm-up.
   std::uint64_t swapped_ = 0;
   std::uint8_t mark_ = kFirstMark;
 };
 
-/// Each in its thread; returns when all have ended.
+/// Runs each lane in a thread; returns when all have ended.
 Result<void> run_all(std::span<const std::unique_ptr<Lane>> lanes, std::span<const unsigned> cpus) {
   std::barrier<> start(static_cast<std::ptrdiff_t>(lanes.size()));
   std::vector<std::thread> threads;
@@ -270,7 +272,7 @@ Result<void> run_all(std::span<const std::unique_ptr<Lane>> lanes, std::span<con
       threads.push_back(std::move(*thread));
     } else {
       all = std::unexpected(thread.error());
-      start.arrive_and_drop();  // In its place, so that the others come to an end.
+      start.arrive_and_drop();  // Stands in for the thread, so that the others can end.
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -291,7 +293,7 @@ Result<PerfRun> open_run(const PerfArguments& arguments, std::uint32_t bytes) {
 }
 
 void end_run(PerfRun& run, PerfResult& result) noexcept {
-  // Everything is measured: a server that is gone before it answers has nothing to say any more.
+  // Measuring is over, so a server that ends before it answers is no error.
   const Deadline deadline = Deadline::after(kByeTimeout);
   for (const PerfPeer& peer : run.peers) {
     if (result.arguments.test != PerfTest::kPingPong) break;

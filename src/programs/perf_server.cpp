@@ -1,4 +1,4 @@
-// The other end of verbena-perf: a listener, and who answers its clients.
+// The server's end of verbena-perf: a listener, and the threads that answer its clients.
 #include "programs/files.hpp"
 #include "programs/perf.hpp"
 #include "programs/perf_mark.hpp"
@@ -29,12 +29,12 @@ using perf_wire::Request;
 using perf_wire::Serving;
 using rdma::Connection;
 
-/// Longest silence in a ping-pong that has a thread for itself.
+/// Longest silence in a ping-pong that has its own thread.
 constexpr std::chrono::hours kLongestSilence{1};
 
 double wall_seconds() noexcept { return static_cast<double>(ticks_now()) / ticks_per_us() / 1e6; }
 
-/// What this process has used of processors.
+/// Processor time that this process has used.
 double cpu_seconds() noexcept {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
@@ -44,11 +44,11 @@ double cpu_seconds() noexcept {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-/// Messages are handled by the listener's thread, or with Serving::kThread by one of each connection's own.
+/// The listener's thread handles messages, or with Serving::kThread one thread per connection.
 class Server final : private rdma::Handler {
  public:
   explicit Server(const PerfServeArguments& arguments) : arguments_(arguments) {}
-  /// Serves until so many clients had whole runs, or for ever. \thread main
+  /// Serves until the given number of clients has had complete runs, or without an end. \thread main
   [[nodiscard]] Result<void> serve() {
     rdma::Options options = arguments_.where;
     options.handler = this;
@@ -58,23 +58,23 @@ class Server final : private rdma::Handler {
     VERBENA_ASSIGN(const auto listener, rdma::Listener::start(options));
     VERBENA_TRY(report(*listener));
     std::unique_lock lock(mutex_);
-    // For ever: a server waits for whoever comes.
+    // No deadline: a server waits for clients.
     changed_.wait(lock, [this] { return is_done(); });
     lock.unlock();
-    listener->stop();  // Connections end with it, and so do their threads.
+    listener->stop();  // Ends the connections, and with them their threads.
     lock.lock();
     changed_.wait(lock, [this] { return workers_.load(std::memory_order_relaxed) == 0; });
     return {};
   }
 
  private:
-  /// A connection that has asked for a run, or to be in one.
+  /// A connection that has asked for a run, or to join one.
   struct Client {
-    Request request;           ///< Without connections: it is not a run's first, or its run is over.
+    Request request;           ///< `connections` is 0 if it is not a run's first, or if its run is over.
     rdma::Memory memory;       ///< Exported by physical address.
     std::uint64_t others = 0;  ///< Runs at the same time.
     double begin = wall_seconds();
-    double cpu = cpu_seconds();  ///< What this process had used then.
+    double cpu = cpu_seconds();  ///< Processor time of this process at that moment.
   };
 
   // rdma::Handler
@@ -84,7 +84,7 @@ class Server final : private rdma::Handler {
     auto started = host::start_thread("perf-receive", [this, kept = connection.keep()]() mutable {
       receive_from(*kept);
       kept.reset();
-      const std::lock_guard lock(mutex_);  // The server is there until it is released.
+      const std::lock_guard lock(mutex_);  // The server exists until this is released.
       workers_.fetch_sub(1, std::memory_order_relaxed);
       changed_.notify_all();
     });
@@ -101,7 +101,7 @@ class Server final : private rdma::Handler {
   }
 
   void on_disconnect(Connection& connection, Status reason) noexcept override {
-    // A connection's own thread finds out by itself.
+    // A connection's own thread notices by itself.
     if (arguments_.serving == Serving::kHandler) leave(connection, reason);
   }
 
@@ -110,7 +110,7 @@ class Server final : private rdma::Handler {
     std::vector<std::byte> buffer(sizeof(Request));
     Status status = Status::kOk;
     while (status == Status::kOk) {
-      // For ever: the end of the connection, or of the listener, ends it.
+      // No deadline: the end of the connection or of the listener ends it.
       const auto message = connection.receive(buffer, Deadline::never());
       if (message) {
         status = handle(connection, *message);
@@ -123,7 +123,7 @@ class Server final : private rdma::Handler {
     leave(connection, status);
   }
 
-  /// Does what a message asks for. Not kOk: the connection is to be closed.
+  /// Does what a message asks for. Anything but kOk: close the connection.
   [[nodiscard]] Status handle(Connection& connection, const rdma::Message& message) noexcept {
     const bool is_written = message.kind == rdma::Message::Kind::kWritten;
     switch (static_cast<Ask>(is_written ? *message.immediate : static_cast<std::uint32_t>(message.data.front()))) {
@@ -140,7 +140,7 @@ class Server final : private rdma::Handler {
   [[nodiscard]] Status on_request(Connection& connection, std::span<const std::byte> message) noexcept {
     const auto request = perf_wire::decode_request(message);
     if (!request) {
-      complain("sent a client away whose request makes no sense");
+      complain("refused a client with a malformed request");
       return Status::kProtocol;
     }
     Reply reply{.serving = arguments_.serving};
@@ -156,7 +156,7 @@ class Server final : private rdma::Handler {
     return sent == Status::kOk && plays ? play_ping_pong(connection, request->bytes) : sent;
   }
 
-  /// The physical address of the client's memory, of tests that go by it.
+  /// The physical address of the client's memory, for tests that use it.
   [[nodiscard]] Result<std::uint64_t> admit(Connection& connection, const Request& request) {
     constexpr const char* kCall = "verbena-perf";
     const PerfBy by = facts_of(request.test).by;
@@ -184,7 +184,7 @@ class Server final : private rdma::Handler {
   [[nodiscard]] static Result<std::uint64_t> export_memory(Connection& connection, Client& client) {
     VERBENA_ASSIGN(client.memory, connection.allocate(client.request.bytes));
     VERBENA_ASSIGN(const std::uint64_t physical, connection.export_physical(client.memory));
-    // The client uses it in one piece.
+    // The client uses it as one contiguous piece.
     constexpr std::size_t kPage = 4096;
     for (std::size_t offset = 0; offset < client.request.bytes; offset += kPage) {
       VERBENA_ASSIGN(const std::uint64_t at, connection.physical_address_of(&client.memory.bytes()[offset]));
@@ -208,7 +208,7 @@ class Server final : private rdma::Handler {
                       .others = client.others};
     client.request.connections = 0;
     ++served_;
-    // The client has its answer before the server ends.
+    // The client gets its answer before the server ends.
     const Status sent = connection.send(perf_wire::bytes_of(reply));
     changed_.notify_all();
     return sent;
@@ -219,7 +219,7 @@ class Server final : private rdma::Handler {
     const rdma::Remote theirs = connection.peer_window().at(0, bytes);
     const auto own = connection.allocate(bytes);
     if (!own) return own.error().status();
-    // A thread of the client's that waits for its others is silent. With a handler it has no others.
+    // A client's thread that waits for its other threads is silent. With a handler there are no others.
     const std::chrono::milliseconds patience =
         arguments_.serving == Serving::kHandler ? arguments_.where.timeout : kLongestSilence;
     for (std::uint8_t mark = kFirstMark;; mark = next_mark(mark)) {
@@ -232,19 +232,19 @@ class Server final : private rdma::Handler {
     }
   }
 
-  /// The connection has ended. Its run breaks, unless it has said bye.
+  /// The connection has ended, which breaks its run unless it has said bye.
   void leave(Connection& connection, Status reason) noexcept {
     const std::lock_guard lock(mutex_);
     const auto client = clients_.find(&connection);
     if (client == clients_.end()) return;
     const Request& request = client->second.request;
-    // It does not count: who breaks a run does not end the server.
+    // A broken run is not counted, so a client that breaks a run does not end the server.
     if (request.connections != 0)
       complain("{}: a run of {} with {} B broke", to_string(reason), facts_of(request.test).name, request.bytes);
     clients_.erase(client);
   }
 
-  /// Tells where it listens.
+  /// Announces where it listens.
   [[nodiscard]] Result<void> report(const rdma::Listener& listener) const {
     const std::string& address = arguments_.where.address;
     const std::uint16_t port = listener.port();
@@ -259,11 +259,12 @@ class Server final : private rdma::Handler {
 
   const PerfServeArguments& arguments_;
   std::atomic<std::uint32_t> workers_{0};  ///< Threads of connections.
-  /// Guards what follows. With Serving::kThread the listener's thread never takes it: who holds it may wait for that.
+  /// Guards the members below. With Serving::kThread the listener's thread never takes it: its holder may wait for that
+  /// thread.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Connection*, Client> clients_;
-  std::uint32_t served_ = 0;  ///< Whole runs.
+  std::uint32_t served_ = 0;  ///< Complete runs.
 };
 
 }  // namespace

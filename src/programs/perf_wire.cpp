@@ -6,7 +6,7 @@
 namespace verbena::programs::perf_wire {
 namespace {
 
-/// Magic and version are in both messages.
+/// Takes a message, and checks the magic and version that both messages have.
 template <class Message>
 std::expected<Message, Status> take(std::span<const std::byte> bytes) noexcept {
   static_assert(std::is_trivially_copyable_v<Message> && std::has_unique_object_representations_v<Message>);

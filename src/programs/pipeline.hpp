@@ -14,22 +14,22 @@
 
 namespace verbena::programs {
 
-/// Beyond a client's own timeout, which comes first: see Pipeline.
+/// Added to a client's own timeout, which thus ends first: see Pipeline.
 inline constexpr std::chrono::milliseconds kExtraPatience{2000};
 
-/// `depth` slots over a client. Their buffers come from registered memory where the client has that, and otherwise are
-/// plain memory below the eager limit, whose values the client copies. \thread owner of the client
+/// `depth` slots over a client. Their buffers are registered memory if the client has it; otherwise plain memory below
+/// the eager limit, whose values the client copies. \thread owner of the client
 class Pipeline {
  public:
   struct Slot {
     std::span<std::byte> buffer;
-    std::size_t item = 0;     ///< The caller's: what the operation is about.
-    std::size_t length = 0;   ///< The caller's: bytes of the buffer in use.
-    std::uint64_t begin = 0;  ///< The caller's: a point in time.
+    std::size_t item = 0;     ///< For the caller: what the operation is about.
+    std::size_t length = 0;   ///< For the caller: bytes of the buffer in use.
+    std::uint64_t begin = 0;  ///< For the caller: a point in time.
   };
 
-  /// `slot_bytes` is wanted for each slot; `slot_bytes()` tells what there is. `patience` is how long the client may
-  /// complete nothing before it counts as broken: longer than its own timeout, which comes first.
+  /// `slot_bytes` is the wanted size of a slot; `slot_bytes()` returns the actual one. If the client completes nothing
+  /// for `patience`, it counts as broken; make that longer than its own timeout, which should end first.
   Pipeline(kv::Client& client, unsigned depth, std::size_t slot_bytes, std::chrono::milliseconds patience)
       : client_(client), slots_(std::max(depth, 1U)), patience_(patience) {
     constexpr std::size_t kLine = 64;
@@ -50,13 +50,13 @@ class Pipeline {
 
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return slot_bytes_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
-  /// The connection cannot be used any more.
+  /// Marks the connection as unusable.
   void set_broken() noexcept { broken_ = true; }
   [[nodiscard]] std::uint64_t cookie_of(const Slot& slot) const noexcept {
     return static_cast<std::uint64_t>(&slot - slots_.data());
   }
 
-  /// A free slot; null when there is none. Give it to an operation (with its cookie), or back.
+  /// Takes a free slot; null: none is free. Give it to an operation (with its cookie), or back.
   [[nodiscard]] Slot* take() noexcept {
     if (free_.empty()) return nullptr;
     Slot* const slot = free_.back();
@@ -65,8 +65,8 @@ class Pipeline {
   }
   void give_back(Slot& slot) noexcept { free_.push_back(&slot); }  // Never grows: reserved for all.
 
-  /// Takes what is complete now: calls settle(slot, outcome) for each and frees the slot afterwards. `settle` must not
-  /// come back here.
+  /// Takes current completions: calls settle(slot, outcome) for each and frees the slot afterwards. `settle` must not
+  /// call this object.
   template <class Settle>
   void reap(Settle&& settle) {
     const std::size_t count = client_.poll(completions_);
@@ -79,8 +79,8 @@ class Pipeline {
     count == 0 ? note_idle() : note_progress();
   }
 
-  /// Calls `operation` (a start_put or start_get), again after completions while it answers kAgain: the server may
-  /// allow fewer in flight than there are slots.
+  /// Calls `operation` (a start_put or start_get); repeats it after completions while it returns kAgain, because the
+  /// server may allow fewer operations in flight than there are slots.
   template <class Operation, class Settle>
   [[nodiscard]] Status start(Operation&& operation, Settle&& settle) {
     Status status = operation();
@@ -91,7 +91,7 @@ class Pipeline {
     return status;
   }
 
-  /// A free slot as soon as there is one; null when the connection broke.
+  /// Waits for a free slot; null: the connection broke.
   template <class Settle>
   [[nodiscard]] Slot* await_free(Settle&& settle) {
     Slot* slot = take();
@@ -106,7 +106,7 @@ class Pipeline {
   template <class Settle>
   void drain(Settle&& settle) {
     while (client_.in_flight() != 0 && !broken_) reap(settle);
-    // What broke the connection also completes what was in flight.
+    // A failure that broke the connection also completes operations in flight.
     if (broken_) reap(settle);
   }
 
@@ -114,7 +114,7 @@ class Pipeline {
   void note_progress() noexcept { idle_polls_ = 0; }
 
   void note_idle() noexcept {
-    // Where client and server share a core, the server needs it now.
+    // If client and server share a core, the server needs it now.
     constexpr std::uint32_t kYieldEvery = 1024, kLookEvery = 4096;
     ++idle_polls_;
     if (idle_polls_ == 1) give_up_ = Deadline::never();
@@ -129,7 +129,7 @@ class Pipeline {
   std::vector<std::byte> plain_;
   std::vector<Slot> slots_;
   std::vector<Slot*> free_;
-  std::array<kv::Completion, 64> completions_{};  // Here, because clearing it at each poll would show in a bench.
+  std::array<kv::Completion, 64> completions_{};  // A member, because clearing it at each poll would show in a bench.
   std::chrono::milliseconds patience_;
   Deadline give_up_ = Deadline::never();
   std::uint32_t idle_polls_ = 0;

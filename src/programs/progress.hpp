@@ -9,7 +9,7 @@
 
 namespace verbena::programs {
 
-/// The text of a bar, `width` columns at most: "load [#####.....]  50 %  note".
+/// The text of a bar, at most `width` columns: "load [#####.....]  50 %  note".
 [[nodiscard]] std::string bar_text(std::string_view label, double fraction, std::string_view note, std::size_t width);
 
 /// Draws at most ten times a second; cheap to call after every operation. \thread owner
@@ -20,7 +20,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }
 
-  /// Whether it is time to draw: saves making the note otherwise.
+  /// Whether it is time to draw; otherwise skip making the note.
   [[nodiscard]] bool due() noexcept;
   /// `fraction` is 0 to 1.
   void draw(double fraction, std::string_view note);

@@ -23,7 +23,7 @@ sigset_t stop_signals() noexcept {
   return set;
 }
 
-/// Waits for ever, as a server does, until one of `set` is pending.
+/// Waits without a deadline, as a server does, until one of `set` is pending.
 int await_signal(const sigset_t& set) noexcept {
   for (;;) {
     const int signal = ::sigwaitinfo(&set, nullptr);
@@ -32,14 +32,14 @@ int await_signal(const sigset_t& set) noexcept {
   }
 }
 
-/// The port file, unless somebody has put something else in its place.
+/// Removes the port file, unless somebody has put something else in its place.
 void remove_quietly(const std::string& path) {
   std::error_code ignored;
   if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
 }
 
-/// Lets this process open as many files as it may: each client takes some. Nothing here uses select(2), which is what
-/// the soft limit is for. Too low a hard limit shows in the server's description.
+/// Raises the limit of open files to the hard limit, because each client takes some. Nothing here uses select(2), for
+/// which the soft limit exists. The server's description shows a hard limit that is too low.
 void raise_descriptor_limit() noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -47,7 +47,7 @@ void raise_descriptor_limit() noexcept {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Says on stdout, and in the port file, that clients may come.
+/// Announces on stdout and in the port file that clients may connect.
 Exit announce(const ServeArguments& arguments, const kv::Server& server, const MetricsEndpoint* metrics) {
   fmt::print("verbena-kv: serving on {}; {}{}{}\n", endpoint(server.address(), server.port()), server.description(),
              metrics != nullptr ? "; metrics at " : "", metrics != nullptr ? metrics->url() : "");
@@ -60,7 +60,7 @@ Exit announce(const ServeArguments& arguments, const kv::Server& server, const M
 }  // namespace
 
 Exit run_serve(const ServeArguments& arguments) {
-  // Blocked before any thread exists, so that every thread inherits it and only sigwaitinfo takes the signals.
+  // Blocked before any thread exists: every thread inherits it, and only sigwaitinfo takes the signals.
   const sigset_t set = stop_signals();
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &set, &before);
@@ -69,14 +69,14 @@ Exit run_serve(const ServeArguments& arguments) {
     if (!replaceable) return error_exit("--port-file: {}", replaceable.error().text());
   }
   raise_descriptor_limit();
-  // A port file of an earlier server would send clients to a port where nothing listens yet.
+  // An old port file would send clients to a port where nothing listens yet.
   remove_quietly(arguments.port_file);
 
-  // Before the server starts: that takes its time and memory.
+  // Before the server starts, which takes time and memory.
   std::unique_ptr<MetricsEndpoint> metrics;
   if (arguments.metrics.port) {
     auto listening = MetricsEndpoint::listen(arguments.metrics);
-    if (!listening) return error_exit("cannot tell metrics: {}", listening.error().text());
+    if (!listening) return error_exit("cannot serve metrics: {}", listening.error().text());
     metrics = std::move(*listening);
   }
   auto server = kv::Server::start(arguments.server);
@@ -86,12 +86,12 @@ Exit run_serve(const ServeArguments& arguments) {
   }
   if (metrics) {
     const auto started = metrics->start(**server, arguments.server.workers);
-    if (!started) return error_exit("cannot tell metrics: {}", started.error().text());
+    if (!started) return error_exit("cannot serve metrics: {}", started.error().text());
   }
   Exit exit = announce(arguments, **server, metrics.get());
   if (exit == Exit::kDone) {
     const int signal = await_signal(set);
-    // A second signal ends the process at once, should stopping take too long for someone.
+    // A second signal ends the process at once, in case stopping takes too long.
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     fmt::print("verbena-kv: stopping on {}\n", signal == SIGINT ? "SIGINT" : "SIGTERM");
     std::fflush(stdout);

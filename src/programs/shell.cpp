@@ -30,7 +30,7 @@ constexpr std::string_view kHelp =
     "quit                                     leave (so does the end of input)\n"
     "A word with blanks goes into \"quotes\"; \\n \\t \\\\ and \\xHH stand for bytes.\n";
 
-/// Longer values fill the screen and tell nobody anything.
+/// Longer values only fill the screen.
 constexpr std::size_t kMostShown = std::size_t{64} << 10;
 
 class Shell {
@@ -81,7 +81,7 @@ class Shell {
     complain(format, std::forward<Args>(args)...);
   }
 
-  /// The connection; made anew when it broke earlier. Null after a complaint.
+  /// The connection; reconnects if it broke earlier. Null after a complaint.
   kv::Client* client() {
     if (!client_) client_ = connect_or_complain(where_);
     return client_.get();
@@ -129,7 +129,7 @@ class Shell {
     const std::string& text = words[1];
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
     if (error != std::errc() || end != text.data() + text.size())
-      return say("cas: {} is no version", quoted_bytes(text));
+      return say("cas: {} is not a version", quoted_bytes(text));
     kv::Client* const to = client();
     if (to == nullptr) return;
     const kv::Outcome outcome = to->cas(as_key(words[0]), version, std::as_bytes(std::span(words[2])));
@@ -154,7 +154,7 @@ class Shell {
     const auto arguments = parse_bench_words(words);
     if (!arguments) return say("{}", arguments.error());
     std::fflush(stdout);
-    static_cast<void>(run_bench(where_, *arguments));  // Has complained itself; the shell goes on.
+    static_cast<void>(run_bench(where_, *arguments));  // It has printed its own complaints; the shell goes on.
   }
 
   void help(Words) { fmt::print("{}", kHelp); }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kWordBreaks = " \t\r\n";
 
-/// The byte that the text after a backslash stands for; consumes it. Nothing when it is cut short.
+/// The byte that the text after a backslash stands for; consumes the text. Nothing: the escape is incomplete.
 std::optional<char> take_escape(std::string_view& rest) noexcept {
   if (rest.empty()) return std::nullopt;
   const char c = rest.front();
@@ -32,7 +32,7 @@ std::optional<char> take_escape(std::string_view& rest) noexcept {
   return static_cast<char>(byte);
 }
 
-/// One word; `rest` begins with it and is left behind it.
+/// Takes one word off the front of `rest`.
 Result<std::string> take_word(std::string_view& rest) {
   std::string word;
   char quote = '\0';

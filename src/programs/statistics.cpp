@@ -28,7 +28,7 @@ std::string store_text(const kv::ServerStatistics& s) {
                             s.workers == 1 ? "" : "s");
 }
 
-/// A line for each kind of operation that there was; `rate` heads the second column.
+/// One line for each kind of operation that occurred; `rate` heads the second column.
 template <class Of>
 std::string times_text(const kv::ServerStatistics& s, std::string_view rate, Of&& of) {
   std::string text =
@@ -67,7 +67,7 @@ Json operation_json(const kv::OperationStatistics& operation) {
 
 // --- for Prometheus
 
-/// "large_get": a label's value, which queries are written with.
+/// The kind as a label's value, such as "large_get", which queries name.
 std::string label_of(OperationKind kind) {
   std::string label = to_string(kind);
   std::ranges::replace(label, ' ', '_');
@@ -96,7 +96,7 @@ class Exposition {
   std::string_view name_;
 };
 
-/// Buckets end at powers of two of ns, where ours end too: 128 ns to 17 s. A time on the very bound is in the next one.
+/// Buckets end at powers of two of ns, like ours: 128 ns to 17 s. A time equal to a bound is in the next bucket.
 constexpr unsigned kFirstBound = 7, kLastBound = 34;
 
 void Exposition::histogram(const kv::LatencyHistogram& times, std::string_view label) {
@@ -115,7 +115,7 @@ void Exposition::histogram(const kv::LatencyHistogram& times, std::string_view l
 }
 
 void add_requests(Exposition& out, const std::vector<kv::ServerStatistics>& workers) {
-  out.family("requests_total", "counter", "Requests by kind of operation and worker, those that failed included.");
+  out.family("requests_total", "counter", "Requests by kind of operation and worker, including failed ones.");
   for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
     for (std::size_t worker = 0; worker < workers.size(); ++worker) {
       out.sample(workers[worker].operations[kind].requests,
@@ -127,7 +127,7 @@ void add_requests(Exposition& out, const std::vector<kv::ServerStatistics>& work
 void add_times(Exposition& out, const kv::ServerStatistics& all) {
   out.family(
       "service_seconds", "histogram",
-      "Time from a request's arrival at its worker to its reply, of about one request in 16; of every large put.");
+      "Time from a request's arrival at its worker to its reply, for about one request in 16 and every large put.");
   for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
     out.histogram(all.operations[kind].latency,
                   fmt::format("operation=\"{}\"", label_of(static_cast<OperationKind>(kind))));
@@ -153,7 +153,7 @@ void add_memory(Exposition& out, const kv::ServerStatistics& all) {
   by_class("free", &kv::MemoryClass::free_bytes);
 }
 
-/// Of a server that has granted something.
+/// For a server with grants.
 std::string refusals_text(const kv::ServerStatistics& s) {
   if ((s.refusals.denied | s.refusals.over_quota) == 0) return "";
   return fmt::format(" ({} denied, {} over quota)", s.refusals.denied, s.refusals.over_quota);
@@ -214,25 +214,25 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   for (unsigned i = 0; i < workers; ++i) each.push_back(server.worker_statistics(i));
   Exposition out;
   out.single("workers", "gauge", "Polling threads.", all.workers);
-  out.single("items", "gauge", "Keys there are.", all.items);
-  out.single("cells", "gauge", "Of the items, those that are cells.", all.cells);
-  out.single("max_items", "gauge", "Keys there can be.", all.max_items);
+  out.single("items", "gauge", "Keys in the store.", all.items);
+  out.single("cells", "gauge", "Items that are cells.", all.cells);
+  out.single("max_items", "gauge", "Keys that the store can hold.", all.max_items);
   out.single("index_entries", "gauge", "Places of the index; as many are taken as there are items.", all.index_entries);
   add_memory(out, all);
   out.single("leases", "gauge", "Blocks that trusted clients may write their next large values into.", all.leases);
   out.single("lease_bytes", "gauge", "Item memory of these blocks.", all.lease_bytes);
-  out.single("adoptions_total", "counter", "Values that were written where they stay.", all.adoptions);
+  out.single("adoptions_total", "counter", "Values that clients wrote in place.", all.adoptions);
   out.single("clients", "gauge", "Clients connected.", all.clients);
   out.single("sessions", "gauge", "Channels of clients to workers.", all.sessions);
-  out.single("clients_lost_total", "counter", "Clients that were gone without closing.", all.clients_lost);
-  out.single("clients_refused_total", "counter", "Clients that were turned away.", all.clients_refused);
+  out.single("clients_lost_total", "counter", "Clients that disappeared without closing.", all.clients_lost);
+  out.single("clients_refused_total", "counter", "Clients that were refused.", all.clients_refused);
   add_requests(out, each);
-  out.single("hits_total", "counter", "Requests to get that found their key.", all.hits);
-  out.single("failures_total", "counter", "Requests that failed; a missing key or another version is no failure.",
+  out.single("hits_total", "counter", "Gets that found their key.", all.hits);
+  out.single("failures_total", "counter", "Requests that failed; a missing key or another version is not a failure.",
              all.failures);
-  out.single("denied_total", "counter", "Of these, requests for which the user had no right.", all.refusals.denied);
-  out.single("over_quota_total", "counter", "Of these, requests that a quota refused.", all.refusals.over_quota);
-  out.single("last_version", "gauge", "Version given to an item last.", all.last_version);
+  out.single("denied_total", "counter", "Failed requests for which the user had no right.", all.refusals.denied);
+  out.single("over_quota_total", "counter", "Failed requests that a quota refused.", all.refusals.over_quota);
+  out.single("last_version", "gauge", "Version last given to an item.", all.last_version);
   add_times(out, all);
   return out.take();
 }

@@ -1,4 +1,4 @@
-// load and verify: a directory tree into the store, and the store against a directory tree.
+// load and verify: store a directory tree, and compare the store with a directory tree.
 #include "base/error.hpp"
 #include "programs/commands.hpp"
 #include "programs/environment.hpp"
@@ -21,17 +21,17 @@
 namespace verbena::programs {
 namespace {
 
-/// Files up to this size go through the pipeline, larger ones by a call each: at 64 KiB the round trip is small
-/// beside the copy.
+/// Files up to this size go through the pipeline, larger ones take one call each: at 64 KiB the round trip is small
+/// compared with the copy.
 constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
 
-/// More lines than this help nobody; the sentence at the end has the number.
+/// Lines per kind of message; more help nobody. The final sentence has the number.
 constexpr std::uint64_t kMostTold = 50;
 
-/// Counts files by what became of them. \thread owner
+/// Counts files by their outcome. \thread owner
 class TreeReport {
  public:
-  /// Also reports what the walk left out. `label` is "load" or "verify".
+  /// Also reports what the walk skipped. `label` is "load" or "verify".
   TreeReport(std::string label, const Tree& tree)
       : label_(std::move(label)), tree_(tree), bar_(label_), begin_ticks_(ticks_now()) {
     tell_left_out("symbolic links, which are not followed", tree.links);
@@ -65,8 +65,8 @@ class TreeReport {
     bar_.draw(static_cast<double>(settled) / total, fmt::format("{} files, {}", settled, human_bytes(bytes_)));
   }
 
-  /// Prints the sentence, such as "loaded 12 files, ...". `verb` is its first word. Files that were not come to count
-  /// as failed.
+  /// Prints the final sentence, such as "loaded 12 files, ...", with `verb` as its first word. Files that were never
+  /// reached count as failed.
   [[nodiscard]] Exit finish(std::string_view verb) {
     bar_.clear();
     const std::uint64_t failures_of_walk = tree_.failures.size();
@@ -110,9 +110,9 @@ class TreeReport {
   std::uint64_t files_ = 0, bytes_ = 0, differing_ = 0, failed_ = 0, told_ = 0;
 };
 
-/// What load and verify have in common: the tree, the pipeline over the client and the report. `Self` is one of them:
-/// it says which files are `small`, has `run_small` start one in the pipeline, `run_large` do one by a call, and
-/// `settle` what came of a slot.
+/// The common part of load and verify: the tree, the pipeline over the client and the report. `Self` is one of the two.
+/// Its `small` says which files are small, `run_small` starts one in the pipeline, `run_large` handles one in a call,
+/// and `settle` takes a slot's outcome.
 template <class Self>
 class TreeRun {
  public:
@@ -124,7 +124,7 @@ class TreeRun {
         report_(label, tree_),
         pipeline_(client, arguments.depth, kSlotBytes, where.options.timeout + kExtraPatience) {}
 
-  /// `verb` is the first word of the sentence at the end.
+  /// `verb` is the first word of the final sentence.
   Exit run(const char* verb) {
     for (std::size_t i = 0; i < tree_.files.size() && !pipeline_.broken(); ++i) {
       const TreeFile& file = tree_.files[i];
@@ -140,7 +140,7 @@ class TreeRun {
 
   const TreeFile& file_of(const Slot& slot) const noexcept { return tree_.files[slot.item]; }
 
-  /// False, and reported, when the store cannot have such a key.
+  /// False: the store cannot have such a key, which is reported.
   bool fits_key(const TreeFile& file) {
     if (file.path.size() <= kv::kMaxKeyBytes) return true;
     report_.failed(file.path,
@@ -155,7 +155,7 @@ class TreeRun {
   }
 
   void fail(const TreeFile& file, const kv::Outcome& outcome) {
-    // A timed-out operation ends the connection as well: its effect is not known.
+    // A timed-out operation ends the connection too, because its effect is unknown.
     if (damage_of(outcome.status) >= Damage::kConnection || outcome.status == Status::kTimedOut) pipeline_.set_broken();
     report_.failed(file.path, explain(outcome, client_.connection_error()));
   }
@@ -202,7 +202,7 @@ class Loader : public TreeRun<Loader> {
     Slot* const slot = pipeline_.await_free(settle_);
     if (slot == nullptr) return;
     const auto length = read_up_to(opened->get(), file.path, slot->buffer);
-    // A slot that is full means that the file grew since the walk, and may be longer.
+    // A full slot means that the file grew since the walk and may be longer.
     const bool whole = length && *length < slot->buffer.size();
     if (whole && start(index, *slot, *length)) return;
     pipeline_.give_back(*slot);
@@ -210,7 +210,7 @@ class Loader : public TreeRun<Loader> {
     run_large(file);
   }
 
-  /// False when the pipeline cannot take this value, and nothing was started.
+  /// False: the pipeline cannot take this value; nothing was started.
   bool start(std::size_t index, Slot& slot, std::size_t length) {
     slot.item = index;
     slot.length = length;

@@ -36,7 +36,7 @@ void sort_in(Tree& tree, std::vector<std::string>& pending, const fs::directory_
   tree.files.push_back({std::move(path), size});
 }
 
-/// Lists one directory; what lies in subdirectories is left in `pending`.
+/// Lists one directory; adds its subdirectories to `pending`.
 std::error_code list(const fs::path& root, const std::string& directory, Tree& tree,
                      std::vector<std::string>& pending) {
   std::error_code code;

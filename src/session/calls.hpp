@@ -1,4 +1,4 @@
-// Calls that are under way, and queues of them.
+// Calls in progress, and queues of them.
 #pragma once
 
 #include "base/futex.hpp"
@@ -20,11 +20,11 @@ using channel::Change;
 using channel::LocalSpan;
 using channel::RemoteSpan;
 
-/// A call is its caller's, who waits until it is done. Everything but `is_done` is of the thread that drives the
-/// session, once the call has begun.
+/// A call belongs to its caller, who waits until it is done. Once it has begun, only the thread that drives the session
+/// touches anything but `is_done`.
 struct Call {
   Status status = Status::kOk;
-  bool is_awaited = false;  ///< Another thread waits than the one that drives the session.
+  bool is_awaited = false;  ///< A thread other than the one that drives the session waits.
   std::atomic<std::uint32_t> is_done{0};
 
   /// Don't touch the call afterwards: its caller may have gone when this returns.
@@ -38,11 +38,11 @@ struct Call {
   [[nodiscard]] bool done() const noexcept { return is_done.load(std::memory_order_acquire) != 0; }
 };
 
-/// Calls in the order they came. \thread owner
+/// Calls in order of arrival. \thread owner
 template <class Kind>
 class CallQueue : public engine::Fifo<Kind> {
  public:
-  /// Takes a call out and finishes it.
+  /// Removes a call and finishes it.
   void finish(Kind& call, Status outcome) noexcept {
     this->remove(call);
     call.finish(outcome);
@@ -52,22 +52,22 @@ class CallQueue : public engine::Fifo<Kind> {
   }
 };
 
-/// A place in memory of the peer: in one of its windows, or in its physical memory.
+/// A place in the peer's memory: in one of its windows, or in its physical memory.
 enum class Space : std::uint8_t { kKey, kPhysical };
 struct Place {
   Space space = Space::kKey;
   RemoteSpan span;
 };
 
-/// READ, WRITE or atomic.
+/// A READ, WRITE or atomic.
 struct Transfer {
   using Kind = rdma::Completion::Operation;
   Kind kind = Kind::kWrite;
   LocalSpan local;
   Place place;
   Change change;             ///< The change of an atomic.
-  std::uint64_t cookie = 0;  ///< Of one that the user starts.
-  /// Whether its memory of this side is the NIC's until the connection has completed it.
+  std::uint64_t cookie = 0;  ///< For one that the user starts.
+  /// Whether the NIC uses this side's memory until the connection completes it.
   [[nodiscard]] bool is_registered() const noexcept { return kind != Kind::kAtomic && !local.is_bounced; }
 };
 struct TransferCall : Call, Transfer {
@@ -75,15 +75,15 @@ struct TransferCall : Call, Transfer {
   TransferCall() noexcept = default;
   explicit TransferCall(const Transfer& transfer) noexcept : Transfer(transfer) {}
 
-  bool is_started = false;    ///< The user started it, and has not taken its completion.
-  std::uint64_t started = 0;  ///< Bytes with the connection.
-  std::uint32_t parts = 0;    ///< Operations of the connection under way.
-  std::uint32_t slot = 0;     ///< Its place in Transfers while there are some.
+  bool is_started = false;    ///< The user started it and has not taken its completion.
+  std::uint64_t started = 0;  ///< Bytes handed to the connection.
+  std::uint32_t parts = 0;    ///< Operations of the connection in flight.
+  std::uint32_t slot = 0;     ///< Its slot in Transfers while there are some.
   std::uint64_t old = 0;      ///< The value before an atomic.
   TransferCall* next = nullptr;
 };
 
-/// A message on its way out.
+/// An outgoing message.
 struct SendCall : Call {
   wire::Kind kind = wire::Kind::kData;
   std::optional<std::uint32_t> immediate;
@@ -91,9 +91,9 @@ struct SendCall : Call {
   std::uint64_t length = 0;             ///< With kWritten: bytes written.
   std::uint64_t offset = 0;             ///< With kWritten: offset in the window.
   const TransferCall* after = nullptr;  ///< This message leaves after that transfer.
-  std::uint64_t sent = 0;               ///< Bytes.
+  std::uint64_t sent = 0;               ///< Bytes sent.
   bool is_sent = false;                 ///< All bytes left; its receipt is awaited, if any.
-  std::uint64_t receipt = 0;            ///< The number of its receipt, while that is awaited.
+  std::uint64_t receipt = 0;            ///< The number of its receipt, while awaited.
   SendCall* next = nullptr;
 };
 

@@ -15,7 +15,7 @@ class Sessions;
 /// The thread that polls the loop.
 enum class Driver : std::uint8_t {
   kThread,  ///< A thread of the library, which carries out other threads' calls.
-  kCaller   ///< Whoever calls, one thread at a time.
+  kCaller   ///< The calling thread, one at a time.
 };
 
 /// Outlives the sessions on it, which share it. \thread any
@@ -31,7 +31,7 @@ class Home : public std::enable_shared_from_this<Home> {
   [[nodiscard]] virtual Registrations& registrations() noexcept = 0;
   [[nodiscard]] virtual Sessions& sessions() noexcept = 0;
 
-  /// Whether the calling thread may poll the loop, as far as the library's own thread goes.
+  /// Whether the calling thread may poll the loop: only the library's own thread, if there is one.
   [[nodiscard]] bool is_driven_here() noexcept { return driver_ == Driver::kCaller || loop().is_owner(); }
 
  protected:

@@ -31,7 +31,7 @@ bool Inbox::push(const wire::Head& head, std::span<const std::byte> piece) noexc
   if (bytes_of(piece.size()) > capacity_ - (pushed_ - popped_)) return false;
   const bool was_empty = empty();
   if (was_empty) pushed_ = popped_ = 0;
-  // In the ring, the head's count of what was consumed is the piece's length.
+  // In the ring, the head's `consumed` holds the piece's length.
   wire::Head record = head;
   record.consumed = piece.size();
   put_in(pushed_, &record, sizeof record);

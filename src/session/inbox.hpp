@@ -1,4 +1,4 @@
-// Messages that arrived and were not taken: a ring of records, each a head and its piece of a message.
+// Messages that arrived and are not taken yet: a ring of records, each a head and its piece of a message.
 #pragma once
 
 #include "host/lazy_memory.hpp"
@@ -10,8 +10,9 @@
 
 namespace verbena::session {
 
-/// Holds `capacity` bytes. Both sides count a record as its head and its bytes. Memory is there once messages have been
-/// in it, and an empty inbox fills from its front again: an inbox whose messages are taken at once uses a page or two.
+/// Holds `capacity` bytes. Both sides count a record as its head and its bytes. Memory is committed only once messages
+/// have used it, and an empty inbox fills from its front again: an inbox whose messages are taken at once uses one or
+/// two pages.
 /// \thread owner  \alloc setup (constructor)
 class Inbox {
  public:
@@ -21,20 +22,20 @@ class Inbox {
   [[nodiscard]] static constexpr std::uint64_t bytes_of(std::uint64_t piece) noexcept {
     return sizeof(wire::Head) + piece;
   }
-  /// False when it does not fit: the sender did not keep to its room.
+  /// False: it does not fit, because the sender exceeded its room.
   [[nodiscard]] bool push(const wire::Head& head, std::span<const std::byte> piece) noexcept;
   [[nodiscard]] bool empty() const noexcept { return pushed_ == popped_; }
 
-  /// Head of the first record; not when empty.
+  /// Head of the first record. Requires a record.
   [[nodiscard]] const wire::Head& head() const noexcept { return head_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
-  /// Copies the first record's piece.
+  /// Copies the first record's piece to `to`.
   void copy(std::byte* to) const noexcept { take_out(popped_ + sizeof head_, to, length_); }
   void pop() noexcept;
   /// Counts a record that is not kept.
   void skip(std::size_t piece) noexcept { consumed_ += bytes_of(piece); }
 
-  /// Bytes of records taken, in all: what the peer is told.
+  /// Total bytes of records taken, which the peer is told.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
 
@@ -45,10 +46,10 @@ class Inbox {
 
   host::LazyMemory memory_;
   std::size_t capacity_;
-  std::uint64_t pushed_ = 0;  ///< Bytes, since the inbox was empty last.
+  std::uint64_t pushed_ = 0;  ///< Bytes since the inbox was last empty.
   std::uint64_t popped_ = 0;
   std::uint64_t consumed_ = 0;
-  wire::Head head_;  ///< Of the first record.
+  wire::Head head_;  ///< Head of the first record.
   std::size_t length_ = 0;
 };
 

@@ -15,7 +15,7 @@ bool Outbox::send_some(SendCall& call) noexcept {
   if (call.after != nullptr && call.after->started != call.after->place.span.length) return false;
   const std::size_t bytes =
       is_note ? 0 : static_cast<std::size_t>(std::min<std::uint64_t>(call.length - call.sent, longest_piece_));
-  // The peer takes what is not a user's message at once: that needs no room.
+  // The peer takes anything but user messages at once, so that needs no room.
   const bool takes_room = is_note || call.kind == wire::Kind::kData;
   if (takes_room && !has_room(bytes)) return false;
   const wire::Head head{.kind = call.kind,

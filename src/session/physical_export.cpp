@@ -12,18 +12,18 @@ namespace verbena::session {
 
 namespace {
 
-/// Times that pages which the kernel has taken away are asked for again. With a device's pin it takes none away.
+/// Retries for pages that the kernel has taken away. With a device's pin it takes none.
 constexpr int kAttempts = 4;
 
 [[nodiscard]] std::size_t page_bytes() noexcept { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
-/// The runs of `range`, which is faulted in: memory that nothing pins may be swapped out, or have lost its page table
-/// entries to the making of a hugepage.
+/// The runs of `range`. Faults it in first: unpinned memory may be swapped out, or the making of a hugepage may have
+/// removed its page table entries.
 [[nodiscard]] Result<host::PhysicalRuns> runs_of(const host::PageMap& pages, std::span<std::byte> range) {
   const auto begin = reinterpret_cast<std::uintptr_t>(range.data());
   const std::uintptr_t page = begin / page_bytes() * page_bytes();
   for (int attempt = 1;; ++attempt) {
-    // Advice: a kernel before 5.14 does not know it, and what is not there is then told by the page map.
+    // Advice only: kernels before 5.14 do not know it, and the page map then reports the missing pages.
     (void)madvise(reinterpret_cast<void*>(page), begin - page + range.size(), MADV_POPULATE_READ);
     auto found = pages.runs_of(range, PhysicalTable::kMaxRuns);
     if (found || found.error().status() != Status::kNotFound || attempt == kAttempts) return found;
@@ -58,7 +58,7 @@ Result<PhysicalExport> PhysicalExport::create(nic::Nic& nic, const ibv_mr* memor
                                               const host::PageMap& pages) {
   if (access == 0 || (access & ~PhysicalTable::kRights) != 0) {
     return fail(Status::kBadArgument, "PhysicalExport::create", 0,
-                "the rights {:#x} are not of IBV_ACCESS_REMOTE_READ, _WRITE and _ATOMIC", access);
+                "the rights {:#x} are not a combination of IBV_ACCESS_REMOTE_READ, _WRITE and _ATOMIC", access);
   }
   VERBENA_ASSIGN(host::PhysicalRuns found, runs_of(pages, {static_cast<std::byte*>(memory->addr), memory->length}));
   VERBENA_TRY(check_limits(nic, found));

@@ -1,6 +1,6 @@
-// Physical addressing: memory exported under its physical addresses, and a peer's memory addressed by them. Works on
-// stock drivers: each physically contiguous run is a memory region whose IO virtual addresses are its physical ones.
-// See docs/physical-addressing.md.
+// Physical addressing: exports memory under its physical addresses, and reaches a peer's memory by them. Works on stock
+// drivers: each physically contiguous run is a memory region whose IO virtual addresses are its physical ones. See
+// docs/physical-addressing.md.
 #pragma once
 
 #include "host/physical.hpp"
@@ -16,24 +16,25 @@
 
 namespace verbena::session {
 
-/// Registered memory that peers reach by physical address. It exports the addresses of the moment: on a device the
-/// registration pins the pages, so they stay true; on the soft NIC nothing pins them, and they are mere names.
+/// Registered memory that peers reach by physical address. The addresses are those at the time of the export: on a
+/// device the registration pins the pages, so they stay true; on the soft NIC nothing pins them, and they are mere
+/// names.
 /// \thread any, one at a time  \alloc setup
 class PhysicalExport {
  public:
-  /// Exports all of `memory`, which stays registered at least until this returns, with the rights `access`
-  /// (IBV_ACCESS_REMOTE_*): one more region for each physically contiguous run, under the same protection domain.
-  /// Errors: those of PageMap::runs_of, kBadArgument (rights; a physical page that is there twice), kLimit (too many
-  /// runs for a table or for the device's regions, or RLIMIT_MEMLOCK: the text has the sum), and those of Nic::reg_mr.
+  /// Exports all of `memory` with the rights `access` (IBV_ACCESS_REMOTE_*): one more region for each physically
+  /// contiguous run, under the same protection domain. `memory` must stay registered until this returns. Errors: those
+  /// of PageMap::runs_of, kBadArgument (rights; the same physical page twice), kLimit (too many runs for a table or for
+  /// the device's regions, or RLIMIT_MEMLOCK: the text has the sum), and those of Nic::reg_mr.
   [[nodiscard]] static Result<PhysicalExport> create(nic::Nic& nic, const ibv_mr* memory, std::uint32_t access,
                                                      const host::PageMap& pages);
 
-  /// The table for peers; encode it.
+  /// The table to encode and send to peers.
   [[nodiscard]] const PhysicalTable& table() const noexcept { return table_; }
   /// The physical address under which `at` is exported; none outside the memory.
   [[nodiscard]] std::optional<std::uint64_t> address_of(const void* at) const noexcept;
-  /// Takes the export back, as Nic::dereg_mr does with its errors; the first is returned. The destructor does the same
-  /// within 100 ms a run.
+  /// Takes the export back like Nic::dereg_mr; returns the first error. The destructor does the same, with 100 ms per
+  /// run.
   [[nodiscard]] Result<void> close(Deadline deadline);
 
  private:
@@ -42,7 +43,7 @@ class PhysicalExport {
       : nic_(&nic), runs_(std::move(runs)), regions_(std::move(regions)), table_(std::move(table)) {}
 
   nic::Nic* nic_;
-  std::vector<host::PhysicalRun> runs_;  ///< In the order of their virtual addresses.
+  std::vector<host::PhysicalRun> runs_;  ///< Sorted by virtual address.
   std::vector<nic::Mr> regions_;
   PhysicalTable table_;
 };

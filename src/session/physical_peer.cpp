@@ -19,7 +19,7 @@ bool PhysicalPeer::on_table(const wire::Head& head, std::span<const std::byte> p
   const bool is_next = head.offset == arriving_.size() && !piece.empty() && head.offset + piece.size() <= head.total;
   if (!is_next || head.total > PhysicalTable::kMaxBytes || tables_.size() == wire::kMaxTables) return false;
   try {
-    // Grows with what arrives, not with what is claimed.
+    // Grows with what arrives, not with what the peer claims.
     arriving_.insert(arriving_.end(), piece.begin(), piece.end());
     if (arriving_.size() != head.total) return true;
     auto table = PhysicalTable::decode(std::exchange(arriving_, {}));
@@ -44,7 +44,7 @@ Status PhysicalPeer::import(channel::Connection& connection, Table& of) noexcept
 
 Status PhysicalPeer::find(channel::Connection& connection, const channel::RemoteSpan& rest,
                           channel::RemoteSpan& part) noexcept {
-  // The last one first: an address that was exported anew is under its new key.
+  // Looks at the last table first: an address that was exported again is under its new key.
   for (Table& of : std::views::reverse(tables_)) {
     if (of.table.find(rest.address, rest.length, of.last) != Status::kOk) continue;
     if (!of.is_imported[of.last])

@@ -12,7 +12,7 @@ namespace verbena::session {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tables are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "tables are copied without conversion");
 
 struct Head {
   std::uint32_t magic = 0x59485056;  // "VPHY"
@@ -34,12 +34,12 @@ template <class T>
   return value;
 }
 
-/// What keeps runs, in their order, from being a table; or nullptr.
+/// The fault that keeps sorted runs from being a table; nullptr: none.
 [[nodiscard]] const char* fault_of(std::span<const PhysicalRun> runs, std::uint32_t access) noexcept {
   if (runs.empty()) return "no runs";
   if (runs.size() > PhysicalTable::kMaxRuns) return "more runs than a table holds";
   if ((access & ~PhysicalTable::kRights) != 0) return "unknown rights";
-  std::uint64_t end = 0;  // Of the run before.
+  std::uint64_t end = 0;  // End of the previous run.
   for (const PhysicalRun& run : runs) {
     if (run.length == 0) return "an empty run";
     if (run.length > ~run.address) return "a run that wraps around the address space";
@@ -80,7 +80,7 @@ Result<PhysicalTable> PhysicalTable::decode(std::span<const std::byte> bytes) {
   if (head.magic != kWanted.magic) return broken("another magic number");
   if (head.version != kWanted.version) return broken("another version");
   if (head.reserved != 0) return broken("something in its reserved bytes");
-  // Before anything is made of the count.
+  // Checks the count before anything uses it.
   if (head.runs > kMaxRuns || bytes.size() != kHeadBytes + head.runs * kRunBytes + kChecksumBytes)
     return broken("another length than its runs need");
   const std::size_t checked = bytes.size() - kChecksumBytes;

@@ -8,8 +8,7 @@
 //       12      4  access (IBV_ACCESS_REMOTE_*)
 //       16      8  memory id (soft NIC)
 //
-// All integers are little-endian. Runs are in the order of their addresses and do not overlap, so that a table has one
-// form.
+// All integers are little-endian. Runs are sorted by address and do not overlap, so that a table has one form.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -23,7 +22,7 @@
 
 namespace verbena::session {
 
-/// Physically contiguous memory of a peer, under one key. As the table has it.
+/// Physically contiguous memory of a peer, under one key, as in the table.
 struct PhysicalRun {
   std::uint64_t address = 0;  ///< Physical.
   std::uint64_t length = 0;   ///< Bytes, not 0.
@@ -31,26 +30,26 @@ struct PhysicalRun {
   std::uint32_t reserved = 0;
 };
 
-/// A value that cannot be changed once it was made. \thread any
+/// An immutable value. \thread any
 class PhysicalTable {
  public:
-  /// 256 MiB of single small pages. Hugepages make few runs of much memory.
+  /// 256 MiB of single small pages. With hugepages few runs hold much memory.
   static constexpr std::size_t kMaxRuns = 65536;
   static constexpr std::size_t kHeadBytes = 24;
   static constexpr std::size_t kRunBytes = 24;
   static constexpr std::size_t kChecksumBytes = 8;
   static constexpr std::size_t kMaxBytes = kHeadBytes + kMaxRuns * kRunBytes + kChecksumBytes;
-  /// Rights that a table can name.
+  /// Rights that a table can hold.
   static constexpr std::uint32_t kRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-  /// Makes a table from runs in any order. Errors: kBadArgument (none, or too many; a run that is empty, wraps around
-  /// or overlaps another; unknown rights). \alloc setup
+  /// Makes a table from runs in any order. Errors: kBadArgument (no runs, or too many; a run that is empty, wraps
+  /// around or overlaps another; unknown rights). \alloc setup
   [[nodiscard]] static Result<PhysicalTable> make(std::vector<PhysicalRun> runs, std::uint32_t access,
                                                   std::uint64_t memory_id);
-  /// Decodes any bytes, which must be private memory: a peer could change its own while they are read. Errors:
-  /// kProtocol, whose text says what is wrong. \alloc setup
+  /// Decodes any bytes. They must be private memory: a peer could change shared bytes while they are read. Errors:
+  /// kProtocol, whose text names the fault. \alloc setup
   [[nodiscard]] static Result<PhysicalTable> decode(std::span<const std::byte> bytes);
-  /// At most kMaxBytes; decode makes the same table of them. \alloc setup
+  /// At most kMaxBytes; `decode` makes the same table from them. \alloc setup
   [[nodiscard]] std::vector<std::byte> encode() const;
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
@@ -62,9 +61,9 @@ class PhysicalTable {
     return {.address = of.address, .length = of.length, .rkey = of.rkey, .access = access_, .memory_id = memory_id_};
   }
 
-  /// The run that `address` lies in, to `index`, if that run and those that follow without a gap hold `length` bytes
-  /// from there on; else kOutOfRange. No bytes may also be at the end of a run. `index`, of a run, is looked at first.
-  /// \alloc none
+  /// Sets `index` to the run that holds `address`, if that run and the ones that follow without a gap hold `length`
+  /// bytes from there on. Errors: kOutOfRange otherwise. A range without bytes may also start at the end of a run.
+  /// `index` must name a run, which is tried first. \alloc none
   [[nodiscard]] Status find(std::uint64_t address, std::uint64_t length, std::size_t& index) const noexcept {
     if (address - entries_[index].run.address >= entries_[index].run.length) [[unlikely]]
       index = search(address);
@@ -77,12 +76,12 @@ class PhysicalTable {
  private:
   struct Entry {
     PhysicalRun run;
-    std::uint64_t reach = 0;  ///< Where the runs from here on end that follow each other without a gap.
+    std::uint64_t reach = 0;  ///< Where the gapless sequence of runs from here on ends.
   };
   static_assert(sizeof(Entry) == 32);
 
   PhysicalTable(std::vector<PhysicalRun> runs, std::uint32_t access, std::uint64_t memory_id);
-  /// The last run that begins at or before `address`; the first when there is none.
+  /// The last run that begins at or before `address`; the first run if there is none.
   [[nodiscard]] std::size_t search(std::uint64_t address) const noexcept;
 
   std::vector<Entry> entries_;

@@ -5,7 +5,7 @@
 
 namespace verbena::session {
 
-/// Excludes other threads. Orders what they did with the ranges before what this one does.
+/// Excludes other threads, and orders their earlier accesses to the ranges before this thread's.
 class Ranges::Alone {
  public:
   explicit Alone(const Ranges& ranges) noexcept : flag_(ranges.is_busy_) {

@@ -1,4 +1,4 @@
-// The ranges of a region that somebody holds: none of them overlaps another.
+// The ranges of a region that are held; none overlaps another.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -24,20 +24,21 @@ class Ranges {
     std::uint64_t end = 0;
   };
 
-  /// `length` is the region's, in elements; `max_ranges` is 1 to kMaxRanges.
+  /// `length` is the region's length in elements; `max_ranges` is 1 to kMaxRanges.
   Ranges(std::uint64_t length, std::uint32_t max_ranges);
   Ranges(const Ranges&) = delete;
   Ranges& operator=(const Ranges&) = delete;
 
   [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
   [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(ranges_.size()); }
-  /// Makes [begin, end) a range with one holder. kBadArgument (no elements), kOutOfRange, kBusy (a part of it is held),
-  /// kLimit (max_ranges are held).
+  /// Makes [begin, end) a range with one holder. Errors: kBadArgument (no elements), kOutOfRange, kBusy (part of it is
+  /// held), kLimit (max_ranges are held).
   [[nodiscard]] Status take(Span wanted, std::uint32_t& range) noexcept;
-  /// Cuts a range of one holder after `front` elements; the rest is a range of its own. kOutOfRange (no elements on one
-  /// side), kLimit.
+  /// Cuts a range with one holder after `front` elements; the rest becomes a range of its own. Errors: kOutOfRange (no
+  /// elements on one side), kLimit.
   [[nodiscard]] Status split(std::uint32_t range, std::uint64_t front, std::uint32_t& rest) noexcept;
-  /// Makes two ranges of one holder each one, which is `range`. kBadArgument: `next` does not begin where it ends.
+  /// Joins two ranges with one holder each into `range`. Errors: kBadArgument (`next` does not begin where `range`
+  /// ends).
   [[nodiscard]] Status join(std::uint32_t range, std::uint32_t next) noexcept;
 
   /// Another holder of a range. \thread any, of one that holds it
@@ -46,18 +47,18 @@ class Ranges {
   [[nodiscard]] bool is_sole(std::uint32_t range) const noexcept {
     return ranges_[range].holders.load(std::memory_order_acquire) == 1;
   }
-  /// A holder has gone. True: it was the last of all, and the region is closed.
+  /// Removes a holder. True: it was the last of all, and the region is closed.
   [[nodiscard]] bool drop(std::uint32_t range) noexcept;
-  /// Nothing more is taken. True: nothing is held.
+  /// Lets no more ranges be taken. True: none is held.
   [[nodiscard]] bool close() noexcept;
 
-  /// \thread any, of one that holds it
+  /// \thread any that holds it
   [[nodiscard]] Span span(std::uint32_t range) const noexcept { return ranges_[range].span; }
-  /// Ranges that are held.
+  /// Number of held ranges.
   [[nodiscard]] std::uint32_t held() const noexcept { return held_.load(std::memory_order_relaxed); }
 
  private:
-  /// Held: in the list, by position. Free: in the list of those, by `next`.
+  /// A held range is in the list, by position; a free one is in the free list, by `next`.
   struct Range {
     Span span;
     std::atomic<std::uint32_t> holders{0};

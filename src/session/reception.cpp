@@ -17,11 +17,11 @@ void Reception::count_discarded(const wire::Head& head, std::size_t piece) noexc
   discarded_.store(discarded_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// Everything of the head is the peer's claim.
+// Everything in the head is the peer's claim.
 bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece, bool keeps) noexcept {
   if (head.kind == wire::Kind::kWritten) {
     if (!piece.empty() || head.offset > window_.size() || head.total > window_.size() - head.offset) return false;
-    total_ = 0;  // A message that was not finished is dropped.
+    total_ = 0;  // Drops an unfinished message.
   } else {
     if (piece.empty() || head.offset > head.total || piece.size() > head.total - head.offset) return false;
     if (head.offset != 0 && (head.total != total_ || head.offset != next_)) return false;
@@ -77,7 +77,7 @@ void Reception::feed(ReceiveCall& call) noexcept {
   calls_.finish(call, Status::kOk);
 }
 
-// What the call has taken is the start of a message that the next one goes on with.
+// The call has taken the start of a message; the next call continues it.
 Status Reception::cancel(ReceiveCall& call) noexcept {
   calls_.remove(call);
   if (call.filled == 0) return Status::kOk;
@@ -96,7 +96,7 @@ Status Reception::assemble(rdma::Message& message) noexcept {
     if (head.offset == 0) partial_.clear();
     Status status = head.total > max_message_bytes_ ? Status::kTooLong : Status::kOk;
     try {
-      // Grows with what arrives, not with what is claimed.
+      // Grows with what arrives, not with what the peer claims.
       if (status == Status::kOk) partial_.resize(head.offset + inbox_.length());
     } catch (const std::bad_alloc&) {
       status = Status::kNoMemory;

@@ -1,4 +1,4 @@
-// Messages that have arrived: the inbox, who waits for them, and messages put together for a handler.
+// Messages that have arrived: the inbox, the calls that wait for them, and messages assembled for a handler.
 #pragma once
 
 #include "session/calls.hpp"
@@ -16,12 +16,12 @@ namespace verbena::session {
 /// \thread owner of the session's loop, except where said
 class Reception {
  public:
-  /// `window` is where the peer's writes with a message are.
+  /// `window` is the memory that the peer's writes with a message go to.
   Reception(std::size_t inbox_bytes, std::size_t max_message_bytes) noexcept(false)
       : inbox_(inbox_bytes), max_message_bytes_(max_message_bytes) {}
   void set_window(std::span<std::byte> window) noexcept { window_ = window; }
 
-  /// From now on messages are counted and dropped, those that are there too.
+  /// From now on counts and drops messages, including those already here.
   void discard() noexcept;
   /// \thread any
   [[nodiscard]] bool discards() const noexcept { return discards_.load(std::memory_order_relaxed); }
@@ -30,9 +30,9 @@ class Reception {
 
   /// Takes a piece that has arrived; without `keeps`, only counts it. False: the peer broke the protocol.
   [[nodiscard]] bool accept(const wire::Head& head, std::span<const std::byte> piece, bool keeps) noexcept;
-  /// Bytes of records taken, in all. The peer is told of this.
+  /// Total bytes of records taken, which the peer is told.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return inbox_.consumed(); }
-  /// The peer is told of what was taken.
+  /// Call when the peer was told of them.
   void told() noexcept { told_ = inbox_.consumed(); }
   [[nodiscard]] bool is_telling_due() const noexcept { return inbox_.consumed() - told_ >= inbox_.capacity() / 4; }
   [[nodiscard]] bool empty() const noexcept { return inbox_.empty(); }
@@ -43,17 +43,17 @@ class Reception {
     while (!calls_.empty() && !inbox_.empty()) feed(*calls_.first());
   }
   void end(Status reason) noexcept { calls_.finish_all(reason); }
-  /// The caller has gone. kOk, or kNoMemory: the front of the message that it had cannot be kept.
+  /// The caller is gone. Returns kOk, or kNoMemory: it had the front of a message, which cannot be kept.
   [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
 
-  /// Takes the next message out for a handler: kOk, kAgain (none is whole), or kTooLong and kNoMemory, which end the
+  /// Takes the next message for a handler: kOk, kAgain (none is complete), or kTooLong and kNoMemory, which end the
   /// session.
   [[nodiscard]] Status assemble(rdma::Message& message) noexcept;
 
  private:
   void count_discarded(const wire::Head& head, std::size_t piece) noexcept;
   void feed(ReceiveCall& call) noexcept;
-  /// Takes the first record out if it tells of a WRITE, which drops an unfinished message.
+  /// Takes the first record if it reports a WRITE; that drops an unfinished message.
   [[nodiscard]] bool take_written(rdma::Message& message) noexcept;
   [[nodiscard]] static rdma::Message whole(const wire::Head& head, std::span<std::byte> bytes) noexcept;
 
@@ -61,7 +61,7 @@ class Reception {
   const std::size_t max_message_bytes_;
   std::span<std::byte> window_;
   CallQueue<ReceiveCall> calls_;
-  std::vector<std::byte> partial_;  ///< The front of a message that was not taken whole.
+  std::vector<std::byte> partial_;  ///< The front of a partly taken message.
   std::uint64_t told_ = 0;
   std::uint64_t total_ = 0;  ///< Bytes of the message that is arriving; 0: none.
   std::uint64_t next_ = 0;   ///< Offset of its next piece.

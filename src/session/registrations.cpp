@@ -101,14 +101,14 @@ Result<void> Registrations::remove(Owner owner, const RegisteredMemory* memory, 
   Result<void> first;
   for (Export& each : region->exports)
     if (Result<void> closed = each.table.close(deadline); !closed && first) first = std::move(closed);
-  // What was allocated waits no longer than its owner's destructor does.
+  // Allocated memory waits at most as long as its owner's destructor does.
   if (!region->own) return first;
   Result<void> ended = nic_.dereg_mr(region->own.release(), deadline);
   return ended ? first : ended;
 }
 
 void Registrations::remove_all(Owner owner) noexcept {
-  // Deregistered without the lock.
+  // Deregistered outside the lock.
   std::vector<std::unique_ptr<Region>> gone;
   std::vector<Export> ended;
   const std::lock_guard lock(mutex_);

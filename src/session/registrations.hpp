@@ -1,5 +1,5 @@
-// Registered memory of users: what was registered under one protection domain, the names it is published under, and its
-// physical addresses.
+// Registered memory of users: memory registered under one protection domain, its published names and its physical
+// addresses.
 #pragma once
 
 #include "base/threads.hpp"
@@ -18,11 +18,11 @@
 
 namespace verbena::session {
 
-/// The IBV_ACCESS_REMOTE_* of a right, and back. \thread any  \alloc none
+/// Converts rights to IBV_ACCESS_REMOTE_*, and back. \thread any  \alloc none
 [[nodiscard]] std::uint32_t verbs_access_of(rdma::Access access) noexcept;
 [[nodiscard]] rdma::Access access_of(std::uint32_t verbs_access) noexcept;
 
-/// Memory of this side. Its owner's, until it is removed.
+/// Memory of this side. It belongs to its owner until it is removed.
 struct RegisteredMemory {
   std::byte* address = nullptr;
   std::size_t length = 0;
@@ -32,7 +32,7 @@ struct RegisteredMemory {
   std::uint64_t memory_id = 0;
 
   [[nodiscard]] bool holds(const void* at, std::uint64_t bytes) const noexcept {
-    // Wraps around for what is in front of it: no memory is that long.
+    // Wraps around for addresses before it: no memory is that long.
     const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(address);
     return offset <= length && bytes <= length - offset;
   }
@@ -45,7 +45,7 @@ struct RegisteredMemory {
   }
 };
 
-/// Memory, or a part of it; or none.
+/// Memory, a part of it, or none.
 struct Part {
   const RegisteredMemory* memory = nullptr;
   std::size_t offset = 0;
@@ -54,7 +54,7 @@ struct Part {
 
 /// The owner of memory: a session, a listener or a node, by its address. Never dereferenced.
 using Owner = const void*;
-/// The owners whose memory a session uses, and offers to its peer: itself, its listener, its node; null: none.
+/// The owners whose memory a session uses and offers to its peer: itself, its listener, its node; null: none.
 struct Scope {
   Owner self = nullptr;
   Owner listener = nullptr;
@@ -69,16 +69,16 @@ class Registrations {
   Registrations(const Registrations&) = delete;
   Registrations& operator=(const Registrations&) = delete;
 
-  /// Allocates, zeroed, and registers with all rights that the device has. The peer is granted it by `grant`;
-  /// To::kNobody: later, by Nic::grant.
+  /// Allocates zeroed memory and registers it with all rights that the device has. `grant` says which peer gets access;
+  /// To::kNobody: grant it later by Nic::grant.
   [[nodiscard]] Result<const RegisteredMemory*> allocate(Owner owner, std::size_t size, const nic::Grant& grant,
                                                          host::Populate populate = host::Populate::kAll);
   /// Registers memory of the user's own.
   [[nodiscard]] Result<const RegisteredMemory*> add(Owner owner, std::span<std::byte> memory, rdma::Access access);
-  /// Takes it back, with its names and physical addresses. Errors: kBadArgument (not this owner's), kTimedOut (as
-  /// Nic::dereg_mr; allocated memory is in quarantine).
+  /// Takes memory back, with its names and physical addresses. Errors: kBadArgument (not this owner's), kTimedOut (as
+  /// Nic::dereg_mr; allocated memory is then in quarantine).
   [[nodiscard]] Result<void> remove(Owner owner, const RegisteredMemory* memory, Deadline deadline);
-  /// Removes everything of an owner that ends.
+  /// Removes everything of an owner that is ending.
   void remove_all(Owner owner) noexcept;
 
   /// The registration of `lkey` that `scope` sees. \alloc none
@@ -86,7 +86,8 @@ class Registrations {
   /// Memory with these rights in which all of `bytes` lies. \alloc none
   [[nodiscard]] std::optional<RegisteredMemory> find_around(const Scope& scope, std::span<const std::byte> bytes,
                                                             rdma::Access rights) noexcept;
-  /// Grows whenever something is removed or published: who keeps what it found, or an unanswered name, asks again.
+  /// Grows whenever something is removed or published: if it has changed, ask again for anything found, or unanswered,
+  /// before.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
   /// Publishes a part of this owner's memory, or takes the name back (none). Errors: kBadArgument (a name of 1 to 64
@@ -98,8 +99,8 @@ class Registrations {
   [[nodiscard]] std::optional<rdma::Window> find_name(const Scope& scope, std::string_view name) noexcept;
   [[nodiscard]] std::optional<rdma::Window> find_key(const Scope& scope, std::uint32_t rkey) noexcept;
 
-  /// Exports memory by physical address to the peer of `scope.self`: the table to tell it. Errors: those of PageMap and
-  /// PhysicalExport, kBadArgument (not memory that the scope sees).
+  /// Exports memory by physical address to the peer of `scope.self`, and returns the table to send. Errors: those of
+  /// PageMap and PhysicalExport, kBadArgument (not memory that the scope sees).
   [[nodiscard]] Result<std::vector<std::byte>> export_physical(const Scope& scope, const RegisteredMemory* memory);
   /// The physical address under which `self` exported a byte.
   [[nodiscard]] std::optional<std::uint64_t> physical_of(Owner self, const void* at) noexcept;
@@ -127,7 +128,7 @@ class Registrations {
                                              rdma::Access access);
   template <class Fits>
   [[nodiscard]] Region* find(Fits&& fits) noexcept;
-  /// The same for who does not hold the lock.
+  /// The same for a caller without the lock.
   template <class Fits>
   [[nodiscard]] std::optional<RegisteredMemory> find_told(Fits&& fits) noexcept;
 

@@ -14,9 +14,9 @@
 namespace verbena::session {
 namespace {
 
-/// A call of another thread is handed over within some time, also when its own deadline is nearer.
+/// A call of another thread gets at least this long to be handed over, even if its own deadline is nearer.
 constexpr std::chrono::milliseconds kHandOver{100};
-/// Receipts, the goodbye, and the blocking call of the thread that drives.
+/// For receipts, the goodbye, and the blocking call of the driving thread.
 constexpr std::uint32_t kOwnOperations = 8;
 
 constexpr wire::Head kGoodbye{.kind = wire::Kind::kGoodbye};
@@ -58,7 +58,7 @@ Session::Session(std::shared_ptr<Home> home, const Settings& settings, const Del
 }
 
 Session::~Session() {
-  connection_.reset();  // Before the memory that its peer uses.
+  connection_.reset();  // Goes before the memory that its peer uses.
   home_->registrations().remove_all(this);
 }
 
@@ -66,14 +66,14 @@ Session::~Session() {
 
 std::span<std::byte> Session::window() const noexcept {
   if (window_ == nullptr) return {};
-  // Of memory that is another's, the part that was given.
+  // If the memory is somebody else's, only the given part.
   return settings_.window.empty() ? std::span(window_->address, window_->length) : settings_.window;
 }
 
 Result<void> Session::open_window() {
   Registrations& registrations = home_->registrations();
   if (!settings_.window.empty()) {
-    // Memory of the listener's or the node's is registered already, and reached by peers directly.
+    // Memory of the listener or the node is already registered, and peers reach it directly.
     if (const auto around =
             registrations.find_around(scope_, settings_.window, rdma::Access::kRead | rdma::Access::kWrite)) {
       shared_window_ = *around;
@@ -106,7 +106,7 @@ std::array<std::byte, wire::kHelloBytes> Session::hello() const noexcept {
   return wire::encode(hello);
 }
 
-// The peer's part of the handshake; the window is its to use from then on.
+// Takes the peer's part of the handshake. The peer may use the window from then on.
 Result<void> Session::meet() {
   VERBENA_ASSIGN(peer_, wire::decode(connection_->peer_data()));
   peer_gid_ = connection_->peer_gid();
@@ -135,7 +135,7 @@ Result<void> Session::dial(link::Fabric& fabric, std::uint16_t port, Deadline de
   return {};
 }
 
-// The peer says which window it has, and takes that back when it ends.
+// The peer names its window, and takes it back when it ends.
 Result<void> Session::import_peer_window(Deadline deadline) {
   if (peer_.window.length == 0) return {};
   const Result<void> imported = connection_->import_window(peer_.window, deadline);
@@ -160,11 +160,12 @@ void Session::refuse(const Error& why) noexcept {
   if (connection_ != nullptr) connection_->refuse(why);
 }
 
-// The thread that drives it, from now on, is told of what arrives.
+// From now on the thread that drives the session reports what arrives.
 void Session::begin() noexcept {
   life_.told = Told::kLive;
   if (home_->driver() == Driver::kCaller) {
-    // Posts the receives: what the peer says is there before the first call, if only a goodbye. Nobody calls back.
+    // Posts the receives, so that what the peer sends before the first call arrives, even if it is only a goodbye. No
+    // callbacks.
     home_->loop().poll();
     return;
   }
@@ -182,12 +183,11 @@ bool Session::is_live() noexcept {
   if (is_forked()) [[unlikely]]
     return false;
   if (home_->driver() == Driver::kCaller && state() == State::kLive) {
-    // What the peer has said since the last call is there to be taken. In a call of another thread, that one sees to
-    // it.
+    // Takes what the peer has sent since the last call. If another thread is in a call, that thread does it.
     if (Exclusive::Mark* const mark = used_.enter(); mark != nullptr) {
       look_for_end(Status::kOk);
       if (state() == State::kLive) {
-        // The NIC's own word of it, a flushed receive, may take a moment longer.
+        // The NIC's own report, a flushed receive, may take a moment longer.
         look_for_end(connection_->look_for_peer() ? Status::kPeerLost : Status::kOk);
       }
       Exclusive::leave(mark);
@@ -203,8 +203,8 @@ void Session::look_for_end(Status failure) noexcept {
   if (failure == Status::kPeerLost) lose_peer();
 }
 
-/// A call has found that the peer is gone, and the loop may not have heard of it. Messages and a goodbye that arrived
-/// before are in the completion queue, and come first. From within a handler they cannot: the loop gets there.
+/// A call has found that the peer is gone, and the loop may not know it yet. Messages and a goodbye that arrived before
+/// are in the completion queue, and go first. A handler cannot take them: the loop will get there.
 void Session::lose_peer() noexcept {
   if (state() != State::kLive || home_->loop().in_handler()) return;
   home_->loop().take_arrived();
@@ -222,7 +222,7 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
       look_for_end(status);
     } else if (state() == State::kLive) {
       if (status == Status::kPeerLost) lose_peer();
-      progress();  // It may have ended by itself, and nobody has looked yet.
+      progress();  // The connection may have ended by itself, unnoticed so far.
     }
   };
   if (state() == State::kLive) (void)run_task(look, patience);
@@ -265,8 +265,8 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
     const Status handed = loop.call(begin, hand_over_by(deadline));
     if (handed == Status::kOk) {
       if (wait_while(call.is_done, 0, deadline) == Status::kTimedOut) {
-        // Where the thread ends instead, it ends the call too, before it is gone. What is with the NIC in the caller's
-        // memory takes the time of a drain.
+        // If the thread is ending instead, it ends the call before it is gone. An operation that the NIC carries out in
+        // the caller's memory takes the time of a drain.
         const auto end = [&] {
           if (!call.done()) cancel();
         };
@@ -290,7 +290,7 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
     };
     if (!call.done() && state() != State::kDetached) (void)loop.wait_patiently(is_done, patience);
     if (!call.done()) cancel();
-    // Bounded by the drain.
+    // The drain bounds this.
     if (!call.done()) (void)loop.wait_until(is_done, Deadline::never());
     settle();
     return call.status;
@@ -363,18 +363,18 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
     is_pushed = !data.empty();
     outbox_.push(note);
   };
-  // The bytes leave through chunks, so that the caller's memory is free in any case.
+  // The bytes go through bounce chunks, so the caller's memory is free in any case.
   const auto cancel = [&] {
     const bool is_sent = outbox_.cancel(note);
     if (!data.empty() && !write.done()) (void)transfers_.cancel(write, *connection_);
     note.finish(is_sent ? Status::kOk : Status::kTimedOut);
   };
-  // The note may be over before the WRITE: where the session ends, and where it counts as sent once it is posted.
+  // The note may be over before the WRITE: when the session ends, or when it counts as sent once posted.
   const auto settle = [&] {
     if (is_pushed && !write.done() && connection_ != nullptr) (void)transfers_.cancel(write, *connection_);
   };
   const Status status = carry_out(note, patience, start, cancel, settle);
-  // A thread that is ending takes no more tasks, and so has not settled the WRITE. It ends it before it is gone.
+  // A thread that is ending takes no more tasks, so it has not settled the WRITE. It ends the WRITE before it is gone.
   if (is_pushed) (void)wait_while(write.is_done, 0, Deadline::never());
   return status;
 }
@@ -387,7 +387,7 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
   };
   const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, give_up);
   completion = call.completion;
-  // A failed transfer may come before the connection's own end.
+  // A failed transfer may be reported before the connection's own end.
   if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status, patience);
   return status;
 }
@@ -570,14 +570,14 @@ Result<const RegisteredMemory*> Session::allocate(std::size_t bytes) {
 
 Result<void> Session::publish(std::string_view name, const Part& part) {
   VERBENA_TRY(home_->registrations().publish(this, name, part));
-  home_->sessions().wake_all();  // Whoever has asked for it before is answered.
+  home_->sessions().wake_all();  // Answers peers that have already asked for it.
   return {};
 }
 
 Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, const Patience& patience) {
   constexpr const char* kCall = "export_physical";
   Registrations& registrations = home_->registrations();
-  // The peer keeps what it was told, for it does not hear of what is taken back.
+  // The limit is per lifetime: the peer keeps every table, because it is not told when an export is taken back.
   if (exports_.fetch_add(1, std::memory_order_relaxed) >= wire::kMaxTables) {
     exports_.fetch_sub(1, std::memory_order_relaxed);
     return fail(Status::kLimit, kCall, 0, "a connection exports {} times in its life: export more at once",
@@ -597,7 +597,7 @@ Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, c
 }
 
 Words words_of(const Session& session, Status status) noexcept {
-  if (status == Status::kBusy) return {"", "another thread is in a call of this connection: let one call at a time"};
+  if (status == Status::kBusy) return {"", "another thread is in a call of this connection: make one call at a time"};
   const bool is_end = session.reason() == status && damage_of(status) >= Damage::kConnection;
   return {is_end ? "the connection has ended: " : "", sentence_of(status)};
 }
@@ -611,12 +611,12 @@ Result<std::uint64_t> physical_address_of(Session* session, const void* local) {
 
 // --- what arrives -------------------------------------------------------------------------------------------------
 
-// Everything of the head is the peer's claim.
+// Everything in the head is the peer's claim.
 void Session::on_message(channel::Connection& connection, std::span<const std::byte> body) noexcept {
   wire::Head head;
   if (body.size() < sizeof head) return connection.fail(Status::kProtocol);
   std::memcpy(&head, body.data(), sizeof head);
-  // A goodbye is the same whoever says it: it tells of nothing that was consumed.
+  // A goodbye is the same whoever sends it: it reports nothing consumed.
   const bool is_goodbye = head.kind == wire::Kind::kGoodbye;
   if (!is_goodbye && !outbox_.accept(head.consumed)) return connection.fail(Status::kProtocol);
   const auto piece = body.subspan(sizeof head);
@@ -637,7 +637,7 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
   }
   if (!is_right) return connection.fail(Status::kProtocol);
   home_->sessions().make_ready(*this);
-  // Calls that go the short way look at nothing else that the peer waits for.
+  // Calls that bypass the queues look at nothing else that the peer waits for.
   if (home_->driver() == Driver::kCaller && connection.alive()) {
     windows_.progress(home_->registrations(), scope_);
     if (reception_.is_telling_due()) (void)outbox_.say({.kind = wire::Kind::kConsumed}, {});
@@ -667,9 +667,9 @@ void Session::progress() noexcept {
   if (state() == State::kLive && !connection_->alive()) end(connection_->failure());
   if (life_.reason != Status::kOk) reception_.end(life_.reason);
   transfers_.feed_takers();
-  if (connection_ == nullptr) return;  // Detached: what has arrived can still be taken.
+  if (connection_ == nullptr) return;  // Detached: arrived messages can still be taken.
   if (life_.reason != Status::kOk) {
-    // The user's memory is the NIC's until then.
+    // The NIC uses the user's memory until then.
     if (!transfers_.is_quiet() && connection_->has_left()) connection_->fail(life_.reason);
     return;
   }
@@ -718,7 +718,7 @@ void Session::call_back() noexcept {
     events_.on_complete(*this, completion);
     progress();
   }
-  // What was started is told of first.
+  // Reports started operations first.
   if (life_.reason == Status::kOk || life_.told == Told::kEnd || !transfers_.is_quiet()) return;
   life_.told = Told::kEnd;
   events_.on_disconnect(*this, life_.reason);
@@ -733,7 +733,7 @@ void Session::detach() noexcept {
 
 void Session::close_in_callback() noexcept {
   if (life_.told == Told::kEnd) return;
-  life_.told = Told::kEnd;  // Nobody is to be told.
+  life_.told = Told::kEnd;  // No event is reported any more.
   leave(Status::kClosed);
   progress();
   home_->sessions().make_ready(*this);
@@ -746,7 +746,7 @@ void Session::close() noexcept {
       if (state() != State::kDetached) close_in_callback();
     };
     (void)home_->loop().call(leave_here, Deadline::never());
-    // Within the linger; where the thread has ended or ends, at once.
+    // Takes at most the linger; if the thread has ended or is ending, returns at once.
     (void)wait_while(life_.detached, 0, Deadline::never());
     return;
   }

@@ -1,5 +1,5 @@
-// A session: one connection as its user sees it, with calls of any thread, messages of any length, windows and physical
-// addresses.
+// A session: one connection as its user sees it, with calls from any thread, messages of any length, windows and
+// physical addresses.
 #pragma once
 
 #include "base/exclusive.hpp"
@@ -31,15 +31,16 @@ namespace verbena::session {
 
 using channel::Patience;
 
-/// Calls may come from any thread, as far as the driver allows: with Driver::kCaller one at a time, and a second gets
-/// kBusy. Calls on data return a Status and, once connected, allocate nothing; kTimedOut, kBusy, kClosed and the reason
-/// of a dead session can come from each of them.
+/// Calls may come from any thread, as far as the driver allows: with Driver::kCaller one at a time, and a second one
+/// gets kBusy. Calls on data return a Status and, once connected, allocate nothing. Any of them can return kTimedOut,
+/// kBusy, kClosed or the reason of a dead session.
 class Session final : private channel::Handler {
  public:
   /// Options of a session's connection.
   [[nodiscard]] static channel::Options connection_options() noexcept;
 
-  /// `listener` and `node`, which may be null, own memory that this session uses too. `events` outlives the session.
+  /// `listener` and `node`, which may be null, own memory that this session uses too. `events` must outlive the
+  /// session.
   Session(std::shared_ptr<Home> home, const Settings& settings, const Delivery& delivery, Events& events,
           Owner listener, Owner node);
   ~Session();
@@ -49,11 +50,12 @@ class Session final : private channel::Handler {
   // --- bring-up. \thread setup, one at a time
   /// Client: finds the server and connects. Errors: those of Fabric::dial and of Connection::connect.
   [[nodiscard]] Result<void> dial(link::Fabric& fabric, std::uint16_t port, Deadline deadline);
-  /// Server: meets a client that has said hello; `accept_step` follows. An error before that leaves the handshake.
+  /// Server: meets a client that has said hello; `accept_step` follows. On an error before that the handshake stays the
+  /// caller's.
   [[nodiscard]] Result<void> answer(std::unique_ptr<link::Handshake>& handshake);
-  /// One attempt, which may be Status::kAgain, as Connection::connect; once it is kOk, the session can be adopted.
+  /// One attempt, which may return kAgain, as Connection::connect. After kOk the session can be adopted.
   [[nodiscard]] Result<void> accept_step(Deadline deadline);
-  /// What `accept_step` ends with, also where the peer's window is not usable yet. False: the peer is not connected.
+  /// The last step of `accept_step`, even if the peer's window is not usable yet. False: the peer is not connected.
   [[nodiscard]] bool accept_for_goodbye() noexcept {
     if (!connection_->alive()) return false;
     become_live();
@@ -61,17 +63,18 @@ class Session final : private channel::Handler {
   }
   [[nodiscard]] const channel::Connection* connection() const noexcept { return connection_.get(); }
   void refuse(const Error& why) noexcept;
-  /// From now on whoever drives it is told of what arrives. It is the home's to destroy, unless it is kept.
+  /// From now on the thread that drives the session handles what arrives. The home destroys the session, unless
+  /// somebody keeps it.
   void adopt() noexcept {
     home_->driver() == Driver::kCaller ? home_->sessions().adopt_here(*this) : home_->sessions().adopt(*this);
   }
 
-  // --- what it is. \thread any, except where said
+  // --- state. \thread any, except where said
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
   /// Whether set_delivery and keep may be called: before the session is adopted, and in Events::on_accept.
   [[nodiscard]] bool is_being_set_up() const noexcept { return !life_.is_set_up.load(std::memory_order_relaxed); }
   void set_delivery(const Delivery& delivery) noexcept { delivery_.store(delivery, std::memory_order_relaxed); }
-  /// Makes an accepted session its caller's: `close` and destruction are his, too.
+  /// Makes an accepted session its caller's, who must then close and destroy it.
   void keep() noexcept { is_kept_ = true; }
   [[nodiscard]] bool is_kept() const noexcept { return is_kept_; }
   void give_back() noexcept { is_kept_ = false; }
@@ -81,7 +84,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] Scope scope() const noexcept { return scope_; }
   /// Whether calls can work. With Driver::kCaller it polls once, unless another thread is in a call.
   [[nodiscard]] bool is_live() noexcept;
-  /// Why it is dead; kOk while it is not.
+  /// Why it is dead; kOk while it is alive.
   [[nodiscard]] Status reason() const noexcept {
     return is_forked() ? Status::kForked : life_.shown_reason.load(std::memory_order_acquire);
   }
@@ -101,15 +104,15 @@ class Session final : private channel::Handler {
   // --- messages
   [[nodiscard]] Status send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
                             const Patience& patience) noexcept;
-  /// kBufferTooSmall: `needed` is the length of the message, which waits on.
+  /// kBufferTooSmall: `needed` is the length of the message, which stays queued.
   [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
                                const Patience& patience) noexcept;
   /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
 
-  // --- one-sided access. A key of a window that is not known is asked for, once.
-  /// The part of the peer's default window at an offset; kOutOfRange: it is not inside.
+  // --- one-sided access. Asks the peer, once, for a window whose key is not known.
+  /// The part of the peer's default window at an offset. Errors: kOutOfRange (not inside).
   [[nodiscard]] Status in_window(std::size_t offset, std::size_t length, Place& place) const noexcept {
     const std::uint64_t window = peer_.window.length;
     if (offset > window || length > window - offset) [[unlikely]]
@@ -117,9 +120,9 @@ class Session final : private channel::Handler {
     place.span = {peer_.window.address + offset, length, peer_.window.rkey};
     return Status::kOk;
   }
-  /// With any memory, or with registered memory (a LocalSpan): kLocalAccess if it is not. Past the deadline a session
-  /// whose registered memory is under way is dead. In the calling thread and past the queues where that drives the
-  /// session and the NIC can; otherwise `patience()` tells how long to wait.
+  /// With any memory, or with registered memory (a LocalSpan): kLocalAccess if it is not registered. Past the deadline
+  /// a session dies if its registered memory is still in flight. Runs in the calling thread, past the queues, where
+  /// that thread drives the session and the NIC allows it; otherwise `patience()` says how long to wait.
   template <class Local, std::invocable MakePatience>
   [[nodiscard]] Status write(const Local& from, const Place& to, MakePatience&& patience) noexcept {
     const auto now = [&] { return connection_->write_now(from, to.span); };
@@ -136,8 +139,8 @@ class Session final : private channel::Handler {
     const auto now = [&] { return connection_->change_now(change, word.span, old); };
     return at_once(change, word, now) ? Status::kOk : change_by_call(change, word, old, patience());
   }
-  /// Without waiting, between registered memory: its completion has `cookie`. kAgain: Transfers::kMostStarted are under
-  /// way, or complete and not taken.
+  /// Starts a write from registered memory without waiting; its completion has `cookie`. kAgain:
+  /// Transfers::kMostStarted are in flight, or complete and not taken.
   [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
     return start({.kind = Transfer::Kind::kWrite, .local = from, .place = to, .cookie = cookie});
   }
@@ -147,11 +150,11 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status start_change(const Change& change, const Place& word, std::uint64_t cookie) noexcept {
     return start({.kind = Transfer::Kind::kAtomic, .place = word, .change = change, .cookie = cookie});
   }
-  /// kNotFound: nothing is under way.
+  /// kNotFound: nothing is in flight.
   [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
 
   // --- windows and memory
-  /// Asks the peer for a window, by name or by key, and makes it usable. kNotFound: it has none.
+  /// Asks the peer for a window, by name or by key, and makes it usable. Errors: kNotFound (the peer has none).
   [[nodiscard]] Result<rdma::Window> find(std::string_view name, const Patience& patience);
   [[nodiscard]] Result<rdma::Window> find(std::uint32_t rkey, const Patience& patience);
   [[nodiscard]] Result<void> import_window(const rdma::Window& window, const Patience& patience);
@@ -160,24 +163,25 @@ class Session final : private channel::Handler {
   [[nodiscard]] Result<const RegisteredMemory*> allocate(std::size_t bytes);
   /// Publishes memory under a name for the peer, or takes the name back (null).
   [[nodiscard]] Result<void> publish(std::string_view name, const Part& part);
-  /// Exports memory by physical address, and tells the peer: that of its first byte.
+  /// Exports memory by physical address and tells the peer. Returns the address of the first byte.
   [[nodiscard]] Result<std::uint64_t> export_physical(const RegisteredMemory* memory, const Patience& patience);
 
   // --- the end
-  /// Says goodbye, and waits until nothing of it is the home's. Not from the home's own thread. \thread any
+  /// Says goodbye, and waits until the home has let go of the session. Don't call it from the home's own thread.
+  /// \thread any
   void close() noexcept;
-  /// The same in a callback, where it does not wait: the home destroys the session after the callback, or leaves it to
-  /// who keeps it.
+  /// The same for a callback, where it does not wait: after the callback the home destroys the session, or leaves it to
+  /// whoever keeps it.
   void close_in_callback() noexcept;
-  /// The same, where the user's memory that is under way is to be his again: its transfers complete within the time of
-  /// a drain, also if the goodbye does not get through.
+  /// The same, but also returns the user's memory in flight: its transfers complete within the time of a drain, even if
+  /// the goodbye does not get through.
   void stop_in_callback() noexcept {
     close_in_callback();
     if (connection_ != nullptr && !transfers_.is_quiet()) connection_->fail(Status::kClosed);
   }
-  /// Nothing of it is the home's any more. In a callback.
+  /// Whether the home has let go of it. Call in a callback.
   [[nodiscard]] bool is_detached() const noexcept { return state() == State::kDetached; }
-  /// Something has arrived that nobody has taken. In a callback.
+  /// Whether a message has arrived that nobody has taken. Call in a callback.
   [[nodiscard]] bool has_messages() const noexcept { return !reception_.empty(); }
 
  private:
@@ -185,10 +189,10 @@ class Session final : private channel::Handler {
   enum class State : std::uint8_t {
     kNew,      ///< Nothing is connected yet.
     kLive,     ///< Calls can work.
-    kEnded,    ///< It is dead, for `Life::reason`; the connection may still have to let go of things.
-    kDetached  ///< Nothing of it is the home's.
+    kEnded,    ///< It is dead, for `Life::reason`; the connection may still hold resources.
+    kDetached  ///< The home has let go of it.
   };
-  /// The last event that the user was told of.
+  /// The last event reported to the user.
   enum class Told : std::uint8_t { kNothing, kLive, kEnd };
 
   // channel::Handler
@@ -206,30 +210,30 @@ class Session final : private channel::Handler {
 
   [[nodiscard]] Delivery delivery() const noexcept { return delivery_.load(std::memory_order_relaxed); }
   [[nodiscard]] State state() const noexcept { return life_.state.load(std::memory_order_acquire); }
-  /// Calls `task`, which returns a Status, unless another thread is in a call: kBusy. `is_shared`: there may be one.
+  /// Calls `task`, which returns a Status. With `is_shared` another thread may be in a call; then returns kBusy.
   template <class Task>
   [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
   /// The same on a live session where this thread drives it.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
-  /// Whether `attempt` has carried a transfer out. False, and nothing has happened: it goes the long way, which also
-  /// says what is wrong.
+  /// Whether `attempt` carried a transfer out. False: not executed, no side effect. Post it normally to get the precise
+  /// error.
   template <class Local, class Attempt>
   [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}
   };
-  /// `settle` is called by the thread that drives the session, once the call is over and before this returns.
+  /// The thread that drives the session calls `settle` once the call is over and before this returns.
   template <class Start, class Cancel, class Settle = Nothing>
   [[nodiscard]] Status carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
                                  Settle&& settle = {}) noexcept;
-  /// Has `queue` take a call; on a session that has ended the call is over.
+  /// Puts a call into `queue`; on a session that has ended it finishes the call.
   template <class Queue, class Kind>
   void push(Queue& queue, Kind& call) noexcept;
   [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
-  /// Calls `task` in the thread that drives the session. kBusy, or as CompletionLoop::call.
+  /// Calls `task` in the thread that drives the session. Errors: kBusy, and those of CompletionLoop::call.
   template <class Task>
   [[nodiscard]] Status run_task(Task&& task, const Patience& patience) noexcept;
   /// The same for a task that returns a Result<void>, while the session is live.
@@ -243,10 +247,10 @@ class Session final : private channel::Handler {
                                       const Patience& patience) noexcept;
   [[nodiscard]] Status transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
                                 const Patience& patience) noexcept;
-  /// READ or WRITE, one part after the other where the memory is physical. \thread owner
+  /// READs or WRITEs, one part after the other where the memory is physical. \thread owner
   [[nodiscard]] Status move(Transfer::Kind kind, LocalSpan local, Place place, const Patience& patience) noexcept;
   [[nodiscard]] Status start(const Transfer& transfer) noexcept;
-  /// Calls `attempt`; where the key of its window is not known, once more when the peer has told of it.
+  /// Calls `attempt`; if the key of its window is not known, asks the peer and calls it once more.
   template <class Attempt>
   [[nodiscard]] Status with_key(const Place& place, const Patience& patience, Attempt&& attempt) noexcept;
   [[nodiscard]] Status find_key(std::uint32_t rkey, const Patience& patience) noexcept;
@@ -254,9 +258,9 @@ class Session final : private channel::Handler {
   [[nodiscard]] std::unexpected<Error> failed(const char* call, Status status) const noexcept;
   struct KnownMemory {
     RegisteredMemory memory;
-    std::uint64_t generation = 0;  ///< Of the registrations, when it was found.
+    std::uint64_t generation = 0;  ///< Generation of the registrations when it was found.
   };
-  /// Looks into `local_` first. \thread owner
+  /// Whether `local` is registered; tries `local_` first. \thread owner
   [[nodiscard]] bool knows_local(const LocalSpan& local) noexcept {
     if (local_.generation == home_->registrations().generation() && local_.memory.lkey == local.lkey &&
         local_.memory.holds(local.data, local.length)) [[likely]]
@@ -266,11 +270,10 @@ class Session final : private channel::Handler {
   [[nodiscard]] bool find_local(const LocalSpan& local, KnownMemory& known) noexcept;
   [[nodiscard]] bool is_registered(const LocalSpan& local) noexcept;
 
-  /// A call has failed: whether the peer has left, which would be the reason, is seen in what has arrived. \thread
-  /// owner
+  /// After a failed call: checks what has arrived for a goodbye, which would be the reason. \thread owner
   void look_for_end(Status failure) noexcept;
   void lose_peer() noexcept;
-  /// The same after a call of whatever thread: `status`, or the reason of the end.
+  /// The same after a call from any thread. Returns `status`, or the reason of the end.
   [[nodiscard]] Status after_failure(Status status, const Patience& patience) noexcept;
 
   // For Sessions. \thread owner
@@ -278,7 +281,7 @@ class Session final : private channel::Handler {
   void progress() noexcept;
   void call_back() noexcept;
   void end(Status reason) noexcept;
-  /// The same, and the peer is told.
+  /// The same, and tells the peer.
   void leave(Status reason) noexcept;
   [[nodiscard]] bool is_quiet() const noexcept;
   [[nodiscard]] bool is_over() const noexcept {
@@ -291,13 +294,13 @@ class Session final : private channel::Handler {
 
   const std::shared_ptr<Home> home_;
   const Settings settings_;
-  /// Any thread that was given the session in Events::on_accept may ask `receives`.
+  /// Any thread that got the session in Events::on_accept may ask `receives`.
   std::atomic<Delivery> delivery_;
   Events& events_;
   const Scope scope_;
   std::unique_ptr<channel::Connection> connection_;
-  const RegisteredMemory* window_ = nullptr;  ///< The registrations', or the next.
-  RegisteredMemory shared_window_;            ///< Memory of the listener's or the node's.
+  const RegisteredMemory* window_ = nullptr;  ///< Owned by the registrations, or `shared_window_`.
+  RegisteredMemory shared_window_;            ///< Memory of the listener or the node.
   wire::Hello peer_;
   ibv_gid peer_gid_{};
   Reception reception_;
@@ -305,16 +308,16 @@ class Session final : private channel::Handler {
   PhysicalPeer physical_;
   Transfers transfers_{physical_};
   Windows windows_{outbox_};
-  KnownMemory local_;  ///< The registration that was used last.
-  /// How far it has come. Atomics are for all threads, the rest is its home's.
+  KnownMemory local_;  ///< The registration used last.
+  /// How far it has come. Atomics are for all threads, the rest for its home's.
   struct Life {
-    bool is_told_by_polls = false;  ///< The NIC says that the peer has left to who polls, and to nobody else.
+    bool is_told_by_polls = false;  ///< The NIC reports the peer's leave only to a thread that polls.
     Status reason = Status::kOk;    ///< Why it has ended.
     Told told = Told::kNothing;
     std::atomic<State> state{State::kNew};
     std::atomic<Status> shown_reason{Status::kOk};  ///< The same as `reason`.
     std::atomic<bool> is_set_up{false};
-    std::atomic<std::uint32_t> detached{0};  ///< 1: State::kDetached, for who waits for that.
+    std::atomic<std::uint32_t> detached{0};  ///< 1: State::kDetached, for threads that wait for that.
     void end(Status why) noexcept {
       reason = why;
       shown_reason.store(why, std::memory_order_release);
@@ -322,28 +325,28 @@ class Session final : private channel::Handler {
     }
   } life_;
   bool is_kept_ = false;
-  bool is_listed_ = false;               ///< In Sessions' list of what is ready,
-  bool is_to_be_called_ = false;         ///< and in that of who is to be called.
-  std::atomic<std::size_t> exports_{0};  ///< By physical address, in its life.
-  Exclusive used_;                       ///< With Driver::kCaller: by the call that is under way.
+  bool is_listed_ = false;               ///< In Sessions' list of ready sessions,
+  bool is_to_be_called_ = false;         ///< and in its list of sessions to call back.
+  std::atomic<std::size_t> exports_{0};  ///< Exports by physical address since it was connected.
+  Exclusive used_;                       ///< With Driver::kCaller: held by the current call.
   struct Arrival : engine::Mailbox::Letter {
     Session* session = nullptr;
   } arrival_;
 };
 
-/// Why a call of a session has failed: two parts of one sentence, in static storage. \thread any  \alloc none
+/// Why a call of a session failed: two parts of one sentence, in static storage. \thread any  \alloc none
 struct Words {
   const char* front;
   const char* sentence;
 };
 [[nodiscard]] Words words_of(const Session& session, Status status) noexcept;
 
-/// The physical address of a byte of this process: that under which `session`, unless null, exported it, or else what
-/// the kernel says. \thread any
+/// The physical address of a byte of this process: the one under which `session`, unless null, exported it, otherwise
+/// the kernel's answer. \thread any
 [[nodiscard]] Result<std::uint64_t> physical_address_of(Session* session, const void* local);
 
-// In the header, with what it calls: each call of a function between a user's call and the NIC would be ten
-// instructions of a few hundred.
+// In the header, with what it calls: each function call between the user's call and the NIC would cost ten instructions
+// of a few hundred.
 template <class Local, class Attempt>
 inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
   if (place.space != Space::kKey || home_->driver() != Driver::kCaller || is_forked()) [[unlikely]]

@@ -31,9 +31,9 @@ void Sessions::adopt_here(Session& session) noexcept {
 
 void Sessions::enter(Session& session) noexcept {
   all_.push_back(&session);
-  // At once, and not where it begins: whoever closes it before that waits for the completion of its goodbye.
+  // Attaches now, not when the session begins: a close before that waits for the completion of its goodbye.
   session.connection_->attach();
-  make_ready(session);  // It begins where it is called back.
+  make_ready(session);  // It begins when it is called back.
 }
 
 void Sessions::make_ready(Session& session) noexcept {
@@ -62,7 +62,7 @@ void Sessions::leave_here(Owner listener) noexcept {
 }
 
 void Sessions::leave_all_of(Owner listener) noexcept {
-  // Where the thread has ended, so have they.
+  // If the thread has ended, the sessions have too.
   (void)loop_.call([&] { leave_here(listener); }, Deadline::never());
 }
 
@@ -74,7 +74,7 @@ void Sessions::end_all_of(Owner listener) noexcept {
     leave_here(listener);
     endings_.push(ending);
   };
-  // Where the thread has ended, so have they. It ends what waits before it goes.
+  // If the thread has ended, the sessions have too. Before it ends, it finishes what waits.
   if (loop_.call(leave, Deadline::never()) == Status::kOk) (void)wait_while(ending.is_done, 0, Deadline::never());
 }
 
@@ -109,7 +109,7 @@ void Sessions::after_wait(unsigned /*handled*/) noexcept {
     finish_endings();
 }
 
-// Callbacks may wait, and find others ready meanwhile: these are called after them.
+// Callbacks may wait and make other sessions ready meanwhile; those are called after them.
 void Sessions::call_back() noexcept {
   while (!to_call_.empty()) {
     calling_.swap(to_call_);
@@ -134,7 +134,7 @@ void Sessions::end(Session& session) noexcept {
   forget(session);
   const bool is_kept = session.is_kept();
   if (!is_kept) session.events_.on_gone(session);
-  session.detach();  // One that is kept may be gone after this.
+  session.detach();  // A kept session may be gone after this.
   if (!is_kept) delete &session;
 }
 
@@ -145,7 +145,7 @@ void Sessions::before_end() noexcept {
     return std::ranges::all_of(all_, [](const Session* session) { return session->is_quiet(); });
   };
   wait_for_goodbyes(are_quiet);
-  // Callbacks find their connections dead: nothing waits.
+  // Callbacks find their connections dead, so nothing waits.
   for (Session* session : all_) session->call_back();
   while (!all_.empty()) end(*all_.back());
   finish_endings();

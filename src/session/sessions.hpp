@@ -1,4 +1,4 @@
-// All sessions of one loop: which have something to do, and which have ended.
+// All sessions of one loop: which have work, and which have ended.
 #pragma once
 
 #include "channel/life.hpp"
@@ -15,7 +15,7 @@ namespace verbena::session {
 
 class Session;
 
-/// Lists sessions that have something to do, so that a poll costs what happened, not how many there are.
+/// Lists sessions with work, so that a poll costs what happened, not how many sessions there are.
 /// \thread owner of the loop, except where said
 class Sessions final : public engine::Duty {
  public:
@@ -23,40 +23,40 @@ class Sessions final : public engine::Duty {
   Sessions(const Sessions&) = delete;
   Sessions& operator=(const Sessions&) = delete;
 
-  /// Takes a session whose bring-up is complete: the owner attaches it in a later poll. It is destroyed when it is
+  /// Takes over a session whose bring-up is complete; the owner attaches it in a later poll. It is destroyed when it is
   /// over, unless somebody keeps it. \thread any
   void adopt(Session& session) noexcept;
-  /// The same at once.
+  /// The same, but attaches it at once.
   void adopt_here(Session& session) noexcept;
-  /// Has all sessions look at what has changed around them: published names. \thread any
+  /// Makes all sessions check changes around them: published names. \thread any
   void wake_all() noexcept;
-  /// Ends all sessions of a listener with kClosed, peers told. \thread any but the owner
+  /// Ends all sessions of a listener with kClosed and tells the peers. \thread any but the owner
   void leave_all_of(Owner listener) noexcept;
   /// The same, and waits until they are over. \thread any but the owner
   void end_all_of(Owner listener) noexcept;
 
-  /// The session is looked at after this poll.
+  /// Has the session looked at after this poll.
   void make_ready(Session& session) noexcept;
-  /// Goes on with what the calls of ready sessions wait for. Calls nobody back.
+  /// Continues the calls of ready sessions. Makes no callbacks.
   void progress() noexcept;
-  /// The session says goodbye, and is looked at again when that is over.
+  /// The session is saying goodbye; looks at it again when that is over.
   void note_leaving(Session& session) noexcept { leaving_.push_back(&session); }
-  /// Waits until `is_over()`, which goes on with sessions that have just left.
+  /// Waits until `is_over()`, which continues sessions that have just left.
   template <class IsOver>
   void wait_for_goodbyes(IsOver&& is_over) noexcept {
     (void)loop_.wait_until(is_over, Deadline::after(channel::Life::kLinger));
-    // What is still under way in users' memory fails now. Bounded by the drain.
+    // Transfers still in flight in users' memory fail now. The drain bounds this.
     (void)loop_.wait_until(is_over, Deadline::never());
   }
-  /// Takes a session out that is its caller's.
+  /// Removes a session that belongs to its caller.
   void forget(Session& session) noexcept;
-  /// Sessions there are.
+  /// How many sessions there are.
   [[nodiscard]] std::size_t count() const noexcept { return all_.size(); }
 
   // engine::Duty
   Deadline before_wait() noexcept override;
   void after_wait(unsigned handled) noexcept override;
-  /// Ends all sessions at once with kClosed, their peers told; those that nobody keeps are destroyed.
+  /// Ends all sessions at once with kClosed and tells their peers; destroys those that nobody keeps.
   void before_end() noexcept override;
 
  private:
@@ -69,11 +69,11 @@ class Sessions final : public engine::Duty {
   void leave_here(Owner listener) noexcept;
   void finish_endings() noexcept;
   void call_back() noexcept;
-  /// Detaches a session that is over, and destroys it unless it is kept.
+  /// Detaches a session that is over, and destroys it unless somebody keeps it.
   void end(Session& session) noexcept;
 
   engine::CompletionLoop& loop_;
-  // Each has room for `capacity`.
+  // Each has room for `capacity` sessions.
   std::vector<Session*> all_;
   std::vector<Session*> ready_;
   std::vector<Session*> to_call_;

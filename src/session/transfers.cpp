@@ -13,7 +13,7 @@ std::uint64_t Transfers::token_of(const TransferCall& call) const noexcept {
   return std::uint64_t{slots_[call.slot].generation} << 32 | call.slot;
 }
 
-// A call without a part under way has no slot, and no call has more slots than parts: one is free.
+// Only calls with a part in flight have a slot, and there are as many slots as parts, so one is free.
 void Transfers::enter(TransferCall& call) noexcept {
   const auto free = std::ranges::find(slots_, nullptr, &Slot::call);
   VERBENA_DCHECK(free != slots_.end());
@@ -64,7 +64,7 @@ Status Transfers::start_part(TransferCall& call, channel::Connection& connection
 
 void Transfers::start_waiting(channel::Connection& connection) noexcept {
   while (TransferCall* const call = waiting_.first()) {
-    // What crosses a border of physical memory leaves by one doorbell.
+    // The parts of a range that crosses a border of physical memory share one doorbell.
     const engine::Batch<channel::Connection> batch(connection);
     Status status = Status::kOk;
     while (status == Status::kOk && call->started < call->place.span.length) status = start_part(*call, connection);
@@ -73,7 +73,7 @@ void Transfers::start_waiting(channel::Connection& connection) noexcept {
       cut(*call, status);
     } else {
       waiting_.remove(*call);
-      if (call->parts == 0) finish(*call);  // They have completed meanwhile.
+      if (call->parts == 0) finish(*call);  // Its parts have already completed.
     }
   }
 }
@@ -139,7 +139,7 @@ Status Transfers::start(const Transfer& transfer, channel::Connection& connectio
   TransferCall& call = *std::construct_at(free, transfer);
   waiting_.push(call);
   progress(connection);
-  // It was refused; completions come by polls only.
+  // Done already means refused, since completions come only by polls.
   if (call.done()) return call.status;
   call.is_started = true;
   ++under_way_;

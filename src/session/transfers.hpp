@@ -1,4 +1,4 @@
-// One-sided access of a session: transfers of other threads, and those that were started without waiting.
+// One-sided access of a session: transfers of other threads, and transfers started without waiting.
 #pragma once
 
 #include "channel/connection.hpp"
@@ -17,17 +17,17 @@ namespace verbena::session {
 /// \thread owner of the session's loop
 class Transfers {
  public:
-  /// Operations of the connection under way at a time.
+  /// Operations of the connection in flight at a time.
   static constexpr std::uint32_t kParts = 64;
-  /// Started calls at a time, until their completions are taken.
+  /// Started calls at a time, until the user takes their completions.
   static constexpr std::size_t kMostStarted = 64;
-  /// Set in no token of this class: the session's own are told from them by it.
+  /// Clear in all tokens of this class: it marks the session's own.
   static constexpr std::uint64_t kForeignToken = std::uint64_t{1} << 63;
 
   explicit Transfers(PhysicalPeer& physical)
       : physical_(physical), started_(std::make_unique<TransferCall[]>(kMostStarted)) {}
 
-  /// The part of `rest`, from its front, that is one operation. Errors: as Connection's, for that part.
+  /// The first part of `rest` that is one operation. Errors: as Connection's, for that part.
   [[nodiscard]] Status find(channel::Connection& connection, const Place& rest, RemoteSpan& part) noexcept {
     if (rest.space == Space::kPhysical) return physical_.find(connection, rest.span, part);
     part = rest.span;
@@ -35,22 +35,22 @@ class Transfers {
   }
   void push(TransferCall& call) noexcept { waiting_.push(call); }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
-  /// A call of nobody's, whose completion is kept. kAgain: kMostStarted are under way, or not taken; or why it cannot
-  /// be started.
+  /// Starts a call that nobody waits for, and keeps its completion. kAgain: kMostStarted are in flight or not taken.
+  /// Other errors: why it cannot be started.
   [[nodiscard]] Status start(const Transfer& transfer, channel::Connection& connection) noexcept;
-  /// Starts what there is room for.
+  /// Starts waiting calls while there is room.
   void progress(channel::Connection& connection) noexcept {
     if (!waiting_.empty()) start_waiting(connection);
   }
   void on_part(const channel::Completion& completion) noexcept;
-  /// The caller has gone. False: its memory is with the NIC; only the end of the connection frees it.
+  /// The caller is gone. False: its memory is with the NIC; only the end of the connection frees it.
   [[nodiscard]] bool cancel(TransferCall& call, channel::Connection& connection) noexcept;
-  /// Nothing is started any more; what is with the NIC ends with the connection.
+  /// Starts nothing more; operations with the NIC end with the connection.
   void end(Status reason) noexcept;
-  /// Operations of the connection under way in the users' memory.
+  /// Whether no operation of the connection is in flight in users' memory.
   [[nodiscard]] bool is_quiet() const noexcept { return parts_ == 0; }
 
-  /// Where completions go: the queue, or the handler.
+  /// Sets where completions go: to the queue, or to the handler.
   void set_delivery(rdma::Complete reads, rdma::Complete writes) noexcept {
     reads_ = reads;
     writes_ = writes;
@@ -60,12 +60,12 @@ class Transfers {
   void feed_takers() noexcept {
     if (!takers_.empty()) hand_out();
   }
-  /// For the handler. False: there is none.
+  /// For the handler. False: no completion is left.
   [[nodiscard]] bool take_for_handler(rdma::Completion& completion) noexcept;
 
  private:
-  /// A call with parts under way. Their token is the slot and its generation: what completes for a call that is gone
-  /// finds nobody.
+  /// A call with parts in flight. Their token is the slot and its generation, so a completion for a call that is gone
+  /// finds nothing.
   struct Slot {
     TransferCall* call = nullptr;
     std::uint32_t generation = 0;
@@ -78,17 +78,17 @@ class Transfers {
   [[nodiscard]] TransferCall* find(std::uint64_t token) const noexcept;
   void hand_out() noexcept;
   void start_waiting(channel::Connection& connection) noexcept;
-  /// kAgain: there is no room now.
+  /// kAgain: no room now.
   [[nodiscard]] Status start_part(TransferCall& call, channel::Connection& connection) noexcept;
-  /// Nothing more of it is started.
+  /// Starts no more of this call.
   void cut(TransferCall& call, Status status) noexcept;
   void finish(TransferCall& call) noexcept;
-  /// Takes the completion of the oldest call out.
+  /// Takes the completion of the oldest call.
   [[nodiscard]] static rdma::Completion take(CallQueue<TransferCall>& calls) noexcept;
 
   PhysicalPeer& physical_;
-  CallQueue<TransferCall> waiting_;  ///< Not started to the end.
-  std::uint32_t parts_ = 0;          ///< Under way.
+  CallQueue<TransferCall> waiting_;  ///< Not fully started.
+  std::uint32_t parts_ = 0;          ///< In flight.
   std::array<Slot, kParts> slots_{};
   std::unique_ptr<TransferCall[]> started_;
   std::size_t under_way_ = 0;  ///< Entries of started_ that are not complete.

@@ -34,21 +34,21 @@ bool Windows::on_answer(const wire::Head& head, std::span<const std::byte> data)
     }
     break;
   }
-  return true;  // The asker may have given up.
+  return true;  // If no call matched, the asker has given up.
 }
 
 // --- the peer asks ------------------------------------------------------------------------------------------------
 
 bool Windows::on_question(const wire::Head& head, std::span<const std::byte> name) noexcept {
   if (name.size() > wire::kMaxNameBytes) return false;
-  // Who asks has given up on the oldest.
+  // The asker has given up on the oldest question.
   if (questions_.size() == kQuestions) questions_.erase(questions_.begin());
   try {
     questions_.push_back({.number = head.offset,
                           .rkey = head.immediate,
                           .name = std::string(reinterpret_cast<const char*>(name.data()), name.size())});
   } catch (const std::bad_alloc&) {
-    return true;  // It times out there.
+    return true;  // The question times out at the peer.
   }
   answered_generation_ = ~std::uint64_t{0};
   return true;

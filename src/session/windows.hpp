@@ -29,7 +29,7 @@ class Windows {
   // The peer asks.
   /// False: the peer broke the protocol.
   [[nodiscard]] bool on_question(const wire::Head& head, std::span<const std::byte> name) noexcept;
-  /// Asks, and answers out of `registrations` what `scope` sees.
+  /// Sends questions, and answers the peer's from those of `registrations` that `scope` sees.
   void progress(Registrations& registrations, const Scope& scope) noexcept {
     if (!questions_.empty()) [[unlikely]]
       answer(registrations, scope);
@@ -38,17 +38,17 @@ class Windows {
   }
 
  private:
-  /// Names that the peer asked for and that are not there.
+  /// Unanswered questions of the peer, at most.
   static constexpr std::size_t kQuestions = 16;
   struct Question {
     std::uint64_t number = 0;
     std::uint32_t rkey = 0;
-    std::string name;  ///< Empty: by its key.
+    std::string name;  ///< Empty: asked by key.
     bool is_told_absent = false;
   };
   void ask() noexcept;
   void answer(Registrations& registrations, const Scope& scope) noexcept;
-  /// Returns whether the question is settled. `is_said` becomes false if there was no room for the answer.
+  /// Returns whether the question is settled. Sets `is_said` to false if there was no room for the answer.
   [[nodiscard]] bool answer_one(Question& question, Registrations& registrations, const Scope& scope,
                                 bool& is_said) noexcept;
 
@@ -56,7 +56,7 @@ class Windows {
   CallQueue<AskCall> asks_;
   std::uint64_t last_ask_ = 0;
   std::vector<Question> questions_;
-  std::uint64_t answered_generation_ = 0;  ///< Generation of the registrations at the last look at all questions.
+  std::uint64_t answered_generation_ = 0;  ///< Generation of the registrations when all questions were last looked at.
 };
 
 }  // namespace verbena::session

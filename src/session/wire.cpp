@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kWindowRights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// As the header's table has it.
+/// Laid out as the header's table says.
 struct [[gnu::packed]] HelloBytes {
   char magic = 'C';
   std::uint8_t version = 1;
@@ -49,7 +49,7 @@ Result<Hello> decode(std::span<const std::byte> data) {
   if (data.size() == sizeof bytes) std::memcpy(static_cast<void*>(&bytes), data.data(), sizeof bytes);
   if (data.size() != sizeof bytes || bytes.magic != kWanted.magic || bytes.version != kWanted.version)
     return fail(Status::kProtocol, "connect", 0,
-                "the other end is no connection of this kind and version: start the same program on both sides");
+                "the other end is not a connection of this kind and version: start the same program on both sides");
   Hello hello{.inbox_bytes = bytes.inbox_bytes,
               .window = {.address = bytes.address,
                          .length = bytes.units * kWindowUnit,
@@ -60,7 +60,7 @@ Result<Hello> decode(std::span<const std::byte> data) {
     return fail(Status::kProtocol, "connect", 0, "the peer says its inbox has {} bytes: it must be {} to {}",
                 hello.inbox_bytes, kMinInboxBytes, kMaxInboxBytes);
   if (hello.window.length > kMaxWindowBytes || hello.window.address + hello.window.length < hello.window.address)
-    return fail(Status::kProtocol, "connect", 0, "the peer's window of {} bytes at {:#x} cannot be",
+    return fail(Status::kProtocol, "connect", 0, "the peer's window of {} bytes at {:#x} is impossible",
                 hello.window.length, hello.window.address);
   return hello;
 }

@@ -34,7 +34,8 @@ def main():
     jobs = []
     directory = tempfile.TemporaryDirectory()
     for compiler in compilers:
-        flags = [compiler, '-std=c++23', '-D_GNU_SOURCE', '-Wall', '-Werror', '-I', root / 'include', '-I', root / 'src']
+        flags = [compiler, '-std=c++23', '-D_GNU_SOURCE', '-Wall', '-Werror',
+                 '-I', root / 'include', '-I', root / 'src']
         (place := pathlib.Path(directory.name) / pathlib.Path(compiler).name).mkdir()
         precompiled = precompile(flags, texts.values(), place)
         for path, text in texts.items():

@@ -341,6 +341,19 @@ TEST_F(CmTest, ClosedListenerSaysSoAndRefuses) {
   EXPECT_TRUE(is_readable(listener_->fd())) << "for good";
 }
 
+TEST_F(CmTest, AShutListenerRefusesUntilItAdmits) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  auto shut = manager_->listen({.address = "10.0.0.1", .is_shut_at_first = true});
+  ASSERT_OK(shut);
+  const std::uint16_t port = (*shut)->port();
+  EXPECT_STATUS(manager_->dial("10.0.0.1", port, endpoint_of(1, 8), generous()), Status::kConnectionRefused);
+  ASSERT_OK((*shut)->admit());
+  auto waiting = std::async(std::launch::async, [&] { return (*shut)->next(generous()); });
+  const auto dialing =
+      std::async(std::launch::async, [&] { return manager_->dial("10.0.0.1", port, endpoint_of(1, 8), brief()); });
+  EXPECT_OK(waiting.get());
+}
+
 TEST_F(CmTest, AddressInUseAndNoAddressOfADevice) {
   ASSERT_NO_FATAL_FAILURE(begin());
   EXPECT_STATUS(manager_->listen({.address = "10.0.0.1", .port = listener_->port()}), Status::kSystem);

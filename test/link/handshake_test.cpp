@@ -462,6 +462,30 @@ TEST(ListenerPoll, TheDescriptorTellsOfClientsAndOfTheEnd) {
   EXPECT_TRUE(is_readable(listener.fd())) << "for good";
 }
 
+TEST(ListenerPoll, AShutListenerHasItsPortAndRefusesUntilItAdmits) {
+  auto opened = Listener::open({.is_shut_at_first = true});
+  ASSERT_OK(opened);
+  Listener& listener = **opened;
+  ASSERT_NE(listener.port(), 0);
+  EXPECT_STATUS(dial("127.0.0.1", listener.port(), make_endpoint(1), generous()), Status::kConnectionRefused);
+  ASSERT_OK(listener.admit());
+  const Fd client = connect_raw(listener.port());
+  send_raw(client.get(), encode_hello(make_endpoint(1)).bytes());
+  const auto next = listener.next(generous());
+  ASSERT_OK(next);
+  EXPECT_TRUE(same((*next)->remote(), make_endpoint(1)));
+}
+
+TEST(ListenerPoll, AShutListenerWhosePortIsTakenSaysSoWhenItAdmits) {
+  auto shut = Listener::open({.is_shut_at_first = true});
+  ASSERT_OK(shut);
+  const auto other = Listener::open({.port = (*shut)->port()});
+  ASSERT_OK(other);
+  const auto admitted = (*shut)->admit();
+  ASSERT_STATUS(admitted, Status::kSystem);
+  EXPECT_NE(std::string_view(admitted.error().text()).find("is in use"), std::string_view::npos);
+}
+
 TEST(ListenerPoll, DueIsWhenTheSilentGo) {
   auto listener = Listener::open({.hello_timeout = std::chrono::milliseconds{30}});
   ASSERT_OK(listener);

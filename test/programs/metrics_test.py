@@ -225,7 +225,7 @@ def test_ports(report):
         said = refused('--metrics-port', str(server.metrics))
         report.check(f'127.0.0.1:{server.metrics} is in use' in said and '--metrics-port' in said, said)
         report.check(server.ask()[0].status == 200, 'the first one goes on')
-    report.check('no address in numbers' in refused('--metrics-port', '0', '--metrics-address', 'localhost'), 'a name')
+    report.check('not a numeric address' in refused('--metrics-port', '0', '--metrics-address', 'localhost'), 'a name')
     refused('--metrics-port', '0', '--metrics-address', '192.0.2.1')
     refused('--metrics-port', '70000')
     refused('--metrics-address', '127.0.0.1')

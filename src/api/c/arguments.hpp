@@ -8,7 +8,7 @@
 
 namespace verbena::api::c {
 
-/// A pointer that a caller passed, as its call names it; one that must not be null, or not with its length.
+/// A pointer that a caller passed, with its name in the call. It must not be null, or not together with a length.
 struct Argument {
   template <class T>
   Argument(const char* its_name, T* data, const char* its_length = nullptr, std::size_t bytes = 1) noexcept
@@ -19,7 +19,7 @@ struct Argument {
   bool is_there;
 };
 
-/// Checks that a call was given this argument. Remembers the failure where it is missing. \thread any  \alloc none
+/// Whether the call got this argument. Remembers the failure if it is missing. \thread any  \alloc none
 [[nodiscard]] inline bool is_given(const char* call, const Argument& argument) noexcept {
   if (argument.is_there) [[likely]]
     return true;
@@ -31,7 +31,7 @@ struct Argument {
   return false;
 }
 
-/// Bytes as a caller passed them. \thread any  \alloc none
+/// Bytes that a caller passed. \thread any  \alloc none
 [[nodiscard]] inline std::span<const std::byte> bytes_at(const void* data, std::size_t length) noexcept {
   return {static_cast<const std::byte*>(data), length};
 }

@@ -11,7 +11,7 @@
 
 namespace verbena::api::c {
 
-/// The code of a status: 0 for kOk, else a negative number. \thread any  \alloc none
+/// The code of a status: 0 for kOk, otherwise a negative number. \thread any  \alloc none
 [[nodiscard]] constexpr int code_of(Status status) noexcept {
   return status == Status::kOk ? 0 : -1 - static_cast<int>(status);
 }
@@ -26,19 +26,19 @@ namespace verbena::api::c {
 /// The code of this thread's last failure.
 [[nodiscard]] inline int last_code() noexcept { return code_of(last_failure().status()); }
 
-/// Remembers that an argument of `call` is wrong; the code.
+/// Remembers that an argument of `call` is wrong; returns the code.
 template <class... Args>
 [[gnu::cold]] int refuse(const char* call, fmt::format_string<Args...> format, Args&&... args) noexcept {
   return code_of(note(Status::kBadArgument, as_written(call), format, std::forward<Args>(args)...));
 }
 
-/// Remembers that this process was forked from the one that made the handle; the code.
+/// Remembers that this process was forked from the one that made the handle; returns the code.
 [[gnu::cold]] inline int refuse_forked(const char* call) noexcept {
   return code_of(note_as(as_written(call), check_process().error()));
 }
 
 /// Runs `body`, which returns a Result, and returns its code; remembers a failure as this call's. `sentence` has the
-/// words where memory has run out.
+/// words for a lack of memory.
 template <class Body>
 int coded(const char* call, Body&& body, const char* (*sentence)(Status) noexcept = sentence_of) noexcept {
   const CancellationHeld held;

@@ -1,4 +1,4 @@
-// Connections of verbena/rdma.h: their making, their events and their end.
+// Connections of verbena/rdma.h: their setup, their events and their end.
 #include "api/c/handles.hpp"
 #include "base/simulation.hpp"
 #include "base/threads.hpp"
@@ -24,7 +24,7 @@ static_assert(RDMA_ATOMIC == static_cast<unsigned>(rdma::Completion::Operation::
 
 void close_in_callback(RdmaConn* conn) noexcept {
   session::Session& session = conn->owner();
-  // One that was kept, and that the thread is done with.
+  // A kept connection that the thread is done with.
   if (conn->own && session.is_detached()) return static_cast<void>(delete conn);
   if (conn->own) {
     session.give_back();
@@ -73,7 +73,7 @@ void ConnEvents::on_disconnect(session::Session& of, Status reason) noexcept {
 
 void ConnEvents::on_gone(session::Session& of) noexcept { delete conn_of(of); }
 
-// --- what users are told
+// --- state for users
 
 RdmaMessage message_of(const rdma::Message& message) noexcept {
   return {.kind = message.kind == rdma::Message::Kind::kWritten ? RDMA_WRITTEN : RDMA_MESSAGE,
@@ -127,10 +127,10 @@ verbena::Result<void> verbena_RdmaConn::check() const noexcept {
 verbena::Result<void> verbena_RdmaConn::check_early() const noexcept {
   if (session == nullptr || (!is_client && owner().is_being_set_up())) return {};
   return verbena::fail(Status::kBusy, "", 0,
-                       "the connection is made: this is for before rdmaConnect, or for an accept callback");
+                       "the connection is made: call this before rdmaConnect, or in an accept callback");
 }
 
-// --- making
+// --- connecting
 
 RdmaConn* rdmaConn(void) {
   std::unique_ptr<RdmaConn> conn;
@@ -179,7 +179,7 @@ int rdmaConnOnDisconnect(RdmaConn* conn, RdmaDisconnectFunc func, void* user) {
 int rdmaConnect(RdmaConn* conn, const char* ip, int port) {
   return coded_on(conn, __func__, [&]() -> verbena::Result<void> {
     if (!conn->is_client || conn->session != nullptr)
-      return verbena::fail(Status::kBusy, "", 0, "the connection was made already: use another one");
+      return verbena::fail(Status::kBusy, "", 0, "the connection was already made: use another one");
     VERBENA_TRY(check_port(port, 1));
     verbena::node::Endpoint at = conn->options.endpoint;
     at.address = ip != nullptr ? ip : "";
@@ -197,7 +197,7 @@ int rdmaConnect(RdmaConn* conn, const char* ip, int port) {
 int rdmaConnKeep(RdmaConn* conn) {
   return coded_on(conn, __func__, [&]() -> verbena::Result<void> {
     if (conn->is_client || conn->own || !conn->owner().is_being_set_up())
-      return verbena::fail(Status::kBusy, "", 0, "only an accept callback keeps a connection, and once");
+      return verbena::fail(Status::kBusy, "", 0, "only an accept callback can keep a connection, and only once");
     conn->owner().keep();
     conn->own.reset(conn->session);
     return {};
@@ -219,7 +219,7 @@ void rdmaConnClose(RdmaConn* conn) {
     conn->owner().close();
     return static_cast<void>(delete conn);
   }
-  // It is its listener's, whose thread ends it.
+  // It belongs to its listener, whose thread ends it.
   Session& session = conn->owner();
   (void)session.home().loop().call([&] { session.close_in_callback(); }, verbena::Deadline::never());
 }
@@ -251,7 +251,7 @@ void rdmaRuntimeStop(void) {
   }
 }
 
-// --- what it is
+// --- state
 
 int rdmaConnSetTimeout(RdmaConn* conn, unsigned timeout_ms) {
   return coded_on(conn, __func__, [&]() -> verbena::Result<void> {
@@ -289,7 +289,7 @@ int rdmaConnPeerWindow(const RdmaConn* conn, RdmaWindow* window) {
   return on(conn, __func__, [&](const Session& session) -> verbena::Result<void> {
     VERBENA_TRY(check_given("window", window));
     if (session.peer_window().length == 0)
-      return verbena::fail(Status::kNotFound, "", 0, "the peer has no default window: it sets window_bytes");
+      return verbena::fail(Status::kNotFound, "", 0, "the peer has no default window: it must set window_bytes");
     *window = window_of(peer_window_of(session));
     return {};
   });

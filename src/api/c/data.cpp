@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
-/// Whether the connection can be used, and a pointer with a length was given; else the failure is remembered.
+/// Whether the connection can be used and a pointer with a length was given. Remembers the failure otherwise.
 [[nodiscard]] inline bool is_ready(RdmaConn* conn, const char* call, const char* name = "", const void* data = nullptr,
                                    std::size_t length = 0) noexcept {
   if (conn != nullptr && conn->session != nullptr && (data != nullptr || length == 0)) [[likely]]
@@ -31,7 +31,7 @@ constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
            return conn->check();
          }) == RDMA_OK;
 }
-/// Whether the arguments of a transfer can work; else the failure is remembered, by the name of the argument.
+/// Whether the arguments of a transfer can work. Otherwise remembers the failure, with the argument's name.
 [[nodiscard]] inline bool is_transfer(RdmaConn* conn, const char* call, const char* data_name, const void* data,
                                       const char* length_name, std::size_t length) noexcept {
   if (conn != nullptr && conn->session != nullptr && data != nullptr && length != 0) [[likely]]
@@ -47,7 +47,7 @@ constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
                            length, conn.owner().peer_window().length));
 }
 
-/// The part of the peer's default window at an offset; false, with the failure remembered, outside it.
+/// The part of the peer's default window at an offset. False: outside it; remembers the failure.
 [[nodiscard]] inline bool find_place(RdmaConn& conn, const char* call, std::size_t offset, const char* length_name,
                                      std::size_t length, Place& place) noexcept {
   if (conn.owner().in_window(offset, length, place) == Status::kOk) [[likely]]
@@ -77,7 +77,7 @@ constexpr Terms kTerms{.address = "remote_addr",
                  reinterpret_cast<std::uintptr_t>(local.data), local.length, local.lkey));
 }
 
-/// Carries `attempt(local, place)` out with the arguments of a transfer between registered memory.
+/// Calls `attempt(local, place)` with the arguments of a transfer between registered memory.
 template <class Attempt>
 inline int transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
                     std::uint32_t length, Attempt&& attempt) noexcept {
@@ -110,7 +110,7 @@ int start_transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, s
                   });
 }
 
-/// Carries `attempt(session)` out for an atomic on `word`.
+/// Calls `attempt(session)` for an atomic on `word`.
 template <class Attempt>
 int on_word(RdmaConn* conn, const char* call, const Place& word, Attempt&& attempt) noexcept {
   if (!is_ready(conn, call)) return last_code();
@@ -273,7 +273,7 @@ int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms)
   const Status status = conn->owner().complete(got, patience_of(*conn, timeout_ms));
   *completion = completion_of(got);
   if (status == Status::kNotFound)
-    return note_on(*conn, note(status, call, "nothing is under way: start it first, by rdmaStartWrite or its like"));
+    return note_on(*conn, note(status, call, "nothing is in flight: start it first, with rdmaStartWrite or the like"));
   return result_of(*conn, status, call);
 }
 

@@ -41,7 +41,7 @@ struct Callbacks {
   Callback<RdmaDisconnectCallbackFunc, RdmaDisconnectFunc> disconnected;
   Callback<RdmaWriteCallbackFunc, RdmaCompletionFunc> written;
   Callback<RdmaReadCallbackFunc, RdmaCompletionFunc> read;
-  /// A client's: a thread of the library is to call them.
+  /// For a client: whether a thread of the library has to call them.
   [[nodiscard]] bool any() const noexcept { return message || connected || disconnected || written || read; }
 };
 
@@ -55,11 +55,11 @@ struct Options {
 [[nodiscard]] Result<Options> checked(const RdmaOptions& options);
 [[nodiscard]] session::Delivery delivery_of(const Callbacks& callbacks, rdma::Receive otherwise) noexcept;
 
-/// Memory that one handle has registered, as its user is told of it. \thread any
+/// Memory registered through one handle, as its user sees it. \thread any
 class Memories {
  public:
   const RdmaMemory* keep(const session::RegisteredMemory& memory);
-  /// Null: it is none of these.
+  /// Null: `told` is not one of these.
   [[nodiscard]] const session::RegisteredMemory* find(const RdmaMemory* told) const noexcept;
   void forget(const RdmaMemory* told) noexcept;
   void clear() noexcept;
@@ -90,19 +90,20 @@ class Memories {
 
 [[nodiscard]] RdmaMemory told_of(const session::RegisteredMemory& memory, std::span<std::byte> bytes) noexcept;
 
-/// Remembers a failure on the connection, too; its code.
+/// Remembers a failure on the connection too; returns its code.
 int note_on(const RdmaConn& conn, Status status) noexcept;
-/// `status` as a code; a failure is remembered with its general sentence, or why the connection is dead.
+/// Converts `status` to a code; remembers a failure with its general sentence, or with the reason why the connection is
+/// dead.
 int result_of(RdmaConn& conn, Status status, const char* call) noexcept;
-/// The structs that users get for messages and completions.
+/// Converts to the structs that users get for messages and completions.
 [[nodiscard]] RdmaMessage message_of(const rdma::Message& message) noexcept;
 [[nodiscard]] RdmaCompletion completion_of(const rdma::Completion& completion) noexcept;
-/// The memory that `told` stands for, of this connection, its listener or its node; null: it is none of theirs.
+/// The memory that `told` names, of this connection, its listener or its node; null: it is none of theirs.
 [[nodiscard]] const session::RegisteredMemory* memory_seen_by(const RdmaConn& conn, const RdmaMemory* told) noexcept;
-/// `timeout_ms`, or the connection's own below 0.
+/// `timeout_ms`; if negative, the connection's own timeout.
 [[nodiscard]] session::Patience patience_of(const RdmaConn& conn, int timeout_ms) noexcept;
 
-/// Events of sessions, whose `user` is the handle that stands for them; null: there was no memory for one.
+/// Events of sessions. A session's `user` is its handle; null: there was no memory for one.
 class ConnEvents : public session::Events {
  public:
   void on_connect(session::Session& of) noexcept override;
@@ -117,25 +118,25 @@ class ConnEvents : public session::Events {
 
 }  // namespace verbena::api::c
 
-// Each kind of handle has the name that calls give it, and tells
-//  - check: whether it can be used, and check_early: whether it can still be set up;
-//  - owner: the session, listener or node it stands for, which owns its memories;
-//  - deadline: when a call that is told no time ends;
-//  - remember: the code, which it keeps if it can be asked for it.
+// Each kind of handle has the name that calls give it, and these functions:
+//  - check: whether it can be used; check_early: whether it can still be set up;
+//  - owner: its session, listener or node, which owns its memories;
+//  - deadline: the end of a call without a time of its own;
+//  - remember: returns the code, and keeps it if users can ask for it.
 
-/// One end of a connection. An accepted one is its session's, unless it is kept.
+/// One end of a connection. An accepted one belongs to its session, unless it is kept.
 struct verbena_RdmaConn final : verbena::api::c::ConnEvents {
   static constexpr const char* kName = "conn";
   verbena::api::c::Options options;
   verbena::api::c::Callbacks callbacks;
-  std::unique_ptr<verbena::session::Session> own;  ///< A client's, or kept.
-  /// Null before it is connected. rdmaRuntimeStop looks at it from any thread.
+  std::unique_ptr<verbena::session::Session> own;  ///< Set for a client or a kept connection.
+  /// Null before it is connected. rdmaRuntimeStop reads it from any thread.
   std::atomic<verbena::session::Session*> session{nullptr};
   mutable std::atomic<int> last_code{0};
   bool is_client = false;
-  verbena_RdmaListener* listener = nullptr;  ///< An accepted one's.
+  verbena_RdmaListener* listener = nullptr;  ///< For an accepted connection.
   verbena::api::c::Memories memories;
-  RdmaMemory window{};  ///< As rdmaConnWindowMemory tells it.
+  RdmaMemory window{};  ///< As rdmaConnWindowMemory returns it.
 
   [[nodiscard]] verbena::Result<void> check() const noexcept;
   [[nodiscard]] verbena::Result<void> check_early() const noexcept;
@@ -183,7 +184,7 @@ struct verbena_RdmaNode final {
 
 namespace verbena::api::c {
 
-/// Runs `body` if the caller gave a handle, and turns its Result into a code. Remembers a failure.
+/// Runs `body` if the caller passed a handle, and converts its Result to a code. Remembers a failure.
 template <class Handle, class Body>
 int coded_on(Handle* handle, const char* call, Body&& body) noexcept {
   const int code = coded(call, [&]() -> Result<void> {
@@ -192,7 +193,7 @@ int coded_on(Handle* handle, const char* call, Body&& body) noexcept {
   });
   return handle != nullptr ? handle->remember(code) : code;
 }
-/// The same of `body(owner)`, where the handle can be used.
+/// The same for `body(owner)`, if the handle can be used.
 template <class Handle, class Body>
 int on(Handle* handle, const char* call, Body&& body) noexcept {
   return coded_on(handle, call, [&]() -> Result<void> {
@@ -219,10 +220,10 @@ int set_callback(Handle* handle, const char* call, Form Callbacks::* which, cons
   });
 }
 
-// --- registered memory, whoever owns it
+// --- registered memory of any owner
 
-/// The memory that `get(owner)`, which returns a Result, registers, as its user is told of it; null, with the failure
-/// remembered, without.
+/// Calls `get(owner)`, which registers memory and returns a Result. Returns the memory as its user sees it, or null and
+/// remembers the failure.
 template <class Handle, class Get>
 const RdmaMemory* memory_of(Handle* handle, const char* call, Get&& get) noexcept {
   const RdmaMemory* told = nullptr;

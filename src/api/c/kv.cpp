@@ -15,7 +15,7 @@
 namespace verbena::api::c {
 namespace {
 
-/// Where an argument is named that several calls have.
+/// The call's name for arguments that several calls have.
 constexpr const char* kOptions = "options";
 
 static_assert(kv::kMaxKeyBytes == KV_MAX_KEY_BYTES);
@@ -30,7 +30,7 @@ static_assert(code_of(Status::kBadArgument) == KV_ERR_BAD_ARGUMENT);
 static_assert(code_of(Status::kOutOfRange) == KV_ERR_OUT_OF_RANGE);
 static_assert(code_of(Status::kLocalAccess) == KV_ERR_LOCAL_ACCESS);
 static_assert(code_of(Status::kUnsupported) == KV_ERR_UNSUPPORTED && code_of(Status::kBusy) == KV_ERR_BUSY);
-// From here on the codes follow each other as those of rdma.h do, which codes.cpp checks one by one.
+// From here on the codes have the same order as those of rdma.h, which codes.cpp checks one by one.
 static_assert(int{KV_ERR_PEER_LOST} == int{RDMA_ERR_PEER_LOST} && int{KV_ERR_CLOSED} == int{RDMA_ERR_CLOSED});
 static_assert(int{KV_ERR_OTHER_HOST} == int{RDMA_ERR_OTHER_HOST} && int{KV_ERR_SYSTEM} == int{RDMA_ERR_SYSTEM});
 
@@ -50,7 +50,7 @@ static_assert(unsigned{KV_RIGHT_READ} == std::to_underlying(kv::Rights::kRead));
 static_assert(unsigned{KV_RIGHT_WRITE} == std::to_underlying(kv::Rights::kWrite));
 static_assert(unsigned{KV_RIGHT_ADMINISTER} == std::to_underlying(kv::Rights::kAdminister));
 
-/// What does not fit into the types of C++; the rest is the server's to check.
+/// Checks only what C++ types cannot hold; the server checks the rest.
 Result<std::vector<kv::Grant>> grants_of(const kv_grant_t* grants, std::size_t count) {
   if (grants == nullptr && count != 0)
     return fail(Status::kBadArgument, kOptions, 0, "grants must not be null where grant_count is not 0; got {}", count);
@@ -183,7 +183,7 @@ const char* kv_error_detail(void) { return verbena::last_failure_text(); }
 int kv_client_options_init(kv_client_options_t* options) {
   if (options == nullptr) return refuse(__func__, "options must not be null");
   const verbena::kv::ClientOptions defaults;
-  *options = {};  // Null, 0 and CONN_MODE_CM, but for these.
+  *options = {};  // Null, 0 and CONN_MODE_CM, except for these.
   options->gid_index = -1;
   options->connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count());
   options->timeout_ms = static_cast<unsigned>(defaults.timeout.count());
@@ -198,7 +198,7 @@ int kv_client_options_init(kv_client_options_t* options) {
 int kv_server_options_init(kv_server_options_t* options) {
   if (options == nullptr) return refuse(__func__, "options must not be null");
   const verbena::kv::ServerOptions defaults;
-  *options = {};  // Null, 0 and CONN_MODE_CM, but for these.
+  *options = {};  // Null, 0 and CONN_MODE_CM, except for these.
   options->gid_index = -1;
   options->port = defaults.port;
   options->memory_bytes = defaults.memory_bytes;

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <memory>
 
-// A client is one thread's at a time: whoever has set `is_busy`.
+// One thread at a time uses a client: the one that has set `is_busy`.
 struct verbena_kv_client {
   explicit verbena_kv_client(verbena::Bootstrap mode) { options.transport.bootstrap = mode; }
   verbena::kv::ClientOptions options;
@@ -21,21 +21,21 @@ struct verbena_kv_client {
 
 struct verbena_kv_server {
   verbena::kv::ServerOptions options;
-  std::unique_ptr<verbena::kv::Server> server;  ///< Null while it does not run.
+  std::unique_ptr<verbena::kv::Server> server;  ///< Null while it is not running.
 };
 
 namespace verbena::api::c {
 
-/// Cause and fix of a status, as the store has it. \thread any
+/// Cause and fix of a status in the store's words. \thread any
 [[nodiscard]] const char* sentence_of_kv(Status status) noexcept;
 
-/// The code of what a call came to. A failure is remembered with its general sentence, which is made when it is asked
-/// for, because a miss is one. \thread any  \alloc none
+/// The code of a call's outcome. Remembers a failure; its general sentence is made only on request, because a miss is a
+/// failure too. \thread any  \alloc none
 inline int tell(Status status, const char* call) noexcept {
   return code_of(status == Status::kOk ? status : note_later(status, as_written(call), sentence_of_kv));
 }
 
-/// As `coded`, in the store's words.
+/// Like `coded`, in the store's words.
 template <class Body>
 int told(const char* call, Body&& body) noexcept {
   return coded(call, body, sentence_of_kv);

@@ -1,4 +1,4 @@
-// Clients of verbena/kv.h: calls, batches, and those on C strings.
+// Clients of verbena/kv.h: calls, batches, and calls on C strings.
 #include "api/c/arguments.hpp"
 #include "api/c/kv.hpp"
 #include "api/c/transport.hpp"
@@ -17,7 +17,7 @@
 namespace verbena::api::c {
 namespace {
 
-/// The one thread that uses a client.
+/// Marks the calling thread as the client's only user.
 class Use {
  public:
   explicit Use(verbena_kv_client& client) noexcept
@@ -34,8 +34,7 @@ class Use {
   const bool is_ours_;
 };
 
-/// A status of an operation as a code. The client has said what is wrong with an argument; where the connection is dead
-/// it says why.
+/// The code of an operation's status. The client has named a wrong argument; for a dead connection it gives the reason.
 [[gnu::cold]] int tell_failure(const kv::Client& client, Status status, const char* call,
                                std::uint64_t failures_before) noexcept {
   if (failure_count() != failures_before) return code_of(note_as(as_written(call), last_failure()));
@@ -49,7 +48,7 @@ class Use {
   return code_of(note(Status::kClosed, as_written(call), "there is no connection: call kv_client_connect first"));
 }
 
-/// What `body` makes of the client itself, as a code.
+/// The code of `body` for the client itself.
 template <class Body>
 int on_handle(kv_client_t* client, const char* call, Body&& body) noexcept {
   if (!is_given(call, {"client", client})) return KV_ERR_BAD_ARGUMENT;
@@ -61,13 +60,13 @@ int on_handle(kv_client_t* client, const char* call, Body&& body) noexcept {
                             "another thread is in a call of this client: make one for each"));
 }
 
-/// The same where it is a Result.
+/// The same for a `body` that returns a Result.
 template <class Body>
 int set_up(kv_client_t* client, const char* call, Body&& body) noexcept {
   return on_handle(client, call, [&](kv_client_t& of) { return told(call, [&] { return body(of); }); });
 }
 
-/// The status that `body` makes of the connection, as a code, where the arguments are there.
+/// The code of `body`'s status for the connection, if all arguments are given.
 template <class Body, class... Arguments>
 int on_connection(kv_client_t* client, const char* call, Body&& body, const Arguments&... arguments) noexcept {
   if (!(is_given(call, arguments) && ...)) return KV_ERR_BAD_ARGUMENT;
@@ -79,14 +78,14 @@ int on_connection(kv_client_t* client, const char* call, Body&& body, const Argu
   });
 }
 
-/// Whether the arrays of a batch are there, if it has items.
+/// Whether the arrays of a batch are given, if it has items.
 [[nodiscard]] bool are_given(const char* call, auto* keys, auto* klens, auto* values, auto* vlens,
                              std::size_t count) noexcept {
   return is_given(call, {"keys", keys, "count", count}) && is_given(call, {"klens", klens, "count", count}) &&
          is_given(call, {"values", values, "count", count}) && is_given(call, {"vlens", vlens, "count", count});
 }
 
-/// As many items as one batch of the client takes.
+/// Items that one batch of the client takes.
 constexpr std::size_t kItemsAtOnce = 64;
 
 void carry_out(kv::Client& client, std::span<kv_get_item_t> items, Deadline deadline) noexcept {
@@ -123,7 +122,7 @@ struct Verdict {
   std::size_t item = 0;
 };
 
-/// The verdict's code, remembered as the failure.
+/// Returns the verdict's code; remembers it as the failure.
 int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* call) noexcept {
   if (verdict.code == KV_OK) return KV_OK;
   const Error error = client.connection_error();
@@ -132,7 +131,7 @@ int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* c
       note(status_of(verdict.code), as_written(call), "item {}: {}", verdict.item, kv_error_string(verdict.code)));
 }
 
-// A batch that is repeated with the lengths it gave back would else have SIZE_MAX as capacity.
+// Otherwise a batch repeated with the lengths that it returned could have SIZE_MAX as capacity.
 [[nodiscard]] bool is_possible(const kv_get_item_t& item) noexcept {
   return (item.key != nullptr || item.klen == 0) && (item.buf != nullptr || item.len == 0) && item.len <= PTRDIFF_MAX;
 }
@@ -140,8 +139,8 @@ int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* c
   return (item.key != nullptr || item.klen == 0) && (item.value != nullptr || item.vlen == 0);
 }
 
-/// A batch of `count` items, some at a time and all by one deadline: `item(i)` is one of them, and `end(i, item)` is
-/// told what came of it. Their pointers are looked at first, so that it is all or nothing as far as these go.
+/// Runs a batch of `count` items, some at a time and all under one deadline: `item(i)` gives an item, `end(i, item)`
+/// gets its outcome. Checks all pointers first: a bad one refuses the whole batch.
 template <class Item, class Make, class End>
 int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& item, End&& end) noexcept {
   for (std::size_t i = 0; i < count; ++i)
@@ -165,7 +164,7 @@ int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& it
   });
 }
 
-/// The same, of an array of them.
+/// The same for an array of items.
 template <class Item>
 int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call) noexcept {
   if (!is_given(call, {"items", items, "count", count})) return KV_ERR_BAD_ARGUMENT;
@@ -174,7 +173,7 @@ int on_items(kv_client_t* client, Item* items, std::size_t count, const char* ca
       [&](std::size_t i, const Item& item) { items[i] = item; });
 }
 
-/// What `body` makes of a cell's word, as a code; `*found`, unless null, is what it found there.
+/// The code of `body` for a cell's word; sets `*found`, unless null, to the value found there.
 template <class Body, class... Arguments>
 int on_cell(kv_client_t* client, const kv_cell_t* cell, std::uint64_t* found, const char* call, Body&& body,
             const Arguments&... arguments) noexcept {
@@ -198,7 +197,7 @@ Result<std::pair<std::string, std::uint16_t>> split_server(std::string_view serv
     host = is_whole ? server.substr(1, end - 1) : server;
     if (is_whole && end + 1 < server.size() && server[end + 1] == ':') port = server.substr(end + 2);
     if (!is_whole || (port.empty() && end + 1 != server.size()))
-      return fail(Status::kBadArgument, "", 0, "server \"{}\" is no [address] or [address]:port", server);
+      return fail(Status::kBadArgument, "", 0, "server \"{}\" must be [address] or [address]:port", server);
   } else if (colon != std::string_view::npos && server.find(':') == colon) {
     host = server.substr(0, colon);
     port = server.substr(colon + 1);
@@ -211,10 +210,10 @@ Result<std::pair<std::string, std::uint16_t>> split_server(std::string_view serv
   return std::pair{std::string(host), number};
 }
 
-/// A value that grows each time it is looked at is given up after so many.
+/// Attempts for a value that grows between them.
 constexpr int kMaxGrowths = 16;
 
-/// The value with a zero behind it, from malloc.
+/// Gets the value with a zero after it, in memory from malloc.
 kv::Outcome get_string(kv::Client& client, kv::Key key, char*& value) noexcept {
   std::array<std::byte, kv::kEagerBytes> small;
   kv::Outcome outcome = client.get(key, small);
@@ -239,7 +238,8 @@ kv::Outcome get_string(kv::Client& client, kv::Key key, char*& value) noexcept {
 
 std::span<const std::byte> bytes_of(const char* text) noexcept { return bytes_at(text, std::string_view(text).size()); }
 
-/// Connects `client`, which no other thread knows or whose `is_busy` is ours. Errors: as kv_client_connect.
+/// Connects `client`, which no other thread knows, or whose `is_busy` this thread has set. Errors: as
+/// kv_client_connect.
 Result<void> connect_kv(verbena_kv_client& client, const char* address, int port) {
   if (client.client) return fail(Status::kBusy, "", 0, "the client is connected already: kv_client_disconnect first");
   VERBENA_TRY(check_port(port, 0));
@@ -273,7 +273,7 @@ kv_client_t* kv_client_create(conn_mode_t mode) {
 int kv_client_set_options(kv_client_t* client, const kv_client_options_t* options) {
   return set_up(client, __func__, [&](kv_client_t& of) -> Result<void> {
     VERBENA_TRY(check_given("options", options));
-    if (of.client) return fail(Status::kBusy, "", 0, "the client is connected: this is for before kv_client_connect");
+    if (of.client) return fail(Status::kBusy, "", 0, "the client is connected: call this before kv_client_connect");
     const bool is_cm = of.options.transport.bootstrap == verbena::Bootstrap::kCm;
     VERBENA_ASSIGN(of.options, kv_client_options_of(is_cm ? CONN_MODE_CM : CONN_MODE_SOCKET, *options));
     return {};

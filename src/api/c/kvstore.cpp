@@ -23,23 +23,23 @@
 namespace verbena::api::c {
 namespace {
 
-/// What a message is, in its immediate.
+/// The kind of a message, sent as its immediate.
 constexpr std::uint32_t kPacket = 0x4b56504b;
 constexpr std::uint32_t kFin = 0x4b564649;
-/// Values pass through registered memory of the context in pieces of this size.
+/// Values pass through the context's registered memory in pieces of this size.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-/// One look of the many that a wait without a deadline takes.
+/// A wait without a deadline consists of waits of this length.
 constexpr int kLookMs = 60'000;
 
 struct Packet {
   alignas(64) std::array<char, KVSTORE_PACKET_BYTES> bytes{};
 };
 
-/// A listener of this process, and the clients that nobody has taken yet.
+/// A listener of this process, and its clients that nobody has taken yet.
 class Entrance {
  public:
   ~Entrance() {
-    rdmaServerRelease(listener_);  // First: until then its thread may add one.
+    rdmaServerRelease(listener_);  // First: until then its thread may add a client.
     for (RdmaConn* conn : waiting_) rdmaConnClose(conn);
   }
   [[nodiscard]] int open(int port, const RdmaOptions& options) noexcept {
@@ -49,7 +49,7 @@ class Entrance {
     if (code == RDMA_OK) code = rdmaServerOnAccept(listener_, accepted, this);
     return code == RDMA_OK ? rdmaServerStart(listener_) : code;
   }
-  /// Waits for ever.
+  /// Waits without a deadline.
   [[nodiscard]] RdmaConn* next() {
     const verbena::CancellationHeld held;
     std::unique_lock lock(mutex_);
@@ -67,7 +67,7 @@ class Entrance {
     } catch (const std::bad_alloc&) {
       return rdmaConnClose(conn);
     }
-    (void)rdmaConnKeep(conn);  // Which an accept callback may.
+    (void)rdmaConnKeep(conn);  // Allowed in an accept callback.
     arrived_.notify_one();
   }
   RdmaListener* listener_ = nullptr;
@@ -76,7 +76,7 @@ class Entrance {
   std::deque<RdmaConn*> waiting_;
 };
 
-/// The entrances by port, each while somebody holds it.
+/// The entrances by port, as long as somebody holds them.
 struct Entrances {
   Mutex mutex;
   std::map<int, std::weak_ptr<Entrance>> open;
@@ -87,16 +87,16 @@ Entrances& entrances() {
 
 struct Context : verbena_PingpongContext {
   ~Context() { rdmaConnClose(conn); }
-  std::shared_ptr<Entrance> entrance;  ///< Of a listening call; released after the connection.
+  std::shared_ptr<Entrance> entrance;  ///< For a listening call; released after the connection.
   std::array<Packet, KVSTORE_BUFFERS> packets;
   const RdmaMemory* staging = nullptr;
-  std::deque<int> given;  ///< Buffers that receive_packet_async was called for.
+  std::deque<int> given;  ///< Buffers passed to receive_packet_async.
   std::vector<const RdmaMemory*> registered;
 };
 
 int no_memory(const char* call) noexcept { return code_of(note_later(Status::kNoMemory, call, sentence_of)); }
 
-/// The code that `body(context)` returns, where the context can be used.
+/// Calls `body(context)` and returns its code, if the context can be used.
 template <class Body>
 int on_context(PingpongContext* ctx, const char* call, Body&& body) noexcept {
   if (ctx == nullptr) return refuse(call, "ctx must not be null");
@@ -172,11 +172,11 @@ int send(Context& context, std::uint32_t what, const char* bytes, std::size_t le
   return rdmaConnSendWithImm(context.conn, what, bytes, length) == length ? RDMA_OK : rdmaConnError(context.conn);
 }
 
-/// Waits for ever for the next message.
+/// Waits for the next message, without a deadline.
 int receive(Context& context, std::uint32_t what, char* into, std::size_t room, const char* call) noexcept {
   RdmaMessage message;
   int code = RDMA_ERR_TIMED_OUT;
-  // A connection that a deadline has ended has the same code, for ever.
+  // A connection that a deadline has ended keeps returning this code.
   for (bool is_live = true; code == RDMA_ERR_TIMED_OUT && is_live;) {
     is_live = rdmaConnIsConnected(context.conn) != 0;
     code = rdmaConnRecv(context.conn, into, room, &message, kLookMs);
@@ -195,7 +195,7 @@ int receive_given(Context& context, const char* call) noexcept {
   return receive(context, kPacket, context.buf[buffer], KVSTORE_PACKET_BYTES, call);
 }
 
-/// Moves memory by way of the staging memory: `move(offset, bytes)` is called for each piece.
+/// Moves memory through the staging memory: calls `move(offset, bytes)` for each piece.
 template <class Move>
 int in_pieces(std::size_t length, Move&& move) noexcept {
   for (std::size_t done = 0; done < length; done += kPieceBytes) {
@@ -207,7 +207,7 @@ int in_pieces(std::size_t length, Move&& move) noexcept {
 
 std::uint64_t address_of(const void* at) noexcept { return reinterpret_cast<std::uintptr_t>(at); }
 
-/// The steps that a value of `length` bytes goes through and back.
+/// Stores a value of `length` bytes and reads it back.
 int set_and_get(void* handle, std::size_t length) {
   const std::string value(length, static_cast<char>('a' + length % 23));
   char* back = nullptr;
@@ -340,7 +340,7 @@ int send_fin(PingpongContext* ctx) {
 int receive_fin(PingpongContext* ctx) {
   const char* const call = __func__;
   return on_context(ctx, call, [=](Context& context) {
-    Packet packet;  // It may be a packet, which has to fit to be seen as one.
+    Packet packet;  // The peer may have sent a packet, which must fit to be recognized.
     return receive(context, kFin, packet.bytes.data(), packet.bytes.size(), call);
   });
 }

@@ -24,11 +24,11 @@ struct verbena_mesh_carrier_handle {
   std::unique_ptr<verbena::mesh::Carrier> carrier;
 };
 
-/// Apart from its neighbours: another thread uses each.
+/// On cache lines of its own, because each lane is used by another thread.
 struct alignas(64) verbena_mesh_lane_handle {
   verbena::mesh::Lane* lane = nullptr;
   std::size_t processes = 0;
-  std::array<verbena::mesh::Completion, 32> batch{};  ///< What a poll takes at a time.
+  std::array<verbena::mesh::Completion, 32> batch{};  ///< Completions that one poll takes.
 };
 
 struct verbena_mesh_handle {
@@ -43,7 +43,7 @@ using mesh::Completion;
 using mesh::Lane;
 
 constexpr const char* kMeshOptions = "options";
-/// Completions of one call.
+/// Completions per call, at most.
 constexpr std::size_t kMostCompletions = 65'536;
 
 static_assert(mesh::kMaxProcesses == MESH_MAX_PROCESSES && mesh::kMaxThreads == MESH_MAX_THREADS);
@@ -60,7 +60,7 @@ static_assert(int{MESH_ERR_BAD_ARGUMENT} == int{RDMA_ERR_BAD_ARGUMENT});
 static_assert(int{MESH_ERR_OUT_OF_RANGE} == int{RDMA_ERR_OUT_OF_RANGE});
 static_assert(int{MESH_ERR_LOCAL_ACCESS} == int{RDMA_ERR_LOCAL_ACCESS});
 static_assert(int{MESH_ERR_UNSUPPORTED} == int{RDMA_ERR_UNSUPPORTED} && int{MESH_ERR_BUSY} == int{RDMA_ERR_BUSY});
-// From here on they follow each other as those of rdma.h do.
+// From here on they have the same order as those of rdma.h.
 static_assert(int{MESH_ERR_PEER_LOST} == int{RDMA_ERR_PEER_LOST} && int{MESH_ERR_CLOSED} == int{RDMA_ERR_CLOSED});
 static_assert(int{MESH_ERR_OTHER_HOST} == int{RDMA_ERR_OTHER_HOST} && int{MESH_ERR_FORKED} == int{RDMA_ERR_FORKED});
 
@@ -84,7 +84,7 @@ static_assert(unsigned{MESH_ACCESS_REMOTE_WRITE} == std::to_underlying(rdma::Acc
 static_assert(unsigned{MESH_ACCESS_REMOTE_ATOMIC} == std::to_underlying(rdma::Access::kAtomic));
 static_assert(unsigned{MESH_ACCESS_REMOTE_ALL} == std::to_underlying(rdma::Access::kAll));
 
-/// Cause and fix of a status, as the mesh has it.
+/// Cause and fix of a status in the mesh's words.
 const char* sentence_of_mesh(Status status) noexcept {
   switch (status) {
     case Status::kAgain:
@@ -108,21 +108,21 @@ const char* sentence_of_mesh(Status status) noexcept {
   }
 }
 
-/// Runs `body`, which returns a Result, as `coded` does, in the mesh's words.
+/// Like `coded`, in the mesh's words, for a `body` that returns a Result.
 template <class Body>
 int coded_as_mesh(const char* call, Body&& body) noexcept {
   return coded(call, body, sentence_of_mesh);
 }
 
-/// A failure of an operation as a code. Where the lane has not said more, the general sentence is made when it is asked
-/// for, because MESH_ERR_AGAIN comes often.
+/// The code of a failed operation. Unless the lane has said more, the general sentence is made only on request, because
+/// MESH_ERR_AGAIN is frequent.
 [[gnu::cold]] int tell_failure(Status status, const char* call, std::uint64_t failures_before) noexcept {
   if (failure_count() != failures_before && last_failure().status() == status)
     return code_of(note_as(as_written(call), last_failure()));
   return code_of(note_later(status, as_written(call), sentence_of_mesh));
 }
 
-/// The status that `body` makes of a lane, as a code, where the arguments are there.
+/// The code of `body`'s status for a lane, if all arguments are given.
 template <class Body, class... Arguments>
 int on_lane(mesh_lane_t* lane, const char* call, Body&& body, const Arguments&... arguments) noexcept {
   if (!is_given(call, {"lane", lane}) || !(is_given(call, arguments) && ...)) return MESH_ERR_BAD_ARGUMENT;
@@ -133,7 +133,7 @@ int on_lane(mesh_lane_t* lane, const char* call, Body&& body, const Arguments&..
   return status == Status::kOk ? MESH_OK : tell_failure(status, call, failures);
 }
 
-/// The same of bytes of the user's and of a peer's window.
+/// The same for bytes of the user's and of a peer's window.
 template <class Body>
 int on_window(mesh_lane_t* lane, const char* call, const Argument& window, const Argument& bytes,
               Body&& body) noexcept {
@@ -142,7 +142,7 @@ int on_window(mesh_lane_t* lane, const char* call, const Argument& window, const
   return on_lane(lane, call, body, window, bytes);
 }
 
-/// The same of 8 bytes of a peer's window.
+/// The same for 8 bytes of a peer's window.
 template <class Body>
 int on_word(mesh_lane_t* lane, const char* call, const mesh_window_t* at, std::uint64_t offset, Body&& body) noexcept {
   const bool is_aligned = at == nullptr || (at->address + offset) % sizeof(std::uint64_t) == 0;
@@ -151,7 +151,7 @@ int on_word(mesh_lane_t* lane, const char* call, const mesh_window_t* at, std::u
   return on_lane(lane, call, body, Argument{"at", at});
 }
 
-/// Why a peer that is not here is not: a search for a window of it says that first.
+/// Why a peer is not here; a search for one of its windows reports that first.
 [[nodiscard]] Status why_not_here(Lane& lane, unsigned peer) noexcept {
   const auto found = lane.find(peer, "", Deadline::now());
   return found ? Status::kAgain : found.error().status();
@@ -198,7 +198,7 @@ int on_word(mesh_lane_t* lane, const char* call, const mesh_window_t* at, std::u
           .handle = completion.handle.place};
 }
 
-/// Takes completions: the first by `first(some)`, and what is there besides by polls.
+/// Takes completions: the first ones by `first(some)`, further ones by polls.
 template <class First>
 int take(mesh_lane_t* lane, const char* call, mesh_completion_t* out, std::size_t count, mesh_which_t which,
          First&& first) noexcept {
@@ -222,7 +222,7 @@ int take(mesh_lane_t* lane, const char* call, mesh_completion_t* out, std::size_
   }
 }
 
-/// A collective call in C as the one that the mesh takes.
+/// Makes a carrier from a collective call in C.
 class GatherOfC final : public mesh::Carrier {
  public:
   GatherOfC(unsigned processes, mesh_all_gather_t gather, void* context)
@@ -245,7 +245,7 @@ class GatherOfC final : public mesh::Carrier {
   const std::unique_ptr<mesh::Carrier> carrier_;
 };
 
-/// Gives the user the carrier that `make` returns, where the pointers to this and to the arguments are there.
+/// Gives the user the carrier that `make` returns, if this pointer and the arguments are given.
 template <class Make, class... Arguments>
 int make_carrier(const char* call, mesh_carrier_t** carrier, Make&& make, const Arguments&... arguments) noexcept {
   if (carrier != nullptr) *carrier = nullptr;
@@ -258,7 +258,7 @@ int make_carrier(const char* call, mesh_carrier_t** carrier, Make&& make, const 
   });
 }
 
-/// What does not fit into the types of C++, and what has another name there; the rest is the mesh's to check.
+/// Checks and converts only what C++ types cannot hold or name differently; the mesh checks the rest.
 Result<mesh::Options> options_of(const mesh_options_t& options) {
   VERBENA_TRY(check_port(options.port, 0));
   VERBENA_TRY(check_limit(kMeshOptions, "wait", static_cast<unsigned>(options.wait), MESH_WAIT_SPIN, MESH_WAIT_EVENT));
@@ -303,7 +303,7 @@ const char* mesh_error_detail(void) { return verbena::last_failure_text(); }
 int mesh_options_init(mesh_options_t* options) {
   if (options == nullptr) return refuse(__func__, "options must not be null");
   const verbena::mesh::Options defaults;
-  *options = {};  // Null and 0, but for these.
+  *options = {};  // Null and 0, except for these.
   options->processes = defaults.processes;
   options->threads = defaults.threads;
   options->message_bytes = defaults.message_bytes;

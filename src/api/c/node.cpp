@@ -29,7 +29,7 @@ using namespace verbena::api::c;
 void rdmaNodeOptionsInit(RdmaNodeOptions* options) {
   if (options == nullptr) return;
   const verbena::node::NodeOptions defaults;
-  *options = {};  // Null, 0 and RDMA CM, but for these.
+  *options = {};  // Null, 0 and RDMA CM, except for these.
   options->gid_index = -1;
   options->shards = defaults.shards;
   options->connections = defaults.connections;

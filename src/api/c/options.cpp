@@ -90,7 +90,7 @@ void Memories::clear() noexcept {
 void rdmaOptionsInit(RdmaOptions* options) {
   if (options == nullptr) return;
   const verbena::session::Settings defaults;
-  *options = {};  // Null, 0, RDMA CM and RDMA_RECV_DISCARD, but for these.
+  *options = {};  // Null, 0, RDMA CM and RDMA_RECV_DISCARD, except for these.
   options->connect_timeout_ms = static_cast<unsigned>(defaults.connect_timeout.count());
   options->timeout_ms = static_cast<unsigned>(defaults.timeout.count());
   options->max_connections = defaults.max_connections;

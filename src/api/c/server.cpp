@@ -13,7 +13,7 @@ verbena::Result<void> verbena_RdmaListener::check() const noexcept {
 }
 verbena::Result<void> verbena_RdmaListener::check_early() const noexcept {
   if (!listener.is_running()) return {};
-  return verbena::fail(Status::kBusy, "", 0, "the listener runs already: this is for before rdmaServerStart");
+  return verbena::fail(Status::kBusy, "", 0, "the listener runs already: call this before rdmaServerStart");
 }
 
 void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
@@ -28,9 +28,9 @@ void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
     of.set_delivery(
         delivery_of(conn->callbacks, queues ? verbena::rdma::Receive::kQueue : verbena::rdma::Receive::kDiscard));
   };
-  deliver();  // A thread that the callback gives the connection to may receive at once.
+  deliver();  // Before the callback: a thread that gets the connection from it may receive at once.
   callbacks.accepted(conn);
-  deliver();  // By callbacks of its own, if it was given some.
+  deliver();  // Again, for callbacks of its own that it may have got.
 }
 
 // --- calls

@@ -1,4 +1,4 @@
-// How ends find each other, and which users may connect: what the options of both C APIs say alike.
+// Options that both C APIs have: how ends find each other, and which users may connect.
 #pragma once
 
 #include "base/error.hpp"
@@ -12,12 +12,12 @@
 
 namespace verbena::api::c {
 
-/// The rule of the option that has the bootstrap, as the two APIs name it: 0 is RDMA CM, and 1 a socket.
+/// The rule for the bootstrap option, under each API's names: 0 is RDMA CM, 1 a socket.
 inline constexpr const char* kBootstraps = "bootstrap must be RDMA_BOOTSTRAP_CM (0) or RDMA_BOOTSTRAP_SOCKET (1)";
 inline constexpr const char* kModes = "mode must be CONN_MODE_CM (0) or CONN_MODE_SOCKET (1)";
 
-/// What options say of device, bootstrap and GID. `device` may be null. kBadArgument: a caller may pass any number.
-/// \thread any
+/// Converts the options for device, bootstrap and GID. `device` may be null. Errors: kBadArgument (a caller may pass
+/// any number). \thread any
 [[nodiscard]] inline Result<Transport> transport_of(const char* rule, unsigned bootstrap, const char* device,
                                                     int gid_index) {
   if (bootstrap > 1) return fail(Status::kBadArgument, "options", 0, "{}; got {}", rule, bootstrap);
@@ -30,10 +30,10 @@ inline constexpr const char* kModes = "mode must be CONN_MODE_CM (0) or CONN_MOD
   return transport;
 }
 
-/// Text of an option that may be null, which stands for none. \thread any  \alloc none
+/// The text of an option; null stands for none. \thread any  \alloc none
 [[nodiscard]] inline const char* or_empty(const char* text) noexcept { return text != nullptr ? text : ""; }
 
-/// A copy of `allowed_uids`. kBadArgument when it is null, and the count is not 0. \thread any
+/// A copy of `allowed_uids`. Errors: kBadArgument if it is null and the count is not 0. \thread any
 [[nodiscard]] inline Result<std::vector<uid_t>> users_of(const uid_t* users, std::size_t count) {
   if (users == nullptr && count != 0)
     return fail(Status::kBadArgument, "options", 0,

@@ -10,8 +10,8 @@
 
 namespace verbena::api {
 
-/// Runs `body`, which returns a Result, and returns that, with a failure as this call's. bad_alloc becomes kNoMemory:
-/// no exception leaves the library.
+/// Runs `body` and returns its Result; a failure gets this call's name. bad_alloc becomes kNoMemory: no exception
+/// leaves the library.
 template <class Body>
 [[nodiscard]] std::invoke_result_t<Body> guarded(const char* call, Body&& body) noexcept {
   if (const Result<void> in_parent = check_process(); !in_parent)

@@ -1,4 +1,4 @@
-// The C++ API: arguments checked, failures put into words, and the rest done by sessions, listeners and nodes.
+// The C++ API: checks arguments and puts failures into words; sessions, listeners and nodes do the rest.
 #include <verbena/rdma.hpp>
 #include <verbena/typed_memory.hpp>
 
@@ -90,7 +90,8 @@ namespace {
 
 /// The owner of registered memory, until it ends: a session, a listener or a node.
 struct Memory::Owner : std::enable_shared_from_this<Owner> {
-  /// Calls `body(owner)` with the session, listener or node; kClosed if it has ended. It does not end meanwhile.
+  /// Calls `body(owner)` with the session, listener or node, which cannot end meanwhile. Errors: kClosed if it has
+  /// ended.
   template <class Body>
   [[nodiscard]] auto with(const char* call, Body&& body) {
     using Outcome = decltype(body(*session));
@@ -134,7 +135,7 @@ struct Memory::Owner : std::enable_shared_from_this<Owner> {
   Session* session = nullptr;
   node::Listener* listener = nullptr;
   node::Node* node = nullptr;
-  std::chrono::milliseconds timeout{5000};  ///< Default of a deregistration.
+  std::chrono::milliseconds timeout{5000};  ///< Default time for a deregistration.
 };
 
 Memory::Memory(std::shared_ptr<Owner> owner, const session::RegisteredMemory& memory) noexcept
@@ -155,7 +156,7 @@ Result<void> Memory::deregister(std::optional<Deadline> deadline) {
   const Deadline until = deadline ? *deadline : Deadline::after(owner->timeout);
   const Result<void> removed =
       owner->with("rdma::Memory::deregister", [&](auto& of) { return api::remove_from(of, memory, until); });
-  // With its owner it has ended before.
+  // It already ended with its owner.
   return !removed && removed.error().status() == Status::kClosed ? Result<void>{} : removed;
 }
 
@@ -202,7 +203,7 @@ namespace {
 
 constexpr const char* kClosedHere = "the connection was closed here: connect again";
 
-/// What `body(session)` returns, guarded; kClosed without a session.
+/// Returns what `body(session)` returns, guarded. Errors: kClosed without a session.
 template <class Body>
 [[nodiscard]] auto with(Session* session, const char* call, Body&& body) noexcept {
   using Outcome = decltype(body(*session));
@@ -242,7 +243,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
     VERBENA_ASSIGN(const session::Settings settings, settings_of(options));
     if (options.receive == Receive::kDiscard)
       return fail(Status::kBadArgument, kCall, 0,
-                  "receive must be kQueue or kHandler; got kDiscard, which only listeners have");
+                  "receive must be kQueue or kHandler; got kDiscard, which is for listeners only");
     if (options.port == 0) return fail(Status::kBadArgument, kCall, 0, "port must be 1 to 65535; got 0");
     auto client = std::make_unique<Client>();
     client->handler = options.handler;
@@ -260,7 +261,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Options& options) 
 
 Connection::~Connection() {
   const CancellationHeld held;
-  memory_->end();  // Memory may outlive it.
+  memory_->end();  // Memory may outlive the connection.
   if (own_session_) close();
 }
 
@@ -274,13 +275,13 @@ void Connection::close() noexcept {
     own_session_.reset();
     return;
   }
-  // The thread frees it after its callback, unless it has let go of it before.
+  // The thread frees it after its callback, unless it has already let go of it.
   if (own_session_ && session->is_detached()) return own_session_.reset();
   if (own_session_) {
     session->give_back();
-    session->user = nullptr;  // This object is not the listener's to destroy.
+    session->user = nullptr;  // This object does not belong to the listener, which must not destroy it.
     (void)own_session_.release();
-    (void)client_.release();  // With the session.
+    (void)client_.release();  // Freed with the session.
   }
   session->close_in_callback();
 }
@@ -332,7 +333,7 @@ Result<void> Connection::release(const Window& window, std::optional<Deadline> d
               [&](Session& session) { return session.release_window(window, patience_of(session, deadline)); });
 }
 
-// --- data: a failure is put into words for error_detail
+// --- data: failures are put into words for error_detail
 
 namespace {
 
@@ -342,7 +343,7 @@ namespace {
                             : note(Status::kClosed, call, "{}", kClosedHere);
 }
 
-/// Memory of this side, as the call names it.
+/// Memory of this side, with its name in the call.
 struct Bytes {
   const char* name;
   std::size_t length;
@@ -356,7 +357,7 @@ constexpr api::Terms kTerms{.address = "address",
                             .export_physical = "export_physical",
                             .complete = "complete"};
 
-/// The same for one-sided access, with what is wrong by name.
+/// The same for one-sided access; names the wrong argument.
 [[gnu::cold]] Status told(const Session* session, const char* call, Status status, const Bytes& local,
                           const Place& place) noexcept {
   if (session == nullptr || session->reason() != Status::kOk) return told(session, call, status);
@@ -391,7 +392,7 @@ inline Status access(Session* session, const char* call, const Bytes& local, con
   return told(session, call, status, local, place);
 }
 
-// One-sided access in its forms: registered memory or any bytes here, a window or physical memory there.
+// Forms of one-sided access: registered memory or any bytes on this side, a window or physical memory on the other.
 [[nodiscard]] std::uint64_t length_of(const Remote& remote, std::size_t /*local*/) noexcept { return remote.length; }
 [[nodiscard]] std::uint64_t length_of(Physical /*remote*/, std::size_t local) noexcept { return local; }
 [[nodiscard]] Bytes named(const char* name, const Local& local) noexcept { return {name, local.size(), local.lkey()}; }
@@ -404,7 +405,7 @@ template <class Byte>
   return bytes.first(length);
 }
 
-/// Calls `attempt(session, bytes, place)` for as much of `local` and `remote` as is read or written.
+/// Calls `attempt(session, bytes, place)` for the part of `local` and `remote` that is read or written.
 template <bool kIsRead, class Mine, class Theirs, class Attempt>
 inline Status move(Session* session, const char* call, const Mine& local, const Theirs& remote,
                    Attempt&& attempt) noexcept {
@@ -445,7 +446,7 @@ Status start_read_all(Session* session, const Local& to, const Theirs& from, std
       [&](Session& of, const LocalSpan& bytes, const Place& place) { return of.start_read(bytes, place, cookie); });
 }
 
-/// A message, where there is something to send.
+/// Sends a message, unless it is empty.
 Status send_to(Session* session, const char* call, std::span<const std::byte> data,
                std::optional<std::uint32_t> immediate, const std::optional<Deadline>& deadline) noexcept {
   if (data.empty()) return note(Status::kBadArgument, call, "data must have at least 1 byte; got 0");
@@ -620,7 +621,7 @@ std::expected<Completion, Status> Connection::complete(std::optional<Deadline> d
   const Status status = session_->complete(completion, patience_of(*session_, deadline));
   if (status == Status::kOk) return completion;
   if (status == Status::kNotFound)
-    return std::unexpected(note(status, kCall, "nothing is under way: start it first, by start_write or its like"));
+    return std::unexpected(note(status, kCall, "nothing is in flight: start it first, with start_write or the like"));
   return std::unexpected(told(session_, kCall, status));
 }
 
@@ -666,11 +667,12 @@ struct Listener::Impl final : session::Events {
   void on_disconnect(Session& session, Status reason) noexcept override;
   void on_gone(Session& session) noexcept override { delete static_cast<Connection*>(session.user); }
 
-  /// Takes out the first waiting connection that `fits`, if there is one. Under the mutex.
+  /// Takes the first waiting connection that `fits`, if there is one. Requires the mutex.
   template <class Fits>
   [[nodiscard]] std::unique_ptr<Connection> take(Fits&& fits) noexcept;
-  /// A connection that nobody has accepted has ended. If its client has sent messages, they can still be received, so
-  /// it waits on; if too many such wait already, the oldest goes. Destroy the returned connection. In a callback
+  /// An unaccepted connection has ended. If its client has sent messages, they can still be received, so it stays in
+  /// the queue; if too many such connections wait, the oldest goes. Destroy the returned connection. Call in a
+  /// callback.
   [[nodiscard]] std::unique_ptr<Connection> on_left(const Session& session) noexcept;
   static bool has_left(const std::unique_ptr<Connection>& connection) noexcept { return !connection->is_connected(); }
   static constexpr std::ptrdiff_t kMostLeft = 64;
@@ -800,7 +802,7 @@ void Listener::stop() noexcept {
   impl_->changed.notify_all();
   impl_->memory->end();
   impl_->listener.stop();
-  // Of those that nobody has accepted, the ones that had ended before. The others went when they were disconnected.
+  // Drops unaccepted connections that had ended before. The others went when they were disconnected.
   const std::lock_guard lock(impl_->mutex);
   impl_->waiting.clear();
 }

@@ -1,4 +1,4 @@
-// Regions of the typed API: registered memory of a node, and who holds which range of it.
+// Regions of the typed API: registered memory of a node, and the holders of its ranges.
 #include <verbena/typed_memory.hpp>
 
 #include "api/cxx/guarded.hpp"
@@ -13,7 +13,7 @@ namespace verbena::typed::detail {
 
 using session::Ranges;
 
-/// It ends itself: with its handle, or with the last claim after that.
+/// Destroys itself: with its handle, or with the last claim after that.
 class Region {
  public:
   Region(std::shared_ptr<node::Node> node, const RegionShape& shape)
@@ -45,7 +45,7 @@ class Region {
   [[nodiscard]] const session::RegisteredMemory& memory() const noexcept { return *memory_; }
   [[nodiscard]] node::Node& node() const noexcept { return *node_; }
   [[nodiscard]] std::size_t bytes_of(std::uint64_t elements) const noexcept { return elements * element_bytes_; }
-  /// Of a forked child it is the parent's.
+  /// In a forked child it belongs to the parent.
   static void end(Region* region) noexcept {
     if (!is_forked()) delete region;
   }

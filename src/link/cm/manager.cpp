@@ -204,15 +204,19 @@ Error CmHandshake::late() const noexcept {
 
 class CmListener final : public Listener {
  public:
-  CmListener(const CmLibrary& library, Watcher& watcher, nic::Nic& nic, Id id, Fd closing, Fd epoll) noexcept
+  CmListener(const CmLibrary& library, Watcher& watcher, nic::Nic& nic, const ListenerOptions& options, Id id,
+             Fd closing, Fd epoll) noexcept
       : library_(library),
         watcher_(watcher),
         nic_(nic),
+        name_(options.address, options.port),
+        max_pending_(options.max_pending),
         id_(std::move(id)),
         closing_(std::move(closing)),
         epoll_(std::move(epoll)) {}
 
   std::uint16_t port() const noexcept override { return port_; }
+  Result<void> admit() override;
   int fd() const noexcept override { return epoll_.get(); }
   Deadline due() const noexcept override { return Deadline::never(); }
   Result<std::unique_ptr<Handshake>> next(Deadline deadline) override;
@@ -226,12 +230,19 @@ class CmListener final : public Listener {
   const CmLibrary& library_;
   Watcher& watcher_;
   nic::Nic& nic_;
+  const HostPort name_;
+  const unsigned max_pending_;
   Id id_;
   const Fd closing_;
   const Fd epoll_;  ///< Of the id's channel and `closing_`.
   const std::uint16_t port_ = ntohs(library_.source_port(id_.get()));
   std::atomic<std::uint64_t> dropped_{0};
 };
+
+Result<void> CmListener::admit() {
+  if (library_.listen(id_.get(), static_cast<int>(max_pending_)) == 0) return {};
+  return refused("rdma_listen", errno, name_.c_str());
+}
 
 Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
   for (;;) {
@@ -355,11 +366,12 @@ Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& optio
     return fail(Status::kBadArgument, "Listener::open", 0,
                 "{} is an address of device {} and not of {}: listen on one of its own, or choose that device",
                 name.c_str(), id->verbs->device->name, nic_.name());
-  if (library_.listen(id.get(), static_cast<int>(options.max_pending)) != 0)
-    return refused("rdma_listen", errno, name.c_str());
   VERBENA_ASSIGN(Fd closing, make_eventfd());
   VERBENA_ASSIGN(Fd epoll, nic::make_epoll({closing.get(), id.channel().fd()}, "making a listener"));
-  return std::make_unique<CmListener>(library_, *watcher_, nic_, std::move(id), std::move(closing), std::move(epoll));
+  auto listener = std::make_unique<CmListener>(library_, *watcher_, nic_, options, std::move(id), std::move(closing),
+                                               std::move(epoll));
+  if (!options.is_shut_at_first) VERBENA_TRY(listener->admit());
+  return listener;
 }
 
 nic::VerbsOptions place_at(const Id& id) {

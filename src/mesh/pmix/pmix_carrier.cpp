@@ -1,4 +1,4 @@
-// The carrier by PMIx. Nothing of PMIx is seen outside of this directory: its archive is one apart, and optional.
+// The carrier by PMIx. PMIx stays inside this directory, which becomes an optional archive of its own.
 #include "base/error.hpp"
 
 #include <verbena/mesh_pmix.hpp>
@@ -21,16 +21,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The server is to end a request for a process that has published nothing after this.
+/// Asks the server to end a request after this time if the process has published nothing.
 constexpr int kRequestSeconds = 1;
-/// After this a request counts as lost, and the next one after twice as long: the server of Open MPI 4.1 never answers
-/// for a process that was killed, and PMIx keeps such requests.
+/// A request without an answer for this long counts as lost; the next one may take twice as long. The server of Open
+/// MPI 4.1 never answers for a process that was killed, and PMIx keeps such requests.
 constexpr auto kOverdue = 2s;
-/// The fence has a third of the time to join, and the server this much to tell that it has failed.
+/// The fence may take a third of the time to join; then the server has this long to report that it has failed.
 constexpr int kFenceShare = 3;
 constexpr auto kFenceSlack = 1s;
-/// Who is still looked for after this has another blob by now, or the one that is known was of an earlier mesh. If it
-/// is the same, it is asked for after twice as long.
+/// If a process is still missing after this, it may have published another blob by now, or its known blob may be an
+/// earlier mesh's. If the blob is the same, it is asked for again after twice as long.
 constexpr auto kStale = 100ms;
 constexpr unsigned kMostDoublings = 7;
 
@@ -56,20 +56,20 @@ class Attributes {
   [[nodiscard]] std::size_t size() const noexcept { return infos_.size(); }
 
  private:
-  std::vector<pmix_info_t> infos_;  // Numbers alone: nothing in them is to be freed.
+  std::vector<pmix_info_t> infos_;  // Numbers only: nothing in them has to be freed.
 };
 
-/// What PMIx's thread answers. It may do so after the carrier has ended.
+/// Answers from PMIx's thread, which may arrive after the carrier has ended.
 class Answers {
  public:
   explicit Answers(unsigned processes) : entries_(processes) {}
 
   struct Answer {
     pmix_status_t status = PMIX_SUCCESS;
-    std::size_t bytes = 0;  ///< As published, whether or not it is a blob.
+    std::size_t bytes = 0;  ///< Published bytes, whether or not they are a blob.
     Blob blob{};
   };
-  /// Whether a request for process `id` may start; it is under way from then on.
+  /// Whether a request for process `id` may start; it counts as in flight from then on.
   [[nodiscard]] bool start(unsigned id) noexcept {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[id];
@@ -78,7 +78,7 @@ class Answers {
     entry.losses = std::min(entry.losses + 1, kMostDoublings);
     return true;
   }
-  /// A blob that is known already outlives a failure to read it again.
+  /// Stores an answer. A known blob survives a failure to read it again.
   void set(unsigned id, const Answer& answer) noexcept {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[id];
@@ -105,8 +105,8 @@ class Answers {
 
  private:
   struct Entry {
-    Deadline next = Deadline::now();  ///< No request starts before.
-    unsigned losses = 0;              ///< Requests in a row without an answer, the one under way included.
+    Deadline next = Deadline::now();  ///< Earliest start of the next request.
+    unsigned losses = 0;              ///< Requests in a row without an answer, including the one in flight.
     unsigned repeats = 0;             ///< Answers in a row with the same blob.
     std::optional<Answer> latest{};
   };
@@ -115,7 +115,7 @@ class Answers {
   std::vector<Entry> entries_;
 };
 
-/// A call whose callback comes later, and owns it: PMIx reads the arguments until then.
+/// A call whose callback comes later and frees it: PMIx reads the arguments until then.
 struct Request {
   std::shared_ptr<Answers> answers;
   pmix_proc_t of{};
@@ -140,7 +140,7 @@ void value_came(pmix_status_t status, pmix_value_t* value, void* context) {
 
 class PmixCarrier final : public Carrier {
  public:
-  /// PMIx is initialized, once more for this carrier.
+  /// Requires PMIx to be initialized once more for this carrier.
   PmixCarrier(const pmix_proc_t& self, unsigned processes, std::string_view job)
       : self_(self), key_("verbena.mesh."), answers_(std::make_shared<Answers>(processes)), processes_(processes) {
     key_ += job;
@@ -150,7 +150,8 @@ class PmixCarrier final : public Carrier {
   ~PmixCarrier() override { (void)PMIx_Finalize(nullptr, 0); }
 
   // The fence lets the servers exchange all blobs in one collective call. Nobody waits for it: it does not end while a
-  // process is missing, and Mesh::join alone can tell which. `find` gives it some of the time, then asks for each.
+  // process is missing, and only Mesh::join can tell which. `find` gives it some of the time, then asks for each
+  // process.
   Result<void> publish(unsigned id, const Blob& blob, Deadline deadline) override {
     if (id != self_.rank)
       return fail(Status::kBadArgument, "Mesh::join", 0, "this is process {} of the job: id must not be {}", self_.rank,
@@ -197,7 +198,7 @@ class PmixCarrier final : public Carrier {
     if (started == PMIX_SUCCESS) {
       (void)request.release();
     } else {
-      // Done already; or there is no fence, and each process is asked for.
+      // The fence is done already, or there is none and each process is asked for.
       answers_->end_fence();
     }
   }
@@ -224,7 +225,7 @@ class PmixCarrier final : public Carrier {
 
 [[nodiscard]] Result<unsigned> size_of_job(const pmix_proc_t& self) {
   const pmix_proc_t all = process(self, PMIX_RANK_WILDCARD);
-  // The local server knows it. PMIx itself does so only the first time that it is initialized.
+  // The local server knows it. PMIx itself knows it only the first time that it is initialized.
   Attributes attributes;
   attributes.add(PMIX_IMMEDIATE, true, PMIX_BOOL);
   attributes.add(PMIX_TIMEOUT, kRequestSeconds, PMIX_INT);
@@ -245,7 +246,7 @@ Result<std::unique_ptr<Carrier>> pmix_carrier(Options& options) {
   pmix_proc_t self{};
   const pmix_status_t initialized = PMIx_Init(&self, nullptr, 0);
   if (initialized == PMIX_ERR_UNREACH) {
-    (void)PMIx_Finalize(nullptr, 0);  // PMIx is initialized all the same, for this process alone.
+    (void)PMIx_Finalize(nullptr, 0);  // PMIx is initialized even so, for this process alone.
     return fail(
         Status::kNotFound, kCall, 0,
         "there is no PMIx server: start the program by mpirun, srun --mpi=pmix or prun, or use another carrier");

@@ -559,7 +559,7 @@ TEST_F(MeshApi, WrongArgumentsOfMessagesAreNamed) {
   EXPECT_REFUSED(mesh_wait, (lane, &one, 1, MESH_ALL, -2), "timeout_ms must be at least 0", "got -2");
   EXPECT_REFUSED(mesh_release, (nullptr, &one), "lane must not be null");
   EXPECT_REFUSED(mesh_release, (lane, nullptr), "message must not be null");
-  EXPECT_REFUSED(mesh_release, (lane, &one), "this is no message");
+  EXPECT_REFUSED(mesh_release, (lane, &one), "message was not returned by poll");
   const std::array<char, 65> mine{};
   std::array<char, 130> all{};
   EXPECT_REFUSED(mesh_gather, (nullptr, mine.data(), 1, all.data(), 0), "lane must not be null");
