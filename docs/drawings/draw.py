@@ -297,13 +297,14 @@ def ring():
 
 def threads():
     d = Drawing('threads', 960, 560, 'The threads of a process and the cores they take')
-    d.label(20, 32, 'Threads that poll take cores of their own, the last core first; one core is left to the application.',
-            13, bold=True)
+    d.label(20, 32,
+            'Threads that poll take cores of their own, the last core first; one core is left to the application.', 13,
+            bold=True)
     cores = [
         ('your threads', 'user', ["the program's threads", 'and clients without', 'a handler:', 'the calling thread',
                                   'polls, then sleeps']),
-        ('a shard of a node', 'library', ['verbena-rdma', '', 'connections in turn,', 'calls by letter']),
-        ("a listener's shard", 'library', ['verbena-rdma', '', 'polls, opens letters,', 'calls handlers']),
+        ('a shard of a node', 'library', ['verbena-rdma', '', 'connections in turn,', "other threads' calls"]),
+        ("a listener's shard", 'library', ['verbena-rdma', '', 'polls, takes calls,', 'calls handlers']),
         ('a worker of the store', 'library', ['verbena-kv-0', '', 'its share of the keys']),
     ]
     for number, (whose, kind, lines) in enumerate(cores):
@@ -319,8 +320,8 @@ def threads():
     for number, (name, what) in enumerate(asleep):
         x, y = 20 + number % 3 * 309, 342 + number // 3 * 62
         d.box(x, y, 299, 54, [name, what], 'plain', 12, bold_first=True)
-    d.label(20, 494, 'A poller without a core of its own sleeps until something comes, which costs some microseconds.', 12,
-            color=FAINT)
+    d.label(20, 494, 'A poller without a core of its own sleeps until something comes, which costs some microseconds.',
+            12, color=FAINT)
     d.label(20, 514, 'Other processes see the claim of a core, so ranks of one job do not choose the same one.', 12,
             color=FAINT)
     d.label(20, 534, 'A connection has no thread of its own; a process opens each NIC once.', 12, color=FAINT)
