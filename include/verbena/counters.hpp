@@ -1,4 +1,4 @@
-// Counters of the library's work: cheap enough to stay on; tests assert budgets in them.
+// Counters of the library's work. They are cheap enough to be always on, and tests check budgets by them.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -10,7 +10,7 @@ namespace verbena {
 /// Counts of a polling thread, over all its connections, since it was made. `Number` is a plain number in a snapshot.
 template <class Number>
 struct BasicCounters {
-  Number work_requests{};    ///< Send-queue work requests posted, or held for the next doorbell; and `direct` ones.
+  Number work_requests{};    ///< Send-queue work requests posted or held for the next doorbell, and `direct` ones.
   Number direct{};           ///< Work requests of blocking calls that the software NIC carried out at once, in the
                              ///< calling thread: without queue, doorbell and completion.
   Number doorbells{};        ///< ibv_post_send calls.
@@ -19,9 +19,9 @@ struct BasicCounters {
   Number receive_refills{};  ///< ibv_post_recv calls.
   Number empty_polls{};      ///< Polls that found nothing.
   Number sleeps{};           ///< Waits on the completion channel: system calls.
-  Number quarantined{};      ///< Operations abandoned, now, whose segments are kept until their completion.
+  Number quarantined{};      ///< Abandoned operations whose segments are kept, now, until their completion.
   Number bytes{};            ///< Payload bytes posted.
-  Number strays{};           ///< Completions of queue pairs that are gone, dropped.
+  Number strays{};           ///< Dropped completions of queue pairs that are gone.
   Number keepalives{};       ///< Work requests that only ask whether the peer is there.
 
   /// Adds another thread's counts. \thread any  \alloc none

@@ -1,4 +1,4 @@
-// Points in time that every wait carries, counted in ticks of the time-stamp counter.
+// Deadlines: every wait has one. They count ticks of the time-stamp counter.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -16,8 +16,8 @@ extern constinit std::atomic<bool> counter_serves;
 [[nodiscard]] std::uint64_t ticks_without_counter() noexcept;
 }  // namespace detail
 
-/// The processor's counter as it is (x86-64: the time-stamp counter; AArch64: the virtual counter). Whether it serves
-/// as a clock, clock_description tells. \thread any  \alloc none
+/// The processor's counter as it is (x86-64: the time-stamp counter; AArch64: the virtual counter). clock_description
+/// tells whether it serves as a clock. \thread any  \alloc none
 [[nodiscard]] inline std::uint64_t counter_now() noexcept {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -30,18 +30,19 @@ extern constinit std::atomic<bool> counter_serves;
 #endif
 }
 
-/// The clock of deadlines: the processor's counter, about 9 ns a call; or CLOCK_MONOTONIC, some 30 ns, where the
-/// counter is not a clock. It never goes back by more than threads on two cores can see. \thread any  \alloc none
+/// The clock of deadlines: the processor's counter, about 9 ns a call, or CLOCK_MONOTONIC, some 30 ns, where the
+/// counter cannot serve as a clock. It never goes back by an amount that threads on two cores could notice. \thread any
+/// \alloc none
 [[nodiscard]] inline std::uint64_t ticks_now() noexcept {
   if (detail::counter_serves.load(std::memory_order_relaxed)) [[likely]]
     return counter_now();
   return detail::ticks_without_counter();
 }
 
-/// Ticks a microsecond, the same all the time; the first use of the clock takes 2 ms to measure it.
+/// Ticks per microsecond. It never changes; the first use of the clock takes 2 ms to measure it.
 /// \thread any  \alloc none
 [[nodiscard]] double ticks_per_us() noexcept;
-/// Which clock serves, and why. Static storage. \thread any  \alloc none
+/// Which clock is in use, and why. Static storage. \thread any  \alloc none
 [[nodiscard]] const char* clock_description() noexcept;
 
 /// A point in time after which a wait gives up. Copyable, 8 bytes.
@@ -49,13 +50,13 @@ class Deadline {
  public:
   /// `in` from now. Negative durations have passed already. \thread any  \alloc none
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds in) noexcept;
-  /// Has passed already: a poll.
+  /// A deadline that has passed already: the call polls once.
   [[nodiscard]] static constexpr Deadline now() noexcept { return Deadline{0}; }
   /// Never passes. Only for calls that document it.
   [[nodiscard]] static constexpr Deadline never() noexcept {
     return Deadline{std::numeric_limits<std::uint64_t>::max()};
   }
-  /// At an absolute tick count, as `ticks_now` counts.
+  /// Passes at an absolute tick count, as `ticks_now` counts.
   [[nodiscard]] static constexpr Deadline at_ticks(std::uint64_t ticks) noexcept { return Deadline{ticks}; }
 
   /// Whether waiting is over. Reads the clock. \thread any  \alloc none

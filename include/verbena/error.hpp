@@ -1,4 +1,4 @@
-// Errors of the control plane: what failed, where, errno, and a sentence with the fix, without heap.
+// Errors of the control plane: the status, the call that failed, errno, and a sentence with the fix. They need no heap.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -40,7 +40,7 @@ class Error {
 /// argument, and the fix. "" before any failed. Valid until the next call that fails in this thread. \thread any
 [[nodiscard]] const char* error_detail() noexcept;
 
-/// The result of a control-plane call: a value or an Error.
+/// The result of a control-plane call: either a value or an Error.
 template <class T>
 using Result = std::expected<T, Error>;
 

@@ -1,23 +1,24 @@
 /* The key-value store in C: a client whose calls block, batches of calls, and a server within the process.
  *
- * Functions that return int return 0 (KV_OK) or a negative code of kv_error_t; kv_error_string has cause and fix of
- * each, kv_error_detail the sentence of the last one that failed in this thread. The codes are those of verbena/rdma.h,
- * with some more. Every call that waits has a deadline: the client's timeout (kv_client_options_t::timeout_ms).
- * Nothing here ends the process, prints, or has options that are global.
+ * Functions that return int return 0 (KV_OK) or a negative code of kv_error_t. kv_error_string tells the cause and fix
+ * of a code, kv_error_detail tells about the last call that failed in this thread. The codes are those of
+ * verbena/rdma.h and some more. Every call that waits has a deadline: the client's timeout
+ * (kv_client_options_t::timeout_ms). There are no global options. No call prints or ends the process, unless the
+ * library finds its own state broken.
  *
- * Threads: a client is one thread's at a time; a second thread that calls meanwhile gets KV_ERR_BUSY and nothing is
- * done. Make a client for each thread. A server has threads of its own, and its functions are for one thread at a time.
+ * Threads: one thread at a time uses a client; a second thread that calls meanwhile gets KV_ERR_BUSY, and its call has
+ * no effect. Make a client for each thread. A server has threads of its own; one thread at a time calls its functions.
  *
  * Keys have 1 to KV_MAX_KEY_BYTES bytes, values 0 to the server's max_value_bytes; both hold any bytes. You may
  * reuse or free keys and values when the call returns.
  *
- * Failures from KV_ERR_PEER_LOST on are the end of the connection: later calls return the same code at once.
+ * Failures from KV_ERR_PEER_LOST on end the connection, and later calls return the same code at once: call
  * kv_client_disconnect, then connect again. Smaller ones, KV_ERR_DENIED and KV_ERR_OVER_QUOTA leave everything as it
  * was.
  *
  * A child that is forked while its parent has a connected client or a server gets KV_ERR_FORKED from every call, and
- * does its parent no harm, whatever it frees; it may exec. Memory of kv_client_allocate is not mapped in it.
- * Calls do not heed pthread_cancel: a thread is cancelled after its call has returned. */
+ * does not harm its parent, whatever it frees; it may exec. Memory of kv_client_allocate is not mapped in the child.
+ * pthread_cancel takes effect only after a call has returned. */
 #ifndef VERBENA_KV_H
 #define VERBENA_KV_H
 
@@ -25,7 +26,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* In the archive these are named so that nothing clashes in a static link. */
+/* The archive has these under other names, so that nothing clashes in a static link. */
 #define kv_error_string verbena_kv_error_string
 #define kv_error_detail verbena_kv_error_detail
 #define kv_client_options_init verbena_kv_client_options_init
@@ -74,7 +75,7 @@ typedef enum kv_error {
   KV_OK = 0,
   /* Nothing is damaged. */
   KV_ERR_AGAIN = -2,
-  KV_ERR_TIMED_OUT = -3, /* Whether the change happened is not known. A large value's ends the connection. */
+  KV_ERR_TIMED_OUT = -3, /* The change may have happened or not. For a large value it ends the connection. */
   /* The call failed; the connection goes on. */
   KV_ERR_NOT_FOUND = -4,
   KV_ERR_VERSION_MISMATCH = -5,
@@ -117,8 +118,8 @@ typedef enum kv_error {
 
 /* Cause and fix of a code, in static storage. */
 const char* kv_error_string(int code);
-/* The sentence of the last call of this header that failed in this thread, which names what it failed on; "" before any
- * did. Good until the next call that fails in this thread. */
+/* One sentence about the last call of this header that failed in this thread: it names what the call failed on. ""
+ * before any failure. Valid until the next call that fails in this thread. */
 const char* kv_error_detail(void);
 
 /* A client, connected or not. */
@@ -126,8 +127,8 @@ typedef struct verbena_kv_client kv_client_t;
 /* A server, running or not. */
 typedef struct verbena_kv_server kv_server_t;
 
-/* How the two ends find each other. Both ends choose the same. In C++ it has a type, so that any number, which a C
- * program may pass and have refused, is a value of it. */
+/* How the two ends find each other. Both ends must choose the same. In C++ the enum has a fixed type, so that it can
+ * hold any number, which a C program may pass and the library refuses. */
 typedef enum
 #ifdef __cplusplus
     : unsigned
@@ -136,14 +137,14 @@ typedef enum
   CONN_MODE_SOCKET /* A TCP exchange. */
 } conn_mode_t;
 
-/* How a client's gets find their values. In C++ with a type, as above. */
+/* How a client's gets find their values. In C++ it has a fixed type, as above. */
 typedef enum
 #ifdef __cplusplus
     : unsigned
 #endif
-{ KV_LOOKUP_AUTO,     /* By RDMA READs where that is quicker, which needs no CPU of the server; else by message. */
+{ KV_LOOKUP_AUTO,     /* By RDMA READs, without the server's CPU, where that is quicker; else by message. */
   KV_LOOKUP_MESSAGE,  /* Always by message, so that the server sees every get. */
-  KV_LOOKUP_ONE_SIDED /* By READs; what these do not settle goes by message, keys that are not there always. */
+  KV_LOOKUP_ONE_SIDED /* By READs; by message where READs give no answer, as always for missing keys. */
 } kv_lookup_t;
 
 /* --- clients ----------------------------------------------------------------------------------------------------- */
@@ -154,39 +155,41 @@ typedef struct kv_client_options {
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
   int gid_index;               /* Row of the port's GID table, 0 to 255; -1, the default: the best one. */
   unsigned connect_timeout_ms; /* Deadline of connecting. At least 1, default 5000. */
-  unsigned timeout_ms;         /* Deadline of each call, be it of one item or a batch. At least 1, default 5000. */
+  unsigned timeout_ms;         /* Deadline of each call, for one item or a batch. At least 1, default 5000. */
   unsigned depth;              /* Operations that a batch has in flight. 1 to 1024, default 32; the server may allow
                                   fewer. */
   size_t buffer_bytes;         /* Registered memory for kv_client_allocate. 0 to 1 TiB, default 4 MiB. */
   unsigned spin_us;            /* A blocked call polls this long before it sleeps. Default 200. */
   const uid_t* allowed_uids;   /* Users besides this process's own, and root, whose servers are trusted. Copied. */
   size_t allowed_uid_count;    /* Number of allowed_uids. Default 0. */
-  const char* key_file;        /* File of keys, one a line (docs/connections.md), for a server that has one: client and
-                                  server prove the same key to each other. Null or "", the default: none. Copied. */
+  const char* key_file;        /* File of keys, one a line (docs/connections.md), for a server that uses one: client and
+                                  server prove to each other that they have the same key. Null or "", the default: none.
+                                  Copied. */
   const char* key_name;        /* Which key of key_file. Null or "", the default: the first. Copied. */
   kv_lookup_t lookup;          /* Default KV_LOOKUP_AUTO. */
-  size_t known_locations; /* Keys whose values' places are remembered, 16 bytes each: those put or got last. 0 (none)
-                             or a power of two of 4 to 2^24; default 4096. */
-  int read_only;          /* Default 0. Else the client promises to change nothing, and the server holds it to that:
-                             changes and cells are KV_ERR_DENIED. */
+  size_t known_locations; /* For how many keys the client remembers the value's place, 16 bytes each: those put or got
+                             last. 0 (none) or a power of two of 4 to 2^24; default 4096. */
+  int read_only;          /* Default 0. Else the client only reads: the server refuses changes and cells with
+                             KV_ERR_DENIED. */
 } kv_client_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_client_options_init(kv_client_options_t* options);
 
-/* A client, not connected. null without memory or for a bad mode; kv_error_detail says which. */
+/* Makes a client that is not connected. Null if there is no memory or the mode is bad; kv_error_detail says which. */
 kv_client_t* kv_client_create(conn_mode_t mode);
-/* Before connecting: KV_ERR_BUSY while connected. */
+/* Sets the options; call it before connecting. KV_ERR_BUSY while connected. */
 int kv_client_set_options(kv_client_t* client, const kv_client_options_t* options);
-/* Connects, in the client's mode, within connect_timeout_ms. `ip`: address or name; null or "": this host. Once it has
- * failed it may be tried again. KV_ERR_BUSY (connected, if only to a server that is gone: kv_client_disconnect first),
- * KV_ERR_NOT_FOUND (the name, or no such device), KV_ERR_CONNECTION_REFUSED, KV_ERR_REJECTED (server full, of another
- * version, or on another NIC), KV_ERR_NOT_ALLOWED, KV_ERR_TIMED_OUT, KV_ERR_PROTOCOL, and what the device lacks. */
+/* Connects, in the client's mode, within connect_timeout_ms. `ip`: address or name; null or "": this host. After a
+ * failure you may call it again. KV_ERR_BUSY (connected, perhaps to a server that is gone: call kv_client_disconnect
+ * first), KV_ERR_NOT_FOUND (the name, or no such device), KV_ERR_CONNECTION_REFUSED, KV_ERR_REJECTED (server full, of
+ * another version, or on another NIC), KV_ERR_NOT_ALLOWED, KV_ERR_TIMED_OUT, KV_ERR_PROTOCOL, and what the device
+ * lacks. */
 int kv_client_connect(kv_client_t* client, const char* ip, int port);
 /* The same on `device` (null: as in the options), for a client of CONN_MODE_SOCKET; KV_ERR_BAD_ARGUMENT for another. */
 int kv_client_connect_socket(kv_client_t* client, const char* ip, int port, const char* device);
-/* Tells the server. KV_OK also when it is not connected. */
+/* Disconnects, and tells the server. KV_OK also when it is not connected. */
 int kv_client_disconnect(kv_client_t* client);
-/* Disconnects and frees. No call of the client may be under way. null is fine. */
+/* Disconnects and frees the client. No other call of the client may be under way. null is fine. */
 void kv_client_destroy(kv_client_t* client);
 
 /* Stores a value. KV_ERR_BAD_KEY, KV_ERR_TOO_LONG, KV_ERR_STORE_FULL (memory), KV_ERR_INDEX_FULL (keys; the old value
@@ -195,35 +198,35 @@ int kv_client_put(kv_client_t* client, const void* key, size_t klen, const void*
 /* Copies the value into `buf`. `*len`: its capacity in, the value's length out. KV_ERR_NOT_FOUND;
  * KV_ERR_BUFFER_TOO_SMALL: `*len` is the length needed, and what `buf` holds is unspecified. Else `*len` stays. */
 int kv_client_get(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len);
-/* The same; `*version`, unless null, is the version of this very value, for kv_client_cas. */
+/* The same; also sets `*version`, unless null, to the version of the value that it returned, for kv_client_cas. */
 int kv_client_get_version(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len, uint64_t* version);
 /* Stores the value if the key's version is `expected`; 0 means that there must be no such key. `*version`, unless null:
- * the new version, or with KV_ERR_VERSION_MISMATCH the current one; 0 with KV_ERR_NOT_FOUND. Versions are never used
- * twice, and every change has one of its own, kv_client_put's too. */
+ * the new version, or with KV_ERR_VERSION_MISMATCH the current one; 0 with KV_ERR_NOT_FOUND. Every change gets a new
+ * version, also those by kv_client_put, and no version is used twice. */
 int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value, size_t vlen,
                   uint64_t* version);
-/* KV_ERR_NOT_FOUND: there was none. */
+/* Removes a key and its value. KV_ERR_NOT_FOUND: there was no such key. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
 
-/* Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in
- * it. A cell is made once and stays until the server ends. The calls above are KV_ERR_WRONG_KIND for its key. Servers
- * have cells where kv_server_options_t::max_cells says so. */
+/* Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU. A cell stays until the
+ * server ends. The calls above return KV_ERR_WRONG_KIND for its key. A server has cells if
+ * kv_server_options_t::max_cells is not 0. */
 
-/* The place of a cell, for the client that opened it, until it disconnects. Copy it freely; the library alone uses its
+/* The place of a cell, for the client that opened it, until it disconnects. Copy it freely; only the library uses its
  * fields. */
 typedef struct kv_cell {
   uint64_t address; /* Address in the server. */
   uint32_t worker;  /* The server's worker that has it. */
   uint32_t is_new;  /* 1: the call that filled this in made the cell; else 0. */
 } kv_cell_t;
-/* Opens the cell under a key; where there is no such key, makes one that holds `initial`. KV_ERR_WRONG_KIND: the key
- * has a value; KV_ERR_LIMIT: max_cells are made; KV_ERR_UNSUPPORTED: the server has none; KV_ERR_TIMED_OUT: it may be
- * made, open it again. `*cell` is set with KV_OK only. */
+/* Opens the cell under a key; if there is no such key, makes a cell that holds `initial`. KV_ERR_WRONG_KIND: the key
+ * has a value; KV_ERR_LIMIT: there are max_cells already; KV_ERR_UNSUPPORTED: the server has no cells;
+ * KV_ERR_TIMED_OUT: the cell may have been made, open it again. `*cell` is set with KV_OK only. */
 int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell);
-/* Adds `delta`, modulo 2^64. `*old`, unless null: the value before; set with KV_OK only. KV_ERR_TIMED_OUT, and what
- * ends the connection: whether it happened is not known, and after KV_ERR_TIMED_OUT it may still happen.
- * KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: no cell of this
- * client's. */
+/* Adds `delta`, modulo 2^64. `*old`, unless null: the value before; set with KV_OK only. KV_ERR_TIMED_OUT and the codes
+ * that end the connection: the addition may have happened or not, and after KV_ERR_TIMED_OUT it may still happen.
+ * KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: this client did not
+ * open `*cell`. */
 int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_t delta, uint64_t* old);
 /* Replaces `expected` with `desired`. KV_OK either way: it was swapped if `*old`, the value before, is `expected`.
  * Otherwise as kv_client_cell_fetch_add. */
@@ -232,8 +235,8 @@ int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint
 /* Reads the cell. Otherwise as kv_client_cell_fetch_add. */
 int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value);
 
-/* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more that lie in it save a copy,
- * and are pipelined by the batches. null when buffer_bytes are used up. Freed by kv_client_disconnect. */
+/* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more in it save a copy, and
+ * batches pipeline them. Null when buffer_bytes are used up. Freed by kv_client_disconnect. */
 void* kv_client_allocate(kv_client_t* client, size_t bytes);
 
 /* One get of a batch. */
@@ -255,16 +258,16 @@ typedef struct kv_put_item {
   int code;          /* Out: as kv_client_put returns. */
 } kv_put_item_t;
 /* Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
- * key is not defined. Values of 4096 bytes and more to be put go one after the other, unless they lie in memory of
- * kv_client_allocate. KV_OK when all items are; else the code of the first that is not, and the others are carried out
- * all the same. Late items have KV_ERR_TIMED_OUT, as single calls have. */
+ * key is not defined. Puts of 4096 bytes and more go one after the other, unless the values lie in memory of
+ * kv_client_allocate. Returns KV_OK if all items have it, else the code of the first one that has not; the others are
+ * carried out all the same. Late items have KV_ERR_TIMED_OUT, as single calls have. */
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
 /* The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
 
 /* Batches with an array for each part. vlens[i]: the capacity in; out the length, the length needed if that is more
- * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them anew for each call: a capacity of
- * SIZE_MAX is KV_ERR_BAD_ARGUMENT. */
+ * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them again for each call: a capacity
+ * of SIZE_MAX is KV_ERR_BAD_ARGUMENT. */
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count);
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
@@ -278,15 +281,15 @@ enum {
   KV_RIGHT_WRITE = 2,     /* put, cas, delete; an answer tells whether the key is there, and its version. */
   KV_RIGHT_ADMINISTER = 4 /* Statistics of the server. */
 };
-/* What one user may do, and how much of the store he may have. The rights of all grants of a user add up. */
+/* Rights of one user, and a quota. The rights of all grants of a user add up. */
 typedef struct kv_grant {
-  uid_t uid;               /* Who it is for. */
+  uid_t uid;               /* The user. */
   unsigned rights;         /* Sum of KV_RIGHT_*, 0 to 7. 0 needs a quota. */
-  const void* prefix;      /* Rights to read and to write are for keys that begin so: any bytes. Copied. */
+  const void* prefix;      /* The rights to read and to write hold for keys that begin with these bytes. Copied. */
   size_t prefix_length;    /* 0 to KV_MAX_KEY_BYTES. 0: all keys. */
-  size_t max_memory_bytes; /* Quota: memory of the items that he wrote last, and of his leases. 0: none; else at most
-                              the server's memory_bytes. One grant of a user says it. */
-  size_t max_items;        /* Quota: keys that he wrote last. 0: none; else at most the server's max_items. */
+  size_t max_memory_bytes; /* Quota: memory of the items that the user wrote last, and of the user's leases. 0: none;
+                              else at most the server's memory_bytes. Set it in one grant of a user. */
+  size_t max_items;        /* Quota: keys that the user wrote last. 0: none; else at most the server's max_items. */
 } kv_grant_t;
 
 /* kv_server_options_init sets the defaults. */
@@ -295,13 +298,13 @@ typedef struct kv_server_options {
   const char* device;            /* As the client's. */
   int gid_index;                 /* As the client's. */
   const char* address;           /* Address or name to listen on; null or "", the default: this host. Copied. */
-  int port;                      /* Default KV_DEFAULT_PORT. 0 takes any free one, which kv_server_port tells. */
+  int port;                      /* Default KV_DEFAULT_PORT. 0 takes any free one; kv_server_port returns it. */
   size_t memory_bytes;           /* Item memory. 1 MiB to 1 TiB, default 1 GiB. */
   int require_hugepages;         /* Default 0. */
   unsigned workers;              /* Polling threads, each with its share of keys and memory. 1 to 64, default 1. */
   unsigned max_clients;          /* 1 to 1024, default 64. */
-  unsigned max_clients_per_user; /* Of each of allowed_uids. 1 to max_clients; 0, the default: half of max_clients.
-                                    Software NIC only: a device cannot tell users. */
+  unsigned max_clients_per_user; /* Clients of each of allowed_uids. 1 to max_clients; 0, the default: half of
+                                    max_clients. Software NIC only: a device cannot tell users. */
   unsigned depth;                /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
   size_t max_value_bytes;        /* 1 (with cells 8) to memory_bytes / workers / 2. 0, the default: that, and 64 MiB at
                                     most. */
@@ -311,48 +314,49 @@ typedef struct kv_server_options {
   unsigned lease_term_ms;        /* With trusted_clients: lifetime of an unused block. 10 to 60000, default 2000. */
   size_t max_items;              /* 0, the default: one for every 128 bytes of memory_bytes. */
   int checksum_large_values;     /* Default 0. Every reader of a value of 4096 B and up checks all of it. */
-  unsigned grace_ms;             /* A freed block rests this long before it is used again. 1 to 60000, default 500. */
+  unsigned grace_ms;             /* Grace period: the server reuses a freed block only this long afterwards. 1 to 60000,
+                                    default 500. */
   unsigned spin_us;              /* A worker without work polls this long before it sleeps. 0 to 1000000, default 50. */
   int pin_workers;               /* Default 1. */
   const uid_t* allowed_uids;     /* Users besides the server's own whose processes may connect. Copied. */
   size_t allowed_uid_count;      /* Number of allowed_uids. Default 0. */
   const char* key_file;          /* File of keys, one a line (docs/connections.md): only clients that prove one of them
                                     may connect. Read by kv_server_start. Null or "", the default: none, and on a device
-                                    whoever reaches the port may connect. Copied. */
+                                    anybody who reaches the port may connect. Copied. */
   size_t max_cells;         /* Words for kv_client_cell_open, 64 bytes each. 0, the default: none; at most max_items. */
-  const kv_grant_t* grants; /* Rights and quotas of users; software NIC only. Copied. Without one that has a right,
-                               whoever may connect may do everything. Else everybody has what is granted to him; but the
+  const kv_grant_t* grants; /* Rights and quotas of users; software NIC only. Copied. If no grant has a right, everybody
+                               who may connect may do everything. Else users have only their granted rights; the
                                server's own user may do everything unless a grant names it. */
   size_t grant_count;       /* Number of grants. 0 to 256, default 0. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);
 
-/* A server that does not run. options null: the defaults. null without memory, or for an option that is none;
- * kv_error_detail says which. */
+/* Makes a server that does not run yet. options null: the defaults. Returns null if there is no memory or an option is
+ * bad; kv_error_detail says which. */
 kv_server_t* kv_server_create(const kv_server_options_t* options);
-/* Returns once clients can connect. KV_ERR_BUSY (it runs), KV_ERR_BAD_ARGUMENT (the limit, and the sum that does not
- * fit), KV_ERR_NO_MEMORY, KV_ERR_LIMIT, KV_ERR_SYSTEM (address in use). */
+/* Starts the server, and returns once clients can connect. KV_ERR_BUSY (it runs), KV_ERR_BAD_ARGUMENT (kv_error_detail
+ * names the limit, and the sum that does not fit), KV_ERR_NO_MEMORY, KV_ERR_LIMIT, KV_ERR_SYSTEM (address in use). */
 int kv_server_start(kv_server_t* server);
 /* The port, or a negative code while it does not run. */
 int kv_server_port(const kv_server_t* server);
-/* Tells clients, finishes requests at hand, ends all threads; what was stored is gone. KV_OK also when it does not run.
- * It can be started again. */
+/* Tells clients, finishes the requests that have arrived, and ends all threads; all items are lost. KV_OK also when it
+ * does not run. It can be started again. */
 int kv_server_stop(kv_server_t* server);
 /* Stops it, and frees it. null is fine. */
 void kv_server_destroy(kv_server_t* server);
 
 /* --- C strings --------------------------------------------------------------------------------------------------- */
 
-/* Connects to "host", "host:port", "[address]:port" or, with null or "", this host, and gives a handle: a connected
+/* Connects to "host", "host:port", "[address]:port" or, with null or "", this host. Sets `*handle` to a connected
  * kv_client_t *, which the functions above take, too. `*handle` is null on failure. */
 int kv_open(const char* server, void** handle);
 /* The same in another mode, or with other options; options null: the defaults. */
 int kv_open_with(const char* server, conn_mode_t mode, const kv_client_options_t* options, void** handle);
 /* Stores the characters of `value`, without the terminating zero. */
 int kv_set(void* handle, const char* key, const char* value);
-/* Gives a copy of the value with a zero behind it, to be freed by kv_release. KV_ERR_NOT_FOUND: there is none, which is
- * not the same as an empty value. `*value` is null on failure. */
+/* Sets `*value` to a copy of the value with a zero after it; free it with kv_release. KV_ERR_NOT_FOUND: there is no
+ * such key, which differs from an empty value. `*value` is null on failure. */
 int kv_get(void* handle, const char* key, char** value);
 /* null is fine. */
 void kv_release(char* value);

@@ -33,33 +33,33 @@ enum class LargePut : std::uint8_t {
   /// Through memory that the client has to itself; the server copies them once, into memory that no client can write.
   kCopy = 0,
   /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. For
-  /// clients that trust each other: on a device nobody writes but into its own lease, and not any more once the value
-  /// is published; on the software NIC any client's process could write all items, because all of it maps their memory.
-  /// Not with require_hugepages, and as kCopy on a device without memory windows and on Soft-RoCE, whose windows fail
+  /// clients that trust each other: on a device a client can write only into its own lease, and no longer once the
+  /// value is published; on the software NIC any client's process could write all items, because it maps their memory.
+  /// Not with require_hugepages. Acts as kCopy on a device without memory windows, and on Soft-RoCE, whose windows fail
   /// under load.
   kAdopt = 1,
 };
 
-/// Who a grant is for. A user now; other kinds may come.
+/// The subject of a grant: a user. Other kinds may come.
 struct Subject {
-  /// What tells who it is.
+  /// How a subject is identified.
   enum class Kind : std::uint8_t {
-    kUser,  ///< The user of the client's process, as the kernel says it.
+    kUser,  ///< By the user of the client's process, which the kernel tells.
   };
-  Kind kind = Kind::kUser;  ///< Says which of the others counts.
-  uid_t uid = 0;            ///< Of kUser.
+  Kind kind = Kind::kUser;  ///< Selects the member that counts.
+  uid_t uid = 0;            ///< With kUser: the user.
   /// The same subject.
   friend bool operator==(const Subject&, const Subject&) = default;
 };
 
-/// What a grant lets its subject do: flags.
+/// Rights of a grant: flags.
 enum class Rights : std::uint8_t {
-  kNone = 0,        ///< Of a grant that has a quota only.
+  kNone = 0,        ///< For a grant that has only a quota.
   kRead = 1,        ///< get.
   kWrite = 2,       ///< put, cas, erase. An answer to them tells whether the key is there, and its version.
-  kAdminister = 4,  ///< Ask for the server's statistics, which tell of everybody's use.
+  kAdminister = 4,  ///< Read the server's statistics, which reveal everybody's use.
 };
-/// Both. \thread any  \alloc none
+/// The union of two sets of rights. \thread any  \alloc none
 [[nodiscard]] constexpr Rights operator|(Rights a, Rights b) noexcept {
   return static_cast<Rights>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
@@ -71,18 +71,18 @@ enum class Rights : std::uint8_t {
 /// Most grants of a server.
 inline constexpr std::size_t kMaxGrants = 256;
 
-/// What one subject may do, and how much of the store it may have. The rights of all grants of a subject add up.
+/// Rights of one subject, and a quota. The rights of all grants of a subject add up.
 struct Grant {
-  Subject subject{};               ///< Who it is for.
+  Subject subject{};               ///< The subject.
   Rights rights = Rights::kNone;   ///< kNone needs a quota.
-  std::string prefix{};            ///< Any bytes, 0 to 1024: `rights` to read and to write are for keys that begin so.
-                                   ///< Empty: for all keys. Cells need both rights to all keys.
+  std::string prefix{};            ///< Any bytes, 0 to 1024: `rights` to read and to write are for keys that begin with
+                                   ///< them. Empty: all keys. Cells need both rights to all keys.
   std::size_t max_memory_bytes{};  ///< Quota: memory of the items that the subject wrote last, and of its leases. 0:
-                                   ///< none; else at most ServerOptions::memory_bytes. One grant of a subject says it.
+                                   ///< none; else at most ServerOptions::memory_bytes. Set it in one grant.
   std::size_t max_items{};         ///< Quota: keys that the subject wrote last. 0: none; else at most the server's.
 };
 
-/// Options of a server. `Server::start` refuses limits that do not fit together, and tells their sum.
+/// Options of a server. `Server::start` refuses limits that do not fit together; its error tells their sum.
 struct ServerOptions {
   Transport transport{};                            ///< NIC and bootstrap; clients need the same.
   std::string address{};                            ///< Address or name to listen on. Empty: this host, by the RDMA
@@ -92,56 +92,57 @@ struct ServerOptions {
   bool require_hugepages = false;  ///< Fails with kNoMemory where there are none, instead of taking small pages.
   unsigned workers = 1;            ///< Pinned polling threads, each with its share of keys and memory. 1 to 64.
   unsigned max_clients = 64;       ///< 1 to 1024.
-  /// Clients that each of `allowed_uids` may have, so that no user takes the places of all others; the server's own
-  /// user may take all. 1 to max_clients; 0 derives it: half of max_clients, rounded up. Software NIC only: a device
-  /// cannot tell users.
+  /// The most clients of each of `allowed_uids`, so that no user can take all places; the server's own user may take
+  /// all. 1 to max_clients; 0 derives it: half of max_clients, rounded up. Software NIC only: a device cannot tell
+  /// users.
   unsigned max_clients_per_user = 0;
   unsigned depth = 32;  ///< Requests that one client may have in flight at one worker. 1 to 1024.
   /// 1 B (with cells 8) to memory_bytes / workers / 2; 0 derives it: that, and 64 MiB at most.
   std::size_t max_value_bytes = 0;
   std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.
-  LargePut large_put = LargePut::kCopy;            ///< kAdopt trusts clients with the item memory.
+  LargePut large_put = LargePut::kCopy;            ///< With kAdopt the server trusts clients with the item memory.
   /// With kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
   unsigned client_leases = 4;
   /// With kAdopt: the server takes back a lease that is unused for this long. 10 ms to 1 min. A client stops using a
-  /// lease after half of it, so that a WRITE may take the other half. The length of a lease, a power of two, is such
-  /// that 128 MiB/s fill all leases of one client in that time: 32 MiB by default. Longer values are copied.
+  /// lease after half of this time, so that a WRITE may take the other half. The size of a lease is a power of two,
+  /// chosen so that 128 MiB/s fill all leases of one client in this time: 32 MiB by default. Longer values are copied.
   std::chrono::milliseconds lease_term{2000};
   std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
-  /// as much as copying them once more; without it they are protected by time, and by what names them.
+  /// as much as copying them once more. Without it, `grace` and the item that names a value protect readers.
   bool checksum_large_values = false;
   std::size_t max_cells = 0;  ///< Words for `Client::open_cell`, 64 bytes of registered memory each; 0: none. At most
                               ///< max_items, because each cell is an item too.
-  std::chrono::milliseconds grace{500};  ///< A freed block rests this long before it is used again. 1 ms to 1 min.
+  std::chrono::milliseconds grace{500};  ///< The server reuses a freed block only this long afterwards. 1 ms to 1 min.
   /// How workers without work wait. A worker without a core of its own waits by events, and the description says why.
   /// With kEvent no worker takes a core.
   WaitPolicy wait = WaitPolicy::kAdaptive;
   std::chrono::microseconds spin{50};  ///< With kAdaptive a worker polls this long before it sleeps. 0 to 1 s.
-  bool pin_workers = true;             ///< Workers take cores of their own while some are free. false: none does.
+  bool pin_workers = true;             ///< true: workers take cores of their own while some are free.
   std::vector<uid_t> allowed_uids{};   ///< Users besides the server's own whose processes may connect.
-  /// Rights and quotas of users; kMaxGrants at most. Empty, or with quotas only: whoever may connect may do everything.
-  /// Else everybody has the rights that are granted to him, and who has none cannot connect; but the server's own user
+  /// Rights and quotas of users; kMaxGrants at most. Empty, or with quotas only: everybody who may connect may do
+  /// everything. Else users have only their granted rights, and users without any cannot connect; the server's own user
   /// may do everything unless a grant names it. A user with a right need not be in `allowed_uids`. Software NIC only: a
   /// device cannot tell users.
   ///
-  /// Who may read all keys reads one-sided, as without grants. Others are given no memory of the store, and go by
-  /// message with everything, which their clients do by themselves.
+  /// A user who may read all keys reads one-sided, as without grants. Clients of other users get no access to the
+  /// store's memory, and do everything by message, without further settings.
   std::vector<Grant> grants{};
   /// File of keys, one a line (docs/connections.md): only clients that prove one of them may connect. Read once, by
-  /// `Server::start`. Empty: no key is asked for, and on a device whoever reaches the port may connect.
+  /// `Server::start`. Empty: no key is needed, and on a device anybody who reaches the port may connect.
   std::string key_file{};
 };
 
 /// A running server. \thread any, one at a time, except where said
 class Server {
  public:
-  /// Returns once it accepts clients. Errors: kBadArgument (the limit and the sum that does not fit), kNoMemory,
-  /// kLimit, kSystem (address in use); of key_file kNotFound, kPermission, kTooLong, kUnsupported (built without keys).
+  /// Returns once it accepts clients. Errors: kBadArgument (the text names the limit, and the sum that does not fit),
+  /// kNoMemory, kLimit, kSystem (address in use); for key_file kNotFound, kPermission, kTooLong, kUnsupported (built
+  /// without keys).
   [[nodiscard]] static Result<std::unique_ptr<Server>> start(const ServerOptions& options);
   virtual ~Server() = default;  ///< Stops it.
 
-  /// The port it listens on, also when 0 was asked for.
+  /// The port it listens on, also if the option was 0.
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
   /// The address it listens on. Valid as long as the server.
   [[nodiscard]] virtual const char* address() const noexcept = 0;
@@ -155,7 +156,7 @@ class Server {
   [[nodiscard]] virtual ServerStatistics worker_statistics(unsigned worker) const noexcept = 0;
   /// Sums over all workers. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
-  /// Tells clients, finishes requests at hand, joins all threads. Idempotent.
+  /// Tells clients, finishes the requests that have arrived, and joins all threads. Idempotent.
   virtual void stop() noexcept = 0;
 };
 
@@ -165,7 +166,7 @@ enum class Lookup : std::uint8_t {
   /// through the index where READs need no queue (the software NIC), else by message.
   kAuto,
   kMessage,   ///< Always by message, so that the server sees every get.
-  kOneSided,  ///< By READs, of the location or through the index; by message if READs do not settle it.
+  kOneSided,  ///< By READs, of the location or through the index; by message if READs give no answer.
 };
 /// "auto", "message", "one-sided". \thread any  \alloc none
 [[nodiscard]] const char* to_string(Lookup lookup) noexcept;
@@ -182,25 +183,26 @@ struct ClientOptions {
   WaitPolicy wait = WaitPolicy::kAdaptive;          ///< How a blocked call waits.
   std::chrono::microseconds spin{200};              ///< With kAdaptive a blocked call polls this long, then sleeps.
   std::vector<uid_t> allowed_uids{};  ///< Users besides this process's own, and root, whose servers are trusted.
-  /// File of keys, for a server that has one: client and server prove the same key to each other. Empty: none.
+  /// File of keys, for a server that uses one: client and server prove to each other that they have the same key.
+  /// Empty: none.
   std::string key_file{};
   std::string key_name{};         ///< Which key of key_file; empty: the first.
   Lookup lookup = Lookup::kAuto;  ///< How gets find their items.
-  /// Keys whose items' locations are kept, 16 B each: what this client put or got last. 0 (none), or a power of two of
-  /// 4 to 2^24.
+  /// For how many keys the client remembers the item's location, 16 B each: those it put or got last. 0 (none), or a
+  /// power of two of 4 to 2^24.
   std::size_t known_locations = 4096;
-  /// A promise that the server holds the client to: put, cas, erase and open_cell are kDenied, and no lease is given.
+  /// The client only reads: put, cas, erase and open_cell are kDenied, and the server gives it no lease.
   bool read_only = false;
 };
 
 /// How the gets of a client found their items. Each get that was not refused counts in one of the first three.
 template <class Number>
 struct BasicLookupCounters {
-  Number by_location{};  ///< By READs at a location that was known.
+  Number by_location{};  ///< By READs at a known location.
   Number by_index{};     ///< By READs of the index and of the item.
-  Number by_message{};   ///< Asked for by message, also after READs did not settle it; misses always are.
+  Number by_message{};   ///< By message, also after READs gave no answer; misses always are.
   Number stale{};        ///< Known locations that were out of date; the get went on in another way.
-  Number retries{};      ///< Lookups through the index begun again, because a change overtook them.
+  Number retries{};      ///< Lookups through the index that began again because a change overtook them.
   Number overtaken{};    ///< Gets by message because changes overtook every lookup.
 };
 /// A snapshot.
@@ -217,7 +219,7 @@ struct Outcome {
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
 };
 
-/// A pipelined operation that is complete.
+/// A completed pipelined operation.
 struct Completion {
   std::uint64_t cookie = 0;  ///< The cookie that you gave to start_*.
   Outcome outcome;           ///< As the blocking call returns it.
@@ -237,7 +239,7 @@ struct PutRequest {
   Outcome outcome;                   ///< Set by the call.
 };
 
-/// The place of a cell, for the client that opened it, while its connection lasts. A value; copy it freely.
+/// The place of a cell, for the client that opened it, until its connection ends. A value; copy it freely.
 struct Cell {
   std::uint64_t address = 0;  ///< Address in the server. A multiple of 8.
   std::uint32_t worker = 0;   ///< The server's worker that has it.
@@ -264,8 +266,8 @@ class Client {
   [[nodiscard]] virtual Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
                                     Deadline deadline) noexcept = 0;
   [[nodiscard]] virtual Outcome erase(Key key, Deadline deadline) noexcept = 0;
-  /// Any number of gets, or of puts, together: many are in flight at the same time, and what goes out together does so
-  /// by one doorbell. Each has its own outcome, as the call of one would return it; they take place in any order.
+  /// Does any number of gets, or of puts: many are in flight at the same time, and share doorbells. Each has its own
+  /// outcome, as a single call would return it; they take place in any order.
   virtual void get(std::span<GetRequest> requests, Deadline deadline) noexcept = 0;
   virtual void put(std::span<PutRequest> requests, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
@@ -278,19 +280,19 @@ class Client {
   void get(std::span<GetRequest> requests) noexcept { get(requests, deadline()); }
   void put(std::span<PutRequest> requests) noexcept { put(requests, deadline()); }
 
-  /// Cells: words of 8 bytes under a key, which the NICs change and read by themselves; the server's CPU has no part in
-  /// it, so they go on while it is busy. A cell is made once and stays until the server ends; the calls above are
-  /// kWrongKind for its key. Servers have them where ServerOptions::max_cells says so.
+  /// Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU, even while that is
+  /// busy. A cell stays until the server ends; the calls above return kWrongKind for its key. A server has cells if
+  /// ServerOptions::max_cells is not 0.
   ///
-  /// Opens the cell under `key`; where there is no such key, makes one that holds `initial`. By message; the first of
-  /// each worker's makes its cells usable here, which allocates. Errors: kWrongKind (the key has a value), kLimit
-  /// (max_cells are made), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kDenied (cells need
-  /// the rights to read and to write all keys), kOverQuota, kTimedOut (the cell may be made; open it again), and those
-  /// that end the connection.
+  /// Opens the cell under `key`; if there is no such key, makes a cell that holds `initial`. Works by message; the
+  /// first call for each worker imports its cells, which allocates. Errors: kWrongKind (the key has a value), kLimit
+  /// (there are max_cells already), kUnsupported (the server has no cells), kBadKey, kStoreFull, kIndexFull, kDenied
+  /// (cells need the rights to read and to write all keys), kOverQuota, kTimedOut (the cell may have been made; open it
+  /// again), and those that end the connection.
   [[nodiscard]] virtual Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept = 0;
-  /// Adds `delta`, modulo 2^64; `old` becomes the value before. kTimedOut, kPeerLost and the like: whether it happened
-  /// is not known, and it may still happen after kTimedOut, from which the connection goes on; `old` stays as it is.
-  /// kUnsupported: this side's device has no atomics. kBadArgument, kOutOfRange: no cell of this client's.
+  /// Adds `delta`, modulo 2^64; `old` becomes the value before. kTimedOut, kPeerLost and the like: the addition may
+  /// have happened or not, and `old` stays as it is. After kTimedOut it may still happen, and the connection goes on.
+  /// kUnsupported: this side's device has no atomics. kBadArgument, kOutOfRange: this client did not open `cell`.
   [[nodiscard]] virtual Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old,
                                          Deadline deadline) noexcept = 0;
   /// Replaces `expected` with `desired`; `old` becomes the value before. kOk either way: it was swapped if `old` is
@@ -312,20 +314,20 @@ class Client {
   }
   [[nodiscard]] Status read(const Cell& cell, std::uint64_t& value) noexcept { return read(cell, value, deadline()); }
 
-  /// Starts an operation and returns: kOk, or kAgain when `depth` are in flight (poll, then try again), or why it can
-  /// never work. Key and value are copied or must stay until the completion if they lie in memory from `allocate`;
-  /// other values of kEagerBytes and more are refused with kBadArgument here (use the blocking call). `out` must stay
-  /// until the completion.
+  /// Starts an operation and returns kOk, kAgain when `depth` are in flight (poll, then try again), or the reason why
+  /// it can never work. The call copies key and value, except if they lie in memory from `allocate`: those must stay
+  /// until the completion. It refuses other values of kEagerBytes and more with kBadArgument (use the blocking call).
+  /// `out` must stay until the completion.
   /// Operations that are in flight together take place in any order.
-  /// A put whose completion says kAgain found memory that still rests (see ServerOptions::grace) or is leased (see
-  /// LargePut), or its own lease had ended: start it again. The blocking calls do that by themselves until their
-  /// deadline.
+  /// A put completes with kAgain if the free memory still waits out its grace period (see ServerOptions::grace), if the
+  /// rest is leased (see LargePut), or if its own lease had ended: start it again. The blocking calls do that by
+  /// themselves until their deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
   [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
-  /// Completions that are there, up to completions.size(), without waiting. Operations older than the default deadline
-  /// complete with kTimedOut and end the connection.
+  /// Returns the completions that have come, up to completions.size(), without waiting. Operations older than the
+  /// default deadline complete with kTimedOut and end the connection.
   [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) noexcept = 0;
-  /// The same, but waits until one is there, nothing is in flight, or the deadline.
+  /// The same, but waits until a completion has come, nothing is in flight, or the deadline has passed.
   [[nodiscard]] virtual std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept = 0;
   /// Operations started and not yet returned by `poll` or `wait`.
   [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
@@ -333,16 +335,16 @@ class Client {
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
   [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
 
-  /// Server statistics by message, from worker 0; some messages, so counts may be of slightly different times. kDenied:
-  /// they need the right to administer.
+  /// Asks worker 0 for the server's statistics. It takes several messages, so counts may be of slightly different
+  /// times. kDenied: needs the right to administer.
   [[nodiscard]] virtual Result<ServerStatistics> server_statistics(Deadline deadline) noexcept = 0;
-  /// The server's limit.
+  /// The server's limit on values.
   [[nodiscard]] virtual std::size_t max_value_bytes() const noexcept = 0;
   /// Counts of this client. \thread any  \alloc none
   [[nodiscard]] virtual verbena::Counters counters() const noexcept = 0;
   /// How this client's gets found their items. \thread any  \alloc none
   [[nodiscard]] virtual LookupCounters lookups() const noexcept = 0;
-  /// The failure that broke the connection, with cause and fix; kOk while it is well.
+  /// The failure that ended the connection, with cause and fix; kOk while it works.
   [[nodiscard]] virtual Error connection_error() const noexcept = 0;
   /// One line: server, NIC and why, bootstrap. Valid as long as the client.
   [[nodiscard]] virtual const char* description() const noexcept = 0;

@@ -10,10 +10,10 @@
 
 namespace verbena::kv {
 
-/// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. The server does
-/// not see, and so does not count, one-sided operations of clients (reads, arithmetic on cells).
+/// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. One-sided
+/// operations of clients (reads, arithmetic on cells) do not count, because the server does not see them.
 enum class OperationKind : std::uint8_t {
-  kGet,       ///< Gets that find nothing included.
+  kGet,       ///< Includes gets that find nothing.
   kGetLarge,  ///< The server tells where the value lies; the client reads it.
   kPut,
   kPutLarge,  ///< Timed from its first bytes to the reply, so most of it is the transfer.
@@ -32,10 +32,10 @@ inline constexpr std::size_t kOperations = 8;
   return at < kOperations ? kNames[at] : "unknown";
 }
 
-/// Counts of times in ns. Below 16 ns every time has its bucket; above, each power of two has 8, so a bucket is an
-/// eighth of its times wide. Times of 2^36 ns (69 s) and more are all in the last one. \thread one  \alloc none
+/// Counts of times in ns. Below 16 ns every time has its own bucket; above, each power of two has 8, so a bucket's
+/// width is an eighth of its times. The last bucket has all times of 2^36 ns (69 s) and more. \thread one  \alloc none
 struct LatencyHistogram {
-  /// The logarithm of how many buckets a power of two has.
+  /// Binary logarithm of the number of buckets per power of two.
   static constexpr unsigned kPrecisionBits = 3;
   /// One linear range of 0 to 7 ns, then one for each leading bit from 3 to 35.
   static constexpr std::size_t kBuckets = std::size_t{8} * (36 - kPrecisionBits + 1);
@@ -94,7 +94,7 @@ struct OperationStatistics {
 /// Blocks of item memory of about one size: at most `block_bytes_of` the class, and more than half of that. The pool
 /// splits and joins blocks, so free ones serve other sizes too.
 struct MemoryClass {
-  std::uint64_t used = 0;        ///< Blocks in use: items, values, and resting blocks.
+  std::uint64_t used = 0;        ///< Blocks in use: items, values, and blocks in their grace period.
   std::uint64_t used_bytes = 0;  ///< Bytes in use.
   std::uint64_t free = 0;        ///< Free blocks.
   std::uint64_t free_bytes = 0;  ///< Free bytes.
@@ -106,10 +106,10 @@ inline constexpr std::size_t kMemoryClasses = 35;
   return std::uint64_t{64} << memory_class;
 }
 
-/// Requests that were refused for who made them.
+/// Requests that the server refused because of the client's user.
 struct RefusalCounts {
-  std::uint64_t denied = 0;      ///< The client had no right to it.
-  std::uint64_t over_quota = 0;  ///< Its quota was used up.
+  std::uint64_t denied = 0;      ///< The user had no right to do it.
+  std::uint64_t over_quota = 0;  ///< The user's quota was used up.
 };
 
 /// Counts of a server, or of one worker of it, since its start, or as they are now.
@@ -120,8 +120,8 @@ struct ServerStatistics {
   std::uint64_t resting_bytes = 0;      ///< Item memory of replaced and erased items that readers may still look at.
   std::uint64_t clients = 0;            ///< Connected now.
   std::uint64_t clients_lost = 0;       ///< Gone without closing.
-  std::uint64_t clients_refused = 0;    ///< Turned away: the server was full, the user not allowed, and the like.
-  std::uint64_t puts = 0;               ///< Requests to put, those that failed included.
+  std::uint64_t clients_refused = 0;    ///< Refused: the server was full, the user not allowed, and the like.
+  std::uint64_t puts = 0;               ///< Requests to put, failed ones included.
   std::uint64_t gets = 0;               ///< Requests to get.
   std::uint64_t hits = 0;               ///< Gets that found their key.
   std::uint64_t erases = 0;             ///< Requests to erase.
@@ -131,12 +131,12 @@ struct ServerStatistics {
   std::uint64_t workers = 0;            ///< Number of workers in these counts.
   std::uint64_t max_items = 0;          ///< Most keys of the store.
   std::uint64_t index_entries = 0;      ///< Entries of the indexes; `items` of them are taken.
-  std::uint64_t sessions = 0;           ///< Channels of clients to workers, now: each client has one to each worker.
-  std::uint64_t leases = 0;             ///< Blocks that clients may write their next large values into.
+  std::uint64_t sessions = 0;           ///< Channels of clients to workers, now. Each client has one to each worker.
+  std::uint64_t leases = 0;             ///< Blocks that are leased to clients for their next large values.
   std::uint64_t lease_bytes = 0;        ///< Item memory of `leases`: an eighth at most. Not in `used_bytes`.
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
-  RefusalCounts refusals{};             ///< Of `failures`, what rights and quotas refused.
+  RefusalCounts refusals{};             ///< Part of `failures`: refused by rights and quotas.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

@@ -1,6 +1,6 @@
 /* A log hook: the library reports events as lines of text, such as connections that come and go, clients that are
- * refused, memory that cannot be taken back. It is off until a program sets a function. The library itself never
- * prints.
+ * refused, memory that cannot be taken back. It is off until a program sets a function. The library does not print,
+ * except one line on stderr before it aborts because its own state is broken.
  *
  * Data paths never log: an operation that works writes no line. */
 #ifndef VERBENA_LOG_H
@@ -25,8 +25,8 @@ typedef enum verbena_log_level {
 typedef void (*verbena_log_func)(verbena_log_level level, const char* line, void* user);
 
 /* Sets the function that gets lines of severity `least` and above (VERBENA_LOG_WARNING: warnings and errors), and its
- * `user`. func null turns logging off. When it returns, the previous function has returned and is never called again.
- * Any thread, but not the function itself. */
+ * `user`. func null turns logging off. When the call returns, the previous function has returned and is never called
+ * again. Any thread may call it, but not the function itself. */
 void verbena_set_log(verbena_log_func func, void* user, verbena_log_level least);
 
 #ifdef __cplusplus

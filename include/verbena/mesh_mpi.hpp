@@ -1,5 +1,5 @@
-// A mesh of the processes of an MPI communicator. A header alone, because the ABIs of MPIs differ: compile it with
-// yours.
+// A mesh of the processes of an MPI communicator. The archive has no part of it, because the ABIs of MPIs differ: you
+// compile this header with your MPI.
 #pragma once
 
 #include <verbena/mesh.hpp>
@@ -28,10 +28,10 @@ namespace detail {
   return std::unexpected(Error(Status::kSystem, call, 0, written > 0 ? text : why));
 }
 
-/// What mpi_carrier returns.
+/// The carrier that mpi_carrier returns.
 class MpiCarrier final : public Carrier {
  public:
-  /// `comm` is the user's, of so many processes.
+  /// `comm` is the user's communicator, with `processes` processes.
   MpiCarrier(MPI_Comm comm, unsigned processes)
       : comm_(comm), gathered_(gather_carrier(processes, &MpiCarrier::gather, this)) {}
   MpiCarrier(const MpiCarrier&) = delete;
@@ -44,15 +44,15 @@ class MpiCarrier final : public Carrier {
   Result<Blob> find(unsigned id) override { return gathered_->find(id); }
 
  private:
-  /// What MPI reads and writes until its calls are complete.
+  /// MPI reads and writes these until its calls are complete.
   struct Buffers {
     Blob mine;
     std::vector<Blob> all;
-    MPI_Comm comm = MPI_COMM_NULL;  ///< A duplicate, so that messages and errors are apart from the user's.
+    MPI_Comm comm = MPI_COMM_NULL;  ///< A duplicate, so that messages and errors do not mix with the user's.
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
-  // MPI_Comm_dup and MPI_Allgather themselves have no deadline.
+  // Uses the nonblocking calls, because MPI_Comm_dup and MPI_Allgather have no deadline.
   static Result<void> gather(const Blob& mine, std::span<Blob> all, void* context) {
     const MpiCarrier& self = *static_cast<const MpiCarrier*>(context);
     auto buffers = std::make_unique<Buffers>(mine, std::vector<Blob>(all.size()));
@@ -68,8 +68,8 @@ class MpiCarrier final : public Carrier {
     return done;
   }
 
-  /// Waits for the request that `call` has started. `buffers` are MPI's when time is up, because MPI can't cancel a
-  /// collective call.
+  /// Waits for the request that `call` has started. Leaves `buffers` to MPI when the deadline passes, because MPI can't
+  /// cancel a collective call.
   [[nodiscard]] Result<void> finish(std::unique_ptr<Buffers>& buffers, const char* call, int started) const {
     auto result = mpi_result(call, started);
     for (int is_complete = 0; result && is_complete == 0;) {
@@ -94,12 +94,11 @@ class MpiCarrier final : public Carrier {
 }  // namespace detail
 
 /// A carrier by MPI_Iallgather, for Mesh::join in all processes of an intracommunicator. Sets Options::id to the rank
-/// and Options::processes to the size. `comm` stays until Mesh::join returns, which gathers on a duplicate of it, and
-/// frees that. Mesh::join calls MPI in its own thread alone; nothing calls MPI afterwards, and the mesh may outlive
-/// MPI_Finalize. A process that does not join lets the others' join end with kTimedOut; end the job then by MPI_Abort,
-/// because MPI still waits for that process. Errors here: kBadArgument. Errors of Mesh::join: kSystem (what MPI says),
-/// kTimedOut. MPI's error handler of `comm` hears of a duplication that fails. \thread as MPI was initialized for
-/// \alloc setup
+/// and Options::processes to the size. Keep `comm` until Mesh::join returns; Mesh::join gathers on a duplicate of it,
+/// which it frees. Only Mesh::join calls MPI, in the thread that calls it, so the mesh may outlive MPI_Finalize. If a
+/// process does not join, Mesh::join in the others returns kTimedOut: end the job by MPI_Abort then, because MPI still
+/// waits for that process. Errors here: kBadArgument. Errors of Mesh::join: kSystem (what MPI says), kTimedOut. If the
+/// duplication fails, MPI calls the error handler of `comm`. \thread as MPI was initialized for \alloc setup
 [[nodiscard]] inline Result<std::unique_ptr<Carrier>> mpi_carrier(MPI_Comm comm, Options& options) {
   const auto refuse = [](const char* why) {
     return std::unexpected(Error(Status::kBadArgument, "mpi_carrier", 0, why));

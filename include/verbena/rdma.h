@@ -2,32 +2,32 @@
  *
  * Functions that return int return 0 (RDMA_OK) or a negative code of RdmaError; those that return size_t return the
  * bytes accepted, or 0 when nothing was, with the code in rdmaConnError. Every call that waits has a deadline: the
- * connection's timeout (RdmaOptions::timeout_ms), unless the call takes its own. Nothing here ends the process, prints,
- * or has options that are global.
+ * connection's timeout (RdmaOptions::timeout_ms), unless the call takes its own. There are no global options. No call
+ * prints or ends the process, unless the library finds its own state broken.
  *
- * Who drives a connection:
- *  - A listener has one thread of its own, pinned to a core that it claims; it drives all of its connections and calls
- *    their callbacks. Other threads may call any function of an accepted connection, also at the same time: it has the
- *    call done by that thread, and waits.
+ * Threads that drive a connection:
+ *  - A listener has one thread of its own, pinned to a core that it claims; that thread drives all of its connections
+ *    and calls their callbacks. Other threads may call any function of an accepted connection, also at the same time:
+ *    the call hands the work to that thread, and waits.
  *  - Client connections for which a callback was set before rdmaConnect share such a thread. With a node
  *    (RdmaOptions::node) its threads drive them, and listeners' connections, in turn.
- *  - Any other client's connection is driven by the thread that calls, with no thread in between: a second thread that
- *    calls meanwhile gets RDMA_ERR_BUSY. Messages of the peer, and the peer with them, wait until the next call.
+ *  - The calling thread itself drives any other client's connection: a second thread that calls meanwhile gets
+ *    RDMA_ERR_BUSY. Messages of the peer, and the peer that sends them, wait until the next call.
  *
- * A callback may call every function of this header but rdmaServerStop, rdmaServerWait and rdmaServerRelease of its own
- * listener and rdmaRuntimeStop, and may wait in it; the other connections of its thread have their messages received
- * and their calls done meanwhile, but no callbacks.
+ * A callback may call every function of this header, and wait in it, except rdmaServerStop, rdmaServerWait and
+ * rdmaServerRelease of its own listener and rdmaRuntimeStop. Meanwhile the other connections of its thread receive
+ * messages and carry out calls, but get no callbacks.
  *
  * A child that is forked while its parent has a connection, listener or node gets RDMA_ERR_FORKED from every call, and
- * does its parent no harm, whatever it frees; it may exec. Registered memory of the library is not mapped in it.
- * Calls do not heed pthread_cancel: a thread is cancelled after its call has returned. */
+ * does not harm its parent, whatever it frees; it may exec. Registered memory of the library is not mapped in the
+ * child. pthread_cancel takes effect only after a call has returned. */
 #ifndef VERBENA_RDMA_H
 #define VERBENA_RDMA_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* In the archive these are named so that nothing clashes in a static link. */
+/* The archive has these under other names, so that nothing clashes in a static link. */
 #define rdmaServer verbena_rdmaServer
 #define rdmaServerSetOptions verbena_rdmaServerSetOptions
 #define rdmaServerSetAcceptCallback verbena_rdmaServerSetAcceptCallback
@@ -131,7 +131,7 @@ typedef enum RdmaError {
   /* The call failed; the connection goes on. */
   RDMA_ERR_NOT_FOUND = -4,        /* No such name, window or address. */
   RDMA_ERR_TOO_LONG = -7,         /* A message is longer than max_message_bytes. */
-  RDMA_ERR_BUFFER_TOO_SMALL = -8, /* The message waits on; its length is told beside this. */
+  RDMA_ERR_BUFFER_TOO_SMALL = -8, /* The message stays queued; the call returns its length. */
   RDMA_ERR_BAD_ARGUMENT = -12,    /* Something that can never work. */
   RDMA_ERR_OUT_OF_RANGE = -13,    /* Not inside the window or the memory. */
   RDMA_ERR_LOCAL_ACCESS = -14,    /* The local key does not cover the buffer. */
@@ -140,21 +140,21 @@ typedef enum RdmaError {
   /* The connection is dead, or was not made. */
   RDMA_ERR_PEER_LOST = -17,          /* The peer's process, host or link is gone, without a goodbye. */
   RDMA_ERR_CONNECTION_REFUSED = -18, /* Nothing listens there. */
-  RDMA_ERR_REJECTED = -19,           /* The server said no; the detail has its reason. */
+  RDMA_ERR_REJECTED = -19,           /* The server refused; the detail has its reason. */
   RDMA_ERR_PROTOCOL = -20,           /* The peer broke the protocol, or has another version. */
   RDMA_ERR_REMOTE_ACCESS = -21,      /* The peer's NIC refused a key, range or right. */
   RDMA_ERR_REMOTE_INVALID = -22,     /* The peer's NIC refused the form of a request. */
-  RDMA_ERR_RETRY_EXCEEDED = -23,     /* The peer's device never answered: addresses, firewall. */
-  RDMA_ERR_RNR_EXCEEDED = -24,       /* The peer took no messages in time. */
+  RDMA_ERR_RETRY_EXCEEDED = -23,     /* The peer's device never answered: check addresses and firewalls. */
+  RDMA_ERR_RNR_EXCEEDED = -24,       /* The peer received no messages in time. */
   RDMA_ERR_FLUSHED = -25,            /* The connection failed before this was done. */
-  RDMA_ERR_CLOSED = -26,             /* Closed in order, by this side or by the other. */
+  RDMA_ERR_CLOSED = -26,             /* Closed in an orderly way, by this side or by the other. */
   RDMA_ERR_NOT_ALLOWED = -27,        /* The peer runs as another user. */
   RDMA_ERR_OTHER_NAMESPACE = -28,    /* Same host, another network or PID namespace. */
   RDMA_ERR_OTHER_HOST = -29,         /* The software NIC reaches this host only. */
   /* The device, the process or the machine lacks something. */
-  RDMA_ERR_NO_MEMORY = -30,  /* Memory could not be had. */
-  RDMA_ERR_LIMIT = -31,      /* A limit, of options or system; the detail names it. */
-  RDMA_ERR_PERMISSION = -32, /* The detail names the capability or setting. */
+  RDMA_ERR_NO_MEMORY = -30,  /* There is not enough memory. */
+  RDMA_ERR_LIMIT = -31,      /* A limit of the options or the system is reached; the detail names it. */
+  RDMA_ERR_PERMISSION = -32, /* A capability or setting is missing; the detail names it. */
   RDMA_ERR_DEVICE = -33,     /* The NIC failed or is gone. */
   RDMA_ERR_SYSTEM = -34,     /* A system call failed; the detail has its errno. */
   RDMA_ERR_FORKED = -35      /* This process was forked from one that uses the library. */
@@ -162,19 +162,19 @@ typedef enum RdmaError {
 
 /* Cause and fix of a code, in static storage. */
 const char* rdmaErrorString(int code);
-/* The sentence of the last call that failed in this thread, which names what it failed on; "" before any did. Good
- * until the next call that fails in this thread. */
+/* One sentence about the last call that failed in this thread: it names what the call failed on. "" before any failure.
+ * Valid until the next call that fails in this thread. */
 const char* rdmaErrorDetail(void);
 
-/* A server. Made by rdmaServer, freed by rdmaServerRelease. */
+/* A server. rdmaServer makes it, rdmaServerRelease frees it. */
 typedef struct verbena_RdmaListener RdmaListener;
-/* One end of a connection. Made by rdmaConn, freed by rdmaConnClose; or an accepted one: see rdmaConnKeep. */
+/* One end of a connection. rdmaConn makes it, rdmaConnClose frees it. For an accepted one see rdmaConnKeep. */
 typedef struct verbena_RdmaConn RdmaConn;
-/* A NIC with threads and memory that many connections share. Made by rdmaNode, freed by rdmaNodeRelease. */
+/* A NIC with threads and memory that many connections share. rdmaNode makes it, rdmaNodeRelease frees it. */
 typedef struct verbena_RdmaNode RdmaNode;
 
-/* How the two ends find each other. In C++ it has a type, so that any number, which a C program may pass and have
- * refused, is a value of it. */
+/* How the two ends find each other. In C++ the enum has a fixed type, so that it can hold any number, which a C program
+ * may pass and the library refuses. */
 typedef enum RdmaBootstrap
 #ifdef __cplusplus
     : unsigned
@@ -183,12 +183,12 @@ typedef enum RdmaBootstrap
   RDMA_BOOTSTRAP_SOCKET = 1 /* A TCP exchange. */
 } RdmaBootstrap;
 
-/* How messages without a receive callback are handled. In C++ with a type, as above. */
+/* How messages without a receive callback are handled. In C++ it has a fixed type, as above. */
 typedef enum RdmaRecvMode
 #ifdef __cplusplus
     : unsigned
 #endif
-{ RDMA_RECV_DISCARD = 0, /* Messages are counted and dropped, where there is no callback for them. */
+{ RDMA_RECV_DISCARD = 0, /* Messages without a callback are counted and dropped. */
   RDMA_RECV_QUEUE = 1    /* Messages wait for rdmaConnRecv. */
 } RdmaRecvMode;
 
@@ -196,7 +196,7 @@ typedef enum RdmaRecvMode
 typedef struct RdmaOptions {
   const char* device;          /* Null or "": an RDMA device if one is usable, else the software NIC. "soft": the
                                   software NIC. Else a device, "mlx5_0" or "mlx5_0:2". Copied. */
-  RdmaBootstrap bootstrap;     /* Both ends the same. Default RDMA_BOOTSTRAP_CM. */
+  RdmaBootstrap bootstrap;     /* Both ends must choose the same. Default RDMA_BOOTSTRAP_CM. */
   unsigned connect_timeout_ms; /* Deadline of rdmaConnect. 1 to 2^30, default 5000. */
   unsigned timeout_ms;         /* Default deadline of each call. 1 to 2^30, default 5000. */
   unsigned max_connections;    /* Listeners without a node only. 1 to 65536, default 64. */
@@ -207,8 +207,8 @@ typedef struct RdmaOptions {
                                   allocates one for each connection. */
   size_t window_bytes;      /* Length of this side's default window: memory that the peer reads, writes and changes by
                                atomics. 0: none. At most 64 GiB, default 1 MiB. */
-  size_t inbox_bytes;       /* Room for messages that arrived and were not taken; further ones wait at the sender.
-                               64 KiB to 1 GiB, default 1 MiB. */
+  size_t inbox_bytes;       /* Room for messages that have arrived and wait to be received; further ones wait at the
+                               sender. 64 KiB to 1 GiB, default 1 MiB. */
   size_t max_message_bytes; /* Longest message for a receive callback. Default 64 MiB. A longer one ends the connection
                                with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
   int shared_window;        /* Listeners only. 1: all of its connections share one allocated default window of
@@ -218,10 +218,10 @@ typedef struct RdmaOptions {
   const unsigned* allowed_uids; /* Users besides this one, and root, whose processes may connect (software NIC).
                                    Copied. */
   size_t allowed_uid_count;     /* Number of allowed_uids. Default 0. */
-  const char* key_file; /* File of keys, one a line (docs/connections.md). A listener takes in only clients that prove
-                           one of them; a client proves one, and has the listener prove the same. Read by each
-                           rdmaServerStart and rdmaConnect. Null or "", the default: none, and on a device whoever
-                           reaches the port may connect. Copied. */
+  const char* key_file; /* File of keys, one a line (docs/connections.md). A listener accepts only clients that prove
+                           that they have one of them; a client proves that it has one, and makes the listener prove the
+                           same. Each rdmaServerStart and rdmaConnect reads the file. Null or "", the default: none, and
+                           on a device anybody who reaches the port may connect. Copied. */
   const char* key_name; /* Clients only: which key of key_file. Null or "", the default: the first. Copied. */
   RdmaNode* node; /* The node to use; it replaces `device`, `bootstrap`, `gid_index` and `allowed_uids`. Release it
                      after everything that uses it. Null, the default: the process's own node for that NIC. */
@@ -238,7 +238,7 @@ typedef enum RdmaMessageKind {
 typedef struct RdmaMessage {
   RdmaMessageKind kind; /* Sent, or written. */
   int has_imm;          /* 1 when the sender gave a number with it; else 0. */
-  uint32_t imm;         /* The sender's number, or 0. */
+  uint32_t imm;         /* The number, or 0. */
   void* data;    /* RDMA_MESSAGE: the bytes, valid until the callback returns; in rdmaConnRecv the caller's buffer.
                     RDMA_WRITTEN: the place in the default window. */
   size_t length; /* Bytes at `data`. */
@@ -312,19 +312,20 @@ typedef void (*RdmaCompletionFunc)(RdmaConn* conn, const RdmaCompletion* complet
 
 /* --- servers. Any thread, one at a time for one listener. -------------------------------------------------------- */
 
-/* Makes a listener; nothing is opened yet. `ip`: address or name to listen on; null or "": this host. Port 0 takes any
- * free one, which rdmaServerPort tells once started. RDMA_ERR_BAD_ARGUMENT, RDMA_ERR_NO_MEMORY. */
+/* Makes a listener, without opening anything yet. `ip`: address or name to listen on; null or "": this host. Port 0
+ * takes any free one; rdmaServerPort returns it once the listener runs. RDMA_ERR_BAD_ARGUMENT, RDMA_ERR_NO_MEMORY. */
 int rdmaServer(RdmaListener** listener, const char* ip, int port);
 /* Set options and callbacks before rdmaServerStart: RDMA_ERR_BUSY afterwards. */
 int rdmaServerSetOptions(RdmaListener* listener, const RdmaOptions* options);
-/* Sets the function that is called for each new connection, before anything of it is received. Set callbacks of the
- * connection there. */
+/* Sets the function that is called for each new connection, before the connection receives anything. Set callbacks of
+ * the connection there. */
 int rdmaServerSetAcceptCallback(RdmaListener* listener, RdmaAcceptCallbackFunc func);
 int rdmaServerOnAccept(RdmaListener* listener, RdmaConnFunc func, void* user);
 /* The callbacks of every new connection. */
 int rdmaServerOnMessage(RdmaListener* listener, RdmaMessageFunc func, void* user);
 int rdmaServerOnDisconnect(RdmaListener* listener, RdmaDisconnectFunc func, void* user);
-/* Returns once clients can connect. Errors: those of the NIC and the address, RDMA_ERR_BUSY (it runs). */
+/* Starts the listener, and returns once clients can connect. Errors: those of the NIC and the address, RDMA_ERR_BUSY
+ * (it runs). */
 int rdmaServerStart(RdmaListener* listener);
 /* The port, or a negative code before start. */
 int rdmaServerPort(const RdmaListener* listener);
@@ -359,7 +360,7 @@ int rdmaNode(RdmaNode** node, const RdmaNodeOptions* options);
 /* Frees a node, with the memory that it registered. Release its listeners and close its connections before. null is
  * fine. */
 void rdmaNodeRelease(RdmaNode* node);
-/* These do for a node as rdmaServerRegMem and the like do for a listener, below. The memory lasts until
+/* These are for a node what rdmaServerRegMem and the like, below, are for a listener. The memory lasts until
  * rdmaNodeRelease; rdmaNodeDeregMem waits 5 seconds at most. */
 const RdmaMemory* rdmaNodeRegMem(RdmaNode* node, size_t size);
 const RdmaMemory* rdmaNodeRegister(RdmaNode* node, void* addr, size_t length, unsigned access);
@@ -369,12 +370,12 @@ int rdmaNodePublishPart(RdmaNode* node, const char* name, const RdmaMemory* memo
 
 /* --- connections ------------------------------------------------------------------------------------------------- */
 
-/* A client's connection, not connected. null without memory. */
+/* Makes a client's connection, not connected yet. Null if there is no memory. */
 RdmaConn* rdmaConn(void);
-/* Before rdmaConnect: RDMA_ERR_BUSY afterwards. */
+/* Sets the options; call it before rdmaConnect. RDMA_ERR_BUSY afterwards. */
 int rdmaConnSetOptions(RdmaConn* conn, const RdmaOptions* options);
-/* Callbacks: before rdmaConnect, or in an accept callback; RDMA_ERR_BUSY elsewhere. func null takes it away. The two
- * forms of one callback replace each other. With a receive callback nothing is left for rdmaConnRecv. */
+/* Set callbacks before rdmaConnect, or in an accept callback; RDMA_ERR_BUSY elsewhere. func null removes one. The two
+ * forms of one callback replace each other. A receive callback gets all messages; rdmaConnRecv gets none. */
 int rdmaConnSetRecvCallback(RdmaConn* conn, RdmaRecvCallbackFunc func);
 int rdmaConnSetConnectedCallback(RdmaConn* conn, RdmaConnectedCallbackFunc func);
 int rdmaConnSetDisconnectCallback(RdmaConn* conn, RdmaDisconnectCallbackFunc func);
@@ -387,20 +388,21 @@ int rdmaConnOnMessage(RdmaConn* conn, RdmaMessageFunc func, void* user);
 int rdmaConnOnDisconnect(RdmaConn* conn, RdmaDisconnectFunc func, void* user);
 int rdmaConnOnWrite(RdmaConn* conn, RdmaCompletionFunc func, void* user);
 int rdmaConnOnRead(RdmaConn* conn, RdmaCompletionFunc func, void* user);
-/* Connects within connect_timeout_ms. Once it has failed it may be tried again; once it has succeeded, not. Errors:
+/* Connects within connect_timeout_ms. After a failure you may call it again; after a success you may not. Errors:
  * RDMA_ERR_NOT_FOUND (the name), RDMA_ERR_CONNECTION_REFUSED, RDMA_ERR_REJECTED and others with the server's text in
  * rdmaErrorDetail, RDMA_ERR_TIMED_OUT (a port that does not answer), RDMA_ERR_BUSY (connected before). */
 int rdmaConnect(RdmaConn* conn, const char* ip, int port);
-/* An accepted connection is the listener's, and freed when its disconnect callback has returned; use it in callbacks
- * only. After this call, in the accept callback, it is the caller's: valid until rdmaConnClose, whatever happens. */
+/* The listener owns an accepted connection, and frees it when its disconnect callback has returned: use it only in
+ * callbacks. If you call this in the accept callback, you own the connection: it is valid until rdmaConnClose, whatever
+ * happens. */
 int rdmaConnKeep(RdmaConn* conn);
-/* Tells the peer, ends what is under way, and frees the connection. Messages that rdmaConnSend accepted are in the
- * peer's memory when this returns, unless the peer takes longer than 336 ms for it. In a callback it returns at once,
- * and the connection goes when the callback has returned. No other call of the connection may be under way or follow.
- * null is fine. */
+/* Tells the peer, ends the operations under way, and frees the connection. Messages that rdmaConnSend accepted are in
+ * the peer's memory when this returns, unless the peer takes longer than 336 ms. In a callback it returns at once, and
+ * the connection ends when the callback has returned. No other call of the connection may be under way or follow. null
+ * is fine. */
 void rdmaConnClose(RdmaConn* conn);
-/* Ends the threads of all client connections of this process, and those connections with RDMA_ERR_CLOSED; their handles
- * are still to be closed. No call of a client's connection may be under way. */
+/* Ends the threads of all client connections of this process, and those connections with RDMA_ERR_CLOSED; close their
+ * handles afterwards. No call of a client's connection may be under way. */
 void rdmaRuntimeStop(void);
 
 /* Sets the default deadline of later calls: 1 to 2^30 ms. */
@@ -414,22 +416,22 @@ uint64_t rdmaConnDiscarded(const RdmaConn* conn);
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Sends a message of 1 byte to any length, in order with all that this connection sends. Any memory; free when it
- * returns. Returns data_len once the NIC has or will get all of it within the peer's room; 0 on failure. Past the
- * deadline the message will not arrive, and the connection goes on. */
+/* Sends a message of 1 byte to any length, in order with everything that this connection sends. `data` may be any
+ * memory; you may reuse it when the call returns. Returns data_len once the NIC has all of it, or will get it within
+ * the peer's room; 0 on failure. If the deadline passes the message will not arrive, and the connection goes on. */
 size_t rdmaConnSend(RdmaConn* conn, const void* data, size_t data_len);
 size_t rdmaConnSendWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, size_t data_len);
-/* Takes the next message into `buffer`. `message`, unless null, is filled in. timeout_ms below 0: the connection's
- * default; 0: what is there already. RDMA_ERR_TIMED_OUT (nothing is lost), RDMA_ERR_BUFFER_TOO_SMALL (the message waits
- * on, and message->length tells what it needs), RDMA_ERR_UNSUPPORTED (a receive callback takes the messages, or the
- * listener discards them); once the connection is dead, what arrived before is still returned, then the code. */
+/* Takes the next message into `buffer`. Fills in `message`, unless null. timeout_ms below 0: the connection's default;
+ * 0: don't wait. RDMA_ERR_TIMED_OUT (nothing is lost), RDMA_ERR_BUFFER_TOO_SMALL (the message stays queued;
+ * message->length is the length it needs), RDMA_ERR_UNSUPPORTED (a receive callback takes the messages, or the listener
+ * discards them). Once the connection is dead, it first returns the messages that had arrived, then the code. */
 int rdmaConnRecv(RdmaConn* conn, void* buffer, size_t buffer_len, RdmaMessage* message, int timeout_ms);
 
 /* --- the peer's default window ----------------------------------------------------------------------------------- */
 
-/* Writes to and reads from the peer's default window, from its start or from `offset`: in place at the peer when this
- * returns, without its CPU. Any memory. Past the deadline the local memory is the caller's again, the connection goes
- * on, and a write may have happened in part. A write is there before anything that is sent after it.
+/* Writes to and reads from the peer's default window, from its start or from `offset`: complete at the peer when this
+ * returns, without its CPU. The local memory may be any. If the deadline passes you may reuse the local memory, the
+ * connection goes on, and a write may have happened in part. A write arrives before anything that you send after it.
  * RDMA_ERR_OUT_OF_RANGE: not inside the window; nothing was done. */
 size_t rdmaConnWrite(RdmaConn* conn, const void* data, size_t data_len);
 size_t rdmaConnWriteAt(RdmaConn* conn, size_t offset, const void* data, size_t data_len);
@@ -438,14 +440,14 @@ int rdmaConnReadAt(RdmaConn* conn, size_t offset, void* data_buf, size_t buf_len
 /* The peer gets an RDMA_WRITTEN message after the bytes. data_len 0 is only that message. */
 int rdmaConnWriteWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, size_t data_len);
 int rdmaConnWriteWithImmAt(RdmaConn* conn, uint32_t imm_data, size_t offset, const void* data, size_t data_len);
-/* This side's default window and its length; null and 0 when there is none, or before the connection is made. Zeroed
- * at first. The peer may change it at any time. Valid while the connection is. */
+/* This side's default window and its length; null and 0 if there is none, or before connecting. Zeroed at first. The
+ * peer may change it at any time. Valid as long as the connection. */
 void* rdmaConnWindow(RdmaConn* conn, size_t* length);
 size_t rdmaConnPeerWindowBytes(const RdmaConn* conn);
-/* The peer's default window as a window like others, for rdmaSync... and rdmaStart... RDMA_ERR_NOT_FOUND: it has none.
+/* The peer's default window, for rdmaSync... and rdmaStart... RDMA_ERR_NOT_FOUND: it has none.
  */
 int rdmaConnPeerWindow(const RdmaConn* conn, RdmaWindow* window);
-/* This side's default window as registered memory; null when there is none. Not to be deregistered. */
+/* This side's default window as registered memory; null if there is none. Don't deregister it. */
 const RdmaMemory* rdmaConnWindowMemory(RdmaConn* conn);
 
 /* --- registered memory --------------------------------------------------------------------------------------------
@@ -455,23 +457,23 @@ const RdmaMemory* rdmaConnWindowMemory(RdmaConn* conn);
  * rdmaServerStop. Registering waits for the system and, on a device, pins memory: don't do it on a data path. These
  * return null on failure, with the code in rdmaConnError and the sentence in rdmaErrorDetail. */
 
-/* Allocates `size` bytes (1 to 2^40), zeroed, and registers them with all rights. On the software NIC this memory, and
- * no other, is accessed by peers directly; all else costs a system call each time. */
+/* Allocates `size` bytes (1 to 2^40), zeroed, and registers them with all rights. On the software NIC peers access only
+ * this memory directly; access to other memory costs a system call each time. */
 const RdmaMemory* rdmaConnRegMem(RdmaConn* conn, size_t size);
 const RdmaMemory* rdmaServerRegMem(RdmaListener* listener, size_t size);
 /* Registers memory of your own. Keep it mapped until you deregister it. `access`: RdmaAccess bits. */
 const RdmaMemory* rdmaConnRegister(RdmaConn* conn, void* addr, size_t length, unsigned access);
 const RdmaMemory* rdmaServerRegister(RdmaListener* listener, void* addr, size_t length, unsigned access);
-/* Takes the registration back, with its names and physical addresses, and frees memory that rdma...RegMem allocated.
- * Nobody reads or writes the memory afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer was
- * still using it after the default deadline; allocated memory is then never used again. RDMA_ERR_BAD_ARGUMENT: the
+/* Ends the registration, with its names and physical addresses, and frees memory that rdma...RegMem allocated. No peer
+ * reads or writes the memory afterwards. No call of this side may be using it. RDMA_ERR_TIMED_OUT: a peer was still
+ * using it after the default deadline; the library then never reuses allocated memory. RDMA_ERR_BAD_ARGUMENT: the
  * memory is not registered there. */
 int rdmaConnDeregMem(RdmaConn* conn, const RdmaMemory* memory);
 int rdmaServerDeregMem(RdmaListener* listener, const RdmaMemory* memory);
 
 /* Publishes registered memory under a name of 1 to 64 bytes. Clients of the listener, or the peer of the connection,
- * look it up. memory null takes the name back. RDMA_ERR_BUSY: the name is taken; RDMA_ERR_NOT_FOUND: no such name to
- * take back; RDMA_ERR_BAD_ARGUMENT: the memory is not registered there. */
+ * look it up. memory null removes the name. RDMA_ERR_BUSY: the name is taken; RDMA_ERR_NOT_FOUND: no such name to
+ * remove; RDMA_ERR_BAD_ARGUMENT: the memory is not registered there. */
 int rdmaServerPublish(RdmaListener* listener, const char* name, const RdmaMemory* memory);
 int rdmaConnPublish(RdmaConn* conn, const char* name, const RdmaMemory* memory);
 /* Publishes `length` bytes, at least 1, from `offset` on. The peer's own library keeps the peer inside this part; its
@@ -479,38 +481,37 @@ int rdmaConnPublish(RdmaConn* conn, const char* name, const RdmaMemory* memory);
 int rdmaServerPublishPart(RdmaListener* listener, const char* name, const RdmaMemory* memory, size_t offset,
                           size_t length);
 int rdmaConnPublishPart(RdmaConn* conn, const char* name, const RdmaMemory* memory, size_t offset, size_t length);
-/* Finds the window that the peer has published under `name`, and makes it usable; waits until it is published.
- * timeout_ms as in rdmaConnRecv. RDMA_ERR_NOT_FOUND: not by then; RDMA_ERR_TIMED_OUT: the peer did not answer (a client
- * without callbacks answers only during its calls); RDMA_ERR_LIMIT: a connection uses at most 63 windows. */
+/* Finds the window that the peer has published under `name`, and makes it usable; waits until the peer has published
+ * it. timeout_ms as in rdmaConnRecv. RDMA_ERR_NOT_FOUND: not in time; RDMA_ERR_TIMED_OUT: the peer did not answer (a
+ * client without callbacks answers only during its calls); RDMA_ERR_LIMIT: a connection uses at most 63 windows. */
 int rdmaConnLookup(RdmaConn* conn, const char* name, RdmaWindow* window, int timeout_ms);
-/* Imports a window that the peer told you of in some other way, and releases it. The library asks the peer for a key
- * that you use without importing it, once, at its first use. */
+/* Import a window that the peer told you about in some other way, and release it. If you use a key without importing
+ * it, the library asks the peer for it once, at its first use. */
 int rdmaConnImportWindow(RdmaConn* conn, const RdmaWindow* window);
 int rdmaConnReleaseWindow(RdmaConn* conn, const RdmaWindow* window);
 
 /* --- one-sided access between registered memory -------------------------------------------------------------------
  *
  * `length` bytes, at least 1, between `local_addr`, in memory registered here under `lkey`, and `remote_addr`, in a
- * window of the peer under `rkey`. Refused before anything is done, and the connection goes on: RDMA_ERR_LOCAL_ACCESS
- * (no memory here has this lkey, or it ends before), RDMA_ERR_NOT_FOUND (no window of the peer has this rkey),
- * RDMA_ERR_OUT_OF_RANGE, RDMA_ERR_REMOTE_ACCESS (the window lacks the right: here the connection is not dead),
- * RDMA_ERR_BAD_ARGUMENT.
+ * window of the peer under `rkey`. These errors have no effect, and the connection goes on: RDMA_ERR_LOCAL_ACCESS (no
+ * memory here has this lkey, or it ends before), RDMA_ERR_NOT_FOUND (no window of the peer has this rkey),
+ * RDMA_ERR_OUT_OF_RANGE, RDMA_ERR_REMOTE_ACCESS (the window lacks the right), RDMA_ERR_BAD_ARGUMENT.
  *
- * The memory is the caller's own. Past the deadline the call cannot leave it to the NIC: the connection is drained, and
- * dead with RDMA_ERR_TIMED_OUT, before the call returns; that may take one second more. */
+ * The NIC uses your own memory, so the call must not return while it does: if the deadline passes, the call drains the
+ * connection, which is then dead with RDMA_ERR_TIMED_OUT. This may take one second more. */
 int rdmaSyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                           uint32_t length);
 int rdmaSyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                          uint32_t length);
-/* Atomics on eight bytes of the peer, aligned to 8 (else RDMA_ERR_BAD_ARGUMENT), which nobody changes but by atomics of
- * NICs. `old`, unless null: what was there. Past the deadline the connection goes on, and the change may have happened.
- * RDMA_ERR_UNSUPPORTED: the device has none. */
+/* Atomics on eight bytes of the peer, aligned to 8 (else RDMA_ERR_BAD_ARGUMENT). Change these bytes only by atomics of
+ * NICs. `old`, unless null: the value before. If the deadline passes the connection goes on, and the change may have
+ * happened. RDMA_ERR_UNSUPPORTED: the device has no atomics. */
 int rdmaSyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t* old);
 int rdmaSyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
                         uint64_t* old);
 /* Start a transfer and return. Don't touch the memory until its completion, which has this cookie: the write or the
  * read callback gets it, or rdmaConnComplete if there is no such callback. These have no deadline; the end of the
- * connection completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not taken. */
+ * connection completes them. RDMA_ERR_AGAIN: 64 are under way, or complete and not collected. */
 int rdmaStartWrite(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                    uint32_t length, uint64_t cookie);
 int rdmaStartRead(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
@@ -520,23 +521,24 @@ int rdmaStartRead(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t r
 int rdmaStartFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t cookie);
 int rdmaStartCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
                          uint64_t cookie);
-/* Takes the oldest completion of the kinds that have no callback. timeout_ms as in rdmaConnRecv. RDMA_ERR_TIMED_OUT:
+/* Collects the oldest completion of the kinds that have no callback. timeout_ms as in rdmaConnRecv. RDMA_ERR_TIMED_OUT:
  * none came; RDMA_ERR_NOT_FOUND: none is under way. The result of the operation is in completion->code. */
 int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms);
 
 /* --- physical addresses -------------------------------------------------------------------------------------------
  *
- * The peer's memory by its physical address: what it exported, never more. Exporting needs CAP_SYS_ADMIN; without it
- * the call is RDMA_ERR_PERMISSION, whose detail names it, and everything else goes on working. Using what a peer
- * exported needs nothing. On the software NIC a physical address is a name that was fixed at export.
- * See docs/physical-addressing.md. */
+ * Access to the peer's memory by its physical address: only to memory that the peer has exported. Exporting needs
+ * CAP_SYS_ADMIN; without it the call returns RDMA_ERR_PERMISSION, whose detail names the capability, and everything
+ * else works on. Using exported memory of a peer needs no privilege. On the software NIC a physical address is a name
+ * that was fixed at export. See docs/physical-addressing.md. */
 
-/* Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer, by
- * physical address; `physical`, unless null, becomes that of its first byte. The peer knows of it before any message
- * that is sent after it. RDMA_ERR_LIMIT: 16 in the life of a connection, those of deregistered memory among them. */
+/* Exports all of `memory`, which this connection or its listener has registered, to this connection's peer by physical
+ * address, with the memory's rights. Sets `physical`, unless null, to the address of its first byte. The peer learns of
+ * it before any message that you send afterwards. RDMA_ERR_LIMIT: a connection can make 16 exports in its life, those
+ * of deregistered memory included. */
 int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical);
-/* The physical address of a byte of this process: that under which this connection exported it, or else what the kernel
- * says, with the privilege. conn may be null. RDMA_ERR_NOT_FOUND: nothing is there yet; write to it first. */
+/* The physical address of a byte of this process: the one under which this connection exported it, else the kernel's,
+ * which needs the privilege. conn may be null. RDMA_ERR_NOT_FOUND: there is no page yet; write to it first. */
 int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical);
 /* As rdmaSync..., with the same errors. RDMA_ERR_OUT_OF_RANGE: the peer did not export all of it. A transfer that
  * crosses from one run of physical memory into the next is several operations; when it fails, some may have happened.

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-// The library's own; opaque here.
+// Private to the library; opaque here.
 namespace verbena::session {
 class Session;
 struct RegisteredMemory;
@@ -29,23 +29,24 @@ namespace verbena::typed::detail {
 struct Inside;
 }
 
-/// Who drives a connection:
-///  - A listener has one thread of its own, pinned to a core that it claims; it drives all of its connections and calls
-///    their handlers. Other threads may call any function of an accepted connection, also at the same time: it has the
-///    call done by that thread, and waits.
+/// Threads that drive a connection:
+///  - A listener has one thread of its own, pinned to a core that it claims; that thread drives all of its connections
+///    and calls their handlers. Other threads may call any function of an accepted connection, also at the same time:
+///    the call hands the work to that thread, and waits.
 ///  - Clients' connections with a handler share such a thread. With a node (Options::node) its threads drive them, and
 ///    listeners' connections, in turn.
-///  - Any other client's connection is driven by the thread that calls, with no thread in between: a second thread that
-///    calls meanwhile gets kBusy. Messages of the peer, and the peer with them, wait until the next call.
+///  - The calling thread itself drives any other client's connection: a second thread that calls meanwhile gets kBusy.
+///    Messages of the peer, and the peer that sends them, wait until the next call.
 ///
-/// Calls that wait end at a deadline; without one, after Options::timeout. Calls on data return a Status, or a value or
-/// a Status; none of them allocates, registers or, on registered memory, calls the kernel. Each of them can return
-/// kBusy, kTimedOut, kClosed (ended by this side or the other) and the reason of a dead connection, besides the codes
-/// that its comment names.
+/// Calls that wait end at a deadline, by default after Options::timeout. Calls on data return a Status, or a value or a
+/// Status; none of them allocates, registers or, on registered memory, calls the kernel. Each of them can return kBusy,
+/// kTimedOut, kClosed (ended by this side or the other) and the reason of a dead connection, besides the codes that its
+/// comment names.
 ///
 /// A child that is forked while its parent has a connection, listener or node gets kForked from every call, and does
-/// its parent no harm, whatever it destroys; it may exec. Memory that the library allocated is not mapped in it.
-/// Calls do not heed pthread_cancel: a thread is cancelled after its call has returned.
+/// not harm its parent, whatever it destroys; it may exec. Memory that the library allocated is not mapped in the
+/// child.
+/// pthread_cancel takes effect only after a call has returned.
 namespace verbena::rdma {
 
 class Connection;
@@ -80,9 +81,9 @@ class Local {
 };
 
 /// Registered memory, which the NIC reads and writes itself, without a copy through the library's own. Move-only. The
-/// destructor takes the registration back and frees allocated memory: no call of this side may be using it then, and
-/// the peer cannot use it afterwards. It lasts until its connection, listener or node ends: then allocated bytes are
-/// gone, and you may only destroy this object. \thread any, one at a time
+/// destructor ends the registration and frees allocated memory: no call of this side may be using it then, and the peer
+/// cannot use it afterwards. It lasts until its connection, listener or node ends: then allocated bytes are gone, and
+/// you may only destroy this object. \thread any, one at a time
 class Memory {
  public:
   /// An empty object.
@@ -96,7 +97,7 @@ class Memory {
   }
   ~Memory();
 
-  /// True where this object holds registered memory, false when it was made empty or moved from.
+  /// Whether this object holds registered memory; false if it was made empty or moved from.
   [[nodiscard]] explicit operator bool() const noexcept { return registered_ != nullptr; }
   /// The memory itself.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return local_.bytes(); }
@@ -107,7 +108,7 @@ class Memory {
   /// The window by which a peer reaches it.
   [[nodiscard]] const Window& window() const noexcept { return window_; }
   /// Does what the destructor does and returns its error. kTimedOut: a peer was still using the memory at the deadline;
-  /// allocated memory is then never used again.
+  /// the library then never reuses allocated memory.
   [[nodiscard]] Result<void> deregister(std::optional<Deadline> deadline = {});
 
  private:
@@ -129,13 +130,14 @@ class Memory {
   Window window_;
 };
 
-/// Callbacks, called by the thread of a listener or of a client. A handler outlives its connections. Callbacks may
-/// wait, and may call everything but Listener::stop, Listener::wait and the destructor of their own listener; meanwhile
-/// the thread receives messages and carries out calls of its other connections, but does not call their handlers.
+/// Callbacks, called by the thread of a listener or of a client. A handler must outlive its connections. Callbacks may
+/// wait, and may call everything except Listener::stop, Listener::wait and the destructor of their own listener.
+/// Meanwhile the thread receives messages and carries out calls of its other connections, but does not call their
+/// handlers.
 class Handler {
  public:
-  /// Listeners: a client has connected, and nothing of it was received yet. The listener owns the connection and
-  /// destroys it when on_disconnect has returned, unless you keep it here (Connection::keep).
+  /// Listeners: a client has connected, and the connection has received nothing yet. The listener owns the connection
+  /// and destroys it when on_disconnect has returned, unless you keep it here (Connection::keep).
   virtual void on_accept(Connection&) noexcept {}
   /// Clients: the connection is made.
   virtual void on_connect(Connection&) noexcept {}
@@ -143,7 +145,7 @@ class Handler {
   virtual void on_message(Connection&, const Message&) noexcept {}
   /// A started operation is complete. With Complete::kHandler only.
   virtual void on_complete(Connection&, const Completion&) noexcept {}
-  /// The connection is dead. Called once, and not when this side has closed or destroyed it.
+  /// The connection is dead. Called once; not called if this side has closed or destroyed it.
   virtual void on_disconnect(Connection&, Status /*reason*/) noexcept {}
 
  protected:
@@ -152,9 +154,9 @@ class Handler {
 
 /// Options of a listener and its connections, or of one client.
 struct Options {
-  Transport transport{};                 ///< NIC and bootstrap; both ends the same.
+  Transport transport{};                 ///< NIC and bootstrap. Both ends must choose the same bootstrap.
   std::string address{};                 ///< Address or name to listen on, or to connect to. Empty: this host.
-  std::uint16_t port = 7471;             ///< Listeners: 0 takes any free one, which Listener::port returns.
+  std::uint16_t port = 7471;             ///< Listeners: 0 takes any free one; Listener::port returns it.
   Handler* handler = nullptr;            ///< Handler of all connections. A listener without one needs Listener::accept.
   Receive receive = Receive::kQueue;     ///< Where messages of all connections go. Clients cannot discard.
   Complete complete = Complete::kQueue;  ///< Where completions of started operations go.
@@ -165,23 +167,23 @@ struct Options {
   /// none. At most 64 GiB.
   std::size_t window_bytes = std::size_t{1} << 20;
   /// Memory of your own as the window, all of it. A multiple of 64 bytes. All connections of a listener share it. Keep
-  /// it until they are closed. On the software NIC each access to it is a system call, unless Node::allocate allocated
-  /// it.
+  /// it until they are closed. On the software NIC each access to it costs a system call, unless Node::allocate
+  /// allocated it.
   std::span<std::byte> window{};
   /// Listeners only. true: all of its connections share one allocated window of window_bytes; see Listener::window.
   bool shared_window = false;
-  /// Room for messages that arrived and were not taken; further ones wait at the sender. 64 KiB to 1 GiB.
+  /// Room for messages that have arrived and wait to be received; further ones wait at the sender. 64 KiB to 1 GiB.
   std::size_t inbox_bytes = std::size_t{1} << 20;
   /// Longest message to a handler: a longer one ends the connection with kTooLong. 1 B to 1 TiB.
   std::size_t max_message_bytes = std::size_t{64} << 20;
   /// Users besides this one, and root, whose processes may connect (software NIC).
   std::vector<unsigned> allowed_uids{};
-  /// File of keys, one a line (docs/connections.md). A listener takes in only clients that prove one of them; a client
-  /// proves one, and has the listener prove the same. Read by each `start` and `connect`. Empty: none, and on a device
-  /// whoever reaches the port may connect.
+  /// File of keys, one a line (docs/connections.md). A listener accepts only clients that prove that they have one of
+  /// them; a client proves that it has one, and makes the listener prove the same. Each `start` and `connect` reads the
+  /// file. Empty: none, and on a device anybody who reaches the port may connect.
   std::string key_file{};
   std::string key_name{};  ///< Clients only: which key of key_file. Empty: the first.
-  /// The node to use; it replaces `transport` and `allowed_uids`, and outlives everything that uses it. Null: the
+  /// The node to use; it replaces `transport` and `allowed_uids`, and must outlive everything that uses it. Null: the
   /// process's own node for that NIC.
   Node* node = nullptr;
 };
@@ -197,8 +199,8 @@ struct NodeOptions {
 };
 
 /// A NIC, opened once for the process, with threads that drive connections and memory that all of them use. Without
-/// one, connections and listeners use the process's own node for that NIC. Connections, listeners and memory that use a
-/// node end before it does. \thread any
+/// one, connections and listeners use the process's own node for that NIC. Destroy connections, listeners and memory
+/// that use a node before the node. \thread any
 class Node {
  public:
   /// Errors: those of the NIC, kBadArgument (an option), kLimit, kNoMemory.
@@ -207,7 +209,7 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// These do for all connections of the node, and their peers, as those of Connection do for one.
+  /// These are for all connections of the node, and their peers, what those of Connection are for one.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);
   [[nodiscard]] Result<Memory> register_memory(std::span<std::byte> memory, Access access = Access::kLocal);
   [[nodiscard]] Result<void> publish(std::string_view name, const Memory& memory, std::size_t offset = 0,
@@ -225,41 +227,42 @@ class Node {
   std::unique_ptr<Impl> impl_;
 };
 
-/// One end of a connection. Immovable; held by std::unique_ptr, whose destruction closes it: the peer is told, what is
-/// under way ends, and what `send` accepted has arrived when it returns, unless the peer takes longer than 336 ms.
+/// One end of a connection. Immovable; std::unique_ptr holds it. The destructor closes it: it tells the peer, ends the
+/// operations under way, and returns once the messages that `send` accepted have arrived, unless the peer takes longer
+/// than 336 ms.
 /// In a handler it returns at once. No other call may be under way then. \thread any, as said above
 class Connection {
  public:
   /// Connects to a listener. Errors: kNotFound (the name, or the device), kConnectionRefused, kRejected and others with
-  /// the listener's text, kTimedOut (nothing answers), kOtherHost, kOtherNamespace, kNotAllowed, kBadArgument (an
-  /// option; Receive::kHandler without a handler), kNoMemory, kLimit, kDevice.
+  /// the listener's text, kTimedOut (no answer), kOtherHost, kOtherNamespace, kNotAllowed, kBadArgument (an option;
+  /// Receive::kHandler without a handler), kNoMemory, kLimit, kDevice.
   [[nodiscard]] static Result<std::unique_ptr<Connection>> connect(const Options& options);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Makes an accepted connection the caller's: valid until it is destroyed, whatever happens. In on_accept only, and
-  /// once; null elsewhere.
+  /// Gives the caller ownership of an accepted connection: it stays valid until destroyed, whatever happens. Works in
+  /// on_accept only, and once; returns null elsewhere.
   [[nodiscard]] std::unique_ptr<Connection> keep() noexcept;
   /// Ends the connection, as its destructor does; calls return kClosed from then on. A connection that its listener
-  /// owns is gone when the handler has returned; close such a connection in handlers only.
+  /// owns is destroyed when the handler has returned; close such a connection only in handlers.
   void close() noexcept;
-  /// Whether calls can work. A client without a handler looks at once whether the peer has left.
+  /// Whether calls can work. A client without a handler checks in this call whether the peer has left.
   [[nodiscard]] bool is_connected() const noexcept;
   /// The reason why it is dead; kOk while it is not.
   [[nodiscard]] Status failure() const noexcept;
 
   // --- messages
 
-  /// Sends a message of 1 byte to any length, in order with all that this connection sends. Any memory; it is free when
-  /// the call returns. kOk once the NIC has or will get all of it within the peer's room. After kTimedOut the message
-  /// will not arrive, and the connection goes on. kBadArgument: no bytes.
+  /// Sends a message of 1 byte to any length, in order with everything that this connection sends. `data` may be any
+  /// memory; you may reuse it when the call returns. kOk once the NIC has all of it, or will get it within the peer's
+  /// room. After kTimedOut the message will not arrive, and the connection goes on. kBadArgument: no bytes.
   [[nodiscard]] Status send(std::span<const std::byte> data, std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status send_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                            std::optional<Deadline> deadline = {}) noexcept;
-  /// Takes the next message into `buffer`; Deadline::now() takes what is there. kTimedOut: nothing is lost.
-  /// kBufferTooSmall: the message waits on, and `waiting_bytes` tells its length. kUnsupported: not Receive::kQueue.
-  /// Once the connection is dead, what arrived before is still returned, then the reason.
+  /// Takes the next message into `buffer`; Deadline::now() does not wait for one. kTimedOut: nothing is lost.
+  /// kBufferTooSmall: the message stays queued, and `waiting_bytes` tells its length. kUnsupported: not
+  /// Receive::kQueue. Once the connection is dead, it first returns the messages that had arrived, then the reason.
   [[nodiscard]] std::expected<Message, Status> receive(std::span<std::byte> buffer,
                                                        std::optional<Deadline> deadline = {}) noexcept;
   /// Length of the message that the last `receive` had no room for.
@@ -275,17 +278,17 @@ class Connection {
   [[nodiscard]] Local window_memory() const noexcept;
   /// The peer's window; empty if it has none.
   [[nodiscard]] Window peer_window() const noexcept;
-  /// Finds the window that the peer has published under `name`, and imports it; waits until it is published. kNotFound:
-  /// not published by the deadline; kTimedOut: the peer did not answer (a client without a handler answers only during
-  /// its calls); kLimit: a connection uses at most 63 windows.
+  /// Finds the window that the peer has published under `name`, and imports it; waits until the peer has published it.
+  /// kNotFound: not published by the deadline; kTimedOut: the peer did not answer (a client without a handler answers
+  /// only during its calls); kLimit: a connection uses at most 63 windows.
   [[nodiscard]] Result<Window> find(std::string_view name, std::optional<Deadline> deadline = {});
-  /// Imports a window that the peer told you of in some other way, and releases it.
+  /// Import a window that the peer told you about in some other way, and release it.
   [[nodiscard]] Result<void> import(const Window& window, std::optional<Deadline> deadline = {});
   [[nodiscard]] Result<void> release(const Window& window, std::optional<Deadline> deadline = {});
 
   /// Allocates `bytes`, 1 to 2^40, zeroed, and registers them with all rights, for this connection's peer. On the
-  /// software NIC this memory, and windows, are accessed by peers directly; all else costs a system call each time.
-  /// Registering waits for the system and, on a device, pins memory: don't do it on a data path.
+  /// software NIC peers access this memory, and windows, directly; access to other memory costs a system call each
+  /// time. Registering waits for the system and, on a device, pins memory: don't do it on a data path.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);
   /// Registers memory of your own. Keep it mapped until you deregister it.
   [[nodiscard]] Result<Memory> register_memory(std::span<std::byte> memory, Access access = Access::kLocal);
@@ -294,19 +297,19 @@ class Connection {
   /// name is taken; kOutOfRange: the part is not inside the memory.
   [[nodiscard]] Result<void> publish(std::string_view name, const Memory& memory, std::size_t offset = 0,
                                      std::size_t length = kRest);
-  /// Takes the name back. kNotFound: it was not published.
+  /// Removes the name. kNotFound: it was not published.
   [[nodiscard]] Result<void> unpublish(std::string_view name);
 
   // --- one-sided access
   //
-  // Bytes between this side and a part of the peer's memory: in place when the call returns, without the peer's CPU. A
-  // write is there before anything that is sent or written after it. Refused before anything is done, and the
-  // connection goes on: kBadArgument (no bytes; the remote part is longer than what is read into, or shorter than what
-  // is written), kNotFound (no window of the peer has the key), kOutOfRange, kRemoteAccess (the window lacks the
+  // These move bytes between this side and a part of the peer's memory, without the peer's CPU, and return when all are
+  // in place. A write arrives before anything that you send or write after it. These errors have no effect, and the
+  // connection goes on: kBadArgument (no bytes; the remote part is longer than the local one of a read, or shorter than
+  // that of a write), kNotFound (no window of the peer has the key), kOutOfRange, kRemoteAccess (the window lacks the
   // right), kLocalAccess (the memory is not registered, or not any more).
 
-  /// With any memory on this side. Past the deadline the memory is the caller's again, the connection goes on, and a
-  /// write may have happened in part. At an offset of the peer's window:
+  /// Between any memory on this side and the peer's window from `offset` on, or another part of its memory. If the
+  /// deadline passes you may reuse the memory, the connection goes on, and a write may have happened in part.
   [[nodiscard]] Status write(std::span<const std::byte> from, std::size_t offset = 0,
                              std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status read(std::span<std::byte> to, std::size_t offset = 0,
@@ -321,20 +324,21 @@ class Connection {
                              std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status read(std::span<std::byte> to, Physical from, std::optional<Deadline> deadline = {}) noexcept;
 
-  /// Between registered memory and the peer's, without a copy. Past the deadline the call cannot leave the memory to
-  /// the NIC: the connection is drained, and dead with kTimedOut, before it returns; that may take one second more.
+  /// Between registered memory and the peer's, without a copy. The call must not return while the NIC uses your memory:
+  /// if the deadline passes, it drains the connection, which is then dead with kTimedOut. This may take one second
+  /// more.
   [[nodiscard]] Status write(const Local& from, const Remote& to, std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status read(const Local& to, const Remote& from, std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status write(const Local& from, Physical to, std::optional<Deadline> deadline = {}) noexcept;
   [[nodiscard]] Status read(const Local& to, Physical from, std::optional<Deadline> deadline = {}) noexcept;
 
   /// Writes into the peer's window; the peer gets a Message::Kind::kWritten after the bytes. No bytes: only the
-  /// message. It does not wait for the bytes to be in place: `from` is the caller's again when it returns.
+  /// message. You may reuse `from` when it returns; it does not wait for the bytes to be in place.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> from, std::uint32_t immediate,
                                             std::size_t offset = 0, std::optional<Deadline> deadline = {}) noexcept;
 
-  /// Atomics on eight bytes of the peer, aligned to 8 (else kBadArgument), which nobody changes but by atomics of NICs.
-  /// They return the value before. Past the deadline the connection goes on, and the change may have happened.
+  /// Atomics on eight bytes of the peer, aligned to 8 (else kBadArgument). They return the value before. Change these
+  /// bytes only by atomics of NICs. If the deadline passes the connection goes on, and the change may have happened.
   /// kUnsupported: the device has no atomics.
   [[nodiscard]] std::expected<std::uint64_t, Status> fetch_add(const Remote& word, std::uint64_t delta,
                                                                std::optional<Deadline> deadline = {}) noexcept;
@@ -351,7 +355,7 @@ class Connection {
 
   /// Start a transfer between registered memory and the peer's, and return. Don't touch the memory until the completion
   /// with this cookie. These have no deadline; the end of the connection completes them. kAgain: kMaxStarted are under
-  /// way, or complete and not taken.
+  /// way, or complete and not collected.
   static constexpr std::size_t kMaxStarted = 64;
   [[nodiscard]] Status start_write(const Local& from, const Remote& to, std::uint64_t cookie) noexcept;
   [[nodiscard]] Status start_read(const Local& to, const Remote& from, std::uint64_t cookie) noexcept;
@@ -362,24 +366,24 @@ class Connection {
   [[nodiscard]] Status start_fetch_add(const Remote& word, std::uint64_t delta, std::uint64_t cookie) noexcept;
   [[nodiscard]] Status start_compare_swap(const Remote& word, std::uint64_t expected, std::uint64_t desired,
                                           std::uint64_t cookie) noexcept;
-  /// Takes the oldest completion; Deadline::now() does not wait for one. kTimedOut: none came; kNotFound: nothing is
+  /// Collects the oldest completion; Deadline::now() does not wait for one. kTimedOut: none came; kNotFound: nothing is
   /// under way.
   [[nodiscard]] std::expected<Completion, Status> complete(std::optional<Deadline> deadline = {}) noexcept;
-  /// Takes completions that are there, without waiting. Returns how many.
+  /// Collects the completions that have come, without waiting. Returns how many.
   [[nodiscard]] std::size_t poll(std::span<Completion> into) noexcept;
 
   // --- physical addresses. See docs/physical-addressing.md.
 
-  /// Exports all of `memory`, registered by this connection or its listener, with its rights to this connection's peer,
-  /// and returns the physical address of its first byte. The peer knows of it before any message that is sent after it.
-  /// Exporting needs CAP_SYS_ADMIN (kPermission, and the text names it); using an export needs nothing. kLimit: 16 in
-  /// the life of a connection, those of deregistered memory among them.
+  /// Exports all of `memory`, which this connection or its listener has registered, to this connection's peer with the
+  /// memory's rights, and returns the physical address of its first byte. The peer learns of it before any message that
+  /// you send afterwards. Exporting needs CAP_SYS_ADMIN (kPermission, and the text names it); using an export needs no
+  /// privilege. kLimit: a connection can make 16 exports in its life, those of deregistered memory included.
   [[nodiscard]] Result<std::uint64_t> export_physical(const Memory& memory);
   /// The physical address of a byte of this process: the one under which this connection exported it, or else the
-  /// kernel's, which needs the privilege. kNotFound: no memory is there yet; write to it first.
+  /// kernel's, which needs the privilege. kNotFound: there is no page yet; write to it first.
   [[nodiscard]] Result<std::uint64_t> physical_address_of(const void* local) const;
 
-  /// Sets Options::timeout for the calls that follow.
+  /// Sets Options::timeout for later calls.
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
 
  private:
@@ -391,22 +395,22 @@ class Connection {
   session::Session* session_;                      ///< Null once closed.
   std::unique_ptr<session::Session> own_session_;  ///< Null while the listener owns the session.
   std::shared_ptr<Memory::Owner> memory_;
-  std::unique_ptr<Client> client_;  ///< Clients: gets the session's events.
+  std::unique_ptr<Client> client_;  ///< For clients: gets the session's events.
   std::atomic<std::size_t> waiting_bytes_{0};
 };
 
 /// A running server. \thread any, one at a time, except where said
 class Listener {
  public:
-  /// Returns once clients can connect. Errors: those of the NIC and the address, kBadArgument (an option), kLimit,
-  /// kNoMemory, kSystem (the address is in use).
+  /// Starts a listener, and returns once clients can connect. Errors: those of the NIC and the address, kBadArgument
+  /// (an option), kLimit, kNoMemory, kSystem (the address is in use).
   [[nodiscard]] static Result<std::unique_ptr<Listener>> start(const Options& options);
-  /// Stops it. Connections that somebody keeps stay, dead.
+  /// Stops it. Kept connections remain as objects, but dead.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  /// The port it listens on, also when 0 was asked for.
+  /// The port it listens on, also if the option was 0.
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// The address for Connection::connect of a peer, on any host; this host's name if it listens on all addresses.
   [[nodiscard]] std::string address() const;
@@ -415,11 +419,11 @@ class Listener {
   /// The window that all connections share (Options::shared_window, Options::window); empty if there is none. Valid
   /// until `stop`.
   [[nodiscard]] std::span<std::byte> window() const noexcept;
-  /// Without a handler: the next client's connection. One whose client has left already is among them while there is
-  /// something to receive from it (of more than 64 such, the latest). kTimedOut, kClosed (stopped), kUnsupported (there
-  /// is a handler). \thread any
+  /// Without a handler: returns the next client's connection. It also returns connections whose clients have left
+  /// already, if they have something to receive (at most the latest 64 of these). kTimedOut, kClosed (stopped),
+  /// kUnsupported (there is a handler). \thread any
   [[nodiscard]] std::expected<std::unique_ptr<Connection>, Status> accept(Deadline deadline) noexcept;
-  /// These do for all of its connections as those of Connection do for one. The memory lasts until `stop`.
+  /// These are for all of its connections what those of Connection are for one. The memory lasts until `stop`.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);
   [[nodiscard]] Result<Memory> register_memory(std::span<std::byte> memory, Access access = Access::kLocal);
   [[nodiscard]] Result<void> publish(std::string_view name, const Memory& memory, std::size_t offset = 0,

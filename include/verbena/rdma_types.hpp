@@ -1,4 +1,4 @@
-// Words of the API for connections: messages, windows of memory, rights and completions. Plain values.
+// Types of the API for connections: messages, windows of memory, rights and completions. Plain values.
 #pragma once
 
 #include <verbena/status.hpp>
@@ -44,7 +44,7 @@ enum class Access : std::uint8_t { kLocal = 0, kRead = 1, kWrite = 2, kAtomic = 
 [[nodiscard]] constexpr Access operator|(Access a, Access b) noexcept {
   return static_cast<Access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
-/// Whether `rights` has all that is `wanted`.
+/// Whether `rights` has all of `wanted`.
 [[nodiscard]] constexpr bool includes(Access rights, Access wanted) noexcept {
   return (static_cast<unsigned>(rights) & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }

@@ -10,7 +10,7 @@
 
 namespace verbena {
 
-/// Blocks of up to `block_bytes`, and of more than half of that.
+/// The blocks of at most `block_bytes` and more than half of that.
 struct SlabClass {
   std::size_t block_bytes = 0;   ///< 64, 128, 256, ...
   std::uint64_t used = 0;        ///< Blocks handed out.
@@ -20,10 +20,10 @@ struct SlabClass {
 };
 
 /// Hands out items of memory that the caller owns, such as registered memory of mesh::Mesh::allocate, so that peers
-/// reach them. Item `key` is of partition `key % partitions`, and each partition has memory of its own: threads that
-/// use keys of partitions of their own share nothing. A partition is a buddy system: a block that large items gave back
-/// serves small ones, and the other way round. Its bookkeeping lies elsewhere, because peers may write the memory, and
-/// is allocated when it is made; no item lies outside of the memory. \thread as Sharing says \alloc none, except create
+/// reach them. Item `key` belongs to partition `key % partitions`, and each partition has memory of its own: threads
+/// that use different partitions share nothing. A partition is a buddy system: freed memory of large items serves small
+/// ones, and the other way round. `create` allocates its bookkeeping elsewhere, because peers may write the memory; no
+/// item lies outside of the memory. \thread as Sharing says \alloc none, except create
 class SlabManager {
  public:
   /// The smallest item, in bytes.
@@ -31,48 +31,48 @@ class SlabManager {
   /// Most partitions.
   static constexpr unsigned kMaxPartitions = 4096;
 
-  /// Who may use a partition.
+  /// Threads that may use a partition.
   enum class Sharing : std::uint8_t {
-    kOneThread,  ///< One thread at a time for each partition, and the caller sees to that: no call locks.
-    kAnyThread,  ///< Any thread: each call holds a lock of its partition, for the time that it takes itself.
+    kOneThread,  ///< One thread at a time for each partition. The caller ensures it: no call locks.
+    kAnyThread,  ///< Any thread: each call locks its partition while it runs.
   };
   /// Options of a manager.
   struct Options {
     unsigned partitions = 1;                ///< 1 to kMaxPartitions, each of 64 B at least.
-    Sharing sharing = Sharing::kOneThread;  ///< Who may use a partition.
+    Sharing sharing = Sharing::kOneThread;  ///< Threads that may use a partition.
   };
 
-  /// Divides memory that begins on a multiple of 64, and stays until the manager ends, into equal parts: in multiples
-  /// of 4 KiB where they are as long, else of 64 B. Errors: kBadArgument, kNoMemory. \alloc setup
+  /// Divides `memory` into equal parts: multiples of 4 KiB if they are that long, else of 64 B. It must begin on a
+  /// multiple of 64, and stay until the manager ends. Errors: kBadArgument, kNoMemory. \alloc setup
   [[nodiscard]] static Result<SlabManager> create(std::span<std::byte> memory, const Options& options);
   SlabManager(SlabManager&&) noexcept;
   SlabManager& operator=(SlabManager&&) noexcept;
   ~SlabManager();
 
-  /// As `create` had it. \thread any
+  /// The number that `create` got. \thread any
   [[nodiscard]] unsigned partitions() const noexcept;
-  /// An item of at least `bytes`: up to 8128 of the next multiple of 64, above that of the next power of two. It begins
-  /// at a multiple of 64, and of the power of two that holds it up to 4096, from the begin of its partition. Empty: the
+  /// Allocates an item of at least `bytes`: up to 8128 rounded up to a multiple of 64, above that to a power of two.
+  /// Its offset in the partition is a multiple of 64, and of the power of two that holds it, up to 4096. Empty: the
   /// partition has none free, or `bytes` is 0. The time grows with the logarithm of the partition's size.
   [[nodiscard]] std::span<std::byte> allocate(std::uint64_t key, std::size_t bytes) noexcept;
-  /// The same, of exactly 64 << `slab_class` bytes: an item of a class takes any other's place.
+  /// The same with exactly 64 << `slab_class` bytes, so that all items of a class are interchangeable.
   [[nodiscard]] std::span<std::byte> allocate_class(std::uint64_t key, unsigned slab_class) noexcept;
-  /// Takes an item back, by its first byte. kBadArgument: no item of that partition begins there; nothing has changed.
+  /// Frees an item, by its first byte. kBadArgument: no item of that partition begins there; nothing has changed.
   [[nodiscard]] Status free(std::uint64_t key, const void* item) noexcept;
-  /// Bytes of the item that begins there; 0: none does.
+  /// Bytes of the item that begins there; 0 if none does.
   [[nodiscard]] std::size_t item_bytes(std::uint64_t key, const void* item) const noexcept;
 
-  /// The smallest class that holds so many bytes: 0 has 64. \thread any
+  /// The smallest class whose items hold `bytes`; class 0 has 64. \thread any
   [[nodiscard]] static unsigned class_for(std::size_t bytes) noexcept;
   /// How many classes the key's partition has. \thread any
   [[nodiscard]] unsigned classes(std::uint64_t key) const noexcept;
-  /// One of them, while the partition is in use: each number is one that was true lately. All 0 for one that it has
-  /// not.
+  /// Counts of one class. While the partition is in use each number is a recent one. All 0 for a class that it does not
+  /// have.
   /// \thread any
   [[nodiscard]] SlabClass class_of(std::uint64_t key, unsigned slab_class) const noexcept;
   /// Bytes of the key's partition, used and free. \thread any
   [[nodiscard]] std::size_t capacity_bytes(std::uint64_t key) const noexcept;
-  /// Bytes of its items, as they were lately. \thread any
+  /// Bytes of its items, recently. \thread any
   [[nodiscard]] std::size_t used_bytes(std::uint64_t key) const noexcept;
 
  private:

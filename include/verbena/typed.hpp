@@ -1,4 +1,4 @@
-// Connections whose operations own the memory that they use. The memory is in typed_memory.hpp.
+// Connections whose operations own the memory that they use. typed_memory.hpp has the types of that memory.
 #pragma once
 
 #include <verbena/typed_memory.hpp>
@@ -46,10 +46,10 @@ struct End {
   enum class Arrived : std::uint8_t { kNothing, kSent, kSentWithImmediate, kWritten } arrived = Arrived::kNothing;
 };
 
-/// Something that was started, until its end is taken. Move-only; who goes without that calls `abandon` first.
+/// A started operation, until its completion is collected. Move-only; call `abandon` before destroying it earlier.
 class Started {
  public:
-  /// Was refused.
+  /// An operation that was refused.
   explicit Started(Status refused) noexcept : end_{.status = refused} {}
   Started(Started&& other) noexcept
       : operations_(std::exchange(other.operations_, nullptr)), end_(other.end_), slot_(other.slot_) {}
@@ -63,7 +63,7 @@ class Started {
   [[nodiscard]] bool is_under_way() const noexcept { return operations_ != nullptr; }
   [[nodiscard]] Status status() const noexcept { return end_.status; }
   [[nodiscard]] const End& end() const noexcept { return end_; }
-  /// Takes in what is complete, without waiting. True: this is.
+  /// Collects completions without waiting. True if this operation is complete.
   [[nodiscard]] bool poll() noexcept;
   [[nodiscard]] Status wait(const std::optional<Deadline>& deadline) noexcept;
   /// Leaves memory to the link or queue pair until the NIC is done with it: first `keep` for each part, then `abandon`.
@@ -96,7 +96,7 @@ constexpr void for_each_segment(Part& part, Body&& body) {
   }
 }
 
-/// Why a link's call was refused before anything was done.
+/// Notes why a link refused a call without doing anything, and returns the status.
 [[gnu::cold]] Status refuse_call(const char* call, bool is_open, rdma::Access lacking) noexcept;
 
 }  // namespace detail
@@ -105,18 +105,18 @@ constexpr void for_each_segment(Part& part, Body&& body) {
 template <class Part>
 struct [[nodiscard]] Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
-  Part segment{};               ///< What the operation was started with; empty where it is not complete.
+  Part segment{};               ///< The segment that the operation was started with; empty if it is not complete.
 };
 
-/// An operation that was started, and the segment that it has until it is complete, or the array or tuple of several.
-/// Destroyed before that, the operation goes on, and its segment is in quarantine: the range is the region's again when
-/// the NIC is done with it, and no sooner. Move-only. \thread one at a time, and one at a time of a link's
+/// An operation that was started; it owns its segment, or an array or tuple of segments, until it is complete. If you
+/// destroy it earlier, the operation goes on with its segment in quarantine: the region gets the range back once the NIC
+/// has finished with it. Move-only. \thread one at a time, and one at a time for all operations of a link
 template <class Part>
 class [[nodiscard]] Operation {
  public:
-  /// Leaves one behind that is complete, without a segment.
+  /// Leaves `other` complete, without a segment.
   Operation(Operation&& other) noexcept = default;
-  /// Does with the operation that this was what the destructor does.
+  /// First does what the destructor does.
   Operation& operator=(Operation&& other) noexcept {
     if (this == &other) return *this;
     leave();
@@ -128,21 +128,21 @@ class [[nodiscard]] Operation {
   Operation& operator=(const Operation&) = delete;
   ~Operation() { leave(); }
 
-  /// Whether its end was not seen yet.
+  /// Whether its completion has not been collected yet.
   [[nodiscard]] bool is_under_way() const noexcept { return started_.is_under_way(); }
   /// kAgain while it is under way; then kOk or an error, also where it could not be started.
   [[nodiscard]] Status status() const noexcept { return started_.status(); }
-  /// Takes in what is complete, without waiting. True: this operation is. \alloc none
+  /// Collects completions without waiting. True if this operation is complete. \alloc none
   [[nodiscard]] bool poll() noexcept { return started_.poll(); }
-  /// Waits for its end, without a deadline for Options::timeout; returns its status. Or, and it is under way still:
+  /// Waits for its completion, by default for Options::timeout, and returns its status. If it is still under way:
   /// kTimedOut (wait again, or leave it to the quarantine), kBusy (another thread uses operations of the link).
   [[nodiscard]] Status wait(std::optional<Deadline> deadline = {}) noexcept { return started_.wait(deadline); }
-  /// The segment of an operation that is complete, once. kBusy: it is under way.
+  /// Returns the segment of a completed operation, once. kBusy: it is under way.
   [[nodiscard]] std::expected<Part, Status> take() noexcept {
     if (is_under_way()) return std::unexpected(Status::kBusy);
     return std::move(segment_);
   }
-  /// Waits and takes. Past the deadline the segment is in quarantine, and the outcome has none.
+  /// Waits, and takes the segment. If the deadline passes, the segment goes into quarantine, and the outcome has none.
   [[nodiscard]] Outcome<Part> finish(std::optional<Deadline> deadline = {}) && noexcept {
     const Status waited = started_.wait(deadline);
     if (is_under_way()) {
@@ -211,12 +211,12 @@ class [[nodiscard]] MessageOperation : public Operation<Segment<T>> {
   }
 };
 
-/// An atomic that was started. Destroyed before its end, it goes on. Move-only. \thread as Operation
+/// An atomic that was started. If you destroy it before it is complete, it goes on. Move-only. \thread as Operation
 class [[nodiscard]] AtomicOperation {
  public:
-  /// Leaves one behind that is not under way.
+  /// Leaves `other` not under way.
   AtomicOperation(AtomicOperation&& other) noexcept = default;
-  /// Leaves the operation that this was to itself.
+  /// Lets the operation that this object had go on by itself.
   AtomicOperation& operator=(AtomicOperation&& other) noexcept {
     if (this == &other) return *this;
     leave();
@@ -249,35 +249,35 @@ class [[nodiscard]] AtomicOperation {
   detail::Started started_;
 };
 
-/// A connection that operations on segments go over. Move-only. It ends the connection when it goes, in any order with
-/// regions, segments, operations and the node: operations that are under way are complete then, with kClosed.
+/// A connection for operations on segments. Move-only. Its destructor ends the connection and completes the operations
+/// under way with kClosed. You may destroy it before or after regions, segments, operations and the node.
 ///
-/// Calls that wait are those of rdma::Connection, in elements, and return its statuses; besides, kRemoteAccess: the
-/// remote segment lacks the right, and nothing was done. They use a segment while they last, and it is the caller's
-/// again when they return, whatever they return. Past its deadline a blocking read or write ends the connection, to
-/// have the memory back (see rdma::Connection); an operation that is started and waited for leaves it alive.
+/// Calls that wait are those of rdma::Connection, in elements, and return its statuses; also kRemoteAccess: the remote
+/// segment lacks the right, and nothing was done. They use a segment only until they return, whatever they return. A
+/// blocking read or write whose deadline passes ends the connection to get the memory back (see rdma::Connection); an
+/// operation that you start and wait for does not.
 ///
-/// \thread Blocking calls as rdma::Connection. Operations are started, polled and waited for by one thread at a time: a
-/// second one gets kBusy. They may be destroyed by any.
+/// \thread Blocking calls as rdma::Connection. One thread at a time starts, polls and waits for operations: a second
+/// one gets kBusy. Any thread may destroy them.
 class Link {
  public:
-  /// Operations at a time, those in quarantine among them.
+  /// Operations at a time, those in quarantine included.
   static constexpr std::size_t kMaxOperations = 63;
 
   /// No connection: every call is kClosed.
   Link() noexcept = default;
   Link(Link&& other) noexcept
       : connection_(std::exchange(other.connection_, nullptr)), state_(std::exchange(other.state_, nullptr)) {}
-  /// Closes the connection that this one had.
+  /// First closes the connection that this object had.
   Link& operator=(Link&& other) noexcept {
     Link(std::move(other)).swap(*this);
     return *this;
   }
   ~Link();
 
-  /// Of a connection whose completions go to the queue (Complete::kQueue), and of which nothing is started. To use
-  /// regions of a node, the connection is made with it (rdma::Options::node). kBadArgument: null. \thread setup
-  /// \alloc setup
+  /// Makes a link of a connection whose completions go to the queue (Complete::kQueue), and which has no started
+  /// operations. To use regions of a node, make the connection with that node (rdma::Options::node). kBadArgument:
+  /// null. \thread setup  \alloc setup
   [[nodiscard]] static Result<Link> over(std::unique_ptr<rdma::Connection> connection);
 
   /// Whether calls can work; see rdma::Connection.
@@ -286,10 +286,10 @@ class Link {
   [[nodiscard]] Status failure() const noexcept {
     return connection_ != nullptr ? connection_->failure() : Status::kClosed;
   }
-  /// Ends the connection: the NIC uses no memory of it any more, except in a handler of its own thread, where the
-  /// ranges that are under way after two seconds stay in quarantine for good. No other call may be under way.
+  /// Ends the connection: afterwards the NIC uses no memory of it. In a handler of its own thread, ranges that are
+  /// still in use after two seconds stay in quarantine for good. No other call may be under way.
   void close() noexcept;
-  /// The connection. What is started on it by other calls than the link's has its completions taken by the link.
+  /// The connection. Don't start operations on it: the link would collect their completions.
   [[nodiscard]] rdma::Connection& unsafe_connection() const noexcept { return *connection_; }
 
   // --- memory of the peer
@@ -298,7 +298,7 @@ class Link {
   [[nodiscard]] rdma::Window peer_window() const noexcept {
     return connection_ != nullptr ? connection_->peer_window() : rdma::Window{};
   }
-  /// All whole elements of the window that the peer has published under `name`. Errors: those of
+  /// Finds all whole elements of the window that the peer has published under `name`. Errors: those of
   /// rdma::Connection::find and of RemoteSegment::of.
   template <class T>
   [[nodiscard]] Result<RemoteSegment<T>> find(std::string_view name, std::optional<Deadline> deadline = {}) {
@@ -366,8 +366,8 @@ class Link {
                ? connection_->send_with_immediate(std::as_bytes(from.unsafe_span()), immediate, deadline)
                : Status::kClosed;
   }
-  /// Takes the next message, to the front of `to`. kBufferTooSmall: the message waits on, and `waiting` tells its
-  /// length; kBadArgument: the peer sent what are no whole elements, and the message is gone.
+  /// Takes the next message to the front of `to`. kBufferTooSmall: the message stays queued, and `waiting` tells its
+  /// length; kBadArgument: the message was not of whole elements, and is lost.
   template <Element T>
   [[nodiscard]] std::expected<Received, Status> receive(Segment<T>& to,
                                                         std::optional<Deadline> deadline = {}) noexcept {
@@ -419,7 +419,8 @@ class Link {
       return {refused("typed::Link::start_read", rdma::Access::kRead), std::move(to)};
     return {begin_read(detail::Inside::local(to), from.remote()), std::move(to)};
   }
-  /// Writes all of `from` to the front of `to`. Nobody changes `from` meanwhile; copies of a ConstSegment are readable.
+  /// Writes all of `from` to the front of `to`. This side cannot change `from` meanwhile; copies of a ConstSegment stay
+  /// readable.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_write(Segment<T>&& from,
                                                   const std::type_identity_t<RemoteSegment<T>>& to) noexcept {
@@ -445,10 +446,10 @@ class Link {
     return AtomicOperation(begin_compare_swap(first_of(word), expected, desired));
   }
 
-  /// Operations that were destroyed before their end, and are not complete as far as was looked.
+  /// Operations that were destroyed before their completion, and whose completions have not been collected.
   [[nodiscard]] std::size_t quarantined() const noexcept;
-  /// Takes in what is complete until nothing is in quarantine; Deadline::now() does not wait. kTimedOut: something is.
-  /// Starting an operation does it too, without waiting. \alloc none
+  /// Collects completions until nothing is in quarantine; Deadline::now() does not wait. kTimedOut: something still is.
+  /// Starting an operation also collects, without waiting. \alloc none
   [[nodiscard]] Status settle(Deadline deadline) noexcept;
 
  private:
@@ -465,7 +466,7 @@ class Link {
   [[nodiscard]] detail::Started refused(const char* call, rdma::Access lacking) const noexcept {
     return detail::Started(refuse(call, lacking));
   }
-  /// Its first element; nothing of an empty one.
+  /// Its first element; an empty part if it has none.
   [[nodiscard]] static rdma::Remote first_of(const RemoteSegment<std::uint64_t>& word) noexcept {
     return word.unsafe_part(0, word.empty() ? 0 : 1).remote();
   }
@@ -493,7 +494,7 @@ class Link {
   [[nodiscard]] detail::Started begin_compare_swap(const rdma::Remote& word, std::uint64_t expected,
                                                    std::uint64_t desired) noexcept;
 
-  rdma::Connection* connection_ = nullptr;  ///< The state's.
+  rdma::Connection* connection_ = nullptr;  ///< Owned by `state_`.
   detail::LinkState* state_ = nullptr;
 };
 

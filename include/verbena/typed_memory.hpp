@@ -1,4 +1,4 @@
-// Memory in elements: regions, segments that nobody else uses meanwhile, and parts of a peer's memory.
+// Memory in elements: regions, segments that one owner uses at a time, and parts of a peer's memory.
 #pragma once
 
 #include <verbena/rdma.hpp>
@@ -19,21 +19,21 @@
 #include <type_traits>
 #include <utility>
 
-// The library's own; opaque here.
+// Private to the library; opaque here.
 namespace verbena::node {
 class Node;
 }
 
-/// Memory-safe RDMA: ownership of memory is a value, and the compiler checks it. docs/safety.md says what the compiler
-/// refuses, what is refused at run time, and what stays the user's duty.
+/// Memory-safe RDMA: ownership of memory is a value, and the compiler checks it. docs/safety.md says which mistakes the
+/// compiler refuses, which the library refuses at run time, and which remain the user's duty.
 ///
-/// Counts, offsets and lengths are in elements. Calls whose name begins with `unsafe_` skip checks, or hand out memory
-/// that nothing guards.
+/// Counts, offsets and lengths are in elements. Calls whose name begins with `unsafe_` skip checks, or return unguarded
+/// memory.
 namespace verbena::typed {
 
-/// A type whose bytes another process can read: trivially copyable, and no pointer, for an address is worth nothing
-/// there. No bool either: a byte from a peer that is neither 0 nor 1 would be undefined behaviour. The members of a
-/// structure are the user's duty.
+/// A type whose bytes another process can read: trivially copyable, and no pointer, because an address means nothing
+/// there. No bool either: a byte from a peer that is neither 0 nor 1 would be undefined behaviour. The user must check
+/// the members of a structure.
 template <class T>
 concept Element = std::is_object_v<T> && std::same_as<T, std::remove_cv_t<T>> && std::is_trivially_copyable_v<T> &&
                   !std::is_array_v<T> && !std::is_pointer_v<T> && !std::is_member_pointer_v<T> &&
@@ -41,24 +41,24 @@ concept Element = std::is_object_v<T> && std::same_as<T, std::remove_cv_t<T>> &&
 
 /// Limits of a region.
 struct RegionOptions {
-  /// Segments at a time; of those that share a range, all count as one. 1 to 65536, 32 bytes each.
+  /// Segments at a time; all that share a range count as one. 1 to 65536, 32 bytes each.
   std::uint32_t max_segments = 256;
 };
 
-/// What the parts of this API see of each other. Not for users.
+/// Shared by the parts of this API. Not for users.
 namespace detail {
 
 class Region;
 
-/// One of the holders of a range of a region. The range is free again when the last of them is gone.
+/// One holder of a range of a region. The range is free again when its last holder is gone.
 class Claim {
  public:
   /// Holds nothing.
   Claim() noexcept = default;
-  /// Leaves one behind that holds nothing.
+  /// Leaves `other` holding nothing.
   Claim(Claim&& other) noexcept
       : region_(std::exchange(other.region_, nullptr)), range_(other.range_), lkey_(other.lkey_) {}
-  /// Drops what this one held.
+  /// First drops what this object held.
   Claim& operator=(Claim&& other) noexcept {
     if (this == &other) return *this;
     if (region_ != nullptr) drop();
@@ -82,7 +82,7 @@ class Claim {
   /// As session::Ranges::split and join.
   [[nodiscard]] std::expected<Claim, Status> split(std::size_t front) noexcept;
   [[nodiscard]] Status join(Claim& next) noexcept;
-  /// All of the range: its first byte, and its number of elements.
+  /// The whole range: its first byte, and its number of elements.
   [[nodiscard]] std::byte* data() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
 
@@ -97,18 +97,18 @@ class Claim {
   std::uint32_t lkey_ = 0;
 };
 
-/// What a region is made of.
+/// Arguments of a region.
 struct RegionShape {
   const char* call;                          ///< The user's call, for errors.
   std::size_t elements;                      ///< 1 or more.
   std::size_t element_bytes;                 ///< sizeof(T)
   std::size_t alignment;                     ///< alignof(T)
-  std::span<std::byte> own{};                ///< Memory of the user's; empty: allocates.
-  rdma::Access access = rdma::Access::kAll;  ///< The peers' rights to memory of the user's.
+  std::span<std::byte> own{};                ///< The user's memory; empty: allocates.
+  rdma::Access access = rdma::Access::kAll;  ///< The peers' rights to the user's memory.
   RegionOptions options{};                   ///< Limits.
 };
 
-/// Registered memory with the ranges of it that are held. It goes with its handle and its last claim.
+/// Registered memory with its ranges that are held. It ends with its handle and its last claim.
 class RegionHandle {
  public:
   /// No region.
@@ -134,25 +134,25 @@ class RegionHandle {
   Region* region_ = nullptr;
 };
 
-/// Remembers for error_detail why elements were refused; the status.
+/// Notes for error_detail why elements were refused, and returns the status.
 [[gnu::cold]] Status refuse_part(const char* call, std::size_t first, std::size_t count, std::size_t size) noexcept;
 /// The same for a peer's window that does not fit the elements, or a right that it lacks.
 [[gnu::cold]] Status refuse_window(const char* call, const rdma::Window& window, std::size_t alignment) noexcept;
 [[gnu::cold]] Status refuse_right(const char* call, rdma::Access lacking) noexcept;
 
-/// Whether `first` and `count` are inside `size`; kRest becomes what is there.
+/// Whether `first` and `count` are inside `size`; replaces kRest by the number of elements that follow.
 [[nodiscard]] constexpr bool is_part(std::size_t first, std::size_t& count, std::size_t size) noexcept {
   if (first > size) return false;
   if (count == rdma::kRest) count = size - first;
   return count <= size - first;
 }
 
-/// A result by which memory would leave the function that may use it.
+/// A result that would let memory escape from the function that may use it.
 template <class Out>
 inline constexpr bool kIsView = std::is_reference_v<Out> || std::is_pointer_v<Out> ||
                                 std::input_or_output_iterator<Out> || std::ranges::view<std::remove_cvref_t<Out>>;
 
-/// Where parts of this API reach into each other.
+/// Access of the parts of this API to each other.
 struct Inside {
   [[nodiscard]] static rdma::Local local(std::span<std::byte> bytes, std::uint32_t lkey) noexcept {
     return {bytes, lkey};
@@ -185,11 +185,11 @@ struct Inside {
 
 }  // namespace detail
 
-/// What Segment and ConstSegment have in common: reading.
+/// The common part of Segment and ConstSegment: reading.
 template <Element T>
 class Elements {
  public:
-  /// Number of elements; 0 where the segment was moved from, or is with an operation.
+  /// Number of elements; 0 if the segment was moved from, or an operation owns it.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// Whether there are none.
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
@@ -199,40 +199,42 @@ class Elements {
       return std::unexpected(detail::refuse_part("typed::Segment::get", at, 1, size_));
     return data_[at];
   }
-  /// The same for an element that is there.
+  /// The same without the check: `at` must be inside.
   [[nodiscard]] const T& unsafe_get(std::size_t at) const noexcept { return data_[at]; }
-  /// Copies to.size() elements, from the front. kOutOfRange: there are fewer; nothing is copied.
+  /// Copies to.size() elements, from the front. kOutOfRange: there are fewer, and nothing is copied.
   [[nodiscard]] Status copy_to(std::span<T> to) const noexcept {
     if (to.size() > size_) return detail::refuse_part("typed::Segment::copy_to", 0, to.size(), size_);
     std::ranges::copy_n(data_, static_cast<std::ptrdiff_t>(to.size()), to.begin());
     return Status::kOk;
   }
-  /// Calls `body` with all elements; its result, which must not be a view of them. An exception of `body` passes.
+  /// Calls `body` with all elements and returns its result, which must not be a view of them. Passes exceptions of
+  /// `body` on.
   template <std::invocable<std::span<const T>> Body>
   auto use(Body&& body) const -> std::invoke_result_t<Body, std::span<const T>> {
     static_assert(!detail::kIsView<std::invoke_result_t<Body, std::span<const T>>>,
                   "use: elements must not leave the function");
     return std::invoke(std::forward<Body>(body), std::span<const T>(data_, size_));
   }
-  /// The elements, which nothing guards once this is moved or gone.
+  /// The elements. Don't use them after this object has moved or is destroyed: nothing guards them then.
   [[nodiscard]] std::span<const T> unsafe_span() const noexcept { return {data_, size_}; }
-  /// `count` elements from `first` on, which must be inside, for calls of rdma::Connection. Nothing keeps them.
+  /// `count` elements from `first` on, which must be inside, for calls of rdma::Connection. Nothing keeps the elements
+  /// alive.
   [[nodiscard]] rdma::Local unsafe_local(std::size_t first, std::size_t count) const noexcept {
     return local(first, count);
   }
 
  protected:
-  /// None.
+  /// No elements.
   Elements() noexcept = default;
-  /// Those of a claim.
+  /// The elements of a claim.
   Elements(detail::Claim&& claim, T* data, std::size_t size) noexcept
       : claim_(std::move(claim)), data_(data), size_(size) {}
-  /// Leaves none behind.
+  /// Leaves `other` empty.
   Elements(Elements&& other) noexcept
       : claim_(std::move(other.claim_)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
-  /// The same, and drops what this had.
+  /// The same; first drops what this object had.
   Elements& operator=(Elements&& other) noexcept {
     if (this == &other) return *this;
     claim_ = std::move(other.claim_);
@@ -246,14 +248,14 @@ class Elements {
   [[nodiscard]] rdma::Local local(std::size_t first, std::size_t count) const noexcept {
     return detail::Inside::local(std::as_writable_bytes(std::span(data_ + first, count)), claim_.lkey());
   }
-  /// Takes the claim out; what stays is empty.
+  /// Takes the claim out, and leaves this object empty.
   [[nodiscard]] detail::Claim release() noexcept {
     data_ = nullptr;
     size_ = 0;
     return std::move(claim_);
   }
 
-  detail::Claim claim_;   ///< To the range that they are in.
+  detail::Claim claim_;   ///< Holds the range that they are in.
   T* data_ = nullptr;     ///< The first.
   std::size_t size_ = 0;  ///< Their number.
 
@@ -266,17 +268,17 @@ class ConstSegment;
 template <Element T>
 class Chunks;
 
-/// Elements of a region that nobody else has: move-only. They are the region's again when it goes. An operation takes
-/// it, and gives it back when it is complete; what was moved from is empty, and refused by every call. \thread any, one
-/// at a time
+/// Elements of a region with one owner: move-only. The destructor gives them back to the region. An operation takes a
+/// segment, and returns it when complete. A segment that was moved from is empty, and every call refuses it. \thread
+/// any, one at a time
 template <Element T>
 class Segment : public Elements<T> {
  public:
   /// An empty one.
   Segment() noexcept = default;
-  /// Leaves an empty one behind.
+  /// Leaves `other` empty.
   Segment(Segment&&) noexcept = default;
-  /// What this one had is the region's again.
+  /// First gives the elements that this object had back to the region.
   Segment& operator=(Segment&&) noexcept = default;
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -291,9 +293,9 @@ class Segment : public Elements<T> {
     this->data_[at] = value;
     return Status::kOk;
   }
-  /// An element that is there.
+  /// Element `at`, without the check: it must be inside.
   [[nodiscard]] T& unsafe_get(std::size_t at) noexcept { return this->data_[at]; }
-  /// Copies all of `from` to the front. kOutOfRange: there is no room; nothing is copied.
+  /// Copies all of `from` to the front. kOutOfRange: there is no room, and nothing is copied.
   [[nodiscard]] Status copy_from(std::span<const T> from) noexcept {
     if (from.size() > this->size_) return detail::refuse_part("typed::Segment::copy_from", 0, from.size(), this->size_);
     std::ranges::copy(from, this->data_);
@@ -301,19 +303,19 @@ class Segment : public Elements<T> {
   }
   /// Makes all elements `value`.
   void fill(const T& value) noexcept { std::ranges::fill(unsafe_span(), value); }
-  /// Calls `body` with all elements, to read and write; its result, which must not be a view of them. An exception of
-  /// `body` passes.
+  /// Calls `body` with all elements, to read and write, and returns its result, which must not be a view of them.
+  /// Passes exceptions of `body` on.
   template <std::invocable<std::span<T>> Body>
   auto use(Body&& body) -> std::invoke_result_t<Body, std::span<T>> {
     static_assert(!detail::kIsView<std::invoke_result_t<Body, std::span<T>>>,
                   "use: elements must not leave the function");
     return std::invoke(std::forward<Body>(body), unsafe_span());
   }
-  /// The elements, which nothing guards once this is moved or gone.
+  /// The elements. Don't use them after this object has moved or is destroyed: nothing guards them then.
   [[nodiscard]] std::span<T> unsafe_span() noexcept { return {this->data_, this->size_}; }
 
   /// Keeps the first `front` elements, and returns the others. kOutOfRange: one side would be empty; kLimit:
-  /// RegionOptions::max_segments are held. Nothing has changed then. \alloc none
+  /// RegionOptions::max_segments are held. Errors change nothing. \alloc none
   [[nodiscard]] std::expected<Segment, Status> split_at(std::size_t front) noexcept {
     if (front == 0 || front >= this->size_) [[unlikely]]
       return std::unexpected(detail::refuse_part("typed::Segment::split_at", front, 0, this->size_));
@@ -325,7 +327,7 @@ class Segment : public Elements<T> {
     return Segment(std::move(*rest), this->data_ + front, back);
   }
   /// Takes the elements of `next`, which begins where this one ends in the same region, and leaves it empty.
-  /// kBadArgument, and nothing has changed: it does not.
+  /// kBadArgument: it does not begin there, and nothing has changed.
   [[nodiscard]] Status join(Segment&& next) noexcept {
     if (const Status joined = this->claim_.join(next.claim_); joined != Status::kOk) return joined;
     this->size_ += std::exchange(next.size_, 0);
@@ -334,7 +336,7 @@ class Segment : public Elements<T> {
   }
   /// Pieces of `each` elements, one after the other; the last may be shorter.
   [[nodiscard]] Chunks<T> chunks(std::size_t each) && noexcept { return Chunks<T>(std::move(*this), each); }
-  /// The same elements, to be shared, and changed by nobody.
+  /// The same elements, to share; this side cannot change them.
   [[nodiscard]] ConstSegment<T> freeze() && noexcept {
     T* const data = this->data_;
     const std::size_t size = this->size_;
@@ -348,14 +350,14 @@ class Segment : public Elements<T> {
   Segment(detail::Claim&& claim, T* data, std::size_t size) noexcept : Elements<T>(std::move(claim), data, size) {}
 };
 
-/// Elements of a region that any number of holders read, and nobody writes: copyable. They are the region's again when
-/// the last of them goes. \thread any, one at a time; copies are each their thread's
+/// Elements of a region that any number of holders read, and nobody writes: copyable. The destructor of the last holder
+/// gives them back to the region. \thread any, one at a time for each copy
 template <Element T>
 class ConstSegment : public Elements<T> {
  public:
   /// An empty one.
   ConstSegment() noexcept = default;
-  /// Leaves an empty one behind.
+  /// Leaves `other` empty.
   ConstSegment(ConstSegment&&) noexcept = default;
   ConstSegment& operator=(ConstSegment&&) noexcept = default;
   /// Another reader. \alloc none
@@ -372,8 +374,8 @@ class ConstSegment : public Elements<T> {
       return std::unexpected(detail::refuse_part("typed::ConstSegment::part", first, count, this->size_));
     return ConstSegment(this->claim_.share(), this->data_ + first, count);
   }
-  /// The last reader gets all that was frozen, also where it had a part of it, and this is empty then. kBusy, and
-  /// nothing has changed: there are other readers; kBadArgument: it is empty.
+  /// Gives the last reader all that was frozen, even if it had only a part of it, and leaves this object empty. kBusy:
+  /// there are other readers, and nothing has changed; kBadArgument: it is empty.
   [[nodiscard]] std::expected<Segment<T>, Status> thaw() && noexcept {
     if (this->empty()) return std::unexpected(Status::kBadArgument);
     if (!this->claim_.is_sole()) return std::unexpected(Status::kBusy);
@@ -387,15 +389,15 @@ class ConstSegment : public Elements<T> {
   ConstSegment(detail::Claim&& claim, T* data, std::size_t size) noexcept : Elements<T>(std::move(claim), data, size) {}
 };
 
-/// The rest of a segment that is handed out piece by piece. What was not handed out is the region's when this goes.
+/// Hands out a segment piece by piece. The destructor gives the rest back to the region.
 template <Element T>
 class Chunks {
  public:
-  /// Of `each` elements.
+  /// Hands out pieces of `each` elements.
   Chunks(Segment<T>&& whole, std::size_t each) noexcept : rest_(std::move(whole)), each_(each) {}
 
-  /// The next piece. kNotFound: there is none; kBadArgument: pieces of no elements; kLimit: see Segment::split_at, and
-  /// the rest stays. \alloc none
+  /// The next piece. kNotFound: there is none; kBadArgument: pieces of no elements; kLimit: see Segment::split_at; the
+  /// rest stays. \alloc none
   [[nodiscard]] std::expected<Segment<T>, Status> next() noexcept {
     if (each_ == 0) return std::unexpected(Status::kBadArgument);
     if (rest_.empty()) return std::unexpected(Status::kNotFound);
@@ -404,7 +406,7 @@ class Chunks {
     if (!behind) return std::unexpected(behind.error());
     return std::exchange(rest_, std::move(*behind));
   }
-  /// Elements that were not handed out.
+  /// Elements that have not been handed out.
   [[nodiscard]] std::size_t left() const noexcept { return rest_.size(); }
 
  private:
@@ -412,9 +414,9 @@ class Chunks {
   std::size_t each_;
 };
 
-/// Registered memory of a node, in elements. Every connection of the node (rdma::Options::node) can use it. Who takes a
-/// segment has it to himself, on this side; peers that know its window are not kept from it. The memory lasts, and the
-/// node with it, until this object and the last segment are gone; that may be in any thread, which then waits for what
+/// Registered memory of a node, in elements. Every connection of the node (rdma::Options::node) can use it. A segment
+/// has one owner on this side; it does not keep out peers that know its window. The memory, and the node with it, live
+/// until this object and the last segment are gone. Any thread may destroy the last of them, and then waits as
 /// rdma::Memory::deregister does. \thread any
 template <Element T>
 class MemoryRegion {
@@ -431,8 +433,8 @@ class MemoryRegion {
                        .alignment = alignof(T),
                        .options = options});
   }
-  /// Memory of the user's own, who keeps it mapped, and lets nobody else use it, until the region and its last segment
-  /// are gone. Errors: those of rdma::Node::register_memory, kBadArgument (a limit). \thread setup  \alloc setup
+  /// Registers your own memory. Keep it mapped, and let nobody else use it, until the region and its last segment are
+  /// gone. Errors: those of rdma::Node::register_memory, kBadArgument (a limit). \thread setup  \alloc setup
   [[nodiscard]] static Result<MemoryRegion> unsafe_register(rdma::Node& node, std::span<T> memory,
                                                             rdma::Access access = rdma::Access::kLocal,
                                                             RegionOptions options = {}) {
@@ -447,9 +449,9 @@ class MemoryRegion {
 
   /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return region_.size(); }
-  /// Ranges that segments and operations hold, those in quarantine among them.
+  /// Ranges that segments and operations hold, those in quarantine included.
   [[nodiscard]] std::size_t held() const noexcept { return region_.held(); }
-  /// `count` elements from `first` on. kOutOfRange; kBusy: a part of them is a segment's, or an operation's; kLimit:
+  /// Takes `count` elements from `first` on. kOutOfRange; kBusy: a segment or an operation has some of them; kLimit:
   /// RegionOptions::max_segments are held; kBadArgument: no elements. \alloc none
   [[nodiscard]] std::expected<Segment<T>, Status> take(std::size_t first = 0,
                                                        std::size_t count = rdma::kRest) noexcept {
@@ -466,7 +468,7 @@ class MemoryRegion {
   [[nodiscard]] Result<void> publish(std::string_view name, std::size_t first = 0, std::size_t count = rdma::kRest) {
     return region_.publish(name, first, count);
   }
-  /// Takes the name back. kNotFound: it was not published.
+  /// Removes the name. kNotFound: it was not published.
   [[nodiscard]] Result<void> unpublish(std::string_view name) { return region_.unpublish(name); }
 
  private:
@@ -481,24 +483,24 @@ class MemoryRegion {
   detail::RegionHandle region_;
 };
 
-/// Elements of a peer's memory, with the rights that the peer gave: copyable, and good as long as the peer keeps the
-/// window. Of `const T`: to read only, which the compiler checks.
+/// Elements of a peer's memory, with the rights that the peer gave: copyable, and valid as long as the peer keeps the
+/// window. With `const T` it is read-only, which the compiler checks.
 template <class T>
   requires Element<std::remove_const_t<T>>
 class RemoteSegment {
  public:
   /// An empty one, which every call refuses.
   RemoteSegment() noexcept = default;
-  /// What may be written may be read, if the peer's rights allow it.
+  /// Converts to a read-only one; the peer's rights decide whether reading works.
   template <class U>
     requires std::same_as<T, const U>
-  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): as a pointer becomes one to const.
+  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): as a pointer converts to one to const.
   RemoteSegment(const RemoteSegment<U>& other) noexcept
       : address_(other.address_), size_(other.size_), rkey_(other.rkey_), access_(other.access_) {}
 
-  /// `count` elements of a window, from `first` on; without a count as many as are whole. kOutOfRange: they are not
-  /// inside; kBadArgument: the window is not aligned for them; kRemoteAccess: the peer may not be written to (T), or
-  /// not be read (const T).
+  /// `count` elements of a window, from `first` on; without a count all whole ones. kOutOfRange: they are not inside;
+  /// kBadArgument: the window is not aligned for them; kRemoteAccess: the window lacks the right to write (T) or to
+  /// read (const T).
   [[nodiscard]] static std::expected<RemoteSegment, Status> of(const rdma::Window& window, std::size_t first = 0,
                                                                std::size_t count = rdma::kRest) noexcept {
     constexpr const char* kCall = "typed::RemoteSegment::of";
@@ -523,11 +525,11 @@ class RemoteSegment {
       return std::unexpected(detail::refuse_part("typed::RemoteSegment::part", first, count, size_));
     return unsafe_part(first, count);
   }
-  /// The same for elements that are inside.
+  /// The same without the check: they must be inside.
   [[nodiscard]] RemoteSegment unsafe_part(std::size_t first, std::size_t count) const noexcept {
     return RemoteSegment(address_ + first * sizeof(T), count, rkey_, access_);
   }
-  /// In bytes, for calls of rdma::Connection.
+  /// The same part in bytes, for calls of rdma::Connection.
   [[nodiscard]] rdma::Remote remote() const noexcept {
     return {.address = address_, .length = size_ * sizeof(T), .rkey = rkey_};
   }

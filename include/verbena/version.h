@@ -2,11 +2,11 @@
 #ifndef VERBENA_VERSION_H
 #define VERBENA_VERSION_H
 
-/* The first number of the version: programs that were made for another one may have to be changed. */
+/* The first number of the version: programs made for another one may need changes. */
 #define VERBENA_VERSION_MAJOR 0
-/* The second number: it grows with what is new. */
+/* The second number: it grows with new features. */
 #define VERBENA_VERSION_MINOR 1
-/* The third number: it grows with what was mended. */
+/* The third number: it grows with fixes. */
 #define VERBENA_VERSION_PATCH 0
 /* The three numbers as text. */
 #define VERBENA_VERSION "0.1.0"

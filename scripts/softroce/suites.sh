@@ -63,7 +63,7 @@ errors() {
   says "this host has: $VERBENA_NIC" "$kv" put -d nope x y || failures=1
   says 'not reached by an RDMA device' "$kv" put -d "$VERBENA_NIC" -a 127.0.0.1 x y || failures=1
   says 'no GID at index 200' "$kv" put -d "$VERBENA_NIC" --gid-index 200 x y || failures=1
-  says 'is none: write soft, a device' "$kv" put -d "$VERBENA_NIC:x" x y || failures=1
+  says 'is not a device name: write soft, a device' "$kv" put -d "$VERBENA_NIC:x" x y || failures=1
   says 'nothing listens' "$kv" put -d "$VERBENA_NIC" x y || failures=1
   says 'timed out' "$kv" put -a 10.0.0.77 --timeout-ms 2000 x y || failures=1
   # Root without the right to lock as much as it likes.

@@ -54,7 +54,7 @@ Error::Error(Status status, const char* call, int system_errno, std::string_view
 }
 
 namespace {
-/// What an errno of a system call stands for, and its usual fix.
+/// The status that an errno of a system call stands for, and its usual fix.
 struct Errno {
   int number;
   Status status = Status::kSystem;
@@ -107,7 +107,7 @@ Deadline Deadline::after(std::chrono::nanoseconds in) noexcept {
 std::chrono::nanoseconds Deadline::left() const noexcept {
   if (is_never()) return std::chrono::nanoseconds::max();
   const std::uint64_t at = ticks_now();
-  look_at_clock(at);  // Whoever asks is about to sleep.
+  look_at_clock(at);  // The caller is about to sleep.
   if (ticks_ <= at) return std::chrono::nanoseconds::zero();
   const double ns = static_cast<double>(ticks_ - at) * 1e3 / ticks_per_us();
   return std::chrono::nanoseconds{static_cast<std::int64_t>(std::min(ns, 9e18))};

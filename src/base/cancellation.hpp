@@ -1,13 +1,13 @@
-// pthread_cancel and a library whose functions are noexcept: glibc cancels by unwinding the stack, which would end the
-// process there.
+// Protects noexcept functions from pthread_cancel: glibc cancels a thread by unwinding its stack, and unwinding out of
+// a noexcept function would end the process.
 #pragma once
 
 #include <pthread.h>
 
 namespace verbena {
 
-/// While one lives, the calling thread is not cancelled: a request waits until the call of the library has returned. To
-/// be held where a cancellation point is reached (read, write, poll, close and others: pthreads(7)). \thread any
+/// While one lives, the calling thread is not cancelled: a request waits until the call of the library has returned.
+/// Hold one around each cancellation point (read, write, poll, close and others: pthreads(7)). \thread any
 class CancellationHeld {
  public:
   CancellationHeld() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -2,7 +2,7 @@
 #pragma once
 
 namespace verbena {
-/// Writes the failed condition to stderr and aborts. A broken invariant of ours, never a caller's mistake.
+/// Writes the failed condition to stderr and aborts. For broken invariants of ours, never for a caller's mistake.
 [[noreturn]] void check_failed(const char* condition, const char* file, int line) noexcept;
 }  // namespace verbena
 

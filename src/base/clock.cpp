@@ -30,7 +30,7 @@ void CounterWatch::begin(const Reading& reading, double ticks_per_us) noexcept {
 }
 
 bool CounterWatch::agrees(const Reading& reading) noexcept {
-  // As numbers with a sign: either may be behind its last reading.
+  // Signed, since either clock may be behind its last reading.
   const auto ticks = static_cast<std::int64_t>(reading.counter - counter_.load(std::memory_order_relaxed));
   const auto passed_ns = static_cast<std::int64_t>(reading.ns - ns_.load(std::memory_order_relaxed));
   const double by_counter_ns = static_cast<double>(ticks) * 1e3 / ticks_per_us_;
@@ -72,8 +72,8 @@ constinit CounterWatch counter_watch;
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-/// The tightest of three readings of (clock, counter), and how long it took: an interrupt between the two would count
-/// as a difference.
+/// The tightest of three readings of (clock, counter), and how long it took. An interrupt between clock and counter
+/// would look like a difference between them.
 struct Pair {
   CounterWatch::Reading at;
   std::uint64_t width;
@@ -90,15 +90,15 @@ struct Pair {
 }
 
 #if defined(__x86_64__)
-/// The processor says that the counter has one rate; the kernel, which compares those of all processors while it runs,
-/// that it is one clock.
+/// The processor says whether the counter has a constant rate. The kernel compares the counters of all processors while
+/// it runs, and says whether they agree.
 [[nodiscard]] const char* flaw_of_counter() noexcept {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kPowerLeaf = 0x8000'0007, kInvariant = 1U << 8;
   if (__get_cpuid(kPowerLeaf, &a, &b, &c, &d) == 0 || (d & kInvariant) == 0)
     return "CLOCK_MONOTONIC (slower): this processor's time-stamp counter is not invariant";
   const CancellationHeld held;
-  std::array<char, 256> text{' '};  // So that a blank stands before and behind each name.
+  std::array<char, 256> text{' '};  // Puts a blank before and after each name.
   const auto file = File::open("/sys/devices/system/clocksource/clocksource0/available_clocksource", File::How::kRead);
   const std::size_t length = file ? file->read(0, std::as_writable_bytes(std::span(text)).subspan(1)).value_or(0) : 0;
   if (length == 0) return "CLOCK_MONOTONIC (slower): /sys does not tell whether the time-stamp counter is synchronized";
@@ -114,7 +114,7 @@ struct Pair {
   return static_cast<double>(end.counter - begin.counter) * kNsPerUs / static_cast<double>(end.ns - begin.ns);
 }
 #elif defined(__aarch64__)
-// The architecture has it invariant and synchronized (Arm ARM, D12.1.2).
+// The architecture guarantees an invariant and synchronized counter (Arm ARM, D12.1.2).
 [[nodiscard]] const char* flaw_of_counter() noexcept { return nullptr; }
 [[nodiscard]] double measure_ticks_per_us() noexcept {
   std::uint64_t per_second = 0;
@@ -147,7 +147,7 @@ struct Pair {
 
 }  // namespace
 
-// False, where the counter served at first: it was given up, and the watch's last reading stays.
+// When the counter was in use at first and has been given up, the time goes on from the watch's last reading.
 std::uint64_t detail::ticks_without_counter() noexcept {
   const Decision& decided = decision();
   if (!decided.counter_serves) return monotonic_ns();
@@ -159,7 +159,7 @@ void look_at_clock(std::uint64_t now) noexcept {
   static constinit std::atomic_flag is_comparing;
   if (is_comparing.test_and_set(std::memory_order_acquire)) return;
   const Pair both = read_both();
-  // A wide reading says nothing: the thread had lost its core in the middle of all three.
+  // A wide reading says nothing: the thread lost its core during each of the three.
   const bool is_sharp = static_cast<double>(both.width) < decision().ticks_per_us * 1e-3 * CounterWatch::kToleranceNs;
   if (is_sharp && detail::counter_serves.load(std::memory_order_relaxed) && !counter_watch.agrees(both.at)) {
     detail::counter_serves.store(false, std::memory_order_release);

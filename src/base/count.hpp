@@ -6,8 +6,8 @@
 
 namespace verbena {
 
-/// A plain increment for its writer: no locked instruction. Copies and reads are snapshots. \thread one writes, any
-/// reads  \alloc none
+/// Its writer uses a plain increment, without a locked instruction. Copies and reads are snapshots. \thread one writes,
+/// any reads  \alloc none
 class Count {
  public:
   constexpr Count() noexcept = default;

@@ -19,7 +19,7 @@ template <class... Args>
   return Error(status, call, system_errno, std::string_view(text, static_cast<std::size_t>(end.out - text)));
 }
 
-/// `std::unexpected` of the same.
+/// The same error as a `std::unexpected`.
 template <class... Args>
 [[nodiscard]] std::unexpected<Error> fail(Status status, const char* call, int system_errno,
                                           fmt::format_string<Args...> format, Args&&... args) noexcept {

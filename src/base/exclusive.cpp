@@ -9,7 +9,7 @@ namespace {
 
 [[nodiscard]] bool membarrier(int command) noexcept { return ::syscall(SYS_membarrier, command, 0, 0) == 0; }
 
-/// Once a process.
+/// Registers once per process.
 [[nodiscard]] bool has_membarrier() noexcept {
   static const bool is_registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
   return is_registered;
@@ -32,7 +32,7 @@ Exclusive::Mark& Exclusive::mark_of(std::uintptr_t me) noexcept {
 Exclusive::Mark* Exclusive::enter_as_another(std::uintptr_t me) noexcept {
   const std::lock_guard lock(mutex_);
   Mark* const last = last_.exchange(&nobody_, std::memory_order_relaxed);
-  // A filter that refuses it from now on would have to be let pass: who cannot ask does not enter.
+  // A seccomp filter may refuse membarrier from now on. A thread that cannot call it does not enter.
   const bool is_known = last == &shared_ || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   if (!is_known || last->is_inside.load(std::memory_order_acquire)) {
     last_.store(last, std::memory_order_relaxed);

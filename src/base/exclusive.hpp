@@ -1,4 +1,4 @@
-// What one thread uses at a time, without a read-modify-write for the thread that has used it last.
+// Mutual exclusion without a read-modify-write for the thread that entered last.
 #pragma once
 
 #include "base/fences.hpp"
@@ -11,10 +11,11 @@
 
 namespace verbena {
 
-/// A thread that enters again stores its own mark, and looks whether it is still the last one. Another one that enters
-/// takes that from it, and calls membarrier (some microseconds): then either the mark is seen there, or the loss here.
-/// Marks are of one thread for good: a mark that is set late, by a thread that has lost, is in nobody's way. Threads
-/// beyond kMarks, and all where the kernel has no membarrier, share one that is set under the lock.
+/// A thread that enters again stores its own mark and checks whether it is still the last one. Another thread that
+/// enters takes that place and calls membarrier (some microseconds): then either it sees the first thread's mark, or
+/// the first thread sees its loss. A mark belongs to one thread for good, so a mark that a losing thread sets late
+/// disturbs nobody. Threads beyond kMarks, and all threads where the kernel has no membarrier, share one mark that is
+/// set under the lock.
 /// \thread any  \alloc none
 class Exclusive {
  public:
@@ -28,7 +29,7 @@ class Exclusive {
   Exclusive(const Exclusive&) = delete;
   Exclusive& operator=(const Exclusive&) = delete;
 
-  /// What `leave` takes; null: another thread is inside, or this one is.
+  /// Returns the mark to give to `leave`; null if another thread, or this one, is inside.
   [[nodiscard]] Mark* enter() noexcept {
     const std::uintptr_t me = this_thread();
     Mark* const last = last_.load(std::memory_order_relaxed);
@@ -50,8 +51,8 @@ class Exclusive {
 
   std::atomic<Mark*> last_{&shared_};
   const bool has_barrier_;
-  Mutex mutex_;  ///< Of who makes itself the last.
-  Mark nobody_;  ///< The last while somebody does.
+  Mutex mutex_;  ///< Held by a thread that makes itself the last one.
+  Mark nobody_;  ///< `last_` points here while a thread makes itself the last one.
   Mark shared_;
   std::array<Mark, kMarks> marks_;
 };

@@ -8,7 +8,7 @@ constinit thread_local std::uint64_t failures = 0;
 
 struct Failure {
   Error error;
-  const char* (*sentence)(Status) noexcept = nullptr;  ///< Not null: the text is still to be made.
+  const char* (*sentence)(Status) noexcept = nullptr;  ///< If not null, the text is still to be made.
   char text[Error::kTextBytes + 96] = "";
 };
 
@@ -64,8 +64,8 @@ const char* sentence_of(Status status) noexcept {
     case Status::kNotFound: return "no such name or window: check the spelling, and that the peer has it";
     case Status::kTooLong: return "a message is longer than the limit: raise max_message_bytes, or send less at once";
     case Status::kBufferTooSmall:
-      return "the buffer cannot hold the message, which waits on: call again with the length that "
-             "is told beside this";
+      return "the buffer cannot hold the message, which stays queued: call again with the length that "
+             "the call returned";
     case Status::kBadArgument:
       return "an argument is null, zero, misaligned or outside its range: compare it with what the call takes";
     case Status::kOutOfRange:
@@ -78,20 +78,20 @@ const char* sentence_of(Status status) noexcept {
       return "it is in use, or it is too late for this call: one thread at a time, options and callbacks before start";
     case Status::kPeerLost: return "the peer's process, host or link is gone: connect again once it is back";
     case Status::kConnectionRefused: return "nothing listens there: start the server, or check address and port";
-    case Status::kRejected: return "the server said no: look at its limits, and at what it logs";
+    case Status::kRejected: return "the server refused: look at its limits and its log";
     case Status::kProtocol: return "the peer does not speak this library's protocol: use one version on both sides";
     case Status::kRemoteAccess: return "the peer's NIC refused the key, range or right: check what it has exported";
     case Status::kRemoteInvalid: return "the peer's NIC refused the request's form: use one version on both sides";
     case Status::kRetryExceeded:
       return "the peer's NIC never answered: check addresses, cables and firewalls (UDP port 4791 for RoCE)";
-    case Status::kRnrExceeded: return "the peer took no messages in time: look at what its process does";
+    case Status::kRnrExceeded: return "the peer received no messages in time: look at what its process does";
     case Status::kFlushed: return "the connection failed before this was done: connect again";
     case Status::kClosed: return "the connection is closed, by this side or the other: connect again";
     case Status::kNotAllowed: return "the peer runs as another user: run both as one, or put it on the allow-list";
     case Status::kOtherNamespace:
       return "the peer is in another network or PID namespace, where the software NIC does not reach: share them";
     case Status::kOtherHost: return "the software NIC reaches this host only: use an RDMA device, or Soft-RoCE";
-    case Status::kNoMemory: return "memory could not be had: free some, lower window_bytes, or raise ulimit -l";
+    case Status::kNoMemory: return "there is not enough memory: free some, lower window_bytes, or raise ulimit -l";
     case Status::kLimit:
       return "a limit of the options or of the system is reached: raise it, or close what is not needed";
     case Status::kPermission:

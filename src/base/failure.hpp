@@ -1,4 +1,4 @@
-// The sentence of a thread's last call that failed, for calls that return a status or a code alone.
+// The error text of a thread's last failed call, for calls that return only a status or a code.
 #pragma once
 
 #include "base/error.hpp"
@@ -7,18 +7,19 @@
 
 namespace verbena {
 
-/// This thread's last failure. Its call is the user's, in static storage; its text names neither call nor code.
+/// This thread's last failure. Its `call` names the function that the user called, in static storage; its text names
+/// neither call nor code.
 /// \thread any  \alloc none
 [[nodiscard]] const Error& last_failure() noexcept;
-/// "call: text" of the same; "" before any. Good until the thread's next failure.
+/// The same as "call: text"; "" before the first failure. Valid until the thread's next failure.
 [[nodiscard]] const char* last_failure_text() noexcept;
-/// Grows with each failure of this thread: whoever has called something can tell whether it has noted one.
+/// Counts this thread's failures, so that a caller can tell whether a call has noted one.
 /// \alloc none
 [[nodiscard]] std::uint64_t failure_count() noexcept;
 
-/// Remembers a failure; its status, for the caller to return. \thread any  \alloc none
+/// Remembers a failure, and returns its status for the caller to return. \thread any  \alloc none
 Status note(const Error& error) noexcept;
-/// The same for a failure that comes often and is seldom asked about: `sentence(status)` is called when it is.
+/// The same for a failure that is frequent and seldom asked about: calls `sentence(status)` only when somebody asks.
 Status note_later(Status status, const char* call, const char* (*sentence)(Status) noexcept) noexcept;
 
 template <class... Args>
@@ -26,7 +27,7 @@ template <class... Args>
                           Args&&... args) noexcept {
   return note(format_error(status, call, 0, format, std::forward<Args>(args)...));
 }
-/// A failure of the library below, as this call's.
+/// Notes a failure of a lower layer under this call's name.
 [[gnu::cold]] inline Status note_as(const char* call, const Error& error) noexcept {
   return note(Error(error.status(), call, error.system_errno(), error.text()));
 }

@@ -39,7 +39,7 @@ Result<Fd> make_eventfd() {
 void signal_eventfd(int fd) noexcept {
   const CancellationHeld held;
   const std::uint64_t one = 1;
-  // EAGAIN means a full counter: the reader is awake or about to be.
+  // EAGAIN means that the counter is full: the reader is awake or about to wake.
   [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
 }
 

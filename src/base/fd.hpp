@@ -31,11 +31,11 @@ class Fd {
   int fd_ = -1;
 };
 
-/// Waits for readable (or hang-up): true, or false past the deadline.
+/// Waits until `fd` is readable or hung up; false when the deadline passes first.
 [[nodiscard]] bool wait_readable(int fd, Deadline deadline) noexcept;
 
 [[nodiscard]] Result<Fd> make_eventfd();
-/// Adds 1 to an eventfd. A full counter is as good: the reader wakes either way. \thread any, async-signal-safe
+/// Adds 1 to an eventfd. The reader wakes even if the counter was full. \thread any, async-signal-safe
 void signal_eventfd(int fd) noexcept;
 /// Whether an eventfd has been signalled and not drained.
 [[nodiscard]] bool is_signalled(int fd) noexcept;

@@ -1,16 +1,16 @@
-// Orders that x86-64 gives for nothing and AArch64 does not: a fence for each use, and the two agents that it orders.
-// Where one word alone carries an order, the acquire or release is on that word instead. test/base/litmus_test.cpp
-// takes each fence out of a model of its protocol, and finds what goes wrong then.
+// Fences for orders that x86-64 gives for nothing and AArch64 does not: one for each use, with the two agents that it
+// orders. Where one word alone carries an order, the acquire or release is on that word instead.
+// test/base/litmus_test.cpp takes each fence out of a model of its protocol, and finds what goes wrong then.
 //
-// The memory of others is copied by memcpy, which is no atomic access in the letter of C++; the fences order it on the
-// processors that there are, as they would order atomic accesses.
+// memcpy copies peers' memory, which in C++'s terms is no atomic access. On the processors we support the fences order
+// it as they order atomic accesses.
 #pragma once
 
 #include <atomic>
 
 namespace verbena::fences {
 
-/// On x86-64 none of them is an instruction: whoever would have to branch around one does not.
+/// On x86-64 none of the fences is an instruction, so callers need no branch around one.
 #if defined(__x86_64__)
 inline constexpr bool kAreFree = true;
 #else
@@ -18,7 +18,7 @@ inline constexpr bool kAreFree = false;
 #endif
 
 namespace detail {
-/// TSan knows no fences, and GCC warns of them there.
+/// TSan does not know fences, and GCC warns about them.
 #if defined(__SANITIZE_THREAD__)
 #define VERBENA_NO_FENCES 1
 #elif defined(__has_feature)
@@ -34,49 +34,49 @@ inline void release() noexcept { std::atomic_signal_fence(std::memory_order_rele
 inline void acquire() noexcept { std::atomic_thread_fence(std::memory_order_acquire); }
 inline void release() noexcept { std::atomic_thread_fence(std::memory_order_release); }
 #endif
-/// The compiler's order. The processor's is made by the other agent, who calls membarrier between its own store and its
-/// own look: everything here is on one side of that, or on the other.
+/// Orders the compiler only. The other agent orders this processor: it calls membarrier between its own store and its
+/// own load, and everything here comes either before or after that call.
 inline void light() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
 }  // namespace detail
 
-/// \name Of one-sided access
+/// \name One-sided access
 /// @{
-/// After the bytes of a READ. The initiator's thread has them before anything that it does next, which may be another
-/// READ: a reader of the store knows by it that the item was live before it read the value, and the value read before
-/// it looks at the item once more. The other agent is whoever writes that memory, the store's worker for one.
+/// After the bytes of a READ: the initiator's thread has read them before anything that it does next, such as another
+/// READ. A reader of the store relies on this: it has read the item before the value, and the value before it looks at
+/// the item again. The other agent is the writer of that memory, for example the store's worker.
 inline void read_before_next() noexcept { detail::acquire(); }
-/// Before the bytes of a WRITE. Who polls a word that this WRITE changes sees what the same initiator's WRITEs before
-/// brought.
+/// Before the bytes of a WRITE: a thread that sees a word changed by this WRITE also sees the same initiator's earlier
+/// WRITEs.
 inline void writes_in_order() noexcept { detail::release(); }
 /// @}
 
-/// \name Of the store
+/// \name The store
 /// @{
 /// Between the mark that a large item is superseded and the next bytes in its value's block, both the worker's. A
-/// reader that took such bytes for the old value finds the mark when it looks at the item again. A locked instruction
-/// for the mark does not do: on AArch64 it orders its load before what follows, and not its store.
+/// reader that took the new bytes for the old value finds the mark when it looks at the item again. A locked
+/// instruction for the mark is not enough: on AArch64 it orders its load before what follows, but not its store.
 inline void superseded_before_reuse() noexcept { detail::release(); }
-/// Between an index entry that names an item no more and the next bytes in the item's block, both the worker's. A
-/// guarded reader that took such bytes for the item finds another entry when it looks at the index again.
+/// Between an index entry that no longer names an item and the next bytes in the item's block, both the worker's. A
+/// guarded reader that took the new bytes for the item finds another entry when it looks at the index again.
 inline void unindexed_before_reuse() noexcept { detail::release(); }
 /// @}
 
 /// \name Against an agent that calls membarrier
 /// @{
-/// The initiator's odd access word, before it looks at the key. Against an owner that revokes the key, calls
-/// membarrier and looks at the word.
+/// Between storing the initiator's odd access word and loading the key. The other agent is an owner that revokes the
+/// key, calls membarrier and looks at the word.
 inline void access_before_key() noexcept { detail::light(); }
-/// The odd poll word of a completion queue's owner, before it looks whether the control plane is in its lists. Against
-/// the control plane, which says so, calls membarrier and looks at the poll word.
+/// Between storing the odd poll word of a completion queue's owner and checking whether the control plane is in its
+/// lists. The other agent is the control plane, which says so, calls membarrier and looks at the poll word.
 inline void poll_before_control() noexcept { detail::light(); }
-/// A sender's message, or what else it published, before it looks whether the receiver sleeps or has parked the queue
-/// pair. Against the receiver, which says so, calls membarrier and looks at the ring once more.
+/// Between publishing a sender's message (or anything else) and checking whether the receiver sleeps or has parked the
+/// queue pair. The other agent is the receiver, which says so, calls membarrier and looks at the ring once more.
 inline void message_before_bell() noexcept { detail::light(); }
-/// What a receiver has consumed or posted, or that it is ready, before it looks whether the sender sleeps over that.
-/// Against the sender, which says so, calls membarrier and looks once more.
+/// Between publishing what a receiver has consumed or posted (or that it is ready) and checking whether the sender
+/// sleeps until then. The other agent is the sender, which says so, calls membarrier and looks once more.
 inline void credit_before_bell() noexcept { detail::light(); }
-/// A thread's own mark of an Exclusive, before it looks whether it is still the last one there. Against another thread,
-/// which takes that away, calls membarrier and looks at the mark.
+/// Between storing a thread's own mark of an Exclusive and checking whether it is still the last one there. The other
+/// agent is a thread that takes that place, calls membarrier and looks at the mark.
 inline void mark_before_last() noexcept { detail::light(); }
 /// @}
 

@@ -8,7 +8,7 @@ namespace verbena {
 
 namespace {
 
-/// The status of an errno from a call on a file, where status_of_errno says another, and the usual fix.
+/// The status and the usual fix of an errno from a call on a file, where they differ from status_of_errno.
 struct Meaning {
   int number;
   Status status;
@@ -38,7 +38,7 @@ FileName::FileName(std::string_view path, std::string_view name) noexcept {
   constexpr std::string_view kCut = "...";
   const std::size_t slash = name.empty() ? 0 : 1;
   const std::size_t whole = path.size() + slash + name.size();
-  // From the back to the front, as far as there is room.
+  // Filled from the back to the front, as far as there is room.
   size_ = std::min(whole, text_.size());
   auto at = text_.begin() + static_cast<std::ptrdiff_t>(size_);
   const auto put = [&](std::string_view part) {

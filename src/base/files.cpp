@@ -66,13 +66,13 @@ Result<std::size_t> File::write_some(std::uint64_t offset, std::span<const std::
   const ssize_t count =
       uninterrupted([&] { return ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
   if (count < 0) return name_.fail("write", errno);
-  // Whoever writes on would never come to an end.
+  // A caller that tried again would never come to an end.
   if (count == 0 && !bytes.empty()) return name_.fail("write", EIO);
   return static_cast<std::size_t>(count);
 }
 
 Result<void> File::sync() noexcept {
-  // Not a second time after a signal: it might not tell again what has failed.
+  // Not repeated after a signal: a second call might not report the failure again.
   if (::fdatasync(fd_.get()) != 0) return name_.fail("fdatasync", errno);
   return {};
 }
@@ -108,7 +108,7 @@ Result<std::vector<std::string>> Directory::names(std::size_t most) const {
   struct Close {
     void operator()(DIR* stream) const noexcept { ::closedir(stream); }
   };
-  // A descriptor of its own, which begins at the first name.
+  // A new descriptor, which begins at the first name.
   Fd again(uninterrupted([&] { return ::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!again) return name_.fail("open", errno);
   const std::unique_ptr<DIR, Close> stream(::fdopendir(again.get()));

@@ -18,12 +18,12 @@
 
 namespace verbena {
 
-/// An error for a system call on a file that failed just now: names the file, the call and the errno, and the usual
-/// fix. kNotFound (no such file or directory), kPermission (also: a read-only file system), kBusy (a file that must be
-/// new is there), kLimit (no space, too many open files, a file too large), else kSystem. \thread any  \alloc none
+/// An error for a system call on a file that has just failed: names the file, the call, the errno and the usual fix.
+/// kNotFound (no such file or directory), kPermission (also: a read-only file system), kBusy (a file that must be new
+/// is there), kLimit (no space, too many open files, a file too large), else kSystem. \thread any  \alloc none
 [[nodiscard]] Error file_error(const char* call, int system_errno, std::string_view name) noexcept;
 
-/// The path of a file, for its errors. Of a long one its end, which tells more.
+/// The path of a file, for its errors. Keeps the end of a long one, which tells more.
 class FileName {
  public:
   explicit FileName(std::string_view path, std::string_view name = {}) noexcept;
@@ -43,10 +43,10 @@ class FileName {
 class File {
  public:
   enum class How : std::uint8_t {
-    kRead,    ///< To read alone. It is there. The end of a pipe is not waited for.
-    kWrite,   ///< To read and write. Made where it is missing.
-    kNew,     ///< To read and write. It must not be there: kBusy.
-    kAppend,  ///< To read and write, each write at the end, wherever its offset says. Made where it is missing.
+    kRead,    ///< Read-only. The file must exist. Opening a pipe does not wait for its other end.
+    kWrite,   ///< Read and write. Created if it is missing.
+    kNew,     ///< Read and write. The file must not exist, else kBusy.
+    kAppend,  ///< Read and write; each write goes to the end, whatever its offset. Created if it is missing.
   };
   struct Facts {
     std::uint64_t bytes = 0;
@@ -55,15 +55,15 @@ class File {
     bool is_regular = false;
   };
 
-  /// A new file is for its user alone (mode 0600). It is durable once its directory was synced, and what it holds once
-  /// it was synced itself. Errors: those of file_error, as for all calls below.
+  /// Only its user can use a new file (mode 0600). A new file is durable once its directory has been synced, and its
+  /// contents once the file has been synced. Errors: those of file_error, as for all calls below.
   [[nodiscard]] static Result<File> open(const char* path, How how) noexcept;
 
   [[nodiscard]] const FileName& name() const noexcept { return name_; }
   [[nodiscard]] Result<Facts> facts() const noexcept;
-  /// The bytes from `offset` on, as many as `to` takes; fewer at the end of the file alone.
+  /// Reads from `offset` on until `to` is full. Returns fewer bytes only at the end of the file.
   [[nodiscard]] Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> to) const noexcept;
-  /// How many of `bytes` were written, which may be fewer than all, and none only where there are none.
+  /// Returns how many of `bytes` were written: perhaps fewer than all, but 0 only if `bytes` is empty.
   [[nodiscard]] Result<std::size_t> write_some(std::uint64_t offset, std::span<const std::byte> bytes) noexcept;
   /// Writes all of `bytes`. After an error some of them may be written.
   [[nodiscard]] Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept {
@@ -75,10 +75,10 @@ class File {
     }
     return {};
   }
-  /// Makes durable what was written before the call, and the size. After an error nobody knows what is durable, and a
-  /// second call may succeed without making it so: write it anew, to another file.
+  /// Makes durable what was written before the call, and the size. After an error it is unknown what is durable, and a
+  /// second call may succeed without making it so: write everything again, to another file.
   [[nodiscard]] Result<void> sync() noexcept;
-  /// Cuts the file, or prolongs it with zeroes.
+  /// Cuts the file, or extends it with zeros.
   [[nodiscard]] Result<void> truncate(std::uint64_t bytes) noexcept;
 
  private:
@@ -90,20 +90,20 @@ class File {
   FileName name_;
 };
 
-/// An open directory, whose files are called by names without a '/'. \thread any  \alloc none, but for `names`
+/// An open directory. Names of its files have no '/'. \thread any  \alloc none, but for `names`
 class Directory {
  public:
-  /// It is there. Errors: those of file_error, as for all calls below.
+  /// The directory must exist. Errors: those of file_error, as for all calls below.
   [[nodiscard]] static Result<Directory> open(const char* path) noexcept;
 
   [[nodiscard]] Result<File> open_file(const char* name, File::How how) const noexcept;
-  /// Replaces `to` if it is there: whoever opens it gets either file. Durable once the directory was synced; `from` is
-  /// to be synced before, or `to` may be empty after a crash.
+  /// Replaces `to` if it exists; a reader that opens it gets one file or the other. Durable once the directory has been
+  /// synced. Sync `from` first, or `to` may be empty after a crash.
   [[nodiscard]] Result<void> rename(const char* from, const char* to) noexcept;
   [[nodiscard]] Result<void> remove(const char* name) noexcept;
-  /// All but "." and "..", of directories too, in no order; `most` of them at most. \alloc
+  /// Names of files and directories except "." and "..", at most `most`, in no order. \alloc
   [[nodiscard]] Result<std::vector<std::string>> names(std::size_t most) const;
-  /// Makes durable which files are there by which names: what was made, renamed and removed before the call.
+  /// Makes durable what was created, renamed and removed in the directory before the call.
   [[nodiscard]] Result<void> sync() noexcept;
 
  private:

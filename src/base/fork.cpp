@@ -16,10 +16,10 @@ namespace {
 constinit std::atomic<unsigned> users{0};
 
 constexpr std::size_t kBits = 64;
-/// A bit for each descriptor that children close.
+/// One bit for each descriptor that children close.
 constinit std::array<std::atomic<std::uint64_t>, ClosedInChildren::kMost / kBits> closing{};
 
-// In the child, whose only thread is the one that forked: other threads may have held any lock at that moment.
+// Runs in the child, whose only thread is the one that forked. Other threads may have held any lock at that moment.
 void on_child() noexcept {
   if (users.load(std::memory_order_relaxed) == 0) return;
   detail::is_forked.store(true, std::memory_order_relaxed);
@@ -34,7 +34,7 @@ void on_child() noexcept {
 }  // namespace
 
 InUse::InUse() noexcept {
-  // Once a process. Without memory for it children are not told, as in a process that has none for anything else.
+  // Registers once per process. If there is no memory for it, children are not marked as forked.
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, &on_child);
   users.fetch_add(1, std::memory_order_relaxed);
 }

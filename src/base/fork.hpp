@@ -16,18 +16,18 @@ namespace detail {
 extern constinit std::atomic<bool> is_forked;
 }
 
-/// Whether this process was forked while its parent had a NIC open. Its objects are the parent's then: nothing may be
-/// sent, joined, unlinked or freed. \thread any  \alloc none
+/// Whether this process was forked while its parent had a NIC open. Its objects then belong to the parent: do not send,
+/// join, unlink or free anything. \thread any  \alloc none
 [[nodiscard]] inline bool is_forked() noexcept { return detail::is_forked.load(std::memory_order_relaxed); }
 
-/// kForked in such a process. \thread any
+/// kForked in a process for which `is_forked` is true. \thread any
 [[nodiscard]] inline Result<void> check_process() noexcept {
   if (!is_forked()) [[likely]]
     return {};
   return fail(Status::kForked, "", 0, "{}", sentence_of(Status::kForked));
 }
 
-/// While one lives, children that are forked are told. \thread any
+/// While one lives, forked children know that they are (see `is_forked`). \thread any
 class InUse {
  public:
   InUse() noexcept;
@@ -36,9 +36,9 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 };
 
-/// While one lives, forked children close a descriptor: by its end others hear that this process has ended, and a child
-/// that kept it would keep a connection or a claim alive. Numbers from kMost on stay open there. Move-only; end it
-/// before the descriptor. \thread any
+/// While one lives, forked children close a descriptor. Others learn from its closing that this process has ended; a
+/// child that kept it open would keep a connection or a claim alive. Descriptors from kMost on stay open in children.
+/// Move-only; end it before the descriptor. \thread any
 class ClosedInChildren {
  public:
   static constexpr int kMost = 65'536;

@@ -1,5 +1,5 @@
-// What all of libfmt's formatting into memory ends in has another mangled name with Clang than with GCC, which Debian's
-// libfmt is compiled by: a build by Clang has its own, once, and every other file needs <fmt/core.h> only.
+// Clang mangles the name of libfmt's function for formatting into memory differently from GCC, which compiled Debian's
+// libfmt. A build by Clang defines it here, once, so that every other file needs only <fmt/core.h>.
 #ifdef __clang__
 #include <fmt/format.h>
 

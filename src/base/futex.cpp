@@ -17,7 +17,7 @@ namespace {
 
 /// Polls before the first sleep: some 5 us, about as long as a sleep and its wake-up take.
 constexpr int kPolls = 256;
-/// One sleep at most, so that the time fits what the kernel takes; the loop around it goes on.
+/// The longest single sleep, so that the time fits what the kernel takes; the loop around it continues.
 constexpr std::chrono::nanoseconds kLongestSleep{std::chrono::hours{1}};
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "the kernel looks at the word itself");
@@ -33,7 +33,7 @@ Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, D
     const std::chrono::nanoseconds left = std::min(deadline.left(), kLongestSleep);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
     const timespec time{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
-    // Returns at once when the word has changed meanwhile; any other end is looked at below.
+    // Returns at once if the word has changed meanwhile. The code below handles every other return.
     (void)syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
     if (word.load(std::memory_order_acquire) != value) return Status::kOk;
     if (deadline.passed()) return Status::kTimedOut;

@@ -1,4 +1,4 @@
-// The one hash and checksum of the rooms below the store: XXH3 64, the library's.
+// The one hash and checksum below the store: XXH3 64, from the xxHash library.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Limits out of their range, each refused in the same words.
+// One error text for all limits that are out of range.
 #pragma once
 
 #include "base/error.hpp"

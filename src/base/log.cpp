@@ -8,11 +8,11 @@ namespace verbena::detail {
 
 namespace {
 
-/// Lines of this level and of what matters more are wanted; -1: none is.
+/// Lines of this level and of more important ones are wanted; -1: none.
 constinit std::atomic<int> log_level{-1};
 
 struct Sink {
-  std::shared_mutex mutex;  ///< Held while the function is called, so that it can be taken away.
+  std::shared_mutex mutex;  ///< Held during each call of the function, so that a caller can replace it safely.
   verbena_log_func func = nullptr;
   void* user = nullptr;
 };

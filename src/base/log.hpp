@@ -1,4 +1,4 @@
-// Lines for whoever has set a function for them; see verbena/log.h.
+// Passes lines to the function that the user has set; see verbena/log.h.
 #pragma once
 
 #include <verbena/log.h>
@@ -15,7 +15,8 @@ namespace detail {
 void write_log(verbena_log_level level, const char* line) noexcept;
 }  // namespace detail
 
-/// Formats a line, cut at 511 characters, where somebody wants it; else it is a call and a load. Not on data paths.
+/// Formats a line, cut at 511 characters, if somebody wants it; otherwise it costs a call and a load. Not for data
+/// paths.
 /// \thread any  \alloc none
 template <class... Args>
 void log(verbena_log_level level, fmt::format_string<Args...> format, Args&&... args) noexcept {

@@ -15,7 +15,7 @@ const unsigned char* bytes_of(std::span<const std::byte> bytes) noexcept {
 static_assert(kMacBytes == crypto_auth_hmacsha256_BYTES);
 
 Result<void> check_mac() noexcept {
-  // 1 when it has started before. From several threads at a time it is safe.
+  // Returns 1 if it has started before. Several threads may call it at the same time.
   if (sodium_init() >= 0) return {};
   return fail(Status::kSystem, "sodium_init", 0,
               "libsodium does not start: see that this process may call getrandom, or open /dev/urandom");

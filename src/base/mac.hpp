@@ -16,11 +16,11 @@ using Mac = std::array<std::byte, kMacBytes>;
 /// Call it before any of the others. Errors: kUnsupported (this build has no libsodium), kSystem (the library does not
 /// start). \thread any
 [[nodiscard]] Result<void> check_mac() noexcept;
-/// Of the parts one behind the other: the caller sees to it that no two lists of parts have the same bytes. Zeros in a
-/// build without libsodium. \thread any  \alloc none
+/// Authenticates the parts one after another. The caller makes sure that no two lists of parts have the same bytes.
+/// Zeros in a build without libsodium. \thread any  \alloc none
 [[nodiscard]] Mac mac_of(std::span<const std::byte> secret,
                          std::initializer_list<std::span<const std::byte>> parts) noexcept;
-/// In a time that tells nothing of where they differ. False in a build without libsodium. \thread any  \alloc none
+/// Compares in constant time, wherever they differ. False in a build without libsodium. \thread any  \alloc none
 [[nodiscard]] bool is_same(const Mac& a, const Mac& b) noexcept;
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-// Stands in for mac.cpp in a build without libsodium: every way to a key file begins with check_mac.
+// Replaces mac.cpp in a build without libsodium. Everything that uses a key file calls check_mac first.
 #include "base/error.hpp"
 #include "base/mac.hpp"
 

@@ -9,7 +9,7 @@ namespace verbena {
 
 /// A word that processes share. Each call is one load, one store or one read-modify-write of the whole word. The
 /// compiler may load a plain field twice, once for a check and once for the use, and a peer can write between them.
-/// There is no conversion: who reads the word says so, and gets a private copy. \thread any
+/// There is no conversion: every read is an explicit call, and returns a private copy. \thread any
 template <class T>
 class PeerWord {
  public:
@@ -23,7 +23,7 @@ class PeerWord {
   std::atomic<T> word_;
 };
 
-/// The word at an aligned place in bytes that processes share, by one load. \thread any
+/// Reads, by one load, the word at an aligned place in bytes that processes share. \thread any
 template <class T>
 [[nodiscard]] T load_peer_word(const std::byte* at, std::memory_order order) noexcept {
   return __atomic_load_n(reinterpret_cast<const T*>(at), static_cast<int>(order));

@@ -16,11 +16,11 @@
 namespace verbena {
 
 Result<void> fill_random(std::span<std::byte> bytes) noexcept {
-  // Every turn either adds bytes or returns, but for signals.
+  // Every turn adds bytes or returns, unless a signal interrupts it.
   while (!bytes.empty()) {
     const ssize_t count = getrandom(bytes.data(), bytes.size(), 0);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail_system("getrandom", errno, "making a number that nobody guesses");
+    if (count < 0) return fail_system("getrandom", errno, "making a random number");
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
   return {};

@@ -1,4 +1,4 @@
-// Random words: whoever needs some draws them here.
+// Random words: the one source of them.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -9,12 +9,13 @@
 
 namespace verbena {
 
-/// Bytes that nobody guesses. Errors: kSystem, kPermission (a sandbox forbids getrandom). \thread any  \alloc none
+/// Fills `bytes` with values that nobody can guess. Errors: kSystem, kPermission (a sandbox forbids getrandom). \thread
+/// any  \alloc none
 [[nodiscard]] Result<void> fill_random(std::span<std::byte> bytes) noexcept;
-/// Tells things apart: names, generations, seeds. Never 0. Nobody guesses it, either, unless a sandbox forbids
-/// getrandom; then it differs from all others of this host, which is enough. \thread any  \alloc none
+/// A word that tells things apart: names, generations, seeds. Never 0. Nobody can guess it, unless a sandbox forbids
+/// getrandom; then it still differs from all others of this host, which is enough. \thread any  \alloc none
 [[nodiscard]] std::uint64_t random_word() noexcept;
-/// Zeros that no compiler leaves out, where a secret was. \thread any  \alloc none
+/// Overwrites a secret with zeros; the compiler cannot leave that out. \thread any  \alloc none
 void wipe(std::span<std::byte> bytes) noexcept;
 
 }  // namespace verbena

@@ -1,11 +1,11 @@
-// Where a simulation comes in besides clock, random words and threads. Nothing of it is in a build that is none.
+// Hooks of a simulation besides clock, random words and threads. Other builds contain none of them.
 #pragma once
 
 namespace verbena::simulation {
 
 #if defined(VERBENA_SIMULATION)
 
-/// Between two steps of which others may see the first alone: they may go on here.
+/// Call it between two steps if others may see the first one alone. Other tasks may run here.
 void step() noexcept;
 
 namespace detail {
@@ -27,8 +27,8 @@ template <class Make>
 
 inline void step() noexcept {}
 
-/// The object that `make` returns, made by the first call in this process, and never destroyed: what runs at the end of
-/// the process may use it. \thread any
+/// The object that `make` returns, made by the first call in this process. It is never destroyed, so code that runs at
+/// the end of the process may use it. \thread any
 template <class Make>
 [[nodiscard]] auto& once_a_process(const Make& make) {
   static auto* const one = make();

@@ -1,5 +1,5 @@
-// Threads, and what they wait for each other with. In a simulation they are tasks of one thread, behind the same names:
-// whatever runs in threads goes through here.
+// Threads, and the means to wait for each other. A simulation replaces them by tasks of one thread under the same
+// names, so all code that uses threads includes this.
 #pragma once
 
 #if defined(VERBENA_SIMULATION)
@@ -17,11 +17,11 @@ using Mutex = std::mutex;
 using Condition = std::condition_variable;
 using Thread = std::thread;
 
-/// Tells the calling thread from all others that run. Never 0. \thread any  \alloc none
+/// Identifies the calling thread among all that run. Never 0. \thread any  \alloc none
 [[nodiscard]] inline std::uintptr_t this_thread() noexcept {
   return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
 }
-/// Lets other threads of this core go on. \thread any  \alloc none
+/// Lets other threads of this core run. \thread any  \alloc none
 inline void yield_thread() noexcept { std::this_thread::yield(); }
 
 }  // namespace verbena

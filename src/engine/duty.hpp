@@ -1,18 +1,18 @@
-// What a thread does besides polling its loop.
+// Work of a thread besides polling its loop.
 #pragma once
 
 #include <verbena/deadline.hpp>
 
 namespace verbena::engine {
 
-/// Called by whoever runs a loop. \thread owner of the loop
+/// The thread that runs a loop calls these. \thread owner of the loop
 class Duty {
  public:
-  /// Before each wait: when it must end at the latest.
+  /// Called before each wait; returns when the wait must end at the latest.
   [[nodiscard]] virtual Deadline before_wait() noexcept = 0;
-  /// After each wait, which handled so many completions.
+  /// Called after each wait, with the number of completions handled.
   virtual void after_wait(unsigned handled) noexcept = 0;
-  /// Once, before the thread ends.
+  /// Called once, before the thread ends.
   virtual void before_end() noexcept {}
 
  protected:

@@ -1,4 +1,4 @@
-// A queue of what its user links together.
+// An intrusive queue.
 #pragma once
 
 namespace verbena::engine {
@@ -15,9 +15,9 @@ class Fifo {
     (empty() ? first_ : last_->next) = &element;
     last_ = &element;
   }
-  /// Takes the first element out; not when empty.
+  /// Removes the first element. The queue must not be empty.
   void pop() noexcept { first_ = first_->next; }
-  /// Takes an element out, if it is in the queue.
+  /// Removes an element, if it is in the queue.
   void remove(const Element& element) noexcept {
     Element* before = nullptr;
     for (Element* at = first_; at != nullptr; before = at, at = at->next) {

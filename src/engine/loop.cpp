@@ -20,7 +20,7 @@ Result<std::unique_ptr<CompletionLoop>> CompletionLoop::create(nic::Nic& nic, co
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
                 "a loop needs 1 to 1048576 connections and at least one completion entry; got {} and {}",
                 options.max_connections, options.cqe);
-  constexpr std::chrono::hours kLongest{24 * 365};  // What is longer would not fit when it is added to the clock.
+  constexpr std::chrono::hours kLongest{24 * 365};  // A longer time could overflow when added to the clock.
   if (options.spin.count() < 0 || options.keepalive.count() < 0 || options.spin > kLongest ||
       options.keepalive > kLongest)
     return fail(Status::kBadArgument, "CompletionLoop::create", 0,
@@ -128,7 +128,7 @@ void PairTable::erase(std::uint32_t qp_num) noexcept {
   std::size_t hole = home_of(qp_num);
   while (entries_[hole].pair != nullptr && entries_[hole].qp_num != qp_num) hole = (hole + 1) & mask;
   VERBENA_CHECK(entries_[hole].pair != nullptr);
-  // Entries after the hole that a probe from their home reaches only across it move into it: no tombstones.
+  // Moves an entry into the hole if a probe from its home crosses the hole to reach it. So there are no tombstones.
   for (std::size_t at = (hole + 1) & mask; entries_[at].pair != nullptr; at = (at + 1) & mask) {
     const std::size_t home = home_of(entries_[at].qp_num);
     if (((at - home) & mask) < ((at - hole) & mask)) continue;
@@ -144,11 +144,11 @@ void CompletionLoop::post(Mailbox::Letter& letter) noexcept {
 }
 
 void CompletionLoop::remove(QueuePair& pair) noexcept {
-  // It was never handed over: nothing of the loop knows it, and another thread may be polling.
+  // It was never handed over: the loop does not know it, and another thread may be polling.
   if (pair.place_ == QueuePair::Place::kOutside && pair.phase_ != QueuePair::Phase::kDraining && !pair.is_holding())
     return;
   VERBENA_DCHECK(!polling_);
-  // Its letter must not be opened once it is gone.
+  // Nobody must open its letter once it is gone.
   if (pair.place_ == QueuePair::Place::kMailbox) mailbox_.read();
   if (pair.is_holding()) std::erase(holding_, &pair);
   if (pair.phase_ == QueuePair::Phase::kDraining) std::erase(draining_, &pair);
@@ -182,7 +182,7 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
     keep_alive(ticks_now());
 }
 
-// No more than the queue can hold: a peer that goes on sending must not keep the caller here.
+// No more than the queue can hold: a peer that keeps sending must not keep the caller here.
 void CompletionLoop::take_arrived() noexcept {
   for (std::uint32_t taken = 0; taken < capacity_;) {
     const int count = ibv_poll_cq(cq_.get(), kBatch, wc_.data());
@@ -193,7 +193,7 @@ void CompletionLoop::take_arrived() noexcept {
   }
 }
 
-// Who polls may post between `attach` and the next poll, whose completions come before its letters are read.
+// The owner may post between `attach` and the next poll, and that poll gets completions before it reads its letters.
 QueuePair* CompletionLoop::find_arriving(std::uint32_t qp_num) noexcept {
   mailbox_.open_ahead(QueuePair::enter_table_of);
   return pairs_.find(qp_num);
@@ -206,7 +206,7 @@ void CompletionLoop::on_device_failure() noexcept {
   });
 }
 
-// Who waits gets what he waits for, whether he flushed or not.
+// Flushes before a wait, so that a waiter gets its completion even if it has not flushed.
 void CompletionLoop::flush_held() noexcept {
   while (!holding_.empty()) holding_.back()->flush();
 }
@@ -221,7 +221,7 @@ void CompletionLoop::check_drains() noexcept {
     }
     std::erase(draining_, &pair);
     pair.enter_drained();
-    // Whoever waits for that has no completion to wake it.
+    // A thread that waits for the drain has no completion to wake it.
     woken_.store(true, std::memory_order_relaxed);
   }
   polling_ = false;
@@ -241,7 +241,7 @@ void CompletionLoop::keep_alive(std::uint64_t now) noexcept {
 }
 
 Deadline CompletionLoop::keepalive_deadline() const noexcept {
-  // Nobody to ask: an attach wakes the loop.
+  // There is nobody to ask. An attach wakes the loop.
   if (connections_.load(std::memory_order_relaxed) == 0) return Deadline::never();
   return Deadline::at_ticks(keepalive_.due);
 }
@@ -258,12 +258,13 @@ void CompletionLoop::wake() noexcept {
   wake_if_asleep();
 }
 
-// Against `sleep`, which sets sleeping_ and then looks at what the caller has stored: one of the two sees the other's.
+// Pairs with `sleep`, which sets sleeping_ and then looks at what the caller has stored: one of the two sees the
+// other's store.
 void CompletionLoop::wake_if_asleep() noexcept {
   if (sleeping_.load(std::memory_order_seq_cst)) nic_.wake(channel_.get());
 }
 
-// A wait ends with it: whoever runs the loop may have something to do with what was asked for.
+// Ends a wait, because the thread that runs the loop may have to act on the letters.
 void CompletionLoop::read_mail() noexcept {
   mailbox_.read();
   woken_.store(true, std::memory_order_relaxed);

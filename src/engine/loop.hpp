@@ -1,4 +1,4 @@
-// The engine: one completion loop a thread, which polls a CQ and hands what is there to the queue pairs.
+// The engine: one completion loop per thread, which polls a CQ and hands the completions to the queue pairs.
 #pragma once
 
 #include "base/check.hpp"
@@ -28,7 +28,7 @@ namespace verbena::engine {
 
 class QueuePair;
 
-/// A span of this process's memory: registered, or any, which transfers carry through chunks of their own.
+/// A span of this process's memory, registered or not. Transfers copy unregistered memory through chunks of their own.
 struct LocalSpan {
   std::byte* data = nullptr;
   std::size_t length = 0;
@@ -50,10 +50,11 @@ struct RemoteSpan {
   std::uint32_t rkey = 0;
 };
 
-/// Inline data of one request that waits for its doorbell; what is longer rings at once, with what waits before it.
+/// Most inline data of a request that waits for its doorbell. A longer one rings at once, together with those that wait
+/// before it.
 inline constexpr std::uint32_t kHeldInlineBytes = 256;
 
-/// Holds a connection's doorbell for as long as it lives; see QueuePair::hold. The connection outlives it.
+/// Holds a connection's doorbell while it lives; see QueuePair::hold. The connection must outlive it.
 template <class Held>
 class [[nodiscard]] Batch {
  public:
@@ -70,17 +71,17 @@ using verbena::BasicCounters;
 using verbena::Counters;
 using verbena::WaitPolicy;
 
-/// How long a call waits, with all its parts: until a deadline, or for a time that begins when the call first has to
-/// wait. The clock is not read before. A copy would begin anew. \thread one at a time
+/// How long a call waits in all: until a deadline, or for a time that begins when the call first has to wait. It reads
+/// the clock only then. Not copyable, because a copy would begin again. \thread one at a time
 class Patience {
  public:
-  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): a deadline is one form of patience.
+  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): a deadline converts to patience.
   constexpr Patience(Deadline deadline) noexcept : deadline_(deadline) {}
-  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): and so is a time.
+  // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): so does a time.
   constexpr Patience(std::chrono::nanoseconds time) noexcept : deadline_(Deadline::never()), time_(time) {}
   Patience(const Patience&) = delete;
   Patience& operator=(const Patience&) = delete;
-  /// The deadline, always the same. The first time reads the clock where a time was given: call it when the waiting
+  /// Returns the deadline, always the same one. With a time, the first call reads the clock: make it when the waiting
   /// begins.
   [[nodiscard]] Deadline begin() const noexcept {
     if (time_.count() != 0) deadline_ = Deadline::after(std::exchange(time_, std::chrono::nanoseconds{0}));
@@ -92,11 +93,13 @@ class Patience {
   mutable std::chrono::nanoseconds time_{0};
 };
 
-/// Where connections are kept alive. The soft NIC hears of a peer's death from the kernel within milliseconds.
+/// On which NICs connections send keepalives. The soft NIC learns of a peer's death from the kernel within
+/// milliseconds.
 enum class KeepaliveOn : std::uint8_t { kDevices, kEveryNic };
 
-/// Where handlers that a poll calls for several completions of one connection are in a batch. Copying a work request
-/// for the later doorbell takes some 10 ns; a device's doorbell takes more, and the soft NIC's is a function call.
+/// On which NICs a poll that calls a handler for several completions of one connection makes a batch of its posts.
+/// Copying a work request for the later doorbell takes some 10 ns; a device's doorbell takes longer, and the soft NIC's
+/// is a function call.
 enum class BatchOn : std::uint8_t { kDevices, kEveryNic };
 
 struct LoopOptions {
@@ -104,8 +107,9 @@ struct LoopOptions {
   std::uint32_t cqe = 4096;  ///< Must hold every connection's send and receive depth.
   WaitPolicy wait = WaitPolicy::kAdaptive;
   std::chrono::nanoseconds spin{50'000};  ///< Adaptive wait: poll this long, then sleep on the channel.
-  /// A connection that has posted nothing for this long, and waits for no completion, posts a WRITE of no bytes: with a
-  /// peer that is gone, that fails after the NIC's retries. 0: never. Seen only while the loop is polled or waited for.
+  /// A connection that has posted nothing for this long, and waits for no completion, posts a WRITE of no bytes: if the
+  /// peer is gone, that fails after the NIC's retries. 0: never. Works only while a thread polls the loop or waits on
+  /// it.
   std::chrono::nanoseconds keepalive{std::chrono::seconds{1}};
   KeepaliveOn keepalive_on = KeepaliveOn::kDevices;
   BatchOn batch_on = BatchOn::kDevices;
@@ -137,7 +141,7 @@ class PairTable {
     QueuePair* pair = nullptr;
     std::uint32_t qp_num = 0;
   };
-  /// At least two, so that the shift stays below 32.
+  /// Returns at least two, so that the shift stays below 32.
   [[nodiscard]] static constexpr std::size_t entries_for(std::uint32_t capacity) noexcept {
     return std::bit_ceil(std::size_t{capacity} * 2);
   }
@@ -149,80 +153,83 @@ class PairTable {
   unsigned shift_ = 0;
 };
 
-/// Owns one CQ and its completion channel; the thread that calls `poll` or `wait*` owns both at that time, and every
-/// connection of the loop with them. Immovable. Queue pairs are destroyed before their loop, and not from a handler.
+/// Owns one CQ and its completion channel; the thread that calls `poll` or `wait*` owns both during the call, and with
+/// them every connection of the loop. Immovable. Destroy queue pairs before their loop, and not in a handler.
 /// \thread owner  \alloc setup
 class CompletionLoop {
  public:
   /// Errors: kBadArgument (no connections or entries), and those of Nic::create_cq and create_channel.
   [[nodiscard]] static Result<std::unique_ptr<CompletionLoop>> create(nic::Nic& nic, const LoopOptions& options);
-  /// What `create` allocates, the completion queue included. \thread any  \alloc setup
+  /// The footprint of `create`, the completion queue included. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const LoopOptions& options);
   ~CompletionLoop();
   CompletionLoop(const CompletionLoop&) = delete;
   CompletionLoop& operator=(const CompletionLoop&) = delete;
 
-  /// Polls once and dispatches what is there to the connections. Returns completions handled. Not from a handler.
+  /// Polls once, dispatches the completions to the connections, and returns their number. Don't call it in a handler.
   unsigned poll() noexcept;
-  /// Dispatches all completions that are there when it is called. A poll takes a batch of them. Not from a handler.
+  /// Dispatches all completions that have arrived before the call, where a poll takes one batch. Don't call it in a
+  /// handler.
   void take_arrived() noexcept;
-  /// Polls until something was handled, or `deadline`, or `wake`: spins as the options say, then sleeps. Returns
-  /// completions handled, 0 for deadline or wake. Reads no clock before some microsecond of empty polls.
+  /// Polls until it has handled something, `deadline` passes, or `wake`: spins as the options say, then sleeps. Returns
+  /// the completions handled; 0 after the deadline or a wake. Reads the clock only after about a microsecond of empty
+  /// polls.
   unsigned wait(Deadline deadline) noexcept;
-  /// Ends a `wait` now, or the next one. A system call only when the loop sleeps. \thread any
+  /// Ends a `wait` now, or the next one. Makes a system call only if the loop sleeps. \thread any
   void wake() noexcept;
   /// Waits until `done()` or the deadline: kOk or kTimedOut.
   template <class Done>
   [[nodiscard]] Status wait_until(Done&& done, Deadline deadline) noexcept {
     for (;;) {
       if (done()) return Status::kOk;
-      // The clock is read only after empty polls.
+      // Reads the clock only after empty polls.
       if (wait(deadline) == 0 && !done() && deadline.passed()) return Status::kTimedOut;
     }
   }
-  /// Waits until `done()`, for as long as `patience` lasts from the first look that finds nothing on.
+  /// Waits until `done()`, as long as `patience` lasts; it begins when the first check finds nothing.
   template <class Done>
   [[nodiscard]] Status wait_patiently(Done&& done, const Patience& patience) noexcept {
     poll();
     return done() ? Status::kOk : wait_until(done, patience.begin());
   }
 
-  /// From now on calls of other threads are taken, for the thread that becomes the owner. \thread setup
+  /// From now on accepts calls of other threads, for the thread that becomes the owner. \thread setup
   void open_calls() noexcept { mailbox_.open(); }
   /// The calling thread owns the loop, and carries out calls in its polls.
   void become_owner() noexcept { owner_.store(this_thread(), std::memory_order_relaxed); }
-  /// Opens all letters that were sent before. \thread owner
+  /// Opens all letters that were sent before the call. \thread owner
   void catch_up() noexcept { mailbox_.catch_up(); }
-  /// Refuses calls of other threads, those that wait too; nobody owns the loop any more.
+  /// Refuses calls of other threads, also waiting ones. Afterwards no thread owns the loop.
   void end_calls() noexcept;
-  /// Calls `task` in the owner's thread, between polls, and waits for its end; in the owner's thread, at once. kOk, or
-  /// it was not called and will not be: kTimedOut, kClosed (nobody carries out calls), kAgain (in a handler; or too
-  /// many calls, for which one without a deadline waits). The task must be short and must not throw or wait.
+  /// Runs `task` in the owner's thread, between polls, and waits for its end; runs it at once if called in that thread.
+  /// kOk; other statuses mean that it has not run and will not: kTimedOut, kClosed (no thread carries out calls),
+  /// kAgain (called in a handler, or too many calls; a call without a deadline waits instead). The task must be short
+  /// and must not throw or wait.
   /// \thread any  \alloc none
   template <class Task>
   [[nodiscard]] Status call(const Task& task, Deadline deadline) noexcept {
     if (is_forked()) [[unlikely]]
-      return Status::kForked;  // The owner is the parent's thread.
+      return Status::kForked;  // The owner is a thread of the parent.
     if (!is_owner()) return mailbox_.call(task, deadline, [this] { wake_if_asleep(); });
     if (in_handler()) return Status::kAgain;
     task();
     return Status::kOk;
   }
-  /// Sends a letter to the owner, who opens it in his next poll. \thread any  \alloc none
+  /// Sends a letter to the owner, who opens it in the next poll. \thread any  \alloc none
   void post(Mailbox::Letter& letter) noexcept;
-  /// Whether another connection finds room at this moment. \thread any
+  /// Whether there is room for another connection now. \thread any
   [[nodiscard]] bool has_room() const noexcept {
     return connections_.load(std::memory_order_relaxed) < max_connections_;
   }
   /// Whether the calling thread is the one that carries out calls. \thread any
   [[nodiscard]] bool is_owner() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
 
-  /// A snapshot; counts of one moment only when the owner takes it. \thread any
+  /// A snapshot; the counts are of one moment only if the owner takes it. \thread any
   [[nodiscard]] Counters counters() const noexcept;
   [[nodiscard]] nic::Nic& nic() noexcept { return nic_; }
-  /// Whether calls of a handler for several completions are one batch.
+  /// Whether several calls of a handler in one poll share a batch.
   [[nodiscard]] bool batches() const noexcept { return batches_; }
-  /// Whether a handler is being called: then nothing may wait. \thread owner
+  /// Whether a handler is running: then no call may wait. \thread owner
   [[nodiscard]] bool in_handler() const noexcept { return polling_; }
 
  private:
@@ -236,7 +243,7 @@ class CompletionLoop {
 
   // For queue pairs.
   [[nodiscard]] ibv_cq* cq() noexcept { return cq_.get(); }
-  /// Takes `entries` of the CQ and one connection's place: kLimit when they are not there. \thread any
+  /// Takes `entries` of the CQ and a connection's place; kLimit if there are not enough. \thread any
   [[nodiscard]] Result<void> reserve(std::uint32_t entries);
   void unreserve(std::uint32_t entries) noexcept;
   void remove(QueuePair& pair) noexcept;
@@ -249,7 +256,7 @@ class CompletionLoop {
   [[nodiscard]] Deadline drain_deadline() const noexcept;
   void keep_alive(std::uint64_t now) noexcept;
   [[nodiscard]] Deadline keepalive_deadline() const noexcept;
-  /// What ended a phase of a wait: something was handled, or the wait is over without, or the phase is.
+  /// How a phase of a wait ended: completions were handled, the wait is over without any, or the next phase follows.
   enum class Phase : std::uint8_t { kHandled, kEnded, kGoOn };
   [[nodiscard]] Phase spin(Deadline deadline, unsigned& handled) noexcept;
   [[nodiscard]] Phase sleep(Deadline deadline, unsigned& handled) noexcept;
@@ -265,14 +272,14 @@ class CompletionLoop {
   bool polling_ = false;
   bool batches_ = false;
   WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
-  // Each has a capacity of max_connections, and a queue pair is in it once.
+  // Each has a capacity of max_connections; a queue pair is in it at most once.
   std::vector<QueuePair*> holding_;
   std::vector<QueuePair*> draining_;
   BasicCounters<Count> counters_;
   std::uint64_t spin_ticks_ = 0;
   struct {
     std::uint64_t interval = 0;  ///< Ticks.
-    std::uint64_t due = 0;       ///< When connections are looked at next; UINT64_MAX: never.
+    std::uint64_t due = 0;       ///< When to check connections next; UINT64_MAX: never.
   } keepalive_;
   std::uint32_t max_connections_ = 0;
   std::uint32_t capacity_ = 0;
@@ -280,7 +287,7 @@ class CompletionLoop {
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> reserved_{0};
 
-  // Written by other threads, seldom: on cache lines of their own.
+  // Other threads write these, seldom, so they have cache lines of their own.
   alignas(64) Mailbox mailbox_;
   std::atomic<std::uintptr_t> owner_{0};
   std::atomic<bool> woken_{false};
@@ -300,7 +307,7 @@ inline unsigned CompletionLoop::poll() noexcept {
   }
   if (!draining_.empty()) [[unlikely]]
     check_drains();
-  // After what has arrived: a call that another thread hands over is told of it.
+  // Reads mail after handling arrivals, so that a call of another thread sees their effects.
   if (!mailbox_.empty()) [[unlikely]]
     read_mail();
   return count > 0 ? static_cast<unsigned>(count) : 0;

@@ -7,12 +7,12 @@ namespace verbena::engine {
 
 void Mailbox::send(Letter& letter) noexcept {
   letter.next.store(nullptr, std::memory_order_relaxed);
-  // Sequentially consistent against a reader that says it sleeps and then looks here once more.
+  // Sequentially consistent, to pair with a reader that says it sleeps and then looks here once more.
   Letter* const before = last_.exchange(&letter, std::memory_order_seq_cst);
   before->next.store(&letter, std::memory_order_release);
 }
 
-// Null: nothing is there, or the oldest letter's sender is between its two stores and wakes the reader after them.
+// Null: there is no letter, or the oldest one's sender is between its two stores and wakes the reader after them.
 Mailbox::Letter* Mailbox::take() noexcept {
   Letter* first = first_;
   Letter* next = first->next.load(std::memory_order_acquire);
@@ -39,7 +39,7 @@ void Mailbox::read() noexcept {
   }
 }
 
-// Its own letter comes behind them. It may have to wait for the second store of one of their senders.
+// Sends a letter of its own and reads until that is opened. May have to wait for the second store of an earlier sender.
 void Mailbox::catch_up() noexcept {
   struct Mark : Letter {
     bool is_opened = false;
@@ -77,7 +77,7 @@ Mailbox::Call* Mailbox::claim(bool waits) noexcept {
     if (!waits) return nullptr;
     if (!is_counted) {
       waiting_.fetch_add(1, std::memory_order_seq_cst);
-      continue;  // Look once more: whoever ends a call from here on wakes this thread.
+      continue;  // Looks once more: from here on a call that ends wakes this thread.
     }
     (void)wait_while(released_, released, Deadline::never());  // Calls are short, so one ends soon.
   }
@@ -101,19 +101,19 @@ void Mailbox::open_call(Call& call) noexcept {
 }
 
 Status Mailbox::wait_for(Call& call, Deadline deadline) noexcept {
-  // After the send, which `shut` sees, or else this sees that it was shut.
+  // Checked after the send: either `shut` sees the letter, or this sees that the mailbox is shut.
   const bool is_late =
       !is_open_.load(std::memory_order_seq_cst) || wait_while(call.state, kQueued, deadline) == Status::kTimedOut;
   std::uint32_t queued = kQueued;
   if (is_late && call.state.compare_exchange_strong(queued, kWithdrawn, std::memory_order_acq_rel))
     return is_open_.load(std::memory_order_relaxed) ? Status::kTimedOut : Status::kClosed;
-  (void)wait_while(call.state, kRunning, Deadline::never());  // It runs, and is short.
+  (void)wait_while(call.state, kRunning, Deadline::never());  // The task is running, and is short.
   const bool was_run = call.state.load(std::memory_order_acquire) == kDone;
   release(call);
   return was_run ? Status::kOk : Status::kClosed;
 }
 
-// The mailbox may be gone once the count is: then the wake uses its address alone.
+// The mailbox may be destroyed once the count is 0: the wake then uses only its address.
 void Mailbox::leave() noexcept {
   if (callers_.fetch_sub(1, std::memory_order_release) == (kEnding | 1)) wake_waiters(callers_);
 }
@@ -121,14 +121,14 @@ void Mailbox::leave() noexcept {
 void Mailbox::await_callers() noexcept {
   std::uint32_t callers = callers_.fetch_or(kEnding, std::memory_order_acquire) | kEnding;
   while (callers != kEnding) {
-    (void)wait_while(callers_, callers, Deadline::never());  // They have been answered, and are on their way out.
+    (void)wait_while(callers_, callers, Deadline::never());  // They have their answers, and are about to leave.
     callers = callers_.load(std::memory_order_acquire);
   }
 }
 
-// Who has put a letter in and then found the mailbox open waits for an answer. Its exchange comes before its look, both
-// sequentially consistent, so it is before this store, and the look here sees it: acquire would not do. Its second
-// store may be on its way still, and is the next that it does.
+// A sender that has put a letter in and then found the mailbox open waits for an answer. Its exchange comes before its
+// load of is_open_, both sequentially consistent, so the exchange is before the store here, and the check here sees the
+// letter; acquire would not suffice. The sender's second store may still be missing, but is its next step.
 void Mailbox::shut() noexcept {
   is_open_.store(false, std::memory_order_seq_cst);
   for (read(); !empty_before_sleep(); read()) yield_thread();

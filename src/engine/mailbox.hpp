@@ -1,4 +1,4 @@
-// Work that other threads hand to the thread that polls a loop.
+// Passes work of other threads to the thread that polls a loop.
 #pragma once
 
 #include <verbena/deadline.hpp>
@@ -10,11 +10,11 @@
 
 namespace verbena::engine {
 
-/// A queue of letters with several senders and one reader, who is the thread that polls. Sending is one atomic exchange
+/// A queue of letters with several senders and one reader, the thread that polls. Sending is one atomic exchange
 /// (Vyukov's intrusive queue of several producers and one consumer, 2010). Immovable.
 class Mailbox {
  public:
-  /// Something to do. Its memory is the sender's, and stays until `open` is called.
+  /// A piece of work. The sender owns its memory, and keeps it until `open` is called.
   struct Letter {
     using Open = void (*)(Letter& letter) noexcept;
     std::atomic<Letter*> next{nullptr};
@@ -29,20 +29,20 @@ class Mailbox {
   void send(Letter& letter) noexcept;
   /// Whether there is nothing to read. Exact for the reader, a hint for others. \thread any
   [[nodiscard]] bool empty() const noexcept { return last_.load(std::memory_order_relaxed) == &stub_; }
-  /// The same, ordered against what the caller stored before: for a reader that is about to sleep.
+  /// The same, ordered after the caller's earlier stores: for a reader that is about to sleep.
   [[nodiscard]] bool empty_before_sleep() const noexcept { return last_.load(std::memory_order_seq_cst) == &stub_; }
-  /// Opens letters, oldest first, those that come meanwhile too, `kMost` at most. \thread reader
+  /// Opens at most `kMost` letters, oldest first, also those that come meanwhile. \thread reader
   void read() noexcept;
-  /// Opens all letters that were sent before, however many. \thread reader
+  /// Opens all letters that were sent before the call, however many. \thread reader
   void catch_up() noexcept;
-  /// Opens the letters of that kind among the next kMost, before those ahead of them. The next `read` passes over
-  /// them; nothing that owns one may go before that. \thread reader
+  /// Opens the letters of that kind among the next kMost, before those ahead of them. The next `read` skips them; they
+  /// must live until then. \thread reader
   void open_ahead(Letter::Open kind) noexcept;
 
-  /// Has `task` called by the reader, and waits for its end. kOk; or the task was not called and will not be:
-  /// kTimedOut, kClosed (nobody reads), kAgain (kCalls of other threads are under way; a call without a deadline waits
-  /// instead). `wake` makes the reader look. The task must be short, must not throw and must not wait. \thread any but
-  /// the reader's  \alloc none
+  /// Makes the reader run `task`, and waits for its end. kOk; other statuses mean that it has not run and will not:
+  /// kTimedOut, kClosed (no thread reads), kAgain (kCalls calls of other threads are under way; a call without a
+  /// deadline waits instead). `wake` makes the reader look. The task must be short, must not throw and must not wait.
+  /// \thread any but the reader's  \alloc none
   template <class Task, class Wake>
   [[nodiscard]] Status call(const Task& task, Deadline deadline, Wake&& wake) noexcept {
     callers_.fetch_add(1, std::memory_order_relaxed);
@@ -58,9 +58,10 @@ class Mailbox {
     leave();
     return status;
   }
-  /// Waits until no call is under way any more, before the mailbox goes: the task of one may have ended the reader.
+  /// Waits until no call is under way. Call it before destroying the mailbox, because the task of a call may have ended
+  /// the reader.
   void await_callers() noexcept;
-  /// Calls are taken between these two; a mailbox is shut at first. `shut` refuses what waits. \thread reader, or setup
+  /// `open` accepts calls, `shut` refuses them, also waiting ones. A mailbox is shut at first. \thread reader, or setup
   void open() noexcept { is_open_.store(true, std::memory_order_seq_cst); }
   void shut() noexcept;
 
@@ -84,11 +85,11 @@ class Mailbox {
   void open_call(Call& call) noexcept;
 
   Letter stub_;
-  Letter* first_ = &stub_;  ///< The reader's.
+  Letter* first_ = &stub_;  ///< Only the reader uses it.
   alignas(64) std::atomic<Letter*> last_{&stub_};
   std::atomic<bool> is_open_{false};
   std::atomic<std::uint32_t> released_{0};  ///< Counts calls that ended.
-  std::atomic<std::uint32_t> callers_{0};   ///< Threads in `call`; kEnding once somebody waits for them.
+  std::atomic<std::uint32_t> callers_{0};   ///< Threads in `call`; with kEnding once a thread waits for them.
   std::atomic<std::uint32_t> waiting_{0};   ///< Threads that wait for `released_` to grow.
   std::array<Call, kCalls> calls_{};
 };

@@ -39,14 +39,14 @@ Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noex
       last_ = i;
       return status;
     }
-    // A window that lacks the right says more than one that is elsewhere.
+    // A window that lacks the right is a better reason than one that is elsewhere.
     if (refusal != Status::kRemoteAccess) refusal = status;
   }
   return refusal;
 }
 
 Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept {
-  // kFlushed says that no event of the device gave a reason: the completion's own is better.
+  // kFlushed means that no event of the device gave a reason: the completion's own status is better.
   const bool has_reason = qp_failure != Status::kOk && qp_failure != Status::kFlushed;
   switch (status) {
     case IBV_WC_SUCCESS: return Status::kOk;
@@ -85,7 +85,7 @@ void HeldRequests::add(const ibv_send_wr& request) noexcept {
   if ((request.send_flags & IBV_SEND_INLINE) == 0) {
     std::ranges::copy(given, place.sge.begin());
   } else {
-    // The poster's bytes are free when `post` returns: one copy of them, in one segment.
+    // Copies the poster's bytes into one segment, because the poster may reuse them when `post` returns.
     std::uint32_t filled = 0;
     for (const ibv_sge& part : given) {
       std::memcpy(place.data.data() + filled, reinterpret_cast<const void*>(part.addr), part.length);
@@ -103,7 +103,7 @@ bool QueuePair::keep_for_doorbell(ibv_send_wr& request, Signal signal) noexcept 
     flush();
     if (reason_ != Status::kOk) return false;
     if (signal == Signal::kWithDoorbell) sign(request);
-    // The flush may have begun a new count, and this one was in the old.
+    // The flush may have begun a new count, but this request was counted in the old one.
     if ((request.send_flags & IBV_SEND_SIGNALED) == 0) sends_.count_again();
     return ring(request);
   }
@@ -177,7 +177,7 @@ void QueuePair::enter_table_of(Mailbox::Letter& letter) noexcept { static_cast<A
 void QueuePair::enter_table() noexcept {
   loop_.pairs_.insert(*this, qp_num_);
   place_ = Place::kTable;
-  seen_ = sends_.position() - 1;  // As if it had posted: the peer may not be as far yet.
+  seen_ = sends_.position() - 1;  // As if it had posted, because the peer may not be ready yet.
   owner_.on_attached();
 }
 
@@ -198,7 +198,7 @@ void QueuePair::handle_failed(const ibv_wc& completion) noexcept {
   }
   if (completion.status == IBV_WC_SUCCESS || reason_ != Status::kOk) return;
   const Status reason = status_of(completion.status, nic().qp_failure(qp_.get()), before);
-  // A NIC that hears of peers itself has no path that could be wrong: who does not answer is gone.
+  // A NIC that learns of peers' deaths itself has no path that could be wrong: a peer that does not answer is gone.
   fail(hears_of_peers && reason == Status::kRetryExceeded ? Status::kPeerLost : reason);
 }
 
@@ -206,8 +206,7 @@ void QueuePair::fail(Status reason) noexcept {
   VERBENA_DCHECK(reason != Status::kOk);
   if (reason_ != Status::kOk || !qp_) return;
   reason_ = reason;
-  // What waits for its doorbell never went out: the marker is behind its place, and says that nothing of it is in
-  // flight.
+  // Requests that wait for their doorbell were never posted: the marker's position is after theirs, and retires them.
   forget_held();
   drain_deadline_ = Deadline::after(kDrainTimeout);
   ibv_qp_attr attr{};
@@ -240,8 +239,8 @@ ibv_send_wr* QueuePair::post_by_system_call(ibv_send_wr& first) noexcept {
   return post(first);
 }
 
-// Sends before the error may have completed unsignaled, and say nothing any more. A request posted behind them in the
-// error state is flushed after them: its completion says that all of them are done.
+// Sends before the error may have completed unsignaled, without a completion. A request posted after them in the error
+// state is flushed after them: its completion means that all of them are done.
 void QueuePair::post_marker() noexcept {
   ibv_send_wr marker{};
   marker.opcode = IBV_WR_SEND;
@@ -254,9 +253,9 @@ void QueuePair::post_marker() noexcept {
   }
 }
 
-// A WRITE of no bytes touches no memory, and its key and address are not looked at. Errors complete whether they are
-// signaled or not, so while a signaled request is outstanding the peer's death comes with that; what is unsignaled may
-// have been answered long ago. There is room: the unsignaled tail is shorter than the queue.
+// A WRITE of no bytes touches no memory, and the NIC ignores its key and address. Errors complete even if unsignaled,
+// so an outstanding signaled request already reports the peer's death; unsignaled ones may have been answered long ago.
+// There is room: the unsignaled tail is shorter than the queue.
 void QueuePair::keep_alive() noexcept {
   // Nobody answers on an unreliable connection.
   if (reason_ != Status::kOk || !is_reliable_) return;
@@ -270,7 +269,7 @@ void QueuePair::keep_alive() noexcept {
 }
 
 void QueuePair::enter_drained() noexcept {
-  // The flush did not come in time, or cannot come: without the QP nothing is in flight either.
+  // The flush did not come in time, or cannot come: destroying the QP also ends everything in flight.
   if (!nothing_in_flight()) {
     if (place_ == Place::kTable) loop_.pairs_.erase(qp_num_);
     place_ = Place::kOutside;

@@ -1,4 +1,4 @@
-// A queue pair with the accounts of its queues, failure and drain; and what is checked before a work request is posted.
+// A queue pair: the accounts of its queues, failure and drain, and the checks before a work request is posted.
 #pragma once
 
 #include "base/check.hpp"
@@ -19,7 +19,7 @@ namespace verbena::engine {
 namespace wr {
 inline constexpr std::uint64_t kReceiveBit = 0x8000;
 inline constexpr std::uint32_t kSlotMask = 0x7fff;
-inline constexpr std::uint32_t kNoSlot = kSlotMask;  ///< A send that no operation waits for.
+inline constexpr std::uint32_t kNoSlot = kSlotMask;  ///< For a send that no operation waits for.
 
 [[nodiscard]] constexpr bool is_receive(std::uint64_t id) noexcept { return (id & kReceiveBit) != 0; }
 [[nodiscard]] constexpr std::uint32_t slot_of(std::uint64_t id) noexcept {
@@ -38,16 +38,16 @@ inline constexpr std::uint32_t kNoSlot = kSlotMask;  ///< A send that no operati
 inline constexpr std::uint32_t kNoTag = kNoSlot;
 }  // namespace wr
 
-/// Windows of the peer that are imported, so that an access is checked before it is posted. Several may have the same
-/// rkey: parts of one memory that the peer has published under names of their own. One more may be lent by who keeps
-/// many windows of its own and finds them otherwise. \thread owner, or setup  \alloc setup
+/// Imported windows of the peer, to check an access before it is posted. Several may have the same rkey: parts of one
+/// memory that the peer has published under different names. A user that keeps many windows itself may lend one more.
+/// \thread owner, or setup  \alloc setup
 class WindowTable {
  public:
   static constexpr std::size_t kCapacity = 64;
   WindowTable() noexcept { windows_.fill(kNone); }
   /// kLimit when full, kBadArgument for a window that wraps around the address space.
   [[nodiscard]] Status add(const nic::Window& window) noexcept;
-  /// kNotFound when it is not there.
+  /// kNotFound if it is not in the table.
   [[nodiscard]] Status remove(const nic::Window& window) noexcept;
   /// Lends a window, in place of the last one, until an access finds another.
   void lend(const nic::Window& window) noexcept {
@@ -73,19 +73,18 @@ class WindowTable {
 
   static constexpr std::size_t kLent = 0;
   static constexpr std::size_t kFirst = 1;
-  /// A place without a window: nothing is inside.
+  /// A place without a window: no access is inside.
   static constexpr nic::Window kNone{.address = ~std::uint64_t{0}};
   std::array<nic::Window, kCapacity + 1> windows_;
-  std::size_t count_ = 1;  ///< The lent one is always counted, and found only while it is the last.
+  std::size_t count_ = 1;  ///< Includes the lent one, which is found only while it is `last_`.
   std::size_t last_ = kFirst;
 };
 
-/// Whether a completion has shown that the peer was there.
+/// Whether a completion has shown that the peer has ever answered.
 enum class Heard : std::uint8_t { kNever, kBefore };
 
-/// The reason that an error completion stands for. Retries without an answer mean that the peer is lost, unless it
-/// never answered: then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any
-/// \alloc none
+/// The status for an error completion. Retries without an answer mean that the peer is lost, unless it never answered:
+/// then the path is wrong (addresses, a firewall), and the reason stays kRetryExceeded. \thread any  \alloc none
 [[nodiscard]] Status status_of(ibv_wc_status status, Status qp_failure, Heard heard) noexcept;
 
 struct QueueOptions {
@@ -99,8 +98,8 @@ struct QueueOptions {
   ibv_qp_type type = IBV_QPT_RC;     ///< IBV_QPT_RC or IBV_QPT_UC.
 };
 
-/// Work requests that wait for their doorbell, as a list that ibv_post_send takes. What they point to is copied, but
-/// registered memory. \thread owner  \alloc setup (open)
+/// Work requests that wait for their doorbell, as a list for ibv_post_send. Copies everything that they point to,
+/// except registered memory. \thread owner  \alloc setup (open)
 class HeldRequests {
  public:
   static constexpr std::uint32_t kMostPlaces = 32;
@@ -112,7 +111,7 @@ class HeldRequests {
   [[nodiscard]] bool full() const noexcept { return count_ == places_.size(); }
   /// Whether a request can wait here at all.
   [[nodiscard]] bool fits(const ibv_send_wr& request) const noexcept;
-  /// Appends; not when full.
+  /// Appends a request. Must not be full.
   void add(const ibv_send_wr& request) noexcept;
   [[nodiscard]] ibv_send_wr& first() noexcept { return places_[0].request; }
   [[nodiscard]] ibv_send_wr& last() noexcept { return places_[count_ - 1].request; }
@@ -132,11 +131,11 @@ class HeldRequests {
 /// \thread owner
 class SendAccount {
  public:
-  /// `capacity` work requests in flight, and the reserve; the count starts at `first`.
+  /// Allows `capacity` work requests in flight, and the reserve; the count starts at `first`.
   void open(std::uint32_t capacity, std::uint32_t reserve, std::uint32_t first) noexcept {
     capacity_ = capacity;
     slots_ = capacity + reserve;
-    // At most a quarter of the queue waits for a signaled request behind it, so the rest is always on its way back.
+    // At most a quarter of the queue waits for a later signaled request, so the rest can always be retired.
     signal_every_ = std::clamp(capacity / 4, 1u, 32u);
     posted_ = retired_ = first_ = first;
   }
@@ -150,14 +149,14 @@ class SendAccount {
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   /// Index of the slot that the next post takes.
   [[nodiscard]] std::uint32_t next_slot() const noexcept { return slot_; }
-  /// That of the last request posted.
+  /// Position of the last request posted.
   [[nodiscard]] std::uint32_t position() const noexcept { return posted_; }
-  /// Whether something has completed.
+  /// Whether any request has completed.
   [[nodiscard]] bool has_retired() const noexcept { return retired_ != first_; }
-  /// Whether the next request is to be signaled, so that the others can be retired by it.
+  /// Whether to signal the next request, so that its completion retires the others.
   [[nodiscard]] bool wants_signal() noexcept { return ++since_signal_ >= signal_every_; }
   void signaled() noexcept { since_signal_ = 0; }
-  /// A request that was counted before a doorbell rang is posted behind it.
+  /// Counts a request again that was counted before a doorbell and is posted after it.
   void count_again() noexcept { since_signal_ = std::max(since_signal_, 1u); }
   [[nodiscard]] std::uint32_t since_signal() const noexcept { return since_signal_; }
   void post() noexcept {
@@ -185,26 +184,26 @@ class SendAccount {
   std::uint32_t first_ = 0;
 };
 
-/// A queue pair of a loop: its queues' accounts, doorbell batching, failure and drain. Whoever owns it calls `shut`
-/// before anything goes that its work requests point to. \thread owner of the loop, except open, keep and attach
-/// (setup)
+/// A queue pair of a loop: its queues' accounts, doorbell batching, failure and drain. Its owner calls `shut` before it
+/// frees anything that the work requests point to. \thread owner of the loop, except open, keep and attach (setup)
 class QueuePair final {
  public:
-  /// What a queue pair calls, in the thread that polls its loop.
+  /// Callbacks of a queue pair, in the thread that polls its loop.
   class Owner {
    public:
     /// Completions of this queue pair, in order, all of one poll.
     virtual void handle(std::span<const ibv_wc> completions) noexcept = 0;
-    /// Once the loop knows the queue pair: the time to post receives.
+    /// Called once the loop knows the queue pair: post receives here.
     virtual void on_attached() noexcept = 0;
-    /// Once, after a failure, in a poll: nothing is in flight any more.
+    /// Called once in a poll after a failure, when nothing is in flight any more.
     virtual void on_drained() noexcept = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// Slots of the send queue kept back: one for the drain's marker, one for what must not starve (a credit update).
+  /// Reserved slots of the send queue: one for the drain's marker, one for a request that must not starve (a credit
+  /// update).
   static constexpr std::uint32_t kReserve = 2;
   /// Time that flushing a failed QP may take before the QP is destroyed instead.
   static constexpr std::chrono::milliseconds kDrainTimeout{1000};
@@ -213,9 +212,9 @@ class QueuePair final {
                                                                   std::uint32_t receives) noexcept {
     return sends + kReserve + receives;
   }
-  /// The queue pair that `open` asks the NIC for, without its completion queues. \thread any  \alloc none
+  /// The options by which `open` creates the queue pair, without its completion queues. \thread any  \alloc none
   [[nodiscard]] static nic::QpOptions qp_options(const QueueOptions& options, const nic::Limits& limits) noexcept;
-  /// What a queue pair allocates besides itself. \thread any  \alloc setup
+  /// The footprint of a queue pair besides the object itself. \thread any  \alloc setup
   [[nodiscard]] static host::Footprint footprint(nic::Kind kind, const nic::Limits& limits,
                                                  const QueueOptions& options);
 
@@ -230,12 +229,12 @@ class QueuePair final {
   QueuePair& operator=(const QueuePair&) = delete;
 
   [[nodiscard]] Result<void> open(ibv_pd* pd, const QueueOptions& options);
-  /// Until `shut` the peer's leaving is noticed through it. \thread setup
+  /// Keeps a lifeline: until `shut` it tells when the peer leaves. \thread setup
   void keep(link::Lifeline lifeline) noexcept {
     lifeline_ = std::move(lifeline);
     lifeline_.watch(nic(), qp_.get());
   }
-  /// Whether the peer has gone, without waiting for the thread that is told of it. A poll says so soon.
+  /// Checks now whether the peer has gone, without waiting for the event thread. If so, a poll reports it soon.
   [[nodiscard]] bool look_for_peer() noexcept {
     if (reason_ != Status::kOk || !lifeline_.is_over()) return false;
     nic().lose_peer(qp_.get());
@@ -243,23 +242,23 @@ class QueuePair final {
   }
   /// From now on the loop's polls dispatch to this queue pair. \thread any
   void attach() noexcept;
-  /// Takes this out of the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
+  /// Removes this from the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
   void shut() noexcept;
 
   /// Batches: from `hold` to as many calls of `release`, work requests wait for one doorbell. It rings at `flush`, at
-  /// the last `release`, when 32 are waiting, and at the next poll or wait of the loop, so that whoever waits for a
-  /// completion gets it.
+  /// the last `release`, when 32 are waiting, and at the next poll or wait of the loop, so that a thread that waits for
+  /// a completion gets it.
   void hold() noexcept { ++hold_depth_; }
   void release() noexcept {
     VERBENA_DCHECK(hold_depth_ != 0);
     if (--hold_depth_ == 0 && is_holding()) flush();
   }
-  /// Rings the doorbell for what waits. After a failure there is nothing.
+  /// Rings the doorbell for the waiting requests. After a failure there are none.
   void flush() noexcept;
 
   [[nodiscard]] CompletionLoop& loop() const noexcept { return loop_; }
   [[nodiscard]] nic::Nic& nic() const noexcept { return loop_.nic_; }
-  /// Null before `open`, and once a drain had to destroy it.
+  /// Null before `open`, and after a drain that had to destroy the QP.
   [[nodiscard]] ibv_qp* get() const noexcept { return qp_.get(); }
   [[nodiscard]] BasicCounters<Count>& count() const noexcept { return counters_; }
   [[nodiscard]] std::uint32_t max_inline() const noexcept { return max_inline_; }
@@ -268,13 +267,13 @@ class QueuePair final {
   [[nodiscard]] std::uint32_t room() const noexcept { return sends_.room(); }
   [[nodiscard]] bool has_reserve() const noexcept { return sends_.in_flight() < sends_.capacity() + 1; }
 
-  /// The NIC's way past its queues, for a blocking call that nothing waiting for its doorbell is ahead of; or null. Not
-  /// after a failure, which may have destroyed the QP.
+  /// The NIC's direct operations, for a blocking call; null while requests wait for their doorbell, or after a failure,
+  /// which may have destroyed the QP.
   [[nodiscard]] const nic::Direct* direct() const noexcept {
     return !is_holding() && reason_ == Status::kOk ? direct_ : nullptr;
   }
-  /// Counts operations that went that way. Every so many the loop is polled: who calls nothing else has its peers'
-  /// messages taken and its failures noticed all the same.
+  /// Counts direct operations, and polls the loop now and then, so that a caller that does nothing else still receives
+  /// messages and notices failures.
   void went_directly(std::uint64_t bytes, std::uint64_t operations = 1) noexcept {
     BasicCounters<Count>& counters = counters_;
     counters.work_requests += operations;
@@ -286,11 +285,11 @@ class QueuePair final {
   }
 
   enum class Signal : std::uint8_t {
-    kSometimes,  ///< One in so many, to retire the others by count.
+    kSometimes,  ///< Signals one in several, which retires the others.
     kAlways,
-    kWithDoorbell,  ///< The last of its doorbell is; its completion stands for those before it.
+    kWithDoorbell,  ///< Signals the last request of a doorbell; its completion counts for those before it.
   };
-  /// Posts one work request with an id for `tag`. The caller has looked at `room`. False: the queue pair has failed.
+  /// Posts one work request with an id for `tag`. Check `room` first. False: the queue pair has failed.
   bool post(ibv_send_wr& request, std::uint32_t tag, Signal signal) noexcept {
     VERBENA_DCHECK(sends_.in_flight() < sends_.slots());
     request.wr_id = std::uint64_t{sends_.position() + 1} << 32 | tag;
@@ -328,18 +327,18 @@ class QueuePair final {
   }
   /// Retires everything up to a send's completion.
   void retire(std::uint64_t id) noexcept { sends_.retire(wr::position_of(id)); }
-  /// Retires what was posted before an error completion's request.
+  /// Retires the requests posted before that of an error completion.
   void retire_before(std::uint64_t id) noexcept {
     const std::uint32_t last = wr::position_of(id) - 1;
     if (!sends_.is_retired(last)) sends_.retire(last);
   }
   void took_receive() noexcept { ++receives_.completed; }
 
-  /// For an error completion, and for every completion after a failure.
+  /// Handles an error completion, or any completion after a failure.
   void handle_failed(const ibv_wc& completion) noexcept;
   /// Moves the QP to error and drains it during polls; on_drained follows. Only the first reason counts.
   void fail(Status reason) noexcept;
-  /// kOk while it has not failed.
+  /// Why it has failed; kOk while it has not.
   [[nodiscard]] Status reason() const noexcept { return reason_; }
   [[nodiscard]] bool is_drained() const noexcept { return phase_ == Phase::kDrained; }
 
@@ -381,7 +380,7 @@ class QueuePair final {
   void enter_table() noexcept;
   void post_marker() noexcept;
   void enter_drained() noexcept;
-  /// Once an interval: asks the peer whether it is there, if nothing else did.
+  /// Called once per interval: sends the peer a keepalive, unless other requests ask it anyway.
   void keep_alive() noexcept;
   [[nodiscard]] bool nothing_in_flight() const noexcept {
     return sends_.in_flight() == 0 && receives_.posted == receives_.completed;
@@ -411,7 +410,7 @@ class QueuePair final {
   std::uint32_t max_inline_ = 0;
   std::uint32_t qp_num_ = 0;
   std::uint32_t reserved_entries_ = 0;
-  std::uint32_t seen_ = 0;  ///< The position when a keepalive looked last.
+  std::uint32_t seen_ = 0;  ///< The position at the last keepalive check.
   Deadline drain_deadline_ = Deadline::never();
   link::Lifeline lifeline_;  ///< Ends before the QP does.
   Arrival arrival_;

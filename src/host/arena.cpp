@@ -36,7 +36,7 @@ const char* to_string(Pages pages) noexcept {
 }
 
 bool memory_can_be_bound() noexcept {
-  // Of no bytes: it changes nothing, and is denied like any other.
+  // An mbind of no bytes changes nothing, and is denied like any other.
   return numa_available() >= 0 && mbind(nullptr, 0, MPOL_DEFAULT, nullptr, 0, 0) == 0;
 }
 
@@ -70,7 +70,7 @@ struct Reasons {
   }
 };
 
-/// A memfd and its mapping on the way to becoming an arena's.
+/// A memfd and its mapping, before an arena owns them.
 struct Backing {
   Fd file;
   Mapping memory;
@@ -81,14 +81,14 @@ std::size_t system_page_bytes() noexcept { return static_cast<std::size_t>(sysco
 
 unsigned default_prefault_threads() noexcept {
   cpu_set_t mask;
-  // Fails on a machine of more than 1024 cpus, which has enough for the most that are used.
+  // Fails on a machine of more than 1024 cpus, which has enough cpus for the default maximum.
   if (sched_getaffinity(0, sizeof mask, &mask) != 0) return kDefaultPrefaultThreads;
   return std::clamp(static_cast<unsigned>(CPU_COUNT(&mask)), 1U, kDefaultPrefaultThreads);
 }
 
 // ---- Options
 
-/// Where memory cannot be bound the only node there is is node 0.
+/// If memory cannot be bound, only node 0 is usable, and only if it is the single node.
 bool node_is_usable(unsigned node) noexcept {
   if (!memory_can_be_bound()) return node == 0 && access("/sys/devices/system/node/node1", F_OK) != 0;
   return node < kMaxNodes && static_cast<int>(node) <= numa_max_node() &&
@@ -137,9 +137,9 @@ Result<Fd> make_memfd(std::string_view name, unsigned flags) {
   return fd;
 }
 
-/// Maps `fd` at an address that is a multiple of `alignment`, since a kernel maps transparent pages only there; at any
-/// address when another thread takes that one first. Never over a mapping that is there: MAP_FIXED on top of a
-/// reservation unmaps it before it fails, and the hole may be another thread's by the time it is given back.
+/// Maps `fd` at a multiple of `alignment`, because a kernel maps transparent pages only there, or at any address if
+/// another thread takes that one first. Never replaces a mapping: MAP_FIXED over a reservation would unmap it before
+/// failing, and another thread could take the hole before it is restored.
 std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept {
   constexpr int kAccess = PROT_READ | PROT_WRITE;
   void* mapped = MAP_FAILED;
@@ -160,14 +160,14 @@ Result<void> bind(const Mapping& memory, unsigned node) {
   unsigned long mask[kMaxNodes / (8 * sizeof(unsigned long))] = {};
   constexpr unsigned kBits = 8 * sizeof(unsigned long);
   mask[node / kBits] = 1UL << (node % kBits);
-  // The kernel reads one bit less than it is told of.
+  // The kernel reads one bit less than the number it gets.
   if (mbind(memory.data(), memory.size(), MPOL_BIND, mask, kMaxNodes + 1, 0) != 0)
     return fail_system("mbind", errno, "binding an arena to its NUMA node");
   return {};
 }
 
-/// A sealed mapping of `fd` cannot lose its pages to a peer (SIGBUS), nor gain seals; a read-only one cannot be
-/// mapped writable by anybody from here on, while our own mapping of before stays writable.
+/// Seals `fd`, so that a peer can neither take pages away (SIGBUS) nor add seals. With kReadOnly nobody can map it
+/// writable any more; our existing mapping stays writable.
 Result<void> seal(int fd, Share share) {
   int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (share == Share::kReadOnly) seals |= F_SEAL_FUTURE_WRITE;
@@ -192,9 +192,9 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   if (data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
   backing.memory = Mapping(data, size);
   if (options.node) VERBENA_TRY(bind(backing.memory, *options.node));
-  // A forked child must not write it, and copies no page tables for it.
+  // A forked child must not write to it, and need not copy page tables for it.
   (void)madvise(data, size, MADV_DONTFORK);
-  // Advice: where it is refused the report says what was found.
+  // Only advice: if the kernel refuses it, the report has the pages that were found.
   if (rung.pages == Pages::kTransparent) (void)madvise(data, size, MADV_HUGEPAGE);
 
   if (is_populated) {
@@ -203,7 +203,7 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
     if (const int error = prefault({data, size}, fd, step, threads); error != 0)
       return std::unexpected(memory_error("madvise", error, size, options.node));
   } else {
-    // Advice, for machines that give memfds huge pages whatever they ask for: one would be there whole.
+    // Only advice, for machines that give memfds huge pages unasked: a touch would then allocate a whole one.
     (void)madvise(data, size, MADV_NOHUGEPAGE);
   }
   VERBENA_TRY(seal(fd, options.share));
@@ -219,7 +219,7 @@ struct Ladder {
   void add(const Rung& rung) noexcept { rungs[count++] = rung; }
 };
 
-/// Hugepages are scarce: unless they are required, rounding up may waste at most an eighth of what is asked for.
+/// Hugepages are scarce: unless they are required, rounding up may waste at most an eighth of the size.
 bool rounds_well(std::size_t size, std::size_t page_bytes) noexcept {
   return round_up(size, page_bytes) - size <= size / 8;
 }
@@ -245,7 +245,7 @@ Ladder hugetlb_rungs(const ArenaOptions& options, Reasons& reasons) {
   return ladder;
 }
 
-/// Why `rung` could not be had, and the setting that changes it.
+/// Explains why `rung` failed, and names the setting that changes it.
 void explain(const Rung& rung, const ArenaOptions& options, const Error& error, Reasons& reasons) {
   const bool giant = rung.pages == Pages::kHuge1G;
   const char* const size_name = giant ? "1 GiB" : "2 MiB";
@@ -258,7 +258,7 @@ void explain(const Rung& rung, const ArenaOptions& options, const Error& error, 
   const KernelPath pages = path_of("nr_hugepages");
   const auto total = number_in_file(pages);
   const auto unused = number_in_file(path_of("free_hugepages"));
-  // Of the machine only, not of a node.
+  // Exists only for the machine, not for a node.
   const std::uint64_t promised = number_in_file(path_of("resv_hugepages")).value_or(0);
   if (!unused || !total) {
     reasons.add("{} pages: not in this kernel or processor", size_name);
@@ -281,12 +281,12 @@ void explain(const Rung& rung, const ArenaOptions& options, const Error& error, 
   }
 }
 
-/// These would meet the next rung too, and have nothing to do with its page size.
+/// Whether the next rung would fail with the same error, because it does not depend on the page size.
 bool ends_the_ladder(const Error& error) noexcept {
   return error.system_errno() == EMFILE || error.system_errno() == ENFILE || std::string_view(error.call()) == "mbind";
 }
 
-/// The rung of ordinary memory: transparent where a memfd may have such pages, small otherwise.
+/// The rung of ordinary memory: transparent pages if memfds may have them, else small ones.
 Rung ordinary_rung(std::size_t size, Reasons& reasons) {
   const Rung small{Pages::kSmall, system_page_bytes(), 0};
   const auto huge_bytes = number_in_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
@@ -317,7 +317,7 @@ struct Found {
   std::size_t transparent_bytes = 0;
 };
 
-/// What /proc/self/smaps says of the mapping that starts at `data`; zeros when it says nothing.
+/// Reads the mapping that starts at `data` from /proc/self/smaps; zeros if it is not there.
 Found find_in_smaps(const std::byte* data) noexcept {
   Found found;
   bool ours = false;
@@ -338,14 +338,14 @@ Found find_in_smaps(const std::byte* data) noexcept {
 }
 
 PageReport report_of(const Rung& rung, const Mapping& memory, Reasons& reasons) {
-  // Small pages are what they are. The kernel takes long to list a process of thousands of mappings.
+  // Skipped for small pages, because the kernel takes long to list thousands of mappings.
   const Found found = rung.pages == Pages::kSmall ? Found{} : find_in_smaps(memory.data());
   PageReport report;
   const bool hugetlb = (rung.memfd_flags & MFD_HUGETLB) != 0;
   report.page_bytes = found.page_bytes != 0 ? found.page_bytes : hugetlb ? rung.page_bytes : system_page_bytes();
   report.pages = rung.pages;
   if (rung.pages == Pages::kTransparent) {
-    // The last pages of a size that is no multiple are small in any case.
+    // If the size is no multiple of the page size, the last pages are always small.
     const std::size_t best = memory.size() / rung.page_bytes * rung.page_bytes;
     if (found.transparent_bytes == 0) report.pages = Pages::kSmall;
     if (found.transparent_bytes < best) {
@@ -361,7 +361,7 @@ PageReport report_of(const Rung& rung, const Mapping& memory, Reasons& reasons) 
 
 Result<Arena> Arena::create(const ArenaOptions& options) {
   VERBENA_TRY(check_options(options));
-  // Before the ladder: hugetlb pages do not help against these.
+  // Checked before the ladder, because hugetlb pages do not avoid these limits.
   VERBENA_TRY(check_process_limits(options.size_bytes));
 
   const auto adopt = [&](Backing& backing, const Rung& rung, Reasons& reasons) {

@@ -1,4 +1,4 @@
-// The control groups that bind this process.
+// The control groups that limit this process.
 #pragma once
 
 #include "host/memory_limits.hpp"
@@ -18,9 +18,9 @@ enum class CgroupVersion : std::uint8_t { k1, k2 };
                              [&](const auto& each) { return std::string_view(each.begin(), each.end()) == word; });
 }
 
-/// Calls visit(version, directory) for the process's own group and every ancestor, since each one's limit binds: of the
-/// unified hierarchy, and of version 1's hierarchy of `controller`. In a container the path may name directories that
-/// are not mounted here; the walk then ends at the mount itself, which is the container's own group. \thread any
+/// Calls visit(version, directory) for the process's own group and every ancestor, because the limit of each applies:
+/// in the unified hierarchy, and in version 1's hierarchy of `controller`. In a container the path may name directories
+/// that are not mounted here; the walk then ends at the mount itself, which is the container's own group. \thread any
 /// \alloc setup
 template <class Visit>
 void for_each_cgroup(const KernelFiles& files, std::string_view controller, Visit&& visit) {

@@ -1,4 +1,4 @@
-// The core of a thread, on the machine as it is.
+// Claims a core for a thread on the real machine.
 #include "host/placement.hpp"
 
 namespace verbena::host {

@@ -1,5 +1,5 @@
-// What a thing of given options allocates, told before it is made: each layer adds the pools that it owns, by the
-// functions that size them.
+// Footprints: the memory that an object with given options would allocate. Each layer adds the pools that it owns, by
+// the functions that size them.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace verbena::host {
 
 enum class PoolKind : std::uint8_t {
-  kRegistered,  ///< An arena that the NIC knows: there from the start, and pinned where the NIC pins.
-  kPrivate,     ///< The process's heap, written when it is made.
-  kAsUsed,      ///< Pages of it are there once they are used.
+  kRegistered,  ///< An arena that the NIC knows: faulted in from the start, and pinned if the NIC pins.
+  kPrivate,     ///< The process's heap, written at creation.
+  kAsUsed,      ///< Pages take memory once used.
 };
 [[nodiscard]] const char* to_string(PoolKind kind) noexcept;
 
@@ -21,9 +21,9 @@ struct Pool {
   std::string name;
   PoolKind kind = PoolKind::kPrivate;
   std::uint64_t count = 1;
-  std::uint64_t bytes_each = 0;    ///< As asked for. An arena is rounded up to its page size.
+  std::uint64_t bytes_each = 0;    ///< The requested size. An arena is rounded up to its page size.
   std::optional<unsigned> node{};  ///< Empty: wherever the kernel takes it from.
-  std::string when{};              ///< It is allocated then.
+  std::string when{};              ///< When it is allocated.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return count * bytes_each; }
 };
 
@@ -31,8 +31,8 @@ struct Pool {
 class Footprint {
  public:
   void add(Pool pool) { pools_.push_back(std::move(pool)); }
-  /// `count` of what `part` is the footprint of: "channel" with a pool "sends" adds "channel: sends". Its arenas are on
-  /// `node`; `when` holds for what does not say it.
+  /// Adds `count` objects with the footprint `part`: "channel" with a pool "sends" adds "channel: sends". Sets the node
+  /// of its arenas to `node`, and `when` where the part has none.
   void add(std::string_view name, std::uint64_t count, const Footprint& part, std::optional<unsigned> node = {},
            std::string_view when = {});
   [[nodiscard]] const std::vector<Pool>& pools() const noexcept { return pools_; }

@@ -1,4 +1,4 @@
-// How much memory can still be had, as the kernel's files tell it.
+// How much memory is still available, as the kernel's files tell it.
 #include "base/units.hpp"
 #include "host/cgroup.hpp"
 #include "host/memory_limits.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 std::optional<Headroom> machine_headroom(const char* proc) {
   const KernelPath path("{}/meminfo", proc);
-  // Swap counts: memory that others leave idle moves there. An arena that is used stays in memory.
+  // Swap counts, because idle memory of others can move there while a used arena stays in memory.
   const auto kib = sum_of_lines(path.text, {"MemAvailable:", "SwapFree:"});
   if (!kib) return std::nullopt;
   Headroom headroom{.bytes = *kib * 1024};
@@ -18,7 +18,7 @@ std::optional<Headroom> machine_headroom(const char* proc) {
   return headroom;
 }
 
-/// "0-3" or "0,2", and not "0".
+/// Whether a list has more than one number: "0-3" or "0,2", but not "0".
 bool more_than_one(const KernelPath& list) noexcept {
   bool is_more = false;
   for_each_line(list.text, [&](std::string_view line) {
@@ -28,8 +28,8 @@ bool more_than_one(const KernelPath& list) noexcept {
   return is_more;
 }
 
-/// Memory bound to one of several nodes comes from there or the OOM killer: other nodes and swap do not count. Where
-/// there is one node the machine's figures say more: they know what a balloon driver would give back.
+/// Memory bound to one of several nodes must come from that node, or the OOM killer strikes: other nodes and swap do
+/// not count. With one node the machine's figures are better: they include memory that a balloon driver would return.
 std::optional<Headroom> node_headroom(const char* nodes, unsigned node) {
   if (!more_than_one(KernelPath("{}/has_memory", nodes))) return std::nullopt;
   const KernelPath path("{}/node{}/meminfo", nodes, node);
@@ -48,7 +48,7 @@ struct Controller {
   const char* limit;
   const char* usage;
   std::string_view cache[2];
-  const char* swap_limit;  // Version 1 limits the sum of memory and swap: there swap is not counted as headroom.
+  const char* swap_limit;  // Version 1 limits the sum of memory and swap, so swap does not count as headroom there.
   const char* swap_usage;
 };
 constexpr Controller kV2{

@@ -1,4 +1,4 @@
-// Memory that costs what is used of it.
+// Memory that takes only as many pages as are used.
 #pragma once
 
 #include "host/mapping.hpp"
@@ -9,11 +9,11 @@
 
 namespace verbena::host {
 
-/// Move-only owner of zeroed memory of this process alone, of which pages are there once they are touched: what is
-/// large for few.
+/// Move-only owner of zeroed private memory whose pages take memory at their first touch: for tables that are large but
+/// mostly unused.
 class LazyMemory {
  public:
-  /// `what` is it for, as in "making a key table". Errors: kNoMemory, kSystem.
+  /// `what`: its purpose for errors, as in "making a key table". Errors: kNoMemory, kSystem.
   [[nodiscard]] static Result<LazyMemory> create(std::size_t size, const char* what);
   [[nodiscard]] std::byte* data() const noexcept { return mapping_.data(); }
 

@@ -8,7 +8,7 @@
 
 namespace verbena::host {
 
-/// Move-only owner of a mapping; of nothing after a move.
+/// Move-only owner of a mapping; empty after a move.
 class Mapping {
  public:
   Mapping() noexcept = default;

@@ -44,7 +44,7 @@ Error address_space_error(const char* call, int system_errno, std::size_t size_b
 
 Error headroom_error(const char* call, int system_errno, std::size_t size_bytes, const Headroom& headroom) {
   return format_error(Status::kNoMemory, call, system_errno,
-                      "{} MiB of memory could not be had: {} MiB are left by {}; raise that limit or free memory, or "
+                      "{} MiB of memory are not available: {} MiB are left by {}; raise that limit or free memory, or "
                       "ask for less",
                       (size_bytes + kMebi - 1) / kMebi, headroom.bytes / kMebi, headroom.limit);
 }
@@ -66,7 +66,7 @@ std::optional<Descriptors> descriptors(Limit limit, const KernelFiles& files) {
   std::filesystem::directory_iterator at(KernelPath("{}/self/fd", files.proc).text, unreadable);
   for (; !unreadable && at != std::filesystem::directory_iterator(); at.increment(unreadable)) ++descriptors.open;
   if (unreadable || descriptors.open == 0) return std::nullopt;
-  --descriptors.open;  // The directory's.
+  --descriptors.open;  // The descriptor of the directory itself.
   return descriptors;
 }
 
@@ -83,7 +83,7 @@ bool may_lock_at_will(const KernelFiles& files) noexcept {
 
 Result<void> check_process_limits(std::size_t size_bytes) {
   if (address_space_lacks(size_bytes)) return std::unexpected(address_space_error("mmap", ENOMEM, size_bytes));
-  // The kernel sends SIGXFSZ when ftruncate goes past it, which ends a process that did not ask for it.
+  // The kernel sends SIGXFSZ if ftruncate exceeds it, which by default ends the process.
   if (const std::size_t limit = soft_limit(RLIMIT_FSIZE); size_bytes > limit) {
     return fail(Status::kLimit, "ftruncate", EFBIG,
                 "{} MiB are more than the largest file this process may make, {} MiB, which counts for memfds too; "
@@ -105,10 +105,11 @@ Result<void> check_pinning(std::size_t size_bytes, const KernelFiles& files) {
   const std::size_t limit = soft_limit(RLIMIT_MEMLOCK);
   const std::size_t pinned = sum_of_lines(KernelPath("{}/self/status", files.proc).text, {"VmPin:"}).value_or(0) * 1024;
   if (pinned + size_bytes <= limit || may_lock_at_will(files)) return {};
-  return fail(Status::kLimit, "check_pinning", ENOMEM,
-              "{} KiB would be pinned beside the {} KiB that are, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
-              "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",
-              size_bytes >> 10, pinned >> 10, limit >> 10);
+  return fail(
+      Status::kLimit, "check_pinning", ENOMEM,
+      "{} KiB more would be pinned, {} KiB are pinned already, and RLIMIT_MEMLOCK is {} KiB; raise it: ulimit -l "
+      "unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the systemd unit",
+      size_bytes >> 10, pinned >> 10, limit >> 10);
 }
 
 Error memory_error(const char* call, int system_errno, std::size_t size_bytes, std::optional<unsigned> node) {

@@ -12,7 +12,7 @@ namespace verbena::host {
 
 namespace {
 
-// An entry, as Documentation/admin-guide/mm/pagemap.rst has it. Its other bits, soft-dirty among them, say nothing of
+// Bits of an entry, from Documentation/admin-guide/mm/pagemap.rst. Its other bits, such as soft-dirty, do not tell
 // where the page is.
 constexpr std::uint64_t kFrameMask = (std::uint64_t{1} << 55) - 1;
 constexpr std::uint64_t kSwapped = std::uint64_t{1} << 62;
@@ -62,7 +62,7 @@ Result<std::uint64_t> PageMap::frame_of(std::uint64_t entry, std::uint64_t page)
                 "register it with a device, or touch it and mlock it");
   }
   const std::uint64_t frame = entry & kFrameMask;
-  // Frame 0 is the firmware's on every machine.
+  // Frame 0 belongs to the firmware on every machine.
   if (frame == 0) {
     return fail(
         Status::kPermission, "PageMap", 0,
@@ -90,7 +90,7 @@ Result<PhysicalRuns> PageMap::runs_of(std::span<std::byte> range, std::size_t mo
     return fail(Status::kBadArgument, "PageMap", 0, "{} bytes at {:#x} wrap around the address space", range.size(),
                 begin);
   std::array<std::uint64_t, kEntriesAtOnce> entries;
-  std::uint64_t next_frame = 0;  // That would prolong the run; no frame is 0.
+  std::uint64_t next_frame = 0;  // The frame that would extend the run. No real frame is 0.
   std::size_t done = 0;
   for (std::uint64_t page = begin / page_bytes_; done < range.size();) {
     const std::span batch = std::span(entries).first(std::min(kEntriesAtOnce, last / page_bytes_ - page + 1));

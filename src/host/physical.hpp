@@ -12,7 +12,7 @@
 
 namespace verbena::host {
 
-/// Bytes of this process that lie one behind the other in physical memory as well.
+/// Bytes of this process that are contiguous in physical memory as well.
 struct PhysicalRun {
   std::byte* data = nullptr;
   std::uint64_t physical = 0;
@@ -21,23 +21,23 @@ struct PhysicalRun {
 
 /// The runs of a range, in the order of its addresses.
 struct PhysicalRuns {
-  std::vector<PhysicalRun> runs;  ///< The first of them, as many as were asked for.
-  std::size_t count = 0;          ///< Of the whole range.
+  std::vector<PhysicalRun> runs;  ///< The first ones, at most the requested number.
+  std::size_t count = 0;          ///< Number of runs in the whole range.
 };
 
-/// Where the kernel's page map is: an entry of 8 bytes for each page of `page_bytes`. Tests put their own in place.
+/// Where the kernel's page map is: an entry of 8 bytes for each page of `page_bytes`. Tests use their own.
 struct PageMapFile {
   const char* path = "/proc/self/pagemap";
   std::size_t page_bytes = 0;  ///< A power of two; 0: the system's page.
 };
 
-/// Reads the page map. The kernel looks at CAP_SYS_ADMIN when the map is opened, and not again: one that was opened
-/// with it goes on telling physical addresses when the process has dropped it.
+/// Reads the page map. The kernel checks CAP_SYS_ADMIN only when the map is opened: a map that was opened with it still
+/// tells physical addresses after the process has dropped it.
 ///
-/// The map has an entry for each small page whatever the page of the memory is, so that what is said here holds for
-/// hugepages too, whose entries follow one another.
+/// The map has an entry for each small page, whatever the page size of the memory, so all this holds for hugepages too:
+/// they have successive entries.
 ///
-/// What it tells is true while the page stays where it is: the kernel moves pages that no device has pinned, and swaps
+/// An address is valid only while the page stays in place: the kernel moves pages that no device has pinned, and swaps
 /// them out. \thread any
 class PageMap {
  public:
@@ -46,16 +46,16 @@ class PageMap {
   [[nodiscard]] static Result<PageMap> open(const PageMapFile& file = {});
 
   /// The physical address of one byte. Errors: kPermission (the kernel hides frame numbers: no CAP_SYS_ADMIN),
-  /// kNotFound (nothing is there, or it is swapped out: touch it first), kBadArgument (not an address of a process),
+  /// kNotFound (there is no page, or it is swapped out: touch it first), kBadArgument (not an address of a process),
   /// kSystem. \alloc none
   [[nodiscard]] Result<std::uint64_t> address_of(const void* at) const;
-  /// The physically contiguous runs of `range`, of which `most` are kept and all are counted. Errors: as address_of, of
-  /// the first page that has one. \alloc setup
+  /// The physically contiguous runs of `range`: keeps the first `most`, counts all. Errors: as address_of, for the
+  /// first page that has one. \alloc setup
   [[nodiscard]] Result<PhysicalRuns> runs_of(std::span<std::byte> range, std::size_t most) const;
 
  private:
   PageMap(File file, std::size_t page_bytes) noexcept : file_(std::move(file)), page_bytes_(page_bytes) {}
-  /// The entries of `entries.size()` pages from page number `first` on.
+  /// Reads the entries of `entries.size()` pages from page number `first` on.
   [[nodiscard]] Result<void> read(std::uint64_t first, std::span<std::uint64_t> entries) const;
   [[nodiscard]] Result<std::uint64_t> frame_of(std::uint64_t entry, std::uint64_t page) const;
 

@@ -98,7 +98,7 @@ class Planner {
     return same_package ? 1 : 2;
   }
 
-  /// In the order in which pollers take them.
+  /// The free cores, in the order in which pollers take them.
   [[nodiscard]] std::vector<Core> free_cores() {
     std::vector<Core> free;
     std::vector<unsigned> taken;
@@ -118,15 +118,16 @@ class Planner {
     return request_.pin == Pin::kYes && request_.wait != WaitPolicy::kEvent && !is_one_cpu();
   }
 
-  /// Of one core with two hyper-threads, one may poll and leave the other to everybody else.
+  /// With one core of two hyper-threads, one thread may poll and leave the other to everybody else.
   [[nodiscard]] bool is_one_cpu() const noexcept { return topology_.counts().usable == 1; }
 
   [[nodiscard]] std::size_t cores_to_take(std::size_t free) {
     if (!is_pinning()) return 0;
-    // Of two free cores one is the application's. The last one is taken: then the other processes have theirs.
+    // Leaves one of two or more free cores to the application. Takes a single free core: then other processes have the
+    // others.
     std::size_t most = free < 2 || !request_.leave_a_core ? free : free - 1;
     if (const auto quota = topology_.quota_percent()) {
-      // One cpu's time is for all else that the process does: one that uses up its quota stands still.
+      // Leaves one cpu's time for everything else in the process: a process that uses up its quota is stopped.
       const std::size_t fed = *quota < 200 ? 0 : *quota / 100 - 1;
       is_short_of_time_ = fed < most;
       most = std::min(most, fed);
@@ -135,7 +136,7 @@ class Planner {
     return std::min<std::size_t>(most, request_.pollers);
   }
 
-  /// Where memory of threads on `node` comes from. Nothing to choose where there is one node.
+  /// The node for memory of threads on `node`; empty if there is only one node.
   [[nodiscard]] std::optional<unsigned> memory_of(unsigned node) {
     if (topology_.node_count() == 1 || !topology_.can_bind_memory()) return std::nullopt;
     const Node* known = topology_.find_node(node);
@@ -159,11 +160,11 @@ class Planner {
 
   void place_nowhere() {
     WaitPolicy wait = WaitPolicy::kEvent;
-    // Nobody asked for cores of one's own: the scheduler shares them out, unless there is but one.
+    // Without pinning the scheduler distributes cores, so the policy applies unless there is only one cpu.
     if (request_.pin == Pin::kNo && !is_one_cpu()) wait = request_.wait;
     std::optional<unsigned> node;
     if (request_.pin == Pin::kNo) {
-      // Nor for memory.
+      // Without pinning memory is not bound either.
     } else if (topology_.cores().size() == 1) {
       node = memory_of(topology_.cores()[0].node);
     } else if (!request_.device.nodes.empty()) {
@@ -179,9 +180,9 @@ class Planner {
         first == last ? fmt::format("Poller {}", first) : fmt::format("Pollers {} to {}", first, last);
     const char* const verb = first == last ? "waits" : "wait";
     const PlacedPoller& poller = placement_.pollers.back();
-    if (poller.node) say("The memory of what has no core is on node {}.", *poller.node);
+    if (poller.node) say("Memory of pollers without a core is on node {}.", *poller.node);
     if (is_one_cpu()) {
-      say("{} {} by the policy `event`: there is one cpu, and whoever polls on it keeps it from the others.", who,
+      say("{} {} by the policy `event`: there is one cpu, and a poller would keep it from all other threads.", who,
           verb);
     } else if (request_.pin == Pin::kNo) {
       say("{} {} by the policy `{}`, and the scheduler chooses the cores: pinning is off.", who, verb,
@@ -189,7 +190,8 @@ class Planner {
     } else if (request_.wait == WaitPolicy::kEvent) {
       say("{} {} by the policy `event`, as asked for, which needs no core of its own.", who, verb);
     } else if (is_short_of_time_) {
-      say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, of which one is for all else.",
+      say("{} {} by the policy `event`: the cgroup grants the time of {}.{:02} cpus, one of which is left for "
+          "everything else.",
           who, verb, *topology_.quota_percent() / 100, *topology_.quota_percent() % 100);
     } else {
       say("{} {} by the policy `event`: no core of its own is left for it.", who, verb);
@@ -200,10 +202,10 @@ class Planner {
   const Topology& topology_;
   const PlacementRequest& request_;
   Placement placement_;
-  bool is_short_of_time_ = false;  ///< The cgroup's quota feeds fewer pollers than there are cores for.
+  bool is_short_of_time_ = false;  ///< The cgroup's quota allows fewer pollers than there are cores.
 };
 
-/// The abstract address of a core; its length, or 0 when the scope is too long.
+/// Makes the abstract address of a core. Returns its length, or 0 if the scope is too long.
 socklen_t address_of(unsigned core, std::string_view scope, sockaddr_un& address) noexcept {
   constexpr std::size_t kMaxScope = 64;
   address = {.sun_family = AF_UNIX, .sun_path = {}};
@@ -213,12 +215,12 @@ socklen_t address_of(unsigned core, std::string_view scope, sockaddr_un& address
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + end.size);
 }
 
-/// No user owns them, and none may have more: it is a container's or a security module's doing.
+/// Abstract sockets need no user's permission, so a container or a security module has denied them.
 std::unexpected<Error> denied(const char* call, int system_errno) noexcept {
   return fail(Status::kPermission, call, system_errno, "abstract Unix sockets are denied to this process");
 }
 
-/// Keeps the claims that a plan has, and takes those that it lacks.
+/// Keeps the claims that a plan uses, and takes those that it lacks.
 class Claimer {
  public:
   Claimer(const Topology& topology, const PlacementRequest& request, std::string_view scope)
@@ -227,7 +229,8 @@ class Claimer {
   }
 
   [[nodiscard]] Result<HeldPlacement> claim() {
-    // Each round but the last finds one core more that is taken, and without free cores there is nothing to claim.
+    // Bounded: each round but the last finds one more core that is taken, and without free cores there is nothing to
+    // claim.
     for (;;) {
       PlacementRequest request = request_;
       request.claimed = taken_;
@@ -244,7 +247,7 @@ class Claimer {
                                [&](const auto& poller) { return poller.core && poller.core->id == core; });
   }
 
-  /// False when one of the plan's cores is somebody else's.
+  /// False if another process has one of the plan's cores.
   [[nodiscard]] bool take_all(Placement& plan) {
     for (const PlacedPoller& poller : plan.pollers) {
       if (!poller.core || std::ranges::find(claims_, poller.core->id, &CoreClaim::core) != claims_.end()) continue;
@@ -269,7 +272,7 @@ class Claimer {
   std::vector<CoreClaim> claims_;
 };
 
-/// An allocation that fails is an error, too.
+/// Turns a failed allocation into an error.
 template <class Value, class Body>
 Result<Value> without_throwing(const char* call, Body&& body) {
   try {
@@ -292,7 +295,7 @@ Result<CoreClaim> CoreClaim::take(unsigned core, std::string_view scope) {
   sockaddr_un address;
   const socklen_t length = address_of(core, scope, address);
   if (length == 0) return fail(Status::kBadArgument, "CoreClaim::take", 0, "a scope has at most 64 bytes");
-  // A datagram socket: to ask whether it is there leaves nothing behind in its owner's queues.
+  // A datagram socket, because a check whether it exists leaves nothing in its owner's queues.
   Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd && (errno == EPERM || errno == EACCES)) return denied("socket", errno);
   if (!fd) return fail_system("socket", errno, "claiming a core");

@@ -1,4 +1,4 @@
-// Where polling threads and their memory go, and why, in words; and the cores that processes of a host claim.
+// Chooses cores and memory nodes of polling threads, and explains why; and lets the processes of a host claim cores.
 #pragma once
 
 #include "base/fd.hpp"
@@ -21,50 +21,49 @@ enum class Pin : std::uint8_t { kNo, kYes };
 
 struct PlacementRequest {
   unsigned pollers = 1;                     ///< 1 to 1024.
-  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< Of a poller that has a core of its own.
-  Pin pin = Pin::kYes;                      ///< Otherwise they have no cores and claim none, and no memory is bound.
-  bool leave_a_core = true;  ///< To the application, where two or more are free. Off where the pollers are all of it.
+  WaitPolicy wait = WaitPolicy::kAdaptive;  ///< Policy of a poller that has a core of its own.
+  Pin pin = Pin::kYes;                      ///< Otherwise pollers have no cores, claim none, and bind no memory.
+  bool leave_a_core = true;  ///< To the application, if two or more are free. Turn it off if the process only polls.
   Locality device{};
-  std::span<const unsigned> claimed{};  ///< Core::id of the cores that others have.
+  std::span<const unsigned> claimed{};  ///< Core::id of the cores that other processes have.
 };
 
 struct PlacedPoller {
-  std::optional<Core> core;      ///< Pinned there.
-  std::optional<unsigned> node;  ///< Its arenas come from there; empty: wherever the kernel takes them from.
+  std::optional<Core> core;      ///< The core that it is pinned to.
+  std::optional<unsigned> node;  ///< Node of its arenas; empty: the kernel chooses.
   WaitPolicy wait = WaitPolicy::kEvent;
 };
 
-/// A value: nothing is held, pinned or allocated by it.
+/// A plan only: it holds, pins and allocates nothing.
 struct Placement {
-  std::vector<PlacedPoller> pollers;  ///< As many as were asked for. Those without a core wait for events.
+  std::vector<PlacedPoller> pollers;  ///< The requested number. Those without a core wait for events.
   std::vector<std::string> words;     ///< A sentence for each decision.
-  std::string why_no_core;            ///< The one of them why pollers have no core; empty when all have one.
+  std::string why_no_core;            ///< The sentence that tells why pollers have no core; empty if all have one.
   [[nodiscard]] unsigned cores() const noexcept;
 };
 
-/// Pollers get cores of their own: the fastest kind first where there are several, and of a kind near the device first,
-/// then on its socket, then elsewhere; from the last core down, because the first ones usually take the interrupts; one
-/// hardware thread of a core. There are never more of them than free cores or than the cgroup's processor time feeds
-/// with one cpu's time to spare, and where two cores or more are free one is left to the application that wants it. A
-/// poller without a core waits for events, as all do where there is one cpu (hardware thread). Arenas are on the node
-/// of their poller. Errors: kBadArgument (pollers). \thread any
-/// \alloc setup
+/// Plans cores for pollers, one hardware thread of a core each. It takes the fastest kind first; within a kind, cores
+/// near the device, then on its socket, then elsewhere; from the last core down, because the first ones usually take
+/// the interrupts. It gives out at most the free cores, and at most what the cgroup's processor time allows with one
+/// cpu's time to spare. If two or more cores are free it leaves one to the application (`leave_a_core`). A poller
+/// without a core waits for events; so do all if there is one cpu (hardware thread). Arenas are on the node of their
+/// poller. Errors: kBadArgument (pollers). \thread any  \alloc setup
 [[nodiscard]] Result<Placement> plan_placement(const Topology& topology, const PlacementRequest& request);
 
-/// A poller core as one process's own: an abstract Unix socket is bound to the core's name, which the kernel lets only
-/// one have at a time and frees when the process dies, however it dies. Abstract names are per network namespace:
+/// A process's claim on a core for polling. It binds an abstract Unix socket to the core's name: the kernel lets only
+/// one process have the name, and frees it when the process dies in any way. Abstract names are per network namespace:
 /// processes in different ones (containers) do not see each other's claims. `ss -xap | grep verbena-core` lists claims
 /// with their processes.
-/// Nothing is protected by it: it is an agreement between processes of this library. \thread any, one at a time
+/// It protects nothing: it is an agreement between processes that use this library. \thread any, one at a time
 class CoreClaim {
  public:
-  /// Of names; tests have their own.
+  /// Part of the names; tests have their own.
   static constexpr std::string_view kHostScope = "host";
 
-  /// Errors: kBusy (somebody has it, this process perhaps), kBadArgument (a scope of more than 64 bytes), kLimit (open
+  /// Errors: kBusy (some process has it, perhaps this one), kBadArgument (a scope of more than 64 bytes), kLimit (open
   /// files), kPermission. \alloc none
   [[nodiscard]] static Result<CoreClaim> take(unsigned core, std::string_view scope = kHostScope);
-  /// Whether somebody has it now. False when that cannot be found out. \alloc none
+  /// Whether some process has it now. False if that cannot be found out. \alloc none
   [[nodiscard]] static bool is_taken(unsigned core, std::string_view scope = kHostScope) noexcept;
   [[nodiscard]] unsigned core() const noexcept { return core_; }
 
@@ -75,23 +74,23 @@ class CoreClaim {
   unsigned core_;
 };
 
-/// Core::id of the topology's cores that somebody has. \thread any  \alloc setup
+/// Core::id of the topology's cores that are claimed. \thread any  \alloc setup
 [[nodiscard]] std::vector<unsigned> claimed_cores(const Topology& topology,
                                                   std::string_view scope = CoreClaim::kHostScope);
 
 struct HeldPlacement {
   Placement plan;
-  std::vector<CoreClaim> claims;  ///< The plan's cores are this process's as long as these live.
+  std::vector<CoreClaim> claims;  ///< This process has the plan's cores as long as these live.
 };
 
-/// Plans, and claims the plan's cores; loses a race for one and it plans anew without it. `request.claimed` is added to
-/// what others have. Where claims cannot be made (a seccomp filter), the plan goes without them and says so. Errors:
-/// those of plan_placement. \thread any  \alloc setup
+/// Plans, and claims the plan's cores. If it loses a race for a core, it plans again without that core.
+/// `request.claimed` adds to the cores that others have. If claims are impossible (a seccomp filter), the plan does
+/// without them and says so. Errors: those of plan_placement. \thread any  \alloc setup
 [[nodiscard]] Result<HeldPlacement> claim_placement(const Topology& topology, const PlacementRequest& request,
                                                     std::string_view scope = CoreClaim::kHostScope);
 
-/// The same for one thread that polls the device of this name; null: it has none. Errors: those of Topology::read and
-/// of claim_placement. \thread any  \alloc setup
+/// The same for one thread that polls the device of this name; null: no device. Errors: those of Topology::read and of
+/// claim_placement. \thread any  \alloc setup
 [[nodiscard]] Result<HeldPlacement> claim_for_thread(const char* device);
 
 }  // namespace verbena::host

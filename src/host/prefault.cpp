@@ -22,9 +22,9 @@ namespace verbena::host {
 namespace {
 
 constexpr unsigned kMostThreads = 64;
-// Small enough that threads finish together, large enough that the counter and the system call do not show.
+// Small enough that threads finish together, large enough that the counter and the system call cost little.
 constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
-// EINTR and EAGAIN come back when a signal is on its way; a call that makes no progress so often has failed.
+// A pending signal causes EINTR and EAGAIN. A call that makes no progress so many times has failed.
 constexpr int kMaxTries = 1000;
 
 struct Job {
@@ -36,7 +36,7 @@ struct Job {
   std::atomic<int> error{0};
 };
 
-/// 0, or the errno that `call` fails with for good.
+/// Repeats `call`; 0, or the errno of its final failure.
 template <class Call>
 int retried(Call&& call) noexcept {
   int error = EINTR;
@@ -44,8 +44,8 @@ int retried(Call&& call) noexcept {
   return error;
 }
 
-/// Linux before 5.14: fallocate makes the pages and returns errors where touching would be SIGBUS; the touches after
-/// it only fill in page tables.
+/// Linux before 5.14: fallocate allocates the pages and returns errors where a touch would raise SIGBUS; the touches
+/// after it only fill in page tables.
 int allocate_and_touch(const Job& job, std::size_t offset, std::span<std::byte> chunk) noexcept {
   const int error =
       retried([&] { return fallocate(job.fd, 0, static_cast<off_t>(offset), static_cast<off_t>(chunk.size())); });
@@ -83,7 +83,7 @@ int prefault(std::span<std::byte> range, int fd, std::size_t page_bytes, unsigne
   const std::size_t chunks = (range.size() + job.chunk_bytes - 1) / job.chunk_bytes;
   const auto helpers = static_cast<unsigned>(std::min<std::size_t>(threads, chunks)) - 1;
 
-  // Threads inherit the mask: they never run with a signal of the caller's program unblocked.
+  // Threads inherit the mask, so they never handle signals of the caller's program.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -21,7 +21,7 @@ void print(char (&to)[N], fmt::format_string<Args...> format, Args&&... args) no
   *fmt::format_to_n(to, N - 1, format, std::forward<Args>(args)...).out = '\0';
 }
 
-/// The path of a file of the kernel's, cut where it is too long for any.
+/// The path of a kernel file, cut if it is too long.
 struct KernelPath {
   template <class... Args>
   explicit KernelPath(fmt::format_string<Args...> format, Args&&... args) noexcept {
@@ -33,9 +33,9 @@ struct KernelPath {
 /// The lines of a file, with their ends. A line of more than 1024 bytes comes in parts.
 class Lines {
  public:
-  /// Has no line where the file cannot be opened.
+  /// Has no lines if the file cannot be opened.
   explicit Lines(const char* path) noexcept : file_(File::open(path, File::How::kRead)) {}
-  /// Good until the next call; empty: there are no more.
+  /// Returns the next line, valid until the next call; empty: there are no more.
   [[nodiscard]] std::string_view next() noexcept {
     std::string_view left = std::string_view(buffer_, size_).substr(taken_);
     if (!left.contains('\n')) left = read_behind(left);
@@ -46,7 +46,7 @@ class Lines {
   }
 
  private:
-  /// Reads on: `left`, and behind it the file's next bytes.
+  /// Returns `left` followed by the file's next bytes.
   [[nodiscard]] std::string_view read_behind(std::string_view left) noexcept {
     std::memmove(buffer_, left.data(), left.size());
     size_ = left.size();
@@ -65,14 +65,14 @@ class Lines {
   char buffer_[1024];
 };
 
-/// Calls visit(line) for the lines of a file, until it answers false.
+/// Calls visit(line) for the lines of a file, until it returns false.
 template <class Visit>
 void for_each_line(const char* path, Visit&& visit) {
   Lines lines(path);
   for (auto line = lines.next(); !line.empty() && visit(line); line = lines.next()) {}
 }
 
-/// The first number in `text`, in decimal. Empty when there is none, or it does not fit.
+/// The first decimal number in `text`. Empty if there is none, or it does not fit.
 [[nodiscard]] inline std::optional<std::uint64_t> first_number(std::string_view text) noexcept {
   const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   while (!text.empty() && !is_digit(text.front())) text.remove_prefix(1);
@@ -82,7 +82,7 @@ void for_each_line(const char* path, Visit&& visit) {
   return value;
 }
 
-/// The number in a file of one line. Empty when the file cannot be read or holds a word ("max").
+/// The number in a file of one line. Empty if the file cannot be read or has a word ("max").
 [[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const char* path) noexcept {
   std::optional<std::uint64_t> number;
   for_each_line(path, [&](std::string_view line) {
@@ -95,7 +95,7 @@ void for_each_line(const char* path, Visit&& visit) {
   return number_in_file(path.text);
 }
 
-/// Sum of the numbers on the lines of `path` that start with `prefix` and one of `keys`. Empty when there is no such
+/// Sum of the numbers on the lines of `path` that start with `prefix` and one of `keys`. Empty if there is no such
 /// line.
 template <std::size_t N>
 [[nodiscard]] std::optional<std::uint64_t> sum_of_lines(const char* path, const std::string_view (&keys)[N],
@@ -106,7 +106,7 @@ template <std::size_t N>
     text.remove_prefix(prefix.size());
     for (const std::string_view key : keys) {
       if (!text.starts_with(key)) continue;
-      // Past the key: it may have a digit of its own.
+      // Skips the key, which may have a digit.
       if (const auto value = first_number(text.substr(key.size()))) sum = sum.value_or(0) + *value;
     }
     return true;

@@ -19,7 +19,7 @@ using host::SlabPool;
 namespace {
 
 constexpr const char* kCreate = "SlabManager::create";
-/// Blocks are aligned to it, and no further.
+/// The largest alignment of blocks.
 constexpr std::size_t kPage = 4096;
 
 /// Where partition `index` of `count` begins. The product fits: addresses have less than 52 bits.
@@ -36,7 +36,7 @@ std::span<std::byte> item_at(const SlabPool& pool, std::uint64_t offset) noexcep
 }  // namespace
 
 struct SlabManager::State {
-  // A cache line of its own: partitions of different threads share none.
+  // Aligned to cache lines, so that partitions of different threads share none.
   struct alignas(64) Partition {
     explicit Partition(SlabPool made) : pool(std::move(made)), capacity_bytes(pool.statistics().capacity_bytes) {}
     SlabPool pool;
@@ -50,7 +50,7 @@ struct SlabManager::State {
   [[nodiscard]] Partition& partition_of(std::uint64_t key) const noexcept {
     return *partitions[key % partitions.size()];
   }
-  // A mutex, and not a loop that polls a flag: a thread may lose its core while it holds it, and the next one sleeps.
+  // A mutex instead of a spin lock: the holder may lose its core, and then the next thread sleeps.
   template <class Use>
   auto use(std::uint64_t key, Use&& use) const noexcept {
     Partition& partition = partition_of(key);

@@ -12,14 +12,14 @@
 
 namespace verbena::host {
 
-/// Named, because SlabPool::State has members of these types.
+/// A named namespace, because SlabPool::State has members of these types.
 namespace slab {
 
 // A level has one bit for 64 of the level below: 64^10 is past the 2^58 units that 64-bit offsets can name.
 constexpr unsigned kMaxLevels = 10;
 
-/// The free blocks of one order as a set: one bit a block, and above it levels with one bit for every non-zero word
-/// below, so that insert, erase and first are one word a level.
+/// The set of free blocks of one order: one bit per block, and levels above with one bit for every non-zero word below,
+/// so that insert, erase and first touch one word per level.
 struct FreeSet {
   std::array<std::uint64_t*, kMaxLevels> levels{};
   unsigned depth = 0;
@@ -51,11 +51,11 @@ constexpr unsigned kUnitShift = 6;
 static_assert(SlabPool::kMinBlockBytes == std::size_t{1} << kUnitShift);
 constexpr std::uint64_t kUnit = SlabPool::kMinBlockBytes;
 
-// Orders fit the bits of one word.
+// One word has a bit for each order.
 constexpr unsigned kMaxOrders = 58;
 static_assert(kMaxOrders + kUnitShift == 64);
 
-// What `live` says of a block, and 0 of none: 1 + its order, or kExact + its units.
+// An entry of `live`: 1 + the block's order, or kExact + its units; 0: no block.
 using Code = std::uint8_t;
 constexpr unsigned kExact = 64;
 constexpr std::uint64_t kMaxExactUnits = 127;
@@ -65,13 +65,13 @@ constexpr Code code_of_order(unsigned order) noexcept { return static_cast<Code>
 constexpr std::uint64_t units_of(Code code) noexcept {
   return code < kExact ? std::uint64_t{1} << (code - 1) : code - std::uint64_t{kExact};
 }
-/// Of the smallest blocks of a power of two that hold that many bytes.
+/// The order of the smallest block that holds `bytes`.
 unsigned order_for(std::size_t bytes) noexcept {
   return static_cast<unsigned>(std::bit_width((bytes - 1) >> kUnitShift));
 }
 
 /// Calls visit(order, words) for each level of the sets of all orders, the lowest first. A set has one bit more than
-/// there are whole blocks: the buddy of the last block is looked up even where it does not exist.
+/// there are whole blocks, because the code looks up the buddy of the last block even if it does not exist.
 template <class Visit>
 void for_each_level(std::uint64_t units, Visit&& visit) noexcept {
   for (unsigned order = 0; order < static_cast<unsigned>(std::bit_width(units)); ++order) {
@@ -89,7 +89,7 @@ std::size_t words_of_sets(std::uint64_t units) noexcept {
   return sum;
 }
 
-/// The order of the smallest power of two that holds so many units.
+/// The order of the smallest power of two that holds `units`.
 unsigned class_of_units(std::uint64_t units) noexcept { return static_cast<unsigned>(std::bit_width(units - 1)); }
 
 std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << (index & 63); }
@@ -103,14 +103,14 @@ struct SlabPool::State {
   std::uint64_t non_empty = 0;  // Bit o: the set of order o has a block.
   std::array<FreeSet, kMaxOrders> free{};
   std::unique_ptr<std::uint64_t[]> words;  // The words of all sets.
-  // For every unit 0, or the code of the live block that starts there. This alone decides whether an offset may be
-  // freed, so a double free, an interior or a foreign offset cannot do harm.
+  // For every unit the code of the live block that starts there, or 0. Only this decides whether an offset may be
+  // freed, so a double free, an interior or a foreign offset does no harm.
   std::unique_ptr<Code[]> live;
   SlabStatistics statistics;
   std::array<Tally, kMaxOrders> used;
-  std::array<Tally, kMaxOrders> spare;  // What is free, the block freed last included.
-  // The block freed last, not yet in its set: a caller that frees and allocates the same size in turn would otherwise
-  // merge and split through every order of an idle pool (100 ns).
+  std::array<Tally, kMaxOrders> spare;  // Free blocks, the one freed last included.
+  // The block freed last, which is not in its set yet. Otherwise a caller that frees and allocates the same size in
+  // turn would merge and split through every order of an idle pool (100 ns).
   Code last_code = 0;
   std::uint64_t last_unit = 0;
 
@@ -159,7 +159,7 @@ struct SlabPool::State {
     });
   }
 
-  /// Covers the range with the fewest blocks: each the largest that its offset is aligned to and that still fits.
+  /// Covers the range with the fewest blocks: each is the largest that its offset's alignment allows and that fits.
   void fill() noexcept {
     for (std::uint64_t at = 0; at < units;) {
       auto order = static_cast<unsigned>(std::bit_width(units - at)) - 1;
@@ -180,7 +180,7 @@ struct SlabPool::State {
   /// Puts a range into the sets, as the fewest blocks, each merged with every free buddy.
   void give(std::uint64_t unit, std::uint64_t count) noexcept {
     for (const std::uint64_t end = unit + count; unit != end;) {
-      const auto aligned = static_cast<unsigned>(std::countr_zero(unit));  // 64 of the first.
+      const auto aligned = static_cast<unsigned>(std::countr_zero(unit));  // 64 for unit 0.
       unsigned order = std::min(aligned, static_cast<unsigned>(std::bit_width(end - unit)) - 1);
       std::uint64_t block = unit >> order;
       unit += std::uint64_t{1} << order;
@@ -193,7 +193,7 @@ struct SlabPool::State {
     }
   }
 
-  /// The block freed last, if it is such a one; kNoOffset else, and then it is in its set.
+  /// Takes the block freed last if it has this code. Otherwise puts it into its set, and returns kNoOffset.
   [[nodiscard]] std::uint64_t take_last(Code code) noexcept {
     if (code == last_code) {
       last_code = 0;
@@ -204,9 +204,9 @@ struct SlabPool::State {
     return kNoOffset;
   }
 
-  /// First unit of a free block of 2^order units, taken out of its set; kNoOffset when there is none.
+  /// Takes a free block of 2^order units out of its set, and returns its first unit; kNoOffset if there is none.
   [[nodiscard]] std::uint64_t take(unsigned order) noexcept {
-    // `order` is below kMaxOrders: the shift is by less than a word.
+    // `order` is below kMaxOrders: the shift is less than a word.
     const std::uint64_t large_enough = non_empty >> order << order;
     if (large_enough == 0) return kNoOffset;
     auto found = static_cast<unsigned>(std::countr_zero(large_enough));
@@ -219,7 +219,7 @@ struct SlabPool::State {
     return block << order;
   }
 
-  /// Makes the block at `unit` live; its offset.
+  /// Makes the block at `unit` live, and returns its offset.
   [[nodiscard]] std::uint64_t hand_out(std::uint64_t unit, Code code) noexcept {
     if (unit == kNoOffset) return kNoOffset;
     live[static_cast<std::size_t>(unit)] = code;
@@ -255,7 +255,7 @@ Result<SlabPool> SlabPool::create(std::span<std::byte> range) {
     state->base = range.data();
     state->units = range.size() / kUnit;
     state->orders = static_cast<unsigned>(std::bit_width(state->units));
-    // Zeroed here, so that no page of it faults later. About 1.25 bytes a unit, 2 % of the range.
+    // Zeroes it here, so that none of its pages faults later. About 1.25 bytes per unit, 2 % of the range.
     state->words.reset(new (std::nothrow) std::uint64_t[words_of_sets(state->units)]());
     state->live.reset(new (std::nothrow) Code[static_cast<std::size_t>(state->units)]());
   }

@@ -1,4 +1,4 @@
-// What is read of the machine that this is, and its threads.
+// Reads the topology of this machine, and sets up threads on it.
 #include "host/topology.hpp"
 
 #include "base/error.hpp"
@@ -27,7 +27,7 @@ namespace verbena::host {
 namespace {
 
 constexpr unsigned kFirstMaskCpus = 1024;
-constexpr unsigned kMostMaskCpus = 1U << 17;  // Sixteen times what Linux can be built for.
+constexpr unsigned kMostMaskCpus = 1U << 17;  // Sixteen times the most that Linux can be built for.
 
 /// A cpu_set_t of any size: sched_getaffinity refuses one that is smaller than the kernel's own.
 class CpuMask {
@@ -68,19 +68,19 @@ struct DestroyTopology {
 };
 using Machine = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
-/// Devices of this machine are looked up in sysfs instead, as hwloc would: that takes it 17 ms.
+/// Without devices, for which hwloc needs 17 ms: `Topology::read` finds them in sysfs itself.
 Machine load_this_machine() noexcept {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
   Machine machine(raw);
-  // What the cgroup forbids is wanted too, so that a plan can tell why there are few cores. A topology from a file
-  // (HWLOC_XMLFILE) describes another machine: its cpus cannot be pinned to here.
+  // Includes cpus that the cgroup forbids, so that a plan can tell why there are few cores. A topology from a file
+  // (HWLOC_XMLFILE) describes another machine, so threads cannot be pinned by it.
   const bool is_known = hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0 &&
                         hwloc_topology_load(raw) == 0 && hwloc_topology_is_thissystem(raw) != 0;
   return is_known ? std::move(machine) : nullptr;
 }
 
-/// "0-3,8" as the kernel writes it. Cut at 4096 entries.
+/// Parses a list such as "0-3,8", as the kernel writes it. Cut at 4096 entries.
 std::vector<unsigned> parse_list(std::string_view text) {
   constexpr std::size_t kMost = 4096;
   std::vector<unsigned> values;
@@ -98,12 +98,12 @@ std::vector<unsigned> parse_list(std::string_view text) {
 
 std::string line_of(const char* path) {
   std::string line;
-  // The list of a large machine's cpus is longer than any buffer that looks large enough.
+  // Reads a line of any length, because the list of a large machine's cpus can be very long.
   for_each_line(path, [&](std::string_view part) { return !line.append(part).ends_with('\n'); });
   return line;
 }
 
-/// "200000 100000", or "max 100000", or two files of version 1, where -1 is none.
+/// Reads "200000 100000" or "max 100000", or two files of version 1, where -1 means no limit.
 std::optional<unsigned> quota_of(CgroupVersion version, const char* directory) {
   std::string quota, period;
   if (version == CgroupVersion::k2) {
@@ -151,12 +151,13 @@ void Topology::read_devices(const char* directory) {
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     const std::string device = at->path() / "device";
     std::vector<unsigned> nodes;
-    // -1, and in virtual machines often a wrong 0: the cpus say more. A virtual device has neither file.
+    // Uses local_cpulist, because numa_node is often -1, and in virtual machines a wrong 0. A virtual device has
+    // neither file.
     const std::vector<unsigned> cpus = parse_list(line_of((device + "/local_cpulist").c_str()));
     for (const auto& [cpu, node] : node_of_cpu_)
       if (std::ranges::binary_search(cpus, cpu) && std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
     std::ranges::sort(nodes);
-    // One that is as near to every node as to any other is near to none.
+    // A device that is equally near to all nodes is near to none.
     if (nodes.size() >= nodes_.size()) nodes.clear();
     devices_.push_back({.device = at->path().filename().native(), .nodes = std::move(nodes)});
   }
@@ -177,7 +178,7 @@ Result<void> pin_this_thread(unsigned cpu) {
 void name_this_thread(std::string_view name) noexcept {
   char text[16] = {};
   std::memcpy(text, name.data(), std::min(name.size(), sizeof text - 1));
-  // A name is for people who debug; a kernel that refuses it changes nothing else.
+  // The name is only for debugging, so a refusal does not matter.
   (void)pthread_setname_np(pthread_self(), text);
 }
 

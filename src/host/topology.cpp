@@ -28,7 +28,7 @@ unsigned package_of(hwloc_topology* machine, hwloc_obj* core) noexcept {
   return package == nullptr || package->os_index == HWLOC_UNKNOWN_INDEX ? 0 : package->os_index;
 }
 
-/// How fast the kind of `core` is among those of a hybrid machine: hwloc ranks them. 0 for all where it cannot.
+/// The rank of the kind of `core` in a hybrid machine, from hwloc. 0 for all if hwloc cannot tell.
 unsigned speed_of([[maybe_unused]] hwloc_topology* machine, [[maybe_unused]] const hwloc_obj* core) noexcept {
 #if HWLOC_API_VERSION >= 0x00020400
   const int kind = hwloc_cpukinds_get_by_cpuset(machine, core->cpuset, 0);
@@ -46,10 +46,10 @@ bool contains(std::span<const unsigned> sorted, unsigned value) noexcept {
 
 }  // namespace
 
-/// Fills a topology from what hwloc and the mask say.
+/// Fills a topology from hwloc and the mask.
 struct Topology::Reader {
   Topology& topology;
-  std::span<const unsigned> mask;  ///< In order.
+  std::span<const unsigned> mask;  ///< Ascending.
 
   void take(hwloc_topology* machine) {
     take_nodes(machine);
@@ -81,7 +81,7 @@ struct Topology::Reader {
     std::ranges::sort(topology.node_of_cpu_);
   }
 
-  /// The nearest with memory: beside it there may be one of high-bandwidth memory, or one without any.
+  /// The nearest node with memory: there may also be one with high-bandwidth memory, or one without memory.
   [[nodiscard]] unsigned node_of(const hwloc_obj* at) const noexcept {
     int first = -1;
     for (int i = hwloc_bitmap_first(at->nodeset); i >= 0; i = hwloc_bitmap_next(at->nodeset, i)) {
@@ -93,7 +93,7 @@ struct Topology::Reader {
   }
 
   void take_cores(hwloc_topology* machine) {
-    // Some virtual machines do not tell cores from hardware threads; there every thread counts as one.
+    // Some virtual machines do not distinguish cores from hardware threads; there every thread counts as a core.
     const bool has_cores = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE) > 0;
     const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     const hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(machine);
@@ -112,7 +112,7 @@ struct Topology::Reader {
                       [](const Core& core) { return std::tuple(core.node, core.package, core.cpu); });
   }
 
-  /// Without hwloc the mask is all that is known.
+  /// Without hwloc only the mask is known.
   void take_mask() {
     for (const unsigned cpu : mask) {
       topology.cores_.push_back({.cpu = cpu, .id = cpu});

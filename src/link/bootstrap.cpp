@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kAwaitedHello = "its answer";
 constexpr const char* kAwaitedReady = "its READY";
 
-/// What dial says when the answer is not even the beginning of a frame.
+/// The error of dial if the answer is not even the beginning of a frame.
 Error not_verbena(const char* peer, std::span<const std::byte> got) noexcept {
   char shown[3 * 8 + 1] = "";
   char* end = shown;
@@ -44,7 +44,7 @@ Error not_verbena(const char* peer, std::span<const std::byte> got) noexcept {
                       peer, std::string_view(shown, static_cast<std::size_t>(end - shown) - (end != shown)));
 }
 
-/// Both HELLOs, the client's first: what the server attests.
+/// Both HELLOs, the client's first, which the server attests.
 class Transcript {
  public:
   Transcript(std::span<const std::byte> client, std::span<const std::byte> server) noexcept
@@ -60,25 +60,25 @@ class Transcript {
   std::size_t size_;
 };
 
-/// What one side has from the other is not what that one sent.
+/// The error if a frame differs from the one that the peer sent.
 std::unexpected<Error> changed_on_the_way(const char* peer) noexcept {
   return fail(Status::kNotAllowed, "handshake", 0,
-              "what came from {} has not the seal of the key: somebody on the way has changed it", peer);
+              "a frame from {} does not have the seal of the key: somebody has changed it on the way", peer);
 }
 
-/// Waits for the answer to a frame. An echo, and what is not even a frame, has an error of its own.
+/// Waits for the answer to a frame. An echo, or something that is no frame, gets its own error.
 Result<void> receive_answer(int fd, const Frame& sent, Inbox& inbox, const Step& step, Deadline deadline) {
   if (auto received = receive_frame(fd, inbox, step, deadline); !received) {
     const bool foreign = received.error().status() == Status::kProtocol && !version_of(inbox.bytes());
     return std::unexpected(foreign ? not_verbena(step.peer, inbox.bytes()) : received.error());
   }
   if (std::ranges::equal(inbox.bytes(), sent.bytes())) {
-    return broken("{} sends back what it is sent, so it is not a Verbena server: check address and port", step.peer);
+    return broken("{} only echoes, so it is not a Verbena server: check address and port", step.peer);
   }
   return {};
 }
 
-/// Leaves the answer's bytes in `inbox`.
+/// Reads the server's HELLO; leaves its bytes in `inbox`.
 Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, std::optional<Seal>& seal, const Step& step,
                              Deadline deadline) {
   VERBENA_TRY(receive_answer(fd, sent, inbox, step, deadline));
@@ -88,7 +88,7 @@ Result<Endpoint> read_answer(int fd, const Frame& sent, Inbox& inbox, std::optio
   return endpoint;
 }
 
-/// Has the server prove that it has the key, before it is told anything but the key's name.
+/// Makes the server prove that it has the key, before telling it anything but the key's name.
 Result<Seal> challenge_server(int fd, const std::shared_ptr<const Key>& key, const Step& step, Deadline deadline) {
   Nonce nonce;
   VERBENA_TRY(fill_random(nonce));
@@ -108,7 +108,7 @@ Result<Seal> challenge_server(int fd, const std::shared_ptr<const Key>& key, con
 /// Both ends of a handshake over a socket.
 class SocketHandshake final : public Handshake {
  public:
-  /// A client that has the server's answer; its own generation is what its READY repeats.
+  /// For a client that has the server's answer; its READY repeats its own generation.
   SocketHandshake(Fd fd, const Endpoint& remote, std::uint64_t generation, SocketWatcher* watcher,
                   std::optional<Seal> seal) noexcept
       : Handshake(Role::kClient, remote, 0),
@@ -117,7 +117,7 @@ class SocketHandshake final : public Handshake {
         watcher_(watcher),
         seal_(std::move(seal)),
         outbox_{.frame = sealed(SealedStep::kClientReady, encode_ready(generation))} {}
-  /// A server that has the client's HELLO.
+  /// For a server that has the client's HELLO.
   SocketHandshake(Fd fd, const Endpoint& remote, const Inbox& hello, std::unique_ptr<nic::Inquiry> inquiry,
                   std::optional<Seal> seal, const ListenerOptions& options) noexcept
       : Handshake(Role::kServer, remote, options.max_answer_bytes, std::move(inquiry)),
@@ -164,10 +164,10 @@ class SocketHandshake final : public Handshake {
   const HostPort peer_;
   SocketWatcher* const watcher_;
   nic::Nic* const nic_ = nullptr;
-  nic::Attestation attestation_;  // A server's of both HELLOs.
-  std::optional<Seal> seal_;      // Where there is a key.
-  Inbox inbox_;                   // A client's HELLO, until it is answered; then the peer's READY.
-  Outbox outbox_;                 // A server's HELLO; then READY. Empty until there is one.
+  nic::Attestation attestation_;  // A server's attestation of both HELLOs.
+  std::optional<Seal> seal_;      // If there is a key.
+  Inbox inbox_;                   // The client's HELLO, until it is answered; then the peer's READY.
+  Outbox outbox_;                 // The server's HELLO; then READY. Empty until there is one.
 };
 
 Result<bool> SocketHandshake::try_give() {
@@ -175,7 +175,7 @@ Result<bool> SocketHandshake::try_give() {
   return try_send(fd_.get(), outbox_, step());
 }
 
-/// The peer's READY, which must name the generation that its HELLO did.
+/// Takes the peer's READY, which must have the generation of its HELLO.
 Result<bool> SocketHandshake::try_take_ready() {
   set_events(POLLIN);
   VERBENA_ASSIGN(const bool is_whole, try_receive(fd_.get(), inbox_, step()));
@@ -203,11 +203,11 @@ Result<bool> SocketHandshake::try_answer(const Endpoint& local) {
   VERBENA_ASSIGN(const bool is_sent, try_give());
   if (!is_sent) return false;
   outbox_ = {.frame = sealed(SealedStep::kServerReady, encode_ready(local.generation))};
-  set_events(POLLIN);  // For the client's.
+  set_events(POLLIN);  // For the client's READY.
   return true;
 }
 
-// The client's READY goes first; the server's answers it. Each step says so again when it is done already.
+// The client's READY goes first; the server's answers it. A step that is done already returns true again.
 Result<bool> SocketHandshake::try_finish() {
   const bool is_server = role() == Role::kServer;
   VERBENA_ASSIGN(const bool is_first_done, is_server ? try_take_ready() : try_give());
@@ -253,18 +253,18 @@ constexpr unsigned kMostPending = 65536;
 constexpr unsigned kFewestPending = 64;
 constexpr unsigned kUsualPending = 512;
 constexpr int kEventsPerTurn = 32;
-/// Sockets accepted before those that are there already are looked at again.
+/// Most sockets to accept before looking at the existing ones again.
 constexpr int kAcceptsPerTurn = 16;
-/// All that a client hears of it: whether there is such a key, or it has another secret, is the server's to log.
+/// A client learns no more than this: the server logs whether it has no such key, or another secret.
 std::unexpected<Error> refused_key(std::string_view name) noexcept {
   return fail(Status::kNotAllowed, "connect", 0, "the server refused the key {}", name);
 }
-/// Accepting rests this long when there are no descriptors left and none of ours to give back: no
-/// event tells when another part of the process closes one.
+/// How long accepting pauses when there are no descriptors left and none of ours to give back: no event tells when
+/// another part of the process closes one.
 constexpr std::chrono::milliseconds kAcceptRest{50};
 constexpr std::chrono::seconds kLogEvery{1};
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-// Events that are no slot's.
+// Events that belong to no slot.
 constexpr std::uint64_t kListenEvent = std::uint64_t{1} << 32;
 constexpr std::uint64_t kCloseEvent = std::uint64_t{1} << 33;
 
@@ -276,7 +276,7 @@ struct Slot {
   std::uint32_t previous = kNone;
   std::uint32_t next = kNone;
   Inbox inbox;
-  std::optional<Seal> seal;  ///< Once it was challenged.
+  std::optional<Seal> seal;  ///< Set once it was challenged.
 };
 
 class SocketListener final : public Listener {
@@ -318,7 +318,7 @@ class SocketListener final : public Listener {
   void set_accepting(bool accepting) noexcept;
   void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
-  /// Why a client has not proven a key. Strangers may fail any number of times, so one a second is logged.
+  /// Logs why a client has not proven a key. Strangers may fail any number of times, so it logs at most one per second.
   template <class... Args>
   void log_refusal(fmt::format_string<Args...> format, Args&&... args) noexcept {
     if (!quiet_until_.passed()) return;
@@ -352,8 +352,8 @@ Result<std::unique_ptr<Handshake>> SocketListener::next(Deadline deadline) {
     const int count = epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, earlier(deadline, due()).left_ms());
     if (count < 0 && errno != EINTR) return fail_system("epoll_wait", errno, "waiting for clients");
     const auto ready = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
-    // Those that are here come before new ones, which may evict them. Events are level-triggered:
-    // what is not looked at in this turn is reported again.
+    // Looks at existing sockets before new ones, which may evict them. Events are level-triggered, so the kernel
+    // reports the rest again.
     bool has_new = false;
     for (const epoll_event& event : ready) {
       if (event.data.u64 == kListenEvent) has_new = true;
@@ -372,10 +372,10 @@ Result<std::unique_ptr<Handshake>> SocketListener::next(Deadline deadline) {
 
 void SocketListener::close() noexcept {
   closed_.store(true, std::memory_order_release);
-  // Connecting is refused from now on, instead of hanging in the backlog. Descriptors stay open
-  // until destruction, so this cannot hit somebody else's.
+  // From now on the kernel refuses connections, instead of leaving them in the backlog. Descriptors stay open until
+  // destruction, so this cannot hit a reused number.
   (void)shutdown(listening_.get(), SHUT_RDWR);
-  signal_eventfd(closing_.get());  // Never read: every later wait returns at once as well.
+  signal_eventfd(closing_.get());  // Never read: so every later wait returns at once as well.
 }
 
 Deadline SocketListener::due() const noexcept {
@@ -391,7 +391,7 @@ Result<SocketListener::Found> SocketListener::accept_some() noexcept {
       if (error == EAGAIN || error == EWOULDBLOCK || is_closed()) return Found{};
       if (error == EBADF || error == EINVAL || error == ENOTSOCK)
         return fail_system("accept4", error, "taking a client");
-      if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) continue;  // That client's fault.
+      if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) continue;  // Only this client's.
       if (oldest_ == kNone) {
         set_accepting(false);
         return Found{};
@@ -414,8 +414,8 @@ SocketListener::Found SocketListener::drop_late() noexcept {
   return nullptr;
 }
 
-/// Asks a client that names a key to prove it, by proving first that this side has it. The reason of a refusal is
-/// logged here, and the client hears the name alone.
+/// Asks a client that names a key to prove it, after proving that this side has it. Logs the reason of a refusal; the
+/// client learns only the name.
 Result<void> SocketListener::challenge(Slot& slot) noexcept {
   if (slot.seal) return broken("a KEY came twice");
   VERBENA_ASSIGN(const KeyClaim claim, decode_key(slot.inbox.bytes()));
@@ -434,15 +434,15 @@ Result<void> SocketListener::challenge(Slot& slot) noexcept {
   slot.seal.emplace(std::move(key), slot.inbox.bytes());
   Outbox outbox{.frame = slot.seal->put(SealedStep::kChallenge, encode_challenge(nonce))};
   VERBENA_ASSIGN(const bool is_sent, try_send(slot.fd.get(), outbox, {.peer = peer.c_str(), .awaited = kAwaitedHello}));
-  // The first bytes to a socket always find room, unless the kernel is short of memory.
+  // A new socket has room for these first bytes, unless the kernel is short of memory.
   if (!is_sent) return fail(Status::kNoMemory, "connect", 0, "no room for a challenge");
   slot.inbox.have = 0;
   slot.inbox.need = kHeaderBytes;
   return {};
 }
 
-/// The HELLO that the slot's frame is, with a seal where this listener has keys; none when more is to come. Errors that
-/// are kProtocol are of what no client of this release sends.
+/// Returns the HELLO in the slot's frame, checked by its seal if this listener has keys; nothing if more frames must
+/// come. kProtocol: no client of this release sends such a frame.
 Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) noexcept {
   VERBENA_ASSIGN(const FrameType type, decode_type(slot.inbox.bytes()));
   if (type == FrameType::kKey) {
@@ -453,16 +453,16 @@ Result<std::optional<Endpoint>> SocketListener::take_frame(Slot& slot) noexcept 
     return fail(Status::kNotAllowed, "connect", 0, "the server asks for a key: connect with key_file");
   VERBENA_ASSIGN(const Endpoint hello, decode_hello(slot.inbox.bytes(), slot.seal ? Cover::kSealed : Cover::kOpen));
   if (!slot.seal || slot.seal->check(SealedStep::kClientHello, slot.inbox.bytes())) return hello;
-  log_refusal("{} did not prove that it has the key {}: it has not, or somebody has changed its HELLO",
+  log_refusal("{} did not prove that it has the key {}: it does not have it, or somebody has changed its HELLO",
               HostPort::of_peer(slot.fd.get()).c_str(), slot.seal->key_name());
   return refused_key(slot.seal->key_name());
 }
 
-/// Takes what the socket has. A whole HELLO leaves the slot as a handshake; what can never be one
-/// is dropped.
+/// Takes the bytes that the socket has. Turns a whole HELLO into a handshake, and frees the slot; drops a socket that
+/// can never have one.
 SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   Slot& slot = slots_[index];
-  if (!slot.fd) return nullptr;  // An event of this turn for a slot that was dropped in it.
+  if (!slot.fd) return nullptr;  // The slot was dropped earlier in this turn.
   const auto arrival = take_arrived(slot.fd.get(), slot.inbox);
   if (arrival && *arrival == Arrival::kPart) return nullptr;
   if (arrival && *arrival == Arrival::kWhole) {
@@ -490,7 +490,7 @@ SocketListener::Found SocketListener::look(std::uint32_t index) noexcept {
   return nullptr;
 }
 
-/// Whether to go on with a client that says so, and the question to its NIC.
+/// Checks whether to accept the client, and asks its NIC.
 Result<std::unique_ptr<nic::Inquiry>> SocketListener::check(const Endpoint& remote,
                                                             std::span<const std::byte> hello) noexcept {
   VERBENA_TRY(check_user_data(remote, options_.max_request_bytes, "dial"));
@@ -505,7 +505,7 @@ Result<std::unique_ptr<nic::Inquiry>> SocketListener::check(const Endpoint& remo
 
 SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& remote,
                                            std::unique_ptr<nic::Inquiry> inquiry) noexcept {
-  const Inbox& hello = slots_[index].inbox;  // It stays when the slot is free.
+  const Inbox& hello = slots_[index].inbox;  // Still valid after the slot is free.
   std::optional<Seal> seal = std::move(slots_[index].seal);
   Found handshake(new (std::nothrow)
                       SocketHandshake(remove(index), remote, hello, std::move(inquiry), std::move(seal), options_));
@@ -513,8 +513,7 @@ SocketListener::Found SocketListener::take(std::uint32_t index, const Endpoint& 
   return handshake;
 }
 
-/// The end of a socket's time. Its HELLO may have come while nobody was in `next`: then it is no
-/// laggard.
+/// Ends a socket whose time is over, unless its HELLO has come while no thread was in `next`.
 SocketListener::Found SocketListener::look_and_drop(std::uint32_t index) noexcept {
   if (Found found = look(index)) return found;
   if (slots_[index].fd) drop(index);
@@ -555,7 +554,7 @@ void SocketListener::drop(std::uint32_t index) noexcept {
   count_dropped();
 }
 
-/// Not accepting ends by itself after a rest.
+/// Pauses or resumes accepting. A pause ends by itself after kAcceptRest.
 void SocketListener::set_accepting(bool accepting) noexcept {
   epoll_event event{.events = accepting ? std::uint32_t{EPOLLIN} : 0, .data = {.u64 = kListenEvent}};
   VERBENA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listening_.get(), &event) == 0);

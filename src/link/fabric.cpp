@@ -36,8 +36,10 @@ Result<DeviceName> parse_device(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, name.port);
   if (error == std::errc() && rest == end && name.port != 0 && !name.device.empty() && name.device != "soft")
     return name;
-  return fail(Status::kBadArgument, "Fabric::open", 0,
-              "device \"{:.60}\" is none: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2", text);
+  return fail(
+      Status::kBadArgument, "Fabric::open", 0,
+      "device \"{:.60}\" is not a device name: write soft, a device such as mlx5_0, or one with its port, mlx5_0:2",
+      text);
 }
 
 Result<void> check(const Transport& transport) {
@@ -55,7 +57,7 @@ bool is_loopback(const sockaddr& address) noexcept {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-/// Where an automatic choice looks for the device.
+/// Where an automatic choice searches for the device.
 enum class Where : std::uint8_t { kAnywhere, kLoopback, kAddress };
 Result<Where> where_is(const std::string& address) {
   if (address.empty()) return Where::kAnywhere;
@@ -64,7 +66,7 @@ Result<Where> where_is(const std::string& address) {
   return is_any(*addresses->ai_addr) ? Where::kAnywhere : Where::kAddress;
 }
 
-/// The GID as an address that others can name, where it is one.
+/// The GID as an address that peers can use; "" if it is none.
 std::string address_of(const nic::DeviceFacts& facts) {
   const auto kind = nic::verbs::kind_of(facts.gid.gid);
   const bool is_address = facts.link_layer == nic::verbs::LinkLayer::kEthernet &&
@@ -72,13 +74,13 @@ std::string address_of(const nic::DeviceFacts& facts) {
   return is_address ? std::string(nic::verbs::gid_text(facts.gid.gid).data()) : std::string();
 }
 
-/// Without any, librdmacm is not to be asked: it prints what it misses.
+/// Without devices don't call librdmacm: it prints what is missing.
 bool has_devices() {
   const auto devices = nic::list_devices();
   return devices && !devices->empty();
 }
 
-/// This process's own, and those, each once.
+/// This process's user and the allowed ones, each once.
 std::string users_of(std::span<const uid_t> allowed) {
   std::set<uid_t> others(allowed.begin(), allowed.end());
   others.erase(::geteuid());
@@ -87,7 +89,7 @@ std::string users_of(std::span<const uid_t> allowed) {
   return text;
 }
 
-/// Of an error's sentence the cause, without the fix: that is for those who want the device.
+/// The cause in an error's text, without the fix, which is for users who want the device.
 std::string cause_of(const Error& error) {
   const std::string_view text = error.text();
   return std::string(text.substr(0, text.find(';')));
@@ -115,7 +117,7 @@ Result<std::unique_ptr<Fabric>> Fabric::open(const FabricOptions& options, Deadl
   return fabric;
 }
 
-/// Before anything is opened: a key that cannot be had is no reason to go without.
+/// Runs before anything is opened, because a missing key is an error and no reason to go without a key.
 Result<void> Fabric::take_keys(const FabricOptions& options) {
   if (options.key_file.empty()) {
     if (options.key_name.empty()) return {};
@@ -156,7 +158,7 @@ void Fabric::use(SharedDevice device, std::string why) {
   reason_ = std::move(why);
 }
 
-// Whatever keeps a device from being used is the reason for the software NIC, not an error.
+// If no device is usable, that is the reason for the software NIC, not an error.
 Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options, Deadline deadline) {
   VERBENA_ASSIGN(const Where where, where_is(options.address));
   nic::VerbsOptions wanted{.device = {}, .port = 0, .gid = {.index = options.transport.gid_index, .address = {}}};
@@ -181,7 +183,7 @@ Result<void> Fabric::choose(NicRegistry& registry, const FabricOptions& options,
 Result<void> Fabric::finish() {
   const nic::DeviceFacts* facts = nic::facts_of(nic());
   const bool has_key = keys_ != nullptr || key_ != nullptr;
-  // RDMA CM chose the device by the address; its private data has no room for a challenge.
+  // RDMA CM chose the device by the address. Its private data has no room for a challenge, so a key needs a socket.
   if (facts != nullptr && has_key && bootstrap_ == Bootstrap::kCm) {
     bootstrap_ = Bootstrap::kSocket;
     if (address_.empty()) address_ = address_of(*facts);
@@ -211,7 +213,8 @@ std::string Fabric::admission() const {
                                                           keys_->count() == 1 ? "" : "s");
   if (nic::facts_of(nic()) == nullptr)
     return fmt::format("open to processes of {}{}{}", users_, keys.empty() ? "" : " that ", keys);
-  return keys.empty() ? "open to whoever reaches the port: a key file restricts it" : "open to clients that " + keys;
+  return keys.empty() ? "open to anybody who reaches the port: a key file restricts it"
+                      : "open to clients that " + keys;
 }
 
 Result<std::unique_ptr<Listener>> Fabric::listen(ListenerOptions options) {

@@ -1,4 +1,4 @@
-// The choice of a NIC when the program runs, and of the way that connections over it are made.
+// Chooses, at run time, a NIC and how to make connections over it.
 #pragma once
 
 #include "link/keys.hpp"
@@ -19,28 +19,27 @@ namespace verbena::link {
 struct FabricOptions {
   Transport transport;
   Role role = Role::kServer;
-  /// To listen on, or of the server; a name or number. Empty: this host, by the NIC's own address where it has one
+  /// Address to listen on, or the server's; a name or number. Empty: this host, by the NIC's own address if it has one
   /// (RoCE), else by loopback.
   std::string address;
-  std::uint16_t port = 0;                 ///< Of a client's server: what to find the way to.
-  std::span<const uid_t> allowed_uids{};  ///< As SoftOptions has them.
-  std::string key_file{};                 ///< Both ends have one, with a key in common, or neither. Empty: neither.
-  std::string key_name{};                 ///< A client's: the key that it proves; empty: the file's first.
+  std::uint16_t port = 0;                 ///< For clients: the server's port, to find the device that reaches it.
+  std::span<const uid_t> allowed_uids{};  ///< As in SoftOptions.
+  std::string key_file{};                 ///< For both ends, with a common key, or for neither. Empty: none.
+  std::string key_name{};                 ///< For clients: the key to prove; empty: the file's first.
 };
 
-/// One use of a NIC that the whole process shares. Immovable, and cheap beside the first one. What it makes lives as
-/// long as the NIC: keep the fabric, or shared_nic(). \thread any
+/// One use of a NIC that the whole process shares. Immovable; all but the first one are cheap. Its listeners and
+/// handshakes need the NIC: keep the fabric, or shared_nic(), as long as they live. \thread any
 class Fabric {
  public:
-  /// The NIC that the transport names. Unless it names one: an RDMA device if there is a usable one that has the
-  /// address, or the way to it; the software NIC otherwise. It is opened unless this process has it open already, in
-  /// the same way (NicRegistry). Errors: those of open_verbs and open_soft for a NIC that is named, kBadArgument (a
-  /// name of none, a key_name without a key_file), kNotFound (the address is on no RDMA device, and one is named);
-  /// those of Keys.
+  /// Uses the NIC that the transport names. If it names none: a usable RDMA device that has the address or reaches it,
+  /// else the software NIC. Opens the NIC unless this process has it open already with the same options (NicRegistry).
+  /// Errors: those of open_verbs and open_soft for a named NIC, kBadArgument (an invalid name, a key_name without a
+  /// key_file), kNotFound (a device is named, and the address is on no RDMA device); those of Keys.
   [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline) {
     return Fabric::open(options, deadline, NicRegistry::of_process());
   }
-  /// The same over the NICs of a test.
+  /// The same with the NICs of a test.
   [[nodiscard]] static Result<std::unique_ptr<Fabric>> open(const FabricOptions& options, Deadline deadline,
                                                             NicRegistry& registry);
   Fabric(const Fabric&) = delete;
@@ -48,18 +47,18 @@ class Fabric {
 
   [[nodiscard]] nic::Nic& nic() const noexcept { return shared_->nic(); }
   [[nodiscard]] const std::shared_ptr<SharedNic>& shared_nic() const noexcept { return shared_; }
-  /// The transport's; but on a device a key's is always the socket.
+  /// The transport's bootstrap, except that a key on a device always uses the socket.
   [[nodiscard]] Bootstrap bootstrap() const noexcept { return bootstrap_; }
-  /// As in the options, or what it was chosen to be.
+  /// The options' address, or the chosen one.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
-  /// Which NIC and bootstrap, and why, in one line.
+  /// One line: NIC and bootstrap, and why.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
-  /// A server's: who may connect, in a few words.
+  /// For servers: who may connect, in a few words.
   [[nodiscard]] std::string admission() const;
 
-  /// At `address`. The options' address, watcher, keys and limits of user data are the fabric's to set.
+  /// Listens at `address`. The fabric sets the options' address, watcher, keys and limits of user data.
   [[nodiscard]] Result<std::unique_ptr<Listener>> listen(ListenerOptions options);
-  /// To `address`.
+  /// Connects to `address`.
   [[nodiscard]] Result<std::unique_ptr<Handshake>> dial(std::uint16_t port, const Endpoint& local, Deadline deadline);
 
  private:
@@ -72,13 +71,13 @@ class Fabric {
   [[nodiscard]] Result<void> finish();
 
   std::shared_ptr<SharedNic> shared_;
-  nic::verbs::GidChoice gid_{};  ///< Of a device.
-  // The NIC's: one of them, by what carries the handshake.
+  nic::verbs::GidChoice gid_{};  ///< For a device.
+  // From the shared NIC: one of them is set, depending on the bootstrap.
   cm::Manager* manager_ = nullptr;
   SocketWatcher* watcher_ = nullptr;
-  std::shared_ptr<const Keys> keys_;  ///< A server's.
-  std::shared_ptr<const Key> key_;    ///< A client's.
-  std::string users_;                 ///< Whose processes may connect on the software NIC.
+  std::shared_ptr<const Keys> keys_;  ///< For servers.
+  std::shared_ptr<const Key> key_;    ///< For clients.
+  std::string users_;                 ///< Users whose processes may connect on the software NIC.
   Bootstrap bootstrap_ = Bootstrap::kCm;
   std::string address_;
   std::string reason_;

@@ -28,7 +28,7 @@ class Writer {
     put(kProtocolVersion);
     put(static_cast<std::uint8_t>(type));
     put(static_cast<std::uint8_t>(Cover::kOpen));
-    put(std::uint32_t{0});  // The length, known at the end.
+    put(std::uint32_t{0});  // The length, which is set at the end.
   }
 
   template <std::unsigned_integral T>
@@ -84,7 +84,7 @@ bool known_type(std::uint8_t type) noexcept {
          type <= static_cast<std::uint8_t>(FrameType::kChallenge);
 }
 
-/// Whether a frame of a known type can say so of its seal.
+/// Whether a frame of a known type may have this value of `cover`.
 bool can_be(FrameType type, std::uint8_t cover) noexcept {
   const bool is_never_sealed = type == FrameType::kReject || type == FrameType::kKey;
   if (cover == static_cast<std::uint8_t>(Cover::kSealed)) return !is_never_sealed;
@@ -100,7 +100,7 @@ void set_length_and_checksum(Frame& frame) noexcept {
   store(frame.data, at, hash64(std::span(frame.data).first(at)));
 }
 
-/// The body, without a seal, of a frame that must have the type `wanted`, and a seal or none.
+/// The body, without the seal, of a frame that must have the type `wanted` and the given cover.
 Result<Bytes> decode_body(Bytes frame, FrameType wanted, Cover cover) noexcept {
   VERBENA_ASSIGN(const FrameType type, decode_type(frame));
   if (type != wanted) {
@@ -120,7 +120,7 @@ const char* fault_of(const Endpoint& endpoint) noexcept {
   if (endpoint.nic != nic::Kind::kSoft && endpoint.nic != nic::Kind::kVerbs) return "an unknown kind of NIC";
   if (endpoint.qp.mtu < IBV_MTU_256 || endpoint.qp.mtu > IBV_MTU_4096) return "an MTU that verbs does not have";
   if (endpoint.qp.psn > kMax24) return "a packet sequence number of more than 24 bits";
-  // The soft NIC may number its QPs as it likes; the wire format of a device has 24 bits.
+  // The soft NIC's QP numbers may be of any size; a device's wire format has 24 bits.
   if (endpoint.nic == nic::Kind::kVerbs && endpoint.qp.qp_num > kMax24) return "a QP number of more than 24 bits";
   const bool is_soft = endpoint.nic == nic::Kind::kSoft;
   if (endpoint.qp.network > nic::Network::kRoceV2Ipv6 || (endpoint.qp.network == nic::Network::kNone) != is_soft)
@@ -228,10 +228,10 @@ Mac seal_of(Bytes sealed) noexcept {
 }
 
 Result<std::size_t> bytes_needed(Bytes have) noexcept {
-  // Byte by byte as it comes: whoever sends one wrong byte and stops is known at once.
+  // Checks each byte as it comes, so that a peer that sends one wrong byte and stops is detected at once.
   const std::size_t magic_bytes = std::min(have.size(), kMagic.size());
   if (!std::ranges::equal(have.first(magic_bytes), std::span(kMagic).first(magic_bytes))) {
-    return broken("this is no Verbena handshake: it begins with another magic number");
+    return broken("this is not a Verbena handshake: it begins with another magic number");
   }
   if (const auto version = version_of(have); version && *version != kProtocolVersion) {
     return broken(
@@ -244,14 +244,14 @@ Result<std::size_t> bytes_needed(Bytes have) noexcept {
   if (!known_type(type)) return broken("a handshake frame has the unknown type {}", type);
   const auto cover = load<std::uint8_t>(have, kCoverOffset);
   if (!can_be(static_cast<FrameType>(type), cover)) {
-    return broken("a handshake frame of type {} says {} of its seal", type, cover);
+    return broken("a handshake frame of type {} has the impossible seal flag {}", type, cover);
   }
   const auto length = load<std::uint32_t>(have, kLengthOffset);
   if (cover == static_cast<std::uint8_t>(Cover::kSealed) && length < kSealBytes) {
     return broken("a sealed handshake frame says it has {} bytes, which is less than its seal", length);
   }
   if (length > kMaxBodyBytes) {
-    return broken("a handshake frame says it has {} bytes where {} are the most", length, kMaxBodyBytes);
+    return broken("a handshake frame says it has {} bytes, and the limit is {}", length, kMaxBodyBytes);
   }
   return kHeaderBytes + length + kChecksumBytes;
 }
@@ -264,7 +264,7 @@ std::optional<std::uint16_t> version_of(Bytes have) noexcept {
 
 Result<FrameType> decode_type(Bytes frame) noexcept {
   VERBENA_ASSIGN(const std::size_t needed, bytes_needed(frame));
-  // A header alone fails here too: with the length known, the checksum is needed as well.
+  // A header alone fails here too, because the whole frame includes the checksum.
   if (frame.size() != needed) {
     return broken("a handshake frame has {} bytes and should have {}", frame.size(), needed);
   }

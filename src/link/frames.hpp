@@ -1,5 +1,4 @@
-// Handshake frames: their bytes, and nothing that does input or output. What a peer sent is decoded
-// here only.
+// Handshake frames: their bytes, without input or output. Only this file decodes a peer's frames.
 //
 //   offset  bytes  field            offset  bytes  field
 //        0      4  magic "VRBN"          8      4  bytes of body
@@ -8,8 +7,7 @@
 //        7      1  1: sealed, 0: open
 //
 // A sealed frame's last 32 bytes of body are its seal (link/seal.hpp). All integers are little-endian. Magic and
-// version stay where they are in every later version, so that two programs of different versions can tell each other
-// so.
+// version stay at their places in every later version, so that programs of different versions can detect that.
 #pragma once
 
 #include "base/error.hpp"
@@ -30,12 +28,12 @@ namespace verbena::link {
 
 enum class FrameType : std::uint8_t {
   kHello = 1,
-  kReject = 2,  ///< Never sealed: who refuses has no key in common, as a rule.
+  kReject = 2,  ///< Never sealed, because a side that refuses usually has no common key.
   kReady = 3,
-  kKey = 4,        ///< A client's first frame where it has a key. Never sealed.
-  kChallenge = 5,  ///< The server's answer to it. Always sealed.
+  kKey = 4,        ///< A client's first frame if it has a key. Never sealed.
+  kChallenge = 5,  ///< The server's answer to KEY. Always sealed.
 };
-/// Whether a frame has a seal; all of a handshake with a key do, where their types can.
+/// Whether a frame has a seal. In a handshake with a key all frames have one whose types allow it.
 enum class Cover : std::uint8_t { kOpen = 0, kSealed = 1 };
 
 inline constexpr std::size_t kHeaderBytes = 12;
@@ -58,13 +56,13 @@ inline constexpr std::size_t kMaxFrameBytes = kHeaderBytes + kMaxBodyBytes + kCh
 static_assert(kRejectFixedBytes + kMaxRejectText <= kMaxBodyBytes && kReadyBytes <= kMaxBodyBytes);
 static_assert(kMaxFrameBytes <= kBlobBytes);
 
-/// What a peer sent is not what it should be.
+/// The error for a malformed or unexpected frame.
 template <class... Args>
 [[nodiscard]] std::unexpected<Error> broken(fmt::format_string<Args...> format, Args&&... args) noexcept {
   return fail(Status::kProtocol, "handshake", 0, format, std::forward<Args>(args)...);
 }
 
-// Little-endian integers at an offset into bytes that are there.
+// Little-endian integers at an offset, which must be inside.
 template <std::unsigned_integral T>
 void store(std::span<std::byte> out, std::size_t at, T value) noexcept {
   for (std::size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(value >> (8 * i));
@@ -84,8 +82,7 @@ struct Frame {
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), size}; }
 };
 
-/// Why the peer said no. The text is printable ASCII whatever was sent: it ends up on terminals and
-/// in logs.
+/// Why the peer refused. The text is always printable ASCII, because terminals and logs show it.
 struct Reject {
   Status status = Status::kRejected;
   std::array<char, kMaxRejectText> text{};
@@ -93,7 +90,7 @@ struct Reject {
   [[nodiscard]] std::string_view reason() const noexcept { return {text.data(), text_bytes}; }
 };
 
-/// What a client says it has: the name of a key, and a random number of its own. A name as is_key_name has it.
+/// A client's claim: the name of a key, and its random number. The name satisfies is_key_name.
 struct KeyClaim {
   Nonce nonce{};
   std::array<char, kMaxKeyNameBytes> text{};
@@ -101,47 +98,46 @@ struct KeyClaim {
   [[nodiscard]] std::string_view name() const noexcept { return {text.data(), text_bytes}; }
 };
 
-/// Out of what a peer sent: a status that this version does not know, or kOk, becomes kRejected. `text` has at most
-/// kMaxRejectText bytes. \thread any  \alloc none
+/// Makes a Reject from a peer's bytes: a status that this version does not know, or kOk, becomes kRejected. `text` has
+/// at most kMaxRejectText bytes. \thread any  \alloc none
 [[nodiscard]] Reject make_reject(std::uint8_t status, std::span<const std::byte> text) noexcept;
 
-/// What keeps an endpoint from being sent or used, or nullptr: unknown NIC kind, network or MTU, psn or QP
-/// number past 24 bits, too many private bytes. \thread any  \alloc none
+/// Why an endpoint is invalid, or nullptr: unknown NIC kind, network or MTU, psn or QP number of more than 24 bits, too
+/// many private bytes. \thread any  \alloc none
 [[nodiscard]] const char* fault_of(const Endpoint& endpoint) noexcept;
 
-/// kTooLong when an endpoint has more user data than `most`. \thread any  \alloc none
+/// kTooLong if an endpoint has more user data than `most`. \thread any  \alloc none
 [[nodiscard]] Result<void> check_user_data(const Endpoint& endpoint, std::size_t most, const char* call) noexcept;
 /// The same, and kBadArgument for a local endpoint with a fault. \thread any  \alloc none
 [[nodiscard]] Result<void> check_local(const Endpoint& local, std::size_t most, const char* call) noexcept;
 
-// Encoders. Too long private data or text is cut. \thread any  \alloc none
+// Encoders. They cut private data or text that is too long. \thread any  \alloc none
 [[nodiscard]] Frame encode_hello(const Endpoint& endpoint) noexcept;
 [[nodiscard]] Frame encode_reject(Status status, std::string_view text) noexcept;
 [[nodiscard]] Frame encode_ready(std::uint64_t generation) noexcept;
 [[nodiscard]] Frame encode_key(std::string_view name, const Nonce& nonce) noexcept;
-/// Of no use until it is sealed.
+/// Must be sealed before it is sent.
 [[nodiscard]] Frame encode_challenge(const Nonce& nonce) noexcept;
 
-// The seal of a frame: where it is, and what it is over, which is all of the frame before it. Of a frame that is open,
-// with room for a seal that is to be set; of others those that a decoder has taken for sealed. \thread any  \alloc none
+// The seal of a frame, and the bytes that it covers: all of the frame before it. with_room_for_seal takes an open
+// frame; the others take its result, or a frame that a decoder has accepted as sealed. \thread any  \alloc none
 [[nodiscard]] Frame with_room_for_seal(const Frame& open) noexcept;
 [[nodiscard]] std::span<const std::byte> covered_by_seal(std::span<const std::byte> sealed) noexcept;
 void set_seal(Frame& sealed, const Mac& seal) noexcept;
 [[nodiscard]] Mac seal_of(std::span<const std::byte> sealed) noexcept;
 
-// Decoders: for any bytes of any length, nothing past the span is read. All errors are kProtocol,
-// and the text says what is wrong. \thread any  \alloc none
+// Decoders. They accept any bytes of any length, and never read past the span. All errors are kProtocol, with a text
+// that names the fault. \thread any  \alloc none
 
-/// Bytes that the frame beginning with `have` is known to have: kHeaderBytes until the header is
-/// there, then all of it. Fails as soon as `have` cannot be the beginning of a frame.
+/// Bytes of the frame that begins with `have`, as far as known: kHeaderBytes until the header is complete, then all of
+/// it. Fails as soon as `have` cannot be the beginning of a frame.
 [[nodiscard]] Result<std::size_t> bytes_needed(std::span<const std::byte> have) noexcept;
-/// The version that the sender of `have` speaks; nothing if `have` is too short or is not Verbena's
-/// at all.
+/// The sender's protocol version; nothing if `have` is too short or not from Verbena.
 [[nodiscard]] std::optional<std::uint16_t> version_of(std::span<const std::byte> have) noexcept;
-/// The type of a whole frame, after its header, length and checksum were checked.
+/// Checks header, length and checksum of a whole frame, and returns its type.
 [[nodiscard]] Result<FrameType> decode_type(std::span<const std::byte> frame) noexcept;
-/// These check all that decode_type does, and that the type is theirs, and that there is a seal where one is due. The
-/// seal itself is Seal's to check.
+/// These check all that decode_type does, their type, and that there is a seal if and only if there must be one. Seal
+/// checks the seal itself.
 [[nodiscard]] Result<Endpoint> decode_hello(std::span<const std::byte> frame, Cover cover = Cover::kOpen) noexcept;
 [[nodiscard]] Result<Reject> decode_reject(std::span<const std::byte> frame) noexcept;
 [[nodiscard]] Result<std::uint64_t> decode_ready(std::span<const std::byte> frame, Cover cover = Cover::kOpen) noexcept;

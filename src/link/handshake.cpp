@@ -1,4 +1,4 @@
-// The states of a handshake, whatever carries it.
+// The states of a handshake, over any bootstrap.
 #include "base/error.hpp"
 #include "link/frames.hpp"
 #include "link/link.hpp"
@@ -38,7 +38,7 @@ BringUp Handshake::how() const noexcept {
 
 void Handshake::reject(Status status, std::string_view text) noexcept {
   if (is_over()) return;
-  // Behind half of a HELLO the client would take it for the rest of that.
+  // After half of a HELLO the client would take it for the rest of the HELLO.
   if (role_ == Role::kServer && state_ != State::kAnswering) send_reject(status, text);
   state_ = State::kOver;
   close();
@@ -46,14 +46,14 @@ void Handshake::reject(Status status, std::string_view text) noexcept {
 
 template <class Attempt>
 Result<void> Handshake::drive(const char* call, State again, State next, Deadline deadline, const Attempt& attempt) {
-  state_ = State::kOver;  // Even if memory runs out in the attempt.
+  state_ = State::kOver;  // Set first, in case memory runs out in the attempt.
   const auto end = [this](const Error& error) {
     close();
     return std::unexpected(error);
   };
   for (;;) {
     const Result<bool> outcome = attempt();
-    // A peer's REJECT may say kAgain; here that is a promise to go on.
+    // A peer's REJECT may have kAgain, which would mean here that the handshake goes on.
     if (!outcome && outcome.error().status() == Status::kAgain)
       return end(Error(Status::kRejected, outcome.error().call(), 0, outcome.error().text()));
     if (!outcome) return end(outcome.error());

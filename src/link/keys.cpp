@@ -20,14 +20,14 @@ constexpr const char* kExpected = "write NAME SECRET, the secret as 32 hexadecim
 
 bool is_between(char c, char first, char last) noexcept { return c >= first && c <= last; }
 
-/// 0 to 15; -1: no hexadecimal digit.
+/// Value of a hexadecimal digit; -1 if it is none.
 int hex_digit(char c) noexcept {
   if (is_between(c, '0', '9')) return c - '0';
   if (is_between(c, 'a', 'f')) return c - 'a' + 10;
   return is_between(c, 'A', 'F') ? c - 'A' + 10 : -1;
 }
 
-/// 0 to 63; -1: no digit of base64.
+/// Value of a base64 digit; -1 if it is none.
 int base64_digit(char c) noexcept {
   if (is_between(c, 'A', 'Z')) return c - 'A';
   if (is_between(c, 'a', 'z')) return c - 'a' + 26;
@@ -36,7 +36,7 @@ int base64_digit(char c) noexcept {
   return c == '/' ? 63 : -1;
 }
 
-/// A secret while it is read. Wiped.
+/// A secret while it is read; the destructor wipes it.
 struct Decoded {
   std::array<std::byte, kMaxSecretBytes> bytes{};
   std::size_t size = 0;
@@ -46,7 +46,8 @@ struct Decoded {
   ~Decoded() { wipe(bytes); }
 };
 
-/// Digits of `bits` each, the highest first. False: one is none, too many, or bits that no byte has are not 0.
+/// Decodes digits of `bits` bits each, the highest first. False: an invalid digit, too many, or leftover bits that are
+/// not 0.
 template <class Digit>
 bool decode_digits(std::string_view text, unsigned bits, Decoded& out, const Digit& digit) noexcept {
   unsigned held = 0, held_bits = 0;
@@ -64,7 +65,7 @@ bool decode_digits(std::string_view text, unsigned bits, Decoded& out, const Dig
   return held == 0 && held_bits < bits;
 }
 
-/// Digits of base64 alone that are all hexadecimal, and as many as bytes need, are taken for hexadecimal.
+/// An even number of hexadecimal digits counts as hexadecimal, even if it would be valid base64.
 bool decode_secret(std::string_view text, Decoded& out) noexcept {
   const bool is_hex = text.size() % 2 == 0 && std::ranges::all_of(text, [](char c) { return hex_digit(c) >= 0; });
   if (is_hex) return decode_digits(text, 4, out, hex_digit);
@@ -74,7 +75,7 @@ bool decode_secret(std::string_view text, Decoded& out) noexcept {
   return is_padded && decode_digits(digits, 6, out, base64_digit);
 }
 
-/// The front of `line` up to the first blank; `line` becomes what is behind the blanks.
+/// Takes the first word off `line`, with the blanks after it.
 std::string_view take_word(std::string_view& line) noexcept {
   const std::string_view word = line.substr(0, std::min(line.find_first_of(kBlanks), line.size()));
   line.remove_prefix(word.size());
@@ -91,7 +92,7 @@ std::unexpected<Error> wrong_line(const std::string& path, std::size_t number, f
               std::string_view(what, std::min(end.size, sizeof what)), kExpected);
 }
 
-/// What keeps a file from having secrets: it is no file, or others than its user may read or change it.
+/// Refuses a file that is not fit for secrets: not a regular file, or other users may read or change it.
 Result<void> check_file(const File::Facts& facts, const std::string& path) noexcept {
   if (!facts.is_regular)
     return fail(Status::kBadArgument, kCall, 0, "key_file {:.100} is no regular file: give one that has keys", path);
@@ -100,15 +101,15 @@ Result<void> check_file(const File::Facts& facts, const std::string& path) noexc
                 path, facts.mode);
   if (facts.owner != 0 && facts.owner != ::geteuid())
     return fail(Status::kPermission, kCall, 0,
-                "key_file {:.100} belongs to user {}, who may change it: let it belong to user {}, or to root", path,
+                "key_file {:.100} belongs to user {}, who may change it: chown it to user {}, or to root", path,
                 facts.owner, ::geteuid());
   if (facts.bytes > kMaxKeyFileBytes)
-    return fail(Status::kTooLong, kCall, 0, "key_file {:.100} has {} bytes, and {} are the most: is it the right file?",
+    return fail(Status::kTooLong, kCall, 0, "key_file {:.100} has {} bytes, and the limit is {}: is it the right file?",
                 path, facts.bytes, kMaxKeyFileBytes);
   return {};
 }
 
-/// The bytes of a file. Wiped.
+/// The bytes of a file; the destructor wipes them.
 struct Text {
   std::vector<char> bytes;
   Text() : bytes(kMaxKeyFileBytes + 1) {}
@@ -164,7 +165,7 @@ Result<std::shared_ptr<const Keys>> Keys::parse(std::string_view text, const std
   return fail(Status::kBadArgument, kCall, 0, "key_file {:.60} has no key: {}", path, kExpected);
 }
 
-/// No error shows a word of the line, not even the name: in its place there may be a secret.
+/// Errors show no word of the line, not even the name, because a secret may be in its place.
 Result<void> Keys::add(std::string_view line, std::size_t number) {
   line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
   if (line.empty()) return {};

@@ -1,4 +1,4 @@
-// Keys that both ends of a connection know beforehand, and the files that have them.
+// Keys that both ends of a connection know beforehand, and the files that contain them.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -14,7 +14,7 @@
 namespace verbena::link {
 
 inline constexpr std::size_t kMinSecretBytes = 16;
-inline constexpr std::size_t kMaxSecretBytes = 64;  ///< A block of SHA-256: HMAC would hash what is longer.
+inline constexpr std::size_t kMaxSecretBytes = 64;  ///< A block of SHA-256: HMAC would hash a longer one.
 inline constexpr std::size_t kMaxKeyNameBytes = 32;
 inline constexpr std::size_t kMostKeys = 1024;
 inline constexpr std::size_t kMaxKeyFileBytes = std::size_t{256} * 1024;
@@ -22,7 +22,8 @@ inline constexpr std::size_t kMaxKeyFileBytes = std::size_t{256} * 1024;
 /// Letters, digits, '.', '_' and '-', 1 to kMaxKeyNameBytes of them. \thread any  \alloc none
 [[nodiscard]] bool is_key_name(std::string_view name) noexcept;
 
-/// A name, which everybody may know, and a secret. Immovable, so that the secret is in one place, and wiped there.
+/// A name, which everybody may know, and a secret. Immovable, so that the secret is in one place, where the destructor
+/// wipes it.
 class Key {
  public:
   /// At most kMaxSecretBytes of `secret`.
@@ -44,17 +45,17 @@ class Key {
 class Keys {
  public:
   /// Errors: kUnsupported (this build has no keys), kNotFound (no such file), kPermission (this process may not read
-  /// it, or others may), kTooLong, kBadArgument (no regular file; or the line, and what is expected there; the secret
-  /// is in no error).
+  /// it, or others may), kTooLong, kBadArgument (not a regular file, or a bad line: the text has its number and the
+  /// expected form, but never the secret).
   [[nodiscard]] static Result<std::shared_ptr<const Keys>> load(const std::string& path);
-  /// Of a file's text; `path` is for errors.
+  /// Reads keys from a file's text; `path` is for errors.
   [[nodiscard]] static Result<std::shared_ptr<const Keys>> parse(std::string_view text, const std::string& path);
 
   [[nodiscard]] std::size_t count() const noexcept { return keys_.size(); }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Null: there is none.
+  /// Null if there is none.
   [[nodiscard]] std::shared_ptr<const Key> find(std::string_view name) const noexcept;
-  /// What a client proves: the key of that name, or the first one if `name` is empty. Errors: kNotFound.
+  /// The key for a client to prove: the one of that name, or the first one if `name` is empty. Errors: kNotFound.
   [[nodiscard]] Result<std::shared_ptr<const Key>> choose(const std::string& name) const;
 
  private:

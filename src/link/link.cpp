@@ -1,4 +1,4 @@
-// Endpoints, the queue pair's way to RTS, and the blob bootstrap: what needs no socket.
+// Endpoints, bringing a queue pair to RTS, and the blob bootstrap: the parts that need no socket.
 #include "link/link.hpp"
 
 #include "base/error.hpp"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint8_t kHopLimit = 64;
 
-/// What a route knows for going to `state`; without a route nothing.
+/// A route's attributes for going to `state`; none without a route.
 Result<int> route_attributes(const Route* route, ibv_qp_state state, ibv_qp_attr& attr) {
   attr = {};
   attr.qp_state = state;
@@ -57,8 +57,7 @@ Result<void> to_rts(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endp
   attr.retry_cnt = options.retry_count;
   attr.rnr_retry = options.rnr_retry;
   if (known == 0) attr.sq_psn = local.qp.psn;
-  // The same minimum as the responder's in to_rtr, so neither side sends more READs than the other
-  // one can hold.
+  // The same minimum as for the responder in to_rtr, so that neither side sends more READs than the other one can hold.
   attr.max_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
   constexpr int kOfReliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   return nic.modify_qp(qp, attr, mask_of(qp, IBV_QP_STATE | IBV_QP_SQ_PSN, kOfReliable), deadline);

@@ -1,4 +1,4 @@
-// Connections: what two sides tell each other, the bootstraps that carry it, and bringing a QP to RTS.
+// Connections: the data that both sides exchange, the bootstraps that carry it, and bringing a QP to RTS.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -22,12 +22,12 @@ namespace verbena::link {
 inline constexpr std::uint16_t kProtocolVersion = 2;
 /// Bytes of a user's own data that a handshake carries each way.
 inline constexpr std::size_t kMaxPrivateBytes = 512;
-/// The same in CM mode, on either NIC: the client's and the server's.
+/// The same in CM mode, on either NIC: for the client and for the server.
 inline constexpr std::size_t kMaxCmRequestBytes = 40;
 inline constexpr std::size_t kMaxCmAnswerBytes = 180;
 
-/// Everything that one side tells the other about its end. The private data is whatever the layer above needs
-/// (windows, limits) in its own encoding.
+/// Everything that one side tells the other about its end. The private data belongs to the layer above (windows,
+/// limits), in its own encoding.
 struct Endpoint {
   nic::Kind nic = nic::Kind::kSoft;
   nic::QpAddress qp;
@@ -37,14 +37,14 @@ struct Endpoint {
   std::uint16_t private_bytes = 0;
 
   [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return {private_data.data(), private_bytes}; }
-  /// kTooLong past kMaxPrivateBytes.
+  /// kTooLong if `data` exceeds kMaxPrivateBytes.
   [[nodiscard]] Status set_user_data(std::span<const std::byte> data) noexcept;
 };
 
 /// The endpoint of a QP of this process, with a random psn and generation.
 [[nodiscard]] Endpoint describe(const nic::Nic& nic, const ibv_qp* qp, std::uint32_t recv_depth);
 
-/// What knows the path to the peer better than the two endpoints do: RDMA CM, which has asked the subnet for it.
+/// A path to the peer, known better than from the two endpoints: RDMA CM has asked the subnet for it.
 class Route {
  public:
   /// Attributes for going to `attr.qp_state` (INIT, RTR, RTS), and which of them are set. Errors: kDevice, kPeerLost.
@@ -54,8 +54,8 @@ class Route {
   ~Route() = default;
 };
 
-/// The time of a `timeout` attribute: a NIC repeats what nobody has acknowledged for so long (ibv_modify_qp(3)), and
-/// may take up to four times as long (IBTA 9.9.2.1.1).
+/// The time of a `timeout` attribute: after it a NIC repeats an unacknowledged request (ibv_modify_qp(3)). It may take
+/// up to four times as long (IBTA 9.9.2.1.1).
 [[nodiscard]] constexpr std::chrono::nanoseconds ack_timeout(std::uint8_t timeout) noexcept {
   return std::chrono::nanoseconds{std::int64_t{4096} << timeout};
 }
@@ -72,11 +72,11 @@ struct BringUp {
   /// is, with `gid_index` as the row of that port's GID table.
   std::uint8_t port = 0;
   std::uint8_t gid_index = 0;
-  /// Where the path's attributes come from instead; lives until bring_up has returned. What is said above of access,
-  /// timers and retries holds all the same.
+  /// Gives the path's attributes instead; must live until bring_up has returned. Access, timers and retries above still
+  /// apply.
   const Route* route = nullptr;
 };
-/// kRejected, with the text, when the peer's NIC is of another kind.
+/// kRejected if the peer's NIC is of another kind.
 [[nodiscard]] Result<void> check_kind(const nic::Nic& nic, const Endpoint& remote);
 /// Whether a QP of this side fits the peer's: kProtocol (numbers that no NIC has), kRejected (another kind of NIC or
 /// network), with the text.
@@ -100,30 +100,30 @@ struct BringUp {
 // client: READY                       ->
 //                                     <-  READY
 // Over a socket these are frames: fixed-endian with a fixed maximum, every field is checked, and each step has a
-// deadline. A READY that does not come ends the attempt; nothing of it is left. Then the socket closes, or stays open
-// and silent, so that each end hears when the other's process ends. Over RDMA CM
-// HELLO rides in the private data of its request and reply, REJECT in that of its reject, and READY is its own
-// ready-to-use, which the server does not answer.
+// deadline. A missing READY ends the attempt without leaving anything behind. After READY the socket closes, or stays
+// open and silent, so that each end learns when the other's process ends. Over RDMA CM the private data of its request
+// and reply carries HELLO, that of its reject carries REJECT, and READY is CM's own ready-to-use, which the server does
+// not answer.
 //
-// Where client and server have a key in common, a challenge goes before all that, and each later frame but REJECT has a
-// seal (link/seal.hpp):
+// If client and server have a common key, a challenge comes first, and each later frame except REJECT has a seal
+// (link/seal.hpp):
 //
 // client: KEY (name of its key, random number)          ->
 //                                     <-  CHALLENGE (random number, sealed): the server has the key
 // client: HELLO, sealed: the client has the key         ->
 // and so on, all sealed.
 //
-// Nobody's endpoint is told to who has not proven the key, and a socket that has not is one of a listener's pending
-// ones.
+// Neither side tells its endpoint before the other one has proven the key. Until then a socket counts as one of a
+// listener's pending ones.
 //
-// TCP does not say who is at its other end, and anybody can name anybody's GID. Where NICs can ask each other
-// (nic::Inquiry), neither side makes, tells or uses anything before the process that the other side's GID belongs to
-// has confirmed every byte of the handshake. RDMA CM and a device's socket mode have nobody to ask. RDMA CM has no room
-// for a challenge: with a key a device's handshake goes over a socket.
+// TCP does not tell who is at its other end, and anybody can use anybody's GID. If NICs can ask each other
+// (nic::Inquiry), neither side makes, tells or uses anything before the process that owns the other side's GID has
+// confirmed every byte of the handshake. RDMA CM and a device's socket mode have nobody to ask. RDMA CM has no room for
+// a challenge, so with a key a device's handshake uses a socket.
 
-/// What tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
-/// closes when the process ends. The software NIC hears by itself of a process that ends, and not of a connection whose
-/// process and NIC go on. Destroying it tells the peer. Empty without a watcher. Move-only.
+/// Tells that the peer is gone while nothing is sent: RDMA CM's connection, or the socket, which the peer's kernel
+/// closes when the process ends. The software NIC itself notices a process that ends, but not a connection that ends
+/// while its process and NIC go on. Its destructor tells the peer. Empty without a watcher. Move-only.
 class Lifeline {
  public:
   class Watched {
@@ -134,11 +134,12 @@ class Lifeline {
   };
   Lifeline() noexcept = default;
   explicit Lifeline(std::unique_ptr<Watched> watched) noexcept : watched_(std::move(watched)) {}
-  /// From now on the QP goes to error with kPeerLost when the peer leaves. The QP outlives this object. \thread setup
+  /// From now on the QP goes to error with kPeerLost when the peer leaves. The QP must outlive this object. \thread
+  /// setup
   void watch(nic::Nic& nic, const ibv_qp* qp) noexcept {
     if (watched_) watched_->watch(nic, qp);
   }
-  /// Whether the peer is seen to have left at this moment. RDMA CM tells later.
+  /// Whether the peer has visibly left by now. RDMA CM tells later.
   [[nodiscard]] bool is_over() const noexcept { return watched_ && watched_->is_over(); }
 
  private:
@@ -151,17 +152,17 @@ class SocketWatcher;
 
 enum class Role : std::uint8_t { kServer, kClient };
 
-/// One end of a handshake, over whatever carries it: a client's comes from `dial`, a server's from `Listener::next`.
-/// Destroyed before it is over, it tells the peer, which sees kPeerLost. \thread owner
+/// One end of a handshake, over any bootstrap: `dial` makes a client's, `Listener::next` a server's. If destroyed
+/// before it is over, it tells the peer, which sees kPeerLost. \thread owner
 ///
-/// `confirm`, `answer` and `finish` wait for the peer until their deadline. With `Deadline::now()` they are one attempt
-/// instead: kAgain until the peer has done its part, and the next call goes on from there, with what is received or
-/// sent of a frame. So one thread drives any number of handshakes with an epoll set. A deadline that was in the future
-/// when it was made is a wait even if it has passed by now, and ends with kTimedOut.
+/// `confirm`, `answer` and `finish` wait for the peer until their deadline. With `Deadline::now()` they make one
+/// attempt instead: kAgain until the peer has done its part, and the next call continues, even within a frame. So one
+/// thread can drive any number of handshakes with an epoll set. A deadline that was in the future when it was made
+/// means a wait even if it has passed by now, and ends with kTimedOut.
 ///
-/// A handshake is over after `reject`, after `finish` has succeeded, and after any error of the three but
-/// kAgain and those that say nothing was done (kTooLong and kBadArgument of the call's own arguments). Then every call
-/// is kBadArgument, and what carried it is closed or has become the lifeline.
+/// A handshake is over after `reject`, after `finish` has succeeded, and after any error of the three except kAgain and
+/// those that changed nothing (kTooLong and kBadArgument of the call's own arguments). Then every call returns
+/// kBadArgument, and its socket or CM id is closed or has become the lifeline.
 class Handshake {
  public:
   virtual ~Handshake() = default;
@@ -169,72 +170,71 @@ class Handshake {
   Handshake& operator=(const Handshake&) = delete;
 
   [[nodiscard]] const Endpoint& remote() const noexcept { return remote_; }
-  /// Options for bring_up: the QP takes the way that the bootstrap found. Good until the handshake is over.
+  /// Options for bring_up: the QP uses the path that the bootstrap found. Valid until the handshake is over.
   [[nodiscard]] BringUp how() const noexcept;
-  /// What to poll for `events` before the next attempt; -1 once it is over. The descriptor may live on in the lifeline:
-  /// take it out of the poll set by this number, or watch it with EPOLLONESHOT.
+  /// The descriptor to poll for `events` before the next attempt; -1 once it is over. The lifeline may keep it open:
+  /// remove it from the poll set by this number, or watch it with EPOLLONESHOT.
   [[nodiscard]] int fd() const noexcept { return is_over() ? -1 : descriptor(); }
-  /// POLLIN (as EPOLLIN) while the peer's part is awaited, POLLOUT (as EPOLLOUT) while a frame of ours waits for room,
-  /// which it does only where the kernel is short of memory for sockets. POLLRDHUP (as EPOLLRDHUP) before `answer`: the
-  /// descriptor tells of a client that hangs up, and the own NIC of what the client's NIC has answered
+  /// POLLIN (as EPOLLIN) while it waits for the peer; POLLOUT (as EPOLLOUT) while a frame of ours waits for room, which
+  /// happens only if the kernel is short of memory for sockets. POLLRDHUP (as EPOLLRDHUP) before `answer`: the
+  /// descriptor tells when the client hangs up, and this side's NIC when the client's NIC has answered
   /// (nic::Nic::notify_progress).
   [[nodiscard]] short events() const noexcept;
-  /// Server only: the user of the client's process, and before `confirm` has succeeded that of the process whose GID
-  /// the client names. None while that is not known, and where nobody can be asked.
+  /// Server only: the user of the client's process; before `confirm` has succeeded, of the process whose GID the client
+  /// names. None while it is unknown, and if there is nobody to ask.
   [[nodiscard]] std::optional<uid_t> uid() const;
-  /// The name of the key that both sides have proven; empty: none was asked for. Good until the handshake is destroyed.
+  /// The name of the key that both sides have proven; empty without a key. Valid until the handshake is destroyed.
   [[nodiscard]] virtual std::string_view key_name() const noexcept { return {}; }
 
-  /// Server only: sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM), as far as that
-  /// goes without waiting, and ends. A client's handshake only ends. Does nothing when it is over.
+  /// Ends the handshake. A server first sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA
+  /// CM), as far as that works without waiting. Does nothing if the handshake is over.
   void reject(Status status, std::string_view text) noexcept;
-  /// Server only, and first: asks the client's NIC whether its process has sent the HELLO, where there is somebody to
-  /// ask. Make nothing for the client before, and tell it nothing. An error has been told to the client. Errors: those
-  /// of nic::Inquiry::answer, kPeerLost (it has hung up). Call it again to hear of a client that hangs up later.
+  /// Server only, and first: asks the client's NIC, if possible, whether its process has sent the HELLO. Don't make
+  /// anything for the client, or tell it anything, before this succeeds. Tells the client an error. Errors: those of
+  /// nic::Inquiry::answer, kPeerLost (it has hung up). Call it again to learn of a client that hangs up later.
   [[nodiscard]] Result<void> confirm(Deadline deadline);
-  /// Server only: sends the server's HELLO; brings nothing up. Call after bring_up, so that the peer's QP finds ours.
-  /// After kAgain call it with the same endpoint. Errors besides: kPeerLost, kTimedOut.
+  /// Server only: sends the server's HELLO; brings nothing up. Call it after bring_up, so that the peer's QP finds
+  /// ours. After kAgain call it with the same endpoint. Further errors: kPeerLost, kTimedOut.
   [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
-  /// After the QP is in RTS, and a server's `answer`: exchanges READY, the client's first. Then both sides may post.
-  /// Errors: those of the peer's REJECT, kPeerLost, kProtocol, kTimedOut.
+  /// Exchanges READY, the client's first; then both sides may post. Call it once the QP is in RTS; on a server after
+  /// `answer`. Errors: those of the peer's REJECT, kPeerLost, kProtocol, kTimedOut.
   [[nodiscard]] Result<Lifeline> finish(Deadline deadline);
 
  protected:
-  /// A server's answer may have `max_answer_bytes` of user data. Its client's HELLO is a claim until the `inquiry` is
-  /// answered, where there is one.
+  /// A server's answer may have `max_answer_bytes` of user data. If there is an `inquiry`, the client's HELLO is only a
+  /// claim until the answer.
   Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes,
             std::unique_ptr<nic::Inquiry> inquiry = nullptr) noexcept;
   [[nodiscard]] Role role() const noexcept { return role_; }
-  /// What an attempt waits for that has come to nothing yet: POLLIN until it is set.
+  /// Sets the events that an unfinished attempt waits for; POLLIN at first.
   void set_events(short events) noexcept { events_ = events; }
 
  private:
   enum class State : std::uint8_t {
-    kClaimed,    ///< A server has the client's HELLO, which somebody else may have sent.
-    kAsked,      ///< It knows that it was the client.
-    kAnswering,  ///< Its own is partly sent.
-    kMet,        ///< Both have both: READY is next.
+    kClaimed,    ///< A server has a HELLO, which another process may have sent.
+    kAsked,      ///< It knows that the client has sent it.
+    kAnswering,  ///< Its own HELLO is partly sent.
+    kMet,        ///< Both sides have both HELLOs: READY is next.
     kOver,
   };
-  /// What of it is left to the bootstrap. Attempts wait for nothing: false when the peer, or room, is
-  /// awaited.
+  /// The bootstrap's part. Attempts don't wait: false while the peer, or room, is missing.
   [[nodiscard]] virtual Result<bool> try_answer(const Endpoint& local) = 0;
   [[nodiscard]] virtual Result<bool> try_finish() = 0;
-  /// After `try_finish` was true: what carried it goes on as this.
+  /// Call it after `try_finish` was true: turns the socket or CM id into the lifeline.
   [[nodiscard]] virtual Result<Lifeline> take_lifeline() = 0;
   virtual void send_reject(Status status, std::string_view text) noexcept = 0;
-  /// Releases what carries it. Idempotent.
+  /// Closes the socket or CM id. Idempotent.
   virtual void close() noexcept = 0;
   [[nodiscard]] virtual int descriptor() const noexcept = 0;
-  /// Whether the peer is seen to have closed its end.
+  /// Whether the peer has visibly closed its end.
   [[nodiscard]] virtual bool has_hung_up() const noexcept { return false; }
   [[nodiscard]] virtual const Route* route() const noexcept { return nullptr; }
-  /// The kTimedOut of a peer that did not do its part.
+  /// The kTimedOut error for a peer that did not do its part.
   [[nodiscard]] virtual Error late() const noexcept = 0;
 
   [[nodiscard]] bool is_over() const noexcept { return state_ == State::kOver; }
   [[nodiscard]] Error not_now(const char* call) const noexcept;
-  /// Attempts until one comes to something, or the deadline passes. Afterwards the state is `next`, `again` after
+  /// Makes attempts until one succeeds or fails, or the deadline passes. Afterwards the state is `next`, `again` after
   /// kAgain, or kOver.
   template <class Attempt>
   [[nodiscard]] Result<void> drive(const char* call, State again, State next, Deadline deadline,
@@ -246,29 +246,30 @@ class Handshake {
   const Endpoint remote_;
   const std::size_t max_answer_bytes_;
   std::unique_ptr<nic::Inquiry> inquiry_;
-  std::optional<uid_t> uid_;  ///< Confirmed.
+  std::optional<uid_t> uid_;  ///< The confirmed user.
 };
 
-/// Each is what both ends have, or neither.
+/// Set each option on both ends, or on neither.
 struct DialOptions {
   SocketWatcher* watcher = nullptr;  ///< The socket becomes the connection's lifeline.
-  /// The handshake is attested to the server, and confirmed. Errors besides: kNotAllowed (a user that may not connect,
-  /// or what came is not what the server sent).
+  /// Attests the handshake to the server, and asks the server to confirm its part. Further errors: kNotAllowed (a user
+  /// that may not connect, or the received frame is not the one that the server sent).
   nic::Nic* nic = nullptr;
-  /// Client and server prove to each other that they have it. Errors besides: kNotAllowed (the server has not, or has
-  /// none, or what came is not what the server sent), kSystem (no random numbers).
+  /// Client and server prove to each other that they have this key. Further errors: kNotAllowed (the server does not
+  /// have it, or uses no keys, or the received frame is not the one that the server sent), kSystem (no random numbers).
   std::shared_ptr<const Key> key{};
 };
-/// Over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not resolve),
-/// kConnectionRefused, kRejected / kNotAllowed / ... as the server sent it with its text, kProtocol, kTimedOut,
-/// kPeerLost, kBadArgument.
-/// Numeric addresses are taken as they are. A name goes through getaddrinfo, which knows no deadline: a resolver that
-/// does not answer can hold the call for as long as resolv.conf says (10 s with the system's defaults).
+/// Connects over a socket: resolves, connects, sends HELLO, waits for the answer. Errors: kNotFound (name does not
+/// resolve), kConnectionRefused, kRejected / kNotAllowed / ... as the server sent it with its text, kProtocol,
+/// kTimedOut, kPeerLost, kBadArgument.
+/// Numeric addresses need no resolver. A name goes through getaddrinfo, which has no deadline: a resolver that does not
+/// answer can block the call for as long as resolv.conf says (10 s with the system's defaults).
 [[nodiscard]] Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
                                                       const Endpoint& local, Deadline deadline,
                                                       const DialOptions& options = {});
 
-/// A quarter of the descriptors that this process may have, 64 to 512: clients of all cores may connect in one moment.
+/// A quarter of the descriptors that this process may have, 64 to 512, because clients of all cores may connect at the
+/// same time.
 [[nodiscard]] unsigned usual_pending() noexcept;
 
 struct ListenerOptions {
@@ -276,35 +277,35 @@ struct ListenerOptions {
   std::uint16_t port = 0;
   unsigned max_pending = usual_pending();  ///< Sockets that have not finished HELLO; one more evicts the oldest.
   std::chrono::milliseconds hello_timeout{2000};
-  std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Of a client's user data; one with more is rejected.
-  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Of the server's: kTooLong by Handshake::answer.
-  SocketWatcher* watcher = nullptr;                  ///< As of `dial`; outlives the connections.
-  nic::Nic* nic = nullptr;                           ///< As of `dial`; outlives the handshakes.
-  std::shared_ptr<const Keys> keys{};                ///< A client proves one of them. Null: none is asked for.
+  std::size_t max_request_bytes = kMaxPrivateBytes;  ///< Most user data of a client; one with more is rejected.
+  std::size_t max_answer_bytes = kMaxPrivateBytes;   ///< Most of the server; more is kTooLong in `answer`.
+  SocketWatcher* watcher = nullptr;                  ///< As for `dial`; must outlive the connections.
+  nic::Nic* nic = nullptr;                           ///< As for `dial`; must outlive the handshakes.
+  std::shared_ptr<const Keys> keys{};                ///< A client must prove one of them. Null: no key is needed.
   bool is_shut_at_first = false;                     ///< Has its port, and refuses connections until `admit`.
 };
-/// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer costs one
-/// bounded slot for a bounded time.
+/// Accepts sockets and reads their HELLO without blocking on any single one: a silent, slow or endless peer occupies
+/// one slot for a bounded time.
 class Listener {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Listener>> open(const ListenerOptions& options);
   virtual ~Listener() = default;
   [[nodiscard]] virtual std::uint16_t port() const noexcept = 0;
-  /// Clients may connect from now on. Of a listener that was shut at first, once, before the first `next`. Errors:
-  /// kSystem (somebody else listens on the port now). \thread owner
+  /// Clients may connect from now on. Call it once on a listener that was shut at first, before the first `next`.
+  /// Errors: kSystem (somebody else listens on the port now). \thread owner
   [[nodiscard]] virtual Result<void> admit() = 0;
-  /// The next client that has said a complete HELLO. kTimedOut when none came, but kAgain with `Deadline::now()`, which
-  /// is one attempt, as of Handshake; kClosed after `close`. \thread owner
+  /// Returns the next client whose HELLO is complete. kTimedOut if none came; with `Deadline::now()`, which makes one
+  /// attempt as in Handshake, kAgain; kClosed after `close`. \thread owner
   [[nodiscard]] virtual Result<std::unique_ptr<Handshake>> next(Deadline deadline) = 0;
-  /// Readable when `next` may get on: for clients, and after `close`. An epoll set itself, so poll it for EPOLLIN only.
-  /// The same as long as the listener lives. \thread any
+  /// Readable when `next` may make progress: for clients, and after `close`. It is an epoll set itself, so poll it for
+  /// EPOLLIN only. It stays the same as long as the listener lives. \thread any
   [[nodiscard]] virtual int fd() const noexcept = 0;
   /// When to call `next` at the latest, even if fd() is not readable: it drops silent sockets. \thread owner
   [[nodiscard]] virtual Deadline due() const noexcept = 0;
-  /// Makes `next` return kClosed, now and ever after, and fd() readable; connecting is refused from here on. \thread
-  /// any
+  /// Makes `next` return kClosed, now and ever after, and fd() readable; the kernel refuses further connections.
+  /// \thread any
   virtual void close() noexcept = 0;
-  /// Sockets so far that were closed before a whole HELLO: garbage, silence, overflow, or the peer left. \thread any
+  /// Number of sockets that were closed before a whole HELLO: garbage, silence, overflow, or the peer left. \thread any
   [[nodiscard]] virtual std::uint64_t dropped() const noexcept = 0;
 };
 
@@ -314,7 +315,7 @@ class Listener {
 inline constexpr std::size_t kBlobBytes = 640;
 using Blob = std::array<std::byte, kBlobBytes>;
 [[nodiscard]] Blob export_blob(const Endpoint& endpoint) noexcept;
-/// kProtocol (naming what is wrong) for anything that export_blob of this version did not make.
+/// kProtocol, with a text that names the fault, for anything that export_blob of this version did not make.
 [[nodiscard]] Result<Endpoint> import_blob(std::span<const std::byte> blob);
 
 }  // namespace verbena::link

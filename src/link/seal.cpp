@@ -5,13 +5,13 @@
 namespace verbena::link {
 
 namespace {
-/// Before everything else, so that a secret which a program uses elsewhere, too, makes no seal there. Its version is
-/// that of the seals.
+/// First input of every MAC, so that a secret that a program also uses elsewhere makes no valid seal there. It ends
+/// with the version of the seals.
 constexpr std::array kLabel{'v', 'e', 'r', 'b', 'e', 'n', 'a', ' ', 'h', 'a', 'n', 'd', 's', 'h', 'a', 'k', 'e', '1'};
-constexpr std::uint8_t kClaim = 0;  ///< No step.
+constexpr std::uint8_t kClaim = 0;  ///< Differs from all steps.
 }  // namespace
 
-// The label and the number of a step have one length, as has a seal; so no two lists of parts have the same bytes.
+// The label, the step number and a seal have fixed lengths, so no two lists of parts have the same bytes.
 Seal::Seal(std::shared_ptr<const Key> key, std::span<const std::byte> claim) noexcept
     : key_(std::move(key)),
       chain_(mac_of(key_->secret(), {std::as_bytes(std::span(kLabel)), std::as_bytes(std::span(&kClaim, 1)), claim})) {}
@@ -22,7 +22,7 @@ Mac Seal::over(SealedStep step, std::span<const std::byte> covered) const noexce
                 {std::as_bytes(std::span(kLabel)), std::as_bytes(std::span(&number, 1)), chain_, covered});
 }
 
-/// The two READYs are both over what was agreed on before: a server makes its own before it has the client's.
+/// Both READYs cover the same earlier frames, because a server makes its own before it has the client's.
 void Seal::agree_on(SealedStep step, const Mac& mac) noexcept {
   if (step < SealedStep::kClientReady) chain_ = mac;
 }

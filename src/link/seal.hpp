@@ -1,4 +1,4 @@
-// How two ends prove to each other that they have the same key, and that nobody has changed what they said.
+// Seals: two ends prove to each other that they have the same key, and that nobody has changed their frames.
 #pragma once
 
 #include "base/mac.hpp"
@@ -14,8 +14,8 @@
 
 namespace verbena::link {
 
-/// The frames of one handshake that have a seal, in their order. Each step is one side's, so that no seal of a side is
-/// ever good as the other side's.
+/// The frames of one handshake that have a seal, in their order. Each step belongs to one side, so a seal of one side
+/// is never valid as the other side's.
 enum class SealedStep : std::uint8_t {
   kChallenge = 1,
   kClientHello = 2,
@@ -24,17 +24,17 @@ enum class SealedStep : std::uint8_t {
   kServerReady = 5,
 };
 
-/// One end's view of a handshake with a key. A frame's seal is a MAC, by the key, of its step, of the seal before it
-/// and of the frame; the first one is over KEY. So each seal is over everything that was said before, both sides'
-/// random numbers with it, and is good in this handshake and at this step only. \thread owner  \alloc none
+/// One end's view of a handshake with a key. A frame's seal is a MAC, by the key, of its step, the previous seal and
+/// the frame; the first one covers KEY. So each seal covers all earlier frames, with both sides' random numbers, and is
+/// valid only in this handshake and at this step. \thread owner  \alloc none
 class Seal {
  public:
   /// `claim` is the whole KEY frame.
   Seal(std::shared_ptr<const Key> key, std::span<const std::byte> claim) noexcept;
   [[nodiscard]] const std::string& key_name() const noexcept { return key_->name(); }
-  /// A frame of this side, sealed. Once for each step.
+  /// Seals a frame of this side. Call it once for each step.
   [[nodiscard]] Frame put(SealedStep step, const Frame& frame) noexcept;
-  /// Whether the peer's frame, which decodes as a sealed one, has the seal that it should have. Nothing changes if not.
+  /// Whether the peer's frame, which must decode as a sealed one, has the right seal. Changes nothing if not.
   [[nodiscard]] bool check(SealedStep step, std::span<const std::byte> frame) noexcept;
 
  private:

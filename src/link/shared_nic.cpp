@@ -12,7 +12,7 @@ namespace verbena::link {
 namespace {
 
 /// Whether a NIC still carries out commands. The kernel fails every command on a device that was removed or has a fatal
-/// error (EIO), so one that costs little is asked for. The software NIC cannot fail.
+/// error (EIO), so this tries a cheap one. The software NIC cannot fail.
 bool works(nic::Nic& nic) {
   if (nic::facts_of(nic) == nullptr) return true;
   const auto pd = nic.alloc_pd();
@@ -21,7 +21,7 @@ bool works(nic::Nic& nic) {
   return released || released.error().status() != Status::kDevice;
 }
 
-/// What nic::open_soft reads of the environment: another value would make another NIC.
+/// The environment variables that nic::open_soft reads: another value would make another NIC.
 std::string chaos_of_environment() {
   const auto value_of = [](const char* name) -> std::string {
     const char* const value = std::getenv(name);
@@ -81,7 +81,7 @@ NicRegistry::Key NicRegistry::key_of(const nic::DeviceFacts& facts, const nic::N
 std::shared_ptr<NicRegistry::Slot> NicRegistry::slot_of(const Key& key) {
   const std::lock_guard lock(mutex_);
   std::erase_if(slots_, [](const auto& entry) {
-    // Then nobody else gets hold of it meanwhile, and who had it has let its mutex go.
+    // If so, no other thread can get it meanwhile, and the last one has released its mutex.
     if (entry.second.use_count() != 1) return false;
     const std::unique_lock own(entry.second->mutex, std::try_to_lock);
     return own.owns_lock() && entry.second->nic.expired();

@@ -24,8 +24,7 @@ const char* describe_errno(int error) noexcept {
   return text != nullptr ? text : "unknown errno";
 }
 
-/// An unused port of this host can be given to the connecting socket itself, which then meets
-/// itself.
+/// The kernel may give an unused port of this host to the connecting socket itself, which then connects to itself.
 bool is_connected_to_itself(int fd) noexcept {
   sockaddr_storage here{}, there{};
   socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
@@ -59,7 +58,7 @@ Result<Fd> connect_one(const addrinfo& address, const char* peer, Deadline deadl
   if (!fd) return fail_system("socket", errno, "making a socket to connect with");
   set_no_delay(fd.get());
   if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    // An interrupted connect goes on by itself, as one in progress does.
+    // An interrupted connect continues by itself, like one in progress.
     if (errno != EINPROGRESS && errno != EINTR) return std::unexpected(connect_error(peer, errno));
     VERBENA_ASSIGN(const bool is_ready, wait_for(fd.get(), POLLOUT, deadline));
     if (!is_ready) return std::unexpected(connect_error(peer, ETIMEDOUT));
@@ -78,7 +77,8 @@ std::unexpected<Error> cannot_listen(const char* call, int error, const HostPort
       return fail(Status::kSystem, call, error, "{} is in use: choose another port, or stop what listens there",
                   name.c_str());
     case EADDRNOTAVAIL:
-      return fail(Status::kSystem, call, error, "{} is no address of this host: choose one that it has", name.c_str());
+      return fail(Status::kSystem, call, error, "{} is not an address of this host: choose one of its own",
+                  name.c_str());
     case EACCES:
       return fail(Status::kPermission, call, error,
                   "listening on {} is not allowed: choose a port from 1024 up, or give "
@@ -93,8 +93,7 @@ std::unexpected<Error> cannot_listen(const char* call, int error, const HostPort
 Result<Fd> bind_one(const addrinfo& address, const HostPort& name) noexcept {
   Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
   if (!fd) return fail_system("socket", errno, "making a socket to listen on");
-  // Connections of a server that ran before and are still in TIME_WAIT must not keep its successor
-  // from starting.
+  // Connections of an earlier server that are still in TIME_WAIT must not keep the next one from starting.
   const int on = 1;
   if (setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
     return fail_system("setsockopt", errno, "preparing a socket to listen on");
@@ -118,7 +117,7 @@ Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  // First as a number: that asks no resolver, and so cannot hang.
+  // Tries a numeric address first, which needs no resolver and so cannot hang.
   hints.ai_flags = flags | AI_NUMERICSERV | AI_NUMERICHOST;
   int error = getaddrinfo(host.c_str(), service, &hints, &found);
   if (error == EAI_NONAME) {
@@ -168,7 +167,7 @@ Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline dead
   const HostPort peer(host, port);
   if (port == 0) return fail(Status::kBadArgument, "connect", 0, "nothing can listen at {}: give a port", peer.c_str());
   VERBENA_ASSIGN(const Addresses addresses, resolve(host, port, 0));
-  // A refusal says most: somebody is there, and the port is wrong.
+  // A refusal is the most useful error: the host exists, and the port is wrong.
   std::optional<Error> refusal;
   auto connected = try_each(addresses, deadline, [&](const addrinfo& to, Deadline share) {
     auto fd = connect_one(to, peer.c_str(), share);
@@ -251,7 +250,7 @@ Error no_client(Deadline deadline) noexcept {
 }
 
 Result<bool> try_send(int fd, Outbox& outbox, const Step& step) noexcept {
-  // Bounded by the frame, but for signals.
+  // Bounded by the frame, except for signals.
   while (outbox.sent < outbox.frame.size) {
     const auto rest = outbox.frame.bytes().subspan(outbox.sent);
     const ssize_t count = send(fd, rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -285,7 +284,7 @@ Result<bool> try_receive(int fd, Inbox& inbox, const Step& step) noexcept {
 }
 
 namespace {
-/// Attempts until one has succeeded.
+/// Makes attempts until one succeeds.
 template <class Attempt>
 Result<void> drive(int fd, short events, const char* call, const Step& step, Deadline deadline,
                    const Attempt& attempt) noexcept {
@@ -309,11 +308,10 @@ Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline dead
 
 void send_reject(int fd, Status status, std::string_view text) noexcept {
   const Frame frame = encode_reject(status, text);
-  // A fresh socket's buffer holds many such frames; a peer that filled it has itself to blame.
+  // A new socket's buffer holds many such frames. If the peer has filled it, that is the peer's own fault.
   (void)send(fd, frame.data.data(), frame.size, MSG_DONTWAIT | MSG_NOSIGNAL);
   (void)shutdown(fd, SHUT_WR);
-  // Closing with unread bytes makes the kernel reset the connection, and a reset overtakes what was
-  // sent.
+  // Closing with unread bytes makes the kernel reset the connection, and the reset overtakes the sent frame.
   std::array<std::byte, kMaxFrameBytes> unread;
   (void)recv(fd, unread.data(), unread.size(), MSG_DONTWAIT);
 }

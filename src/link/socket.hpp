@@ -18,7 +18,7 @@
 
 namespace verbena::link {
 
-/// "host:port" ("[host]:port" for IPv6), cut so that the sentence around it keeps its fix.
+/// "host:port" ("[host]:port" for IPv6), cut so that an error's text around it keeps its fix.
 class HostPort {
  public:
   HostPort(std::string_view host, std::uint16_t port) noexcept;
@@ -30,16 +30,16 @@ class HostPort {
   std::array<char, 128> text_{};
 };
 
-/// A name with more addresses than this is tried at the first ones only.
+/// Most addresses of a name to try.
 inline constexpr unsigned kMaxAddresses = 8;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-/// Numbers are taken as they are and ask no resolver. `flags` as of getaddrinfo. Errors: kNotFound, kNoMemory.
+/// Resolves a name; numeric addresses need no resolver. `flags` as for getaddrinfo. Errors: kNotFound, kNoMemory.
 [[nodiscard]] Result<Addresses> resolve(const std::string& host, std::uint16_t port, int flags) noexcept;
-/// 0.0.0.0 or ::.
+/// Whether it is 0.0.0.0 or ::.
 [[nodiscard]] bool is_any(const sockaddr& address) noexcept;
-/// Of `deadline` an equal share for each of `addresses` still to be tried: a dead first one must not use it all up.
+/// An equal share of the time for each of `addresses` still to try, so that a dead first one does not use it all up.
 [[nodiscard]] Deadline share_of(Deadline deadline, unsigned addresses) noexcept;
-/// What `attempt` makes of the first address of a name that it gets anywhere with; else the first error.
+/// The result of `attempt` for the first address with which it succeeds; else the first error.
 template <class Attempt>
 auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
     -> decltype(attempt(*addresses, deadline)) {
@@ -53,22 +53,20 @@ auto try_each(const Addresses& addresses, Deadline deadline, Attempt&& attempt)
   return first;
 }
 
-/// A connected, non-blocking socket. Tries every address that the name has, each with its share of
-/// the time.
+/// A connected, non-blocking socket. Tries every address of the name, each with its share of the time.
 [[nodiscard]] Result<Fd> connect_to(const std::string& host, std::uint16_t port, Deadline deadline) noexcept;
 /// A non-blocking socket on the first address of `host` that can be bound. It refuses connections until `listen_at`.
 [[nodiscard]] Result<Fd> bind_to(const std::string& host, std::uint16_t port) noexcept;
 [[nodiscard]] Result<void> listen_at(const Fd& bound, const std::string& host, int backlog) noexcept;
 /// Both in one.
 [[nodiscard]] Result<Fd> listen_on(const std::string& host, std::uint16_t port, int backlog) noexcept;
-/// The port that a socket is bound to; 0 if that cannot be told.
+/// The port that a socket is bound to; 0 if unknown.
 [[nodiscard]] std::uint16_t bound_port(int fd) noexcept;
 
-/// Turns Nagle's algorithm off: a handshake is a ping-pong of small frames. A refusal costs time
-/// only.
+/// Turns Nagle's algorithm off: a handshake is a ping-pong of small frames. A failure costs only time.
 void set_no_delay(int fd) noexcept;
 
-/// One frame as it comes in. Plain bytes: `have` of them are there of the `need` known so far.
+/// A frame that is being received. Plain bytes: `have` of the `need` known so far have come.
 struct Inbox {
   std::array<std::byte, kMaxFrameBytes> data{};
   std::size_t have = 0;
@@ -76,46 +74,45 @@ struct Inbox {
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data.data(), have}; }
 };
 enum class Arrival : std::uint8_t {
-  kWhole,  ///< `need` bytes are there.
+  kWhole,  ///< All `need` bytes have come.
   kPart,   ///< No more for now.
   kEnd,    ///< The peer closed or reset the connection first.
 };
-/// Takes what has arrived, without waiting and never more than this frame. kProtocol as soon as it
-/// cannot be a frame.
+/// Takes arrived bytes without waiting, and never more than this frame. kProtocol as soon as they cannot be a frame.
 [[nodiscard]] Result<Arrival> take_arrived(int fd, Inbox& inbox) noexcept;
 
-/// One frame as it goes out.
+/// A frame that is being sent.
 struct Outbox {
   Frame frame;
   std::size_t sent = 0;
 };
 
-/// Words for errors: who the peer is and what was expected of it.
+/// Words for errors: the peer, and what was expected of it.
 struct Step {
   const char* peer;
   const char* awaited;
 };
-// These wait for nothing: false when there is no room, or the frame is not whole yet. Then, and when all is done, they
-// can be called again.
+// These don't wait: false if there is no room, or the frame is not whole yet. You may call them again then, and also
+// after success.
 [[nodiscard]] Result<bool> try_send(int fd, Outbox& outbox, const Step& step) noexcept;
-/// A REJECT becomes the error that it carries; whatever else is wrong is kProtocol or kPeerLost. On failure `inbox` has
-/// what came.
+/// A REJECT becomes the error that it carries; other failures are kProtocol or kPeerLost. On failure `inbox` has the
+/// bytes that came.
 [[nodiscard]] Result<bool> try_receive(int fd, Inbox& inbox, const Step& step) noexcept;
-/// The kTimedOut of a peer for which a wait has ended.
+/// The kTimedOut error for a peer that a wait has given up.
 [[nodiscard]] Error late(const char* call, const Step& step) noexcept;
 
-/// Whether a call with this deadline is one attempt that comes to kAgain, and no wait that comes to kTimedOut.
+/// Whether a call with this deadline makes one attempt that may return kAgain, instead of a wait that may return
+/// kTimedOut.
 [[nodiscard]] constexpr bool is_attempt(Deadline deadline) noexcept { return deadline.ticks() == 0; }
-/// What `Listener::next` says when there is none.
+/// The error of `Listener::next` if there is no client.
 [[nodiscard]] Error no_client(Deadline deadline) noexcept;
 
-/// Waits until `events` (POLLIN or POLLOUT) or an error can be had from the descriptor: false past the deadline.
+/// Waits until the descriptor has `events` (POLLIN or POLLOUT) or an error; false when the deadline passes.
 [[nodiscard]] Result<bool> wait_for(int fd, short events, Deadline deadline) noexcept;
-// The same with waits; besides kTimedOut.
+// The same with waits. Further errors: kTimedOut.
 [[nodiscard]] Result<void> send_frame(int fd, const Frame& frame, const Step& step, Deadline deadline) noexcept;
 [[nodiscard]] Result<void> receive_frame(int fd, Inbox& inbox, const Step& step, Deadline deadline) noexcept;
-/// Sends a REJECT as far as that goes without waiting, and makes sure that closing does not destroy
-/// it on its way.
+/// Sends a REJECT, as far as that works without waiting, and makes sure that closing the socket does not discard it.
 void send_reject(int fd, Status status, std::string_view text) noexcept;
 
 }  // namespace verbena::link

@@ -23,7 +23,7 @@ class SocketWatcher::Watched final : public Lifeline::Watched {
   }
   ~Watched() override { watcher_.watches_.leave(number_); }
   void watch(nic::Nic& nic, const ibv_qp* qp) noexcept override { watcher_.watches_.watch(number_, nic, qp); }
-  // The peer has nothing more to say, so whatever is there to be read is its end.
+  // The peer sends nothing more, so anything to read means its end.
   [[nodiscard]] bool is_over() const noexcept override {
     pollfd end{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
     const CancellationHeld held;
@@ -51,7 +51,7 @@ Result<std::unique_ptr<SocketWatcher>> SocketWatcher::start() {
 
 Result<Lifeline> SocketWatcher::take(Fd socket) {
   auto watched = std::make_unique<Watched>(*this, std::move(socket));
-  // Once: the peer has nothing more to say, so whatever comes is its end.
+  // One-shot: the peer sends nothing more, so any event means its end.
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = watched->number()}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched->fd(), &event) != 0)
     return fail_system("epoll_ctl", errno, "watching for a peer that leaves");

@@ -1,4 +1,4 @@
-// Sockets that stay open after their handshake, so that each end hears when the other's process ends.
+// Watches sockets that stay open after their handshake, so that each end learns when the other's process ends.
 #pragma once
 
 #include "base/fd.hpp"
@@ -12,7 +12,7 @@
 
 namespace verbena::link {
 
-/// One thread, which sleeps until a peer leaves. Outlives the lifelines it makes. \thread any
+/// One thread, which sleeps until a peer leaves. It must outlive the lifelines it makes. \thread any
 class SocketWatcher {
  public:
   /// Errors: kLimit (files, processes).
@@ -20,7 +20,7 @@ class SocketWatcher {
   SocketWatcher(const SocketWatcher&) = delete;
   SocketWatcher& operator=(const SocketWatcher&) = delete;
 
-  /// The socket of a handshake that is complete: nothing more is said on it.
+  /// Takes the socket of a complete handshake: nothing more is sent on it.
   [[nodiscard]] Result<Lifeline> take(Fd socket);
 
  private:
@@ -29,7 +29,7 @@ class SocketWatcher {
   void take_ends() noexcept;
 
   Fd epoll_;
-  /// By number: a descriptor's number may be another's when its event is looked at, and a child that has a copy of it
+  /// By a number of its own: a descriptor may be reused by the time its event is handled, and a child with a copy of it
   /// keeps it in the epoll set.
   Watches<std::uint64_t> watches_;
   std::atomic<std::uint64_t> next_number_{0};

@@ -1,4 +1,4 @@
-// Which queue pair goes to error when a peer leaves.
+// Maps watched connections to the queue pairs that go to error when the peer leaves.
 #pragma once
 
 #include "base/threads.hpp"
@@ -17,12 +17,12 @@ class Watches {
     const std::lock_guard lock(mutex_);
     watches_.try_emplace(key);
   }
-  /// Afterwards nothing touches what was watched.
+  /// Ends a watch: afterwards nothing touches its queue pair.
   void leave(Key key) noexcept {
     const std::lock_guard lock(mutex_);
     watches_.erase(key);
   }
-  /// Of a key that was entered. The peer may have gone before.
+  /// Sets the queue pair of a key that was entered before. The peer may have gone already.
   void watch(Key key, nic::Nic& nic, const ibv_qp* qp) noexcept {
     const std::lock_guard lock(mutex_);
     const auto at = watches_.find(key);
@@ -36,13 +36,13 @@ class Watches {
     const auto at = watches_.find(key);
     if (at == watches_.end()) return;
     at->second.is_gone = true;
-    // Under the lock: who destroys the queue pair leaves before.
+    // Under the lock, because a thread that destroys the queue pair calls `leave` first.
     if (at->second.nic != nullptr) at->second.nic->lose_peer(at->second.qp);
   }
 
  private:
   struct Watch {
-    nic::Nic* nic = nullptr;  // Null until somebody says what to do.
+    nic::Nic* nic = nullptr;  // Null until `watch`.
     const ibv_qp* qp = nullptr;
     bool is_gone = false;
   };

@@ -1,4 +1,4 @@
-// What every NIC says of the same wrong arguments.
+// Checks of arguments that all NICs share, so that their errors are the same.
 #pragma once
 
 #include "base/error.hpp"
@@ -8,7 +8,7 @@ namespace verbena::nic {
 
 inline constexpr int kRemoteWriters = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// kBusy while an object has users: "3 queue pairs ...", with what they still do to it.
+/// kBusy while an object has users. `what` completes the sentence "3 ...": who they are, and that they still use it.
 [[nodiscard]] inline Result<void> check_unused(const char* call, std::size_t users, const char* what) noexcept {
   if (users == 0) return {};
   return fail(Status::kBusy, call, EBUSY, "{} {}", users, what);
@@ -34,7 +34,7 @@ constexpr const char* kChannelUsers = "completion queues still use the channel";
   return fail(Status::kBadArgument, "reg_mr", EINVAL, "remote write and atomic access need IBV_ACCESS_LOCAL_WRITE too");
 }
 
-/// Takes one import of a window, counted by its key or index, off what a queue pair has imported.
+/// Subtracts one import of a window, counted by its key or index, from a queue pair's imports.
 template <class Imports>
 [[nodiscard]] Result<void> take_import(Imports& imports, std::uint32_t key) noexcept {
   const auto at = imports.find(key);

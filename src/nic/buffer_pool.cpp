@@ -10,7 +10,8 @@ void BufferReturner::operator()(const std::byte* data) const noexcept { pool->re
 
 BufferPool::~BufferPool() { VERBENA_CHECK(slabs_.empty()); }
 
-// A freed block of exactly that size, because connections with the same options ask for the same; else fresh memory.
+// Returns a freed block of exactly that size, because connections with the same options need the same sizes; else fresh
+// memory.
 std::optional<BufferPool::Block> BufferPool::take_from(Slab& slab, std::size_t bytes) {
   const auto freed = std::ranges::find(slab.freed.rbegin(), slab.freed.rend(), bytes, &Block::bytes);
   if (freed != slab.freed.rend()) {
@@ -19,7 +20,7 @@ std::optional<BufferPool::Block> BufferPool::take_from(Slab& slab, std::size_t b
     return block;
   }
   if (bytes > slab.bytes - slab.fresh) return std::nullopt;
-  // Its return must not need memory.
+  // Reserved now, because giving a block back must not allocate.
   slab.freed.reserve(slab.used + slab.freed.size() + 1);
   const Block block{.offset = slab.fresh, .bytes = bytes};
   slab.fresh += bytes;

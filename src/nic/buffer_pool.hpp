@@ -23,11 +23,11 @@ struct BufferReturner {
   void operator()(const std::byte* data) const noexcept;
 };
 
-/// A block of a pool, given back by its destruction. Move-only. The pool outlives it. \thread any, one at a time
+/// A block of a pool; its destructor gives it back. Move-only. The pool must outlive it. \thread any, one at a time
 class Buffer {
  public:
   [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
-  /// Aligned to 4 KiB. The bytes are what an earlier owner left there, or zero.
+  /// Aligned to 4 KiB. The bytes are zero, or those of an earlier owner.
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
 
@@ -37,8 +37,8 @@ class Buffer {
   std::uint32_t lkey_ = 0;
 };
 
-/// Blocks out of registered arenas, which nobody but this process and its NIC uses. On the soft NIC a page costs memory
-/// from when it is used first. A slab without blocks is freed. \thread any  \alloc setup
+/// Allocates blocks from registered arenas that only this process and its NIC use. On the soft NIC a page takes memory
+/// from its first use on. The pool frees a slab that has no blocks. \thread any  \alloc setup
 class BufferPool {
  public:
   /// Blocks begin at multiples of this, so that no two share a page.
@@ -52,10 +52,10 @@ class BufferPool {
 
   /// A block of at least `bytes`, on `node`. Errors: those of RegisteredArena::open.
   [[nodiscard]] Result<Buffer> acquire(std::size_t bytes, std::optional<unsigned> node = {});
-  /// What there is, for leak checks.
+  /// Current usage, for leak checks.
   struct Usage {
     std::size_t slabs = 0;
-    std::size_t bytes = 0;  ///< Of blocks given out.
+    std::size_t bytes = 0;  ///< Total size of the blocks in use.
   };
   [[nodiscard]] Usage usage() const;
 
@@ -69,10 +69,10 @@ class BufferPool {
     RegisteredArena arena;
     std::optional<unsigned> node;
     std::size_t bytes = 0;
-    std::size_t fresh = 0;  ///< From here on nothing was given out.
-    std::size_t used = 0;   ///< Blocks given out.
+    std::size_t fresh = 0;  ///< From here on no block was ever allocated.
+    std::size_t used = 0;   ///< Blocks in use.
     std::size_t used_bytes = 0;
-    std::vector<Block> freed;  ///< In the order they came back; the last one goes out first, while it is in caches.
+    std::vector<Block> freed;  ///< In the order they came back; the last one is reused first, while it is in caches.
   };
   void release(const void* slab, const std::byte* data, std::size_t bytes) noexcept;
   [[nodiscard]] static std::optional<Block> take_from(Slab& slab, std::size_t bytes);

@@ -1,4 +1,4 @@
-// File descriptors that are waited for.
+// Helpers to wait for file descriptors.
 #pragma once
 
 #include "base/error.hpp"
@@ -11,7 +11,8 @@
 
 namespace verbena::nic {
 
-/// An epoll set that is readable when one of these is; an event's `data.fd` tells which. `what` it is for, in errors.
+/// Makes an epoll set that is readable when one of `fds` is; an event's `data.fd` tells which. `what`: its purpose, for
+/// errors.
 [[nodiscard]] inline Result<Fd> make_epoll(std::initializer_list<int> fds, const char* what) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return fail_system("epoll_create1", errno, what);

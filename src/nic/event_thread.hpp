@@ -1,4 +1,4 @@
-// A thread that sleeps until a descriptor has something to tell.
+// A thread that sleeps until a descriptor is readable.
 #pragma once
 
 #include "base/error.hpp"
@@ -12,7 +12,7 @@
 
 namespace verbena::nic {
 
-/// Ends with its owner, of which it is the last member. \thread any, one at a time
+/// Ends with its owner; make it the owner's last member. \thread any, one at a time
 class EventThread {
  public:
   EventThread() noexcept = default;
@@ -20,7 +20,7 @@ class EventThread {
   EventThread& operator=(const EventThread&) = delete;
   ~EventThread() { stop(); }
 
-  /// Once. From now on `take` is called on the thread `name` whenever `fd` is readable, until it has returned false.
+  /// Call it once. Starts the thread `name`, which calls `take` whenever `fd` is readable, until `take` returns false.
   /// Errors: kLimit (files, processes).
   template <class Take>
   [[nodiscard]] Result<void> start(const char* name, int fd, Take take) {
@@ -28,7 +28,7 @@ class EventThread {
     VERBENA_ASSIGN(thread_, host::start_thread(name, [stop = stop_.get(), fd, take] {
                      std::array<pollfd, 2> fds = {{{stop, POLLIN, 0}, {fd, POLLIN, 0}}};
                      for (;;) {
-                       // Sleeps until there is something to tell, or the owner ends.
+                       // Sleeps until `fd` is readable, or the owner ends.
                        if (::poll(fds.data(), fds.size(), -1) < 0) continue;
                        if (fds[0].revents != 0) return;
                        if (fds[1].revents != 0 && !take()) fds[1].fd = -1;

@@ -1,4 +1,5 @@
-// What the soft NIC's objects allocate. An RDMA device's are its driver's, which tells nobody: they are empty here.
+// Memory that the soft NIC's objects allocate. For an RDMA device these are empty: its driver allocates, and tells
+// nobody how much.
 #pragma once
 
 #include "host/footprint.hpp"
@@ -6,10 +7,10 @@
 
 namespace verbena::nic {
 
-/// Of one queue pair. `options` as given to create_qp. \thread any  \alloc setup
+/// Footprint of one queue pair. `options` as given to create_qp. \thread any  \alloc setup
 [[nodiscard]] host::Footprint qp_footprint(Kind kind, const QpOptions& options);
 [[nodiscard]] host::Footprint cq_footprint(Kind kind, std::uint32_t cqe);
-/// Of one window of type 2.
+/// Footprint of one window of type 2.
 [[nodiscard]] host::Footprint mw_footprint(Kind kind);
 
 }  // namespace verbena::nic

@@ -17,7 +17,7 @@ const char* to_string(Network network) noexcept {
   return "an unknown network";
 }
 
-// Handles give back objects that nothing uses any more: a refusal is a broken invariant of ours.
+// Handles destroy objects that nothing uses any more: a refusal means a broken invariant of ours.
 void destroy(Nic& nic, ibv_pd* pd) noexcept { VERBENA_CHECK(nic.dealloc_pd(pd).has_value()); }
 void destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).has_value()); }
 void destroy(Nic& nic, ibv_srq* srq) noexcept { VERBENA_CHECK(nic.destroy_srq(srq).has_value()); }
@@ -27,8 +27,8 @@ void destroy(Nic& nic, ibv_mw* mw) noexcept {
   (void)nic.dealloc_mw(mw, Deadline::after(std::chrono::milliseconds{100}));  // As for a region.
 }
 void destroy(Nic& nic, ibv_mr* mr) noexcept {
-  // A peer that sits in the region past the deadline has its QP in error; the caller's arena stays mapped until its
-  // own destruction, so nothing is corrupted either way.
+  // If a peer stays inside the region past the deadline, its QP goes to error. The caller's arena stays mapped until
+  // its own destruction, so nothing is corrupted either way.
   (void)nic.dereg_mr(mr, Deadline::after(std::chrono::milliseconds{100}));
 }
 

@@ -27,7 +27,7 @@ namespace verbena::nic {
 enum class Kind : std::uint8_t { kSoft = 1, kVerbs = 2 };
 [[nodiscard]] const char* to_string(Kind kind) noexcept;
 
-/// What the device can do; asked for once, at open.
+/// Limits of the device; queried once, at open.
 struct Limits {
   std::uint32_t max_qp = 0;
   std::uint32_t max_cq = 0;
@@ -45,11 +45,12 @@ struct Limits {
   bool is_soft_roce = false;        ///< The kernel's rxe: a bind may stop its queue pair (docs/adr/0011).
 };
 
-/// What a QP's packets travel in. Both ends need the same: of a mismatch nothing is seen but packets that never arrive.
+/// The network that carries a QP's packets. Both ends need the same; the only sign of a mismatch is packets that never
+/// arrive.
 enum class Network : std::uint8_t { kNone = 0, kInfiniBand = 1, kRoceV1 = 2, kRoceV2Ipv4 = 3, kRoceV2Ipv6 = 4 };
 [[nodiscard]] const char* to_string(Network network) noexcept;
 
-/// Where a QP is: what its peer needs to bring its own QP to RTR.
+/// Address of a QP, which its peer needs to bring its own QP to RTR.
 struct QpAddress {
   ibv_gid gid{};
   std::uint32_t qp_num = 0;
@@ -60,18 +61,18 @@ struct QpAddress {
   Network network = Network::kNone;  ///< kNone on the soft NIC.
 };
 
-/// A memory region as a peer is told of it. Plain numbers: it travels in handshakes and messages.
+/// A memory region as peers know it. Plain numbers: handshakes and messages carry it.
 struct Window {
   std::uint64_t address = 0;  ///< First IO virtual address.
   std::uint64_t length = 0;   ///< Bytes.
   std::uint32_t rkey = 0;
   std::uint32_t access = 0;     ///< IBV_ACCESS_* as registered.
-  std::uint64_t memory_id = 0;  ///< Soft NIC: which of the owner's memfds; 0 on a device.
+  std::uint64_t memory_id = 0;  ///< Soft NIC: the number of the owner's memfd; 0 on a device.
   friend bool operator==(const Window&, const Window&) = default;
 };
 static_assert(sizeof(Window) == 32);
 
-/// The process behind a connected QP, as the kernel vouches for it; empty on a device.
+/// The process behind a connected QP, as the kernel reports it; empty on a device.
 struct PeerProcess {
   pid_t pid = 0;
   uid_t uid = 0;
@@ -91,13 +92,13 @@ struct QpOptions {
   bool signal_all = false;  ///< sq_sig_all.
 };
 
-/// Who may be given an arena's file descriptor (soft NIC).
+/// The processes that may get an arena's file descriptor (soft NIC).
 struct Grant {
   enum class To : std::uint8_t {
     kNobody,   ///< Used by this process only.
     kAnyPeer,  ///< Every process that the allow-list lets connect.
-    kOneGid,   ///< The process whose NIC has `gid` only. A writable memfd for a hostile peer is granted so.
-    kUsers,    ///< Processes of `users` only, of those that the allow-list lets connect.
+    kOneGid,   ///< Only the process whose NIC has `gid`. Use it for a writable memfd if peers may be hostile.
+    kUsers,    ///< Only processes of `users` that the allow-list lets connect.
   };
   To to = To::kNobody;
   ibv_gid gid{};
@@ -111,49 +112,49 @@ struct PlainRead {
   std::uint64_t from = 0;
 };
 
-/// One-sided operations that a NIC made of software carries out in the calling thread, past its queues: what posting
-/// and polling would come to when nothing is ahead of them. True: it is done. False: it is something else, or wrong,
-/// and nothing has happened; post it, and the completion will tell. What was posted before is executed, but perhaps not
-/// polled yet. \thread owner of the QP  \alloc none
+/// One-sided operations that the software NIC carries out in the calling thread, without its queues. They have the
+/// effect of posting and polling when nothing is queued. True: done. False: not executed, no side effect; post it
+/// normally to get the result or the precise error. Requests posted before are executed, but perhaps not polled yet.
+/// \thread owner of the QP  \alloc none
 struct Direct {
   using Move = bool (*)(ibv_qp* qp, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
                         std::uint32_t rkey) noexcept;
   Move read = nullptr;
-  Move write = nullptr;  ///< Up to the QP's max_inline without a look at the lkey, as a request with IBV_SEND_INLINE.
-  /// Of local memory that need not be registered; without a look at the lkey.
+  Move write = nullptr;  ///< Up to the QP's max_inline it ignores the lkey, like a request with IBV_SEND_INLINE.
+  /// The same for local memory that need not be registered: these ignore the lkey.
   Move read_plain = nullptr;
   Move write_plain = nullptr;
   /// `opcode` is IBV_WR_ATOMIC_FETCH_AND_ADD (of `operand`) or IBV_WR_ATOMIC_CMP_AND_SWP (`operand` to `swap`).
   bool (*atomic)(ibv_qp* qp, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap, std::uint64_t remote,
                  std::uint32_t rkey, std::uint64_t& old) noexcept = nullptr;
-  /// `count` READs out of one region, of which the cache misses overlap; 1 to kMaxList. All of them, or nothing.
+  /// `count` READs, 1 to kMaxList, from one region; their cache misses overlap. Executes all of them, or none.
   static constexpr std::size_t kMaxList = 32;
   bool (*read_list)(ibv_qp* qp, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept = nullptr;
 };
 
-/// What a NIC does, or needs, that the layers above act on. They ask for this and never for the kind of NIC.
+/// Properties of a NIC that matter to the layers above. They ask for these and never for the kind of NIC.
 struct Capabilities {
   bool has_atomics = false;         ///< Fetch-and-add and compare-and-swap of a peer's memory.
-  bool doorbell_is_costly = false;  ///< A post writes to a device over PCIe, so work requests are worth gathering.
+  bool doorbell_is_costly = false;  ///< A post writes to a device over PCIe, so it pays to gather work requests.
   bool hears_of_peers = false;      ///< The NIC itself reports that a peer's process has ended; no keepalive is needed.
-  bool sends_need_polls = false;    ///< What was posted moves on only while its owner polls.
+  bool sends_need_polls = false;    ///< Posted requests make progress only while their owner polls.
   bool pins_memory = false;         ///< Registered memory counts against RLIMIT_MEMLOCK.
-  bool knows_users = false;         ///< The kernel vouches for the user of a peer's process.
-  bool maps_windows = false;        ///< A peer's window must be imported, and then is memory of this process.
-  const char* locality_name = nullptr;  ///< What host::Topology finds the device by; null for a NIC without a place.
+  bool knows_users = false;         ///< The kernel tells the user of a peer's process.
+  bool maps_windows = false;        ///< A peer's window must be imported, which maps it into this process.
+  const char* locality_name = nullptr;  ///< Name of the device for host::Topology; null: it has no place.
 };
 
-/// A question to a peer's NIC: has your process sent these bytes? Destroyed, it is forgotten. \thread any
+/// A question to a peer's NIC: has your process sent these bytes? Its destructor cancels it. \thread any
 class Inquiry {
  public:
   virtual ~Inquiry() = default;
   Inquiry(const Inquiry&) = delete;
   Inquiry& operator=(const Inquiry&) = delete;
-  /// The process that has sent them. Errors: kNotAllowed (it has not, or has confirmed it before), kPeerLost,
-  /// kProtocol, kTimedOut. With `Deadline::now()` it does not wait: kAgain until the peer's NIC has answered
-  /// (notify_progress).
+  /// Returns the process that has sent them. Errors: kNotAllowed (it has not sent them, or has confirmed them before),
+  /// kPeerLost, kProtocol, kTimedOut. With `Deadline::now()` it does not wait, and returns kAgain until the peer's NIC
+  /// has answered (notify_progress).
   [[nodiscard]] virtual Result<PeerProcess> answer(Deadline deadline) = 0;
-  /// The user of the process that is asked; none until that is known. It does not wait.
+  /// The user of the process that is asked; none until it is known. Does not wait.
   [[nodiscard]] virtual std::optional<uid_t> uid() const = 0;
 
  protected:
@@ -171,10 +172,10 @@ class Nic {
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   [[nodiscard]] virtual const Limits& limits() const noexcept = 0;
   [[nodiscard]] virtual const Capabilities& capabilities() const noexcept = 0;
-  /// The GID that peers are told.
+  /// The GID by which peers know this NIC.
   [[nodiscard]] virtual const ibv_gid& gid() const noexcept = 0;
   [[nodiscard]] virtual ibv_context* context() noexcept = 0;
-  /// All of it, or null for a NIC that has queues only.
+  /// The direct operations; null for a NIC that has only queues.
   [[nodiscard]] virtual const Direct* direct() const noexcept { return nullptr; }
 
   // Control plane. Every call: \thread any  \alloc setup. Errors besides those named: kLimit, kNoMemory, kDevice.
@@ -183,107 +184,113 @@ class Nic {
   /// kBusy while a QP or memory region still uses it.
   [[nodiscard]] virtual Result<void> dealloc_pd(ibv_pd* pd) = 0;
 
-  /// Makes an arena known, so that regions inside it can be registered and, as `grant` says, imported by peers.
-  /// The arena must outlive `detach`. A device needs nothing of this and returns 0. Errors: kBadArgument for a grant
-  /// that the arena's Share does not allow.
+  /// Makes an arena known to the NIC, so that you can register regions inside it and, as `grant` says, peers can import
+  /// them.
+  /// The arena must outlive `detach`. A device does nothing and returns 0. Errors: kBadArgument for a grant that the
+  /// arena's Share does not allow.
   [[nodiscard]] virtual Result<std::uint64_t> attach(const host::Arena& arena, const Grant& grant) = 0;
-  /// Names the grantee of an arena that was attached for kNobody. Once: a grant is never widened or moved.
+  /// Names the grantee of an arena that was attached for kNobody. Call it once: a grant is never widened or moved.
   [[nodiscard]] virtual Result<void> grant(std::uint64_t memory_id, const Grant& grant) = 0;
   /// kBusy while a memory region lies in it.
   [[nodiscard]] virtual Result<void> detach(std::uint64_t memory_id) = 0;
 
-  /// Registers `length` bytes at `address` as IO virtual addresses from `iova` (the address itself in the common
-  /// case). Soft NIC: inside an attached arena peers access it directly, and remote access beyond the arena's Share is
-  /// kBadArgument; other memory is reached through the kernel or the NIC's own thread, which is slower by far, and not
-  /// for polling. It must stay mapped until it is deregistered.
+  /// Registers `length` bytes at `address` as IO virtual addresses from `iova` (the address itself in the common case).
+  /// Soft NIC: peers access memory inside an attached arena directly, and remote access beyond the arena's Share is
+  /// kBadArgument. Peers reach other memory through the kernel or the NIC's own thread, which is much slower, and not
+  /// fit for polling. The memory must stay mapped until it is deregistered.
   [[nodiscard]] virtual Result<ibv_mr*> reg_mr(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
                                                int access) = 0;
-  /// Revokes the keys. When it returns kOk, no peer that plays by the rules reads or writes the region any more. Past
-  /// `deadline` the QPs of peers inside the region are in error, kTimedOut is returned, and the memory must not be
-  /// reused until those peers' processes are gone (quarantine). While memory windows are bound on the region: kBusy
-  /// (some devices say kBadArgument).
+  /// Revokes the keys. When it returns kOk, no well-behaved peer reads or writes the region any more. If `deadline`
+  /// passes, the QPs of peers inside the region go to error, it returns kTimedOut, and the memory must not be reused
+  /// until those peers' processes are gone (quarantine). kBusy while memory windows are bound on the region (some
+  /// devices return kBadArgument).
   [[nodiscard]] virtual Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) = 0;
 
-  /// A window of type 2. It is bound with IBV_WR_BIND_MW on the one QP whose peer may then use it (see `window_of`), on
-  /// a region with IBV_ACCESS_MW_BIND, each time with a key whose low byte is not that of the last (ibv_inc_rkey of
-  /// `mw->rkey`, which the caller then sets); and freed with IBV_WR_LOCAL_INV, or by the peer's IBV_WR_SEND_WITH_INV.
-  /// When either has completed here, a peer that plays by the rules reaches the memory no more. The key comes again
-  /// after 256 bindings: bound how old one may get. Errors: kUnsupported (see Limits::max_mw).
+  /// Allocates a window of type 2. Bind it with IBV_WR_BIND_MW on the QP whose peer may then use it (see `window_of`),
+  /// on a region with IBV_ACCESS_MW_BIND, each time with another low byte of the key than last time (ibv_inc_rkey of
+  /// `mw->rkey`, which the caller then sets). IBV_WR_LOCAL_INV, or the peer's IBV_WR_SEND_WITH_INV, ends the binding:
+  /// once it has completed here, no well-behaved peer reaches the memory. The key repeats after 256 bindings, so limit
+  /// how old one may get. Errors: kUnsupported (see Limits::max_mw).
   [[nodiscard]] virtual Result<ibv_mw*> alloc_mw(ibv_pd* pd) = 0;
-  /// A bound one is invalidated, as dereg_mr does, with its kTimedOut; and so is one whose invalidation a failure of
-  /// the queue pair has cut short.
+  /// First invalidates a bound window, as dereg_mr does, also with its kTimedOut. The same for one whose invalidation
+  /// was cut short by a failure of the queue pair.
   [[nodiscard]] virtual Result<void> dealloc_mw(ibv_mw* mw, Deadline deadline) = 0;
-  /// A bound window in the form that the peer imports: what `bind` was posted with under the key `rkey`.
+  /// A bound window in the form that the peer imports: `bind` as posted, with the key `rkey`.
   [[nodiscard]] Window window_of(std::uint32_t rkey, const ibv_mw_bind_info& bind) const noexcept;
 
   /// A region in the form that peers import.
   [[nodiscard]] virtual Window window_of(const ibv_mr* mr) const noexcept = 0;
   /// Makes a peer's window usable on `qp` (in RTR or later). Soft NIC: maps its memfd after checking seals and size.
-  /// On a device nothing happens. Errors: kPeerLost, kNotAllowed (no grant), kProtocol (wrong seals or size),
-  /// kOutOfRange, kTimedOut. May be called again for the same window: it is counted, and once released as often is
-  /// gone. With `Deadline::now()` it does not wait, as modify_qp: kAgain until the peer's NIC has answered, and then
-  /// the same call counts once.
+  /// A device does nothing. Errors: kPeerLost, kNotAllowed (no grant), kProtocol (wrong seals or size), kOutOfRange,
+  /// kTimedOut. You may call it again for the same window: imports are counted, and as many releases end it. With
+  /// `Deadline::now()` it does not wait, like modify_qp: kAgain until the peer's NIC has answered; all these calls
+  /// count as one import.
   [[nodiscard]] virtual Result<void> import_window(ibv_qp* qp, const Window& window, Deadline deadline) = 0;
   [[nodiscard]] virtual Result<void> release_window(ibv_qp* qp, const Window& window) = 0;
 
   [[nodiscard]] virtual Result<ibv_comp_channel*> create_channel() = 0;
   [[nodiscard]] virtual Result<void> destroy_channel(ibv_comp_channel* channel) = 0;
   /// Waits for a completion event on a channel and takes it: as ibv_get_cq_event and ibv_ack_cq_events in one.
-  /// Arm with ibv_req_notify_cq and poll once more before. An event may be spurious. kTimedOut past the deadline.
+  /// Before, arm with ibv_req_notify_cq and poll once more. An event may be spurious. kTimedOut when the deadline
+  /// passes.
   [[nodiscard]] virtual Result<ibv_cq*> wait(ibv_comp_channel* channel, Deadline deadline) = 0;
-  /// Makes a `wait` on the channel return now with nullptr; from any thread, async-signal-safe. Sticky until taken.
+  /// Makes a `wait` on the channel return now with nullptr; from any thread, async-signal-safe. Remembered until a
+  /// `wait` takes it.
   virtual void wake(ibv_comp_channel* channel) noexcept = 0;
 
   [[nodiscard]] virtual Result<ibv_cq*> create_cq(std::uint32_t cqe, ibv_comp_channel* channel) = 0;
   /// kBusy while a QP uses it.
   [[nodiscard]] virtual Result<void> destroy_cq(ibv_cq* cq) = 0;
 
-  /// Receives for several QPs (QpOptions::srq), posted with ibv_post_srq_recv; their keys are of `pd`. Takes `max_wr`
-  /// receives of up to `max_sge` segments. Errors: kBadArgument (limits).
+  /// Makes a shared receive queue for several QPs (QpOptions::srq). Post to it with ibv_post_srq_recv, with keys of
+  /// `pd`. It holds `max_wr` receives of up to `max_sge` segments. Errors: kBadArgument (limits).
   [[nodiscard]] virtual Result<ibv_srq*> create_srq(ibv_pd* pd, std::uint32_t max_wr, std::uint32_t max_sge) = 0;
-  /// What is posted vanishes with it. kBusy while a QP uses it.
+  /// Posted receives vanish with it. kBusy while a QP uses it.
   [[nodiscard]] virtual Result<void> destroy_srq(ibv_srq* srq) = 0;
 
-  /// `options` is updated to what the QP has, as verbs does.
+  /// Updates `options` to the QP's real limits, as verbs does.
   [[nodiscard]] virtual Result<ibv_qp*> create_qp(ibv_pd* pd, QpOptions& options) = 0;
   /// As ibv_modify_qp: the same attributes and mask, checked alike. Going to RTR contacts the peer's NIC on the soft
   /// NIC (within `deadline`). Errors: kBadArgument (order or attributes), kPeerLost, kOtherHost, kOtherNamespace,
   /// kNotAllowed, kTimedOut.
-  /// With `Deadline::now()` it does not wait: kAgain means that the peer's NIC has not answered yet, and that the same
-  /// call goes on from there (see `notify_progress`); the queue pair is in INIT or in RTR meanwhile. Other arguments
-  /// give that attempt up and begin a new one; so do RESET and ERR, which begin none. A device never says kAgain.
+  /// With `Deadline::now()` it does not wait: kAgain means that the peer's NIC has not answered yet, and the same call
+  /// continues from there (see `notify_progress`); meanwhile the queue pair is in INIT or in RTR. A call with other
+  /// arguments gives that attempt up and begins a new one; RESET and ERR only give it up. A device never returns
+  /// kAgain.
   [[nodiscard]] virtual Result<void> modify_qp(ibv_qp* qp, const ibv_qp_attr& attr, int mask, Deadline deadline) = 0;
-  /// From now on the NIC signals `eventfd` whenever a call that returned kAgain may get on, and sometimes without a
-  /// reason. The caller owns it, and says -1 before it is closed. One a NIC: the last one given. \thread any
+  /// From now on the NIC signals `eventfd` whenever a call that returned kAgain may make progress, and sometimes
+  /// without a reason. The caller owns it, and passes -1 before closing it. A NIC has one: the last one given. \thread
+  /// any
   virtual void notify_progress(int eventfd) noexcept { static_cast<void>(eventfd); }
   /// The state as the NIC sees it, which an error may have changed.
   [[nodiscard]] virtual ibv_qp_state qp_state(const ibv_qp* qp) const noexcept = 0;
-  /// Why the QP is in error: kOk while it is not; kPeerLost when the peer's process or link went. \thread any
+  /// Why the QP is in error: kOk while it is not; kPeerLost when the peer's process or link is gone. \thread any
   [[nodiscard]] virtual Status qp_failure(const ibv_qp* qp) const noexcept = 0;
-  /// For who hears by other ways that the peer has left: the QP goes to error with kPeerLost, what is posted is
-  /// flushed, and sleepers wake. The soft NIC receives first what the peer has sent. Nothing happens when it failed
-  /// before.
+  /// For callers that learn in another way that the peer has left: moves the QP to error with kPeerLost, flushes posted
+  /// requests, and wakes sleepers. The soft NIC first receives what the peer has sent. Does nothing if the QP has
+  /// failed before.
   /// \thread any
   virtual void lose_peer(const ibv_qp* qp) noexcept = 0;
-  /// Its completions vanish with it, as on a device. Peers' windows imported for it are released.
+  /// Its completions vanish with it, as on a device. Releases the peers' windows that were imported for it.
   [[nodiscard]] virtual Result<void> destroy_qp(ibv_qp* qp) = 0;
   /// Address to give to the peer; psn is the caller's choice.
   [[nodiscard]] virtual QpAddress address_of(const ibv_qp* qp) const noexcept = 0;
-  // Who has sent the bytes of a handshake? They come over TCP, which does not say, and the GID in them is no secret.
-  // The software NIC can ask the process that the GID belongs to, over a way on which the kernel tells each end who the
-  // other one is. So each side attests what it sends, and inquires about what it receives before it acts on it.
+  // Authenticating a handshake: TCP does not tell who has sent its bytes, and the GID in them is no secret. The
+  // software NIC can ask the process that owns the GID, over a socket on which the kernel tells each end who the other
+  // one is. So each side attests what it sends, and inquires about what it receives before it acts on it.
 
-  /// Bytes that one attestation can have.
+  /// Most bytes of one attestation.
   static constexpr std::size_t kMaxAttestedBytes = 2048;
-  /// From now on the first inquiry about exactly these bytes is answered with yes. Returns a number for `retract`, 0 on
-  /// a device. Errors: kTooLong.
+  /// From now on the NIC answers yes to the first inquiry about exactly these bytes. Returns a number for `retract`, 0
+  /// on a device. Errors: kTooLong.
   [[nodiscard]] virtual Result<std::uint64_t> attest(std::span<const std::byte> sent) {
     static_cast<void>(sent);
     return 0;
   }
   virtual void retract(std::uint64_t attestation) noexcept { static_cast<void>(attestation); }
-  /// Asks the NIC with that GID, without waiting. Null on a device: nobody could vouch for a peer. Errors: kPeerLost
-  /// (nobody has that GID), kNotAllowed (a user that may not connect), kOtherHost, kOtherNamespace, kTooLong.
+  /// Asks the NIC with that GID, without waiting. Null on a device, where nobody can answer for a peer. Errors:
+  /// kPeerLost (no process has that GID), kNotAllowed (a user that may not connect), kOtherHost, kOtherNamespace,
+  /// kTooLong.
   [[nodiscard]] virtual Result<std::unique_ptr<Inquiry>> inquire(const ibv_gid& gid, std::span<const std::byte> sent) {
     static_cast<void>(gid);
     static_cast<void>(sent);
@@ -309,7 +316,7 @@ class Nic {
 class Attestation {
  public:
   Attestation() noexcept = default;
-  /// Errors: those of Nic::attest. The NIC outlives it.
+  /// Errors: those of Nic::attest. The NIC must outlive it.
   [[nodiscard]] static Result<Attestation> make(Nic& nic, std::span<const std::byte> sent) {
     auto number = nic.attest(sent);
     if (!number) return std::unexpected(number.error());
@@ -333,19 +340,18 @@ class Attestation {
 };
 
 /// Faults that the software NIC makes on purpose, each with a probability of 0 to 1. The same seed and the same calls
-/// in one process repeat the same run; polls are counted, time is not looked at.
+/// in one process repeat the same run, because it counts polls and ignores time.
 struct ChaosOptions {
   std::uint64_t seed = 1;
-  double delay = 0;  ///< Of a work request: it is executed 1 to 16 polls later than it could be.
-  double pieces =
-      0;            ///< Of a READ or WRITE over 64 B: delivered in cache lines, in shuffled order, over several polls.
-  double hold = 0;  ///< Of a completion: it, and those behind it, are polled 1 to 16 polls later.
-  double rnr = 0;   ///< Of what takes a receive: 1 to 3 RNR NAKs, which count against rnr_retry.
+  double delay = 0;   ///< Delays a work request by 1 to 16 polls.
+  double pieces = 0;  ///< Delivers a READ or WRITE over 64 B in cache lines, in shuffled order, over several polls.
+  double hold = 0;    ///< Holds back a completion, and those after it, for 1 to 16 polls.
+  double rnr = 0;     ///< Answers a request that takes a receive with 1 to 3 RNR NAKs, which count against rnr_retry.
   double retry =
-      0;  ///< Of a work request: retry exceeded, with a READ or WRITE executed all the same half of the time.
+      0;  ///< Fails a work request with retry exceeded; a READ or WRITE is executed all the same half of the time.
   double fatal = 0;    ///< A work request ends with a fatal error of the QP.
   double death = 0;    ///< A work request ends as if the peer's process had died.
-  double control = 0;  ///< A step between control threads (connecting, a request, an answer) is taken later.
+  double control = 0;  ///< Delays a step between control threads (connecting, a request, an answer).
   double cut = 0;      ///< A message between control threads loses its descriptors, and the conversation ends.
 };
 
@@ -354,14 +360,14 @@ struct SoftOptions {
   std::span<const uid_t> allowed_uids{};
   std::uint32_t max_qp = 4096;   ///< 1 to 65536
   std::uint32_t max_mr = 65536;  ///< 1 to 2^22
-  /// Without it, what the environment's VERBENA_CHAOS says ("delay=0.2,hold=0.1,seed=7"), and VERBENA_CHAOS_SEED.
+  /// Default: the environment's VERBENA_CHAOS ("delay=0.2,hold=0.1,seed=7") and VERBENA_CHAOS_SEED.
   std::optional<ChaosOptions> chaos;
 };
 /// Errors: kPermission (membarrier denied), kLimit (files), kSystem, kBadArgument (an option, or VERBENA_CHAOS). Starts
 /// one control thread, which sleeps unless peers come or go.
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options);
 
-// How each object goes; an error of that is a broken invariant of ours.
+// Destroys an object; an error means a broken invariant of ours.
 void destroy(Nic& nic, ibv_pd* pd) noexcept;
 void destroy(Nic& nic, ibv_mr* mr) noexcept;
 void destroy(Nic& nic, ibv_cq* cq) noexcept;
@@ -376,7 +382,7 @@ struct Destroyer {
   void operator()(Object* object) const noexcept { destroy(*nic, object); }
 };
 
-/// Move-only owner of one verbs object: destroyed through its Nic.
+/// Move-only owner of one verbs object, which it destroys through its Nic.
 template <class Object>
 class Handle : public std::unique_ptr<Object, Destroyer<Object>> {
  public:

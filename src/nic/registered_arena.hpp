@@ -1,4 +1,4 @@
-// An arena that one NIC knows and whose bytes are registered; taken down in the right order.
+// An arena that is attached to one NIC and registered; its destructor undoes both in the right order.
 #pragma once
 
 #include "base/error.hpp"
@@ -19,14 +19,15 @@ class RegisteredArena {
   RegisteredArena& operator=(const RegisteredArena&) = delete;
   ~RegisteredArena() {
     mr_.reset();
-    // Refused only while a peer sits in the region past the deadline of its deregistration; the memfd is never reused.
+    // Refused only if a peer stayed inside the region past the deadline of its deregistration; the memfd is then never
+    // reused.
     if (nic_ == nullptr) return;
     if (const auto detached = nic_->detach(memory_id_); !detached)
       log(VERBENA_LOG_ERROR, "{} bytes are in quarantine, because a peer still uses them: {}", arena_.bytes().size(),
           detached.error().text());
   }
 
-  /// Once. Registers the bytes asked for, not those that the page size rounds them up to.
+  /// Call it once. Registers the bytes asked for, not the size rounded up to whole pages.
   [[nodiscard]] Result<void> open(Nic& nic, ibv_pd* pd, const host::ArenaOptions& options, const Grant& grant,
                                   int access) {
     VERBENA_ASSIGN(arena_, host::Arena::create(options));

@@ -11,29 +11,29 @@
 
 namespace verbena::nic {
 
-/// Which device, port and address a NIC is. What is left open is chosen, and `facts_of` tells what it became.
+/// The device, port and address of a NIC. Verbena chooses what you leave open; `facts_of` tells its choice.
 struct VerbsOptions {
   std::string device;     ///< As `ibv_devices` prints it, such as "mlx5_0"; empty: the first that can be used.
   std::uint8_t port = 0;  ///< Counted from 1; 0: the first active one.
-  verbs::GidWanted gid;   ///< Row of the port's GID table, or the address that it has to be of.
+  verbs::GidWanted gid;   ///< Row of the port's GID table, or the address that the GID must have.
 };
 
 /// Opens an RDMA device. Starts one thread, which sleeps until the device has an asynchronous event: a port that goes
 /// down makes the connections over it fail with kPeerLost, a fatal error or the device's removal with kDevice.
 ///
-/// Queue pairs on it: an address of `Nic::modify_qp` whose port is 0 starts at this NIC's own port and GID, whatever
-/// index is given, and has a global route header where the link needs one; any other port is taken as it is, with the
-/// index (as rdma_cm has them). A queue pair is to be used by one thread at a time together with its completion queues:
-/// where the device has thread domains, its receive queue's owner gets one.
+/// Queue pairs on it: if an address of `Nic::modify_qp` has port 0, it uses this NIC's own port and GID, whatever index
+/// is given, with a global route header where the link needs one. Any other port is used as given, with its index (as
+/// rdma_cm sets them). One thread at a time may use a queue pair and its completion queues: if the device has thread
+/// domains, the receive queue's owner gets one.
 ///
 /// Errors: kNotFound (no such device: the text names those that exist; no usable GID), kBadArgument (no such port),
 /// kDevice (port down, no active port, or the device fails), kPermission (/dev/infiniband), kLimit (RLIMIT_MEMLOCK),
 /// kUnsupported (left out of this build by the Meson option `verbs`).
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_verbs(const VerbsOptions& options);
 
-/// What was chosen and found when a device was opened.
+/// Choices and properties found when a device was opened.
 struct DeviceFacts {
-  std::uint32_t vendor_id = 0;  ///< Of the PCI or OUI registry; 0xFFFFFF is Soft-RoCE.
+  std::uint32_t vendor_id = 0;  ///< Number of the PCI or OUI registry; 0xFFFFFF is Soft-RoCE.
   std::uint8_t port = 0;
   verbs::LinkLayer link_layer = verbs::LinkLayer::kEthernet;
   ibv_mtu mtu = IBV_MTU_256;  ///< Active on the port.
@@ -42,7 +42,7 @@ struct DeviceFacts {
   verbs::GidChoice gid;
   Network network = Network::kNone;
 };
-/// Null for a NIC that is no RDMA device. Lives as long as the NIC.
+/// Facts of an RDMA device; null for another NIC. Valid as long as the NIC.
 [[nodiscard]] const DeviceFacts* facts_of(const Nic& nic) noexcept;
 
 /// One port of a device.

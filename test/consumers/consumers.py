@@ -446,6 +446,23 @@ def mesh(report, root, work, environment):
     page(report, root, work, environment, 'mesh.md', 8)
 
 
+def store(report, root, work, environment):
+    page(report, root, work, environment, 'kv-guide.md', 5)
+
+
+def physical(report, root, work, environment):
+    """The functions of docs/physical-addressing.md compile with what is installed. Running them takes a privilege."""
+    need(report.name, ['c++'], environment)
+    blocks = re.findall(r'^```cpp\n(.*?)^```$', (root / 'docs' / 'physical-addressing.md').read_text(),
+                        re.MULTILINE | re.DOTALL)
+    report.check(blocks, 'docs/physical-addressing.md holds no functions')
+    for number, text in enumerate(blocks):
+        source = work / f'physical_{number}.cpp'
+        source.write_text(text)
+        report.check(compile_in(work, environment, 'c++', source, f'physical_{number}.o', ['-std=c++23', '-c']),
+                     f'docs/physical-addressing.md: does not compile:\n{text}')
+
+
 def nova(report, root, work, environment):
     """A program of RDMALib's users, by two and by four processes."""
     need(report.name, ['c++'], environment)
@@ -462,7 +479,7 @@ def nova(report, root, work, environment):
 
 
 TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide, 'mesh': mesh,
-         'nova': nova}
+         'nova': nova, 'physical': physical, 'store': store}
 
 
 def built(report, build):

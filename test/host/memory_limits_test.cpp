@@ -116,7 +116,7 @@ TEST_F(MemoryHeadroom, OfPinnedMemoryIsWhatTheLimitLeaves) {
     constexpr const char* kNone = "0000000000000000";
     if (!refusal(kMebi / 2, "    512 kB", kNone).empty()) return "what fits was refused";
     const std::string sum = refusal(kMebi / 2 + 4096, "    512 kB", kNone);
-    if (!sum.starts_with("516 KiB would be pinned beside the 512 KiB that are, and RLIMIT_MEMLOCK is 1024 KiB"))
+    if (!sum.starts_with("516 KiB more would be pinned, 512 KiB are pinned already, and RLIMIT_MEMLOCK is 1024 KiB"))
       return "not the sum: " + sum;
     if (refusal(1, "   2048 kB", kNone).empty()) return "past the limit already, and more was let through";
     if (refusal(2 * kMebi, "0 kB", "000001ffffffbfff").empty()) return "every capability but CAP_IPC_LOCK was enough";

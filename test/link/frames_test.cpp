@@ -274,7 +274,7 @@ TEST(Frames, OtherMagicIsKnownFromTheFirstByte) {
     const auto needed = bytes_needed(std::as_bytes(std::span(text)));
     ASSERT_FALSE(needed.has_value()) << text;
     EXPECT_EQ(needed.error().status(), Status::kProtocol);
-    EXPECT_TRUE(contains(needed.error(), "no Verbena handshake"));
+    EXPECT_TRUE(contains(needed.error(), "not a Verbena handshake"));
     EXPECT_FALSE(version_of(std::as_bytes(std::span(text))).has_value());
   }
 }

@@ -277,7 +277,7 @@ TEST_F(SharedDevices, AKeysHandshakeGoesOverASocket) {
   const auto refused = (*keyless)->dial((*listener)->port(), endpoint_of(1), generous());
   ASSERT_STATUS(refused, Status::kConnectionRefused);
   EXPECT_TRUE(contains(refused.error(), "key file")) << refused.error().text();
-  EXPECT_NE((*keyless)->admission().find("open to whoever reaches the port"), std::string::npos);
+  EXPECT_NE((*keyless)->admission().find("open to anybody who reaches the port"), std::string::npos);
 
   EXPECT_STATUS(open_with(Role::kClient, path, "none"), Status::kNotFound);
   EXPECT_STATUS(open_with(Role::kClient, {}, "new"), Status::kBadArgument);

@@ -432,7 +432,7 @@ TEST(PhysicalExportLimits, PinningIsCountedFirst) {
     const auto made = pair.export_as(kFrames);
     if (made) return "more was pinned than the limit has";
     if (made.error().status() != Status::kLimit) return made.error().text();
-    if (!std::string(made.error().text()).starts_with("20 KiB would be pinned beside the ")) return made.error().text();
+    if (!std::string(made.error().text()).starts_with("20 KiB more would be pinned, ")) return made.error().text();
     return pair.b.nic->objects().mrs == regions ? "" : "a region is left";
   }));
 }

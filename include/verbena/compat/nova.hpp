@@ -1,8 +1,8 @@
 // The interface of RDMALib, over verbena::mesh and verbena::SlabManager, for programs in its style: servers that know
 // each other by a list of hosts, messages in buffers of the store, a callback for each completion.
 //
-// A header alone. RDMALib's functions have no way to say that they failed, so failures are exceptions here (NovaError),
-// which the archive never throws, and its names belong to namespaces that the archive does not define.
+// This is a header without a part in the archive: RDMALib's functions cannot return failures, so they throw here
+// (NovaError), which the archive never does, and RDMALib's names belong to namespaces that the archive does not define.
 //
 // All servers listen on the same port plus their id, on all addresses unless Options say otherwise. Differences from
 // the original, besides those that a function names: docs/coming-from.md.
@@ -34,19 +34,19 @@ namespace nova {
 
 namespace detail {
 
-/// Completions that wait for the poll of their server, in the order they came. Room is made once.
+/// Completions that wait for the poll of their server, in the order they came. Allocates once.
 class Waiting {
  public:
-  /// Room for so many, at least one.
+  /// Makes room for `capacity` completions, at least one.
   explicit Waiting(std::size_t capacity) : nodes_(capacity) {
     for (std::size_t i = 0; i < capacity; ++i) nodes_[i].next = i + 1;
     nodes_.back().next = kNone;
   }
   /// How many wait.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// How many more may.
+  /// How many more have room.
   [[nodiscard]] std::size_t room() const noexcept { return nodes_.size() - size_; }
-  /// There is room.
+  /// Precondition: there is room.
   void push(const verbena::mesh::Completion& one) noexcept {
     const std::size_t added = std::exchange(free_, nodes_[free_].next);
     nodes_[added] = {one, kNone};
@@ -54,7 +54,7 @@ class Waiting {
     last_ = added;
     ++size_;
   }
-  /// The first, or the first of a peer.
+  /// Removes and returns the first one, or the first one of `peer`.
   [[nodiscard]] std::optional<verbena::mesh::Completion> take(std::optional<unsigned> peer) noexcept {
     std::size_t before = kNone;
     std::size_t at = first_;
@@ -81,8 +81,8 @@ class Waiting {
 
 using rdmaio::RdmaCtrl;
 
-/// A store calls it for each completion. It may post, flush, poll and throw; an exception leaves the poll, and the
-/// completions behind it come with the next one.
+/// A store calls it for each completion. It may post, flush, poll and throw; an exception leaves the poll, and the next
+/// poll continues with the completion after it.
 class NovaMsgCallback {
  public:
   virtual ~NovaMsgCallback() = default;
@@ -104,15 +104,15 @@ class DummyNovaMsgCallback : public NovaMsgCallback {
 };
 
 /// A thread's connections to the same thread of all other servers. Posts wait, up to the deadline of the RdmaCtrl, for
-/// the peer's credit, and for operations of this store to that server when there are max_num_sends of them: then they
-/// call back what has completed, unless they were called from a callback themselves. Errors of all calls that take a
-/// server: kBadArgument (no such server), kPeerLost or kClosed (it has gone, and may come back), kTimedOut.
+/// the peer's credit, and while max_num_sends operations to that server have not been called back. While they wait they
+/// call back what has completed, unless a callback called them. Errors of all calls that take a server: kBadArgument
+/// (no such server), kPeerLost or kClosed (it has gone, and may come back), kTimedOut.
 /// \thread one at a time  \alloc setup (constructor, Init); none afterwards, except where something fails
 class NovaRDMARCStore {
  public:
-  /// `endpoints`: all other servers. `max_num_sends`: operations to a server that have not been called back, 1 to 2000.
-  /// `max_msg_size`: 1 to verbena::mesh::kMaxMessageBytes. `doorbell_batch_size`: posts to a server that share a
-  /// doorbell, 1 to max_num_sends; 32 have the effect of more. `mr_buf`: memory that peers read and write, which stays
+  /// `endpoints`: all other servers. `max_num_sends`: the most operations to a server that have not been called back, 1
+  /// to 2000. `max_msg_size`: 1 to verbena::mesh::kMaxMessageBytes. `doorbell_batch_size`: posts to a server that share
+  /// a doorbell, 1 to max_num_sends; more than 32 act as 32. `mr_buf`: memory that peers read and write, which stays
   /// until the store and its RdmaCtrl have ended. `buf` is not used. Errors: kBadArgument.
   NovaRDMARCStore(char* /*buf*/, int thread_id, const std::vector<QPEndPoint>& endpoints, std::uint32_t max_num_sends,
                   std::uint32_t max_msg_size, std::uint32_t doorbell_batch_size, std::uint32_t my_server_id,
@@ -134,8 +134,8 @@ class NovaRDMARCStore {
   NovaRDMARCStore& operator=(const NovaRDMARCStore&) = delete;
   ~NovaRDMARCStore() = default;
 
-  /// Connects to all other servers, and returns once their stores of this thread are there and have told of their
-  /// memory. Once for each thread. Errors: those of mesh::Mesh::join and mesh::Mesh::add, kTimedOut (who is missing).
+  /// Connects to all other servers, and returns once their stores of this thread exist and have announced their memory.
+  /// Call it once for each thread. Errors: those of mesh::Mesh::join and mesh::Mesh::add, kTimedOut (who is missing).
   void Init(RdmaCtrl* ctrl) {
     if (lane_ != nullptr) detail::refuse("Init was called already");
     if (ctrl == nullptr || ctrl->server_id_ != static_cast<std::int64_t>(servers_[terms_.rank].id))
@@ -153,9 +153,9 @@ class NovaRDMARCStore {
     await_told(deadline);
   }
 
-  /// A buffer of max_msg_size bytes for a message, the caller's until PostSend or CancelSendBuf, or a poll after the
-  /// server has gone. Each call reserves another one, and waits when max_num_sends of them (at most 1024) are reserved
-  /// or on their way.
+  /// Reserves a buffer of max_msg_size bytes for a message. The caller owns it until PostSend or CancelSendBuf, or
+  /// until a poll after the server has gone. Each call reserves another one, and waits while max_num_sends of them (at
+  /// most 1024) are reserved or being sent.
   [[nodiscard]] char* GetSendBuf(int remote_server_id) {
     constexpr const char* kCall = "GetSendBuf";
     Server& server = find(kCall, remote_server_id);
@@ -179,8 +179,8 @@ class NovaRDMARCStore {
     (void)lane_->cancel(server.peer, bytes_of(buf, terms_.max_msg_size));
   }
 
-  /// Sends `size` bytes, 0 to max_msg_size. A buffer of GetSendBuf goes as it is, and is the store's from then on;
-  /// other memory is copied, and is the caller's again at once. Null: the buffer that GetSendBuf returned last.
+  /// Sends `size` bytes, 0 to max_msg_size. It sends a buffer of GetSendBuf in place, and the store owns the buffer
+  /// from then on. It copies other memory, which you may reuse at once. Null: the buffer that GetSendBuf returned last.
   /// `imm_data` 0: none. Returns the number of the operation, which no other one of this store has.
   std::uint64_t PostSend(const char* localbuf, std::uint32_t size, int remote_server_id, std::uint32_t imm_data) {
     constexpr const char* kCall = "PostSend";
@@ -214,8 +214,9 @@ class NovaRDMARCStore {
       return lane_->read(window, offset, bytes_of(localbuf + local_offset, size), wr_id);
     });
   }
-  /// Writes `size` bytes to the server's memory, as PostRead reads. With an `imm_data` other than 0 its callback hears
-  /// of it, with the place. Don't touch the bytes before the callback. Returns as PostSend does. Errors: kOutOfRange.
+  /// Writes `size` bytes to the server's memory, as PostRead reads. With an `imm_data` other than 0 the server's
+  /// callback gets it, with the place that was written. Don't touch the bytes before the callback. Returns as PostSend
+  /// does. Errors: kOutOfRange.
   std::uint64_t PostWrite(const char* localbuf, std::uint32_t size, int remote_server_id, std::uint64_t remote_offset,
                           bool is_remote_offset, std::uint32_t imm_data) {
     constexpr const char* kCall = "PostWrite";
@@ -228,7 +229,7 @@ class NovaRDMARCStore {
     });
   }
 
-  /// Rings the doorbells of what doorbell_batch_size holds back; polls do so, too. Nothing for this server itself.
+  /// Posts what doorbell_batch_size holds back; polls do so, too. Does nothing for this server itself.
   void FlushPendingSends(int remote_server_id) {
     if (is_self(remote_server_id)) return;
     Server& server = find("FlushPendingSends", remote_server_id);
@@ -237,8 +238,8 @@ class NovaRDMARCStore {
   /// The same for all servers.
   void FlushPendingSends() { connected("FlushPendingSends").flush(); }
 
-  /// Calls back for this side's operations that have completed, and returns for how many. One that has failed throws
-  /// instead, with its number, once, and the next call goes on behind it. 0 for this server itself.
+  /// Calls back for this side's operations that have completed, and returns for how many. Throws once for an operation
+  /// that failed, with its number; the next call continues after it. 0 for this server itself.
   std::uint32_t PollSQ(int remote_server_id) {
     if (is_self(remote_server_id)) return 0;
     Server& server = find("PollSQ", remote_server_id);
@@ -251,9 +252,9 @@ class NovaRDMARCStore {
     collect(Which::kSends);
     return call_back_sends({});
   }
-  /// Calls back for what servers have sent, or written with an immediate, and returns for how many. Throws when a
-  /// server is lost, once; one that leaves in order is no error. First it does as PollSQ does, when max_num_sends
-  /// operations have not been called back. What others have sent waits meanwhile, within their credit.
+  /// Calls back for what a server has sent, or written with an immediate, and returns for how many. Throws once when a
+  /// server is lost; a server that leaves in an orderly way is no error. If max_num_sends operations have not been
+  /// called back, it first does what PollSQ does. Messages of other servers wait meanwhile, within their credit.
   std::uint32_t PollRQ(int remote_server_id) {
     if (is_self(remote_server_id)) return 0;
     return poll_receives(find("PollRQ", remote_server_id).peer);
@@ -264,10 +265,10 @@ class NovaRDMARCStore {
     return poll_receives({});
   }
 
-  /// As the constructor had it.
+  /// The constructor's argument.
   [[nodiscard]] std::uint32_t thread_id() const noexcept { return thread_id_; }
-  /// The lane below, for what RDMALib lacks: barriers, atomics, windows. Its polls are the store's. `Init` has
-  /// returned.
+  /// The lane below, for what RDMALib lacks: barriers, atomics, windows. Only the store may poll it. Call this after
+  /// `Init` has returned.
   [[nodiscard]] verbena::mesh::Lane& lane() { return connected("lane"); }
 
  private:
@@ -276,8 +277,8 @@ class NovaRDMARCStore {
   struct Server {
     std::uint32_t id = 0;
     unsigned peer = 0;              ///< Its place among all servers, by id.
-    std::uint32_t uncollected = 0;  ///< Operations that were not called back.
-    std::vector<char*> reserved{};  ///< Buffers of GetSendBuf that were not sent.
+    std::uint32_t uncollected = 0;  ///< Operations that have not been called back.
+    std::vector<char*> reserved{};  ///< Buffers of GetSendBuf that have not been sent.
     std::optional<verbena::mesh::Window> window{};
   };
   struct Inside {
@@ -331,7 +332,7 @@ class NovaRDMARCStore {
     }
   }
   [[nodiscard]] verbena::mesh::Lane& connected(const char* call) {
-    if (lane_ == nullptr) detail::refuse(std::string(call) + ": Init comes first");
+    if (lane_ == nullptr) detail::refuse(std::string(call) + ": call Init first");
     return *lane_;
   }
   [[nodiscard]] bool is_self(int server_id) const noexcept {
@@ -346,7 +347,7 @@ class NovaRDMARCStore {
     const auto found = std::ranges::lower_bound(servers_, id, {}, &Server::id);
     if (found == servers_.end() || found->id != id || is_self(server_id))
       throw NovaError(verbena::Status::kBadArgument,
-                      std::string(call) + ": server " + std::to_string(server_id) + " is none of the endpoints",
+                      std::string(call) + ": server " + std::to_string(server_id) + " is not one of the endpoints",
                       server_id);
     return *found;
   }
@@ -355,7 +356,7 @@ class NovaRDMARCStore {
     if (std::ranges::find(server.reserved, localbuf) != server.reserved.end())
       detail::refuse(std::string(call) + ": localbuf is of GetSendBuf, which is for PostSend");
   }
-  /// Where the server's memory is; in a later life of it, too.
+  /// Where the server's memory is, also after the server has started again.
   [[nodiscard]] const verbena::mesh::Window& window_of(Server& server) {
     if (!server.window) find_window(server, verbena::Deadline::after(timeout_));
     return *server.window;
@@ -364,8 +365,8 @@ class NovaRDMARCStore {
     server.window = detail::value_of(lane_->find(server.peer, RdmaCtrl::window_name(thread_id_), deadline), server.id);
   }
 
-  /// Waits until the NICs of all servers have what this one tells of its memory, so that nobody's Init needs a poll of
-  /// this side any more: a READ of theirs completes behind it.
+  /// Waits until the NICs of all servers have this server's announcement of its memory, so that no server's Init
+  /// depends on a poll of this side any more. A READ from each server completes after the announcement.
   void await_told(verbena::Deadline deadline) {
     constexpr const char* kCall = "Init";
     verbena::mesh::Completion one[1];
@@ -394,7 +395,7 @@ class NovaRDMARCStore {
     ++uncollected_;
     return next_wr_id_++;
   }
-  /// Calls back until fewer than max_num_sends operations to the server are left, unless this is a callback.
+  /// Calls back until fewer than max_num_sends operations to the server are left. Does nothing within a callback.
   void make_room(const char* call, Server& server) {
     if (depth_ != 0) return;
     if (server.uncollected < max_num_sends_) [[likely]]
@@ -409,14 +410,14 @@ class NovaRDMARCStore {
       if (lane_->wait(one, deadline, Which::kSends) == 1) take(one[0], sends_);
     }
   }
-  /// Lets the NIC go on, between two attempts.
+  /// Lets the NIC make progress between two attempts.
   void turn(verbena::Deadline deadline, const char* call, const Server& server) {
     if (collect(Which::kSends) != 0) return;
     if (sends_.room() == 0 && server.uncollected >= max_num_sends_) fail(verbena::Status::kBusy, call, server);
     if (deadline.passed()) fail(verbena::Status::kTimedOut, call, server);
     std::this_thread::yield();
   }
-  /// Takes what there is, as far as there is room; how many.
+  /// Takes the completions that have come, as far as there is room, and returns how many.
   std::size_t collect(Which which) {
     detail::Waiting& waiting = which == Which::kSends ? sends_ : receives_;
     std::array<verbena::mesh::Completion, 16> batch;
@@ -456,7 +457,7 @@ class NovaRDMARCStore {
     return count;
   }
   std::uint32_t poll_receives(std::optional<unsigned> peer) {
-    // The room that callbacks have for what they post.
+    // Makes room for what callbacks post.
     if (depth_ == 0 && uncollected_ >= max_num_sends_) (void)PollSQ();
     collect(Which::kReceives);
     std::uint32_t count = 0;
@@ -499,7 +500,7 @@ class NovaRDMARCStore {
   std::uint64_t next_wr_id_ = 0;
   std::uint64_t arrivals_ = 0;
   std::uint64_t uncollected_ = 0;  ///< The sum over all servers.
-  unsigned depth_ = 0;             ///< Callbacks under way, one inside another.
+  unsigned depth_ = 0;             ///< Nesting depth of callbacks.
 };
 
 }  // namespace nova

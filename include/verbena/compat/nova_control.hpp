@@ -24,23 +24,23 @@ namespace nova {
 struct Host {
   std::uint32_t server_id = 0;  ///< Any number; each server has its own.
   std::string ip;               ///< A name or number.
-  int port = 0;                 ///< The program's own; not used here.
+  int port = 0;                 ///< For the program; not used here.
 };
 
 /// The end that a store connects to: the same thread of another server.
 struct QPEndPoint {
   Host host;                    ///< Where it is.
-  std::uint32_t server_id = 0;  ///< Whose it is.
-  std::uint32_t thread_id = 0;  ///< As the store's own.
+  std::uint32_t server_id = 0;  ///< The server's id.
+  std::uint32_t thread_id = 0;  ///< The same as the store's.
 };
 
 namespace detail {
 
-/// What all servers of one process must agree on: the hosts by rank, and the limits.
+/// The terms that all stores of one process must agree on: the hosts by rank, and the limits.
 struct Terms {
   unsigned rank = 0;                 ///< This process, in the order of server ids.
   std::vector<std::uint32_t> ids{};  ///< Server ids, this one's too, ascending.
-  std::vector<std::string> hosts{};  ///< Of each of them, with its port; this one's is not dialed.
+  std::vector<std::string> hosts{};  ///< Host and port of each server; this server's own is not dialed.
   std::uint32_t max_num_sends = 0;   ///< As the store has it.
   std::uint32_t max_msg_size = 0;    ///< As the store has it.
   std::uint32_t batch = 0;           ///< As the store has it.
@@ -72,7 +72,7 @@ struct Terms {
   return hosts;
 }
 
-/// Bytes that a store takes of its `buf` for each server: none, its rings are the mesh's.
+/// Bytes that a store takes of its `buf` for each server: none, because the mesh has the rings.
 [[nodiscard]] constexpr std::uint64_t nrdma_buf_unit() noexcept { return 0; }
 /// The same for all servers and threads.
 [[nodiscard]] constexpr std::uint64_t nrdma_buf_total() noexcept { return 0; }
@@ -86,10 +86,10 @@ namespace rdmaio {
 /// This server: its port, and the mesh that its stores share. Stores keep what they need of it. \thread any
 class RdmaCtrl {
  public:
-  /// Server `server_id` listens on `port + server_id`, once its first store is initialized. Of the options, id,
-  /// processes, port, message_bytes, depth, operations, reservations and batch are the store's to set. `threads` is the
-  /// number of stores of each server. `join_timeout` bounds every wait, not only that of `Init`. Without an `address`
-  /// it listens on all.
+  /// Server `server_id` listens on `port + server_id`, once its first store is initialized. The store sets id,
+  /// processes, port, message_bytes, depth, operations, reservations and batch of the options. `threads` is the number
+  /// of stores of each server. `join_timeout` bounds every wait, not only that of `Init`. Without an `address` it
+  /// listens on all addresses.
   RdmaCtrl(int server_id, int port, verbena::mesh::Options options = {})
       : server_id_(server_id), port_(port), options_(std::move(options)) {
     if (server_id < 0 || port < 1 || port > 65535 - server_id)
@@ -123,8 +123,8 @@ class RdmaCtrl {
     options.processes = static_cast<unsigned>(terms.ids.size());
     options.port = static_cast<std::uint16_t>(port_ + server_id_);
     options.message_bytes = terms.max_msg_size;
-    // Twice what a server posts at a time: answers that callbacks send never wait for each other's room. And for the
-    // memory of all threads, of which each is told at the start.
+    // Twice what a server posts at a time, so that answers from callbacks never wait for each other's room. Also enough
+    // for the announcements of all threads' memory at the start.
     options.depth = std::max({4U, 2 * terms.max_num_sends, options.threads});
     options.operations = terms.max_num_sends;
     options.reservations = std::min(1024U, terms.max_num_sends);
@@ -152,7 +152,7 @@ class RdmaCtrl {
   }
   [[nodiscard]] static std::string window_name(unsigned thread) { return "nova/" + std::to_string(thread); }
 
-  /// Tells lists of servers apart, so that a server with another list is refused.
+  /// Distinguishes lists of servers, so that a server with another list is refused.
   [[nodiscard]] static std::uint32_t hash_of(const std::vector<std::uint32_t>& ids) {
     std::uint32_t hash = 2166136261U;  // FNV-1a.
     for (const std::uint32_t id : ids) hash = (hash ^ id) * 16777619U;
@@ -162,7 +162,7 @@ class RdmaCtrl {
   const int server_id_;
   const int port_;
   verbena::mesh::Options options_;
-  mutable std::mutex mutex_;  ///< Guards those below.
+  mutable std::mutex mutex_;  ///< Guards the members below.
   std::shared_ptr<verbena::mesh::Mesh> mesh_;
   nova::detail::Terms terms_;
   std::vector<std::span<std::byte>> shared_;

@@ -1,4 +1,4 @@
-// What the RDMALib interface throws.
+// The exception of the RDMALib interface.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -11,15 +11,15 @@
 
 namespace nova {
 
-/// What any call throws that fails. The call has had no effect, unless it says otherwise.
+/// Every call that fails throws this. The call has had no effect, unless its description says otherwise.
 class NovaError : public std::runtime_error {
  public:
-  /// Of a call that concerns no single operation.
+  /// `wr_id` of a call that concerns no single operation.
   static constexpr std::uint64_t kNoRequest = ~std::uint64_t{0};
-  /// Of a call that concerns no single server.
+  /// `server_id` of a call that concerns no single server.
   static constexpr std::int64_t kNoServer = -1;
 
-  /// `what()` is the sentence.
+  /// `what()` returns `sentence`.
   NovaError(verbena::Status status, const std::string& sentence, std::int64_t server_id = kNoServer,
             std::uint64_t wr_id = kNoRequest)
       : std::runtime_error(sentence), status_(status), server_id_(server_id), wr_id_(wr_id) {}
@@ -43,7 +43,7 @@ namespace detail {
   throw NovaError(verbena::Status::kBadArgument, sentence);
 }
 
-/// Refuses a number out of its range.
+/// Throws kBadArgument for a number that is out of range.
 inline std::uint32_t check_number(const char* name, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
   if (value < least || value > most)
     refuse(std::string(name) + " must be " + std::to_string(least) + " to " + std::to_string(most) + "; got " +

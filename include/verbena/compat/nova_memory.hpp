@@ -16,11 +16,11 @@
 namespace nova {
 
 /// Hands out items of memory that the caller owns, by key: a verbena::SlabManager. Item sizes are 64 B, 128 B and so on
-/// up to a slab's; memory that large items gave back serves small ones. \thread any, with a lock for each partition,
-/// unless it was made with Sharing::kOneThread  \alloc setup (constructor)
+/// up to a slab's; freed memory of large items serves small ones. \thread any, with a lock for each partition, unless
+/// it was made with Sharing::kOneThread  \alloc setup (constructor)
 class NovaMemManager {
  public:
-  /// The pool is `mem_pool_size_gb` GiB that begin at `buf`, and nothing beyond. Key k is of partition k %
+  /// The pool is `mem_pool_size_gb` GiB that begin at `buf`, and nothing beyond. Key k belongs to partition k %
   /// `num_mem_partitions`. Items have up to `slab_size_mb` MiB. Errors: kBadArgument, kNoMemory.
   NovaMemManager(char* buf, std::uint32_t num_mem_partitions, std::uint64_t mem_pool_size_gb,
                  std::uint64_t slab_size_mb)
@@ -43,16 +43,16 @@ class NovaMemManager {
     check_class(scid);
     return reinterpret_cast<char*>(items_.allocate_class(key, scid).data());
   }
-  /// Takes an item back. Errors: kBadArgument (it is none of that key's partition and class, or is free already).
+  /// Frees an item. Errors: kBadArgument (it is not an item of that key's partition and class, or is free already).
   void FreeItem(std::uint64_t key, char* buf, std::uint32_t scid) {
     check_class(scid);
     const std::size_t bytes = items_.item_bytes(key, buf);
     const bool is_of_class = bytes != 0 && verbena::SlabManager::class_for(bytes) == scid;
     if (!is_of_class || items_.free(key, buf) != verbena::Status::kOk)
-      detail::refuse("FreeItem: buf is no item of class " + std::to_string(scid) + " that key " + std::to_string(key) +
-                     " has");
+      detail::refuse("FreeItem: buf is not an item of class " + std::to_string(scid) + " that key " +
+                     std::to_string(key) + " has");
   }
-  /// Takes items back, in their order, up to the first that FreeItem refuses.
+  /// Frees items in their order, up to the first one that FreeItem refuses.
   void FreeItems(std::uint64_t key, const std::vector<char*>& items, std::uint32_t scid) {
     for (char* const item : items) FreeItem(key, item, scid);
   }
@@ -63,7 +63,7 @@ class NovaMemManager {
   [[nodiscard]] static std::size_t scaled(const char* name, std::uint64_t value, unsigned shift) {
     return std::size_t{detail::check_number(name, value, 1, 1U << 20)} << shift;
   }
-  /// Without up to 63 bytes in front: what malloc returns begins on a multiple of 16.
+  /// Skips up to 63 bytes at the front, because malloc returns multiples of 16.
   [[nodiscard]] static std::span<std::byte> aligned(std::span<std::byte> memory) {
     constexpr std::size_t kUnit = verbena::SlabManager::kMinItemBytes;
     const std::size_t skipped = (kUnit - reinterpret_cast<std::uintptr_t>(memory.data()) % kUnit) % kUnit;

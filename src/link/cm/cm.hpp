@@ -1,8 +1,8 @@
-// Connections through RDMA CM: addressing and handshake. The queue pair is the NIC's, made on a context of its own:
-// `id->qp` stays null, the queue pair's states come from rdma_init_qp_attr, and rdma_establish finishes.
+// Connections through RDMA CM: addressing and handshake. The NIC makes the queue pair, on its own context: `id->qp`
+// stays null, rdma_init_qp_attr gives the attributes for the queue pair's states, and rdma_establish finishes.
 //
-// An id that is established moves to the manager's one event channel, over which a thread sleeps: when the peer's
-// process ends, its kernel disconnects, and the queue pair goes to error with kPeerLost.
+// An established id moves to the manager's event channel, on which a thread sleeps: when the peer's process ends, its
+// kernel disconnects, and the queue pair goes to error with kPeerLost.
 #pragma once
 
 #include "link/link.hpp"
@@ -17,26 +17,27 @@
 
 namespace verbena::link::cm {
 
-/// Makes connections of one RDMA device. Outlives them. \thread any
+/// Makes connections of one RDMA device. It must outlive them. \thread any
 class Manager {
  public:
   virtual ~Manager() = default;
-  /// As link::dial, over RDMA CM. Besides: kNotFound when the address is not reached by an RDMA device, kBadArgument
-  /// when it is reached by another than the NIC's.
+  /// Like link::dial, over RDMA CM. Further errors: kNotFound (no RDMA device reaches the address), kBadArgument
+  /// (another device than the NIC's reaches it).
   [[nodiscard]] virtual Result<std::unique_ptr<Handshake>> dial(const std::string& host, std::uint16_t port,
                                                                 const Endpoint& local, Deadline deadline) = 0;
-  /// As Listener::open; max_pending is the backlog. An empty or any-address listens on all of the device's.
+  /// As Listener::open; max_pending is the backlog. An empty or wildcard address listens on all addresses of the
+  /// device.
   [[nodiscard]] virtual Result<std::unique_ptr<Listener>> listen(const ListenerOptions& options) = 0;
 };
-/// `nic` is an RDMA device and outlives the manager. Starts one thread. Errors: kUnsupported (left out of this build),
-/// kDevice (no RDMA CM in this kernel), kPermission, kLimit.
+/// `nic` must be an RDMA device and outlive the manager. Starts one thread. Errors: kUnsupported (left out of this
+/// build), kDevice (no RDMA CM in this kernel), kPermission, kLimit.
 [[nodiscard]] Result<std::unique_ptr<Manager>> start(nic::Nic& nic);
 
-// The device that has an address, with the local address where that is IPv4.
+// These find the device for an address, with the local address if that is IPv4.
 
-/// Of this host's own address. Errors: kNotFound when it is on no RDMA device, and those of `start`.
+/// For an address of this host. Errors: kNotFound (it is on no RDMA device), and those of `start`.
 [[nodiscard]] Result<nic::VerbsOptions> place_of(const std::string& address);
-/// Of the device by which an address is reached. Errors: the same, kPeerLost (no route), kTimedOut.
+/// For an address of a peer: the device that reaches it. Errors: the same, kPeerLost (no route), kTimedOut.
 [[nodiscard]] Result<nic::VerbsOptions> place_towards(const std::string& host, std::uint16_t port, Deadline deadline);
 
 }  // namespace verbena::link::cm

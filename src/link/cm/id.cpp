@@ -34,7 +34,7 @@ Error rejected(const rdma_cm_event& event, const char* peer) noexcept {
   }
   const std::span data(static_cast<const std::byte*>(param.private_data),
                        param.private_data != nullptr ? std::size_t{param.private_data_len} : 0);
-  // What destroying an unanswered request sends.
+  // Destroying an unanswered request sends zeros.
   if (std::ranges::all_of(data, [](std::byte byte) { return byte == std::byte{0}; })) {
     return format_error(Status::kPeerLost, "rdma_connect", 0,
                         "{} closed the connection before its answer: see whether it still runs and what it logged",
@@ -56,9 +56,9 @@ Error not_on_a_device(const char* call, int cause, const char* peer) noexcept {
                       peer, std::strerror(cause));
 }
 
-/// The error that an event stands for, when another was expected.
+/// The error for an event that came instead of the expected one.
 Error error_of(const rdma_cm_event& event, const char* peer) noexcept {
-  // Where there is an errno it is negative.
+  // An errno is negative.
   const int cause = event.status < 0 ? -event.status : 0;
   switch (event.event) {
     case RDMA_CM_EVENT_REJECTED: return rejected(event, peer);

@@ -1,4 +1,4 @@
-// Owners of librdmacm's objects: events, event channels, and ids with the channel that their events come over.
+// Owners of librdmacm's objects: events, event channels, and ids with their event channel.
 #pragma once
 
 #include "base/fork.hpp"
@@ -12,7 +12,7 @@
 
 namespace verbena::link::cm {
 
-/// Gives librdmacm's objects back.
+/// Releases librdmacm's objects.
 struct Releaser {
   const CmLibrary* library = nullptr;
   void operator()(rdma_cm_event* event) const noexcept { (void)library->ack_event(event); }  // Fails for null only.
@@ -21,7 +21,7 @@ struct Releaser {
   void operator()(rdma_cm_id* id) const noexcept { (void)library->destroy_id(id); }
 };
 
-/// An event that was taken, or none. Ids cannot be destroyed before their events are.
+/// A received event, or none. Destroy the events of an id before the id.
 using Event = std::unique_ptr<rdma_cm_event, Releaser>;
 
 /// Move-only.
@@ -37,15 +37,15 @@ class EventChannel {
     channel_.reset();
   }
 
-  /// The next event that is there, whatever it is, or none. kDevice when the channel is broken.
+  /// Takes the next event, of any kind, without waiting; none if there is none. kDevice if the channel is broken.
   [[nodiscard]] Result<Event> poll() const;
-  /// Waits for the event `expected`; any other becomes the error that it stands for, with `peer` as whom the step is
-  /// about. kTimedOut past the deadline.
+  /// Waits for the event `expected`; any other one becomes an error, which names `peer`. kTimedOut when the deadline
+  /// passes.
   [[nodiscard]] Result<Event> expect(rdma_cm_event_type expected, const char* peer, Deadline deadline) const;
 
  private:
   std::unique_ptr<rdma_event_channel, Releaser> channel_;
-  ClosedInChildren closed_;  // A child that kept it would keep the connections of its ids.
+  ClosedInChildren closed_;  // A child that kept it open would keep the connections of its ids alive.
 };
 
 /// An id and, until it moves to another, a channel of its own. Move-only. Destroying an id ends its connection.
@@ -55,9 +55,9 @@ class Id {
   Id& operator=(Id&&) = delete;
   ~Id() = default;
   [[nodiscard]] static Result<Id> create(const CmLibrary& library);
-  /// Takes an id that came with a connection request to a channel of its own. On failure the id is destroyed.
+  /// Moves an id that came with a connection request to its own channel. Destroys the id on failure.
   [[nodiscard]] static Result<Id> adopt(const CmLibrary& library, rdma_cm_id* id);
-  /// From now on its events come over `channel`, and this one's own is closed.
+  /// Moves its events to `channel`, and closes its own one.
   [[nodiscard]] Result<void> move_to(const EventChannel& channel);
 
   [[nodiscard]] rdma_cm_id* get() const noexcept { return id_.get(); }
@@ -75,9 +75,9 @@ class Id {
   std::unique_ptr<rdma_cm_id, Releaser> id_;
 };
 
-/// Whether an event is the one `expected`; if not, the error that it stands for.
+/// Checks that an event is the one `expected`; if not, returns its error.
 [[nodiscard]] Result<void> check_event(const Event& event, rdma_cm_event_type expected, const char* peer) noexcept;
-/// For a call of librdmacm that returned -1 just now.
+/// The error for a call of librdmacm that has just returned -1.
 [[nodiscard]] std::unexpected<Error> refused(const char* call, int cause, const char* peer) noexcept;
 
 }  // namespace verbena::link::cm

@@ -1,5 +1,5 @@
-// The functions of librdmacm that connections through RDMA CM call, as one table: tests put a fake library in its
-// place, and the archive refers to the real one in a single file.
+// The functions of librdmacm that connections through RDMA CM call, as one table: tests use a fake library instead, and
+// only one file of the archive refers to the real one.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -12,7 +12,7 @@ namespace verbena::link::cm {
 struct CmLibrary {
   rdma_event_channel* (*create_event_channel)();
   void (*destroy_event_channel)(rdma_event_channel* channel);
-  /// Of the TCP port space.
+  /// Makes ids of the TCP port space.
   int (*create_id)(rdma_event_channel* channel, rdma_cm_id** id);
   int (*destroy_id)(rdma_cm_id* id);
   int (*migrate_id)(rdma_cm_id* id, rdma_event_channel* channel);

@@ -25,7 +25,7 @@ namespace verbena::link::cm {
 
 namespace {
 
-/// For calls that know no "for ever".
+/// For calls that have no infinite timeout.
 constexpr int kLongestMs = 3'600'000;
 
 int timeout_ms(Deadline deadline) noexcept {
@@ -33,7 +33,7 @@ int timeout_ms(Deadline deadline) noexcept {
   return left < 0 ? kLongestMs : std::clamp(left, 1, kLongestMs);
 }
 
-/// Connection parameters that tell of a queue pair of ours.
+/// Connection parameters for a queue pair of this side.
 rdma_conn_param param_of(const Endpoint& local, std::uint8_t rd_atomic, const PrivateData& data) noexcept {
   const BringUp defaults;
   rdma_conn_param param{};
@@ -58,14 +58,14 @@ ibv_gid gid_of(const sockaddr& address) noexcept {
   return gid;
 }
 
-/// The other side, out of an event's parameters: CM has told its queue pair, its private data the rest.
+/// The other side's endpoint from an event's parameters: CM gives its queue pair, the private data the rest.
 Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
   const rdma_conn_param& param = event.param.conn;
   Endpoint remote;
   remote.nic = nic::Kind::kVerbs;
   remote.qp.gid = gid_of(event.id->route.addr.dst_addr);
   remote.qp.qp_num = param.qp_num;
-  remote.qp.mtu = IBV_MTU_4096;  // The path's own is the route's.
+  remote.qp.mtu = IBV_MTU_4096;  // The route has the path's MTU.
   remote.qp.max_rd_atomic = std::min(param.responder_resources, param.initiator_depth);
   remote.qp.network = network;
   const std::size_t bytes = param.private_data != nullptr ? param.private_data_len : 0;
@@ -73,7 +73,7 @@ Result<Endpoint> remote_of(const rdma_cm_event& event, nic::Network network) {
   return remote;
 }
 
-/// The thread that hears of peers that leave, and the ids of connections that are up.
+/// The thread that learns of peers that leave, and the ids of established connections.
 class Watcher {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Watcher>> start(const CmLibrary& library);
@@ -110,7 +110,7 @@ Result<std::unique_ptr<Watcher>> Watcher::start(const CmLibrary& library) {
   return watcher;
 }
 
-/// False when the channel is broken: nothing more is heard, and the device's own events and keepalives remain.
+/// False if the channel is broken: then only the device's own events and keepalives tell of peers.
 bool Watcher::take_event() noexcept {
   const Result<Event> event = channel_.poll();
   if (!event) return false;
@@ -125,7 +125,7 @@ Result<Lifeline> Watcher::take(Id id) {
   return Lifeline(std::move(watched));
 }
 
-/// In the table before its events can come.
+/// Enters it into the table before its events can come.
 Result<void> Watcher::Watched::enter() {
   watcher_.watches_.enter(id_.get());
   return id_.move_to(watcher_.channel_);
@@ -133,11 +133,11 @@ Result<void> Watcher::Watched::enter() {
 
 Watcher::Watched::~Watched() {
   watcher_.watches_.leave(id_.get());
-  // Tells the peer at once. It may have gone before.
+  // Tells the peer at once. Fails if the peer has gone before.
   (void)watcher_.library_.disconnect(id_.get());
 }
 
-/// A client that is gone hears nothing; the id is destroyed in any case.
+/// Fails for a client that is gone; the caller destroys the id in any case.
 void reject(const CmLibrary& library, const Id& id, Status status, std::string_view text) noexcept {
   const PrivateData data = encode_cm_reject(status, text);
   (void)library.reject(id.get(), data.data.data(), static_cast<std::uint8_t>(data.size));
@@ -185,7 +185,7 @@ Result<bool> CmHandshake::try_answer(const Endpoint& local) {
   return true;
 }
 
-// A client waits for nobody: the server's answer was the last that it hears.
+// A client does not wait: the server's answer was the last message.
 Result<bool> CmHandshake::try_finish() {
   if (role() == Role::kServer) {
     VERBENA_ASSIGN(const Event event, id_.channel().poll());
@@ -234,7 +234,7 @@ class CmListener final : public Listener {
   const unsigned max_pending_;
   Id id_;
   const Fd closing_;
-  const Fd epoll_;  ///< Of the id's channel and `closing_`.
+  const Fd epoll_;  ///< Contains the id's channel and `closing_`.
   const std::uint16_t port_ = ntohs(library_.source_port(id_.get()));
   std::atomic<std::uint64_t> dropped_{0};
 };
@@ -247,7 +247,7 @@ Result<void> CmListener::admit() {
 Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
   for (;;) {
     if (is_signalled(closing_.get())) {
-      id_.reset();  // Requests are refused from here on.
+      id_.reset();  // RDMA CM refuses requests from here on.
       return fail(Status::kClosed, "Listener::next", 0, "the listener was closed by this process");
     }
     VERBENA_ASSIGN(auto event, id_.channel().poll());
@@ -263,7 +263,7 @@ Result<std::unique_ptr<Handshake>> CmListener::next(Deadline deadline) {
 }
 
 std::unique_ptr<Handshake> CmListener::take(Event event) {
-  // What comes of ids that are on their way to a channel of their own ends there.
+  // Ignores events of ids that are moving to their own channel.
   if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return nullptr;
   const auto remote = remote_of(*event, nic::facts_of(nic_)->network);
   rdma_cm_id* const raw = event->id;
@@ -291,7 +291,7 @@ Result<void> CmListener::check(const Id& id, const Result<Endpoint>& remote) con
   return check_user_data(*remote, kMaxCmRequestBytes, "dial");
 }
 
-/// Takes an id to where its device, or its path, is known.
+/// Resolves an address, after which the id's device is known.
 Result<void> resolve_address(const CmLibrary& library, const Id& id, sockaddr& to, const char* peer,
                              Deadline deadline) {
   if (library.resolve_addr(id.get(), &to, timeout_ms(deadline)) != 0) return refused("rdma_resolve_addr", errno, peer);
@@ -360,7 +360,7 @@ Result<Id> bind_to(const CmLibrary& library, const std::string& address, std::ui
 Result<std::unique_ptr<Listener>> CmManager::listen(const ListenerOptions& options) {
   VERBENA_ASSIGN(Id id, bind_to(library_, options.address, options.port));
   const HostPort name(options.address, options.port);
-  // No device: the address is any, or loopback, where nobody could reach it.
+  // There is no device: the address is the wildcard, or loopback, where nobody could reach it.
   if (id->verbs == nullptr && !is_any(id->route.addr.src_addr)) return refused("rdma_bind_addr", ENODEV, name.c_str());
   if (id->verbs != nullptr && std::strcmp(id->verbs->device->name, nic_.name()) != 0)
     return fail(Status::kBadArgument, "Listener::open", 0,
@@ -391,7 +391,7 @@ Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& 
 Result<nic::VerbsOptions> place_of(const CmLibrary& library, const std::string& address) {
   VERBENA_ASSIGN(const Id id, bind_to(library, address, 0));
   if (id->verbs != nullptr) return place_at(id);
-  return fail(Status::kNotFound, "cm::place_of", 0, "{} is no address of one device", address);
+  return fail(Status::kNotFound, "cm::place_of", 0, "{} is not an address of a single device", address);
 }
 
 Result<nic::VerbsOptions> place_towards(const CmLibrary& library, const std::string& host, std::uint16_t port,

@@ -6,7 +6,7 @@
 
 namespace verbena::link::cm {
 
-/// As start, place_of and place_towards, over any library, which outlives what they return.
+/// Like start, place_of and place_towards, over any library. `library` must outlive their results.
 [[nodiscard]] Result<std::unique_ptr<Manager>> start_with(const CmLibrary& library, nic::Nic& nic);
 [[nodiscard]] Result<nic::VerbsOptions> place_of(const CmLibrary& library, const std::string& address);
 [[nodiscard]] Result<nic::VerbsOptions> place_towards(const CmLibrary& library, const std::string& host,

@@ -1,4 +1,4 @@
-// Stands in for the rest of this directory where the Meson option `verbs` is off: nothing refers to librdmacm then.
+// Replaces the rest of this directory if the Meson option `verbs` is off: then nothing refers to librdmacm.
 #include "base/error.hpp"
 #include "link/cm/cm.hpp"
 

@@ -27,18 +27,19 @@ PrivateData begin(std::uint8_t type, std::size_t head, std::span<const std::byte
   return out;
 }
 
-/// What follows the head, of data whose front is right for `type`.
+/// Checks the head of `data` for `type`, and returns the bytes that follow it.
 Result<std::span<const std::byte>> tail_of(std::span<const std::byte> data, std::uint8_t type, std::size_t head,
                                            std::size_t most) noexcept {
   if (data.size() <= kVersionAt || !std::ranges::equal(data.first(kMagic.size()), kMagic))
-    return broken("this is no Verbena handshake: its private data begins with another magic number");
+    return broken("this is not a Verbena handshake: its private data begins with another magic number");
   const auto version = load<std::uint8_t>(data, kVersionAt);
   if (version != kVersion)
     return broken(
         "the other side speaks version {} of Verbena's handshake and this side version {}: run the same release on "
         "both",
         version, kVersion);
-  if (data.size() < head || load<std::uint8_t>(data, kTypeAt) != type) return broken("the private data is of no use");
+  if (data.size() < head || load<std::uint8_t>(data, kTypeAt) != type)
+    return broken("the private data is too short, or of another type");
   const std::size_t length = load<std::uint8_t>(data, kLengthAt);
   if (length > most || length > data.size() - head)
     return broken("the private data says that {} bytes follow, and {} do", length, data.size() - head);

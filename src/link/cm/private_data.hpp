@@ -1,5 +1,4 @@
-// What travels in the private data of RDMA CM's request, reply and reject. Its bytes are a peer's: everything is
-// checked.
+// The private data of RDMA CM's request, reply and reject. A peer sends these bytes, so everything is checked.
 //
 //   offset  bytes  hello             reject
 //        0      2  magic "VB"        magic "VB"
@@ -11,8 +10,8 @@
 //        8      8  generation        text
 //       16      -  user data
 //
-// All integers are little-endian. CM pads with zeros, so the length is told. Magic and version stay where they are in
-// every later version. CM's packets have their own checksum.
+// All integers are little-endian. CM pads with zeros, so there is a length field. Magic and version stay at their
+// places in every later version. CM's packets have their own checksum.
 #pragma once
 
 #include "link/frames.hpp"
@@ -26,7 +25,7 @@
 
 namespace verbena::link::cm {
 
-// What librdmacm leaves to the user in the TCP port space; rdma_connect(3), rdma_accept(3), rdma_reject(3).
+// Bytes that librdmacm leaves to the user in the TCP port space; rdma_connect(3), rdma_accept(3), rdma_reject(3).
 inline constexpr std::size_t kRequestBytes = 56;
 inline constexpr std::size_t kReplyBytes = 196;
 inline constexpr std::size_t kRejectBytes = 148;
@@ -47,11 +46,11 @@ struct PrivateData {
 // \thread any  \alloc none
 /// `endpoint` has at most kMaxCmAnswerBytes of user data, and a receive depth of 16 bits.
 [[nodiscard]] PrivateData encode_cm_hello(const Endpoint& endpoint) noexcept;
-/// Longer text is cut.
+/// Cuts longer text.
 [[nodiscard]] PrivateData encode_cm_reject(Status status, std::string_view text) noexcept;
 
-/// Fills in what the private data has: receive depth, generation and user data; CM itself tells the rest. kProtocol
-/// for anything that encode_cm_hello of this version cannot have made.
+/// Fills in what the private data has: receive depth, generation and user data; CM itself gives the rest. kProtocol for
+/// anything that encode_cm_hello of this version cannot have made.
 [[nodiscard]] Result<void> decode_cm_hello(std::span<const std::byte> data, Endpoint& endpoint) noexcept;
 [[nodiscard]] Result<Reject> decode_cm_reject(std::span<const std::byte> data) noexcept;
 

@@ -1,4 +1,4 @@
-// Who has sent the bytes of a handshake: what this process attests to its peers, and what it asks theirs.
+// Authenticates the bytes of handshakes: attests this process's to its peers, and asks the peers about theirs.
 #include "nic/soft/path.hpp"
 
 #include "base/error.hpp"
@@ -30,7 +30,8 @@ void SoftNic::retract(std::uint64_t attestation) noexcept {
   attested_.by_number.erase(attestation);
 }
 
-/// Once for each attestation: who listens in on a handshake cannot lead a second server to its client.
+/// Confirms each attestation only once, so that an eavesdropper on a handshake cannot lead a second server to its
+/// client.
 bool SoftNic::confirm(std::span<const std::byte> sent) noexcept {
   const auto found = std::ranges::find_if(attested_.by_number, [&](const auto& entry) {
     return !entry.second.is_confirmed && std::ranges::equal(entry.second.bytes, sent);
@@ -40,7 +41,7 @@ bool SoftNic::confirm(std::span<const std::byte> sent) noexcept {
   return true;
 }
 
-/// A use of the peer, and the question, which goes to it once it is known.
+/// Holds a use of the peer, and the question, which it sends once the peer is known.
 class SoftNic::PeerInquiry final : public Inquiry {
  public:
   PeerInquiry(SoftNic& nic, std::span<const std::byte> sent) : nic_(nic), ask_(std::make_shared<Ask>()) {
@@ -56,7 +57,7 @@ class SoftNic::PeerInquiry final : public Inquiry {
     nic_.release_peer(peer_);
   }
 
-  /// Under the NIC's mutex, once.
+  /// Call it once, under the NIC's mutex.
   [[nodiscard]] Result<void> find(const ibv_gid& gid) {
     VERBENA_ASSIGN(peer_, nic_.find_peer(gid));
     ask_if_known();

@@ -33,7 +33,7 @@ Result<Number> number_of(std::string_view name, std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc{} && end == text.data() + text.size()) return number;
-  return fail(Status::kBadArgument, "VERBENA_CHAOS", 0, "'{}' is no value for {}", text, name);
+  return fail(Status::kBadArgument, "VERBENA_CHAOS", 0, "'{}' is not a value of {}", text, name);
 }
 
 Result<void> parse_setting(std::string_view setting, ChaosOptions& options) {
@@ -60,7 +60,7 @@ Result<void> parse_setting(std::string_view setting, ChaosOptions& options) {
 Result<void> check_chaos(const ChaosOptions& options) {
   for (const Rate& rate : kRates) {
     const double value = options.*rate.value;
-    if (value >= 0 && value <= 1) continue;  // False for what is not a number.
+    if (value >= 0 && value <= 1) continue;  // False for NaN.
     return fail(Status::kBadArgument, "ChaosOptions", 0, "{} is {}: a rate is 0 to 1", rate.name, value);
   }
   return {};

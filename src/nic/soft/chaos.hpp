@@ -1,6 +1,6 @@
-// Chaos: what the soft NIC does wrong on purpose, so that the layers above meet in a test what a wire does once a year.
-// Decisions are drawn when a work request comes to the head of its queue, or a completion to the head of its own, and
-// their lengths are counted in polls, never in time: the same seed and the same calls repeat the same run.
+// Chaos: faults that the soft NIC makes on purpose, so that tests of the layers above meet events that are rare on a
+// wire. It decides when a work request or a completion comes to the head of its queue, and counts delays in polls,
+// never in time: the same seed and the same calls repeat the same run.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -13,11 +13,11 @@
 
 namespace verbena::nic::soft {
 
-/// `VERBENA_CHAOS`, as "name=value,..." with the names of ChaosOptions: kBadArgument names what is wrong in it.
+/// `VERBENA_CHAOS`, as "name=value,..." with the names of ChaosOptions: kBadArgument: the text names what is wrong.
 [[nodiscard]] Result<ChaosOptions> parse_chaos(std::string_view text);
 /// kBadArgument when a rate is not within 0 to 1.
 [[nodiscard]] Result<void> check_chaos(const ChaosOptions& options);
-/// What the environment asks for: VERBENA_CHAOS, with the seed of VERBENA_CHAOS_SEED if that is set.
+/// The chaos that the environment asks for: VERBENA_CHAOS, with the seed of VERBENA_CHAOS_SEED if that is set.
 [[nodiscard]] Result<std::optional<ChaosOptions>> chaos_of_environment();
 
 /// Pseudo-random numbers for decisions: splitmix64 (Steele, Lea, Flood 2014). \thread owner
@@ -30,7 +30,7 @@ class Dice {
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
-  /// 0 to bound - 1. The bias of the remainder is nothing for the small bounds here.
+  /// 0 to bound - 1. The bias of the remainder is negligible for the small bounds here.
   [[nodiscard]] std::uint32_t below(std::uint32_t bound) noexcept { return static_cast<std::uint32_t>(next() % bound); }
   [[nodiscard]] bool hits(double rate) noexcept {
     return static_cast<double>(next() >> 11) * 0x1p-53 < rate;  // 53 bits: a double in [0, 1).
@@ -40,14 +40,15 @@ class Dice {
   std::uint64_t state_;
 };
 
-/// One READ or WRITE on its way, in pieces of whole cache lines of the remote side, in shuffled order.
+/// One READ or WRITE that is delivered in shuffled pieces of whole cache lines of the remote side.
 class Pieces {
  public:
   struct Piece {
-    std::uint64_t offset = 0;  ///< Into the message.
+    std::uint64_t offset = 0;  ///< In the message.
     std::size_t bytes = 0;
   };
-  /// `bytes` (1 and up) at the remote `address`. At most kMost pieces: long messages have longer ones.
+  /// Begins a transfer of `bytes` (1 and up) at the remote `address`. At most kMost pieces: those of long messages are
+  /// longer.
   void begin(std::uint64_t address, std::uint64_t bytes, Dice& dice) noexcept;
   [[nodiscard]] bool done() const noexcept { return next_ == count_; }
   [[nodiscard]] Piece take() noexcept;
@@ -61,10 +62,10 @@ class Pieces {
   std::uint32_t next_ = 0;
   std::uint64_t bytes_ = 0;
   std::uint64_t piece_bytes_ = 64;
-  std::uint64_t skew_ = 0;  ///< Of the first byte in its cache line.
+  std::uint64_t skew_ = 0;  ///< Offset of the first byte in its cache line.
 };
 
-/// What chaos does to one work request.
+/// The fate of one work request under chaos.
 struct Fate {
   enum class End : std::uint8_t {
     kWell,
@@ -74,7 +75,7 @@ struct Fate {
     kFatal,      ///< The QP has a fatal error.
     kDeath,      ///< As if the peer's process had died.
   };
-  std::uint32_t polls = 0;  ///< To wait before anything else.
+  std::uint32_t polls = 0;  ///< Polls to wait before anything else.
   bool in_pieces = false;
   End end = End::kWell;
 };
@@ -85,11 +86,11 @@ struct QpChaos {
       : options(chaos), dice(chaos.seed * 0x9e3779b97f4a7c15 + stream) {}
   ChaosOptions options;
   Dice dice;
-  bool is_drawn = false;  ///< `fate` is of the head of the queue.
+  bool is_drawn = false;  ///< `fate` belongs to the head of the queue.
   bool has_begun = false;
   Fate fate;
   Pieces pieces;
-  /// `rnr_retry` as of the QP: 7 is for ever.
+  /// `rnr_retry` is the QP's: 7 is for ever.
   void draw(bool takes_receive, bool is_rdma, std::uint64_t bytes, unsigned rnr_retry) noexcept;
 };
 
@@ -99,14 +100,14 @@ struct CqChaos {
       : rate(chaos.hold), dice(~chaos.seed * 0x9e3779b97f4a7c15 + stream) {}
   double rate;
   Dice dice;
-  std::uint64_t decided = ~std::uint64_t{0};  ///< The completion for which it is decided.
+  std::uint64_t decided = ~std::uint64_t{0};  ///< The completion that the decision is for.
   std::uint32_t polls = 0;
-  /// Whether completion number `head` stays back at this poll.
+  /// Whether to hold back completion number `head` at this poll.
   [[nodiscard]] bool keeps_back(std::uint64_t head) noexcept;
 };
 
-/// The chaos of a NIC's control plane. Its steps are taken by several threads, so a seed repeats the decisions and not
-/// the run. \thread one at a time
+/// The chaos of a NIC's control plane. Several threads take its steps, so a seed repeats the decisions but not the run.
+/// \thread one at a time
 struct ControlChaos {
   ControlChaos(const ChaosOptions& chaos, std::uint64_t stream) noexcept
       : late(chaos.control), cut(chaos.cut), dice((chaos.seed + 1) * 0xd1342543de82ef95 + stream) {}

@@ -1,4 +1,4 @@
-// The data path of the soft NIC: no lock, no allocation, and no system call but waking a sleeper that asked for it.
+// The data path of the soft NIC: no lock, no allocation, and no system call except to wake a sleeper that asked for it.
 #include "nic/soft/path.hpp"
 
 #include <algorithm>
@@ -22,8 +22,9 @@ inline bool takes_receive(const ibv_send_wr& wr) noexcept {
          wr.opcode == IBV_WR_SEND_WITH_INV;
 }
 
-/// Where `length` bytes at the peer's `address` are here, or nullptr when the peer's NIC would refuse. Call inside the
-/// access word. Everything used is private and was checked at import, but for the live key, which is one word.
+/// Where `length` bytes at the peer's `address` are mapped here, or nullptr when the peer's NIC would refuse. Call it
+/// while the access word is odd. It uses only private data that was checked at import, and the live key, which is one
+/// word.
 inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, std::uint32_t rkey,
                                  std::uint64_t length, std::uint32_t needed) noexcept {
   const std::uint32_t index = key_index(rkey);
@@ -89,7 +90,7 @@ inline void complete_send(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_in
   if (qp.scq->armed == SoftCq::Armed::kAny || status != IBV_WC_SUCCESS) announce(*qp.scq);
 }
 
-/// Of who changes what peers look at, so that they need none.
+/// The side that changes shared state pays for the barrier, so that the peers that read it need none.
 void pay_barrier() noexcept {
   ++thread_counters.barriers;
   barrier_all_processes();
@@ -101,8 +102,8 @@ inline void set_wake(SoftQp& qp, std::uint32_t flags) noexcept {
   qp.own->rare.wake.store(flags, std::memory_order_release);
 }
 
-/// Changes lists of both CQs of a QP. From a poll, which keeps the control plane out of its own CQ only, or from a
-/// post, which keeps it out of none: it may be making room in the list.
+/// Changes lists of both CQs of a QP. The caller is a poll, which keeps the control plane out of its own CQ only, or a
+/// post, which keeps it out of none: the control plane may be making room in the list.
 template <class Change>
 inline void for_each_cq(const SoftQp& qp, Change&& change) noexcept {
   const auto on = [&](SoftCq& cq) {
@@ -167,11 +168,11 @@ void ring_credit(const RemoteQp& remote) noexcept {
 
 namespace {
 
-/// The bell: one load of a line that rarely changes; more only when the receiver asked to be told.
+/// The bell: one load of a cache line that rarely changes; more only if the receiver asked for a wake-up.
 inline void ring_bell(SoftQp& qp, const RemoteQp& remote) noexcept {
   qp.sq.notify = false;
-  // The header store before and this load may pass each other in this CPU. The receiver's membarrier, between setting
-  // its flag and looking at the ring once more, orders them: either it sees the message, or we see the flag.
+  // This CPU may reorder the header store above and this load. The receiver's membarrier, between setting its flag and
+  // looking at the ring once more, orders them: either it sees the message, or we see the flag.
   fences::message_before_bell();
   const std::uint32_t wake = remote.control->rare.wake.load(std::memory_order_relaxed);
   if (wake == 0) [[likely]] {
@@ -194,7 +195,7 @@ Ran refuse(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index, ibv_wc_sta
   return Ran::kFailed;
 }
 
-/// Tells the responder that its QP is in error too, as the NAK of a device leaves it.
+/// Moves the responder's QP to error too, as the NAK of a device does.
 void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
   // Without room the responder learns of it from our readiness when it next sends.
   if (!qp.tx.has_room(0, &remote.control->consumer.consumed)) return;
@@ -203,7 +204,7 @@ void publish_error(SoftQp& qp, const RemoteQp& remote, SlotKind kind) noexcept {
   ring_bell(qp, remote);
 }
 
-/// UC: a message that the responder does not take is lost, and the sender does not hear of it.
+/// UC: a message that the responder does not take is lost, and the sender does not learn of it.
 Ran lose(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, total_length(wr));
   return Ran::kDone;
@@ -215,9 +216,9 @@ void take_last_words(SoftQp& qp) noexcept;
 
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
-  // A peer that says goodbye takes its memory back next. What it has sent completes before what it refuses.
+  // A peer that says goodbye then revokes its memory. Complete what it has sent before the request that it refuses.
   take_last_words(qp);
-  // They took the last entries, or ended the connection: the request has its turn again, or is flushed.
+  // These messages took the last entries, or ended the connection: the request waits for its turn again, or is flushed.
   if (qp.scq->room() == 0 || qp.state_now() == IBV_QPS_ERR) [[unlikely]]
     return stall(qp, SoftQp::Stall::kRoom);
   publish_error(qp, remote, SlotKind::kRemoteError);
@@ -234,11 +235,11 @@ inline bool has_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   return qp.credit.sent < qp.credit.limit;
 }
 
-/// What a message waits for that has no receive. A peer with a shared receive queue is asked for one, and it is not RNR
-/// before it has answered.
+/// Returns what a message without a receive waits for. If the peer has a shared receive queue, asks it for a receive;
+/// this is no RNR before the peer has answered.
 SoftQp::Stall ask_for_receive(SoftQp& qp, const RemoteQp& remote) noexcept {
   if (!remote.has_srq) return SoftQp::Stall::kRnr;
-  // What waits behind the head is asked for with it.
+  // Also asks for the messages that wait behind the head.
   const std::uint64_t wanted = qp.credit.sent + std::max<std::uint64_t>(qp.pending.takers, 1);
   if (wanted > qp.credit.wanted) {
     qp.credit.wanted = wanted;
@@ -255,7 +256,7 @@ Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
   const SoftQp::Stall why = ask_for_receive(qp, remote);
   if (qp.qp_type == IBV_QPT_UC && why == SoftQp::Stall::kRnr) {
     if (remote.has_srq) {
-      // Not wanted any more: the next message asks anew.
+      // The receive is no longer wanted: the next message asks again.
       qp.credit.wanted = qp.credit.sent;
       qp.own->demand.wanted.store(qp.credit.wanted, std::memory_order_release);
     }
@@ -264,8 +265,8 @@ Ran lacks_receive(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
   return stall(qp, why);
 }
 
-/// What that receive makes of a message: kSend when it takes it, else the slot that tells the receiver. The common
-/// case, receives of one size, reads only the line that rarely changes.
+/// Whether the next receive takes a message: kSend if it does, else the kind of slot that tells the receiver. In the
+/// common case, receives of one size, this reads only the cache line that rarely changes.
 inline SlotKind receive_takes(const SoftQp& qp, const RemoteQp& remote, std::uint64_t length) noexcept {
   if (length <= remote.control->rare.min_receive.load(std::memory_order_relaxed)) [[likely]]
     return SlotKind::kSend;
@@ -285,7 +286,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     return lacks_receive(qp, remote, wr, sq_index);
   if (const SlotKind taken = receive_takes(qp, remote, length); taken != SlotKind::kSend) [[unlikely]] {
     if (qp.qp_type == IBV_QPT_UC) {
-      // The responder drops what is too long; keys of its own that do not hold are its own error.
+      // The responder drops a message that is too long; an invalid key of its own is its own error.
       if (taken == SlotKind::kReceiveError) publish_error(qp, remote, taken);
       return lose(qp, wr, sq_index);
     }
@@ -293,7 +294,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const bool too_long = taken == SlotKind::kLengthError;
     return refuse(qp, wr, sq_index, too_long ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, Status::kRemoteInvalid);
   }
-  // The key to invalidate lies where the immediate does.
+  // The key to invalidate is in the field of the immediate.
   const SlotKind kind = wr.opcode == IBV_WR_SEND            ? SlotKind::kSend
                         : wr.opcode == IBV_WR_SEND_WITH_IMM ? SlotKind::kSendImm
                                                             : SlotKind::kSendInv;
@@ -303,7 +304,7 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
     const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(length - offset, kSegmentBytes));
     const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
     if (!qp.tx.has_room(data_bytes, &remote.control->consumer.consumed)) [[unlikely]] {
-      if (offset != qp.pending.offset) qp.pending.stall = SoftQp::Stall::kNone;  // It got on, and its time begins anew.
+      if (offset != qp.pending.offset) qp.pending.stall = SoftQp::Stall::kNone;  // Progress restarts its time.
       qp.pending.offset = static_cast<std::uint32_t>(offset);
       return stall(qp, SoftQp::Stall::kRoom);
     }
@@ -336,7 +337,7 @@ inline void publish_whole(SoftQp& qp, const ibv_send_wr& wr, SlotKind kind, std:
   ++qp.credit.sent;
 }
 
-/// The bytes of a READ or WRITE. Nothing: they are in their place. Else as of `run_outside`.
+/// Moves the bytes of a READ or WRITE. Nothing: they are in place. Else as `run_outside` returns.
 template <bool kIsRead>
 std::optional<Ran> transfer(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                             std::uint64_t sq_index, std::uint64_t length) noexcept {
@@ -358,7 +359,7 @@ std::optional<Ran> transfer(SoftQp& qp, const RemoteQp& remote, const ibv_send_w
   return run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
 }
 
-/// With `is_delivered` the bytes are in their place already.
+/// With `is_delivered` the bytes are in place already.
 Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline, std::uint64_t sq_index,
               bool is_delivered) noexcept {
   const std::uint64_t length = total_length(wr);
@@ -393,7 +394,8 @@ Ran run_read(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uin
   return Ran::kDone;
 }
 
-/// On a word that is mapped here. False: it is not, or the access would be refused; nothing has happened.
+/// Carries out an atomic on a word that is mapped here. False: it is not mapped, or the access would be refused; no
+/// side effect.
 inline bool change_word(SoftQp& qp, const RemoteQp& remote, ibv_wr_opcode opcode, std::uint64_t operand,
                         std::uint64_t swap, std::uint64_t address, std::uint32_t rkey, std::uint64_t& old) noexcept {
   const AccessGuard guard(qp);
@@ -444,7 +446,7 @@ Ran run_send_invalidate(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& w
   return ran;
 }
 
-/// Bind and invalidate. Neither needs the peer to be there.
+/// Bind and invalidate. Neither needs a connected peer.
 Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
   if (wr.opcode == IBV_WR_BIND_MW) {
@@ -455,8 +457,8 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
       // As for a bind: the status of all memory management operations (IBTA 11.6.2).
       return refuse(qp, wr, sq_index, IBV_WC_MW_BIND_ERR, Status::kLocalAccess);
     }
-    // Complete means that the peer reaches the memory no more. It is the only one that could, and by this one QP: after
-    // the barrier it either sees the window gone, or is seen inside an access.
+    // Completing means that the peer can no longer reach the memory. Only this QP's peer could: after the barrier it
+    // either sees the window gone, or we see it inside an access.
     pay_barrier();
     if (remote != nullptr) {
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
@@ -478,7 +480,7 @@ Ran run_local(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcep
 
 inline bool is_local(ibv_wr_opcode opcode) noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
 
-/// What is wrong with a request's own side, which a device finds before it sends, whoever listens.
+/// Validates a request's local side, as a device does before it sends.
 ibv_wc_status local_fault(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline) noexcept {
   const bool is_atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   if (is_atomic && (wr.num_sge != 1 || wr.sg_list[0].length != sizeof(std::uint64_t))) return IBV_WC_LOC_LEN_ERR;
@@ -492,7 +494,7 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   const bool is_peer_dead = qp.failing.peer_dead.load(std::memory_order_acquire);
   if (is_peer_dead) [[unlikely]]
     take_last_words(qp);
-  // A completion of either kind must have its place: a CQ never overruns here, it holds the sender back.
+  // Success or failure needs a place for its completion: a CQ never overruns here, it holds the sender back.
   if (qp.scq->room() == 0) [[unlikely]]
     return stall(qp, SoftQp::Stall::kRoom);
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
@@ -521,9 +523,9 @@ inline Ran run(SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint64_t 
   }
 }
 
-/// Copies a work request into the send queue, inline data included: the caller's memory is its own again.
+/// Copies a work request into the send queue, inline data included, so that the caller may reuse its memory.
 void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
-  if (qp.pending.is_empty()) qp.pending.head = qp.pending.tail = 0;  // What is used of it stays small.
+  if (qp.pending.is_empty()) qp.pending.head = qp.pending.tail = 0;  // Keeps the used part small.
   const std::size_t slot = qp.pending.tail & qp.pending.mask;
   SendWqe& entry = qp.pending.wqes[slot];
   entry.wr = wr;
@@ -545,7 +547,7 @@ void enqueue(SoftQp& qp, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept
   list_stalled(qp);
 }
 
-/// Ticks that a stalled head waits; nothing when it may for ever.
+/// Ticks that a stalled head may wait; nothing: for ever.
 std::optional<std::uint64_t> patience_of(const SoftQp& qp) noexcept {
   if (qp.pending.stall == SoftQp::Stall::kRnr && qp.path.rnr_retry != 7)
     return qp.path.rnr_retry * qp.remote.load(std::memory_order_acquire)->rnr_ticks;
@@ -553,16 +555,16 @@ std::optional<std::uint64_t> patience_of(const SoftQp& qp) noexcept {
   return std::nullopt;
 }
 
-/// What a stalled head becomes when its time is over: the status, or IBV_WC_SUCCESS while it may still wait.
+/// The status of a stalled head whose time is over; IBV_WC_SUCCESS while it may still wait.
 ibv_wc_status given_up(const SoftQp& qp) noexcept {
   const auto patience = patience_of(qp);
   if (!patience || ticks_now() - qp.pending.stall_start < *patience) return IBV_WC_SUCCESS;
   return qp.pending.stall == SoftQp::Stall::kRnr ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
 }
 
-// --- chaos: the head of a send queue, as the dice fall
+// --- chaos: the fate of the head of a send queue
 
-/// Delivers pieces of the head, a quarter of them or so at a time. kDone when all are in their place.
+/// Delivers pieces of the head, about a quarter of them at a time. kDone when all are in place.
 Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
   const ibv_send_wr& wr = entry.wr;
   const RemoteQp& remote = *qp.remote.load(std::memory_order_acquire);
@@ -595,13 +597,13 @@ Ran deliver_pieces(SoftQp& qp, const SendWqe& entry) noexcept {
   return chaos.pieces.done() ? Ran::kDone : Ran::kStalled;
 }
 
-/// Whether the peer is there and ready: before that, chaos lets the head wait as it would anyway.
+/// Whether the peer is connected and ready: before that, chaos lets the head wait as it would anyway.
 bool can_reach_peer(const SoftQp& qp) noexcept {
   const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
   return remote != nullptr && !qp.failing.peer_dead.load(std::memory_order_relaxed) && remote->is_ready();
 }
 
-/// What a work request that ends badly ends as.
+/// Ends a work request that chaos lets fail.
 Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
   switch (end) {
     case Fate::End::kRnrRetry:
@@ -613,7 +615,7 @@ Ran end_badly(SoftQp& qp, const SendWqe& entry, Fate::End end) noexcept {
   }
 }
 
-/// Not yet, for no reason that a peer could take away: no retries count, and a sleeper is not left to it.
+/// Stalls for a reason that no event of the peer ends: it counts no retries, and a sleeper must not wait for the peer.
 Ran wait_in_chaos(SoftQp& qp) noexcept {
   qp.pending.stall = SoftQp::Stall::kNone;
   return Ran::kStalled;
@@ -623,7 +625,7 @@ Ran wait_in_chaos(SoftQp& qp) noexcept {
 Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   QpChaos& chaos = *qp.chaos;
   const ibv_send_wr& wr = entry.wr;
-  // Completions have their place, and a dead or absent peer is dealt with, as without chaos.
+  // Without room for a completion, or with a dead or absent peer, do as without chaos.
   if (qp.scq->room() == 0 || !can_reach_peer(qp)) return run(qp, wr, is_inline, entry.sq_index);
   if (!chaos.is_drawn) {
     const bool is_rdma =
@@ -641,7 +643,7 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   }
   const bool comes_late = fate.end == Fate::End::kRetryLate;
   if (fate.end != Fate::End::kWell && !comes_late) return end_badly(qp, entry, fate.end);
-  // On UC what the peer refuses is lost whole: it is seen to be refused before any of it is delivered.
+  // On UC a refused request is lost as a whole, so it must be refused before any part is delivered.
   const bool in_pieces = (fate.in_pieces || comes_late) && total_length(wr) > 0 && qp.qp_type == IBV_QPT_RC &&
                          !is_outside(*qp.remote.load(std::memory_order_relaxed), wr.wr.rdma.rkey);
   if (in_pieces && !(chaos.has_begun && chaos.pieces.done())) {
@@ -653,7 +655,7 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   return run(qp, wr, is_inline, entry.sq_index, in_pieces);
 }
 
-/// Goes on with the send queue. True when something was executed.
+/// Continues with the send queue. True if it executed something.
 bool run_pending(SoftQp& qp) noexcept {
   bool any = false;
   while (!qp.pending.is_empty() && qp.state_now() == IBV_QPS_RTS) {
@@ -677,30 +679,30 @@ bool run_pending(SoftQp& qp) noexcept {
     if (ran != Ran::kDone) break;
   }
   if (qp.sq.notify) {
-    // The remote side is there: something was published.
+    // The remote side exists, because something was published.
     ring_bell(qp, *qp.remote.load(std::memory_order_relaxed));
   }
   return any;
 }
 
-/// The oldest receive is complete.
+/// Completes the oldest receive.
 inline void end_receive(SoftQp& qp) noexcept {
   ++qp.rq.done;
   if (qp.rq.srq != nullptr) [[unlikely]]
     retire_shared(*qp.rq.srq);
 }
 
-/// Completes what the error state left, as far as the CQs have room. True when all is flushed.
+/// Flushes what the error state left, as far as the CQs have room. True when all is flushed.
 bool flush(SoftQp& qp) noexcept {
   while (!qp.pending.is_empty() && qp.scq->room() > 0) {
     const SendWqe& entry = qp.pending.front();
-    // The request that was waiting for a peer that died is the one that failed; the rest is flushed behind it.
+    // The request that was waiting for the dead peer is the one that failed; the rest is flushed after it.
     const bool lost =
         qp.failing.peer_dead.load(std::memory_order_relaxed) && !std::exchange(qp.failing.loss_told, true);
     complete_send(qp, entry.wr, entry.sq_index, lost ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR, 0);
     ++qp.pending.head;
   }
-  if (!qp.early.is_empty()) return false;  // They are older.
+  if (!qp.early.is_empty()) return false;  // Early completions are older.
   while (!qp.rq.is_empty() && qp.rcq->room() > 0) {
     const ReceiveWqe& receive = qp.rq.wqes[qp.rq.done & qp.rq.mask];
     push(*qp.rcq, qp, {.wr_id = receive.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV});
@@ -743,9 +745,8 @@ void fail_receive(SoftQp& qp, ibv_wc_status status, Status reason) noexcept {
   enter_error(qp, reason);
 }
 
-/// Takes one message or segment off the peer's ring. False when the QP went to error. Everything in `view` is the
-/// peer's word: an honest NIC keeps to the receives posted and the lengths published, so any breach is a protocol
-/// error.
+/// Takes one message or segment off the peer's ring. False when the QP went to error. Don't trust `view`, which the
+/// peer wrote: an honest NIC keeps to the posted receives and the published lengths, so any breach is a protocol error.
 bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   if (view.kind == SlotKind::kRemoteError) {
     enter_error(qp, Status::kRemoteAccess);
@@ -762,7 +763,7 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
     case Segment::kBadKey: fail_receive(qp, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess); return false;
   }
   if (view.kind == SlotKind::kSendInv && !withdraw_window(qp, view.imm)) [[unlikely]] {
-    // The sender has looked: it was invalidated or bound anew since, or the sender is not honest.
+    // The sender has checked the key: it was invalidated or bound again since, or the sender is not honest.
     enter_error(qp, Status::kRemoteAccess);
     return false;
   }
@@ -771,8 +772,8 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
-/// A whole SEND in its slot, for a receive whose first segment has room for it. False: it is something else, or wrong;
-/// nothing has happened.
+/// Receives a whole SEND in one slot, for a receive whose first segment has room for it. False: not executed, no side
+/// effect; `receive_one` handles it.
 inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
   const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
   if (!is_whole || qp.rq.is_open || qp.rq.is_empty() || view.length > kSlotPayload) return false;
@@ -788,10 +789,10 @@ inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
-/// A QP whose peer rings the bell has received. The event of an armed CQ comes from messages after the arming only, and
-/// only the first: if the bell has rung, for whomever, the CQ has its event (which waits on the channel) and is not
-/// armed any more; if not, what was received is older, and the CQ stays armed. One look at a descriptor, in this state
-/// only.
+/// Called when a QP whose peer rings the bell has received. Only the first message after the arming makes the event of
+/// an armed CQ. If the bell has rung, for any QP, the CQ has its event (which waits on the channel) and is no longer
+/// armed; if not, the received messages are older, and the CQ stays armed. Costs one look at a descriptor, in this
+/// state only.
 void settle_arming(SoftQp& qp) noexcept {
   SoftCq& cq = *qp.rcq;
   if (cq.armed != SoftCq::Armed::kNo) {
@@ -811,7 +812,7 @@ inline bool receive(SoftQp& qp) noexcept {
   if (!qp.rx.ready()) [[likely]]
     return false;
   if (!qp.early.is_empty()) [[unlikely]]
-    return false;  // They are older, and have no room yet.
+    return false;  // Early completions are older, and have no room yet.
   SlotView view;
   for (int i = 0; i < kReceiveBudget && qp.rcq->room() > 0 && qp.rx.peek(view); ++i) {
     if (!receive_small(qp, view) && !receive_one(qp, view)) return true;
@@ -824,14 +825,14 @@ inline bool receive(SoftQp& qp) noexcept {
   return true;
 }
 
-/// QPs polled directly before any is parked: up to here a sweep is cheaper than a bell.
+/// Up to this many QPs none is parked: a sweep over them is cheaper than a bell.
 constexpr std::size_t kDirectQps = 8;
-/// Passes between two looks at what may be parked, and passes without a message after which a QP is.
+/// Passes between two checks for QPs to park, and passes without a message after which a QP is parked.
 constexpr std::uint32_t kHouseEvery = 1024;
 constexpr std::uint32_t kIdlePasses = 512;
 
-/// Those of a bit that have a message. None where the bit is a stray one: peers of our own user can set any. Whoever
-/// sets a bit has published before, and what is published after this look sets it again.
+/// Unparks the QPs of a bit that have a message: none if the bit is a stray one, because peers of our own user can set
+/// any. A peer sets a bit after it has published, and a later message sets it again.
 void unpark(SoftCq& cq, std::uint32_t slot) noexcept {
   for (SoftQp** at = &cq.parked[slot]; *at != nullptr;) {
     SoftQp* const qp = *at;
@@ -860,8 +861,8 @@ bool check_ready_set(SoftCq& cq) noexcept {
   return any;
 }
 
-/// Asks the peers of QPs without a message for so many passes to set a bit when they publish. True where there are any:
-/// after a barrier, one for all of them, `park_asked` follows.
+/// Asks the peers of QPs without a message for `idle_passes` passes to set a bit when they publish. True if there are
+/// any: then call `park_asked`, after one barrier for all of them.
 [[nodiscard]] bool ask_to_park(SoftCq& cq, std::uint32_t idle_passes) noexcept {
   if (cq.active.size() <= kDirectQps) return false;
   bool any = false;
@@ -874,8 +875,8 @@ bool check_ready_set(SoftCq& cq) noexcept {
   return any;
 }
 
-/// Takes them out of the sweep. A peer that published before it could see the flag is seen by the look at the ring; any
-/// later one sees the flag.
+/// Takes these QPs out of the sweep. A look at the ring finds a message of a peer that could not see the flag yet; any
+/// later message sees the flag.
 void park_asked(SoftCq& cq) noexcept {
   for (std::size_t i = 0; i < cq.active.size();) {
     SoftQp& qp = *cq.active[i];
@@ -895,13 +896,13 @@ void park_asked(SoftCq& cq) noexcept {
   }
 }
 
-/// An empty ring begins anew: few of its entries are used then, whatever it could hold. Chaos counts completions by
-/// their places.
+/// Restarts an empty ring at its begin, so that few of its entries are used, whatever it could hold. Not while
+/// completions are held, because chaos counts them by their places.
 inline void restart_ring(SoftCq& cq) noexcept {
   if (cq.head == cq.tail && cq.held == 0) cq.head = cq.tail = 0;
 }
 
-/// What is done now and then.
+/// Periodic work.
 void keep_house(SoftCq& cq) noexcept {
   restart_ring(cq);
   if (!ask_to_park(cq, kIdlePasses)) return;
@@ -922,7 +923,7 @@ bool progress(SoftCq& cq) noexcept {
     if (found) {
       qp->watch.idle_passes = 0;
       any = true;
-      if (i < cq.active.size() && cq.active[i] != qp) --i;  // It went to error, and another took its place.
+      if (i < cq.active.size() && cq.active[i] != qp) --i;  // It went to error, and another QP took its place.
     } else {
       ++qp->watch.idle_passes;
     }
@@ -937,7 +938,7 @@ void receive_all(SoftQp& qp) noexcept {
 }
 
 /// Receives what the peer published before it died or refused a request, so that it completes before that failure, as
-/// on a device: it may be a goodbye. Where one thread has both CQs.
+/// on a device: it may be a goodbye. Only if one thread has both CQs.
 void take_last_words(SoftQp& qp) noexcept {
   if (qp.rcq != qp.scq) return;
   const OwnerSection section(*qp.rcq);
@@ -945,7 +946,7 @@ void take_last_words(SoftQp& qp) noexcept {
   receive_all(qp);
 }
 
-/// News for QPs of this CQ: connected, peer dead, error asked for.
+/// Handles news for QPs of this CQ: connected, peer dead, error requested.
 void attend(SoftCq& cq) noexcept {
   cq.control.fetch_and(~(SoftCq::kAttention | SoftCq::kLeftOver), std::memory_order_acquire);
   for (SoftQp* qp : cq.members) {
@@ -962,14 +963,15 @@ void attend(SoftCq& cq) noexcept {
       qp->rx = remote->ring;
       qp->rx_remote = remote;
       cq.active.push_back(qp);
-      // Receives posted before the peer was known told nobody: a sender may sleep over them.
+      // Receives posted before the peer was known woke nobody: a sender may be sleeping until there are some.
       if (qp->rq.posted != 0) ring_credit(*remote);
     }
   }
 }
 
-/// Flushes are delivered all the same, so that queues come to their end. Who has armed a CQ is about to sleep, and
-/// would not poll any more for what chaos keeps back: on a device it is not in the CQ yet, and has its event to come.
+/// Delivers flushes all the same, so that queues drain. An owner that has armed a CQ is about to sleep, and would not
+/// poll again for a completion that chaos holds back: on a device it would not be in the CQ yet, and its event would
+/// come later.
 bool keeps_back(SoftCq& cq, const Cqe& entry) noexcept {
   if (entry.qp->state_now() == IBV_QPS_ERR) return false;
   if ((cq.held & Hold::kByTest) != 0) return true;
@@ -993,7 +995,7 @@ inline int drain(SoftCq& cq, int count, ibv_wc* wc) noexcept {
   return got;
 }
 
-/// Polls in a row that may return completions without a look at the rings.
+/// Successive polls that may return completions without looking at the rings.
 constexpr std::uint32_t kBusyPolls = 8;
 
 int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
@@ -1023,8 +1025,8 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
   return length > kMaxMessage ? EMSGSIZE : 0;
 }
 
-/// Whether a work request that is posted now can be executed now: nothing is ahead of it, and its completion has a
-/// place.
+/// Whether a work request that is posted now can be executed now: nothing is ahead of it, and there is room for its
+/// completion.
 inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
   if (qp.state_now() != IBV_QPS_RTS || !qp.pending.is_empty() || qp.sq.held.load(std::memory_order_relaxed) != 0 ||
       qp.sq.is_full() || qp.scq->room() == 0 || qp.failing.peer_dead.load(std::memory_order_relaxed))
@@ -1033,17 +1035,17 @@ inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
   return remote != nullptr && remote->is_ready() ? remote : nullptr;
 }
 
-/// What a READ or WRITE of one segment is about.
+/// A READ or WRITE of one segment.
 struct Move {
-  std::byte* here;  ///< Null where its key does not hold.
+  std::byte* here;  ///< Null if its key is invalid.
   std::uint32_t bytes;
   bool is_read;
   std::uint64_t remote;
   std::uint32_t rkey;
 };
 
-/// A READ or WRITE between memory that is mapped on both sides: what `validate`, `run` and the rest come to then, with
-/// each look once. False: it is something else, or wrong; nothing has happened.
+/// A READ or WRITE between memory that is mapped on both sides: the same as `validate`, `run` and the rest, with each
+/// check once. False: not executed, no side effect; post it normally.
 [[gnu::always_inline]] inline bool move_now(SoftQp& qp, const RemoteQp& remote, const Move& move) noexcept {
   if (move.here == nullptr || move.bytes - 1 >= kMaxMessage || (move.is_read && qp.qp_type == IBV_QPT_UC)) return false;
   const AccessGuard guard(qp);
@@ -1071,7 +1073,7 @@ inline bool transfer_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& 
   return true;
 }
 
-/// Most of what is sent in a slot are words.
+/// Most messages in a slot are words.
 inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   if (bytes == sizeof(std::uint64_t)) [[likely]] {
     std::memcpy(to, from, sizeof(std::uint64_t));
@@ -1080,8 +1082,8 @@ inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) no
   }
 }
 
-/// A SEND of inline data that a slot takes: what `validate`, `run` and the rest come to when nothing is in its way,
-/// with each look once. False: something is, or it is wrong; nothing has happened.
+/// A SEND of inline data that fits a slot: the same as `validate`, `run` and the rest when nothing is in its way, with
+/// each check once. False: not executed, no side effect; post it normally.
 inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
   if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.max_sge) return false;
   const std::uint64_t bytes = total_length(wr);
@@ -1099,7 +1101,7 @@ inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) 
   return true;
 }
 
-/// Who may not see completions yet may not see their effects either.
+/// While a test holds completions back, their effects must not be visible either.
 inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
   return qp.scq->held == 0 ? ready_remote(qp) : nullptr;
 }
@@ -1122,7 +1124,7 @@ bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint
 
 constexpr std::size_t kLineBytes = 64;
 
-/// Whole lines are most of what lists read: these copies need no call.
+/// Lists mostly read whole cache lines: these copies need no call.
 inline void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   constexpr std::size_t kMostLines = 8;
   if (bytes % kLineBytes != 0 || bytes > kMostLines * kLineBytes) return copy_whole(to, from, bytes);
@@ -1135,7 +1137,7 @@ bool read_list_directly(ibv_qp* base, const PlainRead* reads, std::size_t count,
   const RemoteQp* const peer = directly_reached(qp);
   if (peer == nullptr || qp.qp_type == IBV_QPT_UC) [[unlikely]]
     return false;
-  // More lines of one READ than this the processor's own prefetcher finds.
+  // The processor's own prefetcher finds further cache lines of one READ.
   constexpr std::size_t kFetched = 4 * kLineBytes;
   std::array<const std::byte*, Direct::kMaxList> there;
   const AccessGuard guard(qp);
@@ -1177,7 +1179,7 @@ void wake_peer(const RemoteQp& remote) noexcept {
   for (const int bell : remote.bells) {
     if (bell >= 0) signal_eventfd(bell);
   }
-  // A peer that lets its socket fill up sleeps on: its loss.
+  // A peer whose socket is full sleeps on; that is its own fault.
   if (remote.wake_socket >= 0) (void)tell_nic(remote.wake_socket, RequestType::kWake, remote);
 }
 
@@ -1218,7 +1220,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   int error = 0;
   const std::uint64_t before = qp.rq.posted;
   const bool takes_receives = qp.state_now() != IBV_QPS_RESET && qp.rq.srq == nullptr;
-  // Receives of one list are in one region as a rule.
+  // Receives of one list are usually in one region.
   const LocalKey* region = nullptr;
   std::uint32_t lkey = 0;
   for (; wr != nullptr; wr = wr->next) {
@@ -1241,8 +1243,8 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     for (int i = 0; i < wr->num_sge; ++i) {
       sges[i] = wr->sg_list[i];
       capacity += wr->sg_list[i].length;
-      // A device finds a bad key when the message comes, and tells the sender. Here the sender's completion does not
-      // wait for the receiver, so the sender must be able to see it beforehand.
+      // A device finds a bad key when the message arrives, and tells the sender. Here the sender's completion does not
+      // wait for the receiver, so the sender must be able to see a bad key beforehand.
       if (sges[i].length == 0) continue;
       if (region == nullptr || lkey != sges[i].lkey) {
         lkey = sges[i].lkey;
@@ -1268,7 +1270,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
 int poll_cq(ibv_cq* base, int count, ibv_wc* wc) noexcept {
   SoftCq& cq = *static_cast<SoftCq*>(base);
   const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
-  // Released, too: a control plane that waits may miss the even word between two polls, and then goes by this one.
+  // A release, too: a control plane that waits may miss the even word between two polls, and then relies on this one.
   cq.poll_word.store(word + 1, std::memory_order_release);
   fences::poll_before_control();
   int got = 0;
@@ -1300,7 +1302,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
     changed |= (qp.watch.wake_flags & flags) != flags;
     set_wake(qp, qp.watch.wake_flags | flags);
   };
-  // Whose peer rings already is not looked at: of many queue pairs, few have had messages since the CQ was armed last.
+  // Skips queue pairs whose peers ring already: few of many have had messages since the CQ was last armed.
   if (std::exchange(cq.armed_for, wanted) != wanted) {
     for (SoftQp* qp : cq.members)
       if (qp->rcq == &cq) tell(*qp, wanted);
@@ -1312,11 +1314,11 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
   cq.unarmed.clear();
   for (SoftQp* qp : cq.stalled)
     if (qp->scq == &cq && !qp->pending.is_empty()) tell(*qp, Wake::kCredit);
-  // Who sleeps wakes to a few of many: the barrier that it pays anyway parks all that are idle now.
+  // A sleeper wakes for a few of many QPs: the barrier that it pays anyway also parks all that are idle now.
   const bool parks = ask_to_park(cq, 1);
   if (changed || parks) {
-    // The sleeper pays: after this, a peer either sees the flag, or its message is seen by the poll that the caller
-    // owes between arming and waiting.
+    // The sleeper pays the barrier: afterwards a peer either sees the flag, or the poll that the caller must do between
+    // arming and waiting sees its message.
     pay_barrier();
   }
   if (parks) park_asked(cq);
@@ -1347,9 +1349,9 @@ bool arm_stalled(SoftCq& cq) noexcept {
   bool changed = false;
   for (SoftQp* qp : cq.stalled) {
     if (qp->failing.flushing) return true;
-    // Chaos counts in polls: there is something to do as long as the head waits for nothing else.
+    // Chaos counts polls: keep polling as long as the head waits for nothing else.
     if (qp->chaos != nullptr && qp->pending.stall == SoftQp::Stall::kNone) return true;
-    // A peer that is inside a window tells nobody when it leaves; it is one copy.
+    // A peer inside a window tells nobody when it leaves. It takes one copy.
     if (qp->pending.stall == SoftQp::Stall::kRevoke) return true;
     if ((qp->watch.wake_flags & Wake::kCredit) != 0) continue;
     set_wake(*qp, qp->watch.wake_flags | Wake::kCredit);
@@ -1357,7 +1359,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
   }
   if (!changed) return false;
   pay_barrier();
-  // The re-check: credit that came before the peer could see the flag.
+  // Checks again for credit that came before the peer could see the flag.
   for (SoftQp* qp : cq.stalled) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
     if (remote == nullptr) continue;

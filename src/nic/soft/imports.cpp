@@ -1,4 +1,4 @@
-// Windows of peers: mapped, checked once, and counted; and let go of when the last QP that uses them does.
+// Windows of peers: mapped, checked once, and counted; released when the last QP that uses them releases them.
 #include "nic/soft/path.hpp"
 
 #include <sys/mman.h>
@@ -7,7 +7,7 @@ namespace verbena::nic::soft {
 
 namespace {
 
-/// What the owner of a key says of it: copied once, then checked.
+/// A key's entry as its owner wrote it: copied once, then checked.
 struct KeyCopy {
   std::uint64_t word = 0;
   std::uint32_t domain = 0;
@@ -18,7 +18,7 @@ struct KeyCopy {
   std::uint64_t memory_offset = 0;
 };
 
-/// Nothing when the entry is not, or no longer, that of `rkey`.
+/// Nothing if the entry does not, or no longer, belong to `rkey`.
 [[nodiscard]] std::optional<KeyCopy> copy_key(const KeyEntry& shared, std::uint32_t rkey) noexcept {
   const std::uint64_t word = shared.live.load(std::memory_order_acquire);
   if (static_cast<std::uint32_t>(word) != rkey) return std::nullopt;
@@ -30,7 +30,7 @@ struct KeyCopy {
                      .length = shared.length.load(kAcquire),
                      .memory_id = shared.memory_id.load(kAcquire),
                      .memory_offset = shared.memory_offset.load(kAcquire)};
-  // A window may be bound anew while it is copied: it was valid before and after, or it is not what was copied.
+  // A window may be bound again during the copy: the copy is valid only if the word is the same before and after.
   if (shared.live.load(std::memory_order_relaxed) != word) return std::nullopt;
   return copy;
 }
@@ -44,7 +44,7 @@ struct KeyCopy {
   return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
 }
 
-/// Why there is no memory in an answer that is over, if there is none.
+/// Why a finished answer has no memory; nothing if it has.
 [[nodiscard]] std::optional<Error> refusal_of(const Ask& ask) noexcept {
   if (ask.failure) return ask.failure;
   if (ask.reply.answer == Answer::kNotGranted) {
@@ -58,7 +58,7 @@ struct KeyCopy {
 
 }  // namespace
 
-/// The peer's memory of that number, mapped; kAgain while the peer is asked for it.
+/// The peer's memory of that number, mapped; kAgain until the peer has answered.
 Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id, Fresh& fresh) {
   const auto with_id = [&](const auto& entry) { return entry->id == memory_id; };
   auto at = std::find_if(peer.memories.begin(), peer.memories.end(), with_id);
@@ -70,7 +70,7 @@ Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std:
   if (memory.mapping) return &memory;
   const bool is_new = std::find(memory.waiting.begin(), memory.waiting.end(), &qp) == memory.waiting.end();
   if (is_new) memory.waiting.push_back(&qp);
-  // What was answered to somebody else may not hold any more: a grant may have come since.
+  // An earlier refusal may no longer hold: a grant may have come since.
   if (memory.ask == nullptr || (is_new && memory.ask->is_over && refusal_of(*memory.ask))) {
     memory.ask = std::make_shared<Ask>();
     memory.ask->request.type = RequestType::kMemory;
@@ -99,7 +99,7 @@ Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std:
   return &memory;
 }
 
-/// The QP waits for no memory of the peer any more.
+/// Ends the QP's waiting for memory of the peer.
 void SoftNic::stop_asking(const SoftQp& qp, Peer& peer) noexcept {
   std::erase_if(peer.memories, [&](const auto& memory) {
     std::erase(memory->waiting, &qp);
@@ -109,7 +109,7 @@ void SoftNic::stop_asking(const SoftQp& qp, Peer& peer) noexcept {
   });
 }
 
-/// One attempt: kAgain while the peer is asked. `fresh` is what was mapped for it.
+/// One attempt; kAgain until the peer has answered. Sets `fresh` to what it has mapped.
 Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh) {
   if (qp.path.peer == nullptr) {
     return fail(Status::kBadArgument, "import_window", EINVAL, "the queue pair is not in RTR yet: it has no peer");
@@ -149,7 +149,7 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
                   "the peer's key names bytes outside of the memory that it handed over");
     }
   }
-  // A revoked predecessor. It may have been the only user of the memory.
+  // Drops a revoked predecessor, which may have been the only user of the memory.
   if (memory != nullptr) ++memory->uses;
   if (import.rkey.load() != 0 && import.word.load() != key->word) drop_import(peer, index);
   if (import.rkey.load() == 0) {
@@ -157,7 +157,7 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
     import.word.store(key->word, std::memory_order_relaxed);
     import.iova = key->iova;
     import.length = key->length;
-    // Not an address of this process when it is not mapped, and hidden from the data path by the access.
+    // If it is not mapped, this is no address of this process; `access` hides it from the data path.
     import.base =
         is_mapped ? memory->mapping.data() + key->memory_offset : reinterpret_cast<std::byte*>(key->memory_offset);
     import.live = &shared.live;
@@ -182,8 +182,9 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
     const bool is_waiting = !imported && imported.error().status() == Status::kAgain;
     if (!is_waiting) {
       lock.unlock();
-      // Faulted in now, not on the data path. Beyond this size the time to connect would show, and shared memory faults
-      // in 64 KiB around each first touch anyway. Nobody waits for it: another thread's unmapping makes it fail.
+      // Faults it in now, not on the data path. Beyond this size the time to connect would grow noticeably, and shared
+      // memory faults in 64 KiB around each first touch anyway. Nobody waits for it: if another thread unmaps the
+      // memory, it fails.
       constexpr std::size_t kPopulateBytes = std::size_t{256} << 20;
       if (fresh.data != nullptr && fresh.size <= kPopulateBytes) {
         ::madvise(fresh.data, fresh.size, fresh.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
@@ -196,14 +197,14 @@ Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline
   }
 }
 
-/// Waits until no QP of this process is inside an access to `peer` that began before.
+/// Waits until no QP of this process is inside an access to `peer` that began before the call.
 void SoftNic::quiesce_own(const Peer& peer) noexcept {
   barrier_this_process();
   for (auto& [number, qp] : qps_) {
     if (qp->path.peer != &peer || qp->own == nullptr) continue;
     const std::uint64_t seen = qp->own->access.word.load(std::memory_order_acquire);
     if (seen % 2 == 0) continue;
-    // An access is one copy by a thread of this process: it ends.
+    // Bounded: an access is one copy by a thread of this process.
     while (qp->own->access.word.load(std::memory_order_acquire) == seen) std::this_thread::yield();
   }
 }

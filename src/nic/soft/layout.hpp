@@ -1,5 +1,6 @@
-// What processes share: the key table, a QP's control page, and the rendezvous messages. Every shared word has one
-// writer, its owner; peers map it read-only. The only exception is the ready set, which peers of the same user write.
+// Memory that processes share: the key table, a QP's control page, and the rendezvous messages. Every shared word has
+// one writer, its owner; peers map it read-only. The only exception is the ready set, which peers of the same user
+// write.
 #pragma once
 
 #include "base/peer_memory.hpp"
@@ -16,14 +17,14 @@ namespace verbena::nic::soft {
 inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::uint32_t kMagic = 0x4e425256;  // "VRBN"
 
-/// One memory region or bound window as peers see it. `live` is 0 while revoked. The rest is written before it
-/// (release) and stays until the entry is revoked and reused, which an importer notices by it: it reads the rest by
-/// acquire loads, and `live` once more.
+/// One memory region or bound window as peers see it. `live` is 0 while revoked. The owner writes the rest before it
+/// (release), and does not change the rest until the entry is revoked and reused. An importer reads the rest by acquire
+/// loads and `live` once more, so that it notices reuse.
 struct alignas(64) KeyEntry {
-  /// The key, and above it how often the entry has been used: what a peer imported stays stale when the key comes
+  /// The key, and above it how often the entry has been used, so that an old import stays stale when the key comes
   /// again.
   PeerWord<std::uint64_t> live;
-  PeerWord<std::uint32_t> domain;  ///< Which QPs it serves: a protection domain, or `window_domain` of the one QP.
+  PeerWord<std::uint32_t> domain;  ///< The QPs that may use it: a protection domain, or `window_domain` of one QP.
   PeerWord<std::uint32_t> access;
   PeerWord<std::uint64_t> iova;
   PeerWord<std::uint64_t> length;
@@ -32,24 +33,25 @@ struct alignas(64) KeyEntry {
 };
 static_assert(sizeof(KeyEntry) == 64);
 
-// Keys: index << 8 | generation. The generation grows each time an index is used again, so that a stale key stays
-// stale for 256 uses of its index, and indices are reused in turn, oldest first. A remote key has the top bit set and a
-// local key has not: one used as the other is refused.
+// Keys: index << 8 | generation. The generation grows each time an index is reused, so that a stale key stays stale for
+// 256 uses of its index; indices are reused in turn, oldest first. A remote key has the top bit set, a local key has
+// not: using one as the other is refused.
 inline constexpr std::uint32_t kRemoteKeyBit = 0x80000000U;
 inline constexpr std::uint32_t kMaxKeyIndex = 1U << 22;
 [[nodiscard]] constexpr std::uint32_t key_index(std::uint32_t key) noexcept { return (key & ~kRemoteKeyBit) >> 8; }
 
-/// The domain of windows of type 2 that are bound on a QP: none of the protection domains, whose numbers are small.
+/// The domain of windows of type 2 that are bound on a QP. It differs from all protection domains, whose numbers are
+/// small.
 [[nodiscard]] constexpr std::uint32_t window_domain(std::uint32_t qp_num) noexcept { return 0x80000000U | qp_num; }
 
-/// What a QP tells its peer about itself.
+/// State of a QP that it publishes to its peer.
 enum class Readiness : std::uint32_t {
-  kNotReady = 0,  ///< Below RTR: the peer's requests wait and are retried.
+  kNotReady = 0,  ///< Below RTR: the peer's requests wait and retry.
   kReady = 1,     ///< RTR or RTS.
-  kGone = 2,      ///< In error, reset or destroyed: requests are not answered any more.
+  kGone = 2,      ///< In error, reset or destroyed: it answers no more requests.
 };
 
-/// Bits of QpControl::wake: what the owner wants to be told of, because it does not look by itself.
+/// Bits of QpControl::wake: events for which the owner wants a wake-up, because it does not look by itself.
 struct Wake {
   static constexpr std::uint32_t kMessage = 1;    ///< Ring my bells when you publish a message.
   static constexpr std::uint32_t kSolicited = 2;  ///< Only for a solicited one.
@@ -57,22 +59,22 @@ struct Wake {
   static constexpr std::uint32_t kParked = 8;     ///< Set my bit in the ready set when you publish a message.
 };
 
-/// A posted receive's length, with this bit when its local keys do not hold: what is sent to it fails on both sides.
+/// Bit in the length of a posted receive whose local keys are invalid: messages to it fail on both sides.
 inline constexpr std::uint32_t kBadReceive = 0x80000000U;
 
-/// Head of a QP's shared memory: then follow the lengths of posted receives, the slots and the data ring.
+/// Head of a QP's shared memory. The lengths of posted receives, the slots and the data ring follow.
 struct QpControl {
-  // Read by the peer at each operation, written rarely: the line stays shared in both caches.
+  // The peer reads it at each operation, and it rarely changes: the cache line stays shared in both caches.
   struct alignas(64) {
     PeerWord<Readiness> readiness;
     PeerWord<std::uint32_t> wake;
     PeerWord<std::uint32_t> min_receive;  ///< Every receive posted so far is at least this long.
   } rare;
   struct alignas(64) {
-    PeerWord<std::uint64_t> consumed;  ///< Messages of the peer's ring that are copied out.
+    PeerWord<std::uint64_t> consumed;  ///< Messages copied out of the peer's ring.
   } consumer;
   struct alignas(64) {
-    PeerWord<std::uint64_t> posted;   ///< Receives posted so far; of a shared queue, given to this QP so far.
+    PeerWord<std::uint64_t> posted;   ///< Receives posted so far; with a shared queue, those given to this QP so far.
     PeerWord<std::uint64_t> refused;  ///< The last `demand.ask` of the peer that found the shared queue empty.
   } receives;
   struct alignas(64) {
@@ -80,8 +82,8 @@ struct QpControl {
   } access;
   // Sender's side, for a peer with a shared receive queue.
   struct alignas(64) {
-    PeerWord<std::uint64_t> wanted;  ///< Receives this QP's messages have taken and wait for, since the start.
-    PeerWord<std::uint64_t> ask;     ///< Grows with each change of `wanted`; written before it.
+    PeerWord<std::uint64_t> wanted;  ///< Receives that this QP's messages have taken or wait for, since the start.
+    PeerWord<std::uint64_t> ask;     ///< Grows with each change of `wanted`, before it.
   } demand;
 };
 static_assert(sizeof(QpControl) == 320);
@@ -101,9 +103,9 @@ struct ServiceTask {
   std::uint64_t swap = 0;
 };
 
-/// At the end of a QP's shared memory: what it asks of the peer's service thread, and what this side's service thread
-/// answers to the peer's. A request is written before its number, an answer too; the request with the number that was
-/// answered last is over.
+/// At the end of a QP's shared memory: its requests to the peer's service thread, and this side's answers to the peer's
+/// requests. A request or an answer is written before its number; the request whose number was answered last is
+/// complete.
 struct ServiceBlock {
   struct alignas(64) Ask {
     PeerWord<std::uint64_t> number;
@@ -114,8 +116,8 @@ struct ServiceBlock {
     PeerWord<std::uint64_t> compare_add;
     PeerWord<std::uint64_t> swap;
 
-    /// A private copy. `number` orders the loads. A function of its own, so that test/house/peer_memory.py finds it in
-    /// the archive.
+    /// A private copy. `number` orders the loads. Not inline, so that test/house/peer_memory.py finds it in the
+    /// archive.
     [[nodiscard]] ServiceTask read() const noexcept;
     void write(const ServiceTask& task) noexcept {
       constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -130,13 +132,13 @@ struct ServiceBlock {
   struct alignas(64) Answer {
     PeerWord<std::uint64_t> number;
     PeerWord<ServiceAnswer> answer;
-    PeerWord<std::uint64_t> old;  ///< The value that an atomic found.
+    PeerWord<std::uint64_t> old;  ///< The value before an atomic.
   } answer;
-  alignas(64) std::byte written[kServiceBytes];  ///< With `ask`.
-  std::byte read[kServiceBytes];                 ///< With `answer`.
+  alignas(64) std::byte written[kServiceBytes];  ///< Bytes of `ask`.
+  std::byte read[kServiceBytes];                 ///< Bytes of `answer`.
 };
 
-/// Geometry of a QP's shared memory, as its owner says in the offer. Checked against the file's size.
+/// Geometry of a QP's shared memory, as its owner gives it in the offer. Checked against the file's size.
 struct QpGeometry {
   std::uint32_t receive_entries = 0;  ///< Power of two: the ring of lengths of posted receives.
   std::uint32_t slots = 0;            ///< Power of two.
@@ -168,20 +170,20 @@ struct QpGeometry {
 // ends are on one host by construction) ------------------------------------------------------------------------------
 
 enum class RequestType : std::uint32_t {
-  kHello = 1,    ///< First. Reply carries the key table's descriptor, and the ready set's for the same user.
-  kOffer = 2,    ///< My QP wants yours: with the descriptors of its shared memory and of its bells.
-  kMemory = 3,   ///< A descriptor of one of your arenas.
-  kWake = 4,     ///< Your QP asked to be told, and neither of us writes to a descriptor of another user's.
+  kHello = 1,    ///< First. The reply carries the key table's descriptor, and the ready set's for the same user.
+  kOffer = 2,    ///< My QP wants yours. Carries the descriptors of its shared memory and of its bells.
+  kMemory = 3,   ///< Asks for the descriptor of one of your arenas.
+  kWake = 4,     ///< Your QP asked for a wake-up, and neither of us writes to another user's descriptor.
                  ///< Has no reply.
-  kServe = 5,    ///< My QP has a request for your service thread (ServiceBlock). Has no reply but there.
-  kTake = 6,     ///< My QP's ring to yours is full: take what is in it, its owner does not poll. Has no reply.
-  kConfirm = 7,  ///< Has your process sent the bytes behind this request? kUnknown when it attests no such bytes.
+  kServe = 5,    ///< My QP has a request for your service thread (ServiceBlock). The answer is there; no reply.
+  kTake = 6,     ///< My QP's ring to yours is full: receive it, because its owner does not poll. Has no reply.
+  kConfirm = 7,  ///< Has your process sent the bytes behind this request? kUnknown if it attests no such bytes.
 };
 
-/// Completion channels that one QP may have: its receive queue's and its send queue's.
+/// Most completion channels of one QP: its receive queue's and its send queue's.
 inline constexpr std::uint32_t kMaxBells = 2;
 
-/// KeyEntry::memory_id of memory in no arena: `memory_offset` is the address in its process then.
+/// KeyEntry::memory_id of memory in no arena: then `memory_offset` is the address in its process.
 inline constexpr std::uint64_t kProcessMemory = 0;
 
 struct Request {
@@ -191,7 +193,7 @@ struct Request {
   std::uint32_t my_qp = 0;
   ibv_gid my_gid{};
   std::uint32_t your_qp = 0;
-  std::uint32_t pd = 0;         ///< Of my QP.
+  std::uint32_t pd = 0;         ///< Protection domain of my QP.
   std::uint32_t access = 0;     ///< qp_access_flags of my QP.
   std::uint32_t ready_bit = 0;  ///< Bit of my QP in my ready set, kNoReadyBit without.
   std::uint32_t min_rnr_timer = 0;
@@ -200,12 +202,12 @@ struct Request {
   QpGeometry geometry;
   std::uint32_t has_srq = 0;  ///< 1: my QP's receives come from a shared queue.
   std::uint32_t qp_type = IBV_QPT_RC;
-  std::uint32_t bells[kMaxBells] = {};  ///< Their numbers: the same for each QP on the channel, and never used again.
-  std::uint32_t attested_bytes = 0;     ///< Confirm: bytes behind the request. Otherwise 0, and there are none.
+  std::uint32_t bells[kMaxBells] = {};  ///< Their numbers: the same for each QP on the channel, and never reused.
+  std::uint32_t attested_bytes = 0;     ///< Confirm: bytes after the request. Otherwise 0, and there are none.
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(Request) == 112);
-/// The longest message: a request, and what it asks about.
+/// The longest message: a request, and the attested bytes.
 inline constexpr std::size_t kMaxRequestBytes = sizeof(Request) + Nic::kMaxAttestedBytes;
 inline constexpr std::uint32_t kNoReadyBit = ~0U;
 
@@ -219,7 +221,7 @@ struct Reply {
   ibv_gid gid{};                   ///< Hello: who answers.
   std::uint64_t size = 0;          ///< Memory: bytes. Hello: bytes of the ready set, 0 without.
   std::uint32_t writable = 0;      ///< Memory: 1 when the peer may map it read-write.
-  std::uint32_t is_populated = 0;  ///< Memory: 1 when all of it is there, to be faulted in by who maps it.
+  std::uint32_t is_populated = 0;  ///< Memory: 1 if all its pages exist: fault them in when you map it.
 };
 static_assert(sizeof(Reply) == 48);
 

@@ -1,12 +1,12 @@
-// Memory of peers that lies in no arena, and so is not mapped here.
+// Access to memory of peers that is in no arena, and so is not mapped here.
 //
-// READ and WRITE go through process_vm_readv and process_vm_writev, inside the QP's access word as any other access.
-// Where the kernel refuses those (yama, seccomp, another user), and for atomics, which must be the target's own
-// instructions, the target's service thread works: its control thread, which sleeps until a peer's message comes. The
-// request and the bytes of a WRITE lie in the initiator's shared memory, the answer and the bytes of a READ in the
-// target's (ServiceBlock): each written by its owner alone. Key, range and rights are checked by the target then, under
-// the mutex that dereg_mr takes; an initiator that is gone leaves nothing to wait for, and a target that is gone, or
-// does not answer within the QP's retries, fails the work request.
+// READ and WRITE go through process_vm_readv and process_vm_writev, while the QP's access word is odd, as for any other
+// access. Where the kernel refuses those (yama, seccomp, another user), and for atomics, which must be the target's own
+// instructions, the target's service thread does the work: its control thread, which sleeps until a peer's message
+// comes. The initiator's shared memory has the request and the bytes of a WRITE, the target's has the answer and the
+// bytes of a READ (ServiceBlock): only its owner writes each. The target then checks key, range and rights under the
+// mutex that dereg_mr takes. An initiator that is gone leaves nothing to wait for; a target that is gone, or does not
+// answer within the QP's retries, fails the work request.
 #include "nic/soft/path.hpp"
 
 #include <sys/uio.h>
@@ -31,19 +31,19 @@ namespace {
   return operation == ServiceOp::kCompareSwap || operation == ServiceOp::kFetchAdd;
 }
 
-/// The rights that it needs at the peer.
+/// The rights that `operation` needs at the peer.
 [[nodiscard]] std::uint32_t rights_for(ServiceOp operation) noexcept {
   if (is_atomic(operation)) return IBV_ACCESS_REMOTE_ATOMIC;
   return operation == ServiceOp::kRead ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
 }
 
 struct Target {
-  std::uint64_t address = 0;  // In the IO virtual addresses of the key.
+  std::uint64_t address = 0;  // An IO virtual address of the key.
   std::uint32_t rkey = 0;
   std::uint64_t length = 0;
 };
 
-/// As remote_address, for an import that is not mapped: where it is in the peer's process, or nothing.
+/// Like remote_address, for an import that is not mapped: the address in the peer's process, or nothing.
 [[nodiscard]] std::optional<std::uint64_t> outside_address(const RemoteQp& remote, const Target& target,
                                                            std::uint32_t needed) noexcept {
   if (!is_outside(remote, target.rkey)) return std::nullopt;
@@ -60,7 +60,7 @@ struct Target {
 
 enum class Copied : std::uint8_t { kAll, kDenied, kFault, kGone };
 
-/// One READ or WRITE by the kernel. Partial transfers go on where they ended, until nothing more is moved.
+/// One READ or WRITE by the kernel. Continues partial transfers where they ended, until the kernel moves nothing more.
 Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                       std::uint64_t there) noexcept {
   const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
@@ -74,11 +74,10 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
       if (at != nullptr) local[parts++] = {at + offset, bytes};
       return at != nullptr;
     };
-    if (!for_parts(sges_of(wr), done, length - done, add)) return Copied::kFault;  // Deregistered since it was checked.
+    if (!for_parts(sges_of(wr), done, length - done, add)) return Copied::kFault;  // Deregistered since the check.
     const iovec far{reinterpret_cast<void*>(there + done), length - done};
-    const pid_t pid = remote.peer->process.pid;  // The kernel's word, from SO_PEERCRED.
-    // The number may be another process's once the peer's is gone. It cannot be, and come round again, between this
-    // look and the copy.
+    const pid_t pid = remote.peer->process.pid;  // From the kernel, by SO_PEERCRED.
+    // The number may be reused once the peer's process is gone, but not between this check and the copy.
     if (remote.peer->pidfd && is_signalled(remote.peer->pidfd.get())) return Copied::kGone;
     ++thread_counters.copies;
     const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
@@ -96,7 +95,7 @@ Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_w
   return Copied::kAll;
 }
 
-/// Writes the next request, or the same again that the socket did not take, and tells the peer.
+/// Writes the next request, or again the one that the socket did not take, and tells the peer.
 void ask_service(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                  const Target& target) noexcept {
   ServiceBlock& own = *qp.service;
@@ -146,7 +145,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
       switch (copy_by_kernel(qp, remote, wr, is_inline, *there)) {
         case Copied::kAll: return std::nullopt;
         case Copied::kFault: return refuse_remote(qp, remote, wr, sq_index);
-        case Copied::kGone: return stall(qp, SoftQp::Stall::kPeer);  // What is known of it comes soon.
+        case Copied::kGone: return stall(qp, SoftQp::Stall::kPeer);  // The news of its end comes soon.
         case Copied::kDenied: remote.peer->denies_copies.store(true, std::memory_order_relaxed); break;
       }
     }
@@ -155,7 +154,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
     ask_service(qp, remote, wr, is_inline, target);
     return stall(qp, SoftQp::Stall::kService);
   }
-  // The peer's words, each read once; the bytes are taken as they are.
+  // Reads each of the peer's words once; takes the bytes as they are.
   qp.peer_work.is_asking = false;
   const ServiceBlock& theirs = *remote.service;
   constexpr auto kRelaxed = std::memory_order_relaxed;  // The number was loaded before.
@@ -172,7 +171,7 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
   qp.peer_work.served_bytes += length;
   if (qp.peer_work.served_bytes < target.length) {
     ask_service(qp, remote, wr, is_inline, target);
-    // Each answer is progress: the peer has its time again.
+    // Each answer is progress, so the peer's time begins again.
     qp.pending.stall = SoftQp::Stall::kNone;
     return stall(qp, SoftQp::Stall::kService);
   }
@@ -192,7 +191,8 @@ std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_sen
 
 // --- the target: its control thread ---------------------------------------------------------------------------------
 
-/// Where what the peer asks for is, if it may have it. `ask` is a private copy; the key's entry is this process's own.
+/// Where the bytes that the peer asks for are, if it has the right to them. `ask` is a private copy; the key's entry is
+/// this process's own.
 std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceTask& ask, std::uint32_t needed) noexcept {
   const std::uint32_t index = key_index(ask.rkey);
   if ((ask.rkey & kRemoteKeyBit) == 0 || index == 0 || index >= options_.max_mr) return nullptr;
@@ -218,7 +218,7 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
   const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
   if (number == remote->served) return;
   remote->served = number;
-  const ServiceTask ask = theirs.ask.read();  // Private: the peer can write its own at any time.
+  const ServiceTask ask = theirs.ask.read();  // A private copy: the peer can write the shared one at any time.
   const bool on_word = is_atomic(ask.op);
   const bool is_known = on_word || ask.op == ServiceOp::kRead || ask.op == ServiceOp::kWrite;
   std::byte* at = nullptr;

@@ -1,5 +1,5 @@
-// What the files of the data path share. data_path.cpp has the common work requests; srq.cpp, windows.cpp and
-// outside.cpp what is rarer.
+// Shared by the files of the data path. data_path.cpp has the common work requests; srq.cpp, windows.cpp and
+// outside.cpp have rarer ones.
 #pragma once
 
 #include "nic/soft/soft_nic.hpp"
@@ -21,16 +21,16 @@
 #include <span>
 
 #ifdef VERBENA_TSAN
-// Of TSan's run-time library.
+// From TSan's run-time library.
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 #endif
 
 namespace verbena::nic::soft {
 
-/// Time in which the bytes of a READ or WRITE are copied, in the order that an initiator may count on. A READ is a
-/// NIC's access, not a thread's: what its owner writes meanwhile makes the READ torn, which protocols above find out
-/// (checksums, state words), and no race of the program that TSan should report.
+/// Lives while the bytes of a READ or WRITE are copied, and orders them as an initiator may rely on. A READ is an
+/// access of the NIC, not of a thread: writes of the memory's owner meanwhile tear the READ, which protocols above
+/// detect (checksums, state words), and are no data race of the program that TSan should report.
 class CopyByNic {
  public:
   explicit CopyByNic(bool is_read) noexcept : is_read_(is_read) {
@@ -56,10 +56,11 @@ inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
 inline constexpr std::uint32_t kMaxMessage = 1U << 30;
 inline constexpr std::uint32_t kMaxSrqs = 1024;
-/// Import::access has the rights this far up for memory that is not mapped here: the common path then finds none.
+/// Import::access has the rights shifted by this for memory that is not mapped here, so that the common path finds
+/// none.
 inline constexpr unsigned kOutsideShift = 16;
-/// Receives of a shared queue that one QP holds at most: what a peer can keep from the others by asking and not
-/// sending.
+/// Most receives of a shared queue that one QP holds: a peer that asks for receives and does not send keeps these from
+/// the others.
 inline constexpr std::uint32_t kSharedGrant = 16;
 
 template <class T>
@@ -72,7 +73,7 @@ template <class T>
               what);
 }
 
-/// Tells the peer's NIC over `socket` what needs no reply. False when that took nothing.
+/// Sends the peer's NIC over `socket` a request that needs no reply. False if the socket took nothing.
 [[nodiscard]] inline bool tell_nic(int socket, RequestType type, const RemoteQp& remote) noexcept {
   Request request;
   request.type = type;
@@ -80,15 +81,15 @@ template <class T>
   return send_message(socket, std::as_bytes(std::span(&request, 1)), {});
 }
 
-/// A call that does not wait: it says kAgain instead.
+/// Whether a call must not wait, and returns kAgain instead.
 [[nodiscard]] inline bool is_poll(Deadline deadline) noexcept { return deadline.ticks() == 0; }
 [[nodiscard]] inline std::unexpected<Error> not_yet(const char* call) noexcept {
   return fail(Status::kAgain, call, EAGAIN, "the peer's NIC has not answered yet: call again");
 }
-/// The same past a deadline. (peers.cpp)
+/// The same after a deadline has passed. (peers.cpp)
 [[nodiscard]] std::unexpected<Error> no_answer(const Peer& peer) noexcept;
 
-/// The region of a key, or nullptr when it does not hold in the protection domain `pd` with the rights `needed`.
+/// The region of a key, or nullptr if the key is not valid in the protection domain `pd` with the rights `needed`.
 inline const LocalKey* local_region(const SoftNic& nic, std::uint32_t pd, std::uint32_t lkey,
                                     std::uint32_t needed) noexcept {
   const std::uint32_t index = key_index(lkey);
@@ -105,7 +106,7 @@ inline std::byte* address_in(const LocalKey& key, const ibv_sge& sge) noexcept {
   return key.base + offset;
 }
 
-/// Where the segment is, or nullptr when its key does not hold in the protection domain `pd` with the rights `needed`.
+/// Where the segment is, or nullptr if its key is not valid in the protection domain `pd` with the rights `needed`.
 inline std::byte* local_address(const SoftNic& nic, std::uint32_t pd, const ibv_sge& sge,
                                 std::uint32_t needed) noexcept {
   const LocalKey* const key = local_region(nic, pd, sge.lkey, needed);
@@ -115,14 +116,14 @@ inline std::byte* local_address(const SoftQp& qp, const ibv_sge& sge, std::uint3
   return local_address(*qp.nic, qp.spd->id, sge, needed);
 }
 
-/// Time in which the owner of a CQ uses its lists: the control plane keeps out, and the other way round. The control
-/// plane's turn is a few stores. Inside a poll, which keeps the control plane out already, it does nothing.
+/// Lives while the owner of a CQ uses its lists: owner and control plane exclude each other. The control plane's turn
+/// takes a few stores. Inside a poll, which keeps the control plane out already, it does nothing.
 class OwnerSection {
  public:
   explicit OwnerSection(SoftCq& cq) noexcept : cq_(cq), word_(cq.poll_word.load(std::memory_order_relaxed)) {
     if (was_inside()) return;
     for (;;) {
-      cq_.poll_word.store(word_ + 1, std::memory_order_release);  // As of poll_cq.
+      cq_.poll_word.store(word_ + 1, std::memory_order_release);  // As in poll_cq.
       fences::poll_before_control();
       if ((cq_.control.load(std::memory_order_acquire) & SoftCq::kExclusive) == 0) return;
       cq_.poll_word.store(word_, std::memory_order_release);
@@ -139,10 +140,10 @@ class OwnerSection {
   [[nodiscard]] bool was_inside() const noexcept { return word_ % 2 != 0; }
 
   SoftCq& cq_;
-  const std::uint64_t word_;  // At the start: only the owner writes it, and a section inside this one leaves it alone.
+  const std::uint64_t word_;  // The value at the start: only the owner writes it, and a nested section leaves it alone.
 };
 
-/// What varies in a completion.
+/// The parts of a completion that vary.
 struct Ending {
   std::uint64_t wr_id = 0;
   ibv_wc_status status = IBV_WC_SUCCESS;
@@ -186,12 +187,13 @@ inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
   return Ran::kStalled;
 }
 
-/// Marks the time in which this QP reads or writes a peer's memory. A revoking owner that sees the word even, after its
-/// membarrier, knows that any later access sees the revoked key; one that sees it odd waits for it to change.
+/// Lives while this QP reads or writes a peer's memory, and marks that in the access word. A revoking owner that sees
+/// the word even, after its membarrier, knows that any later access sees the revoked key; one that sees it odd waits
+/// for it to change.
 class AccessGuard {
  public:
   explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
-    // Released, too: an owner that waits may miss the even word between two accesses, and then goes by this one.
+    // A release, too: an owner that waits may miss the even word between two accesses, and then relies on this one.
     qp_.own->access.word.store(++qp_.access_count, std::memory_order_release);
     fences::access_before_key();
   }
@@ -203,8 +205,8 @@ class AccessGuard {
   SoftQp& qp_;
 };
 
-/// Writes what senders check beforehand, the length and whether the keys hold, for the receive in `slot`. Length and
-/// smallest length are there before the count that admits a sender to them.
+/// Writes what senders check beforehand for the receive in `slot`: its length, and whether its keys are valid. Writes
+/// the length and the smallest length before the count that admits a sender to them.
 inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexcept {
   const std::uint32_t capacity = qp.rq.wqes[slot].capacity;
   qp.rq.lengths[slot].store(capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
@@ -231,8 +233,8 @@ inline std::uint64_t total_length(const ibv_send_wr& wr) noexcept {
   return total;
 }
 
-/// Calls `part(sge, offset in it, bytes)` for `bytes` of a list from `offset` on, as long as it returns true. False
-/// when it has not, or the list ends before.
+/// Calls `part(sge, offset in it, bytes)` for `bytes` of a list from `offset` on, as long as it returns true. False if
+/// it has returned false, or the list ends before.
 template <class Part>
 [[gnu::always_inline]] inline bool for_parts(std::span<const ibv_sge> list, std::uint64_t offset, std::uint64_t bytes,
                                              const Part& part) noexcept {
@@ -271,7 +273,7 @@ inline void scatter_read(const SoftQp& qp, const ibv_send_wr& wr, std::uint64_t 
 }
 
 // --- receiving
-/// Scatters one segment; false when it would pass the receive's end or a local key does not hold.
+/// Scatters one segment; false if it would pass the receive's end or a local key is invalid.
 inline bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slot, std::uint64_t offset,
                     const std::byte* from, std::size_t bytes) noexcept {
   const std::span<const ibv_sge> list(qp.rq.sges_of(slot), receive.sge_count);
@@ -284,18 +286,18 @@ inline bool scatter(const SoftQp& qp, const ReceiveWqe& receive, std::size_t slo
   });
 }
 
-/// What became of a slot of the peer's ring: everything but the first two leaves things as they were.
+/// Outcome of taking a slot of the peer's ring: all but the first two change nothing.
 enum class Segment : std::uint8_t { kWhole, kPart, kProtocol, kTooLong, kBadKey };
 
-/// Copies one message or segment to its receive. Everything in `view` is the peer's word: an honest NIC keeps to the
-/// receives `posted` and the lengths published, so any breach is a protocol error.
+/// Copies one message or segment to its receive. Don't trust `view`, which the peer wrote: an honest NIC keeps to the
+/// receives `posted` and the published lengths, so any breach is a protocol error.
 inline Segment take_segment(SoftQp& qp, const SlotView& view, std::uint64_t posted) noexcept {
   const bool known = view.kind == SlotKind::kSend || view.kind == SlotKind::kSendImm ||
                      view.kind == SlotKind::kWriteImm || view.kind == SlotKind::kSendInv;
   const bool first = (view.flags & SlotFlags::kFirst) != 0;
   if (!known || qp.rq.done == posted || first != (qp.rq.offset == 0 && !qp.rq.is_open)) return Segment::kProtocol;
   const bool last = (view.flags & SlotFlags::kLast) != 0;
-  // Only full segments are followed by more, so that a message grows and comes to its end.
+  // Only full segments may be followed by more, so that every segment makes progress and a message ends.
   if (!last && (view.kind == SlotKind::kWriteImm || view.length != kSegmentBytes)) return Segment::kProtocol;
   const std::size_t slot = qp.rq.done & qp.rq.mask;
   const ReceiveWqe& receive = qp.rq.wqes[slot];
@@ -311,7 +313,7 @@ inline Segment take_segment(SoftQp& qp, const SlotView& view, std::uint64_t post
   return Segment::kPart;
 }
 
-/// The completion of a whole message.
+/// Ends a whole message, and returns its completion.
 inline Ending end_message(SoftQp& qp, const SlotView& view) noexcept {
   Ending ending{.wr_id = qp.rq.wqes[qp.rq.done & qp.rq.mask].wr_id,
                 .opcode = view.kind == SlotKind::kWriteImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
@@ -326,45 +328,47 @@ inline Ending end_message(SoftQp& qp, const SlotView& view) noexcept {
 }
 
 // data_path.cpp
-/// To the error state: nothing is executed or received any more, and everything posted is flushed in order.
+/// Moves the QP to the error state: it executes and receives nothing more, and flushes everything posted in order.
 void enter_error(SoftQp& qp, Status reason) noexcept;
-/// Takes the QP out of the list of its bit, if it is parked. \thread owner of the receive CQ, or control that keeps him
-/// out
+/// Takes the QP out of the list of its bit, if it is parked. \thread owner of the receive CQ, or control that keeps the
+/// owner out
 void forget_parked(SoftQp& qp) noexcept;
-/// The QP's peer is not asked to ring for messages: the next arming of its receive CQ asks. \thread as above
+/// Notes that the QP's peer has not been asked to ring for messages: the next arming of its receive CQ asks it. \thread
+/// as above
 void list_unarmed(SoftQp& qp) noexcept;
-/// Tells a peer that waits for credit that there is some.
+/// Wakes a peer that waits for credit.
 void ring_credit(const RemoteQp& remote) noexcept;
 
-/// Completes the request with a remote access error, or on UC loses it.
+/// Completes the request with a remote access error; on UC, drops it.
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept;
 
 // outside.cpp: peers' memory that is in no arena. \thread owner of the QP
-/// A READ, WRITE or (with `old`) an atomic that the common path could not reach. Nothing: it is done, and not yet
-/// completed. Else what has become of it: to be run again, or refused.
+/// Runs a READ, WRITE or (with `old`) an atomic whose memory the common path cannot reach. Nothing: done, but not yet
+/// completed. Else: to be run again, or refused.
 [[nodiscard]] std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                                              std::uint64_t sq_index, std::uint64_t* old) noexcept;
 [[nodiscard]] bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept;
 /// Whether the peer's service thread has answered.
 [[nodiscard]] bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept;
 
-// early.cpp: receiving in the place of an owner that does not poll
-/// Asks the peer's control thread, once for each time that nothing moves for a millisecond.
+// early.cpp: receives on behalf of an owner that does not poll
+/// Asks the peer's control thread to receive, each time that nothing has moved for a millisecond.
 void ask_to_take(SoftQp& qp) noexcept;
 [[nodiscard]] bool may_ask_to_take(const SoftQp& qp) noexcept;
 [[nodiscard]] std::uint64_t take_after_ticks() noexcept;
-/// Moves what was received in the owner's place to the CQ. Where that has no room, the next poll goes on.
+/// Moves completions of messages received on the owner's behalf to the CQ. If that has no room, the next poll
+/// continues.
 void take_over_early(SoftQp& qp) noexcept;
-/// \thread control, while the owner of the receive CQ is kept out of poll. True when something was received.
+/// \thread control, while the owner of the receive CQ is kept out of poll. True if it received something.
 bool receive_early(SoftQp& qp) noexcept;
 
 // srq.cpp: receives of a shared queue. All of it: \thread owner of the QP
-/// Gives the QP receives of its shared queue, if its peer waits for some; takes them back if the peer is gone. True
-/// when something was done.
+/// Gives the QP receives of its shared queue, if its peer waits for some; takes them back if the peer is gone. True if
+/// it did something.
 bool serve_shared(SoftQp& qp) noexcept;
-/// Whether the peer waits for receives that it was not given, or holds some: such a QP is not left unlooked at.
+/// Whether the peer waits for receives that it was not given, or holds some: keep polling such a QP.
 [[nodiscard]] bool owes_shared(const SoftQp& qp) noexcept;
-/// Gives receives back that no message has come for; `kAll` also the one that a message has begun to fill.
+/// Gives back receives that no message has used; `kAll`: also the one that a message has begun to fill.
 enum class GiveBack : std::uint8_t { kUntouched, kAll };
 void give_back_shared(SoftQp& qp, GiveBack what) noexcept;
 /// A receive of the shared queue is complete: its place is free.
@@ -373,12 +377,12 @@ void retire_shared(SoftSrq& srq) noexcept;
 // windows.cpp: windows of type 2. \thread owner of the QP
 /// IBV_WC_SUCCESS, or IBV_WC_MW_BIND_ERR.
 [[nodiscard]] ibv_wc_status bind_window(SoftQp& qp, const ibv_send_wr& wr) noexcept;
-/// Takes a window that is bound on the QP out of the peer's reach, but for an access that it is inside of. False when
-/// `rkey` is not valid on this QP.
+/// Invalidates a window that is bound on the QP; the peer may still be inside an access. False if `rkey` is not valid
+/// on this QP.
 [[nodiscard]] bool withdraw_window(SoftQp& qp, std::uint32_t rkey) noexcept;
-/// Whether the peer would let its window `rkey` be invalidated from this QP.
+/// Whether this QP may invalidate the peer's window `rkey`.
 [[nodiscard]] bool may_invalidate(const RemoteQp& remote, std::uint32_t rkey) noexcept;
-/// After the message that invalidates it: nothing that comes later on this QP reaches the window.
+/// Call it after the message that invalidates the window: no later request of this QP reaches it.
 void forget_window(const RemoteQp& remote, std::uint32_t rkey) noexcept;
 
 }  // namespace verbena::nic::soft

@@ -1,9 +1,9 @@
 // Conversations with peers' NICs: connecting to one, greeting it, and asking it for things.
 //
-// Nobody waits for a peer in a system call. Requests stand in queues of the conversation; a few at a time are on the
-// socket, and the control thread hands each answer to the oldest of them. Who has a deadline sleeps on a condition
-// variable until something was answered; who has none comes again. A request that nobody waits for any more is
-// forgotten, or keeps its place among those that are on the socket, so that the answers still find theirs.
+// No thread waits for a peer in a system call. Requests wait in queues of the conversation; a few at a time are on the
+// socket, and the control thread gives each answer to the oldest of them. A caller with a deadline sleeps on a
+// condition variable until an answer comes; a caller without one calls again. A request that nobody waits for any more
+// is dropped, but keeps its place if it is on the socket, so that later answers find their requests.
 #include "base/cancellation.hpp"
 #include "nic/soft/path.hpp"
 #include "nic/soft/rendezvous.hpp"
@@ -24,14 +24,14 @@ namespace verbena::nic::soft {
 
 namespace {
 
-/// Requests on one socket at a time: what a peer that does not answer keeps of the descriptors in flight, which the
-/// kernel counts for each user.
+/// Most requests on one socket. This limits the descriptors in flight to a peer that does not answer, which the kernel
+/// counts for each user.
 constexpr std::size_t kMostAsked = 16;
-/// Between two looks at what the kernel gives no event for.
+/// Time between two tries of work for which the kernel gives no event.
 constexpr long kRetryNs = 5'000'000;
 
-/// Why nobody answers to a GID of this host: the process is gone, or it lives in another network namespace, which has
-/// abstract sockets of its own.
+/// Why nobody answers to a GID of this host: the process is gone, or is in another network namespace, which has its own
+/// abstract sockets.
 [[nodiscard]] Error nobody_answers(const ibv_gid& gid) {
   const GidParts parts = parts_of(gid);
   struct stat mine{};
@@ -50,7 +50,7 @@ constexpr long kRetryNs = 5'000'000;
                       parts.pid);
 }
 
-/// Why an answer is none: the peer refuses to talk.
+/// Why the peer refuses to talk; nothing if it does not.
 [[nodiscard]] std::optional<Error> refusal_of(const Peer& peer, const Reply& reply) noexcept {
   if (reply.answer == Answer::kNotAllowed) {
     return format_error(Status::kNotAllowed, "recvmsg", EACCES,
@@ -65,11 +65,11 @@ constexpr long kRetryNs = 5'000'000;
   return std::nullopt;
 }
 
-/// A descriptor that tells of the end of the process at the other end of `socket`.
+/// A descriptor that is readable once the process at the other end of `socket` has ended.
 [[nodiscard]] Result<Fd> pidfd_of(int socket, const PeerProcess& process) {
   int pidfd = -1;
   socklen_t length = sizeof pidfd;
-  // The kernel's own pidfd for the socket's other end has no race with a reused pid; before Linux 6.5 there is none.
+  // The kernel's own pidfd for the socket's other end avoids the race with a reused pid; Linux before 6.5 has none.
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) != 0) {
     pidfd = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
   }
@@ -95,7 +95,7 @@ std::unexpected<Error> no_answer(const Peer& peer) noexcept {
               peer.process.pid);
 }
 
-/// The peer of that GID, counted as used once more: a known one, or one that is greeted from now on.
+/// Returns the peer of that GID, with one more use counted: a known one, or a new one that it begins to greet.
 Result<Peer*> SoftNic::find_peer(const ibv_gid& gid) {
   if (parts_of(gid).boot != parts_of(gid_).boot) {
     return fail(Status::kOtherHost, "connect", 0,
@@ -116,7 +116,7 @@ Result<Peer*> SoftNic::find_peer(const ibv_gid& gid) {
   return peers_.back().get();
 }
 
-/// Connects and greets, or sees to it that it is tried again.
+/// Connects and greets, or arranges to try again later.
 Result<void> SoftNic::connect_to(Peer& peer) {
   if (is_late()) {
     retry_later();
@@ -158,7 +158,7 @@ Result<void> SoftNic::connect_to(Peer& peer) {
   return {};
 }
 
-/// Takes in what the peer has answered to the greeting.
+/// Handles the peer's answer to the greeting.
 Result<void> SoftNic::introduce(Peer& peer, Ask& hello) {
   if (hello.failure) return std::unexpected(*hello.failure);
   const Reply& reply = hello.reply;
@@ -187,7 +187,7 @@ void SoftNic::ask(Peer& peer, std::shared_ptr<Ask> ask) {
   send_asks(peer);
 }
 
-/// Sends what waits, as far as it goes now.
+/// Sends waiting requests, as far as the socket takes them now.
 void SoftNic::send_asks(Peer& peer) noexcept {
   while (!peer.dead.load() && !peer.unsent.empty() && peer.sent.size() < kMostAsked) {
     if (is_late()) return retry_later();
@@ -200,7 +200,7 @@ void SoftNic::send_asks(Peer& peer) noexcept {
     }
     const int cause = errno;
     if (cause == EAGAIN) return await_room(peer, true);
-    // So many descriptors of this user are on their way, by whatever processes, that the kernel takes no more of them.
+    // Too many descriptors of this user are in flight, over all processes: the kernel takes no more.
     if (cause == ETOOMANYREFS) return retry_later();
     if (cause == EPIPE || cause == ECONNRESET) return lose_peer(peer, hung_up(peer, cause));
     next.failure = system_error("sendmsg", cause, "asking the peer's NIC");
@@ -220,8 +220,7 @@ void SoftNic::await_room(Peer& peer, bool wanted) noexcept {
   ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_MOD, peer.socket.get(), &event);
 }
 
-/// Hands answers to the requests that they are for. What comes after the most that can have been asked is looked at
-/// when the kernel tells of it again.
+/// Gives answers to their requests. Takes no more than can have been asked; the kernel reports the rest again.
 void SoftNic::take_answers(Peer& peer) noexcept {
   for (std::size_t i = 0; i <= kMostAsked && !peer.dead.load(); ++i) {
     if (is_late()) break;
@@ -253,7 +252,8 @@ void SoftNic::take_answers(Peer& peer) noexcept {
   tell_progress();
 }
 
-/// Nobody waits for it any more. One that is on the socket keeps its place, for the answer that may still come.
+/// Drops a request that nobody waits for any more. One that is on the socket keeps its place, because its answer may
+/// still come.
 void SoftNic::drop_ask(Peer& peer, const Ask& ask) noexcept {
   std::erase_if(peer.unsent, [&](const auto& entry) { return entry.get() == &ask; });
 }
@@ -266,7 +266,7 @@ void SoftNic::retry_later() noexcept {
 }
 
 void SoftNic::retry() noexcept {
-  drain_eventfd(retry_.timer.get());  // A timer is read like one.
+  drain_eventfd(retry_.timer.get());  // A timer is read like an eventfd.
   retry_.is_set = false;
   for (const auto& peer : peers_) {
     if (peer->dead.load()) continue;
@@ -290,10 +290,10 @@ void SoftNic::tell_progress() noexcept {
   if (progress_.eventfd >= 0) signal_eventfd(progress_.eventfd);
 }
 
-/// Sleeps until something was answered, to whomever. False past the deadline.
+/// Sleeps until any answer has come. False when the deadline passes.
 bool SoftNic::await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   if (deadline.passed()) return false;
-  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours{1};  // What is longer may not fit the clock.
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours{1};  // A longer time may not fit the clock.
   const CancellationHeld held;
   (void)progress_.told.wait_for(lock, std::min(deadline.left(), kLongest));
   return true;
@@ -306,8 +306,7 @@ void SoftNic::unwatch(Peer& peer) noexcept {
   if (peer.pidfd_source != 0) drop_source(std::exchange(peer.pidfd_source, 0), peer.pidfd.get());
 }
 
-/// The peer is gone, or there is no talking to it: whatever it was asked has failed, and so have the QPs that lead
-/// there.
+/// The peer is gone, or does not keep to the protocol: fails all its requests, and the QPs that lead there.
 void SoftNic::lose_peer(Peer& peer, const Error& why) noexcept {
   if (peer.dead.exchange(true)) return;
   peer.failure = why;
@@ -327,7 +326,7 @@ void SoftNic::lose_peer(Peer& peer, const Error& why) noexcept {
   tell_progress();
 }
 
-/// The last user's going closes the conversation.
+/// The last release closes the conversation.
 void SoftNic::release_peer(Peer* peer) noexcept {
   if (--peer->users != 0) return;
   unwatch(*peer);

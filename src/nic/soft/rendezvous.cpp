@@ -1,6 +1,6 @@
 // Rendezvous of the soft NIC: an abstract Unix socket named by the GID, credentials from the kernel, descriptors over
-// SCM_RIGHTS, and the control thread that serves it and watches peers' sockets and pidfds. What this side asks of
-// others is in peers.cpp.
+// SCM_RIGHTS, and the control thread that serves it and watches peers' sockets and pidfds. peers.cpp has the requests
+// of this side.
 #include "nic/soft/rendezvous.hpp"
 
 #include "nic/soft/soft_nic.hpp"
@@ -26,9 +26,9 @@ namespace verbena::nic::soft {
 
 namespace {
 
-// Peers that have connected and not greeted: one more pushes the oldest out, of the user who has most of them. Greeted
-// ones: bounded by max_qp, and for each user but our own by a quarter of that, and by a quarter of the descriptors that
-// a process usually may have.
+// Most peers that have connected and not greeted: one more pushes out the oldest one of the user who has most of them.
+// Greeted ones are bounded by max_qp, and for each user but our own by a quarter of that, and by a quarter of the usual
+// limit of a process's descriptors.
 constexpr std::size_t kMaxUngreeted = 256;
 constexpr std::size_t kMaxOfOneStranger = 256;
 
@@ -131,7 +131,7 @@ SoftNic::~SoftNic() {
     signal_eventfd(bells_.stop.get());
     control_.join();
   }
-  VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
+  VERBENA_CHECK(qps_.empty());  // A NIC must outlive its queue pairs: their owners hold pointers into it.
 }
 
 // --- serving peers: the control thread ------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ void SoftNic::drop_incoming(std::map<std::uint64_t, Incoming>::iterator at) noex
   listener_.incoming.erase(at);
 }
 
-/// Gives up the oldest connection that has not greeted, of the user who has most of those. False when all have greeted.
+/// Closes the oldest connection that has not greeted, of the user who has most of those. False if all have greeted.
 bool SoftNic::evict_ungreeted() noexcept {
   auto chosen = listener_.incoming.end();
   std::ptrdiff_t most = 0;
@@ -195,9 +195,9 @@ void SoftNic::accept_incoming() noexcept {
   Fd socket(::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno != EMFILE && errno != ENFILE) return;
-    // No descriptor to accept with: give up one that has not greeted, or the listener would spin.
+    // There is no descriptor to accept with: close one that has not greeted, or the listener would spin.
     if (evict_ungreeted()) return;
-    // All descriptors serve peers in good standing: stop listening until one of them goes.
+    // All descriptors serve well-behaved peers: stop listening until one of them leaves.
     epoll_event none{};
     ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_DEL, listener_.socket.get(), &none);
     listener_.is_paused = true;
@@ -226,7 +226,7 @@ void SoftNic::accept_incoming() noexcept {
 }
 
 void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
-  if (is_late()) return;  // The kernel tells of it again.
+  if (is_late()) return;  // The kernel reports it again.
   Incoming& incoming = at->second;
   std::array<std::byte, kMaxRequestBytes> message;
   Request request;
@@ -244,7 +244,7 @@ void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
     Handout out;
     reply.gid = gid_;
     reply.answer = answer(incoming, request, attested, fds, reply, out);
-    // A peer that does not take its answer at once does not play by the rules.
+    // A well-behaved peer takes its answer at once.
     if (send_message(incoming.socket.get(), std::as_bytes(std::span(&reply, 1)), out.given()) &&
         reply.answer != Answer::kNotAllowed && reply.answer != Answer::kVersion && reply.answer != Answer::kBad)
       return;
@@ -256,7 +256,7 @@ void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
   }
 }
 
-/// What has no reply: for a QP whose peer is that process.
+/// Serves a request that has no reply, for a QP whose peer is that process.
 void SoftNic::serve_quietly(const Incoming& incoming, const Request& request) noexcept {
   const auto at = qps_.find(request.your_qp);
   if (at == qps_.end()) return;
@@ -279,7 +279,7 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<con
       reply.key_entries = options_.max_mr;
       out.add(keys_.shared.fd.get());
       if (incoming.process.uid == ::geteuid()) {
-        // Peers of this user share the ready set and may write it; others are swept instead.
+        // Peers of this user share the ready set and may write it; the owner sweeps over the others instead.
         reply.size = ready_.words.mapping.size();
         out.add(ready_.words.fd.get());
       }
@@ -287,7 +287,8 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<con
     case RequestType::kOffer: {
       if (!incoming.greeted || request.bell_count > kMaxBells || fds.count != 1 + std::size_t{request.bell_count})
         return Answer::kBad;
-      // The data path writes into them: a pipe would kill with SIGPIPE, a file of a hostile file system would block.
+      // The data path writes to them, so they must be eventfds: a pipe could raise SIGPIPE, a file of a hostile file
+      // system could block.
       const auto bells = std::span(fds.fds).subspan(1, request.bell_count);
       if (!std::ranges::all_of(bells, is_eventfd, &Fd::get)) return Answer::kBad;
       take_offer(incoming, request, fds);
@@ -310,7 +311,7 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<con
     }
     case RequestType::kServe:
     case RequestType::kTake:
-    case RequestType::kWake: break;  // Has no reply, and is not for who has not greeted.
+    case RequestType::kWake: break;  // These have no reply, and need a greeting first.
   }
   return Answer::kBad;
 }
@@ -322,20 +323,20 @@ bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {
     case Grant::To::kUsers: return std::ranges::find(memory.grant.users, process.uid) != memory.grant.users.end();
     case Grant::To::kOneGid: break;
   }
-  // The grantee is whoever the kernel says listens on that GID's name, which this NIC has connected to.
+  // The grantee is the process that listens on that GID's name, as the kernel told when this NIC connected to it.
   return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
     return same(peer->gid, memory.grant.gid) && !peer->dead.load() && peer->process == process;
   });
 }
 
-/// The bell of that number which is here already, or this duplicate of it from now on. None of another user's: he
-/// could fill it and make it block, or take what it has rung.
+/// The known bell of that number, or from now on this duplicate of it. Null for another user's bell: that user could
+/// fill it and make it block, or drain its rings.
 std::shared_ptr<const Fd> SoftNic::keep_bell(Incoming& incoming, std::uint32_t number, Fd duplicate) {
   if (incoming.process.uid != ::geteuid()) return nullptr;
   if (const auto known = incoming.bells.find(number); known != incoming.bells.end()) {
     if (auto bell = known->second.lock()) return bell;
   }
-  // It is written from the data path: it must not block, whatever its maker set.
+  // The data path writes to it: it must not block, whatever flags its maker has set.
   if (!set_non_blocking(duplicate.get(), "taking a peer's bell")) return nullptr;
   std::erase_if(incoming.bells, [](const auto& entry) { return entry.second.expired(); });
   auto bell = std::make_shared<const Fd>(std::move(duplicate));
@@ -345,12 +346,12 @@ std::shared_ptr<const Fd> SoftNic::keep_bell(Incoming& incoming, std::uint32_t n
 
 void SoftNic::take_offer(Incoming& incoming, const Request& request, Fds& fds) {
   const auto at = qps_.find(request.your_qp);
-  if (at == qps_.end()) return;  // As on a wire: what is sent to a QP that is not there is retried, then given up.
+  if (at == qps_.end()) return;  // As on a wire: the sender retries a request to a missing QP, then gives up.
   SoftQp& qp = *at->second;
-  if (qp.remote.load() != nullptr) return;  // Connected: it takes no offer before it is reset.
-  // Anyone allowed may offer to any QP; only an offer from the process behind the GID that the QP is told to connect to
-  // is ever used. A newer offer of the same process replaces its older one, and beyond that the user with the most
-  // offers loses his oldest: strangers cannot push out another user's.
+  if (qp.remote.load() != nullptr) return;  // Connected: it takes no further offer before it is reset.
+  // Anyone allowed may offer to any QP; the QP uses only an offer from the process behind the GID that it is told to
+  // connect to. A newer offer of the same process replaces its older one; beyond the limit, the user with the most
+  // offers loses the oldest: strangers cannot push out another user's.
   std::vector<Offer>& offers = qp.path.offers;
   std::erase_if(offers, [&](const Offer& old) {
     return old.process.pid == incoming.process.pid && same(old.request.my_gid, request.my_gid) &&

@@ -1,5 +1,4 @@
-// What both ends of a rendezvous need: a GID's parts, its socket's name, and the kernel's word on who is at the other
-// end.
+// Shared by both ends of a rendezvous: a GID's parts, its socket's name, and the credentials of the other end.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -26,11 +25,12 @@ struct SocketName {
 /// The abstract name of the NIC with that GID.
 [[nodiscard]] SocketName name_of(const ibv_gid& gid) noexcept;
 
-/// Who is at the other end of a Unix socket. kOtherNamespace for a process that this one cannot see.
+/// The process at the other end of a Unix socket, as the kernel tells it. kOtherNamespace if this process cannot see
+/// it.
 [[nodiscard]] Result<PeerProcess> credentials(int socket);
 
 struct Peer;
-/// The end of a conversation, with its errno or 0. (peers.cpp)
+/// The error for a conversation that ended, with its errno or 0. (peers.cpp)
 [[nodiscard]] Error hung_up(const Peer& peer, int cause) noexcept;
 
 }  // namespace verbena::nic::soft

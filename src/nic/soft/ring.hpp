@@ -1,13 +1,13 @@
 // The ring between two QPs: single producer, single consumer, in the producer's memory, which the consumer maps
 // read-only; the consumer's progress is in the consumer's memory, which the producer maps read-only. So every shared
-// word has exactly one writer, and a hostile side can lie about its own words only.
+// word has exactly one writer, and a hostile side can lie only about its own words.
 //
 // Slots are two cache lines. A slot is valid when the low half of its header is its own index + 1: the consumer needs
-// no tail, and one line moves for a message of up to 48 bytes, two up to kSlotPayload. Only headers ever stand where a
-// header is looked for: payload beyond the slot goes to a data ring beside the slots (docs/adr/0001).
+// no tail, and a message of up to 48 bytes costs one cache-line transfer, up to kSlotPayload two. The place of a header
+// never holds payload: payload beyond the slot goes to a data ring beside the slots (docs/adr/0001).
 //
-// The code is a template over the memory it runs on, so that the model test runs these very functions over a memory
-// with store buffers and walks all interleavings.
+// The code is a template over the memory it runs on, so that the model test runs these functions over a memory with
+// store buffers and tries all interleavings.
 #pragma once
 
 #include "base/check.hpp"
@@ -20,15 +20,15 @@
 
 namespace verbena::nic::soft {
 
-/// What a slot says. Values are fixed: they are read by another process.
+/// The meaning of a slot. Values are fixed, because another process reads them.
 enum class SlotKind : std::uint8_t {
   kNone = 0,
   kSend = 1,  ///< A whole SEND, or one segment of it (see SlotFlags).
   kSendImm = 2,
-  kWriteImm = 3,      ///< The data was written to its place; this is the immediate.
+  kWriteImm = 3,      ///< The data is in place; this is the immediate.
   kLengthError = 4,   ///< The SEND is longer than the receive: completes it with a local length error.
   kRemoteError = 5,   ///< The requester's access was refused: the responder's QP goes to error.
-  kReceiveError = 6,  ///< The receive's local keys do not hold: completes it with a local protection error.
+  kReceiveError = 6,  ///< The receive's local keys are invalid: completes it with a local protection error.
   kSendInv = 7,       ///< A SEND whose last segment invalidates the window with the key in `imm`.
 };
 
@@ -40,7 +40,7 @@ struct SlotFlags {
 };
 
 inline constexpr std::size_t kSlotPayload = 112;
-/// Bytes of one segment: what a data ring must at least hold, and the path MTU of the soft NIC.
+/// Bytes of one segment: the least size of a data ring, and the path MTU of the soft NIC.
 inline constexpr std::size_t kSegmentBytes = 4096;
 
 /// The memory of a real machine.
@@ -53,8 +53,8 @@ struct RealMemory {
   }
   static void prefetch_for_write(const void* at) noexcept {
 #if defined(__x86_64__)
-    // The builtin makes a read of it, unless the whole archive is compiled for processors with the instruction; on
-    // those without, it does nothing.
+    // The builtin prefetches for reading, unless the whole archive is compiled for processors with this instruction. On
+    // processors without it the instruction does nothing.
     asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
 #else
     __builtin_prefetch(at, 1);
@@ -94,8 +94,9 @@ class RingProducer {
   using Counter = typename Memory::template Atomic<std::uint64_t>;
 
   RingProducer() noexcept = default;
-  /// `slot_count` and `data_bytes` are powers of two; `data_ends` has slot_count entries of private memory, and stays.
-  /// All counters start at `start`, which must be a multiple of slot_count (tests start them near a wrap).
+  /// `slot_count` and `data_bytes` are powers of two; `data_ends` has slot_count entries of private memory, and must
+  /// outlive this object. All counters start at `start`, which must be a multiple of slot_count (tests start them near
+  /// a wrap).
   RingProducer(Slot* slots, std::uint32_t slot_count, std::byte* data, std::uint32_t data_bytes,
                std::uint64_t* data_ends, std::uint64_t start) noexcept
       : slots_(slots),
@@ -107,13 +108,13 @@ class RingProducer {
         data_mask_(data_bytes - 1) {}
 
   /// Whether a message whose payload takes `data_bytes` of the data ring (0 for in-slot) fits now. `consumed` is the
-  /// consumer's word: read only when what is known does not suffice, so that its line stays where it is.
+  /// consumer's word: read only when the known count does not suffice, so that its cache line stays with the consumer.
   [[nodiscard]] bool has_room(std::size_t data_bytes, const Counter* consumed) noexcept {
     if (fits(data_bytes)) [[likely]]
       return true;
     if (consumed == nullptr) return false;
     const std::uint64_t seen = consumed->load(std::memory_order_acquire);
-    // A hostile consumer may say anything: only counts between what is freed and what was sent are believed.
+    // A hostile consumer may write anything: accept only counts between the freed and the sent messages.
     if (seen - freed_ > tail_ - freed_) return false;
     if (seen != freed_) {
       freed_ = seen;
@@ -143,8 +144,8 @@ class RingProducer {
     // Release: the consumer that sees the header (acquire) sees the payload written before it.
     slot.header.store(header, std::memory_order_release);
     ++tail_;
-    // What the next message is written to becomes this core's now, and not between that message and its header. The
-    // line with the header is left alone: the consumer looks at it.
+    // Fetches the cache lines of the next message for writing now, so that it need not wait for them between payload
+    // and header. Leaves the cache line of the header alone, because the consumer polls it.
     Memory::prefetch_for_write(slots_[tail_ & slot_mask_].payload + 64);
     if ((view.flags & SlotFlags::kInData) != 0) Memory::prefetch_for_write(data_ + (data_tail_ & data_mask_));
   }
@@ -152,7 +153,7 @@ class RingProducer {
 
  private:
   [[nodiscard]] static std::size_t round_up(std::size_t bytes) noexcept { return (bytes + 63) & ~std::size_t{63}; }
-  /// Payloads are contiguous: one that would wrap starts at the beginning, and what it skips is freed with it.
+  /// Payloads are contiguous: one that would wrap starts at the beginning, and the skipped bytes are freed with it.
   [[nodiscard]] std::uint64_t start_of(std::size_t bytes) const noexcept {
     const std::uint64_t at = data_tail_ & data_mask_;
     return at + round_up(bytes) > data_mask_ + 1 ? data_tail_ + (data_mask_ + 1 - at) : data_tail_;
@@ -166,14 +167,14 @@ class RingProducer {
   std::byte* data_ = nullptr;
   std::uint64_t* data_ends_ = nullptr;  // data_tail_ after the message in each slot
   std::uint64_t tail_ = 0;              // Messages published.
-  std::uint64_t freed_ = 0;             // Messages the consumer is known to have copied out.
+  std::uint64_t freed_ = 0;             // Messages that the consumer has copied out, as far as known.
   std::uint64_t data_tail_ = 0;         // Bytes of the data ring used since the start, skips included.
   std::uint64_t data_head_ = 0;         // Bytes freed.
   std::uint64_t slot_mask_ = 0;
   std::uint64_t data_mask_ = 0;
 };
 
-/// The receiving end. Everything it reads is a peer's: copied once, then checked. \thread owner
+/// The receiving end. A peer writes everything that it reads: copy it once, then check it. \thread owner
 template <class Memory>
 class RingConsumer {
  public:
@@ -185,12 +186,12 @@ class RingConsumer {
                std::uint64_t start) noexcept
       : slots_(slots), data_(data), head_(start), slot_mask_(slot_count - 1), data_mask_(data_bytes - 1) {}
 
-  /// Whether a message is there. One load of one line.
+  /// Whether there is a message. One load of one cache line.
   [[nodiscard]] bool ready() const noexcept {
     return static_cast<std::uint32_t>(slots_[head_ & slot_mask_].header.load(std::memory_order_acquire)) ==
            static_cast<std::uint32_t>(head_ + 1);
   }
-  /// The message's words if one is there: false when not.
+  /// Copies the next message's words; false if there is none.
   [[nodiscard]] bool peek(SlotView& view) const noexcept {
     const Slot& slot = slots_[head_ & slot_mask_];
     const std::uint64_t header = slot.header.load(std::memory_order_acquire);
@@ -202,14 +203,14 @@ class RingConsumer {
     view.length = static_cast<std::uint32_t>(details >> 32);
     return true;
   }
-  /// Where the payload of `view` is, or nullptr when the peer's claim leads outside its ring.
+  /// Where the payload of `view` is, or nullptr if it would be outside the peer's ring.
   [[nodiscard]] const std::byte* payload(const SlotView& view) const noexcept {
     const Slot& slot = slots_[head_ & slot_mask_];
     if ((view.flags & SlotFlags::kInData) == 0) return view.length <= kSlotPayload ? slot.payload : nullptr;
     const std::uint64_t position = Memory::load_word(slot.payload) & data_mask_;
     return position + view.length <= data_mask_ + 1 ? data_ + position : nullptr;
   }
-  /// Done with the message: its slot is the producer's again once `publish_progress` has run.
+  /// Finishes with the message; call `publish_progress` to give its slot back to the producer.
   void advance() noexcept { ++head_; }
   void publish_progress(Counter& consumed) const noexcept {
     // Release: the loads of the payload come before the producer may reuse it.
@@ -225,7 +226,7 @@ class RingConsumer {
   std::uint64_t data_mask_ = 0;
 };
 
-// Private to each end, and touched by every message: no more than it takes.
+// Private to each end, and touched by every message, so keep them small.
 static_assert(sizeof(RingProducer<RealMemory>) == 72);
 static_assert(sizeof(RingConsumer<RealMemory>) == 40);
 

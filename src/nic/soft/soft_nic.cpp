@@ -17,7 +17,7 @@ namespace verbena::nic::soft {
 
 namespace {
 
-constexpr std::uint32_t kMaxCqs = 4096;  // As many as queue pairs by default: each may have its own.
+constexpr std::uint32_t kMaxCqs = 4096;  // The default number of queue pairs: each may have its own.
 // Large enough that an eager message of the message layer needs no staging copy.
 constexpr std::uint32_t kMaxInline = 8192;
 constexpr std::uint32_t kMaxCqe = 1U << 20;
@@ -31,16 +31,16 @@ constexpr std::uint32_t kRnrTimerUs[32] = {
 
 }  // namespace
 
-/// Runs `change` while the owner of `cq` is outside poll and stays there. Under the NIC's mutex; must not be called by
-/// the owner from inside poll (it never is: polls call no control plane).
+/// Runs `change` while it keeps the owner of `cq` outside poll. Call it under the NIC's mutex, but never from inside
+/// the owner's poll (polls call no control plane).
 template <class Change>
 void SoftNic::exclusively(SoftCq& cq, Change&& change) noexcept {
   cq.control.fetch_or(SoftCq::kExclusive, std::memory_order_seq_cst);
   barrier_this_process();
   const std::uint64_t word = cq.poll_word.load(std::memory_order_acquire);
   if (word % 2 == 1) {
-    // A poll takes microseconds and cannot wait for anything; any change of the word means that this one is over, and
-    // that the next one saw kExclusive.
+    // A poll takes microseconds and waits for nothing. Any change of the word means that this poll is over and that the
+    // next one saw kExclusive.
     while (cq.poll_word.load(std::memory_order_acquire) == word) std::this_thread::yield();
   }
   change();
@@ -106,7 +106,7 @@ Result<void> SoftNic::start() {
   verbs_.context.ops.poll_cq = &poll_cq;
   verbs_.context.ops.req_notify_cq = &req_notify_cq;
   verbs_.context.ops.post_srq_recv = &post_srq_recv;
-  (void)ticks_per_us();  // Measured now, not at the first stall.
+  (void)ticks_per_us();  // Measures it now, not at the first stall.
   return open_rendezvous();
 }
 
@@ -134,7 +134,7 @@ Result<std::uint64_t> SoftNic::attach(const host::Arena& arena, const Grant& gra
   VERBENA_TRY(check_arena(arena, grant));
   const std::lock_guard lock(mutex_);
   const std::uint64_t id = next_.memory++;
-  // What is shared with nobody may lose its file afterwards.
+  // An arena that is not shared may close its file afterwards.
   const int fd = arena.share() != host::Share::kNone ? arena.fd() : -1;
   memories_[id] = {arena.data(), arena.size(), fd, arena.share(), grant, arena.populate(), 0};
   note_owner_mapping(arena.fd(), arena.data());
@@ -167,7 +167,7 @@ Result<void> SoftNic::detach(std::uint64_t memory_id) {
   return {};
 }
 
-/// A key of an index that is not in use, newer than its last.
+/// Returns a key of a free index, newer than the index's last key.
 Result<std::uint32_t> SoftNic::take_key(const char* call) {
   if (keys_.free_head == keys_.free.size()) {
     return fail(Status::kLimit, call, ENOMEM,
@@ -177,8 +177,8 @@ Result<std::uint32_t> SoftNic::take_key(const char* call) {
   return (index << 8) | ++keys_.generations[index];
 }
 
-/// A queue: the generation of an index grows only when all other free indices have been used, so a stale key stays
-/// stale for a long time. The consumed front is dropped now and then.
+/// The free indices are a queue: the generation of an index grows only after all other free indices have been used, so
+/// a stale key stays stale for a long time. Drops the consumed front now and then.
 void SoftNic::give_key_back(std::uint32_t index) {
   keys_.free.push_back(index);
   if (keys_.free_head > 4096 && keys_.free_head * 2 > keys_.free.size()) {
@@ -198,7 +198,7 @@ namespace {
   return check_region_access(access);
 }
 
-/// Of memory in no arena: faulted in, as a device would, so that what is not there is found now and not by a copy.
+/// For memory in no arena: faults it in, as a device would, so that unmapped memory is found now and not by a copy.
 [[nodiscard]] Result<void> check_mapped(void* address, std::size_t length, int access) {
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t page = first & ~std::uintptr_t{4095};
@@ -208,7 +208,7 @@ namespace {
   alignas(4096) static std::byte known[4096];
   if (cause == EINVAL && ::madvise(known, sizeof known, MADV_POPULATE_READ) != 0) return {};  // Before Linux 5.14.
   return fail(Status::kBadArgument, "reg_mr", cause,
-              "{} bytes at {} are not mapped, or not writable as the access asks for; register what is", length,
+              "{} bytes at {} are not mapped, or not writable as the access needs; register mapped memory", length,
               address);
 }
 }  // namespace
@@ -227,7 +227,7 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   };
   auto at = find();
   if (at == memories_.end()) {
-    lock.unlock();  // Faulting in gigabytes takes a while.
+    lock.unlock();  // Faulting in gigabytes takes time.
     VERBENA_TRY(check_mapped(address, length, access));
     lock.lock();
     at = find();
@@ -251,7 +251,7 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   mr->handle = index;
   mr->lkey = key;
   mr->rkey = key | kRemoteKeyBit;
-  // Nobody else maps memory that is in no arena: its owner's process copies, or the kernel on its behalf.
+  // Peers do not map memory that is in no arena: its owner's process copies, or the kernel on the peer's behalf.
   const host::Share share = memory != nullptr ? memory->share : host::Share::kReadWrite;
   mr->memory_id = memory != nullptr ? at->first : kProcessMemory;
   mr->memory_offset =
@@ -271,7 +271,7 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
   local.access = static_cast<std::uint32_t>(access);
   local.lkey.store(mr->lkey, std::memory_order_release);
 
-  // Each released, as in bind_window: an importer that sees one of them sees that the region before is gone.
+  // Release stores, as in bind_window: an importer that sees one of them also sees that the previous region is gone.
   constexpr auto kRelease = std::memory_order_release;
   KeyEntry& entry = shared_key(index);
   entry.domain.store(pd->id, kRelease);
@@ -285,13 +285,13 @@ Result<ibv_mr*> SoftNic::reg_mr(ibv_pd* base, void* address, std::size_t length,
 }
 
 namespace {
-/// Asks the kernel too: who marks peers dead, the control thread, waits for the mutex that the caller holds.
+/// Also asks the kernel, because the control thread, which marks peers dead, waits for the mutex that the caller holds.
 [[nodiscard]] bool process_gone(const Peer& peer) noexcept {
   return peer.dead.load(std::memory_order_acquire) || (peer.pidfd && is_signalled(peer.pidfd.get()));
 }
 }  // namespace
 
-/// What became of a peer that was inside an access when it was looked at.
+/// Whether a peer that was inside an access still is.
 SoftNic::Presence SoftNic::presence_of(const Inside& inside) const noexcept {
   const auto at = qps_.find(inside.qp_num);
   const RemoteQp* remote = at == qps_.end() ? nullptr : at->second->remote.load(std::memory_order_acquire);
@@ -300,7 +300,8 @@ SoftNic::Presence SoftNic::presence_of(const Inside& inside) const noexcept {
   return has_moved || process_gone(*remote->peer) ? Presence::kLeft : Presence::kStays;
 }
 
-/// Waits until nobody is inside any more, with the lock given up meanwhile: whoever stays holds up this call alone.
+/// Waits until no peer is inside any more. Releases the lock meanwhile, so that a peer that stays delays only this
+/// call.
 Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock, const char* call,
                                       Deadline deadline) {
   bool is_unknown = false;
@@ -341,7 +342,7 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
       check_unused("dereg_mr", mr->windows.load(), "memory windows are bound on the region: invalidate them first"));
   keys_.local[index].lkey.store(0, std::memory_order_release);
   shared_key(index).live.store(0, std::memory_order_release);
-  // After the barrier an initiator either sees the key gone, or its access word is odd to us.
+  // After the barrier an initiator either sees the key gone, or we see its access word odd.
   barrier_all_processes();
   std::vector<Inside> inside;
   for (auto& [number, qp] : qps_) {
@@ -398,8 +399,8 @@ void SoftNic::wake(ibv_comp_channel* base) noexcept {
   signal_eventfd(channel.bell.get());
 }
 
-/// Empties the bell. A wake, or the queue whose event is due and was not taken the longest; nothing when it rang for
-/// somebody who has been served since.
+/// Empties the bell. Returns a wake (null), or the queue whose event has been due for longest; nothing if the bell rang
+/// for an event that has been taken since.
 std::optional<ibv_cq*> SoftNic::take_event(SoftChannel& channel) noexcept {
   std::uint64_t rings = 0;
   if (::read(channel.bell.get(), &rings, sizeof rings) != static_cast<ssize_t>(sizeof rings)) rings = 0;
@@ -422,7 +423,7 @@ std::optional<ibv_cq*> SoftNic::take_event(SoftChannel& channel) noexcept {
     channel.next = at + 1;
     event = &cq;
   }
-  // The descriptor stays readable as long as there are events.
+  // Keeps the descriptor readable as long as there are events.
   if (is_left) {
     channel.own_rings = 1;
     signal_eventfd(channel.bell.get());
@@ -435,9 +436,10 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
   for (;;) {
     Deadline until = deadline;
     bool stalled = false;
-    // `cqs` changes only while nothing waits on the channel: as on a device, a CQ is made and destroyed around its use.
+    // `cqs` changes only while nothing waits on the channel: as on a device, CQs are made before its use and destroyed
+    // after it.
     for (SoftCq* cq : channel.cqs) {
-      // A wake is not put off by a queue that always has something to do.
+      // A queue that always has something to do must not delay a wake.
       if (arm_stalled(*cq)) return channel.is_woken.exchange(false, std::memory_order_acquire) ? nullptr : cq;
       const Deadline gives_up = stall_deadline(*cq);
       stalled |= !gives_up.is_never();
@@ -445,7 +447,7 @@ Result<ibv_cq*> SoftNic::wait(ibv_comp_channel* base, Deadline deadline) {
     }
     if (wait_readable(channel.bell.get(), until)) {
       if (const auto event = take_event(channel)) return *event;
-      // The bell may ring without end for nobody here.
+      // The bell may keep ringing without an event for us.
       if (!deadline.passed()) continue;
     }
     if (deadline.passed()) return fail(Status::kTimedOut, "wait", ETIMEDOUT, "no completion event before the deadline");
@@ -507,8 +509,8 @@ namespace {
 
 QpGeometry geometry_for(std::uint32_t max_send_wr, std::uint32_t max_recv_wr) noexcept {
   QpGeometry geometry;
-  // Slots: every send of a full send queue has one, and so has every receive the peer's twin of this QP may hold; data:
-  // a segment for each send, within bounds. Pages are touched only as they are used.
+  // Slots: one for every send of a full send queue, and for every receive that the peer's twin of this QP may hold.
+  // Data: a segment for each send, within bounds. Pages take memory only once used.
   const std::uint32_t slots = std::bit_ceil(std::max({max_send_wr, max_recv_wr, 16U}));
   geometry.receive_entries = std::bit_ceil(max_recv_wr);
   geometry.slots = slots;
@@ -533,8 +535,8 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
   qp.own->consumer.consumed.store(geometry.start, std::memory_order_relaxed);
   qp.rq.lengths = reinterpret_cast<PeerWord<std::uint32_t>*>(base + geometry.lengths_offset());
   if (geometry.start != 0) {
-    // The headers of the lap before, as a ring has them that came this far by itself: a zeroed slot would look valid at
-    // the index whose low half wraps to 0.
+    // Writes the headers of the previous lap, as a ring that has run this far would have them: a zeroed slot would look
+    // valid at the index whose low half wraps to 0.
     auto* ring = reinterpret_cast<Slot*>(base + geometry.slots_offset());
     for (std::uint64_t i = 0; i < slots; ++i) {
       ring[i].header.store(static_cast<std::uint32_t>(geometry.start + i + 1 - slots), std::memory_order_relaxed);
@@ -549,7 +551,7 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
 }
 
 namespace {
-/// The QP's own arrays, in one mapping. What a connection without traffic has used, its receives, comes first.
+/// Makes the QP's own arrays, in one mapping. Receives come first, because a connection without traffic uses only them.
 [[nodiscard]] Result<void> make_queues(SoftQp& qp) {
   const std::uint32_t sends = std::bit_ceil(qp.sq.max_wr);
   const std::uint32_t receives = std::bit_ceil(qp.rq.max_wr);
@@ -582,14 +584,14 @@ void SoftNic::link(SoftQp& qp) {
     if (std::find(cq->members.begin(), cq->members.end(), &qp) != cq->members.end()) continue;
     exclusively(*cq, [&] {
       cq->members.push_back(&qp);
-      // Room for every member in every list, so that the data path never allocates.
+      // Makes room for every member in every list, so that the data path never allocates.
       cq->active.reserve(cq->members.capacity());
       cq->stalled.reserve(cq->members.capacity());
       cq->unarmed.reserve(cq->members.capacity());
       if (cq == qp.rcq) list_unarmed(qp);
     });
   }
-  // The bit of the ready set that the fewest have.
+  // Takes the bit of the ready set that fewest QPs have.
   std::array<std::uint32_t, kReadyBits> taken{};
   for (const SoftQp* other : qp.rcq->members) {
     if (other != &qp && other->rcq == qp.rcq) ++taken[other->path.ready_slot];
@@ -607,7 +609,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   }
   auto* const srq = static_cast<SoftSrq*>(options.srq);
   if (srq != nullptr) {
-    // The few that it holds at a time, handed out by the shared queue.
+    // The few receives that it holds at a time, which the shared queue hands out.
     options.max_recv_wr = kSharedGrant;
     options.max_recv_sge = srq->max_sge;
   }
@@ -651,7 +653,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   }
   VERBENA_TRY(make_shared_memory(*qp));
   do {
-    next_.qp = next_.qp % 0xFFFFFF + 1;  // 24 bits, never 0; a number rests long before it comes again.
+    next_.qp = next_.qp % 0xFFFFFF + 1;  // 24 bits, never 0; a number is not reused for a long time.
   } while (qps_.contains(next_.qp));
   qp->qp_num = next_.qp;
   if (options_.chaos) {
@@ -671,16 +673,16 @@ void SoftNic::ring_bells(const SoftQp& qp) noexcept {
   if (qp.scq->bell >= 0 && qp.scq->bell != qp.rcq->bell) signal_eventfd(qp.scq->bell);
 }
 
-/// Has the owners of the QP's queues look at it.
+/// Makes the owners of the QP's queues look at it.
 void SoftNic::attention(SoftQp& qp) noexcept {
   for (SoftCq* cq : {qp.rcq, qp.scq}) {
-    // Who set it first rings, after the store: whoever is woken sees what all of them had to tell.
+    // The first thread that sets it rings, after the store: the woken owner sees the news of all of them.
     const std::uint32_t before = cq->control.fetch_or(SoftCq::kAttention, std::memory_order_acq_rel);
     if ((before & SoftCq::kAttention) == 0 && cq->bell >= 0) signal_eventfd(cq->bell);
   }
 }
 
-/// Its owner's next poll takes the QP to error.
+/// Makes the owner's next poll move the QP to error.
 void SoftNic::want_error(SoftQp& qp, Status reason) noexcept {
   qp.failing.blame(reason);
   qp.failing.error_wanted.store(true, std::memory_order_release);
@@ -695,12 +697,12 @@ void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
   if (any) attention(qp);
 }
 
-/// Under the mutex: when both sides have offered, makes the peer's QP usable here.
+/// Makes the peer's QP usable here once both sides have offered. Call it under the mutex.
 void SoftNic::match_offer(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
   if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.path.peer == nullptr || qp.remote.load() != nullptr) return;
   const auto offer = std::find_if(qp.path.offers.rbegin(), qp.path.offers.rend(), [&](const Offer& candidate) {
-    // The kernel's word on who offered, against its word on who answers to the GID.
+    // Compares the process that offered with the process that owns the GID, both as the kernel tells them.
     return same(candidate.request.my_gid, qp.path.gid) && candidate.request.my_qp == qp.path.qp_num &&
            candidate.process == qp.path.peer->process &&
            candidate.request.qp_type == static_cast<std::uint32_t>(qp.qp_type);
@@ -743,15 +745,15 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
     remote->wake_socket = qp.path.peer->socket.get();
   }
   remote->mapping = std::move(*mapping);
-  // Only a peer of our own user has our ready set mapped; others are always looked at.
+  // Only a peer of our own user has our ready set mapped; the owner always polls the others.
   qp.watch.may_park = qp.path.peer->process.uid == ::geteuid();
   qp.own->consumer.consumed.store(request.geometry.start, std::memory_order_release);
   qp.path.remote = std::move(remote);
   qp.remote.store(qp.path.remote.get(), std::memory_order_release);
   qp.path.offers.clear();
   attention(qp);
-  // A peer that sleeps over a send which waits for us to be ready: it is told. Its membarrier, between setting the flag
-  // and looking once more, orders our store before this load.
+  // Wakes a peer that sleeps until we are ready for its send. Its membarrier, between setting the flag and looking once
+  // more, orders our store before this load.
   fences::credit_before_bell();
   if ((qp.path.remote->control->rare.wake.load(std::memory_order_relaxed) & Wake::kCredit) != 0) {
     wake_peer(*qp.path.remote);
@@ -759,8 +761,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
 }
 
 namespace {
-/// As ib_modify_qp_is_ok of the specification's table: everything needed, and nothing that the transition does not
-/// know.
+/// Checks like the kernel's ib_modify_qp_is_ok, by the specification's table: all needed attributes, and none that the
+/// transition does not allow.
 [[nodiscard]] Result<void> check_mask(int mask, int needed, int optional, const char* transition) {
   if ((mask & needed) == needed && (mask & ~(needed | optional | IBV_QP_STATE)) == 0) return {};
   return fail(Status::kBadArgument, "modify_qp", EINVAL,
@@ -815,8 +817,8 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
   }
 }
 
-/// The next steps to RTR, as far as they go without waiting: kAgain until the peer's NIC has answered. What ends it
-/// leaves the QP as `retreat` says.
+/// Takes the next steps to RTR without waiting: kAgain until the peer's NIC has answered. A failure leaves the QP as
+/// `retreat` does.
 Result<void> SoftNic::approach(SoftQp& qp) {
   const Peer& peer = *qp.path.approach->peer;
   if (qp.path.approach->offer == nullptr) {
@@ -862,7 +864,7 @@ void SoftNic::make_offer(SoftQp& qp) {
   request.has_srq = qp.rq.srq != nullptr ? 1 : 0;
   request.qp_type = static_cast<std::uint32_t>(qp.qp_type);
   offer->fds.add(qp.storage.memory.get());
-  // Another user's process could empty a bell, and this one would sleep on.
+  // Another user's process could empty a bell, and this process would sleep on.
   const bool is_of_this_user = approach.peer->process.uid == ::geteuid();
   for (const ibv_comp_channel* channel : {qp.rcq->channel, qp.scq->channel}) {
     if (channel == nullptr || !is_of_this_user || (channel == qp.rcq->channel && request.bell_count != 0)) continue;
@@ -870,7 +872,7 @@ void SoftNic::make_offer(SoftQp& qp) {
     offer->fds.add(channel->fd);
   }
   approach.offer = offer;
-  // Receivable before the peer can learn of this QP: what it sends at once finds its place.
+  // Becomes able to receive before the peer can learn of this QP, because the peer may send at once.
   qp.path.peer = approach.peer;
   qp.path.gid = approach.gid;
   qp.path.qp_num = approach.qp_num;
@@ -880,7 +882,7 @@ void SoftNic::make_offer(SoftQp& qp) {
   ask(*approach.peer, std::move(offer));
 }
 
-/// Nobody waits for the peer's answer any more. The QP keeps the peer that it was offered to.
+/// Stops waiting for the peer's answer. The QP keeps the peer that it was offered to.
 void SoftNic::end_approach(SoftQp& qp) noexcept {
   const std::unique_ptr<Approach> approach = std::move(qp.path.approach);
   if (approach == nullptr) return;
@@ -888,7 +890,8 @@ void SoftNic::end_approach(SoftQp& qp) noexcept {
   drop_ask(*approach->peer, *approach->offer);
 }
 
-/// Moves the QP on, unless its owner has moved it to error, as polls and posts do. Those keep to the receive CQ.
+/// Moves the QP from `from` to `to`, unless its owner, in a poll or post, has moved it to error. Both sides exclude
+/// each other by the receive CQ.
 bool SoftNic::move(SoftQp& qp, ibv_qp_state from, ibv_qp_state to) noexcept {
   bool has_moved = false;
   exclusively(*qp.rcq, [&] {
@@ -898,8 +901,8 @@ bool SoftNic::move(SoftQp& qp, ibv_qp_state from, ibv_qp_state to) noexcept {
   return has_moved;
 }
 
-/// Gives up a way to RTR: back to INIT. A peer that has connected to us all the same cannot be undone: its memory and
-/// what is known of it stay until the QP is reset or destroyed, which is in error for `reason`.
+/// Gives up going to RTR, and moves the QP back to INIT. If the peer has connected all the same, that cannot be undone:
+/// the QP goes to error for `reason`, and keeps the peer's memory and data until it is reset or destroyed.
 void SoftNic::retreat(SoftQp& qp, Status reason) noexcept {
   const bool was_offered = qp.path.approach->offer != nullptr;
   end_approach(qp);
@@ -917,13 +920,13 @@ Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
   if (qp.qp_type == IBV_QPT_UC) {
     VERBENA_TRY(check_mask(mask, IBV_QP_SQ_PSN, kOptional, "RTR to RTS of an unreliable connection"));
     qp.path.rnr_retry = 7;
-    qp.path.retry_ticks = 0;  // What waits, waits for room of this side's.
+    qp.path.retry_ticks = 0;  // A stalled request waits only for room on this side.
   } else {
     VERBENA_TRY(check_mask(mask, kReliable, kOptional | IBV_QP_MIN_RNR_TIMER, "RTR to RTS"));
     qp.path.rnr_retry = attr.rnr_retry;
     qp.path.retry_count = attr.retry_cnt;
     qp.path.timeout = attr.timeout;
-    // 4.096 us * 2^timeout a try (IB specification, local ACK timeout); 0 is without end.
+    // 4.096 us * 2^timeout per try (IB specification, local ACK timeout); 0: no limit.
     qp.path.retry_ticks = attr.timeout == 0 ? 0 : us_to_ticks(4.096 * std::exp2(attr.timeout) * (attr.retry_cnt + 1));
   }
   if (move(qp, IBV_QPS_RTR, IBV_QPS_RTS)) return {};
@@ -939,9 +942,10 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
       if (qp.rq.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
       if (cq == qp.rcq) {
         forget_parked(qp);
-        list_unarmed(qp);  // Once it is connected again.
+        list_unarmed(qp);  // For when it is connected again.
       }
-      // Nothing of it can be in the ring, and another thread, which owns the CQ, may be posting for other queue pairs.
+      // The ring cannot have completions of it, and another thread, which owns the CQ, may be posting for other queue
+      // pairs.
       if (qp.sq.posted == 0 && qp.rq.posted == 0) return;
       std::uint64_t keep = cq->head;
       for (std::uint64_t at = cq->head; at != cq->tail; ++at) {
@@ -954,7 +958,7 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
   qp.sq.in_stalled = false;
 }
 
-/// The private state that a QP has in RESET.
+/// Resets the QP's private state.
 void SoftNic::purge(SoftQp& qp) noexcept {
   end_approach(qp);
   if (qp.own != nullptr) qp.tell_readiness(Readiness::kGone);
@@ -1016,7 +1020,7 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
   if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
     if (qp.path.approach == nullptr) return to_rts(qp, attr, mask);
     return fail(Status::kBadArgument, "modify_qp", EINVAL,
-                "the queue pair is on its way to RTR: call modify_qp for that until it does not say kAgain");
+                "the queue pair is going to RTR: repeat that modify_qp until it no longer returns kAgain");
   }
   return fail(Status::kBadArgument, "modify_qp", EINVAL,
               "a queue pair cannot go from state {} to {}: the order is RESET, INIT, RTR, RTS", static_cast<int>(from),
@@ -1094,7 +1098,7 @@ namespace verbena::nic {
 
 Result<std::unique_ptr<Nic>> open_soft(const SoftOptions& options) { return soft::open_for_test(options, {}); }
 
-// Beside create_qp and create_cq, which allocate in this order.
+// Next to create_qp and create_cq, which allocate in this order.
 host::Footprint qp_footprint(Kind kind, const QpOptions& options) {
   host::Footprint pools;
   if (kind != Kind::kSoft) return pools;
@@ -1127,7 +1131,7 @@ host::Footprint cq_footprint(Kind kind, std::uint32_t cqe) {
 
 host::Footprint mw_footprint(Kind kind) {
   host::Footprint pools;
-  // And its place in the list of them.
+  // Includes its place in the list of windows.
   if (kind == Kind::kSoft) pools.add({.name = "window", .bytes_each = sizeof(soft::SoftMw) + sizeof(soft::SoftMw*)});
   return pools;
 }

@@ -1,9 +1,9 @@
 // The software NIC: a verbs provider in user space for processes of one host. See docs/soft-nic.md.
 //
-// Threads. The data path (data_path.cpp) runs in whichever thread owns a CQ and the QPs on it, without locks. The
-// control plane (soft_nic.cpp) runs under one mutex, in user threads and in the control thread, which sleeps unless a
-// peer comes, goes or asks. Where the control plane changes what a poll reads, it first raises the CQ's kExclusive,
-// calls membarrier, and waits until the owner is outside poll: the owner pays two plain stores a poll for that.
+// Threads. The data path (data_path.cpp) runs without locks in the thread that owns a CQ and the QPs on it. The control
+// plane (soft_nic.cpp) runs under one mutex, in user threads and in the control thread, which sleeps unless a peer
+// comes, goes or asks. To change what a poll reads, the control plane first sets the CQ's kExclusive, calls membarrier,
+// and waits until the owner is outside poll; this costs the owner two plain stores a poll.
 #pragma once
 
 #include "nic/nic.hpp"
@@ -18,23 +18,23 @@
 
 namespace verbena::nic::soft {
 
-/// What tests may set besides SoftOptions.
+/// Options for tests, besides SoftOptions.
 struct TestOptions {
-  std::uint64_t ring_start = 0;  ///< First index of every ring, rounded to its slots: wrap-around in reach.
+  std::uint64_t ring_start = 0;  ///< First index of every ring, rounded to its slots, to test wrap-around.
 };
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_for_test(const SoftOptions& options, const TestOptions& test);
 
-/// System calls on the data path so far: all of them belong to going to sleep and waking. \thread owner of the QP
+/// Counts of system calls on the data path. Most belong to going to sleep and waking. \thread owner of the QP
 struct PathCounters {
   std::uint64_t wakeups = 0;
   std::uint64_t barriers = 0;
   std::uint64_t copies = 0;    ///< process_vm_readv and writev: memory outside arenas.
   std::uint64_t services = 0;  ///< Requests to a peer's service thread.
-  std::uint64_t checks = 0;    ///< Looks at an event descriptor between arming and its event.
+  std::uint64_t checks = 0;    ///< Checks of an event descriptor between arming and its event.
 };
 inline constinit thread_local PathCounters thread_counters;
 
-/// Wakes the peer's thread that waits over `remote`. Never blocks. \thread any
+/// Wakes the peer's thread that waits on `remote`. Never blocks. \thread any
 void wake_peer(const RemoteQp& remote) noexcept;
 
 // Data path, as context->ops calls it.
@@ -44,11 +44,12 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept;
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept;
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
 [[nodiscard]] const Direct& direct_operations() noexcept;
-/// Earliest point at which a stalled send of `cq` gives up; never without.
+/// Earliest time at which a stalled send of `cq` gives up; never() if there is none.
 [[nodiscard]] Deadline stall_deadline(SoftCq& cq) noexcept;
-/// Asks the peers of stalled sends to signal credit; true when one could go on already.
+/// Asks the peers of stalled sends to signal credit; true if one can go on already.
 [[nodiscard]] bool arm_stalled(SoftCq& cq) noexcept;
-/// The bell of its channel has rung: an event is due for a queue that is armed, or that only gets on in a poll.
+/// Call it when the bell of the channel has rung: makes an event due if the queue is armed, or makes progress only in a
+/// poll.
 void take_ring(SoftCq& cq) noexcept;
 
 class SoftNic final : public Nic {
@@ -105,18 +106,18 @@ class SoftNic final : public Nic {
   /// Local keys, for the data path. Entries are published by lkey.
   [[nodiscard]] const LocalKey& local_key(std::uint32_t index) const noexcept { return keys_.local[index]; }
   [[nodiscard]] LocalKey& local_key(std::uint32_t index) noexcept { return keys_.local[index]; }
-  /// The entry of the table that peers read.
+  /// The index's entry in the table that peers read.
   [[nodiscard]] KeyEntry& shared_key(std::uint32_t index) noexcept {
     return reinterpret_cast<KeyEntry*>(keys_.shared.mapping.data())[index];
   }
-  /// Makes a written entry valid for peers. \thread whoever the region or window belongs to
+  /// Makes a written entry valid for peers. \thread owner of the region or window
   void publish_key(std::uint32_t index, std::uint32_t rkey) noexcept {
     const std::uint64_t uses = ++keys_.local[index].uses;
     shared_key(index).live.store(uses << 32 | rkey, std::memory_order_release);
   }
   [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
-  /// Makes the control thread tell the owners of QPs on shared receive queues to look at them, sleepers included: one
-  /// that was empty has receives again. \thread any
+  /// Makes the control thread wake the owners of QPs on shared receive queues, because an empty queue has receives
+  /// again. \thread any
   void stir() noexcept { signal_eventfd(bells_.stir.get()); }
 
  private:
@@ -133,7 +134,7 @@ class SoftNic final : public Nic {
     Fd socket;
     PeerProcess process;
     bool greeted = false;
-    std::unordered_map<std::uint32_t, std::weak_ptr<const Fd>> bells{};  // By their numbers.
+    std::unordered_map<std::uint32_t, std::weak_ptr<const Fd>> bells{};  // By number.
   };
   struct Source {
     enum class Kind : std::uint8_t { kListener, kStop, kStir, kRetry, kIncoming, kPeerSocket, kPeerPidfd } kind;
@@ -198,8 +199,8 @@ class SoftNic final : public Nic {
   [[nodiscard]] Result<void> to_reset(SoftQp& qp);
   struct Inside {
     std::uint32_t qp_num = 0;
-    const RemoteQp* remote = nullptr;  // To compare; the QP may be gone.
-    std::uint64_t word = 0;            // The peer's, odd.
+    const RemoteQp* remote = nullptr;  // Only to compare; the QP may be gone.
+    std::uint64_t word = 0;            // The peer's access word, odd.
   };
   enum class Presence : std::uint8_t { kStays, kLeft, kUnknown };
   [[nodiscard]] Presence presence_of(const Inside& inside) const noexcept;
@@ -227,7 +228,7 @@ class SoftNic final : public Nic {
   static void want_error(SoftQp& qp, Status reason) noexcept;
   static void ring_bells(const SoftQp& qp) noexcept;
   [[nodiscard]] static std::optional<ibv_cq*> take_event(SoftChannel& channel) noexcept;
-  /// Whether chaos has a step of the control plane taken later, or a message lost.
+  /// Whether chaos delays a step of the control plane, or loses a message.
   [[nodiscard]] bool is_late() noexcept { return retry_.chaos && retry_.chaos->dice.hits(retry_.chaos->late); }
   [[nodiscard]] bool is_cut() noexcept { return retry_.chaos && retry_.chaos->dice.hits(retry_.chaos->cut); }
   [[nodiscard]] std::uint64_t chaos_stream(std::uint32_t number) const noexcept {
@@ -238,7 +239,7 @@ class SoftNic final : public Nic {
 
   SoftOptions options_;
   TestOptions test_;
-  // Soft NICs of this process, and how many there were before this one: the chaos of two at once is not the same.
+  // Soft NICs of this process, and how many existed before this one, so that the chaos of two NICs differs.
   inline static std::atomic<std::uint32_t> live_{0};
   const std::uint32_t ordinal_;
   std::vector<uid_t> allowed_uids_;
@@ -252,12 +253,12 @@ class SoftNic final : public Nic {
     Mapping::Owned shared;  // KeyEntry[max_mr]
     LazyTable<LocalKey> local;
     std::vector<std::uint8_t> generations;
-    std::vector<std::uint32_t> free;  // A queue: the oldest index is used again first.
+    std::vector<std::uint32_t> free;  // A queue: the oldest index is reused first.
     std::size_t free_head = 0;
   } keys_;
   struct {
     Mapping::Owned words;     // kReadyWords a CQ
-    std::vector<bool> taken;  // By a CQ.
+    std::vector<bool> taken;  // Whether a CQ uses it.
   } ready_;
   std::map<std::uint64_t, Memory> memories_;
   struct Attested {
@@ -274,7 +275,7 @@ class SoftNic final : public Nic {
     std::uint32_t qp = 1;
     std::uint32_t cq = 1;
     std::uint32_t bell = 1;
-  } next_;  // Numbers.
+  } next_;  // Next numbers.
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<SoftMw>> windows_;
@@ -284,23 +285,23 @@ class SoftNic final : public Nic {
     Fd epoll;
     std::uint64_t next = 1;
     std::unordered_map<std::uint64_t, Source> by_id;
-  } sources_;  // Of events for the control thread.
+  } sources_;  // Sources of events for the control thread.
   struct {
     Fd socket;
-    bool is_paused = false;                      // Out of descriptors.
+    bool is_paused = false;                      // The process is out of descriptors.
     std::map<std::uint64_t, Incoming> incoming;  // Ordered by age.
   } listener_;
   struct {
     Fd stop;
     Fd stir;
-  } bells_;  // Of the control thread.
+  } bells_;  // Eventfds of the control thread.
   struct {
     Fd timer;
     bool is_set = false;
     std::optional<ControlChaos> chaos;  // Under the mutex, once the NIC is open.
-  } retry_;                             // For what the kernel tells nobody of: room in a listener's backlog.
+  } retry_;                             // For conditions without kernel events: room in a listener's backlog.
   struct {
-    std::condition_variable told;  // A peer's NIC has answered, or is lost.
+    std::condition_variable told;  // Notified when a peer's NIC has answered or is lost.
     int eventfd = -1;              // The caller's.
   } progress_;
   std::thread control_;  // Last: reads everything above.

@@ -1,13 +1,14 @@
 // Shared receive queues of the soft NIC.
 //
-// A sender takes a SEND for accepted when the peer has published a receive for it. One receive of a shared queue cannot
-// be published to several senders: each has its own ring, and what is promised to one is lost to the others until it
-// sends. So nothing is promised beforehand. A sender without a receive says how many it needs (QpControl::demand); the
-// receiver's next poll moves that many from the shared queue into the QP's own ring of receives, where lengths and keys
-// are published and checked as ever; or says that there are none, and only then is it RNR for the sender. A receive is
-// so never with a QP whose peer has no message for it, and the queue's last receive serves whichever QP asks.
+// A sender considers a SEND accepted when the peer has published a receive for it. One receive of a shared queue cannot
+// be published to several senders: each has its own ring, and a receive that is promised to one is lost to the others
+// until that one sends. So the receiver promises nothing beforehand. A sender without a receive says how many it needs
+// (QpControl::demand). The receiver's next poll moves that many from the shared queue into the QP's own ring of
+// receives, where lengths and keys are published and checked as usual, or says that there are none; only then it is RNR
+// for the sender. So no QP holds a receive for which its peer has no message, and the queue's last receive serves any
+// QP that asks.
 //
-// The price: a SEND to a shared queue waits for a poll of its receiver, where one to a QP's own receives does not.
+// The price: a SEND to a shared queue waits for a poll of its receiver; one to a QP's own receives does not.
 #include "nic/soft/path.hpp"
 
 #include <algorithm>
@@ -17,15 +18,15 @@ namespace verbena::nic::soft {
 
 namespace {
 
-/// The end of a queue to put in at, or to take out at (`lag` 1): claims its entry, or returns nullptr when there is
-/// none.
+/// Claims the entry at the end of a queue for putting in, or for taking out (`lag` 1); nullptr if there is none.
 SoftSrq::Entry* claim(SoftSrq& srq, std::atomic<std::uint64_t>& end, std::uint64_t lag, std::uint64_t& at) noexcept {
   at = end.load(std::memory_order_relaxed);
   for (;;) {
     SoftSrq::Entry& entry = srq.entries[at & srq.mask];
     const std::uint64_t turn = entry.turn.load(std::memory_order_acquire);
     if (turn == at + lag) {
-      // Lost to another thread: `at` is where the end has got to. Each turn of this loop is another thread's success.
+      // If another thread wins, `at` becomes the new end. Each turn of this loop means that another thread has
+      // succeeded.
       if (end.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) return &entry;
     } else if (static_cast<std::int64_t>(turn - (at + lag)) < 0) {
       return nullptr;
@@ -35,11 +36,11 @@ SoftSrq::Entry* claim(SoftSrq& srq, std::atomic<std::uint64_t>& end, std::uint64
   }
 }
 
-/// There is always room: what is unfinished is counted against max_wr before, and the ring is not smaller.
+/// There is always room: the caller has checked the unfinished receives against max_wr, and the ring is not smaller.
 void put(SoftSrq& srq, const ReceiveWqe& receive, const ibv_sge* sges, bool keys_hold) noexcept {
   std::uint64_t at = 0;
   SoftSrq::Entry* entry = claim(srq, srq.in, 0, at);
-  while (entry == nullptr) entry = claim(srq, srq.in, 0, at);  // Claimed by a taker that is about to let go of it.
+  while (entry == nullptr) entry = claim(srq, srq.in, 0, at);  // A thread that takes it out is about to release it.
   entry->receive = receive;
   entry->keys_hold = keys_hold;
   std::copy_n(sges, receive.sge_count, srq.sges.get() + (at & srq.mask) * srq.max_sge);
@@ -62,10 +63,10 @@ bool take_shared(SoftQp& qp) noexcept {
   return true;
 }
 
-/// After something was put in: QPs whose owners found nothing and may sleep by now are told. Not from here: the control
-/// plane's mutex is not for a poll to take.
+/// Call it after putting something in: makes the control thread wake owners that found nothing and may sleep by now. A
+/// poll must not take the control plane's mutex itself.
 void tell_if_short(SoftSrq& srq) noexcept {
-  // Against who looked in vain, see serve_shared.
+  // Pairs with a thread that has looked in vain; see serve_shared.
   srq.turnstile.fetch_add(1, std::memory_order_acq_rel);
   if (srq.is_short.load(std::memory_order_relaxed) && srq.is_short.exchange(false, std::memory_order_relaxed)) {
     srq.nic->stir();
@@ -83,16 +84,16 @@ bool serve_shared(SoftQp& qp) noexcept {
   const QpControl& peer = *qp.rx_remote->control;
   if (!owes_shared(qp)) return false;
   if (peer.rare.readiness.load(std::memory_order_acquire) == Readiness::kGone) {
-    // A QP that is gone sends nothing any more: what it asked for is not given to it, and what it was given and has not
-    // used (all it sent before is received first) goes back.
+    // A QP that is gone sends nothing more: give it no more receives, and take back the unused ones, after receiving
+    // all that it has sent.
     if (qp.rq.is_empty() || qp.rq.is_open || qp.rx.ready()) return false;
     give_back_shared(qp, GiveBack::kUntouched);
     return true;
   }
-  // The peer's word, read once; any number is good for what is there and fits.
+  // The peer's word, read once. Any number is harmless: it gets only as many as exist and fit.
   const std::uint64_t wanted = peer.demand.wanted.load(std::memory_order_acquire);
   if (wanted <= qp.rq.posted) return false;
-  // Read after `wanted`, before the queue is looked at: what is refused is this ask or an older one.
+  // Read after `wanted` and before looking at the queue, so that a refusal is for this ask or an older one.
   const std::uint64_t ask = peer.demand.ask.load(std::memory_order_relaxed);
   const std::uint64_t before = qp.rq.posted;
   const std::uint64_t most = qp.rq.done + qp.rq.mask + 1;
@@ -101,7 +102,7 @@ bool serve_shared(SoftQp& qp) noexcept {
     found = take_shared(qp);
     if (found) continue;
     qp.rq.srq->is_short.store(true, std::memory_order_relaxed);
-    // Against who posts: either it sees that the queue is short, or its receive is seen here.
+    // Pairs with a thread that posts: either it sees that the queue is short, or we see its receive.
     qp.rq.srq->turnstile.fetch_add(1, std::memory_order_acq_rel);
     found = take_shared(qp);
   }
@@ -143,7 +144,7 @@ int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept
       break;
     }
     std::uint64_t capacity = 0;
-    bool keys_hold = true;  // As for a QP's own receives: the sender is told beforehand.
+    bool keys_hold = true;  // As for a QP's own receives, the sender learns beforehand.
     for (int i = 0; i < wr->num_sge; ++i) {
       const ibv_sge& sge = wr->sg_list[i];
       capacity += sge.length;

@@ -25,12 +25,12 @@ namespace verbena::nic::soft {
 
 namespace {
 #ifdef VERBENA_TSAN
-// The pages stay mapped until the owner and every sharer have let go, as separate mappings of them would.
+// The pages stay mapped until the owner and every sharer have released them, as with separate mappings.
 struct OwnerMapping {
   dev_t device;
   ino_t inode;
   std::byte* data;
-  std::size_t unmap_bytes = 0;  // Set when the owner has gone and left the unmapping to the last sharer.
+  std::size_t unmap_bytes = 0;  // Set when the owner is gone and the last sharer must unmap.
   unsigned sharers = 0;
 };
 std::mutex owner_mappings_mutex;
@@ -76,7 +76,7 @@ void forget_owner_mapping([[maybe_unused]] const std::byte* data) noexcept {
 }
 
 namespace {
-/// The end of an owner's mapping.
+/// Ends an owner's mapping.
 void unmap_owned(std::byte* data, std::size_t size) noexcept {
 #ifdef VERBENA_TSAN
   {
@@ -117,7 +117,7 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
   if (::fstatfs(fd, &system) != 0 || (system.f_type == HUGETLBFS_MAGIC && (seals & F_SEAL_FUTURE_WRITE) == 0)) {
     return fail(Status::kProtocol, "fstatfs", 0,
                 "the peer's memory is of huge pages and not sealed against writing: it could punch holes into it, and "
-                "whoever touches one dies of SIGBUS");
+                "touching one would raise SIGBUS");
   }
   if (static_cast<std::uint64_t>(file.st_size) != size || size == 0) {
     return fail(Status::kProtocol, "fstat", 0, "the peer's memory has {} bytes, not the {} it announced", file.st_size,
@@ -133,13 +133,13 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
   const int protection = mode == Mode::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping a peer's memory");
-  (void)::madvise(data, size, MADV_DONTFORK);  // A child would keep it in use after the peer has freed it.
+  (void)::madvise(data, size, MADV_DONTFORK);  // A child would keep using it after the peer has freed it.
   mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
   return mapping;
 }
 
 Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode others) {
-  VERBENA_TRY(host::check_process_limits(size));  // A file beyond RLIMIT_FSIZE is a signal, not an error.
+  VERBENA_TRY(host::check_process_limits(size));  // Growing a file beyond RLIMIT_FSIZE raises a signal.
   Owned owned;
   owned.fd = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!owned.fd) return fail_system("memfd_create", errno, "making memory to share with peers");
@@ -151,7 +151,7 @@ Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode 
   (void)::madvise(data, size, MADV_DONTFORK);
   owned.mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
   note_owner_mapping(owned.fd.get(), owned.mapping.data());
-  // FUTURE_WRITE leaves the writable mapping made above alone and refuses every later one, in any process.
+  // FUTURE_WRITE allows the writable mapping made above and refuses every later one, in any process.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (others == Mode::kRead ? F_SEAL_FUTURE_WRITE : 0);
   if (::fcntl(owned.fd.get(), F_ADD_SEALS, seals) != 0) {
     return fail_system("fcntl", errno, "sealing memory to share with peers");
@@ -174,8 +174,8 @@ Result<void> register_membarriers() {
   return {};
 }
 
-// Registered above, so the kernel has no reason to refuse any more; a seccomp filter installed since then has. The
-// heavier global command is the only other way to order; if that is refused too, the protocol cannot go on.
+// The process is registered, so only a seccomp filter installed since then can refuse. The slower global command is the
+// only other way to order; if that is refused too, the protocol cannot go on.
 void barrier_all_processes() noexcept {
   if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) membarrier(MEMBARRIER_CMD_GLOBAL);
 }
@@ -244,7 +244,7 @@ ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noex
 }
 
 bool is_eventfd(int fd) noexcept {
-  constexpr std::string_view kEventFd = "anon_inode:[eventfd]";  // No path: those begin with a slash.
+  constexpr std::string_view kEventFd = "anon_inode:[eventfd]";  // Not a path: those begin with a slash.
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   char target[64];

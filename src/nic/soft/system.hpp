@@ -1,4 +1,4 @@
-// The Linux calls that the soft NIC stands on: descriptors, sealed memfds, mappings, membarrier, sockets with fds.
+// The Linux calls that the soft NIC uses: descriptors, sealed memfds, mappings, membarrier, sockets with fds.
 #pragma once
 
 #include "base/error.hpp"
@@ -34,7 +34,8 @@ struct Unmapper {
 };
 
 /// Move-only owner of a shared mapping. In TSan builds a mapping of memory that this process also owns shares the
-/// owner's addresses, because TSan cannot see a race through two mappings of one page; it is then not unmapped here.
+/// owner's addresses, because TSan cannot see a race through two mappings of one page; its destructor then does not
+/// unmap.
 class Mapping {
  public:
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
@@ -42,10 +43,10 @@ class Mapping {
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
   enum class Mode : std::uint8_t { kRead, kReadWrite };
-  /// Maps all of a memfd that a peer handed over: it must be a memfd of `size` bytes, sealed against shrinking and
-  /// further seals (so that the peer can neither take pages away nor unseal), else kProtocol.
+  /// Maps all of a memfd from a peer. kProtocol unless it is a memfd of `size` bytes, sealed against shrinking and
+  /// further seals, so that the peer can neither take pages away nor unseal it.
   [[nodiscard]] static Result<Mapping> of_peer(int fd, std::size_t size, Mode mode);
-  /// A new memfd of `size` bytes, mapped read-write here, that others can only map as `others` says. Sealed.
+  /// Makes a sealed memfd of `size` bytes and maps it read-write here; others can map it only as `others` says.
   struct Owned;
   [[nodiscard]] static Result<Owned> create(const char* name, std::size_t size, Mode others);
 
@@ -59,10 +60,10 @@ struct Mapping::Owned {
 
 using host::LazyMemory;
 
-/// Arrays one behind another in one piece of memory, each on a cache line of its own.
+/// Lays out arrays one after another in one piece of memory, each from a new cache line on.
 class Places {
  public:
-  /// Where an array begins.
+  /// Adds an array, and returns its offset.
   template <class T>
   [[nodiscard]] std::size_t add(std::size_t count) noexcept {
     constexpr std::size_t kPlaceBytes = 64;
@@ -81,10 +82,10 @@ class Places {
 void note_owner_mapping(int fd, std::byte* data) noexcept;
 void forget_owner_mapping(const std::byte* data) noexcept;
 
-/// Registers this process for both kinds of expedited membarrier. kPermission when the kernel or seccomp refuses.
+/// Registers this process for both kinds of expedited membarrier. kPermission if the kernel or seccomp refuses.
 [[nodiscard]] Result<void> register_membarriers();
-/// A full barrier on every running thread of every registered process: orders a store of the caller before its later
-/// loads against plain stores-then-loads of peers, so that peers need no fence of their own.
+/// A full barrier on every running thread of every registered process: it orders the caller's earlier stores before its
+/// later loads, against peers that do plain stores and then loads, so that peers need no fence of their own.
 void barrier_all_processes() noexcept;
 /// The same for this process's threads.
 void barrier_this_process() noexcept;
@@ -95,13 +96,13 @@ struct Fds {
   std::array<Fd, kMaxFds> fds;
   std::size_t count = 0;
 };
-/// Sends one message, of which `rest` is the end. False with errno set when it could not be sent at once and whole.
+/// Sends one message; `rest` is its end. False, with errno, if it could not be sent at once and whole.
 [[nodiscard]] bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds,
                                 std::span<const std::byte> rest = {}) noexcept;
-/// Bytes received (0: the peer closed); -1 with errno. Descriptors are close-on-exec. A truncated message or too many
-/// descriptors is EBADMSG.
+/// Returns the bytes received (0: the peer closed), or -1 with errno. Descriptors are close-on-exec. A truncated
+/// message or too many descriptors is EBADMSG.
 [[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept;
-/// Whether the kernel says that a descriptor is an eventfd.
+/// Whether a descriptor is an eventfd, as the kernel tells it.
 [[nodiscard]] bool is_eventfd(int fd) noexcept;
 
 }  // namespace verbena::nic::soft

@@ -1,12 +1,12 @@
-// Memory windows of type 2: keys that a posted work request gives to the peer of one QP, and takes back.
+// Memory windows of type 2: a posted work request gives a key to the peer of one QP, and another one revokes it.
 //
 // A window is an entry of the key table like a region's, but bound by the QP's owner on its data path, and valid for
-// that QP only (KeyEntry::domain). The key's low byte is the caller's choice and comes again after 256 bindings; the
-// count of uses beside it in the entry does not, so that an import of an older binding never serves a newer one.
+// that QP only (KeyEntry::domain). The caller chooses the key's low byte, which repeats after 256 bindings. The count
+// of uses beside it in the entry does not repeat, so that an import of an older binding never works for a newer one.
 //
-// Invalidation revokes as dereg_mr does: entry cleared, membarrier, and the peer seen outside of an access; there is
-// one peer to look at, because a window belongs to one QP. A remote invalidation needs none of it: the peer's NIC
-// forgets the window itself when it sends the message, after all its accesses before.
+// Invalidation revokes as dereg_mr does: it clears the entry, calls membarrier, and waits until the peer is outside of
+// an access. There is only one peer to look at, because a window belongs to one QP. A remote invalidation needs none of
+// this: the peer's NIC itself forgets the window when it sends the message, after all its earlier accesses.
 #include "nic/soft/path.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t kVariant = 0xFF;  // The part of a key that each binding changes.
 
-/// Whether the region may carry such a window.
+/// Whether the region allows such a window.
 [[nodiscard]] bool fits_region(const SoftQp& qp, const SoftMw& mw, const ibv_mw_bind_info& bind) noexcept {
   const auto& mr = *static_cast<const SoftMr*>(bind.mr);
   const LocalKey& local = qp.nic->local_key(mr.handle);
@@ -33,7 +33,7 @@ constexpr std::uint32_t kVariant = 0xFF;  // The part of a key that each binding
   return (access & ~mr.grantable) == 0 && (local.access & needed) == needed;
 }
 
-/// False when it was free already.
+/// Frees a window; false if it was free already.
 bool release(SoftNic& nic, SoftMw& mw) noexcept {
   SoftMr* const mr = mw.mr.exchange(nullptr, std::memory_order_acq_rel);
   if (mr == nullptr) return false;
@@ -57,7 +57,7 @@ ibv_wc_status bind_window(SoftQp& qp, const ibv_send_wr& wr) noexcept {
   const std::uint64_t offset = bind.addr - qp.nic->local_key(mr.handle).iova;
   constexpr std::uint32_t kZeroBased = IBV_ACCESS_ZERO_BASED;
   KeyEntry& entry = qp.nic->shared_key(mw.handle);
-  // Each released: who still reads the binding before and sees one of these sees that it is gone as well.
+  // Release stores: a reader of the previous binding that sees one of these also sees that the binding is gone.
   constexpr auto kRelease = std::memory_order_release;
   entry.domain.store(window_domain(qp.qp_num), kRelease);
   entry.access.store(bind.mw_access_flags & ~kZeroBased, kRelease);
@@ -94,7 +94,7 @@ bool may_invalidate(const RemoteQp& remote, std::uint32_t rkey) noexcept {
 
 void forget_window(const RemoteQp& remote, std::uint32_t rkey) noexcept {
   Import& import = remote.peer->imports[key_index(rkey)];
-  // No live word is this: it would be that of an entry whose key is all ones.
+  // No live word has this value: its key would be all ones.
   if (import.rkey.load(std::memory_order_relaxed) == rkey) import.word.store(~std::uint64_t{0});
 }
 
@@ -131,7 +131,7 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
   keys_.local[mw->handle].window.store(nullptr, std::memory_order_release);
   const std::uint32_t number = mw->qp_num.load(std::memory_order_relaxed);
   const auto at = qps_.find(number);
-  // An invalidation that began and did not end has freed the window, and has not seen the peer leave it.
+  // An invalidation that began and did not end has freed the window, but has not waited for the peer to leave it.
   const bool is_free = !release(*this, *mw);
   if (!is_free || (at != qps_.end() && at->second->peer_work.is_revoking.load(std::memory_order_acquire))) {
     barrier_all_processes();
@@ -143,7 +143,7 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
     }
     result = wait_until_left(std::move(inside), lock, "dealloc_mw", deadline);
   }
-  // The next user of the index begins behind the last key that was bound.
+  // The next user of the index begins after the last key that was bound.
   keys_.generations[mw->handle] = static_cast<std::uint8_t>(mw->key.load(std::memory_order_relaxed) & kVariant);
   give_key_back(mw->handle);
   --mw->spd->users;
@@ -152,7 +152,7 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
   return result;
 }
 
-/// Windows end with the QP that they are bound on.
+/// Frees the windows that are bound on a QP.
 void SoftNic::release_windows(const SoftQp& qp) noexcept {
   for (const auto& mw : windows_) {
     if (mw->qp_num.load(std::memory_order_relaxed) == qp.qp_num) (void)release(*this, *mw);

@@ -29,7 +29,7 @@ Raw raw_of(const ibv_gid& gid) noexcept {
 
 bool same(const ibv_gid& a, const ibv_gid& b) noexcept { return raw_of(a) == raw_of(b); }
 
-constexpr std::size_t kIpv4Offset = 12;  ///< Of the IPv4 address in a mapped one.
+constexpr std::size_t kIpv4Offset = 12;  ///< Offset of the IPv4 address in a mapped one.
 
 bool starts_with(const ibv_gid& gid, std::initializer_list<std::uint8_t> prefix, std::size_t offset = 0) noexcept {
   return std::equal(prefix.begin(), prefix.end(), gid.raw + offset);
@@ -39,12 +39,12 @@ bool is_zero_from(const ibv_gid& gid, std::size_t offset) noexcept {
   return std::all_of(gid.raw + offset, std::end(gid.raw), [](std::uint8_t byte) { return byte == 0; });
 }
 
-/// The address that sockets bind to when any will do.
+/// Whether it is the wildcard address that sockets bind to.
 bool is_any(const ibv_gid& gid) noexcept {
   return is_zero_from(gid, 0) || (is_ipv4_mapped(gid) && is_zero_from(gid, kIpv4Offset));
 }
 
-/// Appends to a text and cuts what does not fit.
+/// Appends to a text, and cuts it where it does not fit.
 template <class Text>
 class Writer {
  public:
@@ -66,7 +66,7 @@ std::string_view name_of(const NetdevName& netdev) noexcept {
   return {netdev.data(), strnlen(netdev.data(), netdev.size() - 1)};
 }
 
-/// Without the bytes behind the name.
+/// Clears the bytes after the name.
 NetdevName terminated(const NetdevName& netdev) noexcept {
   NetdevName out{};
   std::ranges::copy(name_of(netdev), out.begin());
@@ -75,14 +75,14 @@ NetdevName terminated(const NetdevName& netdev) noexcept {
 
 char printable(char c) noexcept { return c > ' ' && c <= '~' ? c : '?'; }
 
-/// The kernel takes nearly any byte in a name, an escape sequence too, and ours end up on terminals.
+/// The kernel allows nearly any byte in a name, also escape sequences, and our texts go to terminals.
 NetdevName printable_name(const NetdevName& netdev) noexcept {
   NetdevName out{};
   std::ranges::transform(name_of(netdev), out.begin(), printable);
   return out;
 }
 
-/// What was asked for, after what cannot decide is set aside.
+/// The user's wishes, without those that cannot decide.
 struct Question {
   LinkLayer layer;
   std::optional<std::uint32_t> index;
@@ -106,7 +106,7 @@ GidType type_on(LinkLayer layer, GidType type) noexcept {
 
 enum class Fault : std::uint8_t { kNone, kOtherAddress, kNoNetdev, kHighIndex, kUnset };
 
-/// What keeps an entry from being used whatever was asked for.
+/// Why an entry is unusable, whatever the user asks for.
 Fault own_fault(LinkLayer layer, const GidEntry& entry) noexcept {
   if (kind_of(entry.gid) == GidKind::kUnset) return Fault::kUnset;
   if (entry.index > kMaxGidIndex) return Fault::kHighIndex;
@@ -131,7 +131,7 @@ const char* text_of(Fault fault) noexcept {
   return "unknown";
 }
 
-/// Smaller is better. The last two only make the order total.
+/// Smaller is better. The last two members only make the order total.
 using Rank = std::tuple<bool, GidKind, std::uint32_t, Raw, std::string_view>;
 
 Rank rank_of(LinkLayer layer, const GidEntry& entry) noexcept {
@@ -153,7 +153,7 @@ const GidEntry* best_of(const Question& question, std::span<const GidEntry> tabl
   return best;
 }
 
-/// The entry at the index asked for; of several the one that the rules like best.
+/// The entry at `index`; if there are several, the best one by the rules.
 const GidEntry* entry_at(const Question& question, std::span<const GidEntry> table, std::uint32_t index) noexcept {
   const GidEntry* found = nullptr;
   const auto key = [&](const GidEntry& entry) {
@@ -166,7 +166,7 @@ const GidEntry* entry_at(const Question& question, std::span<const GidEntry> tab
   return found;
 }
 
-/// What puts one entry before another, as what each of them has.
+/// Why one entry is better than another: the property of each.
 struct Difference {
   const char* winner;
   const char* loser;
@@ -185,7 +185,7 @@ Difference difference_of(LinkLayer layer, const GidEntry& first, const GidEntry&
           b == GidKind::kLinkLocal ? "a link-local address" : "a loopback address"};
 }
 
-/// How far the GID reaches, where that is less than one may think.
+/// The GID's limited reach, for the text; "" if it is not limited.
 const char* reach_of(LinkLayer layer, const GidEntry& entry) noexcept {
   if (layer == LinkLayer::kInfiniBand) return "";
   switch (kind_of(entry.gid)) {
@@ -196,7 +196,7 @@ const char* reach_of(LinkLayer layer, const GidEntry& entry) noexcept {
   return type_on(layer, entry.type) == GidType::kRoceV1 ? "; RoCE v1 reaches this Ethernet segment only" : "";
 }
 
-/// On InfiniBand: what the prefix says, how packets are routed, and what was ignored.
+/// On InfiniBand: the prefix, how packets are routed, and the ignored address.
 void add_infiniband(Writer<GidReason>& reason, const Question& question, const GidEntry& entry, bool grh) noexcept {
   if (kind_of(entry.gid) == GidKind::kLinkLocal) {
     reason.add("; default subnet prefix");
@@ -206,10 +206,10 @@ void add_infiniband(Writer<GidReason>& reason, const Question& question, const G
     reason.add("; subnet prefix {}/64", gid_text(prefix).data());
   }
   reason.add("{}", grh ? ", with a GRH" : ", routed by LID");
-  if (question.ignored) reason.add("; {} is no GID, so it does not decide", gid_text(*question.ignored).data());
+  if (question.ignored) reason.add("; {} is no GID, so it is ignored", gid_text(*question.ignored).data());
 }
 
-/// Why the rules do not take `entry`: its fault, or what the one that they take has over it.
+/// Why the rules do not choose `entry`: its fault, or the advantage of the best one.
 void add_objection(Writer<GidReason>& reason, const Question& question, const GidEntry& entry,
                    const GidEntry* best) noexcept {
   const Fault fault = fault_of(question, entry);
@@ -225,7 +225,7 @@ void add_objection(Writer<GidReason>& reason, const Question& question, const Gi
   }
 }
 
-/// Why the rules take `best`: what it has over the next best.
+/// Why the rules choose `best`: its advantage over the next best.
 void add_merit(Writer<GidReason>& reason, const Question& question, std::span<const GidEntry> table,
                const GidEntry& best) noexcept {
   if (question.address) reason.add("the address asked for; ");
@@ -260,9 +260,10 @@ GidChoice choice_of(const Question& question, std::span<const GidEntry> table, c
 
 constexpr const char* kCall = "choose_gid";
 
-/// The GIDs that are usable but for the address, best first, as many as fit; the rest is counted. Only those of the
-/// best one's type: the kernel makes a v1 and a v2 GID of every address.
-/// Bytes: of an Error's 319 the longest sentence around it takes 192 (an index of 10, an address of 45, a fault of 66).
+/// Lists the GIDs that would be usable with any address, best first, as many as fit, and counts the rest. Only those of
+/// the best one's type, because the kernel makes a v1 and a v2 GID for every address.
+/// Bytes: an Error has 319, and the longest sentence around the list takes 192 (an index of 10, an address of 45, a
+/// fault of 66).
 using List = std::array<char, 128>;
 List list_usable(LinkLayer layer, std::span<const GidEntry> table) noexcept {
   List list{};
@@ -271,7 +272,7 @@ List list_usable(LinkLayer layer, std::span<const GidEntry> table) noexcept {
   const GidEntry* const best = best_of(any, table);
   const auto listed = [&](const GidEntry& entry) { return type_on(layer, entry.type) == type_on(layer, best->type); };
   constexpr std::size_t kReserved = sizeof " and 4294967295 more";
-  // Each round adds some bytes, so there are few of them however long the table is.
+  // Each round adds some bytes, so there are few rounds however long the table is.
   for (const GidEntry* next = best; next != nullptr && listed(*next); next = best_of(any, table, next)) {
     const NetdevName name = printable_name(next->netdev);
     const GidText address = gid_text(next->gid);
@@ -330,7 +331,7 @@ std::unexpected<Error> fail_none(const Question& question, std::span<const GidEn
                   : "the port is down, or has no GUID or no subnet manager; see ibstat");
 }
 
-/// The entry to take: the one at the index asked for, else the best.
+/// The entry to use: the one at the user's index, else the best.
 Result<const GidEntry*> find(const Question& question, std::span<const GidEntry> table) noexcept {
   if (!question.index) {
     if (const GidEntry* best = best_of(question, table)) return best;
@@ -419,7 +420,7 @@ std::vector<GidVerdict> judge_gids(LinkLayer layer, std::span<const GidEntry> ta
       add_objection(why, question, entry, best);
     }
   }
-  // Total but for entries whose lines are the same.
+  // A total order, except for entries with identical lines.
   const auto key = [layer](const GidVerdict& verdict) {
     return std::tuple(verdict.entry.index, verdict.use, rank_of(layer, verdict.entry), verdict.why);
   };

@@ -7,7 +7,7 @@ namespace verbena::nic {
 
 namespace {
 
-// Macros and inline functions have a function of their own to be pointed to.
+// Macros and inline functions get wrappers, so that the table can point to them.
 constexpr verbs::VerbsLibrary kLibrary = {
     .device = {.get_device_list = &ibv_get_device_list,
                .free_device_list = &ibv_free_device_list,
@@ -37,7 +37,7 @@ constexpr verbs::VerbsLibrary kLibrary = {
           attr.td = td;
           return ibv_alloc_parent_domain(context, &attr);
         },
-    // The one that takes optional access flags, and drops them by itself on a kernel that does not know them.
+    // This function takes optional access flags, and drops them itself on a kernel that does not know them.
     .reg_mr = &ibv_reg_mr_iova2,
     .dereg_mr = &ibv_dereg_mr,
     .alloc_mw = [](ibv_pd* pd, ibv_mw_type type) { return ibv_alloc_mw(pd, type); },

@@ -1,5 +1,5 @@
-// The functions of libibverbs that the verbs NIC calls, as one table: tests put a fake library in its place, and the
-// archive refers to the real one in a single file.
+// The functions of libibverbs that the verbs NIC calls, as one table: tests use a fake library instead, and only one
+// file of the archive refers to the real one.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,7 +13,7 @@ namespace verbena::nic::verbs {
 
 /// Each member is the libibverbs function of that name, with its return values and errno.
 struct VerbsLibrary {
-  /// Of the host and of a device; what follows makes, uses and ends objects of an open one.
+  /// Functions of the host and of a device. The other members make, use and end objects of an open device.
   struct Device {
     ibv_device** (*get_device_list)(int* count);
     void (*free_device_list)(ibv_device** list);

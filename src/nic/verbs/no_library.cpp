@@ -1,4 +1,4 @@
-// Stands in for library.cpp where the Meson option `verbs` is off: nothing refers to libibverbs then.
+// Replaces library.cpp if the Meson option `verbs` is off: then nothing refers to libibverbs.
 #include "base/error.hpp"
 #include "nic/verbs.hpp"
 

@@ -1,4 +1,4 @@
-// Opening an RDMA device: which device, port and GID, and what the device can do.
+// Opens an RDMA device: chooses device, port and GID, and queries the device's limits.
 #include "base/error.hpp"
 #include "nic/descriptors.hpp"
 #include "nic/verbs/verbs_nic.hpp"
@@ -16,7 +16,8 @@ namespace verbena::nic::verbs {
 
 namespace {
 
-/// The library's list of devices; freed with this. The devices themselves stay while a context of them is open.
+/// The library's list of devices, which the destructor frees. The devices themselves stay while a context of them is
+/// open.
 struct DeviceList {
   std::unique_ptr<ibv_device*[], void (*)(ibv_device**)> list;
   std::size_t count;
@@ -59,13 +60,13 @@ struct DeviceList {
 }
 
 [[nodiscard]] LinkLayer layer_of(const ibv_port_attr& attr) noexcept {
-  // Unspecified is what InfiniBand drivers said before there was Ethernet.
+  // InfiniBand drivers said "unspecified" before Ethernet existed in verbs.
   return attr.link_layer == IBV_LINK_LAYER_ETHERNET ? LinkLayer::kEthernet : LinkLayer::kInfiniBand;
 }
 
 [[nodiscard]] std::uint32_t at_least_0(int value) noexcept { return static_cast<std::uint32_t>(std::max(value, 0)); }
 
-/// What the kernel's rxe says in place of a vendor (RXE_VENDOR_ID).
+/// The vendor id of the kernel's rxe (RXE_VENDOR_ID).
 constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
 
 [[nodiscard]] Limits limits_of(const ibv_device_attr& attr, const ibv_port_attr& port) noexcept {
@@ -78,11 +79,10 @@ constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
           .max_srq_wr = at_least_0(attr.max_srq_wr),
           .max_qp_wr = at_least_0(attr.max_qp_wr),
           .max_cqe = at_least_0(attr.max_cqe),
-          // Where READ has its own limit it is the smaller one, and a queue's segments serve both.
+          // If READ has its own limit it is the smaller one, and a queue's segments serve both.
           .max_sge = at_least_0(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge),
-          .max_rd_atomic =
-              std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
-                       std::uint32_t{std::numeric_limits<std::uint8_t>::max()}),  // As wide as ibv_qp_attr has it.
+          .max_rd_atomic = std::min(at_least_0(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)),
+                                    std::uint32_t{std::numeric_limits<std::uint8_t>::max()}),  // As in ibv_qp_attr.
           .max_message = port.max_msg_sz,
           .is_soft_roce = attr.vendor_id == kSoftRoceVendor};
 }
@@ -119,7 +119,7 @@ Result<std::unique_ptr<Nic>> open_with(const VerbsLibrary& library, const VerbsO
     auto nic = std::make_unique<VerbsNic>(library);
     auto started = nic->start(device, options);
     if (started) return nic;
-    last = started.error();  // Of several devices that cannot be used, the last one's reason.
+    last = started.error();  // If no device is usable, the error is the last one's.
   }
   return std::unexpected(last);
 }
@@ -156,7 +156,8 @@ Result<void> VerbsNic::start(ibv_device* device, const VerbsOptions& options) {
   news_ = ClosedInChildren(context_->async_fd);
   ibv_device_attr attr{};
   if (const int failed = library_.device.query_device(context_, &attr); failed != 0) {
-    return fail(Status::kDevice, "ibv_query_device", failed, "{} does not say what it can do; look into dmesg", name());
+    return fail(Status::kDevice, "ibv_query_device", failed,
+                "{} does not answer the query of its limits; look into dmesg", name());
   }
   ibv_port_attr port{};
   VERBENA_TRY(choose_port(options.port, attr.phys_port_cnt, port));
@@ -191,8 +192,8 @@ Result<void> VerbsNic::choose_port(std::uint8_t wanted, std::uint8_t count, ibv_
   for (unsigned port = first; port <= last; ++port) {
     attr = {};
     if (const int failed = library_.device.query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0) {
-      return fail(Status::kDevice, "ibv_query_port", failed, "{} does not tell of its port {}; look into dmesg", name(),
-                  port);
+      return fail(Status::kDevice, "ibv_query_port", failed,
+                  "{} does not answer the query of its port {}; look into dmesg", name(), port);
     }
     if (attr.state != IBV_PORT_ACTIVE) continue;
     facts_.port = static_cast<std::uint8_t>(port);
@@ -231,15 +232,15 @@ Result<void> VerbsNic::find_gid(const ibv_port_attr& attr, const GidWanted& want
     row.gid = entry.gid;
     row.type = type_of(entry.gid_type);
     static_assert(std::tuple_size_v<NetdevName> >= IF_NAMESIZE);
-    // 0: none. One that went meanwhile, or is in another network namespace, has no name here either.
+    // 0: none. An interface that is gone meanwhile, or is in another network namespace, has no name here either.
     if (entry.ndev_ifindex == 0 || ::if_indextoname(entry.ndev_ifindex, row.netdev.data()) == nullptr) row.netdev = {};
   }
   VERBENA_ASSIGN(facts_.gid, choose_gid(facts_.link_layer, table, wanted));
   return {};
 }
 
-// Verbs has no query for it: the largest of a few sizes with which a queue pair can be made. What the device makes of
-// it is read back, for some round up.
+// Verbs has no query for the inline limit: tries a few sizes, largest first, until a queue pair can be made. Reads the
+// device's value back, because some round up.
 Result<std::uint32_t> VerbsNic::find_max_inline() {
   const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(library_.alloc_pd(context_), library_.dealloc_pd);
   if (pd == nullptr) return std::unexpected(probe_error("ibv_alloc_pd", errno));

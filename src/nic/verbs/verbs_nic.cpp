@@ -40,7 +40,7 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
   }
 }
 
-/// For calls whose errno says all that is known.
+/// For calls whose errno is all that is known.
 [[nodiscard]] std::unexpected<Error> refused(const char* call, int cause, const char* what) noexcept {
   const Status status = status_of_cause(cause);
   const char* fix = status == Status::kDevice     ? "look for the driver's messages in dmesg"
@@ -49,7 +49,7 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
   return fail(status, call, cause, "the device refused {} ({}); {}", what, std::strerror(cause), fix);
 }
 
-/// The same for what a call has returned.
+/// The same for the return value of a call.
 [[nodiscard]] Result<void> check_done(const char* call, int returned, const char* what) noexcept {
   if (returned == 0) return {};
   return refused(call, cause_of(returned), what);
@@ -59,7 +59,7 @@ constexpr unsigned kOptionalAccess = IBV_ACCESS_OPTIONAL_RANGE;
   return fail(Status::kBadArgument, call, EINVAL, "the {} is not of this NIC, or was destroyed", what);
 }
 
-/// What is known of an object that this NIC has made.
+/// The entry of an object that this NIC has made.
 template <class Table, class Object>
 [[nodiscard]] Result<typename Table::mapped_type*> find(Table& table, Object* object, const char* call,
                                                         const char* what) noexcept {
@@ -69,8 +69,8 @@ template <class Table, class Object>
 }
 
 /// Takes an object out of its table and destroys it without the lock: the library waits until the event thread has
-/// acknowledged what it is handling, and that thread needs the lock. A pointer that comes again is then already known
-/// as somebody else's. What was known of the object; on failure the table has it again.
+/// acknowledged what it is handling, and that thread needs the lock. If the library reuses the address meanwhile, the
+/// table already has it as another object. Returns the object's entry; on failure puts it back into the table.
 template <class Table, class Object>
 [[nodiscard]] Result<typename Table::mapped_type> destroy_unlocked(Table& table, Object* object,
                                                                    std::unique_lock<std::mutex>& lock,
@@ -85,7 +85,7 @@ template <class Table, class Object>
   return std::unexpected(destroyed.error());
 }
 
-/// Bytes that this process has locked and pinned by now, as the kernel counts them against RLIMIT_MEMLOCK.
+/// Bytes that this process has locked and pinned, as the kernel counts them against RLIMIT_MEMLOCK.
 [[nodiscard]] std::uint64_t locked_bytes() {
   std::ifstream status("/proc/self/status");
   std::uint64_t bytes = 0;
@@ -116,10 +116,10 @@ template <class Table, class Object>
 
 }  // namespace
 
-// Nothing of the caller's is left: that is checked. What the library has, the kernel would release with the context.
+// Checks that no queue pair is left. The kernel releases the library's other objects with the context.
 VerbsNic::~VerbsNic() {
   events_.stop();
-  VERBENA_CHECK(qps_.empty());  // A NIC outlives its queue pairs: their owners hold pointers into it.
+  VERBENA_CHECK(qps_.empty());  // A NIC must outlive its queue pairs: their owners hold pointers into it.
   for (ChannelSlot* slot = channels_.load(); slot != nullptr;) delete std::exchange(slot, slot->next);
   commands_ = {};
   news_ = {};
@@ -150,8 +150,9 @@ Result<void> VerbsNic::release_parent(ibv_pd* parent) const {
   return check_done("ibv_dealloc_pd", library_.dealloc_pd(parent), "to release a parent domain");
 }
 
-/// The domain that a queue pair of `recv_cq` is made in. What its owner alone touches needs no lock of the provider's:
-/// that is said with a parent domain of the owner's thread domain. Plain where the device has none.
+/// The protection domain for a queue pair of `recv_cq`. A parent domain with the owner's thread domain tells the
+/// provider that only one thread uses it, so that it needs no lock. The plain domain if the device has no thread
+/// domains.
 ibv_pd* VerbsNic::domain_for(ibv_pd* pd, PdEntry& entry, ibv_cq* recv_cq) {
   ibv_td* td = cqs_.at(recv_cq).td;
   if (td == nullptr) return pd;
@@ -165,7 +166,7 @@ ibv_pd* VerbsNic::domain_for(ibv_pd* pd, PdEntry& entry, ibv_cq* recv_cq) {
 }
 
 Result<std::uint64_t> VerbsNic::attach(const host::Arena& arena, const Grant& grant) {
-  // A device shares no file; but a program that works here is to work on the soft NIC too.
+  // A device shares no file, but a program that works here must also work on the soft NIC.
   VERBENA_TRY(check_arena(arena, grant));
   const std::lock_guard lock(mutex_);
   ++arenas_;
@@ -218,7 +219,7 @@ Result<ibv_mr*> VerbsNic::reg_mr(ibv_pd* pd, void* address, std::size_t length, 
 Result<void> VerbsNic::dereg_mr(ibv_mr* mr, Deadline) {
   const std::lock_guard lock(mutex_);
   VERBENA_ASSIGN(const MrEntry* const entry, find(mrs_, mr, "dereg_mr", "memory region"));
-  // Returns when the device has dropped the keys: no access is under way any more.
+  // Returns once the device has dropped the keys and no access is under way.
   VERBENA_TRY(check_done("ibv_dereg_mr", library_.dereg_mr(mr), "to deregister the memory"));
   --pds_.at(entry->pd).users;
   mrs_.erase(mr);
@@ -265,7 +266,8 @@ Result<void> VerbsNic::release_window(ibv_qp* qp, const Window& window) {
 
 // --- channels ---------------------------------------------------------------------------------------------------
 
-/// No lock, no allocation: in a signal handler too. The slot of a channel that exists does not change.
+/// Takes no lock and allocates nothing, so a signal handler may call it. The slot of an existing channel does not
+/// change.
 VerbsNic::ChannelSlot* VerbsNic::slot_of(const ibv_comp_channel* channel) const noexcept {
   for (ChannelSlot* slot = channels_.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
     if (slot->channel.load(std::memory_order_acquire) == channel) return slot;
@@ -301,7 +303,7 @@ Result<void> VerbsNic::destroy_channel(ibv_comp_channel* channel) {
   ChannelSlot* slot = channel != nullptr ? slot_of(channel) : nullptr;
   if (slot == nullptr) return stranger("destroy_channel", "completion channel");
   VERBENA_TRY(check_unused("destroy_channel", slot->cqs, kChannelUsers));
-  // Before the library closes the descriptor, whose number may come again.
+  // Before the library closes the descriptor, whose number may be reused.
   Fd epoll = std::exchange(slot->epoll, Fd());
   if (const int failed = library_.destroy_comp_channel(channel); failed != 0) {
     slot->epoll = std::move(epoll);
@@ -329,12 +331,13 @@ Result<ibv_cq*> VerbsNic::wait(ibv_comp_channel* channel, Deadline deadline) {
     } else if (ready > 0) {
       ibv_cq* cq = nullptr;
       if (library_.get_cq_event(channel, &cq) == 0) {
-        // At once: ibv_destroy_cq waits for it. This takes a mutex of the library's; a sleeper has the time.
+        // Acknowledges at once, because ibv_destroy_cq waits for it. This takes a mutex of the library, which a sleeper
+        // can afford.
         library_.ack_cq_events(cq, 1);
         return cq;
       }
       if (errno != EAGAIN && errno != EINTR) {
-        return fail(Status::kDevice, "ibv_get_cq_event", errno, "{} tells of no completions any more; it is gone ({})",
+        return fail(Status::kDevice, "ibv_get_cq_event", errno, "{} reports no more completions; it is gone ({})",
                     name(), std::strerror(errno));
       }
     }
@@ -351,7 +354,7 @@ Result<ibv_cq*> VerbsNic::create_cq(std::uint32_t cqe, ibv_comp_channel* channel
   if (channel != nullptr && (slot = slot_of(channel)) == nullptr) return stranger("create_cq", "completion channel");
   ibv_cq* cq = library_.create_cq(context_, static_cast<int>(cqe), channel);
   if (cq == nullptr) return refused("ibv_create_cq", errno, "a completion queue");
-  // Optional, and a device has few: without one the provider locks.
+  // Optional, because a device has few: without one the provider locks.
   ibv_td* td = facts_.thread_domains ? library_.alloc_td(context_) : nullptr;
   cqs_.emplace(cq, CqEntry{channel, td});
   if (slot != nullptr) ++slot->cqs;
@@ -446,7 +449,7 @@ Result<ibv_qp*> VerbsNic::create_qp(ibv_pd* pd, QpOptions& options) {
   return qp;
 }
 
-/// Fills in where this NIC is, for who does not say: port 0.
+/// Fills in this NIC's port and GID if the caller gives port 0.
 void VerbsNic::complete_path(ibv_qp_attr& attr, int mask) const noexcept {
   if ((mask & IBV_QP_PORT) != 0 && attr.port_num == 0) attr.port_num = facts_.port;
   ibv_ah_attr& path = attr.ah_attr;
@@ -504,7 +507,7 @@ Status VerbsNic::qp_failure(const ibv_qp* qp) const noexcept {
     const auto at = qps_.find(qp);
     if (at != qps_.end() && at->second.failure != Status::kOk) return at->second.failure;
   }
-  // The completion that put it into error says why; nothing else does.
+  // Only the completion that moved it to error tells why.
   const ibv_qp_state state = qp_state(qp);
   return state == IBV_QPS_ERR || state == IBV_QPS_SQE ? Status::kFlushed : Status::kOk;
 }
@@ -534,7 +537,7 @@ QpAddress VerbsNic::address_of(const ibv_qp* qp) const noexcept {
 
 Result<PeerProcess> VerbsNic::peer_of(const ibv_qp*) const {
   return fail(Status::kUnsupported, "peer_of", EOPNOTSUPP,
-              "no kernel vouches for the process at the other end of a wire: only the soft NIC knows its peers");
+              "no kernel knows the process at the other end of a wire: only the soft NIC knows its peers");
 }
 
 Nic::Objects VerbsNic::objects() const {
@@ -562,7 +565,7 @@ bool VerbsNic::take_event() noexcept {
     return false;
   }
   on_event(event);
-  // Last: until then the object that it names is not destroyed.
+  // Last: the library does not destroy the object that the event names before this.
   library_.device.ack_async_event(&event);
   return true;
 }
@@ -572,7 +575,7 @@ void VerbsNic::on_event(const ibv_async_event& event) noexcept {
   const auto is_this = [&](const ibv_qp* qp, const QpEntry&) { return qp == element.qp; };
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL: return fail_where(Status::kDevice, is_this);
-    // Of the responder: what the peer sent was malformed, or not allowed.
+    // Responder errors: the peer's request was malformed, or not allowed.
     case IBV_EVENT_QP_REQ_ERR: return fail_where(Status::kProtocol, is_this);
     case IBV_EVENT_QP_ACCESS_ERR: return fail_where(Status::kRemoteAccess, is_this);
     case IBV_EVENT_CQ_ERR:
@@ -584,11 +587,11 @@ void VerbsNic::on_event(const ibv_async_event& event) noexcept {
     case IBV_EVENT_DEVICE_FATAL: return fail_where(Status::kDevice, [](const ibv_qp*, const QpEntry&) { return true; });
     case IBV_EVENT_PORT_ERR:
       if (element.port_num != facts_.port) return;
-      // Those that are connected; others may yet be, when the link is up again.
+      // Only connected ones; others may connect when the link is up again.
       return fail_where(Status::kPeerLost, [](const ibv_qp*, const QpEntry& entry) {
         return entry.state != IBV_QPS_RESET && entry.state != IBV_QPS_INIT;
       });
-    default: return;  // News of addresses, paths and limits that end no connection.
+    default: return;  // Events about addresses, paths and limits that end no connection.
   }
 }
 
@@ -596,7 +599,7 @@ void VerbsNic::lose_peer(const ibv_qp* qp) noexcept {
   fail_where(Status::kPeerLost, [qp](const ibv_qp* one, const QpEntry&) { return one == qp; });
 }
 
-/// Keeps the reason, and takes the queue pairs to error: what is posted is flushed, which wakes who waits for it.
+/// Keeps the reason, and moves the queue pairs to error, which flushes posted requests and wakes their waiters.
 template <class Predicate>
 void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
   const std::lock_guard lock(mutex_);
@@ -605,7 +608,7 @@ void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
     entry.failure = reason;
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_ERR;
-    // A device that is gone refuses, and then flushes nothing either: waiting on its channels fails.
+    // A device that is gone refuses and flushes nothing, but then waiting on its channels fails.
     (void)library_.modify_qp(const_cast<ibv_qp*>(qp), &attr, IBV_QP_STATE);
   }
 }
@@ -615,7 +618,7 @@ void VerbsNic::fail_where(Status reason, Predicate&& predicate) noexcept {
 namespace verbena::nic {
 
 const DeviceFacts* facts_of(const Nic& nic) noexcept {
-  // Of its type, not of its kind: what behaves as a device in tests has no facts.
+  // Asks for its type, not its kind: a test's NIC that behaves like a device has no facts.
   const auto* const device = dynamic_cast<const verbs::VerbsNic*>(&nic);
   return device != nullptr ? &device->facts() : nullptr;
 }

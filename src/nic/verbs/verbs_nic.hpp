@@ -1,7 +1,7 @@
 // The NIC over a table of libibverbs functions.
 //
-// Verbs objects are the library's own: what the NIC knows of them besides is in tables keyed by their addresses, which
-// only the control plane looks into. The data path goes from the inline functions to the device's provider directly.
+// Verbs objects belong to the library. The NIC keeps its own data about them in tables by their addresses, which only
+// the control plane uses. The data path goes from the inline functions to the device's provider directly.
 #pragma once
 
 #include "base/fd.hpp"
@@ -18,7 +18,7 @@
 
 namespace verbena::nic::verbs {
 
-/// As open_verbs and list_devices, over any library. `library` outlives the NIC.
+/// Like open_verbs and list_devices, over any library. `library` must outlive the NIC.
 [[nodiscard]] Result<std::unique_ptr<Nic>> open_with(const VerbsLibrary& library, const VerbsOptions& options);
 [[nodiscard]] Result<std::vector<DeviceSummary>> list_with(const VerbsLibrary& library);
 
@@ -26,7 +26,7 @@ class VerbsNic final : public Nic {
  public:
   explicit VerbsNic(const VerbsLibrary& library) noexcept : library_(library) {}
   ~VerbsNic() override;
-  /// Opens one device; once. Whatever fails, the destructor releases what is there.
+  /// Opens one device. Call it once. If it fails, the destructor releases what it has made.
   [[nodiscard]] Result<void> start(ibv_device* device, const VerbsOptions& options);
 
   Kind kind() const noexcept override { return Kind::kVerbs; }
@@ -69,14 +69,14 @@ class VerbsNic final : public Nic {
   Objects objects() const override;
 
  private:
-  /// A protection domain in the form that the queue pairs of one completion queue's owner are made with.
+  /// A protection domain's parent domain for the queue pairs of one completion queue's owner.
   struct ParentDomain {
     ibv_cq* cq;
     ibv_pd* pd;
   };
   struct PdEntry {
     std::uint32_t users = 0;
-    std::vector<ParentDomain> parents;  // Kept until the CQ or the PD goes.
+    std::vector<ParentDomain> parents;  // Kept until the CQ or the PD is destroyed.
   };
   struct MrEntry {
     ibv_pd* pd;
@@ -85,7 +85,7 @@ class VerbsNic final : public Nic {
   };
   struct CqEntry {
     ibv_comp_channel* channel;
-    ibv_td* td;  // Null where the device has none, or none left.
+    ibv_td* td;  // Null if the device has none, or none left.
     std::uint32_t users = 0;
   };
   struct SrqEntry {
@@ -97,12 +97,12 @@ class VerbsNic final : public Nic {
     ibv_cq* send_cq;
     ibv_cq* recv_cq;
     ibv_srq* srq;
-    ibv_qp_state state = IBV_QPS_RESET;  // As last asked for.
+    ibv_qp_state state = IBV_QPS_RESET;  // The last requested state.
     Status failure = Status::kOk;
-    std::unordered_map<std::uint32_t, std::uint32_t> imports;  // Keys and how often each was imported.
+    std::unordered_map<std::uint32_t, std::uint32_t> imports;  // Number of imports by key.
   };
-  /// What `wait` and `wake` need of a channel. `wake` may run in a signal handler, so it takes no lock: slots are found
-  /// by walking a list that only grows, and are used again.
+  /// Data of a channel for `wait` and `wake`. `wake` may run in a signal handler, so it takes no lock: it walks a list
+  /// that only grows; slots are reused.
   struct ChannelSlot {
     std::atomic<ibv_comp_channel*> channel{nullptr};
     Fd epoll;
@@ -132,7 +132,7 @@ class VerbsNic final : public Nic {
 
   const VerbsLibrary& library_;
   ibv_context* context_ = nullptr;
-  ClosedInChildren commands_;  // The kernel ends what this process has on the device with the last holder of these.
+  ClosedInChildren commands_;  // When the last holder closes these, the kernel frees our objects.
   ClosedInChildren news_;
   Limits limits_;
   Capabilities capabilities_;

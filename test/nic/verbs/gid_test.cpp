@@ -397,7 +397,7 @@ TEST(GidChoice, AnIpoibAddressDoesNotDecide) {
   ASSERT_OK(choice);
   EXPECT_EQ(choice->index, 0U);
   EXPECT_FALSE(choice->grh);
-  EXPECT_TRUE(contains(choice->reason.data(), "10.0.0.5 is no GID, so it does not decide"));
+  EXPECT_TRUE(contains(choice->reason.data(), "10.0.0.5 is no GID, so it is ignored"));
 }
 
 TEST(GidChoice, AVirtualFunctionWithoutGuidHasNoGid) {
