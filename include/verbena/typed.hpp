@@ -109,8 +109,8 @@ struct [[nodiscard]] Outcome {
 };
 
 /// An operation that was started; it owns its segment, or an array or tuple of segments, until it is complete. If you
-/// destroy it earlier, the operation goes on with its segment in quarantine: the region gets the range back once the NIC
-/// has finished with it. Move-only. \thread one at a time, and one at a time for all operations of a link
+/// destroy it earlier, the operation goes on with its segment in quarantine: the region gets the range back once the
+/// NIC has finished with it. Move-only. \thread one at a time, and one at a time for all operations of a link
 template <class Part>
 class [[nodiscard]] Operation {
  public:
