@@ -231,6 +231,18 @@ TEST_F(TypedHeld, ASecondThreadIsRefused) {
   EXPECT_EQ(waited, Status::kOk);
 }
 
+// In a link that a thread drives, a wait begins before, while and after its read completes.
+TEST_F(TypedQuarantine, NoWakeUpOfATransferIsLost) {
+  const Deadline limit = Deadline::after(std::chrono::seconds{60});
+  const auto window = remote_of<const std::uint64_t>(peer.peer_window(), 0, kCount);
+  for (int round = 0; round < 400 && !limit.passed(); ++round) {
+    auto read = peer.start_read(taken(region), window);
+    for (volatile int spin = 0; spin < round * 10;) spin = spin + 1;
+    ASSERT_EQ(read.wait(limit), Status::kOk) << error_detail();
+  }
+  EXPECT_FALSE(limit.passed());
+}
+
 // What a user starts past the link disturbs no operation.
 TEST_F(TypedQuarantine, CompletionsOfOthersAreTakenForNobodys) {
   auto chunks = taken(region).chunks(kCount / 2);
