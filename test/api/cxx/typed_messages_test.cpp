@@ -2,6 +2,7 @@
 #include "typed_fixture.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace verbena::typed {
@@ -329,6 +330,30 @@ TEST_P(TypedMessagesOfBoth, AnOperationMayEndInAnotherThread) {
     ASSERT_EQ(one().settle(patience()), Status::kOk) << error_detail();
     ASSERT_EQ(region.held(), 0u);
   }
+}
+
+// A wait begins at any moment before, while and after its message comes. A wake-up that got lost would let it sleep
+// until the deadline of all.
+TEST_F(TypedMessages, NoWakeUpIsLost) {
+  constexpr int kRounds = 400;
+  const Deadline limit = Deadline::after(std::chrono::seconds{60});
+  std::atomic<int> round{0};
+  const Words word = numbers(0, 1, 5);
+  std::jthread sender([&] {
+    for (int sent = 0; sent < kRounds && !limit.passed();) {
+      if (round.load(std::memory_order_acquire) == sent) continue;
+      // From nothing up to what a thread needs to fall asleep.
+      for (volatile int spin = 0; spin < sent * 100;) spin = spin + 1;
+      EXPECT_EQ(link.send(word, limit), Status::kOk);
+      ++sent;
+    }
+  });
+  for (int i = 0; i < kRounds && !limit.passed(); ++i) {
+    auto receiving = peer.start_receive(taken(region, 100, 10));
+    round.store(i + 1, std::memory_order_release);
+    ASSERT_EQ(receiving.wait(limit), Status::kOk) << error_detail();
+  }
+  EXPECT_FALSE(limit.passed());
 }
 
 TEST_F(TypedMessages, WhatCannotBeIsRefused) {

@@ -231,6 +231,18 @@ TEST_F(TypedHeld, ASecondThreadIsRefused) {
   EXPECT_EQ(waited, Status::kOk);
 }
 
+// In a link that a thread drives, a wait begins before, while and after its read completes.
+TEST_F(TypedQuarantine, NoWakeUpOfATransferIsLost) {
+  const Deadline limit = Deadline::after(std::chrono::seconds{60});
+  const auto window = remote_of<const std::uint64_t>(peer.peer_window(), 0, kCount);
+  for (int round = 0; round < 400 && !limit.passed(); ++round) {
+    auto read = peer.start_read(taken(region), window);
+    for (volatile int spin = 0; spin < round * 10;) spin = spin + 1;
+    ASSERT_EQ(read.wait(limit), Status::kOk) << error_detail();
+  }
+  EXPECT_FALSE(limit.passed());
+}
+
 // What a user starts past the link disturbs no operation.
 TEST_F(TypedQuarantine, CompletionsOfOthersAreTakenForNobodys) {
   auto chunks = taken(region).chunks(kCount / 2);
@@ -286,7 +298,11 @@ class ClosesInHandler final : public rdma::Handler {
       Held held(link);
       auto kept = link.start_read(std::move(segment), remote);
       { const auto dropped = link.start_read(std::move(other), remote); }
+      // For more than the client's inbox, which nobody takes from.
+      auto sending = link.start_send(std::move(message));
+      receive_status = link.start_receive(Numbers()).status();
       link.close();
+      sending_status = sending.wait(Deadline::now());
       held.forget();
       is_complete = kept.poll();
       status = kept.status();
@@ -298,6 +314,9 @@ class ClosesInHandler final : public rdma::Handler {
   Link link;
   Numbers segment;
   Numbers other;
+  Numbers message;
+  Status sending_status = Status::kOk;
+  Status receive_status = Status::kOk;
   RemoteSegment<const std::uint64_t> remote;
   bool is_complete = false;
   Status status = Status::kOk;
@@ -309,7 +328,7 @@ TEST(TypedInHandler, ALinkIsClosedWithItsOperations) {
   if (!test::is_soft_under_test()) GTEST_SKIP() << "only the soft NIC can be held";
   auto node = rdma::Node::open({.transport = test::transport_under_test(), .address = "127.0.0.1"});
   ASSERT_OK(node);
-  auto region = MemoryRegion<std::uint64_t>::allocate(**node, 100);
+  auto region = MemoryRegion<std::uint64_t>::allocate(**node, 200'000);
   ASSERT_OK(region);
   ClosesInHandler handler;
   rdma::Options options{.transport = test::transport_under_test(),
@@ -327,6 +346,7 @@ TEST(TypedInHandler, ALinkIsClosedWithItsOperations) {
   ASSERT_OK(client);
   handler.segment = std::move(*region->take(0, 50));
   handler.other = std::move(*region->take(50, 50));
+  handler.message = std::move(*region->take(100));
   // The peer's own window, which is known to the other side.
   const auto own = (*client)->window();
   handler.remote =
@@ -339,6 +359,8 @@ TEST(TypedInHandler, ALinkIsClosedWithItsOperations) {
   EXPECT_TRUE(handler.is_complete);
   EXPECT_NE(handler.status, Status::kOk);
   EXPECT_EQ(handler.length, 50u);
+  EXPECT_EQ(handler.sending_status, Status::kClosed);
+  EXPECT_EQ(handler.receive_status, Status::kUnsupported) << "messages go to the handler";
   EXPECT_EQ(region->held(), 0u);
   (*listener)->stop();
 }
