@@ -23,8 +23,8 @@ namespace verbena::typed {
 
 /// A reliable connection: what is posted arrives once and in order, or the queue pair fails.
 struct Rc {};
-/// An unreliable connection: SEND and WRITE, which complete once they have left. What is lost, has no receive, or is
-/// refused by the peer's NIC is gone without a word, whole messages at a time.
+/// An unreliable connection: SEND and WRITE, which complete once they have left. A message that is lost, has no
+/// receive, or is refused by the peer's NIC vanishes silently, and as a whole.
 struct Uc {};
 /// Rc or Uc.
 template <class T>
@@ -43,7 +43,7 @@ struct QueuePairEndpoint {
   std::uint8_t network = 0;                               ///< Kind of its GID.
   std::uint8_t mtu = 0;                                   ///< As Mtu. The smaller one of both ends is used.
   std::array<std::uint8_t, 16> gid{};
-  std::uint32_t number = 0;    ///< Of the queue pair.
+  std::uint32_t number = 0;    ///< The queue pair's.
   std::uint32_t psn = 0;       ///< First packet sequence number.
   std::uint16_t lid = 0;       ///< InfiniBand only.
   std::uint8_t max_reads = 0;  ///< READs and atomics at a time. The smaller one of both ends is used.
@@ -182,7 +182,7 @@ template <class T>
   const Claim& claim = Inside::claim(elements);
   return {const_cast<std::byte*>(bytes.data()), bytes.size(), claim.lkey(), &claim};
 }
-/// Of a segment, or of each of several.
+/// The pieces of a segment, or one for each of several.
 template <class Part>
 [[nodiscard]] constexpr auto pieces_of(const Part& part) noexcept {
   if constexpr (kIsSegment<Part>) {
@@ -251,7 +251,7 @@ template <Target Part>
 struct [[nodiscard]] ReceiveOutcome {
   Status status = Status::kOk;  ///< kOk or an error.
   Arrival arrival{};
-  Part segment{};  ///< What the receive was posted with; empty where it is not complete.
+  Part segment{};  ///< The segments that the receive was posted with; empty if it is not complete.
 };
 
 /// A receive that was posted, and the segments that it has until a message is in them. Destroyed before, it stays
@@ -354,7 +354,7 @@ class [[nodiscard]] Batch {
   }
   /// Whether the end of the last post was not seen yet.
   [[nodiscard]] bool is_under_way() const noexcept { return started_.is_under_way(); }
-  /// Of the last post: kAgain while it is under way; then kOk, or what the first request that failed ended with.
+  /// The last post's: kAgain while it is under way; then kOk, or the status of the first request that failed.
   [[nodiscard]] Status status() const noexcept { return started_.status(); }
   /// As Operation's.
   [[nodiscard]] bool poll() noexcept { return started_.poll(); }

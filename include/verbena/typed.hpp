@@ -32,16 +32,16 @@ namespace detail {
 class LinkState;
 class StartedOperations;
 
-/// What is kept besides claims until the NIC is done.
+/// Something besides claims that is kept until the NIC is done.
 struct Kept {
   virtual ~Kept() = default;
 };
 
 /// How an operation ended.
 struct End {
-  std::uint64_t value = 0;      ///< Of an atomic, the value before; of a receive, bytes, and of a link's, elements.
-  std::uint64_t first = 0;      ///< Of a link's receive, kWritten: the first element in the window.
-  std::uint32_t immediate = 0;  ///< Of a receive.
+  std::uint64_t value = 0;      ///< Atomics: the value before. Receives: bytes, or a link's: elements.
+  std::uint64_t first = 0;      ///< A link's receive, kWritten: the first element in the window.
+  std::uint32_t immediate = 0;  ///< Receives.
   Status status = Status::kOk;
   enum class Arrived : std::uint8_t { kNothing, kSent, kSentWithImmediate, kWritten } arrived = Arrived::kNothing;
 };
@@ -155,7 +155,7 @@ class [[nodiscard]] Operation {
  protected:
   friend class Link;
   friend struct detail::Inside;
-  /// Of what was started, or refused.
+  /// For an operation that was started or refused.
   Operation(detail::Started&& started, Part&& segment) noexcept
       : started_(std::move(started)), segment_(std::move(segment)) {}
   /// How it has ended.
@@ -177,7 +177,7 @@ class [[nodiscard]] Operation {
 template <Element T>
 struct [[nodiscard]] MessageOutcome {
   Status status = Status::kOk;  ///< kOk or an error.
-  Segment<T> segment{};         ///< What the receive was started with; empty where it is not complete.
+  Segment<T> segment{};         ///< The segment that the receive was started with; empty if it is not complete.
   Received received{};          ///< The message, where the status is kOk.
 };
 

@@ -87,7 +87,7 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   /// passes the message on only while this side polls. kAgain also when max_operations are in flight.
   [[nodiscard]] Status start_send(std::span<const std::byte> a, std::span<const std::byte> b,
                                   std::uint64_t token) noexcept;
-  /// Reserves registered memory to write a message of up to longest_send() bytes in place; it is the caller's until
+  /// Reserves registered memory to write a message of up to longest_send() bytes in place; the caller has it until
   /// `start_reserved` or `cancel_reserved`. Empty: Options::reservations are in use; polls bring back those with the
   /// NIC. Reserved messages may be sent in any order.
   [[nodiscard]] std::span<std::byte> reserve() noexcept {

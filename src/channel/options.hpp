@@ -76,7 +76,7 @@ class Handler {
   /// A piece of a large message. Its bytes return to the peer as lease credit when this returns. Called only if
   /// Options::lease_bytes is not 0. The default treats it as a protocol violation.
   virtual void on_fragment(Connection& connection, const Fragment& fragment) noexcept;
-  /// A started operation is complete: kOk, or the reason of its failure. Its memory is the caller's again.
+  /// A started operation is complete: kOk, or the reason of its failure. Its memory belongs to the caller again.
   virtual void on_complete(Connection& connection, const Completion& completion) noexcept = 0;
   /// Called after a poll that brought something, once Connection::tell_of_room was called: retry what returned kAgain.
   virtual void on_room(Connection& /*connection*/) noexcept {}

@@ -37,7 +37,7 @@ class Transfers : private Bounce::Waiter {
   void meet(std::uint32_t max_reads) noexcept { max_reads_ = max_reads; }
 
   // --- blocking. These may also return kTimedOut, and kAgain in a handler. When a call on registered memory times out,
-  // it fails the connection and drains it (QueuePair::kDrainTimeout at most), so the memory is the caller's again when
+  // it fails the connection and drains it (QueuePair::kDrainTimeout at most), so the caller has the memory back when
   // the call returns. A call on other memory leaves the connection alive: its chunks stay in quarantine until the NIC
   // is done with them.
   [[nodiscard]] Status read(const LocalSpan& to, const RemoteSpan& from, const Patience& patience) noexcept {

@@ -64,7 +64,7 @@ class Leases {
     std::uint16_t generation = 0;
     nic::Mw window;
     Store::Block block;
-    std::uint64_t bytes = 0;  ///< Of the block, even if that is already a value.
+    std::uint64_t bytes = 0;  ///< The block's, even if that is already a value.
     std::uint64_t given_ticks = 0;
     // For the PUT that named it.
     std::uint64_t began_ticks = 0;

@@ -115,7 +115,7 @@ Result<void> QueuePairState::open() {
 }
 
 link::BringUp QueuePairState::how() const noexcept {
-  // What the other type does not have is not looked at.
+  // Settings that only the other type has are not checked.
   const std::uint32_t rights = session::verbs_access_of(settings_.access);
   return {.access = static_cast<int>(settings_.is_reliable ? rights : rights & IBV_ACCESS_REMOTE_WRITE),
           .min_rnr_timer = static_cast<std::uint8_t>(settings_.min_rnr_timer),
@@ -236,7 +236,7 @@ Result<void> QueuePairHandle::check_batch(std::size_t capacity) const {
 
 void QueuePairHandle::close() noexcept {
   QueuePairState* const state = std::exchange(state_, nullptr);
-  // Of a forked child it is the parent's.
+  // In a forked child it belongs to the parent.
   if (state == nullptr || is_forked()) return;
   const CancellationHeld held;
   state->close();

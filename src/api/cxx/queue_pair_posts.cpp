@@ -258,7 +258,7 @@ void QueuePairState::finish(std::uint64_t id, End end) noexcept {
   if (generation == wr::generation_of(id)) complete(slot, end);
 }
 
-// What was never flushed is not in flight either.
+// Requests that were never flushed are not in flight either.
 void QueuePairState::on_drained() noexcept {
   receives_ = 0;
   complete_all(Status::kFlushed);

@@ -88,8 +88,8 @@ class QueuePairState final : public StartedOperations, private engine::QueuePair
   std::uint32_t max_message_ = 0;
   std::uint32_t receives_ = 0;  ///< Posted, and not complete.
   engine::WindowTable windows_;
-  std::vector<ibv_sge> sges_;  ///< Of the request that is being posted.
-  /// Of each operation of the send queue: its last request's position, and how one before it failed.
+  std::vector<ibv_sge> sges_;  ///< For the request that is being posted.
+  /// For each operation of the send queue: its last request's position, and how one before it failed.
   struct Sent {
     std::uint32_t last = 0;
     Status early = Status::kOk;

@@ -116,7 +116,7 @@ class StartedOperations {
     End end;
     Claim claim;                            ///< kAbandoned: in quarantine.
     std::unique_ptr<Kept> kept;             ///< The same.
-    [[no_unique_address]] OneAtATime user;  ///< Of the operation.
+    [[no_unique_address]] OneAtATime user;  ///< The operation's.
   };
   static constexpr std::uint32_t kNumbersOfGroup = 64;
   static constexpr std::uint64_t kOpen = std::uint64_t{1} << kSlotsOfGroup;
