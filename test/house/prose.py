@@ -133,7 +133,7 @@ def self_test(report):
             ('a.cpp', '// One.\n//\n// - two\n// - What two are is known.\n', 4),
             ('a.f90', '!> Of bytes.\n', 1), ('a.f90', "x = 'a!b'  ! That is so.\n", 1),
             ('a.cpp', '// The block\n// rests a while.\n', 1), ('a.cpp', '// One line moves.\n', 1),
-            ('a.md', '| a | Whoever waits |\n', 1), ('a.md', '# Of it\n\nText.\n(That is\nit.)\n', 4),
+            ('a.md', '| a | It hears of it |\n', 1), ('a.md', '# Of it\n\nText.\n(That is\nit.)\n', 4),
             ('a.md', '| a | Of two. |\n', 1), ('a.md', '- one\n\n    That is text of the item.\n', 3)]:
         found = violations(name, text)
         report.check(len(found) == 1 and found[0].startswith(f'{name}:{line}:'), f'self-test: {text!r}: {found}')
