@@ -64,9 +64,7 @@ struct Written {
   std::array<typed::RemoteSegment<std::uint64_t>, kAtOnce> there;
 };
 
-void count(benchmark::State& state, std::size_t each) {
-  state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations() * each));
-}
+void count(benchmark::State& state, std::int64_t each) { state.SetItemsProcessed(state.iterations() * each); }
 
 template <class Type>
 void queue_pair_write(benchmark::State& state) {

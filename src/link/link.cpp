@@ -22,7 +22,7 @@ Result<int> route_attributes(const Route* route, ibv_qp_state state, ibv_qp_attr
 
 /// The attributes of a transition: what both types need, and what a reliable connection needs besides.
 int mask_of(const ibv_qp* qp, int of_both, int of_reliable) noexcept {
-  return qp->qp_type == IBV_QPT_RC ? of_both | of_reliable : of_both;
+  return qp->qp_type == IBV_QPT_UC ? of_both : of_both | of_reliable;
 }
 
 void set_path(ibv_qp_attr& attr, const Endpoint& local, const Endpoint& remote, const BringUp& options) noexcept {

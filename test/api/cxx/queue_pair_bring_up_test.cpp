@@ -141,7 +141,7 @@ TYPED_TEST(BringUpOfType, APeerThatDoesNotComeIsNotWaitedForWithoutEnd) {
   auto prepared = QueuePairBuilder<TypeParam>().on(*this->node).prepare();
   ASSERT_OK(prepared);
   auto received = prepared->post_receive(this->taken(region));
-  EXPECT_EQ(received.wait(Deadline::after(std::chrono::milliseconds{1})), Status::kAgain) << "not connected yet";
+  EXPECT_EQ(received.wait(patience()), Status::kAgain) << "not connected yet";
   auto connected = std::move(*prepared).connect(gone, Deadline::after(std::chrono::milliseconds{100}));
   if (connected) return;  // It is ready for whom nobody is.
   EXPECT_EQ(received.wait(patience()), Status::kClosed);
