@@ -135,7 +135,8 @@ nic::QpOptions QueuePair::qp_options(const QueueOptions& options, const nic::Lim
   qp.max_send_wr = options.sends + kReserve;
   qp.max_recv_wr = std::max(options.receives, 1u);
   qp.max_send_sge = options.send_sge;
-  qp.max_recv_sge = 2;
+  qp.max_recv_sge = options.receive_sge;
+  qp.type = options.type;
   qp.max_inline = std::min(options.max_inline, limits.max_inline);
   return qp;
 }
@@ -157,6 +158,7 @@ Result<void> QueuePair::open(ibv_pd* pd, const QueueOptions& options) {
   qp_ = nic::Qp(nic(), made);
   qp_num_ = made->qp_num;
   max_inline_ = qp.max_inline;
+  is_reliable_ = options.type == IBV_QPT_RC;
   sends_.open(options.sends, kReserve, options.first_position);
   held_.open(options.held);
   return {};
@@ -217,7 +219,23 @@ void QueuePair::fail(Status reason) noexcept {
   loop_.draining_.push_back(this);
 }
 
-int QueuePair::post_by_system_call(ibv_send_wr& first) noexcept {
+bool QueuePair::post_list(std::span<ibv_send_wr> list, std::uint32_t tag) noexcept {
+  VERBENA_DCHECK(!list.empty() && list.size() <= room() && !is_holding());
+  std::uint32_t position = sends_.position();
+  for (ibv_send_wr& each : list) each.wr_id = std::uint64_t{++position} << 32 | tag;
+  sign(list.back());
+  const ibv_send_wr* const bad = is_soft_roce_ ? post_by_system_call(list.front()) : post(list.front());
+  const auto posted = bad == nullptr ? list.size() : static_cast<std::size_t>(bad - list.data());
+  for (std::size_t i = 0; i < posted; ++i) sends_.post();
+  counters_.work_requests += posted;
+  ++counters_.doorbells;
+  if (bad == nullptr) [[likely]]
+    return true;
+  fail(Status::kDevice);
+  return false;
+}
+
+ibv_send_wr* QueuePair::post_by_system_call(ibv_send_wr& first) noexcept {
   const CancellationHeld held;
   return post(first);
 }
@@ -229,7 +247,7 @@ void QueuePair::post_marker() noexcept {
   marker.opcode = IBV_WR_SEND;
   marker.send_flags = IBV_SEND_SIGNALED;
   marker.wr_id = std::uint64_t{sends_.position() + 1} << 32 | wr::kNoTag;
-  if (post_by_system_call(marker) == 0) {
+  if (post_by_system_call(marker) == nullptr) {
     sends_.post();
   } else {
     drain_deadline_ = Deadline::now();
@@ -240,7 +258,8 @@ void QueuePair::post_marker() noexcept {
 // signaled or not, so while a signaled request is outstanding the peer's death comes with that; what is unsignaled may
 // have been answered long ago. There is room: the unsignaled tail is shorter than the queue.
 void QueuePair::keep_alive() noexcept {
-  if (reason_ != Status::kOk) return;
+  // Nobody answers on an unreliable connection.
+  if (reason_ != Status::kOk || !is_reliable_) return;
   const bool is_asking = sends_.in_flight() != sends_.since_signal();
   if (sends_.position() == seen_ && !is_asking) {
     ibv_send_wr ask{};

@@ -92,9 +92,11 @@ struct QueueOptions {
   std::uint32_t sends = 64;    ///< Work requests in flight, the reserve excluded.
   std::uint32_t receives = 0;  ///< Receives posted at most.
   std::uint32_t send_sge = 4;
+  std::uint32_t receive_sge = 2;
   std::uint32_t max_inline = 64;     ///< Wished for; `max_inline()` tells what it came to.
   std::uint32_t held = 32;           ///< Work requests that share a doorbell, at most.
   std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
+  ibv_qp_type type = IBV_QPT_RC;     ///< IBV_QPT_RC or IBV_QPT_UC.
 };
 
 /// Work requests that wait for their doorbell, as a list that ibv_post_send takes. What they point to is copied, but
@@ -307,6 +309,10 @@ class QueuePair final {
     ++counters_.work_requests;
     return true;
   }
+  /// Posts a list with one doorbell. Its last request alone is signaled, and stands for those before it; all have ids
+  /// for `tag`. The caller has looked at `room`, and nothing waits for a doorbell. False: the queue pair has failed,
+  /// with the front of the list posted.
+  bool post_list(std::span<ibv_send_wr> list, std::uint32_t tag) noexcept;
   /// Posts a list of `count` receives. False: the queue pair has failed.
   bool post_receives(ibv_recv_wr& first, std::uint32_t count) noexcept {
     ibv_recv_wr* bad = nullptr;
@@ -348,15 +354,17 @@ class QueuePair final {
   };
   static constexpr std::uint64_t kDirectPerPoll = 16;
 
-  /// One call of ibv_post_send.
-  [[nodiscard]] int post(ibv_send_wr& first) noexcept {
+  /// One call of ibv_post_send; the request that it refused, or null.
+  [[nodiscard]] ibv_send_wr* post(ibv_send_wr& first) noexcept {
     ibv_send_wr* bad = nullptr;
-    return ibv_post_send(qp_.get(), &first, &bad);
+    if (ibv_post_send(qp_.get(), &first, &bad) == 0) [[likely]]
+      return nullptr;
+    return bad != nullptr ? bad : &first;
   }
   /// The same on Soft-RoCE, where it is a system call.
-  [[nodiscard]] int post_by_system_call(ibv_send_wr& first) noexcept;
+  [[nodiscard]] ibv_send_wr* post_by_system_call(ibv_send_wr& first) noexcept;
   bool ring(ibv_send_wr& first) noexcept {
-    if ((is_soft_roce_ ? post_by_system_call(first) : post(first)) != 0) [[unlikely]] {
+    if ((is_soft_roce_ ? post_by_system_call(first) : post(first)) != nullptr) [[unlikely]] {
       fail(Status::kDevice);
       return false;
     }
@@ -396,6 +404,7 @@ class QueuePair final {
   HeldRequests held_;
   bool held_wants_signal_ = false;
   const bool is_soft_roce_;
+  bool is_reliable_ = true;
   Status reason_ = Status::kOk;
   Phase phase_ = Phase::kWorking;
   Place place_ = Place::kOutside;

@@ -20,12 +20,9 @@ Result<int> route_attributes(const Route* route, ibv_qp_state state, ibv_qp_attr
   return route != nullptr ? route->attributes(attr) : Result<int>(0);
 }
 
-Result<void> to_init(nic::Nic& nic, ibv_qp* qp, const BringUp& options, Deadline deadline) {
-  ibv_qp_attr attr;
-  VERBENA_ASSIGN(const int known, route_attributes(options.route, IBV_QPS_INIT, attr));
-  if (known == 0) attr.port_num = options.port;
-  attr.qp_access_flags = static_cast<unsigned>(options.access);
-  return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, deadline);
+/// The attributes of a transition: what both types need, and what a reliable connection needs besides.
+int mask_of(const ibv_qp* qp, int of_both, int of_reliable) noexcept {
+  return qp->qp_type == IBV_QPT_UC ? of_both : of_both | of_reliable;
 }
 
 void set_path(ibv_qp_attr& attr, const Endpoint& local, const Endpoint& remote, const BringUp& options) noexcept {
@@ -36,6 +33,7 @@ void set_path(ibv_qp_attr& attr, const Endpoint& local, const Endpoint& remote, 
   attr.ah_attr.grh.dgid = remote.qp.gid;
   attr.ah_attr.grh.sgid_index = options.gid_index;
   attr.ah_attr.grh.hop_limit = kHopLimit;
+  attr.ah_attr.grh.traffic_class = options.traffic_class;
   attr.ah_attr.dlid = remote.qp.lid;
   attr.ah_attr.port_num = options.port;
 }
@@ -47,9 +45,8 @@ Result<void> to_rtr(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endp
   if (known == 0) set_path(attr, local, remote, options);
   attr.max_dest_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
   attr.min_rnr_timer = options.min_rnr_timer;
-  constexpr int kMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  return nic.modify_qp(qp, attr, kMask, deadline);
+  constexpr int kOfBoth = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  return nic.modify_qp(qp, attr, mask_of(qp, kOfBoth, IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), deadline);
 }
 
 Result<void> to_rts(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
@@ -63,9 +60,8 @@ Result<void> to_rts(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endp
   // The same minimum as the responder's in to_rtr, so neither side sends more READs than the other
   // one can hold.
   attr.max_rd_atomic = std::min(local.qp.max_rd_atomic, remote.qp.max_rd_atomic);
-  constexpr int kMask =
-      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-  return nic.modify_qp(qp, attr, kMask, deadline);
+  constexpr int kOfReliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  return nic.modify_qp(qp, attr, mask_of(qp, IBV_QP_STATE | IBV_QP_SQ_PSN, kOfReliable), deadline);
 }
 
 }  // namespace
@@ -94,8 +90,15 @@ Result<void> check_kind(const nic::Nic& nic, const Endpoint& remote) {
               nic::to_string(nic.kind()), nic::to_string(remote.nic));
 }
 
-Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
-                      Deadline deadline) {
+Result<void> prepare(nic::Nic& nic, ibv_qp* qp, const BringUp& options, Deadline deadline) {
+  ibv_qp_attr attr;
+  VERBENA_ASSIGN(const int known, route_attributes(options.route, IBV_QPS_INIT, attr));
+  if (known == 0) attr.port_num = options.port;
+  attr.qp_access_flags = static_cast<unsigned>(options.access);
+  return nic.modify_qp(qp, attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, deadline);
+}
+
+Result<void> check_fit(const nic::Nic& nic, const Endpoint& local, const Endpoint& remote, const BringUp& options) {
   if (const char* fault = fault_of(local)) {
     return fail(Status::kBadArgument, "bring_up", 0, "the local endpoint has {}: make it with describe", fault);
   }
@@ -103,14 +106,18 @@ Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const En
     return fail(Status::kProtocol, "bring_up", 0, "the peer's endpoint has {}", fault);
   }
   VERBENA_TRY(check_kind(nic, remote));
-  if (options.route == nullptr && local.qp.network != remote.qp.network) {
-    return fail(Status::kRejected, "bring_up", 0,
-                "this side's address is {} and the peer's {}, so their packets would never meet: choose GIDs of one "
-                "kind (option gid_index; verbena-info lists them)",
-                nic::to_string(local.qp.network), nic::to_string(remote.qp.network));
-  }
+  if (options.route != nullptr || local.qp.network == remote.qp.network) return {};
+  return fail(Status::kRejected, "bring_up", 0,
+              "this side's address is {} and the peer's {}, so their packets would never meet: choose GIDs of one "
+              "kind (option gid_index; verbena-info lists them)",
+              nic::to_string(local.qp.network), nic::to_string(remote.qp.network));
+}
+
+Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote, const BringUp& options,
+                      Deadline deadline) {
+  VERBENA_TRY(check_fit(nic, local, remote, options));
   // After kAgain it is further: the same step goes on.
-  if (nic.qp_state(qp) == IBV_QPS_RESET) VERBENA_TRY(to_init(nic, qp, options, deadline));
+  if (nic.qp_state(qp) == IBV_QPS_RESET) VERBENA_TRY(prepare(nic, qp, options, deadline));
   VERBENA_TRY(to_rtr(nic, qp, local, remote, options, deadline));
   return to_rts(nic, qp, local, remote, options, deadline);
 }

@@ -67,6 +67,7 @@ struct BringUp {
   std::uint8_t rnr_retry = 7;    ///< 7 is for ever; the layers above have deadlines
   std::uint8_t retry_count = 6;  ///< 0 to 7; but 7 is for ever on Soft-RoCE, and a dead peer would never be noticed
   std::uint8_t timeout = 14;     ///< 4.096 us * 2^14 = 67 ms
+  std::uint8_t traffic_class = 0;
   /// 0: the port and GID that the NIC was opened with, which are what the peer was told. Anything else is taken as it
   /// is, with `gid_index` as the row of that port's GID table.
   std::uint8_t port = 0;
@@ -77,9 +78,15 @@ struct BringUp {
 };
 /// kRejected, with the text, when the peer's NIC is of another kind.
 [[nodiscard]] Result<void> check_kind(const nic::Nic& nic, const Endpoint& remote);
-/// Checks that both sides fit (kind of NIC and of network: kRejected with the text), then takes the QP from RESET
-/// through INIT and RTR to RTS. READ depth is the smaller of both sides. Errors: those of Nic::modify_qp;
-/// after its kAgain call it again with the same arguments.
+/// Whether a QP of this side fits the peer's: kProtocol (numbers that no NIC has), kRejected (another kind of NIC or
+/// network), with the text.
+[[nodiscard]] Result<void> check_fit(const nic::Nic& nic, const Endpoint& local, const Endpoint& remote,
+                                     const BringUp& options);
+/// Takes the QP from RESET to INIT, where receives can be posted. Errors: those of Nic::modify_qp.
+[[nodiscard]] Result<void> prepare(nic::Nic& nic, ibv_qp* qp, const BringUp& options, Deadline deadline);
+/// Checks that both sides fit, as check_fit does, then takes the QP from RESET or INIT through RTR to RTS. MTU and READ
+/// depth are the smaller of both sides. An unreliable connection (IBV_QPT_UC) has no timers, retries and READs. Errors:
+/// those of Nic::modify_qp; after its kAgain call it again with the same arguments.
 [[nodiscard]] Result<void> bring_up(nic::Nic& nic, ibv_qp* qp, const Endpoint& local, const Endpoint& remote,
                                     const BringUp& options, Deadline deadline);
 

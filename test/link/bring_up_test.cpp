@@ -97,6 +97,22 @@ TEST(Describe, TakesTheAddressAndDrawsTheRest) {
   EXPECT_GT(sequence_numbers.size(), 32U);
 }
 
+// Timers, retries and READs are a reliable connection's.
+TEST(BringUp, AnUnreliableConnectionHasFewerAttributes) {
+  NotingNic nic(nic::Kind::kSoft);
+  ibv_qp qp{};
+  qp.qp_type = IBV_QPT_UC;
+  const Endpoint local = make_endpoint(1);
+  const Endpoint remote = make_endpoint(2);
+  const BringUp options{.access = IBV_ACCESS_REMOTE_WRITE, .traffic_class = 104};
+  ASSERT_TRUE(bring_up(nic, &qp, local, remote, options, generous()).has_value());
+  ASSERT_EQ(nic.calls.size(), 3U);
+  EXPECT_EQ(nic.calls[1].mask, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
+  EXPECT_EQ(nic.calls[1].attr.ah_attr.grh.traffic_class, 104);
+  EXPECT_EQ(nic.calls[2].mask, IBV_QP_STATE | IBV_QP_SQ_PSN);
+  EXPECT_EQ(nic.calls[2].attr.sq_psn, local.qp.psn);
+}
+
 TEST(BringUp, WalksTheStatesWithVerbsAttributes) {
   NotingNic nic(nic::Kind::kSoft);
   ibv_qp qp{};
