@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -20,41 +21,70 @@ class Link;
 namespace detail {
 
 class LinkState;
+class StartedOperations;
+
+/// What is kept besides claims until the NIC is done.
+struct Kept {
+  virtual ~Kept() = default;
+};
+
+/// How an operation ended.
+struct End {
+  std::uint64_t value = 0;      ///< Of an atomic, the value before; of a receive, bytes.
+  std::uint32_t immediate = 0;  ///< Of a receive.
+  Status status = Status::kOk;
+  enum class Arrived : std::uint8_t { kNothing, kSent, kSentWithImmediate, kWritten } arrived = Arrived::kNothing;
+};
 
 /// Something that was started, until its end is taken. Move-only; who goes without that calls `abandon` first.
 class Started {
  public:
   /// Was refused.
-  explicit Started(Status refused) noexcept : status_(refused) {}
+  explicit Started(Status refused) noexcept : end_{.status = refused} {}
   Started(Started&& other) noexcept
-      : link_(std::exchange(other.link_, nullptr)), old_(other.old_), slot_(other.slot_), status_(other.status_) {}
+      : operations_(std::exchange(other.operations_, nullptr)), end_(other.end_), slot_(other.slot_) {}
   Started& operator=(Started&& other) noexcept {
-    link_ = std::exchange(other.link_, nullptr);
-    old_ = other.old_;
+    operations_ = std::exchange(other.operations_, nullptr);
+    end_ = other.end_;
     slot_ = other.slot_;
-    status_ = other.status_;
     return *this;
   }
 
-  [[nodiscard]] bool is_under_way() const noexcept { return link_ != nullptr; }
-  [[nodiscard]] Status status() const noexcept { return status_; }
-  [[nodiscard]] std::uint64_t old() const noexcept { return old_; }
+  [[nodiscard]] bool is_under_way() const noexcept { return operations_ != nullptr; }
+  [[nodiscard]] Status status() const noexcept { return end_.status; }
+  [[nodiscard]] const End& end() const noexcept { return end_; }
   /// Takes in what is complete, without waiting. True: this is.
   [[nodiscard]] bool poll() noexcept;
   [[nodiscard]] Status wait(const std::optional<Deadline>& deadline) noexcept;
-  /// Leaves the memory to the link until the NIC is done with it.
-  void abandon(Claim&& claim) noexcept;
+  /// Leaves memory to the link or queue pair until the NIC is done with it: first `keep` for each part, then `abandon`.
+  void keep(std::size_t part, Claim&& claim) noexcept;
+  void keep(std::unique_ptr<Kept> kept) noexcept;
+  void abandon() noexcept;
 
  private:
-  friend class LinkState;
-  Started(LinkState& link, std::uint32_t slot) noexcept : link_(&link), slot_(slot), status_(Status::kAgain) {}
+  friend class StartedOperations;
+  Started(StartedOperations& operations, std::uint32_t slot) noexcept
+      : operations_(&operations), end_{.status = Status::kAgain}, slot_(slot) {}
   [[nodiscard]] bool look() noexcept;
 
-  LinkState* link_ = nullptr;  ///< Null once it is complete.
-  std::uint64_t old_ = 0;
+  StartedOperations* operations_ = nullptr;  ///< Null once it is complete.
+  End end_;
   std::uint32_t slot_ = 0;
-  Status status_;
 };
+
+/// Whether an operation takes it as one segment; else it is an array or tuple of segments.
+template <class Part>
+inline constexpr bool kIsSegment = requires(const Part& part) { part.unsafe_local(0, 0); };
+
+/// Calls `body` with each segment of an operation.
+template <class Part, class Body>
+constexpr void for_each_segment(Part& part, Body&& body) {
+  if constexpr (kIsSegment<Part>) {
+    body(part);
+  } else {
+    std::apply([&body](auto&... each) { (body(each), ...); }, part);
+  }
+}
 
 /// Why a link's call was refused before anything was done.
 [[gnu::cold]] Status refuse_call(const char* call, bool is_open, rdma::Access lacking) noexcept;
@@ -68,9 +98,9 @@ struct [[nodiscard]] Outcome {
   Part segment{};               ///< What the operation was started with; empty where it is not complete.
 };
 
-/// A read or write that was started, and the segment that it has until it is complete. Destroyed before that, the
-/// operation goes on, and its segment is in quarantine: the range is the region's again when the NIC is done with it,
-/// and no sooner. Move-only. \thread one at a time, and one at a time of a link's
+/// An operation that was started, and the segment that it has until it is complete, or the array or tuple of several.
+/// Destroyed before that, the operation goes on, and its segment is in quarantine: the range is the region's again when
+/// the NIC is done with it, and no sooner. Move-only. \thread one at a time, and one at a time of a link's
 template <class Part>
 class [[nodiscard]] Operation {
  public:
@@ -114,10 +144,14 @@ class [[nodiscard]] Operation {
 
  private:
   friend class Link;
+  friend struct detail::Inside;
   Operation(detail::Started&& started, Part&& segment) noexcept
       : started_(std::move(started)), segment_(std::move(segment)) {}
   void leave() noexcept {
-    if (is_under_way()) started_.abandon(detail::Inside::release(segment_));
+    if (!is_under_way()) return;
+    std::size_t part = 0;
+    detail::for_each_segment(segment_, [&](auto& each) { started_.keep(part++, detail::Inside::release(each)); });
+    started_.abandon();
   }
 
   detail::Started started_;
@@ -148,14 +182,15 @@ class [[nodiscard]] AtomicOperation {
   /// The value before. kAgain: it is under way; or why it failed.
   [[nodiscard]] std::expected<std::uint64_t, Status> old() const noexcept {
     if (status() != Status::kOk) return std::unexpected(status());
-    return started_.old();
+    return started_.end().value;
   }
 
  private:
   friend class Link;
+  friend struct detail::Inside;
   explicit AtomicOperation(detail::Started&& started) noexcept : started_(std::move(started)) {}
   void leave() noexcept {
-    if (is_under_way()) started_.abandon({});
+    if (is_under_way()) started_.abandon();
   }
 
   detail::Started started_;

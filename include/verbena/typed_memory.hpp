@@ -73,6 +73,8 @@ class Claim {
 
   /// Local key of the region.
   [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
+  /// Whether the region is of this node.
+  [[nodiscard]] bool is_of(const node::Node& node) const noexcept;
   /// Another holder of the same range.
   [[nodiscard]] Claim share() const noexcept;
   /// Whether it is the only holder.
@@ -162,6 +164,18 @@ struct Inside {
   template <class Part>
   [[nodiscard]] static Claim release(Part& part) noexcept {
     return part.release();
+  }
+  template <class Part>
+  [[nodiscard]] static const Claim& claim(const Part& part) noexcept {
+    return part.claim_;
+  }
+  template <class Operation, class... Parts>
+  [[nodiscard]] static Operation operation(Parts&&... parts) noexcept {
+    return Operation(std::forward<Parts>(parts)...);
+  }
+  template <class Operation>
+  [[nodiscard]] static const auto& started(const Operation& operation) noexcept {
+    return operation.started_;
   }
   [[nodiscard]] static session::Session* session(const rdma::Connection& connection) noexcept;
   [[nodiscard]] static const std::shared_ptr<node::Node>& node(const rdma::Node& node) noexcept;

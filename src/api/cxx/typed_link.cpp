@@ -2,155 +2,48 @@
 #include <verbena/typed.hpp>
 
 #include "api/cxx/guarded.hpp"
+#include "api/cxx/started.hpp"
 #include "api/session.hpp"
-#include "base/check.hpp"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <bit>
 #include <chrono>
 #include <utility>
 
 namespace verbena::typed {
 namespace detail {
 
-/// The connection of a link, and a slot for each operation that was started and whose end nobody has taken. It lasts
-/// until the link is closed and no slot is used: one word counts both.
-class LinkState {
+/// The connection of a link, with what was started on it.
+class LinkState final : public StartedOperations {
  public:
-  explicit LinkState(std::unique_ptr<rdma::Connection> connection) noexcept : connection_(std::move(connection)) {}
-  LinkState(const LinkState&) = delete;
-  LinkState& operator=(const LinkState&) = delete;
-
-  [[nodiscard]] rdma::Connection& connection() const noexcept { return *connection_; }
+  explicit LinkState(std::unique_ptr<rdma::Connection> connection)
+      : StartedOperations(Link::kMaxOperations, 1), connection_(std::move(connection)) {}
 
   /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
   template <class Begin>
-  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept;
-  /// Whether the operation of `slot` is complete: `status` and `old` then, and the slot is free.
-  [[nodiscard]] bool take(std::uint32_t slot, Status& status, std::uint64_t& old) noexcept;
-  /// Whoever had the operation has gone: its claim stays until it is complete.
-  void abandon(std::uint32_t slot, Claim&& claim) noexcept;
-  /// Takes completions in. kBusy: another thread does; kTimedOut: none came.
-  [[nodiscard]] Status collect(Deadline deadline, const char* call) noexcept;
-  [[nodiscard]] Deadline deadline_or_default(const std::optional<Deadline>& deadline) const noexcept;
-  [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
+  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept {
+    return StartedOperations::start(call, [&](std::uint64_t cookie) { return begin(*connection_, cookie); });
+  }
+  [[nodiscard]] Deadline default_deadline() const noexcept override;
   /// Ends the connection, and what is under way; this may be gone then.
   void close() noexcept;
 
  private:
-  enum class State : std::uint8_t { kUnderWay, kComplete, kAbandoned };
-  struct Slot {
-    std::atomic<State> state{State::kComplete};
-    Status status = Status::kOk;
-    std::uint32_t generation = 0;
-    std::uint64_t old = 0;
-    Claim claim;  ///< kAbandoned: in quarantine.
-  };
-  static constexpr std::uint64_t kOpen = std::uint64_t{1} << Link::kMaxOperations;
   static constexpr std::chrono::seconds kDrain{2};
-  static_assert(Link::kMaxOperations == 63 && Link::kMaxOperations < rdma::Connection::kMaxStarted);
+  static_assert(Link::kMaxOperations == kSlotsOfGroup && Link::kMaxOperations < rdma::Connection::kMaxStarted);
 
-  /// The thread that starts operations, or takes in their ends.
-  class Turn {
-   public:
-    explicit Turn(std::atomic<bool>& flag) noexcept
-        : flag_(flag), is_mine_(!flag.exchange(true, std::memory_order_acquire)) {}
-    ~Turn() {
-      if (is_mine_) flag_.store(false, std::memory_order_release);
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const noexcept { return is_mine_; }
-
-   private:
-    std::atomic<bool>& flag_;
-    const bool is_mine_;
-  };
-  static Status refuse_turn(const char* call) noexcept {
-    return note(Status::kBusy, call, "another thread uses operations of this link: let one do so at a time");
-  }
-
-  [[nodiscard]] std::uint64_t cookie_of(std::uint32_t slot) const noexcept {
-    return std::uint64_t{slots_[slot].generation} << 32 | slot;
-  }
-  [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept {
-    return (used_.load(std::memory_order_acquire) >> slot & 1) != 0;
-  }
-  [[nodiscard]] bool is_any_under_way() const noexcept;
-  std::size_t collect_now() noexcept;
+  ~LinkState() override = default;
+  std::size_t collect_now() noexcept override;
+  Status collect_until(Deadline deadline) noexcept override;
   void on_completion(const rdma::Completion& completion) noexcept;
-  void complete(std::uint32_t slot, Status status, std::uint64_t old) noexcept;
-  void free(std::uint32_t slot) noexcept { let_go(std::uint64_t{1} << slot); }
-  /// Don't touch this object afterwards, unless something else is held.
-  void let_go(std::uint64_t bit) noexcept {
-    if (used_.fetch_and(~bit, std::memory_order_acq_rel) == bit) delete this;
-  }
 
   const std::unique_ptr<rdma::Connection> connection_;
-  std::atomic<std::uint64_t> used_{kOpen};  ///< A bit for each slot, and kOpen for the link.
-  std::atomic<bool> is_in_turn_{false};
-  std::atomic<std::uint32_t> quarantined_{0};
-  std::array<Slot, Link::kMaxOperations> slots_;
 };
 
-template <class Begin>
-Started LinkState::start(const char* call, Begin&& begin) noexcept {
-  const Turn turn(is_in_turn_);
-  if (!turn) return Started(refuse_turn(call));
-  if (quarantined() != 0) collect_now();
-  const std::uint64_t used = used_.load(std::memory_order_acquire);
-  if (~used == 0)
-    return Started(note(Status::kAgain, call, "{} operations are under way: take one, or let the link settle",
-                        Link::kMaxOperations));
-  const auto number = static_cast<std::uint32_t>(std::countr_one(used));
-  Slot& slot = slots_[number];
-  ++slot.generation;
-  slot.state.store(State::kUnderWay, std::memory_order_relaxed);
-  if (const Status begun = begin(*connection_, cookie_of(number)); begun != Status::kOk) return Started(begun);
-  used_.fetch_or(std::uint64_t{1} << number, std::memory_order_release);
-  return {*this, number};
-}
-
-bool LinkState::take(std::uint32_t slot, Status& status, std::uint64_t& old) noexcept {
-  const Slot& of = slots_[slot];
-  if (of.state.load(std::memory_order_acquire) != State::kComplete) return false;
-  status = of.status;
-  old = of.old;
-  free(slot);
-  return true;
-}
-
-void LinkState::abandon(std::uint32_t slot, Claim&& claim) noexcept {
-  Slot& of = slots_[slot];
-  of.claim = std::move(claim);
-  quarantined_.fetch_add(1, std::memory_order_relaxed);
-  State expected = State::kUnderWay;
-  // Release: whoever completes it finds the claim. Acquire: the claim is dropped after the NIC is done.
-  if (of.state.compare_exchange_strong(expected, State::kAbandoned, std::memory_order_acq_rel)) return;
-  of.claim = {};
-  quarantined_.fetch_sub(1, std::memory_order_release);
-  free(slot);
-}
-
-void LinkState::complete(std::uint32_t slot, Status status, std::uint64_t old) noexcept {
-  Slot& of = slots_[slot];
-  of.status = status;
-  of.old = old;
-  State expected = State::kUnderWay;
-  if (of.state.compare_exchange_strong(expected, State::kComplete, std::memory_order_acq_rel)) return;
-  VERBENA_DCHECK(expected == State::kAbandoned);
-  of.claim = {};
-  quarantined_.fetch_sub(1, std::memory_order_release);
-  free(slot);
-}
-
 void LinkState::on_completion(const rdma::Completion& completion) noexcept {
-  const auto slot = static_cast<std::uint32_t>(completion.cookie);
-  // The user's own, started past the link.
-  if (slot >= slots_.size() || !is_used(slot) || cookie_of(slot) != completion.cookie) return;
-  complete(slot, completion.status, completion.old);
+  // Else it is the user's own, started past the link.
+  if (is_current(completion.cookie))
+    complete(static_cast<std::uint32_t>(completion.cookie), {.value = completion.old, .status = completion.status});
 }
 
 std::size_t LinkState::collect_now() noexcept {
@@ -161,31 +54,21 @@ std::size_t LinkState::collect_now() noexcept {
   return count;
 }
 
-Status LinkState::collect(Deadline deadline, const char* call) noexcept {
-  const Turn turn(is_in_turn_);
-  if (!turn) return refuse_turn(call);
-  if (deadline.passed()) return collect_now() != 0 ? Status::kOk : Status::kTimedOut;
+Status LinkState::collect_until(Deadline deadline) noexcept {
   const auto completion = connection_->complete(deadline);
   if (!completion) return completion.error();
   on_completion(*completion);
   return Status::kOk;
 }
 
-Deadline LinkState::deadline_or_default(const std::optional<Deadline>& deadline) const noexcept {
-  if (deadline) return *deadline;
+Deadline LinkState::default_deadline() const noexcept {
   const session::Session* const session = Inside::session(*connection_);
   return session != nullptr ? session->default_patience().begin() : Deadline::now();
 }
 
-bool LinkState::is_any_under_way() const noexcept {
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot)
-    if (is_used(slot) && slots_[slot].state.load(std::memory_order_acquire) != State::kComplete) return true;
-  return false;
-}
-
 void LinkState::close() noexcept {
   {
-    const Turn turn(is_in_turn_);
+    const Turn turn(*this);
     // Another thread would go on with a connection that is gone.
     VERBENA_CHECK(static_cast<bool>(turn));
     session::Session* const session = Inside::session(*connection_);
@@ -201,40 +84,10 @@ void LinkState::close() noexcept {
       }
     }
     connection_->close();
-    for (std::uint32_t slot = 0; slot < slots_.size() && !is_in_callback; ++slot)
-      if (is_used(slot) && slots_[slot].state.load(std::memory_order_acquire) != State::kComplete)
-        complete(slot, Status::kClosed, 0);
+    if (!is_in_callback) complete_all(Status::kClosed);
   }
-  let_go(kOpen);
+  end();
 }
-
-// --- started ------------------------------------------------------------------------------------------------------
-
-bool Started::look() noexcept {
-  if (link_ != nullptr && link_->take(slot_, status_, old_)) link_ = nullptr;
-  return link_ == nullptr;
-}
-
-bool Started::poll() noexcept {
-  if (look()) return true;
-  (void)link_->collect(Deadline::now(), "");
-  return look();
-}
-
-Status Started::wait(const std::optional<Deadline>& deadline) noexcept {
-  constexpr const char* kCall = "typed::Operation::wait";
-  if (look()) return status_;
-  const Deadline until = link_->deadline_or_default(deadline);
-  while (true) {
-    const Status collected = link_->collect(until, kCall);
-    if (look()) return status_;
-    if (collected == Status::kTimedOut)
-      return note(collected, kCall, "the operation is under way still: wait again, or destroy it");
-    if (collected != Status::kOk) return collected;
-  }
-}
-
-void Started::abandon(Claim&& claim) noexcept { std::exchange(link_, nullptr)->abandon(slot_, std::move(claim)); }
 
 Status refuse_call(const char* call, bool is_open, rdma::Access lacking) noexcept {
   return is_open ? refuse_right(call, lacking) : note(Status::kClosed, call, "the link has no connection");
@@ -328,14 +181,7 @@ Started Link::begin_compare_swap(const rdma::Remote& word, std::uint64_t expecte
 std::size_t Link::quarantined() const noexcept { return state_ != nullptr ? state_->quarantined() : 0; }
 
 Status Link::settle(Deadline deadline) noexcept {
-  constexpr const char* kCall = "typed::Link::settle";
-  while (quarantined() != 0) {
-    const Status collected = state_->collect(deadline, kCall);
-    if (collected == Status::kTimedOut && quarantined() != 0)
-      return note(collected, kCall, "{} operations are in quarantine still", quarantined());
-    if (collected != Status::kOk && collected != Status::kTimedOut) return collected;
-  }
-  return Status::kOk;
+  return state_ != nullptr ? state_->settle(deadline, "typed::Link::settle") : Status::kOk;
 }
 
 }  // namespace verbena::typed

@@ -67,6 +67,8 @@ Claim Claim::share() const noexcept {
   return {*region_, range_, lkey_};
 }
 
+bool Claim::is_of(const node::Node& node) const noexcept { return region_ != nullptr && &region_->node() == &node; }
+
 bool Claim::is_sole() const noexcept { return region_ != nullptr && region_->ranges().is_sole(range_); }
 
 std::expected<Claim, Status> Claim::split(std::size_t front) noexcept {

@@ -1,0 +1,133 @@
+#include "api/cxx/started.hpp"
+
+namespace verbena::typed::detail {
+
+StartedOperations::StartedOperations(std::uint32_t slots, std::uint32_t parts)
+    : group_count_((slots + kSlotsOfGroup - 1) / kSlotsOfGroup),
+      parts_(parts),
+      holders_(group_count_ + 1),
+      groups_(std::make_unique<Group[]>(group_count_)),
+      more_claims_(std::size_t{parts - 1} * numbers()) {}
+
+std::uint32_t StartedOperations::find_free() noexcept {
+  for (std::uint32_t i = 0; i < group_count_; ++i) {
+    const std::uint32_t number = last_group_ + i < group_count_ ? last_group_ + i : last_group_ + i - group_count_;
+    const std::uint64_t used = groups_[number].used.load(std::memory_order_acquire);
+    if (~used == 0) continue;
+    last_group_ = number;
+    return number * kNumbersOfGroup + static_cast<std::uint32_t>(std::countr_one(used));
+  }
+  return kNone;
+}
+
+template <class Visit>
+void StartedOperations::for_each_slot(Visit&& visit) const noexcept {
+  for (std::uint32_t group = 0; group < group_count_; ++group)
+    for (std::uint32_t i = 0; i < kSlotsOfGroup; ++i) visit(group * kNumbersOfGroup + i);
+}
+
+bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
+  const Slot& of = slot_at(slot);
+  if (of.state.load(std::memory_order_acquire) != State::kComplete) return false;
+  end = of.end;
+  free(slot);
+  return true;
+}
+
+void StartedOperations::keep(std::uint32_t slot, std::size_t part, Claim&& claim) noexcept {
+  VERBENA_DCHECK(part < parts_);
+  Claim& place = part == 0 ? slot_at(slot).claim : more_claims_[std::size_t{slot} * (parts_ - 1) + part - 1];
+  place = std::move(claim);
+}
+
+void StartedOperations::leave_quarantine(std::uint32_t slot) noexcept {
+  Slot& of = slot_at(slot);
+  of.claim = {};
+  of.kept.reset();
+  for (std::uint32_t part = 1; part < parts_; ++part) more_claims_[std::size_t{slot} * (parts_ - 1) + part - 1] = {};
+  quarantined_.fetch_sub(1, std::memory_order_release);
+  free(slot);
+}
+
+void StartedOperations::abandon(std::uint32_t slot) noexcept {
+  quarantined_.fetch_add(1, std::memory_order_relaxed);
+  State expected = State::kUnderWay;
+  // Release: whoever completes it finds the claims. Acquire: they are dropped after the NIC is done.
+  if (!slot_at(slot).state.compare_exchange_strong(expected, State::kAbandoned, std::memory_order_acq_rel))
+    leave_quarantine(slot);
+}
+
+void StartedOperations::complete(std::uint32_t slot, const End& end) noexcept {
+  Slot& of = slot_at(slot);
+  of.end = end;
+  State expected = State::kUnderWay;
+  if (of.state.compare_exchange_strong(expected, State::kComplete, std::memory_order_acq_rel)) return;
+  VERBENA_DCHECK(expected == State::kAbandoned);
+  leave_quarantine(slot);
+}
+
+bool StartedOperations::is_any_under_way() const noexcept {
+  bool any = false;
+  for_each_slot([&](std::uint32_t slot) { any = any || is_under_way(slot); });
+  return any;
+}
+
+void StartedOperations::complete_all(Status status) noexcept {
+  for_each_slot([&](std::uint32_t slot) {
+    if (is_under_way(slot)) complete(slot, {.status = status});
+  });
+}
+
+void StartedOperations::end() noexcept {
+  for (std::uint32_t group = 0; group < group_count_; ++group) let_go(groups_[group], kOpen);
+  release();
+}
+
+Status StartedOperations::collect(Deadline deadline, const char* call) noexcept {
+  const Turn turn(*this);
+  if (!turn) return refuse_turn(call);
+  if (deadline.passed()) return collect_now() != 0 ? Status::kOk : Status::kTimedOut;
+  return collect_until(deadline);
+}
+
+Status StartedOperations::settle(Deadline deadline, const char* call) noexcept {
+  while (quarantined() != 0) {
+    const Status collected = collect(deadline, call);
+    if (collected == Status::kTimedOut && quarantined() != 0)
+      return note(collected, call, "{} operations are in quarantine still", quarantined());
+    if (collected != Status::kOk && collected != Status::kTimedOut) return collected;
+  }
+  return Status::kOk;
+}
+
+// --- started ------------------------------------------------------------------------------------------------------
+
+bool Started::look() noexcept {
+  if (operations_ != nullptr && operations_->take(slot_, end_)) operations_ = nullptr;
+  return operations_ == nullptr;
+}
+
+bool Started::poll() noexcept {
+  if (look()) return true;
+  (void)operations_->collect(Deadline::now(), "");
+  return look();
+}
+
+Status Started::wait(const std::optional<Deadline>& deadline) noexcept {
+  constexpr const char* kCall = "typed::Operation::wait";
+  if (look()) return status();
+  const Deadline until = deadline ? *deadline : operations_->default_deadline();
+  while (true) {
+    const Status collected = operations_->collect(until, kCall);
+    if (look()) return status();
+    if (collected == Status::kTimedOut)
+      return note(collected, kCall, "the operation is under way still: wait again, or destroy it");
+    if (collected != Status::kOk) return collected;
+  }
+}
+
+void Started::keep(std::size_t part, Claim&& claim) noexcept { operations_->keep(slot_, part, std::move(claim)); }
+void Started::keep(std::unique_ptr<Kept> kept) noexcept { operations_->keep(slot_, std::move(kept)); }
+void Started::abandon() noexcept { std::exchange(operations_, nullptr)->abandon(slot_); }
+
+}  // namespace verbena::typed::detail

@@ -1,0 +1,171 @@
+// Operations of the typed API that were started: a slot each, and the quarantine of those that nobody waits for.
+#pragma once
+
+#include "base/check.hpp"
+#include "base/failure.hpp"
+
+#include <verbena/typed.hpp>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace verbena::typed::detail {
+
+/// A slot for each operation that was started and whose end nobody has taken. It deletes itself: it lasts until `end`
+/// was called, no slot is used, and nobody holds it. A word counts 63 slots, and one bit of it says that it is not the
+/// end, so that a slot that is freed costs one instruction that locks the bus. \thread owner, one at a time (Turn);
+/// take, keep and abandon any
+class StartedOperations {
+ public:
+  /// Slots of one word.
+  static constexpr std::uint32_t kSlotsOfGroup = 63;
+  /// Slots have numbers below.
+  [[nodiscard]] std::uint32_t numbers() const noexcept { return group_count_ * kNumbersOfGroup; }
+
+  /// At least `slots` operations at a time, each of up to `parts` segments. \alloc setup
+  StartedOperations(std::uint32_t slots, std::uint32_t parts);
+  StartedOperations(const StartedOperations&) = delete;
+  StartedOperations& operator=(const StartedOperations&) = delete;
+
+  /// Whether the operation of `slot` is complete: `end` says how then, and the slot is free.
+  [[nodiscard]] bool take(std::uint32_t slot, End& end) noexcept;
+  /// Whoever had the operation goes: what is kept stays until it is complete.
+  void keep(std::uint32_t slot, std::size_t part, Claim&& claim) noexcept;
+  void keep(std::uint32_t slot, std::unique_ptr<Kept> kept) noexcept { slot_at(slot).kept = std::move(kept); }
+  void abandon(std::uint32_t slot) noexcept;
+  /// Takes completions in. kBusy: another thread does; kTimedOut: none came.
+  [[nodiscard]] Status collect(Deadline deadline, const char* call) noexcept;
+  /// The deadline of a wait without one.
+  [[nodiscard]] virtual Deadline default_deadline() const noexcept = 0;
+  [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
+  /// Takes completions in until nothing is in quarantine. kTimedOut: something is.
+  [[nodiscard]] Status settle(Deadline deadline, const char* call) noexcept;
+
+  /// From `hold` to `release` it lasts. \thread any
+  void hold() noexcept { holders_.fetch_add(1, std::memory_order_relaxed); }
+  /// Don't touch this object afterwards, unless something else is held.
+  void release() noexcept {
+    if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+ protected:
+  virtual ~StartedOperations() = default;
+
+  /// The thread that starts operations, or takes in their ends.
+  class Turn {
+   public:
+    explicit Turn(StartedOperations& of) noexcept
+        : flag_(of.is_in_turn_), is_mine_(!flag_.exchange(true, std::memory_order_acquire)) {}
+    ~Turn() {
+      if (is_mine_) flag_.store(false, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const noexcept { return is_mine_; }
+
+   private:
+    std::atomic<bool>& flag_;
+    const bool is_mine_;
+  };
+  /// The status of a call without its turn.
+  static Status refuse_turn(const char* call) noexcept {
+    return note(Status::kBusy, call,
+                "another thread uses operations of this link or queue pair: let one do so at a time");
+  }
+
+  /// Takes in what is complete, and waits for it. In a turn.
+  virtual std::size_t collect_now() noexcept = 0;
+  [[nodiscard]] virtual Status collect_until(Deadline deadline) noexcept = 0;
+
+  /// Calls `begin(cookie)`, which starts an operation that ends with `complete(slot)`: the low half of the cookie is
+  /// the slot, and the high one tells it from those that had the slot before.
+  template <class Begin>
+  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept;
+  /// Whether the cookie is that of a slot's operation.
+  [[nodiscard]] bool is_current(std::uint64_t cookie) const noexcept {
+    const auto slot = static_cast<std::uint32_t>(cookie);
+    return slot < numbers() && slot % kNumbersOfGroup != kSlotsOfGroup && is_used(slot) && cookie_of(slot) == cookie;
+  }
+  [[nodiscard]] std::uint64_t cookie_of(std::uint32_t slot) const noexcept {
+    return std::uint64_t{slot_at(slot).generation} << 32 | slot;
+  }
+  void complete(std::uint32_t slot, const End& end) noexcept;
+  [[nodiscard]] bool is_any_under_way() const noexcept;
+  void complete_all(Status status) noexcept;
+  /// Nothing more is started. Don't touch this object afterwards.
+  void end() noexcept;
+
+ private:
+  enum class State : std::uint8_t { kUnderWay, kComplete, kAbandoned };
+  struct Slot {
+    std::atomic<State> state{State::kComplete};
+    std::uint32_t generation = 0;
+    End end;
+    Claim claim;                 ///< kAbandoned: in quarantine.
+    std::unique_ptr<Kept> kept;  ///< The same.
+  };
+  static constexpr std::uint32_t kNumbersOfGroup = 64;
+  static constexpr std::uint64_t kOpen = std::uint64_t{1} << kSlotsOfGroup;
+  struct Group {
+    std::atomic<std::uint64_t> used{kOpen};  ///< A bit for each slot, and kOpen until `end`.
+    std::array<Slot, kSlotsOfGroup> slots;
+  };
+
+  [[nodiscard]] Group& group_of(std::uint32_t slot) const noexcept { return groups_[slot / kNumbersOfGroup]; }
+  [[nodiscard]] Slot& slot_at(std::uint32_t slot) const noexcept {
+    return group_of(slot).slots[slot % kNumbersOfGroup];
+  }
+  [[nodiscard]] static std::uint64_t bit_of(std::uint32_t slot) noexcept {
+    return std::uint64_t{1} << slot % kNumbersOfGroup;
+  }
+  [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept {
+    return (group_of(slot).used.load(std::memory_order_acquire) & bit_of(slot)) != 0;
+  }
+  [[nodiscard]] bool is_under_way(std::uint32_t slot) const noexcept {
+    return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) != State::kComplete;
+  }
+  /// A free slot; kNone without.
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  [[nodiscard]] std::uint32_t find_free() noexcept;
+  template <class Visit>
+  void for_each_slot(Visit&& visit) const noexcept;
+  void leave_quarantine(std::uint32_t slot) noexcept;
+  void free(std::uint32_t slot) noexcept { let_go(group_of(slot), bit_of(slot)); }
+  /// Don't touch this object afterwards, unless something else is held.
+  void let_go(Group& group, std::uint64_t bit) noexcept {
+    if (group.used.fetch_and(~bit, std::memory_order_acq_rel) == bit) release();
+  }
+
+  const std::uint32_t group_count_;
+  const std::uint32_t parts_;
+  std::uint32_t last_group_ = 0;  ///< Where a free slot was found last.
+  std::atomic<bool> is_in_turn_{false};
+  std::atomic<std::uint32_t> quarantined_{0};
+  std::atomic<std::uint32_t> holders_;  ///< Groups that are not at their end, and others.
+  const std::unique_ptr<Group[]> groups_;
+  std::vector<Claim> more_claims_;  ///< Those of a slot's further parts.
+};
+
+template <class Begin>
+Started StartedOperations::start(const char* call, Begin&& begin) noexcept {
+  const Turn turn(*this);
+  if (!turn) return Started(refuse_turn(call));
+  if (quarantined() != 0) collect_now();
+  const std::uint32_t number = find_free();
+  if (number == kNone)
+    return Started(note(Status::kAgain, call, "{} operations are under way: take one, or let the others settle",
+                        group_count_ * kSlotsOfGroup));
+  Slot& slot = slot_at(number);
+  ++slot.generation;
+  slot.state.store(State::kUnderWay, std::memory_order_relaxed);
+  if (const Status begun = begin(cookie_of(number)); begun != Status::kOk) return Started(begun);
+  group_of(number).used.fetch_or(bit_of(number), std::memory_order_release);
+  return {*this, number};
+}
+
+}  // namespace verbena::typed::detail
