@@ -174,6 +174,7 @@ gtest c_cancel 120 test/api/c/test_c_cancel
 gtest cxx 240 test/api/cxx/test_cxx
 # Segments and the operations that own them. Nothing can be held or late on purpose there.
 gtest typed 240 test/api/cxx/test_typed
+gtest queue_pair 240 test/api/cxx/test_queue_pair
 # What allocates, and what is left behind. Of a store's clients each registers its memory anew, which takes long here.
 gtest sealed 240 test/sealed/test_sealed
 gtest growth 240 test/sealed/test_growth

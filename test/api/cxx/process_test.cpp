@@ -138,6 +138,7 @@ int be_peer(std::span<char*> arguments) {
   test::die_with_the_test();
   if (std::string_view(arguments[0]) == "serve") return serve();
   if (std::string_view(arguments[0]) == "obey") return obey();
+  if (std::string_view(arguments[0]).ends_with("reliable")) return be_queue_pair(arguments[0], arguments[1]);
   return write_for_ever(static_cast<std::uint16_t>(std::strtoul(arguments[1], nullptr, 10)));
 }
 
