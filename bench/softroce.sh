@@ -18,6 +18,8 @@ parse_options 'rounds iterations build' "$@"
 no_packages=()
 ((packages)) || no_packages=(--no-packages)
 build_release src/programs/verbena-perf bench/bare_write
+[[ -x $build/examples/uchan ]] || meson configure "$build" -Dexamples=enabled
+build_release examples/uchan
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT

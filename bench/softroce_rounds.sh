@@ -13,7 +13,7 @@ large=$((iterations / 2)) in_flight=32 port=18600
 
 our() { ours "$1" "${@:2}" -d rxe0 --timeout-ms 30000; }
 
-# perftest NAME BYTES ARGUMENT...: a program of perftest and its server.
+# perftest NAME BYTES ARGUMENT...: a program of perftest and its server; noted as `as`, or as NAME.
 perftest() {
   local name=$1 line
   port=$((port + 1))  # A port of its own: the one before is in TIME_WAIT.
@@ -22,7 +22,7 @@ perftest() {
   serve_and_ask "$port" server client || die "$why"
   line=$(grep -E "^ *$2 +[0-9]+ " "$work/client" | tail -n 1) || die "$name says: $(<"$work/client")"
   read -ra line <<<"$line"
-  note "$name" "[$(IFS=,; echo "${line[*]}")]"
+  note "${as:-$name}" "[$(IFS=,; echo "${line[*]}")]"
 }
 
 bare() {
@@ -40,10 +40,20 @@ our_write() { our write write "${latency[@]}"; }
 our_pingpong() { our pingpong pingpong "${latency[@]}"; }
 our_message() { our message message "${latency[@]}"; }
 our_write_bw() { our write-bw write-bw -s 65536 -n "$large" --warm-up "$((large / 10))" --in-flight "$in_flight"; }
+# Writes over an unreliable connection: the example, whose server takes the port that it is told.
+our_uchan() {
+  port=$((port + 1))
+  local -a server=("$build/examples/uchan" -d rxe0 -p "$port")
+  local -a client=("${server[@]}" -c 127.0.0.1 -s 65536 -n "$large" -w "$((large / 10))" -t "$in_flight")
+  serve_and_ask "$port" server client || die "$why"
+  [[ $(<"$work/client") =~ ([0-9.]+)\ MB/s ]] || die "uchan says: $(<"$work/client")"
+  note uchan "${BASH_REMATCH[1]}"
+}
 their_read() { perftest ib_read_lat 8 -n "$iterations"; }
 their_write_lat() { perftest ib_write_lat 8 -n "$iterations"; }
 their_send_lat() { perftest ib_send_lat 8 -n "$iterations"; }
 their_write_bw() { perftest ib_write_bw 65536 -n "$large" -t "$in_flight" --report_gbits; }
+their_uchan() { as=ib_write_bw_uc perftest ib_write_bw 65536 -c UC -n "$large" -t "$in_flight" --report_gbits; }
 
 for ((round = 1; round <= rounds; ++round)); do
   echo "bench: round $round of $rounds"
@@ -52,4 +62,5 @@ for ((round = 1; round <= rounds; ++round)); do
   pair our_write bare
   pair our_message their_send_lat
   pair our_write_bw their_write_bw
+  pair our_uchan their_uchan
 done
