@@ -150,6 +150,37 @@ class Session final : private channel::Handler {
   /// kNotFound: nothing is under way.
   [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
 
+  // --- calls in which nobody waits: `tell` is called at their end, by the thread that drives the session
+  /// Begins a call. kOk: it has begun, and is done, in which case nobody is told, or will tell. Else it has not begun:
+  /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
+  [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
+  [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
+  /// Of completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
+  [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
+  void go_on(TakeCall& call) noexcept {
+    call.is_done.store(0, std::memory_order_relaxed);
+    transfers_.push(call);
+  }
+  /// Takes a call back that was begun. False: it was done before, and has been told of.
+  [[nodiscard]] bool withdraw(SendCall& call) noexcept;
+  [[nodiscard]] bool withdraw(ReceiveCall& call) noexcept;
+  [[nodiscard]] bool withdraw(TakeCall& call) noexcept;
+  /// A transfer of registered memory, or an atomic, in the calling thread and past the queues. False, and nothing has
+  /// happened: it goes the long way, which also says what is wrong.
+  [[nodiscard]] bool write_now(const LocalSpan& from, const Place& to) noexcept {
+    return at_once(from, to, [&] { return connection_->write_now(from, to.span); });
+  }
+  [[nodiscard]] bool read_now(const LocalSpan& to, const Place& from) noexcept {
+    return at_once(to, from, [&] { return connection_->read_now(to, from.span); });
+  }
+  [[nodiscard]] bool change_now(const Change& change, const Place& word, std::uint64_t& old) noexcept {
+    return at_once(change, word, [&] { return connection_->change_now(change, word.span, old); });
+  }
+  /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
+  /// woken.
+  void look() noexcept { wait(Deadline::now()); }
+  void wait(Deadline deadline) noexcept;
+
   // --- windows and memory
   /// Asks the peer for a window, by name or by key, and makes it usable. kNotFound: it has none.
   [[nodiscard]] Result<rdma::Window> find(std::string_view name, const Patience& patience);
@@ -227,6 +258,14 @@ class Session final : private channel::Handler {
   /// Has `queue` take a call; on a session that has ended the call is over.
   template <class Queue, class Kind>
   void push(Queue& queue, Kind& call) noexcept;
+  /// Calls `task` in the thread that drives the session, or here where nobody else does: kOk, kBusy, or as
+  /// CompletionLoop::call.
+  template <class Task>
+  [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
+  template <class Kind, class Start>
+  [[nodiscard]] Status begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept;
+  template <class Kind, class Cancel>
+  [[nodiscard]] bool withdraw_call(Kind& call, Cancel&& cancel) noexcept;
   [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
   /// Calls `task` in the thread that drives the session. kBusy, or as CompletionLoop::call.

@@ -2,8 +2,11 @@
 #include <verbena/typed.hpp>
 
 #include "api/cxx/guarded.hpp"
+#include "api/cxx/link_state.hpp"
 #include "api/session.hpp"
 #include "base/check.hpp"
+#include "base/relax.hpp"
+#include "base/threads.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,86 +17,6 @@
 
 namespace verbena::typed {
 namespace detail {
-
-/// The connection of a link, and a slot for each operation that was started and whose end nobody has taken. It lasts
-/// until the link is closed and no slot is used: one word counts both.
-class LinkState {
- public:
-  explicit LinkState(std::unique_ptr<rdma::Connection> connection) noexcept : connection_(std::move(connection)) {}
-  LinkState(const LinkState&) = delete;
-  LinkState& operator=(const LinkState&) = delete;
-
-  [[nodiscard]] rdma::Connection& connection() const noexcept { return *connection_; }
-
-  /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
-  template <class Begin>
-  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept;
-  /// Whether the operation of `slot` is complete: `status` and `old` then, and the slot is free.
-  [[nodiscard]] bool take(std::uint32_t slot, Status& status, std::uint64_t& old) noexcept;
-  /// Whoever had the operation has gone: its claim stays until it is complete.
-  void abandon(std::uint32_t slot, Claim&& claim) noexcept;
-  /// Takes completions in. kBusy: another thread does; kTimedOut: none came.
-  [[nodiscard]] Status collect(Deadline deadline, const char* call) noexcept;
-  [[nodiscard]] Deadline deadline_or_default(const std::optional<Deadline>& deadline) const noexcept;
-  [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
-  /// Ends the connection, and what is under way; this may be gone then.
-  void close() noexcept;
-
- private:
-  enum class State : std::uint8_t { kUnderWay, kComplete, kAbandoned };
-  struct Slot {
-    std::atomic<State> state{State::kComplete};
-    Status status = Status::kOk;
-    std::uint32_t generation = 0;
-    std::uint64_t old = 0;
-    Claim claim;  ///< kAbandoned: in quarantine.
-  };
-  static constexpr std::uint64_t kOpen = std::uint64_t{1} << Link::kMaxOperations;
-  static constexpr std::chrono::seconds kDrain{2};
-  static_assert(Link::kMaxOperations == 63 && Link::kMaxOperations < rdma::Connection::kMaxStarted);
-
-  /// The thread that starts operations, or takes in their ends.
-  class Turn {
-   public:
-    explicit Turn(std::atomic<bool>& flag) noexcept
-        : flag_(flag), is_mine_(!flag.exchange(true, std::memory_order_acquire)) {}
-    ~Turn() {
-      if (is_mine_) flag_.store(false, std::memory_order_release);
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const noexcept { return is_mine_; }
-
-   private:
-    std::atomic<bool>& flag_;
-    const bool is_mine_;
-  };
-  static Status refuse_turn(const char* call) noexcept {
-    return note(Status::kBusy, call, "another thread uses operations of this link: let one do so at a time");
-  }
-
-  [[nodiscard]] std::uint64_t cookie_of(std::uint32_t slot) const noexcept {
-    return std::uint64_t{slots_[slot].generation} << 32 | slot;
-  }
-  [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept {
-    return (used_.load(std::memory_order_acquire) >> slot & 1) != 0;
-  }
-  [[nodiscard]] bool is_any_under_way() const noexcept;
-  std::size_t collect_now() noexcept;
-  void on_completion(const rdma::Completion& completion) noexcept;
-  void complete(std::uint32_t slot, Status status, std::uint64_t old) noexcept;
-  void free(std::uint32_t slot) noexcept { let_go(std::uint64_t{1} << slot); }
-  /// Don't touch this object afterwards, unless something else is held.
-  void let_go(std::uint64_t bit) noexcept {
-    if (used_.fetch_and(~bit, std::memory_order_acq_rel) == bit) delete this;
-  }
-
-  const std::unique_ptr<rdma::Connection> connection_;
-  std::atomic<std::uint64_t> used_{kOpen};  ///< A bit for each slot, and kOpen for the link.
-  std::atomic<bool> is_in_turn_{false};
-  std::atomic<std::uint32_t> quarantined_{0};
-  std::array<Slot, Link::kMaxOperations> slots_;
-};
 
 template <class Begin>
 Started LinkState::start(const char* call, Begin&& begin) noexcept {
@@ -108,14 +31,21 @@ Started LinkState::start(const char* call, Begin&& begin) noexcept {
   Slot& slot = slots_[number];
   ++slot.generation;
   slot.state.store(State::kUnderWay, std::memory_order_relaxed);
-  if (const Status begun = begin(*connection_, cookie_of(number)); begun != Status::kOk) return Started(begun);
+  // Before it begins: its end may be told at once by the thread that drives the connection.
   used_.fetch_or(std::uint64_t{1} << number, std::memory_order_release);
-  return {*this, number};
+  const Status begun = begin(*connection_, cookie_of(number));
+  if (begun == Status::kOk) return {*this, number};
+  slot.state.store(State::kComplete, std::memory_order_relaxed);
+  free(number);
+  return Started(begun);
 }
 
 bool LinkState::take(std::uint32_t slot, Status& status, std::uint64_t& old) noexcept {
   const Slot& of = slots_[slot];
-  if (of.state.load(std::memory_order_acquire) != State::kComplete) return false;
+  State state = of.state.load(std::memory_order_acquire);
+  // Who was told may be here before the teller has stored that, which is his next instruction.
+  for (; state == State::kTelling; state = of.state.load(std::memory_order_acquire)) yield_thread();
+  if (state != State::kComplete) return false;
   status = of.status;
   old = of.old;
   free(slot);
@@ -138,9 +68,14 @@ void LinkState::complete(std::uint32_t slot, Status status, std::uint64_t old) n
   Slot& of = slots_[slot];
   of.status = status;
   of.old = old;
-  State expected = State::kUnderWay;
-  if (of.state.compare_exchange_strong(expected, State::kComplete, std::memory_order_acq_rel)) return;
-  VERBENA_DCHECK(expected == State::kAbandoned);
+  State before = of.state.load(std::memory_order_acquire);
+  while (before != State::kAbandoned) {
+    const State after = before == State::kAwaited ? State::kTelling : State::kComplete;
+    if (!of.state.compare_exchange_weak(before, after, std::memory_order_acq_rel)) continue;
+    if (after == State::kComplete) return;
+    of.wait->tell();
+    return of.state.store(State::kComplete, std::memory_order_release);
+  }
   of.claim = {};
   quarantined_.fetch_sub(1, std::memory_order_release);
   free(slot);
@@ -154,6 +89,10 @@ void LinkState::on_completion(const rdma::Completion& completion) noexcept {
 }
 
 std::size_t LinkState::collect_now() noexcept {
+  if (is_watching_.load(std::memory_order_acquire)) {
+    look();
+    return 0;
+  }
   std::array<rdma::Completion, 16> completions;
   const std::size_t count = connection_->poll(completions);
   std::ranges::for_each(std::span(completions).first(count),
@@ -165,10 +104,12 @@ Status LinkState::collect(Deadline deadline, const char* call) noexcept {
   const Turn turn(is_in_turn_);
   if (!turn) return refuse_turn(call);
   if (deadline.passed()) return collect_now() != 0 ? Status::kOk : Status::kTimedOut;
+  // Whoever takes completions first gets them: this thread, until it has one.
+  stop_watch();
   const auto completion = connection_->complete(deadline);
-  if (!completion) return completion.error();
-  on_completion(*completion);
-  return Status::kOk;
+  if (completion) on_completion(*completion);
+  if (is_any_awaited()) (void)start_watch();
+  return completion ? Status::kOk : completion.error();
 }
 
 Deadline LinkState::deadline_or_default(const std::optional<Deadline>& deadline) const noexcept {
@@ -183,11 +124,79 @@ bool LinkState::is_any_under_way() const noexcept {
   return false;
 }
 
+// --- coroutines
+
+LinkState::LinkState(std::unique_ptr<rdma::Connection> connection) noexcept
+    : connection_(std::move(connection)),
+      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {}
+
+bool LinkState::is_any_awaited() const noexcept {
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot)
+    if (is_used(slot) && slots_[slot].state.load(std::memory_order_acquire) == State::kAwaited) return true;
+  return false;
+}
+
+// In the thread that drives the connection. The last completion ends it: nothing is under way then.
+void LinkState::on_watch(session::Call& call) noexcept {
+  auto& watch = static_cast<Watch&>(static_cast<session::TakeCall&>(call));
+  LinkState& link = *watch.link;
+  if (call.status != Status::kOk) return link.is_watching_.store(false, std::memory_order_release);
+  link.on_completion(watch.completion);
+  watch.session->go_on(watch);
+}
+
+Status LinkState::start_watch() noexcept {
+  if (is_watching_.exchange(true, std::memory_order_acq_rel)) return Status::kOk;
+  watch_.link = this;
+  watch_.session = session();
+  watch_.is_done.store(0, std::memory_order_relaxed);
+  const Status begun = watch_.session != nullptr ? watch_.session->begin(watch_, on_watch) : Status::kClosed;
+  if (begun != Status::kOk) is_watching_.store(false, std::memory_order_release);
+  return begun;
+}
+
+void LinkState::stop_watch() noexcept {
+  if (!is_watching_.load(std::memory_order_acquire)) return;
+  if (watch_.session->withdraw(watch_)) is_watching_.store(false, std::memory_order_release);
+}
+
+Status LinkState::await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
+  Slot& of = slots_[slot];
+  of.wait = &wait;
+  State expected = State::kUnderWay;
+  if (!of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_acq_rel)) return Status::kAgain;
+  const Status watched = start_watch();
+  if (watched == Status::kOk) return Status::kOk;
+  return stop_awaiting(slot) ? watched : Status::kOk;
+}
+
+bool LinkState::stop_awaiting(std::uint32_t slot) noexcept {
+  Slot& of = slots_[slot];
+  State expected = State::kAwaited;
+  if (of.state.compare_exchange_strong(expected, State::kUnderWay, std::memory_order_acq_rel)) return true;
+  // The teller's next instruction stores that he has told.
+  while (of.state.load(std::memory_order_acquire) == State::kTelling) yield_thread();
+  return false;
+}
+
+void LinkState::look() noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->look();
+}
+
+void LinkState::sleep(Deadline deadline) noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->wait(deadline);
+}
+
+void LinkState::wake() noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->home().loop().wake();
+}
+
 void LinkState::close() noexcept {
   {
     const Turn turn(is_in_turn_);
     // Another thread would go on with a connection that is gone.
     VERBENA_CHECK(static_cast<bool>(turn));
+    stop_watch();
     session::Session* const session = Inside::session(*connection_);
     const bool is_in_callback = session != nullptr && api::is_in_callback(*session);
     if (is_in_callback && is_any_under_way()) {
@@ -204,6 +213,7 @@ void LinkState::close() noexcept {
     for (std::uint32_t slot = 0; slot < slots_.size() && !is_in_callback; ++slot)
       if (is_used(slot) && slots_[slot].state.load(std::memory_order_acquire) != State::kComplete)
         complete(slot, Status::kClosed, 0);
+    settle();  // Coroutines that waited are told, and this is polled no more.
   }
   let_go(kOpen);
 }
@@ -272,16 +282,50 @@ Result<rdma::Window> Link::find_window(std::string_view name, const std::optiona
 
 Status Link::write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                             const std::optional<Deadline>& deadline) noexcept {
+  const auto offset = offset_in_window(to, from.size());
+  return offset ? connection_->write_with_immediate(from.bytes(), immediate, *offset, deadline) : offset.error();
+}
+
+std::expected<std::size_t, Status> Link::offset_in_window(const rdma::Remote& to, std::size_t bytes) const noexcept {
   constexpr const char* kCall = "typed::Link::write_with_immediate";
-  if (connection_ == nullptr) return detail::refuse_call(kCall, false, rdma::Access::kWrite);
-  if (from.size() == 0) return note(Status::kBadArgument, kCall, "from must have at least one element; got none");
+  if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kWrite));
+  if (bytes == 0)
+    return std::unexpected(note(Status::kBadArgument, kCall, "from must have at least one element; got none"));
   const rdma::Window window = connection_->peer_window();
   const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
-  if (!is_inside || to.length < from.size())
-    return note(Status::kOutOfRange, kCall, "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes",
-                to.length, to.address, from.size());
-  return connection_->write_with_immediate(from.bytes(), immediate, offset, deadline);
+  if (is_inside && to.length >= bytes) return static_cast<std::size_t>(offset);
+  return std::unexpected(note(Status::kOutOfRange, kCall,
+                              "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes", to.length,
+                              to.address, bytes));
+}
+
+Deadline Link::default_deadline() const noexcept {
+  return state_ != nullptr ? state_->deadline_or_default({}) : Deadline::now();
+}
+
+bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || from.length == 0 || to.size() < from.length) [[unlikely]]
+    return false;
+  const session::LocalSpan local{to.bytes().data(), static_cast<std::size_t>(from.length), to.lkey()};
+  return session->read_now(local, api::key_place(from.address, from.rkey, from.length));
+}
+
+bool Link::write_now(const rdma::Local& from, const rdma::Remote& to) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || from.size() == 0 || to.length < from.size()) [[unlikely]]
+    return false;
+  const session::LocalSpan local{from.bytes().data(), from.size(), from.lkey()};
+  return session->write_now(local, api::key_place(to.address, to.rkey, from.size()));
+}
+
+bool Link::change_now(const rdma::Remote& word, std::uint64_t operand, const std::optional<std::uint64_t>& expected,
+                      std::uint64_t& old) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || word.length != sizeof operand || word.address % sizeof operand != 0) return false;
+  const session::Change change = expected ? api::swap_of(*expected, operand) : session::Change{.compare_add = operand};
+  return session->change_now(change, api::key_place(word.address, word.rkey, word.length), old);
 }
 
 std::expected<Received, Status> Link::receive_bytes(std::span<std::byte> to, std::size_t element_bytes,
@@ -290,13 +334,17 @@ std::expected<Received, Status> Link::receive_bytes(std::span<std::byte> to, std
   if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kLocal));
   const auto message = connection_->receive(to, deadline);
   if (!message) return std::unexpected(message.error());
-  Received received{.kind = message->kind, .immediate = message->immediate};
-  const std::size_t bytes = message->data.size();
-  const bool is_in_window = message->kind == rdma::Message::Kind::kWritten && bytes != 0;
-  const std::size_t offset =
-      is_in_window ? static_cast<std::size_t>(message->data.data() - connection_->window().data()) : 0;
+  return detail::elements_of(kCall, *message, connection_->window().data(), element_bytes);
+}
+
+std::expected<Received, Status> detail::elements_of(const char* call, const rdma::Message& message,
+                                                    const std::byte* window, std::size_t element_bytes) noexcept {
+  Received received{.kind = message.kind, .immediate = message.immediate};
+  const std::size_t bytes = message.data.size();
+  const bool is_in_window = message.kind == rdma::Message::Kind::kWritten && bytes != 0;
+  const std::size_t offset = is_in_window ? static_cast<std::size_t>(message.data.data() - window) : 0;
   if (bytes % element_bytes != 0 || offset % element_bytes != 0)
-    return std::unexpected(note(Status::kBadArgument, kCall,
+    return std::unexpected(note(Status::kBadArgument, call,
                                 "the peer sent {} bytes, at offset {}, and elements have {} bytes: the message is gone",
                                 bytes, offset, element_bytes));
   received.first = offset / element_bytes;
