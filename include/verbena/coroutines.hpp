@@ -352,6 +352,39 @@ class [[nodiscard]] ReceiveWait : public LinkWait {
   std::optional<Deadline> deadline_;
 };
 
+/// A listener's next client.
+class [[nodiscard]] AcceptWait : public Awaitable, public Wait {
+ public:
+  AcceptWait(rdma::Listener& listener, Deadline deadline) noexcept : listener_(listener), deadline_(deadline) {}
+  ~AcceptWait() override { leave(); }
+  AcceptWait(const AcceptWait&) = delete;
+  AcceptWait& operator=(const AcceptWait&) = delete;
+
+  [[nodiscard]] bool await_ready() noexcept {
+    status_ = context().loop->refuses(context().scope);
+    return status_ != Status::kOk;
+  }
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    park(context(), awaiting, deadline_, nullptr);
+    const Status begun = typed::detail::Inside::await_client(listener_, *this);
+    if (begun == Status::kOk) return true;
+    unpark();
+    if (begun != Status::kAgain) status_ = begun;
+    return false;
+  }
+  [[nodiscard]] std::expected<std::unique_ptr<rdma::Connection>, Status> await_resume() noexcept {
+    if (status_ != Status::kOk) return std::unexpected(status_);
+    if (ended() != Status::kOk) return std::unexpected(ended());
+    return listener_.accept(Deadline::now());
+  }
+
+ private:
+  [[nodiscard]] bool withdraw() noexcept override { return typed::detail::Inside::stop_awaiting(listener_, *this); }
+  rdma::Listener& listener_;
+  Deadline deadline_;
+  Status status_ = Status::kOk;
+};
+
 template <typed::Element T>
 using WriteWait = TransferWait<typed::Segment<T>, typed::RemoteSegment<T>, false>;
 template <typed::Element T>
@@ -360,6 +393,12 @@ template <typed::Element T>
 using ReadWait = TransferWait<typed::Segment<T>, typed::RemoteSegment<const T>, true>;
 
 }  // namespace detail
+
+/// The next client of a listener without a handler, as rdma::Listener::accept; the listener outlives the wait. kBusy:
+/// another coroutine awaits its clients.
+[[nodiscard]] inline detail::AcceptWait accept(rdma::Listener& listener, Deadline deadline) noexcept {
+  return {listener, deadline};
+}
 
 /// Reads from.size() elements to the front of `to`; see typed::Link::read.
 template <typed::Element T>

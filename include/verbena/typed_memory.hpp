@@ -23,6 +23,9 @@
 namespace verbena::node {
 class Node;
 }
+namespace verbena::coroutine::detail {
+class Wait;
+}
 
 /// Memory-safe RDMA: ownership of memory is a value, and the compiler checks it. docs/safety.md says what the compiler
 /// refuses, what is refused at run time, and what stays the user's duty.
@@ -164,6 +167,11 @@ struct Inside {
     return part.release();
   }
   [[nodiscard]] static session::Session* session(const rdma::Connection& connection) noexcept;
+  /// Has a coroutine told of the listener's next client, or of its end. kAgain: one is there, or it has ended; kBusy:
+  /// another one is told.
+  [[nodiscard]] static Status await_client(const rdma::Listener& listener, coroutine::detail::Wait& wait) noexcept;
+  /// False: it was told.
+  [[nodiscard]] static bool stop_awaiting(const rdma::Listener& listener, const coroutine::detail::Wait& wait) noexcept;
   // Of links and their operations, for awaitables (verbena/coroutines.hpp).
   template <class Operation>
   [[nodiscard]] static auto& started(Operation& operation) noexcept {

@@ -1,4 +1,5 @@
 // The C++ API: arguments checked, failures put into words, and the rest done by sessions, listeners and nodes.
+#include <verbena/coroutine_loop.hpp>
 #include <verbena/rdma.hpp>
 #include <verbena/typed_memory.hpp>
 
@@ -682,6 +683,12 @@ struct Listener::Impl final : session::Events {
   Condition changed;
   std::deque<std::unique_ptr<Connection>> waiting;  ///< For `accept`.
   bool is_stopped = false;
+  coroutine::detail::Wait* awaiting = nullptr;  ///< To be told of the next client, or of the end.
+
+  /// Under the mutex, which whoever takes himself out takes, too.
+  void tell() noexcept {
+    if (awaiting != nullptr) std::exchange(awaiting, nullptr)->tell();
+  }
 };
 
 void Listener::Impl::on_accept(Session& session) noexcept {
@@ -695,6 +702,7 @@ void Listener::Impl::on_accept(Session& session) noexcept {
     connection->own_session_.reset(&session);
     const std::lock_guard lock(mutex);
     waiting.push_back(std::move(connection));
+    tell();
   } catch (const std::bad_alloc&) {
     return session.close_in_callback();
   }
@@ -796,6 +804,7 @@ void Listener::stop() noexcept {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->is_stopped = true;
+    impl_->tell();
   }
   impl_->changed.notify_all();
   impl_->memory->end();
@@ -808,6 +817,24 @@ void Listener::stop() noexcept {
 }  // namespace verbena::rdma
 
 namespace verbena::typed::detail {
+
+Status Inside::await_client(const rdma::Listener& listener, coroutine::detail::Wait& wait) noexcept {
+  rdma::Listener::Impl& of = *listener.impl_;
+  const std::lock_guard lock(of.mutex);
+  if (of.is_stopped || !of.waiting.empty()) return Status::kAgain;
+  if (of.awaiting != nullptr)
+    return note(Status::kBusy, "coroutine::accept", "another coroutine awaits clients of this listener");
+  of.awaiting = &wait;
+  return Status::kOk;
+}
+
+bool Inside::stop_awaiting(const rdma::Listener& listener, const coroutine::detail::Wait& wait) noexcept {
+  rdma::Listener::Impl& of = *listener.impl_;
+  const std::lock_guard lock(of.mutex);
+  const bool is_here = of.awaiting == &wait;
+  if (is_here) of.awaiting = nullptr;
+  return is_here;
+}
 
 session::Session* Inside::session(const rdma::Connection& connection) noexcept { return connection.session_; }
 const std::shared_ptr<node::Node>& Inside::node(const rdma::Node& node) noexcept { return node.impl_->node; }

@@ -271,6 +271,29 @@ TEST_F(CoroutineLinks, AClosedLinkRefuses) {
   EXPECT_EQ(wait_for(add_one(*loop, link, Remote())).error(), Status::kClosed);
 }
 
+TEST_F(CoroutineLinks, ClientsAreAwaited) {
+  int served = 0;
+  const auto one = [](Loop& /*of*/, rdma::Listener& at, Deadline until, int& count) -> Task<Status> {
+    const auto connection = co_await accept(at, until);
+    if (!connection) co_return connection.error();
+    ++count;
+    co_return Status::kOk;
+  };
+  EXPECT_EQ(sync_wait(*loop, one(*loop, *listener, in_ms(1), served), soon()), Status::kTimedOut);
+  ASSERT_EQ(loop->spawn(one(*loop, *listener, soon(), served)), Status::kOk);
+  EXPECT_EQ(sync_wait(*loop, one(*loop, *listener, soon(), served), soon()), Status::kBusy);
+  const std::unique_ptr<rdma::Connection> client = dial();
+  ASSERT_EQ(loop->run_until([&] { return loop->spawned() == 0; }, soon()), Status::kOk);
+  EXPECT_EQ(served, 1);
+  ASSERT_EQ(loop->spawn(one(*loop, *listener, soon(), served)), Status::kOk);
+  loop->drop_all();
+  ASSERT_EQ(loop->spawn(one(*loop, *listener, soon(), served)), Status::kOk);
+  const std::uint64_t failed = loop->failed();
+  listener->stop();
+  ASSERT_EQ(loop->run_until([&] { return loop->spawned() == 0; }, soon()), Status::kOk);
+  EXPECT_EQ(loop->failed(), failed + 1) << "the listener was stopped";
+}
+
 TEST_F(CoroutineLinks, APeerThatLeavesEndsAWait) {
   for (int round = 0; round < 2; ++round) {
     Link& stays = round == 0 ? link : peer;
