@@ -53,10 +53,10 @@ struct End {
 /// Serves one client until it leaves.
 Task<Status> serve(Loop& /*loop*/, typed::Link link, Numbers room) {
   while (true) {
-    auto arrived = co_await receive(link, std::move(room), limit());
-    if (arrived.status == Status::kClosed) co_return Status::kOk;
+    auto arrived = co_await coroutine::receive(link, std::move(room), limit());
+    if (damage_of(arrived.status) == Damage::kConnection) co_return Status::kOk;  // It has left.
     if (arrived.status != Status::kOk) co_return arrived.status;
-    auto sent = co_await send(link, std::move(arrived.segment), limit());
+    auto sent = co_await coroutine::send(link, std::move(arrived.segment), limit());
     if (sent.status != Status::kOk) co_return sent.status;
     room = std::move(sent.segment);
   }
@@ -66,7 +66,7 @@ Task<Status> serve(Loop& /*loop*/, typed::Link link, Numbers room) {
 Task<Status> accept_all(Loop& loop, rdma::Listener& listener, typed::MemoryRegion<std::uint64_t>& memory,
                         unsigned clients) {
   for (std::size_t i = 0; i < clients; ++i) {
-    auto connection = co_await accept(listener, limit());
+    auto connection = co_await coroutine::accept(listener, limit());
     if (!connection) co_return connection.error();
     auto link = typed::Link::over(std::move(*connection));
     auto room = memory.take(i * kLength, kLength);
@@ -81,9 +81,9 @@ Task<Status> accept_all(Loop& loop, rdma::Listener& listener, typed::MemoryRegio
 Task<Status> ask(Loop& /*loop*/, typed::Link& link, Numbers mine, std::uint64_t id, unsigned messages) {
   for (unsigned i = 0; i < messages; ++i) {
     mine.fill(id * 1000 + i);
-    auto sent = co_await send(link, std::move(mine), limit());
+    auto sent = co_await coroutine::send(link, std::move(mine), limit());
     if (sent.status != Status::kOk) co_return sent.status;
-    auto arrived = co_await receive(link, std::move(sent.segment), limit());
+    auto arrived = co_await coroutine::receive(link, std::move(sent.segment), limit());
     if (arrived.status != Status::kOk) co_return arrived.status;
     mine = std::move(arrived.segment);
     if (arrived.received.count != kLength || mine.get(kLength - 1) != id * 1000 + i) co_return Status::kProtocol;
@@ -116,7 +116,8 @@ int run(unsigned clients, unsigned messages) {
   Status accepted = Status::kOk;
   std::uint64_t failed = 0;
   std::jthread serving([&] {
-    accepted = sync_wait(*server.loop, accept_all(*server.loop, **listener, server.memory, clients), limit());
+    accepted =
+        coroutine::sync_wait(*server.loop, accept_all(*server.loop, **listener, server.memory, clients), limit());
     const auto have_left = [&] { return server.loop->spawned() == 0; };
     if (server.loop->run_until(have_left, limit()) != Status::kOk) accepted = Status::kTimedOut;
     failed = server.loop->failed();

@@ -306,7 +306,7 @@ class Loop {
   void post(Resumption& resumption) noexcept;
   /// Ends a sleep of `run_until`, so that it asks `done`. \thread any
   void wake() noexcept;
-  /// Whether the calling thread is the one that has polled last. \thread any
+  /// Whether the calling thread is the one that has last polled, spawned a task, or waited for one. \thread any
   [[nodiscard]] bool is_here() const noexcept;
   /// Coroutines that wait.
   [[nodiscard]] std::size_t waiting() const noexcept { return waits_.size(); }
@@ -320,6 +320,8 @@ class Loop {
   [[nodiscard]] bool goes_on() noexcept { return turn_ != 0 && --turn_ != 0; }
   /// Takes in what was posted.
   void take_in() noexcept;
+  /// The calling thread is the loop's from now on.
+  void become_owner() noexcept;
   [[nodiscard]] detail::Context context() noexcept { return {.loop = this, .scope = &root_}; }
 
  private:

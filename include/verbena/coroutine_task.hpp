@@ -41,6 +41,14 @@ namespace detail {
 /// What a pool of frames is taken from.
 template <class T>
 concept HasFrames = std::same_as<T, FramePool> || std::same_as<T, Loop>;
+/// Whether a coroutine with these arguments has one: the first, or the second where that is an object of its own.
+template <class... Arguments>
+inline constexpr bool kIsGivenFrames = [] {
+  std::size_t at = 0;
+  bool is_given = false;
+  ((is_given |= at++ < 2 && HasFrames<std::remove_cv_t<Arguments>>), ...);
+  return is_given;
+}();
 [[nodiscard]] inline FramePool& frames_of(FramePool& pool) noexcept { return pool; }
 [[nodiscard]] inline FramePool& frames_of(Loop& loop) noexcept { return loop.frames(); }
 
@@ -98,6 +106,12 @@ class PromiseBase : public Resumption {
     requires(!HasFrames<std::remove_cv_t<Self>> && HasFrames<std::remove_cv_t<First>>)
   static void* operator new(std::size_t bytes, const Self& /*self*/, First& first, const Rest&... /*rest*/) noexcept {
     return frames_of(first).allocate(bytes);
+  }
+  template <class... Arguments>
+    requires(!kIsGivenFrames<Arguments...>)
+  static void* operator new(std::size_t /*bytes*/, const Arguments&... /*arguments*/) noexcept {
+    static_assert(sizeof...(Arguments) > 1000, "the first argument of a coroutine must be a FramePool or a Loop");
+    return nullptr;
   }
   static void operator delete(void* frame) noexcept { FramePool::release(frame); }
 
@@ -589,6 +603,7 @@ template <Answer T>
   detail::Scope scope(context.scope);
   context.scope = &scope;
   Task<T> mine = std::move(task);  // Destroyed before its scope.
+  loop.become_owner();
   mine.start(context, static_cast<detail::Ending&>(end));
   const auto has_ended = [&] { return end.is_here; };
   if (loop.run_until(has_ended, deadline) == Status::kOk) return std::move(mine).result();

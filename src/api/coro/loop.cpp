@@ -284,6 +284,7 @@ Status Loop::spawn(Task<Status>&& task) {
   promise.next_task_ = std::exchange(tasks_.live, &promise);
   if (promise.next_task_ != nullptr) promise.next_task_->previous_task_ = &promise;
   ++spawned_count_;
+  become_owner();
   promise.self_.resume();
   return Status::kOk;
 }
@@ -315,8 +316,10 @@ void Loop::drop_all() noexcept {
   }
 }
 
+void Loop::become_owner() noexcept { owner_.store(this_thread(), std::memory_order_relaxed); }
+
 bool Loop::poll() {
-  owner_.store(this_thread(), std::memory_order_relaxed);
+  become_owner();
   for (detail::Driven *at = driven_, *next = nullptr; at != nullptr; at = next) {
     next = at->next_;
     at->look();

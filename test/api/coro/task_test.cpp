@@ -369,6 +369,21 @@ TEST_F(Tasks, ATaskThatEndsElsewhereEndsInItsLoop) {
   }
 }
 
+TEST_F(Tasks, AnotherThreadTakesTheLoopOver) {
+  for (int i = 0; i < 3; ++i) {
+    Status spawned = Status::kSystem;
+    Status slept = Status::kSystem;
+    std::jthread([&] {
+      spawned = loop->spawn(nap(*loop, in_ms(1)));
+      slept = sync_wait(*loop, nap(*loop, in_ms(2)), soon());
+    }).join();
+    EXPECT_EQ(spawned, Status::kOk);
+    EXPECT_EQ(slept, Status::kOk);
+    EXPECT_EQ(sync_wait(*loop, nap(*loop, in_ms(1)), soon()), Status::kOk);
+    EXPECT_EQ(loop->failed(), 0u);
+  }
+}
+
 TEST_F(Tasks, AnotherThreadWakesASleepingLoop) {
   std::atomic<bool> is_set{false};
   std::jthread other([&] {

@@ -1,5 +1,5 @@
 // A coroutine's frame comes from a pool that is given to it, never from the heap.
-// expect: operator new|no matching function|allocator
+// expect: must be a FramePool or a Loop
 #include <verbena/coroutines.hpp>
 
 using namespace verbena;
