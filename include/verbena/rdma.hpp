@@ -435,6 +435,7 @@ class Listener {
   void stop() noexcept;
 
  private:
+  friend struct typed::detail::Inside;
   struct Impl;
   explicit Listener(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;

@@ -60,6 +60,7 @@ enum class Status : std::uint8_t {
   // numbers of the others are in protocols and programs.
   kDenied,     ///< The user has no right to do this; the text names the right, the user and the prefix.
   kOverQuota,  ///< The user's quota of memory or items is used up; the text has its numbers.
+  kCancelled,  ///< This side gave the operation up (verbena/coroutines.hpp). Its effect at the peer is unknown.
 };
 
 /// The largest thing that is damaged.
@@ -68,7 +69,7 @@ enum class Damage : std::uint8_t { kNone, kOperation, kConnection, kDevice };
 /// The group of `status`. \thread any  \alloc none
 [[nodiscard]] constexpr Damage damage_of(Status status) noexcept {
   if (status <= Status::kTimedOut) return Damage::kNone;
-  if (status <= Status::kBusy || status == Status::kDenied || status == Status::kOverQuota) return Damage::kOperation;
+  if (status <= Status::kBusy || status >= Status::kDenied) return Damage::kOperation;
   if (status <= Status::kOtherHost) return Damage::kConnection;
   return Damage::kDevice;
 }

@@ -15,6 +15,11 @@
 #include <type_traits>
 #include <utility>
 
+// Awaits operations (verbena/coroutines.hpp); opaque here.
+namespace verbena::coroutine::detail {
+class LinkWait;
+}
+
 namespace verbena::typed {
 
 class Link;
@@ -73,6 +78,7 @@ class Started {
 
  private:
   friend class StartedOperations;
+  friend class coroutine::detail::LinkWait;
   Started(StartedOperations& operations, std::uint32_t slot) noexcept
       : operations_(&operations), end_{.status = Status::kAgain}, slot_(slot) {}
   [[nodiscard]] bool look() noexcept;
@@ -453,6 +459,7 @@ class Link {
   [[nodiscard]] Status settle(Deadline deadline) noexcept;
 
  private:
+  friend struct detail::Inside;
   void swap(Link& other) noexcept {
     std::swap(connection_, other.connection_);
     std::swap(state_, other.state_);
@@ -481,6 +488,15 @@ class Link {
     return {begin_send(detail::Inside::local(from).bytes(), immediate), std::move(from)};
   }
   [[nodiscard]] Result<rdma::Window> find_window(std::string_view name, const std::optional<Deadline>& deadline);
+  // In the calling thread and past the queues. False, and nothing has happened: start it, to learn what is wrong.
+  [[nodiscard]] bool read_now(const rdma::Local& to, const rdma::Remote& from) noexcept;
+  [[nodiscard]] bool write_now(const rdma::Local& from, const rdma::Remote& to) noexcept;
+  [[nodiscard]] bool change_now(const rdma::Remote& word, std::uint64_t operand,
+                                const std::optional<std::uint64_t>& expected, std::uint64_t& old) noexcept;
+  [[nodiscard]] Deadline default_deadline() const noexcept;
+  /// The offset of what is written in the peer's own window.
+  [[nodiscard]] std::expected<std::size_t, Status> offset_in_window(const rdma::Remote& to,
+                                                                    std::size_t bytes) const noexcept;
   [[nodiscard]] Status write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                                       const std::optional<Deadline>& deadline) noexcept;
   [[nodiscard]] std::expected<Received, Status> receive_bytes(std::span<std::byte> to, std::size_t element_bytes,

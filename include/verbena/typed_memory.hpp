@@ -23,6 +23,9 @@
 namespace verbena::node {
 class Node;
 }
+namespace verbena::coroutine::detail {
+class Wait;
+}
 
 /// Memory-safe RDMA: ownership of memory is a value, and the compiler checks it. docs/safety.md says which mistakes the
 /// compiler refuses, which the library refuses at run time, and which remain the user's duty.
@@ -180,6 +183,39 @@ struct Inside {
   [[nodiscard]] static session::Session* session(const rdma::Connection& connection) noexcept;
   /// What Connection::waiting_bytes returns from now on.
   static void set_waiting(rdma::Connection& connection, std::size_t bytes) noexcept;
+  /// Has a coroutine told of the listener's next client, or of its end. kAgain: one is there, or it has ended; kBusy:
+  /// another one is told.
+  [[nodiscard]] static Status await_client(const rdma::Listener& listener, coroutine::detail::Wait& wait) noexcept;
+  /// False: it was told.
+  [[nodiscard]] static bool stop_awaiting(const rdma::Listener& listener, const coroutine::detail::Wait& wait) noexcept;
+  // Of links and their operations, for awaitables (verbena/coroutines.hpp).
+  template <class Operation>
+  [[nodiscard]] static auto& started(Operation& operation) noexcept {
+    return operation.started_;
+  }
+  template <class Link>
+  [[nodiscard]] static auto* state(const Link& link) noexcept {
+    return link.state_;
+  }
+  template <bool kIsRead, class Link, class Part, class Remote>
+  [[nodiscard]] static bool move_now(Link& link, const Part& part, const Remote& remote) noexcept {
+    if (!link.may(remote.access(), kIsRead ? rdma::Access::kRead : rdma::Access::kWrite)) return false;
+    return kIsRead ? link.read_now(local(part), remote.remote()) : link.write_now(local(part), remote.remote());
+  }
+  template <class Link, class Word>
+  [[nodiscard]] static bool change_now(Link& link, const Word& word, std::uint64_t operand,
+                                       const std::optional<std::uint64_t>& expected, std::uint64_t& old) noexcept {
+    return link.may(word.access(), rdma::Access::kAtomic) &&
+           link.change_now(link.first_of(word), operand, expected, old);
+  }
+  template <class Link>
+  [[nodiscard]] static auto offset_in_window(const Link& link, const rdma::Remote& to, std::size_t bytes) noexcept {
+    return link.offset_in_window(to, bytes);
+  }
+  template <class Link>
+  [[nodiscard]] static auto default_deadline(const Link& link) noexcept {
+    return link.default_deadline();
+  }
   [[nodiscard]] static const std::shared_ptr<node::Node>& node(const rdma::Node& node) noexcept;
 };
 

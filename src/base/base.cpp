@@ -37,8 +37,8 @@ constexpr const char* kStatusNames[] = {
     // The device, the process or the machine lacks something.
     "no memory", "limit reached", "permission denied", "device failed", "system error", "forked",
     // The operation failed, too.
-    "denied", "over quota"};
-static_assert(std::size(kStatusNames) == static_cast<std::size_t>(Status::kOverQuota) + 1);
+    "denied", "over quota", "cancelled"};
+static_assert(std::size(kStatusNames) == static_cast<std::size_t>(Status::kCancelled) + 1);
 }  // namespace
 
 const char* to_string(Status status) noexcept {

@@ -102,6 +102,7 @@ const char* sentence_of(Status status) noexcept {
       return "this process was forked from one that uses Verbena: connect in the parent, or exec a program that does";
     case Status::kDenied: return "this user has no right to do that: have the server grant it";
     case Status::kOverQuota: return "this user's quota is used up: delete some, or have the server raise it";
+    case Status::kCancelled: return "this side gave it up: start it again if it is still wanted";
     default: return "an unknown failure: report it";
   }
 }

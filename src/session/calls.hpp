@@ -26,14 +26,19 @@ struct Call {
   Status status = Status::kOk;
   bool is_awaited = false;  ///< A thread other than the one that drives the session waits.
   std::atomic<std::uint32_t> is_done{0};
+  /// Of a call in which nobody waits: who is told of its end. Short, and starts nothing but calls of its own kind.
+  using Tell = void (*)(Call& call) noexcept;
+  Tell tell = nullptr;
 
-  /// Don't touch the call afterwards: its caller may have gone when this returns.
+  /// Don't touch the call afterwards: its caller may have gone when this returns. Who is told is there until he is.
   void finish(Status outcome) noexcept {
     status = outcome;
     const bool wakes = is_awaited;
+    const Tell tells = tell;
     const std::atomic<std::uint32_t>& word = is_done;
     is_done.store(1, std::memory_order_release);
     if (wakes) wake_waiters(word);
+    if (tells != nullptr) tells(*this);
   }
   [[nodiscard]] bool done() const noexcept { return is_done.load(std::memory_order_acquire) != 0; }
 };

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "base/failure.hpp"
 #include "base/log.hpp"
+#include "base/threads.hpp"
 
 #include <array>
 #include <chrono>
@@ -296,23 +297,6 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
   });
 }
 
-template <class Start>
-Status Session::begin_call(Start&& start) noexcept {
-  const auto begin = [&] {
-    start();
-    progress();
-  };
-  if (!home_->is_driven_here()) {
-    const Status handed = home_->loop().call(begin, hand_over_by(default_patience().begin()));
-    if (handed != Status::kClosed || state() != State::kDetached) return handed;
-  }
-  return alone(is_shared(), [&] {
-    if (life_.is_told_by_polls) look_for_end(Status::kOk);
-    begin();
-    return Status::kOk;
-  });
-}
-
 template <class Task>
 Status Session::run_task(Task&& task, const Patience& patience) noexcept {
   if (!home_->is_driven_here()) {
@@ -351,20 +335,12 @@ Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std
   call.to = buffer.data();
   call.length = buffer.size();
   const auto give_up = [&] {
-    if (reception_.cancel(call) != Status::kOk) leave(Status::kNoMemory);
-    call.finish(Status::kTimedOut);
+    if (!reception_.drop(call)) leave(Status::kNoMemory);
   };
   const Status status = carry_out(call, patience, [&] { reception_.push(call); }, give_up);
   message = call.message;
   needed = call.needed;
   return status;
-}
-
-Status Session::start(SendCall& call) noexcept {
-  return begin_call([&] { push(outbox_, call); });
-}
-Status Session::start(ReceiveCall& call) noexcept {
-  return begin_call([&] { reception_.push(call); });
 }
 
 Status Session::wait_for(Call& call, const Patience& patience) noexcept {
@@ -391,9 +367,11 @@ Status Session::wait_for(Call& call, const Patience& patience) noexcept {
 }
 
 Status Session::cancel(ReceiveCall& call) noexcept {
-  return begin_call([&] {
+  const auto drop = [&] {
     if (!call.done() && !reception_.drop(call)) leave(Status::kNoMemory);
-  });
+    progress();
+  };
+  return in_driver(drop, Deadline::after(kHandOver));
 }
 
 Status Session::write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate, std::size_t offset,
@@ -442,6 +420,91 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
   // A failed transfer may be reported before the connection's own end.
   if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status, patience);
   return status;
+}
+
+// --- calls in which nobody waits ----------------------------------------------------------------------------------
+
+template <class Task>
+Status Session::in_driver(Task&& task, Deadline deadline) noexcept {
+  if (!home_->is_driven_here()) {
+    const Status handed = home_->loop().call(task, deadline);
+    if (handed != Status::kClosed || state() != State::kDetached) return handed;
+  }
+  // Nobody else drives it then, but another thread's call.
+  return alone(home_->driver() == Driver::kCaller || state() == State::kDetached, [&] {
+    task();
+    return Status::kOk;
+  });
+}
+
+template <class Kind, class Start>
+Status Session::begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept {
+  const auto begin = [&] {
+    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
+    start();
+    progress();
+    if (!call.done()) call.tell = tell;
+  };
+  return in_driver(begin, Deadline::after(kHandOver));
+}
+
+template <class Kind, class Cancel>
+bool Session::withdraw_call(Kind& call, Cancel&& cancel) noexcept {
+  bool is_here = false;
+  const auto take_back = [&] {
+    is_here = !call.done();
+    if (!is_here) return;
+    call.tell = nullptr;
+    cancel();
+  };
+  // Another thread in a call of this session leaves by its deadline.
+  while (in_driver(take_back, Deadline::never()) == Status::kBusy) yield_thread();
+  return is_here;
+}
+
+Status Session::begin(SendCall& call, Call::Tell tell) noexcept {
+  return begin_call(call, tell, [&] { push(outbox_, call); });
+}
+
+Status Session::begin(ReceiveCall& call, Call::Tell tell) noexcept {
+  return begin_call(call, tell, [&] {
+    // What has arrived may not have been polled.
+    if (home_->driver() == Driver::kCaller && reception_.empty() && !home_->loop().in_handler()) home_->loop().poll();
+    reception_.push(call);
+  });
+}
+
+Status Session::begin(TakeCall& call, Call::Tell tell) noexcept {
+  return begin_call(call, tell, [&] {
+    call.tell = tell;
+    transfers_.push(call);
+  });
+}
+
+bool Session::withdraw(SendCall& call) noexcept {
+  return withdraw_call(call, [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
+}
+
+bool Session::withdraw(ReceiveCall& call) noexcept {
+  return withdraw_call(call, [&] {
+    if (!reception_.drop(call)) leave(Status::kNoMemory);
+  });
+}
+
+bool Session::withdraw(TakeCall& call) noexcept {
+  return withdraw_call(call, [&] {
+    transfers_.cancel(call);
+    call.finish(Status::kTimedOut);
+  });
+}
+
+void Session::wait(Deadline deadline) noexcept {
+  if (home_->driver() != Driver::kCaller || home_->loop().in_handler()) return;
+  (void)alone(true, [&] {
+    home_->loop().wait(deadline);
+    home_->sessions().progress();
+    return Status::kOk;
+  });
 }
 
 // --- one-sided access ---------------------------------------------------------------------------------------------

@@ -107,11 +107,7 @@ class Session final : private channel::Handler {
   /// kBufferTooSmall: `needed` is the length of the message, which stays queued.
   [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
                                const Patience& patience) noexcept;
-  /// Start a message, or wait for one, without waiting here: kOk, and the call is this session's until it is done,
-  /// which it may be already. Messages leave and are taken in the order of the calls, these and those that wait.
-  [[nodiscard]] Status start(SendCall& call) noexcept;
-  [[nodiscard]] Status start(ReceiveCall& call) noexcept;
-  /// Waits for a message that was started. kTimedOut: it goes on.
+  /// Waits for a call that was begun (see `begin`). kTimedOut: it goes on.
   [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept;
   /// The receive takes no message any more, and is done when this returns kOk.
   [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
@@ -160,6 +156,37 @@ class Session final : private channel::Handler {
   }
   /// kNotFound: nothing is in flight.
   [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
+
+  // --- calls in which nobody waits: `tell` is called at their end, by the thread that drives the session
+  /// Begins a call. kOk: it has begun, and is done, in which case nobody is told, or will tell. Else it has not begun:
+  /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
+  [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
+  [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
+  /// Of completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
+  [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
+  void go_on(TakeCall& call) noexcept {
+    call.is_done.store(0, std::memory_order_relaxed);
+    transfers_.push(call);
+  }
+  /// Takes a call back that was begun. False: it was done before, and has been told of.
+  [[nodiscard]] bool withdraw(SendCall& call) noexcept;
+  [[nodiscard]] bool withdraw(ReceiveCall& call) noexcept;
+  [[nodiscard]] bool withdraw(TakeCall& call) noexcept;
+  /// A transfer of registered memory, or an atomic, in the calling thread and past the queues. False, and nothing has
+  /// happened: it goes the long way, which also says what is wrong.
+  [[nodiscard]] bool write_now(const LocalSpan& from, const Place& to) noexcept {
+    return at_once(from, to, [&] { return connection_->write_now(from, to.span); });
+  }
+  [[nodiscard]] bool read_now(const LocalSpan& to, const Place& from) noexcept {
+    return at_once(to, from, [&] { return connection_->read_now(to, from.span); });
+  }
+  [[nodiscard]] bool change_now(const Change& change, const Place& word, std::uint64_t& old) noexcept {
+    return at_once(change, word, [&] { return connection_->change_now(change, word.span, old); });
+  }
+  /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
+  /// woken.
+  void look() noexcept { wait(Deadline::now()); }
+  void wait(Deadline deadline) noexcept;
 
   // --- windows and memory
   /// Asks the peer for a window, by name or by key, and makes it usable. Errors: kNotFound (the peer has none).
@@ -238,9 +265,6 @@ class Session final : private channel::Handler {
   /// error.
   template <class Local, class Attempt>
   [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
-  /// Has the thread that drives the session call `start`, and then look for progress; that may be this one.
-  template <class Start>
-  [[nodiscard]] Status begin_call(Start&& start) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}
@@ -252,6 +276,14 @@ class Session final : private channel::Handler {
   /// Puts a call into `queue`; on a session that has ended it finishes the call.
   template <class Queue, class Kind>
   void push(Queue& queue, Kind& call) noexcept;
+  /// Calls `task` in the thread that drives the session, or here where nobody else does: kOk, kBusy, or as
+  /// CompletionLoop::call.
+  template <class Task>
+  [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
+  template <class Kind, class Start>
+  [[nodiscard]] Status begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept;
+  template <class Kind, class Cancel>
+  [[nodiscard]] bool withdraw_call(Kind& call, Cancel&& cancel) noexcept;
   [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
   /// Calls `task` in the thread that drives the session. Errors: kBusy, and those of CompletionLoop::call.

@@ -10,7 +10,7 @@
 namespace verbena {
 namespace {
 
-constexpr int kLast = static_cast<int>(Status::kOverQuota);
+constexpr int kLast = static_cast<int>(Status::kCancelled);
 
 TEST(Status, NamesAreThereAndDistinct) {
   std::set<std::string> names;
@@ -35,6 +35,7 @@ TEST(Status, NamesAreThereAndDistinct) {
   EXPECT_STREQ(to_string(Status::kForked), "forked");
   EXPECT_STREQ(to_string(Status::kDenied), "denied");
   EXPECT_STREQ(to_string(Status::kOverQuota), "over quota");
+  EXPECT_STREQ(to_string(Status::kCancelled), "cancelled");
   EXPECT_STREQ(to_string(static_cast<Status>(kLast + 1)), "unknown status");
   EXPECT_STREQ(to_string(static_cast<Status>(255)), "unknown status");
 }
@@ -48,7 +49,8 @@ TEST(Status, GroupsAreInOrderOfDamage) {
   for (const Status status :
        {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong, Status::kBufferTooSmall,
         Status::kStoreFull, Status::kIndexFull, Status::kWrongKind, Status::kBadArgument, Status::kOutOfRange,
-        Status::kLocalAccess, Status::kUnsupported, Status::kBusy, Status::kDenied, Status::kOverQuota})
+        Status::kLocalAccess, Status::kUnsupported, Status::kBusy, Status::kDenied, Status::kOverQuota,
+        Status::kCancelled})
     EXPECT_EQ(damage_of(status), Damage::kOperation) << to_string(status);
   for (const Status status :
        {Status::kPeerLost, Status::kConnectionRefused, Status::kRejected, Status::kProtocol, Status::kRemoteAccess,

@@ -61,4 +61,13 @@ void expect_sealed(const char* what, std::uint64_t rounds, Operation&& operation
   EXPECT_EQ(cost.calls, 0u) << testing::PrintToString(SystemCallSection::calls());
 }
 
+/// The same of what is handed from thread to thread, who wake each other by system calls: nothing is allocated or
+/// mapped.
+template <class Operation>
+void expect_unallocated(const char* what, std::uint64_t rounds, Operation&& operation) {
+  SCOPED_TRACE(what);
+  (void)cost_of(rounds / 10 + 1, operation);
+  EXPECT_EQ(cost_of(rounds, operation).allocations, Allocations{});
+}
+
 }  // namespace verbena::test

@@ -1,4 +1,5 @@
 // The C++ API: checks arguments and puts failures into words; sessions, listeners and nodes do the rest.
+#include <verbena/coroutine_loop.hpp>
 #include <verbena/rdma.hpp>
 #include <verbena/typed_memory.hpp>
 
@@ -684,6 +685,12 @@ struct Listener::Impl final : session::Events {
   Condition changed;
   std::deque<std::unique_ptr<Connection>> waiting;  ///< For `accept`.
   bool is_stopped = false;
+  coroutine::detail::Wait* awaiting = nullptr;  ///< To be told of the next client, or of the end.
+
+  /// Under the mutex, which whoever takes himself out takes, too.
+  void tell() noexcept {
+    if (awaiting != nullptr) std::exchange(awaiting, nullptr)->tell();
+  }
 };
 
 void Listener::Impl::on_accept(Session& session) noexcept {
@@ -697,6 +704,7 @@ void Listener::Impl::on_accept(Session& session) noexcept {
     connection->own_session_.reset(&session);
     const std::lock_guard lock(mutex);
     waiting.push_back(std::move(connection));
+    tell();
   } catch (const std::bad_alloc&) {
     return session.close_in_callback();
   }
@@ -798,6 +806,7 @@ void Listener::stop() noexcept {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->is_stopped = true;
+    impl_->tell();
   }
   impl_->changed.notify_all();
   impl_->memory->end();
@@ -810,6 +819,24 @@ void Listener::stop() noexcept {
 }  // namespace verbena::rdma
 
 namespace verbena::typed::detail {
+
+Status Inside::await_client(const rdma::Listener& listener, coroutine::detail::Wait& wait) noexcept {
+  rdma::Listener::Impl& of = *listener.impl_;
+  const std::lock_guard lock(of.mutex);
+  if (of.is_stopped || !of.waiting.empty()) return Status::kAgain;
+  if (of.awaiting != nullptr)
+    return note(Status::kBusy, "coroutine::accept", "another coroutine awaits clients of this listener");
+  of.awaiting = &wait;
+  return Status::kOk;
+}
+
+bool Inside::stop_awaiting(const rdma::Listener& listener, const coroutine::detail::Wait& wait) noexcept {
+  rdma::Listener::Impl& of = *listener.impl_;
+  const std::lock_guard lock(of.mutex);
+  const bool is_here = of.awaiting == &wait;
+  if (is_here) of.awaiting = nullptr;
+  return is_here;
+}
 
 session::Session* Inside::session(const rdma::Connection& connection) noexcept { return connection.session_; }
 void Inside::set_waiting(rdma::Connection& connection, std::size_t bytes) noexcept {

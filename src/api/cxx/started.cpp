@@ -1,5 +1,8 @@
 #include "api/cxx/started.hpp"
 
+#include "base/relax.hpp"
+#include "base/threads.hpp"
+
 namespace verbena::typed::detail {
 
 StartedOperations::StartedOperations(std::uint32_t slots, std::uint32_t parts)
@@ -29,7 +32,10 @@ void StartedOperations::for_each_slot(Visit&& visit) const noexcept {
 bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
   const Slot& of = slot_at(slot);
   of.user.check();
-  if (of.state.load(std::memory_order_acquire) != State::kComplete) return false;
+  State state = of.state.load(std::memory_order_acquire);
+  // A coroutine that was told may be here before the thread that told it has stored that, in its next instruction.
+  for (; state == State::kTelling; state = of.state.load(std::memory_order_acquire)) yield_thread();
+  if (state != State::kComplete) return false;
   end = of.end;
   free(slot);
   return true;
@@ -37,6 +43,7 @@ bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
 
 void StartedOperations::keep(std::uint32_t slot, std::size_t part, Claim&& claim) noexcept {
   VERBENA_DCHECK(part < parts_);
+  slot_at(slot).user.check();
   Claim& place = part == 0 ? slot_at(slot).claim : more_claims_[std::size_t{slot} * (parts_ - 1) + part - 1];
   place = std::move(claim);
 }
@@ -63,10 +70,47 @@ void StartedOperations::abandon(std::uint32_t slot) noexcept {
 void StartedOperations::complete(std::uint32_t slot, const End& end) noexcept {
   Slot& of = slot_at(slot);
   of.end = end;
-  State expected = State::kUnderWay;
-  if (of.state.compare_exchange_strong(expected, State::kComplete, std::memory_order_acq_rel)) return;
-  VERBENA_DCHECK(expected == State::kAbandoned);
+  State before = of.state.load(std::memory_order_acquire);
+  while (before != State::kAbandoned) {
+    const State after = before == State::kAwaited ? State::kTelling : State::kComplete;
+    if (!of.state.compare_exchange_weak(before, after, std::memory_order_acq_rel)) continue;
+    if (after == State::kComplete) return;
+    of.wait->tell();
+    return of.state.store(State::kComplete, std::memory_order_release);
+  }
   leave_quarantine(slot);
+}
+
+// --- coroutines
+
+Status StartedOperations::await(std::uint32_t /*slot*/, coroutine::detail::Wait& /*wait*/) noexcept {
+  return note(Status::kUnsupported, "coroutine",
+              "coroutines await transfers of links, and no operations of queue pairs");
+}
+
+Status StartedOperations::begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
+  Slot& of = slot_at(slot);
+  of.wait = &wait;
+  State expected = State::kUnderWay;
+  const bool is_begun = of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_acq_rel);
+  return is_begun ? Status::kOk : Status::kAgain;
+}
+
+bool StartedOperations::stop_awaiting(std::uint32_t slot) noexcept {
+  Slot& of = slot_at(slot);
+  State expected = State::kAwaited;
+  if (of.state.compare_exchange_strong(expected, State::kUnderWay, std::memory_order_acq_rel)) return true;
+  // The next instruction of the thread that tells stores that it has told.
+  while (of.state.load(std::memory_order_acquire) == State::kTelling) yield_thread();
+  return false;
+}
+
+bool StartedOperations::is_any_awaited() const noexcept {
+  bool any = false;
+  for_each_slot([&](std::uint32_t slot) {
+    any = any || (is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) == State::kAwaited);
+  });
+  return any;
 }
 
 bool StartedOperations::is_any_under_way() const noexcept {

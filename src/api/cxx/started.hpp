@@ -5,6 +5,7 @@
 #include "base/failure.hpp"
 #include "base/one_at_a_time.hpp"
 
+#include <verbena/coroutine_loop.hpp>
 #include <verbena/typed.hpp>
 
 #include <array>
@@ -47,6 +48,15 @@ class StartedOperations {
   [[nodiscard]] std::uint32_t quarantined() const noexcept { return quarantined_.load(std::memory_order_acquire); }
   /// Takes completions in until nothing is in quarantine. kTimedOut: something is.
   [[nodiscard]] Status settle(Deadline deadline, const char* call) noexcept;
+
+  // --- for coroutines. \thread their loop's
+  /// Has `wait` told of the end of `slot`, which is under way. kOk: it is or will be told; kAgain: it is complete;
+  /// kBusy: another thread uses the connection, or another loop the link; kUnsupported: such an operation tells nobody.
+  [[nodiscard]] virtual Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
+  /// False: it was told.
+  [[nodiscard]] bool stop_awaiting(std::uint32_t slot) noexcept;
+  /// Null where the operations need nobody that looks at them.
+  [[nodiscard]] virtual coroutine::detail::Driven* driven() noexcept { return nullptr; }
 
   /// From `hold` to `release` it lasts. \thread any
   void hold() noexcept { holders_.fetch_add(1, std::memory_order_relaxed); }
@@ -104,19 +114,29 @@ class StartedOperations {
     return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) == State::kAbandoned;
   }
   [[nodiscard]] bool is_any_under_way() const noexcept;
+  /// kOk: `wait` will be told. kAgain: it is complete.
+  [[nodiscard]] Status begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
+  [[nodiscard]] bool is_any_awaited() const noexcept;
   void complete_all(Status status) noexcept;
   /// Nothing more is started. Don't touch this object afterwards.
   void end() noexcept;
 
  private:
-  enum class State : std::uint8_t { kUnderWay, kComplete, kAbandoned };
+  enum class State : std::uint8_t {
+    kUnderWay,
+    kAwaited,  ///< Under way, and a coroutine is to be told.
+    kTelling,  ///< It is just being told; kComplete follows.
+    kComplete,
+    kAbandoned
+  };
   struct Slot {
     std::atomic<State> state{State::kComplete};
     std::uint32_t generation = 0;
     End end;
-    Claim claim;                            ///< kAbandoned: in quarantine.
-    std::unique_ptr<Kept> kept;             ///< The same.
-    [[no_unique_address]] OneAtATime user;  ///< The operation's.
+    Claim claim;                              ///< kAbandoned: in quarantine.
+    std::unique_ptr<Kept> kept;               ///< The same.
+    coroutine::detail::Wait* wait = nullptr;  ///< kAwaited.
+    [[no_unique_address]] OneAtATime user;    ///< The operation's.
   };
   static constexpr std::uint32_t kNumbersOfGroup = 64;
   static constexpr std::uint64_t kOpen = std::uint64_t{1} << kSlotsOfGroup;
@@ -173,9 +193,13 @@ Started StartedOperations::start(const char* call, Begin&& begin) noexcept {
   Slot& slot = slot_at(number);
   ++slot.generation;
   slot.state.store(State::kUnderWay, std::memory_order_relaxed);
-  if (const Status begun = begin(cookie_of(number)); begun != Status::kOk) return Started(begun);
+  // Before it begins: another thread may tell of its end at once.
   group_of(number).used.fetch_or(bit_of(number), std::memory_order_release);
-  return {*this, number};
+  const Status begun = begin(cookie_of(number));
+  if (begun == Status::kOk) return {*this, number};
+  slot.state.store(State::kComplete, std::memory_order_relaxed);
+  free(number);
+  return Started(begun);
 }
 
 }  // namespace verbena::typed::detail

@@ -2,116 +2,39 @@
 #include <verbena/typed.hpp>
 
 #include "api/cxx/guarded.hpp"
-#include "api/cxx/started.hpp"
+#include "api/cxx/link_state.hpp"
 #include "api/session.hpp"
 #include "base/check.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <utility>
-#include <variant>
 
 namespace verbena::typed {
 namespace detail {
 
-/// The connection of a link, with what was started on it.
-class LinkState final : public StartedOperations {
- public:
-  explicit LinkState(std::unique_ptr<rdma::Connection> connection)
-      : StartedOperations(Link::kMaxOperations, 1),
-        connection_(std::move(connection)),
-        window_(connection_->window().data()) {}
-
-  /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
-  template <class Begin>
-  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept {
-    return StartedOperations::start(call, [&](std::uint64_t cookie) { return begin(*connection_, cookie); });
-  }
-  /// The same for a message of kind `Call`, which `fill` makes ready.
-  template <class Call, class Fill>
-  [[nodiscard]] Started start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept;
-  /// Where a message is, in elements. kBadArgument: they are not whole.
-  [[nodiscard]] std::expected<Received, Status> received_of(const char* call, const rdma::Message& message,
-                                                            std::size_t element_bytes) const noexcept;
-  [[nodiscard]] bool receives() const noexcept {
-    const session::Session* const session = Inside::session(*connection_);
-    return session == nullptr || session->receives();
-  }
-  [[nodiscard]] Deadline default_deadline() const noexcept override;
-  /// Ends the connection, and what is under way; this may be gone then.
-  void close() noexcept;
-
- private:
-  static constexpr std::chrono::seconds kDrain{2};
-  static_assert(Link::kMaxOperations == kSlotsOfGroup && Link::kMaxOperations < rdma::Connection::kMaxStarted);
-
-  /// A message that was started. The session has it until it is done.
-  struct Message {
-    std::variant<std::monostate, session::SendCall, session::ReceiveCall> call;
-    std::size_t element_bytes = 0;  ///< Receives.
-
-    [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<session::ReceiveCall>(&call); }
-    [[nodiscard]] session::Call& any() noexcept {
-      auto* const send = std::get_if<session::SendCall>(&call);
-      return send != nullptr ? static_cast<session::Call&>(*send) : *receive();
-    }
-  };
-
-  ~LinkState() override = default;
-  std::size_t collect_now() noexcept override;
-  Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
-  void on_abandon(std::uint32_t slot) noexcept override;
-  void on_completion(const rdma::Completion& completion) noexcept;
-  [[nodiscard]] bool has_message(std::uint32_t slot) const noexcept { return (messages_started_ >> slot & 1) != 0; }
-  [[nodiscard]] bool is_done(std::uint32_t slot) noexcept;
-  /// Completes the slots of messages that are done.
-  std::size_t take_in_messages() noexcept;
-  [[nodiscard]] End end_of(Message& message) noexcept;
-
-  const std::unique_ptr<rdma::Connection> connection_;
-  const std::byte* const window_;       ///< This side's.
-  std::uint64_t messages_started_ = 0;  ///< Slots of messages whose end was not taken in. In a turn.
-  std::array<Message, Link::kMaxOperations> messages_;
-};
-
-template <class Call, class Fill>
-Started LinkState::start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept {
-  Started started = StartedOperations::start(call, [&](std::uint64_t cookie) {
-    session::Session* const session = Inside::session(*connection_);
-    if (session == nullptr) return note(Status::kClosed, call, "the connection was closed");
-    const auto slot = static_cast<std::uint32_t>(cookie);
-    Message& message = messages_[slot];
-    Call& made = message.call.template emplace<Call>();
-    message.element_bytes = element_bytes;
-    fill(made);
-    Status begun = session->start(made);
-    if (begun == Status::kOk && made.done() && damage_of(made.status) >= Damage::kConnection) begun = made.status;
-    if (begun != Status::kOk) return api::note_general(*session, call, begun);
-    messages_started_ |= std::uint64_t{1} << slot;
-    return begun;
-  });
-  if (started.is_under_way()) (void)started.poll();
-  return started;
-}
+LinkState::LinkState(std::unique_ptr<rdma::Connection> connection)
+    : StartedOperations(Link::kMaxOperations, 1),
+      connection_(std::move(connection)),
+      window_(connection_->window().data()),
+      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {}
 
 bool LinkState::is_done(std::uint32_t slot) noexcept {
   session::Call& call = messages_[slot].any();
   session::ReceiveCall* const receive = messages_[slot].receive();
   // Nobody waits for it any more. Until the thread that drives the session has let go of the segment.
   if (receive != nullptr && !call.done() && is_abandoned(slot))
-    if (session::Session* const session = Inside::session(*connection_); session != nullptr)
-      if (session->cancel(*receive) != Status::kOk) return false;
+    if (session() != nullptr && session()->cancel(*receive) != Status::kOk) return false;
   return call.done();
 }
 
 std::size_t LinkState::take_in_messages() noexcept {
   std::size_t count = 0;
-  for (std::uint64_t left = messages_started_; left != 0; left &= left - 1) {
+  for (std::uint64_t left = messages_started_.load(std::memory_order_relaxed); left != 0; left &= left - 1) {
     const auto slot = static_cast<std::uint32_t>(std::countr_zero(left));
     if (!is_done(slot)) continue;
-    messages_started_ &= ~(std::uint64_t{1} << slot);
+    messages_started_.fetch_and(~(std::uint64_t{1} << slot), std::memory_order_relaxed);
     complete(slot, end_of(messages_[slot]));
     ++count;
   }
@@ -129,7 +52,7 @@ End LinkState::end_of(Message& message) noexcept {
          receive->length);
   }
   if (end.status != Status::kOk) return end;
-  const auto received = received_of(kCall, receive->message, message.element_bytes);
+  const auto received = elements_of(kCall, receive->message, window_, message.element_bytes);
   if (!received) return {.status = received.error()};
   end.value = received->count;
   end.first = received->first;
@@ -138,21 +61,6 @@ End LinkState::end_of(Message& message) noexcept {
                 : received->immediate                           ? End::Arrived::kSentWithImmediate
                                                                 : End::Arrived::kSent;
   return end;
-}
-
-std::expected<Received, Status> LinkState::received_of(const char* call, const rdma::Message& message,
-                                                       std::size_t element_bytes) const noexcept {
-  const std::size_t bytes = message.data.size();
-  const bool is_in_window = message.kind == rdma::Message::Kind::kWritten && bytes != 0;
-  const std::size_t offset = is_in_window ? static_cast<std::size_t>(message.data.data() - window_) : 0;
-  if (bytes % element_bytes != 0 || offset % element_bytes != 0)
-    return std::unexpected(note(Status::kBadArgument, call,
-                                "the peer sent {} bytes, at offset {}, and elements have {} bytes: the message is gone",
-                                bytes, offset, element_bytes));
-  return Received{.kind = message.kind,
-                  .immediate = message.immediate,
-                  .first = offset / element_bytes,
-                  .count = bytes / element_bytes};
 }
 
 void LinkState::on_abandon(std::uint32_t slot) noexcept {
@@ -167,34 +75,90 @@ void LinkState::on_completion(const rdma::Completion& completion) noexcept {
     complete(slot, {.value = completion.old, .status = completion.status});
 }
 
-std::size_t LinkState::collect_now() noexcept {
+std::size_t LinkState::poll_transfers() noexcept {
   std::array<rdma::Completion, 16> completions;
   const std::size_t count = connection_->poll(completions);
   std::ranges::for_each(std::span(completions).first(count),
                         [this](const rdma::Completion& each) { on_completion(each); });
-  if (messages_started_ == 0) return count;
+  return count;
+}
+
+std::size_t LinkState::collect_now() noexcept {
+  std::size_t count = 0;
+  if (is_watching_.load(std::memory_order_acquire)) {
+    look();
+  } else {
+    count = poll_transfers();
+  }
+  const std::uint64_t messages = messages_started_.load(std::memory_order_relaxed);
+  if (messages == 0) return count;
   // Where callers drive the session, messages go on in this: a poll looks at nothing but transfers.
-  if (session::Session* const session = Inside::session(*connection_); session != nullptr)
-    (void)session->wait_for(messages_[static_cast<std::size_t>(std::countr_zero(messages_started_))].any(),
-                            Deadline::now());
+  if (session() != nullptr)
+    (void)session()->wait_for(messages_[static_cast<std::size_t>(std::countr_zero(messages))].any(), Deadline::now());
   return count + take_in_messages();
 }
 
 Status LinkState::collect_until(std::uint32_t slot, Deadline deadline) noexcept {
   if (has_message(slot)) {
-    session::Session* const session = Inside::session(*connection_);
-    const Status waited = session != nullptr ? session->wait_for(messages_[slot].any(), deadline) : Status::kClosed;
+    const Status waited = session() != nullptr ? session()->wait_for(messages_[slot].any(), deadline) : Status::kClosed;
     return take_in_messages() != 0 ? Status::kOk : waited;
   }
+  // The one that takes completions first gets them: this thread, until it has one.
+  stop_watch();
   const auto completion = connection_->complete(deadline);
-  if (!completion) return completion.error();
-  on_completion(*completion);
-  return Status::kOk;
+  if (completion) on_completion(*completion);
+  if (is_any_awaited()) (void)start_watch();
+  return completion ? Status::kOk : completion.error();
 }
 
 Deadline LinkState::default_deadline() const noexcept {
-  const session::Session* const session = Inside::session(*connection_);
-  return session != nullptr ? session->default_patience().begin() : Deadline::now();
+  return session() != nullptr ? session()->default_patience().begin() : Deadline::now();
+}
+
+// In the thread that drives the connection. The last completion ends it: nothing is under way then.
+void LinkState::on_watch(session::Call& call) noexcept {
+  auto& watch = static_cast<Watch&>(static_cast<session::TakeCall&>(call));
+  LinkState& link = *watch.link;
+  if (call.status != Status::kOk) return link.is_watching_.store(false, std::memory_order_release);
+  link.on_completion(watch.completion);
+  watch.session->go_on(watch);
+}
+
+Status LinkState::start_watch() noexcept {
+  if (is_watching_.exchange(true, std::memory_order_acq_rel)) return Status::kOk;
+  watch_.link = this;
+  watch_.session = session();
+  watch_.is_done.store(0, std::memory_order_relaxed);
+  const Status begun = watch_.session != nullptr ? watch_.session->begin(watch_, on_watch) : Status::kClosed;
+  if (begun != Status::kOk) is_watching_.store(false, std::memory_order_release);
+  return begun;
+}
+
+void LinkState::stop_watch() noexcept {
+  if (!is_watching_.load(std::memory_order_acquire)) return;
+  if (watch_.session->withdraw(watch_)) is_watching_.store(false, std::memory_order_release);
+}
+
+Status LinkState::await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
+  if (has_message(slot))
+    return note(Status::kUnsupported, "coroutine",
+                "a message that was started tells nobody: await the link's send or receive");
+  if (const Status begun = begin_awaiting(slot, wait); begun != Status::kOk) return begun;
+  const Status watched = start_watch();
+  if (watched == Status::kOk) return Status::kOk;
+  return stop_awaiting(slot) ? watched : Status::kOk;
+}
+
+void LinkState::look() noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->look();
+}
+
+void LinkState::sleep(Deadline deadline) noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->wait(deadline);
+}
+
+void LinkState::wake() noexcept {
+  if (session::Session* const of = session(); of != nullptr) of->home().loop().wake();
 }
 
 void LinkState::close() noexcept {
@@ -202,11 +166,11 @@ void LinkState::close() noexcept {
     const Turn turn(*this);
     // Another thread would go on with a connection that is gone.
     VERBENA_CHECK(static_cast<bool>(turn));
-    session::Session* const session = Inside::session(*connection_);
-    const bool is_in_callback = session != nullptr && api::is_in_callback(*session);
+    stop_watch();
+    const bool is_in_callback = session() != nullptr && api::is_in_callback(*session());
     if (is_in_callback && is_any_under_way()) {
       // There the connection's own end does not wait for the NIC.
-      session->stop_in_callback();
+      session()->stop_in_callback();
       take_in_messages();
       const Deadline limit = Deadline::after(kDrain);
       while (is_any_under_way()) {
@@ -219,6 +183,7 @@ void LinkState::close() noexcept {
     // Messages have ended with the session.
     take_in_messages();
     if (!is_in_callback) complete_all(Status::kClosed);
+    Driven::settle();  // Coroutines that waited have been told, and this is polled no more.
   }
   end();
 }
@@ -259,16 +224,50 @@ Result<rdma::Window> Link::find_window(std::string_view name, const std::optiona
 
 Status Link::write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                             const std::optional<Deadline>& deadline) noexcept {
+  const auto offset = offset_in_window(to, from.size());
+  return offset ? connection_->write_with_immediate(from.bytes(), immediate, *offset, deadline) : offset.error();
+}
+
+std::expected<std::size_t, Status> Link::offset_in_window(const rdma::Remote& to, std::size_t bytes) const noexcept {
   constexpr const char* kCall = "typed::Link::write_with_immediate";
-  if (connection_ == nullptr) return detail::refuse_call(kCall, false, rdma::Access::kWrite);
-  if (from.size() == 0) return note(Status::kBadArgument, kCall, "from must have at least one element; got none");
+  if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kWrite));
+  if (bytes == 0)
+    return std::unexpected(note(Status::kBadArgument, kCall, "from must have at least one element; got none"));
   const rdma::Window window = connection_->peer_window();
   const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
-  if (!is_inside || to.length < from.size())
-    return note(Status::kOutOfRange, kCall, "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes",
-                to.length, to.address, from.size());
-  return connection_->write_with_immediate(from.bytes(), immediate, offset, deadline);
+  if (is_inside && to.length >= bytes) return static_cast<std::size_t>(offset);
+  return std::unexpected(note(Status::kOutOfRange, kCall,
+                              "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes", to.length,
+                              to.address, bytes));
+}
+
+Deadline Link::default_deadline() const noexcept {
+  return state_ != nullptr ? state_->default_deadline() : Deadline::now();
+}
+
+bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || from.length == 0 || to.size() < from.length) [[unlikely]]
+    return false;
+  const session::LocalSpan local{to.bytes().data(), static_cast<std::size_t>(from.length), to.lkey()};
+  return session->read_now(local, api::key_place(from.address, from.rkey, from.length));
+}
+
+bool Link::write_now(const rdma::Local& from, const rdma::Remote& to) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || from.size() == 0 || to.length < from.size()) [[unlikely]]
+    return false;
+  const session::LocalSpan local{from.bytes().data(), from.size(), from.lkey()};
+  return session->write_now(local, api::key_place(to.address, to.rkey, from.size()));
+}
+
+bool Link::change_now(const rdma::Remote& word, std::uint64_t operand, const std::optional<std::uint64_t>& expected,
+                      std::uint64_t& old) noexcept {
+  session::Session* const session = state_->session();
+  if (session == nullptr || word.length != sizeof operand || word.address % sizeof operand != 0) return false;
+  const session::Change change = expected ? api::swap_of(*expected, operand) : session::Change{.compare_add = operand};
+  return session->change_now(change, api::key_place(word.address, word.rkey, word.length), old);
 }
 
 std::expected<Received, Status> Link::receive_bytes(std::span<std::byte> to, std::size_t element_bytes,
@@ -277,7 +276,22 @@ std::expected<Received, Status> Link::receive_bytes(std::span<std::byte> to, std
   if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kLocal));
   const auto message = connection_->receive(to, deadline);
   if (!message) return std::unexpected(message.error());
-  return state_->received_of(kCall, *message, element_bytes);
+  return detail::elements_of(kCall, *message, connection_->window().data(), element_bytes);
+}
+
+std::expected<Received, Status> detail::elements_of(const char* call, const rdma::Message& message,
+                                                    const std::byte* window, std::size_t element_bytes) noexcept {
+  Received received{.kind = message.kind, .immediate = message.immediate};
+  const std::size_t bytes = message.data.size();
+  const bool is_in_window = message.kind == rdma::Message::Kind::kWritten && bytes != 0;
+  const std::size_t offset = is_in_window ? static_cast<std::size_t>(message.data.data() - window) : 0;
+  if (bytes % element_bytes != 0 || offset % element_bytes != 0)
+    return std::unexpected(note(Status::kBadArgument, call,
+                                "the peer sent {} bytes, at offset {}, and elements have {} bytes: the message is gone",
+                                bytes, offset, element_bytes));
+  received.first = offset / element_bytes;
+  received.count = bytes / element_bytes;
+  return received;
 }
 
 Started Link::begin_send(std::span<const std::byte> from, std::optional<std::uint32_t> immediate) noexcept {

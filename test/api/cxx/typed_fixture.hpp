@@ -40,12 +40,18 @@ class TypedTest : public testing::Test {
     options_.port = listener->port();
     ASSERT_NO_FATAL_FAILURE(connect());
   }
-  void connect() {
+  /// Another client.
+  [[nodiscard]] std::unique_ptr<rdma::Connection> dial() {
     auto connected = rdma::Connection::connect(options_);
-    ASSERT_OK(connected);
+    EXPECT_OK(connected);
+    return connected ? std::move(*connected) : nullptr;
+  }
+  void connect() {
+    auto connected = dial();
+    ASSERT_NE(connected, nullptr);
     auto accepted = listener->accept(patience());
     ASSERT_TRUE(accepted.has_value()) << to_string(accepted.error());
-    link = over(std::move(*connected));
+    link = over(std::move(connected));
     peer = over(std::move(*accepted));
   }
   [[nodiscard]] static Link over(std::unique_ptr<rdma::Connection> connection) {
