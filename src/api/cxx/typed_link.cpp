@@ -376,7 +376,10 @@ Status Started::wait(const std::optional<Deadline>& deadline) noexcept {
   }
 }
 
-void Started::abandon(Claim&& claim) noexcept { std::exchange(link_, nullptr)->abandon(slot_, std::move(claim)); }
+void Started::abandon(Claim&& claim) noexcept {
+  link_->abandon(slot_, std::move(claim));
+  link_ = nullptr;
+}
 
 Status refuse_call(const char* call, bool is_open, rdma::Access lacking) noexcept {
   return is_open ? refuse_right(call, lacking) : note(Status::kClosed, call, "the link has no connection");
