@@ -803,7 +803,7 @@ void Session::end(Status reason) noexcept {
   outbox_.end(reason);
   windows_.end(reason);
   transfers_.end(reason);
-  (void)reception_.progress();  // It has ended already.
+  (void)reception_.progress();
   reception_.end(reason);
 }
 

@@ -157,8 +157,8 @@ MUTANTS = {
     'goodbye_is_loss': Mutant(
         'session/session.cpp', '      end(Status::kClosed);\n', '      end(Status::kPeerLost);\n', 'api'),
     'goodbye_before_messages': Mutant(
-        'session/session.cpp', '  reception_.progress();\n  reception_.end(reason);\n', '  reception_.end(reason);\n',
-        'api'),
+        'session/session.cpp', '  (void)reception_.progress();\n  reception_.end(reason);\n',
+        '  reception_.end(reason);\n', 'api'),
     'callers_stay': Mutant('session/session.cpp', '  outbox_.end(reason);\n', '', 'api'),
     'askers_stay': Mutant('session/session.cpp', '  windows_.end(reason);\n', '', 'api'),
     'told_before_completions': Mutant(

@@ -188,6 +188,9 @@ Status Started::wait(const std::optional<Deadline>& deadline) noexcept {
 
 void Started::keep(std::size_t part, Claim&& claim) noexcept { operations_->keep(slot_, part, std::move(claim)); }
 void Started::keep(std::unique_ptr<Kept> kept) noexcept { operations_->keep(slot_, std::move(kept)); }
-void Started::abandon() noexcept { std::exchange(operations_, nullptr)->abandon(slot_); }
+void Started::abandon() noexcept {
+  operations_->abandon(slot_);
+  operations_ = nullptr;
+}
 
 }  // namespace verbena::typed::detail
