@@ -1,9 +1,11 @@
 // Micro-benchmarks of the typed API beside what it checks: elements, parts and blocking reads of 8 bytes, on the soft
 // NIC. A listener of this process, whose thread sleeps, and a client that this thread drives.
+#include <verbena/coroutines.hpp>
 #include <verbena/typed.hpp>
 
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -160,5 +162,85 @@ void plain_started_read(benchmark::State& state) {
   }
 }
 BENCHMARK(plain_started_read);
+
+/// The loop of coroutines; null when that failed.
+std::unique_ptr<coroutine::Loop> loop_of(benchmark::State& state) {
+  std::unique_ptr<coroutine::Loop> loop;
+  (void)Typed::keep(state, coroutine::Loop::make(), loop);
+  return loop;
+}
+void run(benchmark::State& state, coroutine::Loop& loop, coroutine::Task<Status> task) {
+  const Status status = sync_wait(loop, std::move(task), Deadline::after(std::chrono::minutes{1}));
+  if (status != Status::kOk) state.SkipWithError(to_string(status));
+}
+
+coroutine::Task<Status> await_reads(coroutine::Loop& /*loop*/, benchmark::State& state, Typed& typed,
+                                    typed::RemoteSegment<const std::uint64_t> word) {
+  while (state.KeepRunning()) {
+    auto [status, segment] = co_await coroutine::read(typed.link, std::move(typed.segment), word);
+    typed.segment = std::move(segment);
+    if (status != Status::kOk) co_return status;
+  }
+  co_return Status::kOk;
+}
+/// The same as typed_read, awaited.
+void typed_awaited_read(benchmark::State& state) {
+  Typed typed(state);
+  const auto word = typed.there.part(0, 1);
+  if (const auto loop = loop_of(state); loop != nullptr) run(state, *loop, await_reads(*loop, state, typed, *word));
+}
+BENCHMARK(typed_awaited_read);
+
+coroutine::Task<Status> await_started_reads(coroutine::Loop& /*loop*/, benchmark::State& state, Typed& typed,
+                                            typed::RemoteSegment<const std::uint64_t> word) {
+  while (state.KeepRunning()) {
+    auto [status, segment] = co_await coroutine::finish(typed.link.start_read(std::move(typed.segment), word));
+    typed.segment = std::move(segment);
+    if (status != Status::kOk) co_return status;
+  }
+  co_return Status::kOk;
+}
+/// The same as typed_started_read, awaited: the coroutine is suspended, and resumed by its loop.
+void typed_awaited_started_read(benchmark::State& state) {
+  Typed typed(state);
+  const auto word = typed.there.part(0, 1);
+  if (const auto loop = loop_of(state); loop != nullptr)
+    run(state, *loop, await_started_reads(*loop, state, typed, *word));
+}
+BENCHMARK(typed_awaited_started_read);
+
+void coroutine_frame(benchmark::State& state) {
+  std::unique_ptr<coroutine::FramePool> pool;
+  if (!Typed::keep(state, coroutine::FramePool::make(), pool)) return;
+  for (auto _ : state) {
+    void* const frame = pool->allocate(256);
+    benchmark::DoNotOptimize(frame);
+    coroutine::FramePool::release(frame);
+  }
+}
+BENCHMARK(coroutine_frame);
+
+coroutine::Task<Status> nothing(coroutine::Loop& /*loop*/) { co_return Status::kOk; }
+coroutine::Task<Status> await_tasks(coroutine::Loop& loop, benchmark::State& state) {
+  while (state.KeepRunning())
+    if (const Status status = co_await nothing(loop); status != Status::kOk) co_return status;
+  co_return Status::kOk;
+}
+/// A task of one statement: its frame, its start and its end.
+void coroutine_task(benchmark::State& state) {
+  if (const auto loop = loop_of(state); loop != nullptr) run(state, *loop, await_tasks(*loop, state));
+}
+BENCHMARK(coroutine_task);
+
+coroutine::Task<Status> yield_always(coroutine::Loop& /*loop*/, benchmark::State& state) {
+  while (state.KeepRunning())
+    if (const Status status = co_await coroutine::yield(); status != Status::kOk) co_return status;
+  co_return Status::kOk;
+}
+/// One turn of a loop with one coroutine.
+void coroutine_turn(benchmark::State& state) {
+  if (const auto loop = loop_of(state); loop != nullptr) run(state, *loop, yield_always(*loop, state));
+}
+BENCHMARK(coroutine_turn);
 
 }  // namespace
