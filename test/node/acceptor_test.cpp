@@ -112,6 +112,7 @@ class FakeListener final : public link::Listener {
  public:
   explicit FakeListener(Entrance& entrance) : entrance_(entrance) {}
   std::uint16_t port() const noexcept override { return 1; }
+  Result<void> admit() override { return {}; }
   Result<std::unique_ptr<link::Handshake>> next(Deadline) override {
     const ClientPtr client = entrance_.next();
     if (client == nullptr) return fail(Status::kAgain, "next", 0, "nobody");

@@ -188,8 +188,11 @@ TEST_P(TypedMessagesOfBoth, ADroppedReceiveKeepsTheFrontThatItHas) {
   constexpr std::size_t kCount = 5 * kLong;
   auto receiving = std::optional(other().start_receive(taken(region, kCount, kCount)));
   auto sending = one().start_send(numbers(0, kCount, 1));
-  // A part of it has come; one poll of one end does not get all that is more than an inbox holds.
-  EXPECT_FALSE(receiving->poll());
+  // A part of it has come: it is more than an inbox holds.
+  if (receiving->poll()) {
+    ASSERT_EQ(sending.wait(patience()), Status::kOk);
+    GTEST_SKIP() << "the other end's thread was as fast as this one: all of the message has come";
+  }
   receiving.reset();
   auto again = other().start_receive(taken(region, 2 * kCount, kCount));
   complete(sending, again);
