@@ -35,8 +35,9 @@ struct Page {
   std::uint8_t size_class = 0;  ///< The rest: first of a slab.
   std::uint8_t blocks = 0;      ///< 1 to 64.
   std::uint8_t free_count = 0;  ///< Bits of `free`.
-  std::uint8_t quarter = 0;     ///< Of `blocks`, rounded up.
-  bool is_closed = false;       ///< Being cleared: in no ring.
+  std::uint8_t level = 0;       ///< Which ring it is in, or kFull, or kClosed.
+  std::uint8_t low = 0;         ///< With no more free blocks than this it leaves its ring,
+  std::uint8_t high = 0;        ///< and with more than this.
 };
 static_assert(sizeof(Page) == 32);
 
@@ -53,19 +54,34 @@ struct Tally {
   }
 };
 
-/// Blocks of slabs with at most so many quarters of them free: the fullest are used first.
+/// Rings of slabs with up to a quarter of their blocks free, up to two, and so on: the fullest are used first.
 constexpr unsigned kLevels = 4;
+constexpr unsigned kFull = kLevels;        ///< In no ring.
+constexpr unsigned kClosed = kLevels + 1;  ///< In no ring: being cleared.
+
+/// A block of a slab in one word; kNone: none.
+struct Place {
+  [[nodiscard]] static constexpr std::uint64_t pack(PageNumber slab, std::uint64_t block) noexcept {
+    return std::uint64_t{slab} << 6 | block;
+  }
+  [[nodiscard]] static constexpr PageNumber slab_of(std::uint64_t place) noexcept {
+    return static_cast<PageNumber>(place >> 6);
+  }
+  [[nodiscard]] static constexpr std::uint64_t block_of(std::uint64_t place) noexcept { return place & 63; }
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+};
 
 /// Of one size.
-struct SizeClass {
+struct alignas(64) SizeClass {
   std::array<PageNumber, kLevels> slabs{kNoPage, kNoPage, kNoPage, kNoPage};  ///< Rings, by what is free.
-  std::uint64_t last = BlockPool::kNoOffset;  ///< The block that was freed last: in no slab's `free`.
-  std::uint32_t units = 0;
-  std::uint32_t reciprocal = 0;  ///< 2^20 / units, rounded up.
-  Count used;                    ///< Blocks.
-  Count blocks;                  ///< Of all slabs.
-  Count pages;                   ///< The same.
+  std::uint64_t last = Place::kNone;  ///< The block that was freed last: in no slab's `free`.
+  std::uint32_t bytes = 0;            ///< Of a block.
+  std::uint32_t reciprocal = 0;       ///< 2^26 / bytes, rounded up.
+  Count used;                         ///< Blocks.
+  Count blocks;                       ///< Of all slabs.
+  Count pages;                        ///< The same.
 };
+static_assert(sizeof(SizeClass) == 64);
 
 /// Up to 15 pages a bin has spans of one length, above that an eighth of a power of two.
 constexpr unsigned bin_of(std::uint64_t pages) noexcept {
@@ -83,11 +99,14 @@ namespace {
 
 using blocks::bin_of;
 using blocks::kBins;
+using blocks::kClosed;
+using blocks::kFull;
 using blocks::kLevels;
 using blocks::kNoPage;
 using blocks::Page;
 using blocks::PageKind;
 using blocks::PageNumber;
+using blocks::Place;
 using blocks::SizeClass;
 using blocks::Tally;
 
@@ -97,7 +116,10 @@ static_assert(BlockSizes::kPage == 1u << kPageShift && BlockSizes::kUnit == 1u <
 constexpr std::uint64_t kPageUnits = BlockSizes::kPageUnits;
 /// A slab has no more bits than a word.
 constexpr std::uint64_t kMostBlocks = 64;
-constexpr unsigned kReciprocalShift = 20;
+constexpr unsigned kReciprocalShift = 26;
+constexpr std::uint32_t reciprocal_of(std::uint64_t bytes) noexcept {
+  return static_cast<std::uint32_t>(((std::uint64_t{1} << kReciprocalShift) + bytes - 1) / bytes);
+}
 /// Powers of two up to the longest span.
 constexpr unsigned kTallies = 38;
 
@@ -108,13 +130,12 @@ constexpr std::uint64_t pages_for(std::uint64_t units) noexcept {
   return units <= 64 ? units / 4 : units / 8;
 }
 
-/// Whether the reciprocals of all classes divide exactly, in every slab.
+/// Whether the reciprocals of all classes find the block that begins at each offset in a slab.
 constexpr bool divide_exactly() noexcept {
   for (unsigned c = 0; c < BlockSizes::kClasses; ++c) {
-    const std::uint64_t units = BlockSizes::units_of(c);
-    const std::uint64_t reciprocal = ((1u << kReciprocalShift) + units - 1) / units;
-    for (std::uint64_t at = 0; at < pages_for(units) * kPageUnits; ++at)
-      if (at * reciprocal >> kReciprocalShift != at / units) return false;
+    const std::uint64_t units = BlockSizes::units_of(c), bytes = units * BlockSizes::kUnit;
+    for (std::uint64_t block = 0; block < pages_for(units) * kPageUnits / units; ++block)
+      if (block * bytes * reciprocal_of(bytes) >> kReciprocalShift != block) return false;
   }
   return true;
 }
@@ -137,10 +158,17 @@ constexpr unsigned tally_of_span(std::uint64_t units) noexcept {
   return static_cast<unsigned>(std::bit_width(units)) - 1;
 }
 
-unsigned level_of(const Page& slab) noexcept {
-  const unsigned free = slab.free_count, quarter = slab.quarter;
-  return unsigned{free > quarter} + unsigned{free > 2 * quarter} + unsigned{free > 3 * quarter};
+/// The block of a slab that holds the byte at `inside`, counted from the slab's first.
+std::uint64_t block_at(const SizeClass& of, std::uint64_t inside) noexcept {
+  return inside * of.reciprocal >> kReciprocalShift;
 }
+/// Whether the block is a live one, and begins there.
+bool is_live(const SizeClass& of, const Page& slab, std::uint64_t block, std::uint64_t inside) noexcept {
+  return block * of.bytes == inside && block < slab.blocks && (slab.free >> block & 1) == 0;
+}
+
+/// Of a slab that has free blocks, and not only those.
+unsigned level_of(const Page& slab) noexcept { return (slab.free_count - 1U) * kLevels / slab.blocks; }
 
 }  // namespace
 
@@ -153,7 +181,7 @@ struct BlockPool::State {
   std::array<std::uint64_t, (kBins + 63) / 64> full_bins{};  // Bit b: bin b has a span.
   std::array<Tally, kTallies> spans;                         // Long blocks.
   std::array<Tally, kTallies> spare;                         // Free spans, the one freed last included.
-  std::uint64_t used_bytes = 0;
+  std::uint64_t span_bytes = 0;                              // Of long blocks.
   // The long block freed last, in no bin and not joined with its neighbours: it is likely in the cache.
   PageNumber last_span = kNoPage;
   PageNumber last_pages = 0;
@@ -161,9 +189,8 @@ struct BlockPool::State {
   State(std::byte* at, std::uint64_t count) noexcept : base(at), page_count(static_cast<PageNumber>(count)) {
     bins.fill(kNoPage);
     for (unsigned i = 0; i < classes.size(); ++i) {
-      const auto units = static_cast<std::uint32_t>(BlockSizes::units_of(i));
-      classes[i].units = units;
-      classes[i].reciprocal = ((1u << kReciprocalShift) + units - 1) / units;
+      classes[i].bytes = static_cast<std::uint32_t>(BlockSizes::units_of(i) * BlockSizes::kUnit);
+      classes[i].reciprocal = reciprocal_of(classes[i].bytes);
     }
   }
 
@@ -273,7 +300,7 @@ struct BlockPool::State {
     give_pages(std::exchange(last_span, kNoPage), last_pages);
   }
 
-  [[nodiscard]] std::uint64_t take_span(PageNumber count) noexcept {
+  [[nodiscard, gnu::noinline]] std::uint64_t take_span(PageNumber count) noexcept {
     PageNumber at = last_span;
     if (at != kNoPage && last_pages == count) {
       last_span = kNoPage;
@@ -291,20 +318,23 @@ struct BlockPool::State {
     pages[at].pages = count;
     const std::uint64_t bytes = std::uint64_t{count} << kPageShift;
     spans[tally_of_block(count * kPageUnits)].add(bytes);
-    used_bytes += bytes;
+    span_bytes += bytes;
     return std::uint64_t{at} << kPageShift;
   }
 
-  void give_span(PageNumber at) noexcept {
+  [[nodiscard, gnu::noinline]] Status free_span(std::uint64_t offset) noexcept {
+    const auto at = static_cast<PageNumber>(offset >> kPageShift);
+    if (pages[at].kind != PageKind::kSpan || offset % BlockSizes::kPage != 0) return Status::kBadArgument;
     const PageNumber count = pages[at].pages;
     const std::uint64_t bytes = std::uint64_t{count} << kPageShift;
     spans[tally_of_block(count * kPageUnits)].remove(bytes);
-    used_bytes -= bytes;
+    span_bytes -= bytes;
     settle_span();
     pages[at].kind = PageKind::kInside;
     last_span = at;
     last_pages = count;
     spare[tally_of_span(count * kPageUnits)].add(bytes);
+    return Status::kOk;
   }
 
   // --- slabs
@@ -312,9 +342,9 @@ struct BlockPool::State {
   /// Makes a slab: of the length that leaves no remainder, unless there is no such span or the range is small.
   [[nodiscard]] bool make_slab(unsigned size_class) noexcept {
     SizeClass& of = classes[size_class];
-    const auto least = static_cast<PageNumber>((of.units + kPageUnits - 1) / kPageUnits);
+    const auto least = static_cast<PageNumber>((of.bytes + BlockSizes::kPage - 1) >> kPageShift);
     const PageNumber share = std::max<PageNumber>(page_count / 64, least);
-    PageNumber count = std::min<PageNumber>(static_cast<PageNumber>(pages_for(of.units)), share);
+    PageNumber count = std::min<PageNumber>(static_cast<PageNumber>(pages_for(of.bytes >> kUnitShift)), share);
     PageNumber at = take_pages(count, Side::kFront);
     while (at == kNoPage && count > least) {
       count = std::max(count / 2, least);
@@ -328,14 +358,12 @@ struct BlockPool::State {
     Page& slab = pages[at];
     slab.pages = count;
     slab.size_class = static_cast<std::uint8_t>(size_class);
-    slab.blocks = static_cast<std::uint8_t>(std::min(kMostBlocks, count * kPageUnits / of.units));
-    slab.quarter = static_cast<std::uint8_t>((slab.blocks + 3) / 4);
+    slab.blocks = static_cast<std::uint8_t>(std::min(kMostBlocks, count * BlockSizes::kPage / of.bytes));
     slab.free = all_of(slab.blocks);
     slab.free_count = slab.blocks;
-    slab.is_closed = false;
     of.blocks += slab.blocks;
     of.pages += count;
-    link(of.slabs[level_of(slab)], at);
+    enter_ring(at);
     return true;
   }
 
@@ -350,91 +378,119 @@ struct BlockPool::State {
     give_pages(at, count);
   }
 
-  [[nodiscard]] std::uint64_t take_block(unsigned size_class) noexcept {
-    SizeClass& of = classes[size_class];
-    for (unsigned level = 0; level < kLevels; ++level) {
-      const PageNumber at = of.slabs[level];
+  /// Into the ring of its level; a slab without free blocks into none.
+  void enter_ring(PageNumber at) noexcept {
+    Page& slab = pages[at];
+    const unsigned level = slab.free_count == 0 ? kFull : level_of(slab);
+    slab.level = static_cast<std::uint8_t>(level);
+    // Those of a level have more than `level` quarters of their blocks free, and at most one more.
+    slab.low = static_cast<std::uint8_t>(level == kFull ? 0 : level * slab.blocks / kLevels);
+    slab.high = static_cast<std::uint8_t>(level == kFull         ? 0U
+                                          : level == kLevels - 1 ? slab.blocks - 1U
+                                                                 : (level + 1) * slab.blocks / kLevels);
+    if (level == kFull) return;
+    // Behind the others: by its turn it may have more free blocks, and changes rings less often.
+    PageNumber& ring = classes[slab.size_class].slabs[level];
+    link(ring, at);
+    ring = slab.next;
+  }
+  void leave_ring(PageNumber at) noexcept {
+    if (pages[at].level < kLevels) unlink(classes[pages[at].size_class].slabs[pages[at].level], at);
+  }
+  /// After the number of its free blocks has changed. kOk: whoever returns that ends with this call.
+  [[gnu::noinline]] Status change_ring(PageNumber at) noexcept {
+    leave_ring(at);
+    if (pages[at].free_count == pages[at].blocks) {
+      drop_slab(at);
+    } else {
+      enter_ring(at);
+    }
+    return Status::kOk;
+  }
+
+  [[nodiscard]] static std::uint64_t offset_of(const SizeClass& of, PageNumber at, std::uint64_t block) noexcept {
+    return (std::uint64_t{at} << kPageShift) + block * of.bytes;
+  }
+
+  [[nodiscard]] std::uint64_t take_block(SizeClass& of) noexcept {
+    for (const PageNumber at : of.slabs) {
       if (at == kNoPage) continue;
       Page& slab = pages[at];
-      const auto block = static_cast<unsigned>(std::countr_zero(slab.free));
-      slab.free &= slab.free - 1;
-      --slab.free_count;
-      if (slab.free_count == 0) {
-        unlink(of.slabs[level], at);
-      } else if (const unsigned now = level_of(slab); now != level) {
-        unlink(of.slabs[level], at);
-        link(of.slabs[now], at);
-      }
-      return (std::uint64_t{at} << kPageShift) + ((std::uint64_t{block} * of.units) << kUnitShift);
+      const std::uint64_t free = slab.free;
+      slab.free = free & (free - 1);
+      const auto left = static_cast<std::uint8_t>(slab.free_count - 1);
+      slab.free_count = left;
+      const auto block = static_cast<unsigned>(std::countr_zero(free));
+      const std::uint64_t offset = offset_of(of, at, block);
+      if (left <= slab.low) [[unlikely]]
+        (void)change_ring(at);
+      return offset;
     }
     return kNoOffset;
   }
 
-  /// Gives a block back to its slab.
-  void put_back(PageNumber at, unsigned block) noexcept {
-    Page& slab = pages[at];
-    SizeClass& of = classes[slab.size_class];
-    const unsigned before = slab.free_count != 0 ? level_of(slab) : kLevels;
-    slab.free |= bit(block);
-    ++slab.free_count;
-    if (slab.is_closed) return;
-    const unsigned now = level_of(slab);
-    if (slab.free_count == slab.blocks) {
-      if (before != kLevels) unlink(of.slabs[before], at);
-      drop_slab(at);
-    } else if (now != before) {
-      if (before != kLevels) unlink(of.slabs[before], at);
-      link(of.slabs[now], at);
-    }
-  }
-
-  void settle_block(SizeClass& of) noexcept {
-    if (of.last == kNoOffset) return;
-    const std::uint64_t offset = std::exchange(of.last, kNoOffset);
-    const PageNumber at = pages[offset >> kPageShift].head;
-    const std::uint64_t unit = (offset >> kUnitShift) - at * kPageUnits;
-    put_back(at, static_cast<unsigned>(unit * of.reciprocal >> kReciprocalShift));
+  /// Gives a block back to its slab. kOk.
+  [[gnu::always_inline]] Status put_back(Page* all, std::uint64_t place) noexcept {
+    Page& slab = all[Place::slab_of(place)];
+    slab.free |= std::uint64_t{1} << (place & 63);
+    const auto free = static_cast<std::uint8_t>(slab.free_count + 1);
+    slab.free_count = free;
+    if (free > slab.high) [[unlikely]]
+      return change_ring(Place::slab_of(place));
+    return Status::kOk;
   }
 
   /// All blocks that were freed last go back, and slabs that they kept are pages.
   void settle_blocks() noexcept {
-    for (SizeClass& of : classes) settle_block(of);
+    for (SizeClass& of : classes) {
+      const std::uint64_t last = std::exchange(of.last, Place::kNone);
+      if (last != Place::kNone) (void)put_back(pages.get(), last);
+    }
   }
 
   [[nodiscard]] std::uint64_t take_small(unsigned size_class) noexcept {
     SizeClass& of = classes[size_class];
-    std::uint64_t offset = std::exchange(of.last, kNoOffset);
-    if (offset == kNoOffset) {
-      offset = take_block(size_class);
-      if (offset == kNoOffset) [[unlikely]] {
-        if (!find_pages_for(size_class)) return kNoOffset;
-        offset = take_block(size_class);
-      }
-    }
     ++of.used;
-    used_bytes += std::uint64_t{of.units} << kUnitShift;
+    if (const std::uint64_t last = of.last; last != Place::kNone) {
+      of.last = Place::kNone;
+      return offset_of(of, Place::slab_of(last), Place::block_of(last));
+    }
+    const std::uint64_t offset = take_block(of);
+    if (offset == kNoOffset) [[unlikely]]
+      return take_new(size_class);
     return offset;
   }
 
-  [[nodiscard]] bool find_pages_for(unsigned size_class) noexcept {
-    if (make_slab(size_class)) return true;
-    settle_span();
-    settle_blocks();
-    return make_slab(size_class);
+  /// Out of a slab that is made for it.
+  [[nodiscard, gnu::noinline]] std::uint64_t take_new(unsigned size_class) noexcept {
+    if (!make_slab(size_class)) {
+      settle_span();
+      settle_blocks();
+      if (!make_slab(size_class)) {
+        --classes[size_class].used;
+        return kNoOffset;
+      }
+    }
+    return take_block(classes[size_class]);
   }
 
-  /// The block of a slab that begins at `offset`; kMostBlocks when there is none, or it is free.
-  [[nodiscard]] unsigned live_block(const Page& slab, PageNumber at, std::uint64_t offset) const noexcept {
-    const SizeClass& of = classes[slab.size_class];
-    const std::uint64_t unit = (offset >> kUnitShift) - at * kPageUnits;
-    const std::uint64_t block = unit * of.reciprocal >> kReciprocalShift;
-    const bool is_live =
-        block < slab.blocks && block * of.units == unit && (slab.free & bit(block)) == 0 && of.last != offset;
-    return is_live ? static_cast<unsigned>(block) : static_cast<unsigned>(kMostBlocks);
+  /// Pages of the free span that a slab becomes with its neighbours.
+  [[nodiscard]] PageNumber span_without(PageNumber at) const noexcept {
+    const PageNumber end = at + pages[at].pages;
+    PageNumber count = pages[at].pages;
+    if (end < page_count && pages[end].kind == PageKind::kFree) count += pages[end].pages;
+    if (at != 0 && pages[at - 1].kind == PageKind::kFree) count += pages[pages[at - 1].head].pages;
+    return count;
   }
 
-  [[nodiscard]] bool is_inside(std::uint64_t offset) const noexcept {
-    return offset % BlockSizes::kUnit == 0 && offset >> kPageShift < page_count;
+  /// Of the first slabs of a ring, all about as empty as this one, the one that leaves the longest free span: so those
+  /// who need a long one get it sooner.
+  [[nodiscard]] PageNumber best_neighbour(PageNumber first) const noexcept {
+    PageNumber best = first;
+    PageNumber at = pages[first].next;
+    for (unsigned looks = 1; at != first && looks < kMostLooks; ++looks, at = pages[at].next)
+      if (pages[at].blocks <= pages[first].blocks && span_without(at) > span_without(best)) best = at;
+    return best;
   }
 };
 
@@ -479,27 +535,30 @@ std::uint64_t BlockPool::allocate(std::size_t bytes) noexcept {
 
 Status BlockPool::free(std::uint64_t offset) noexcept {
   State& state = *state_;
-  if (!state.is_inside(offset)) return Status::kBadArgument;
-  auto at = static_cast<PageNumber>(offset >> kPageShift);
-  if (state.pages[at].kind != PageKind::kSlab) {
-    if (state.pages[at].kind != PageKind::kSpan || offset % BlockSizes::kPage != 0) return Status::kBadArgument;
-    state.give_span(at);
-    return Status::kOk;
-  }
-  at = state.pages[at].head;
-  const Page& slab = state.pages[at];
-  const unsigned block = state.live_block(slab, at, offset);
-  if (block == kMostBlocks) return Status::kBadArgument;
+  const std::uint64_t page = offset >> kPageShift;
+  if (page >= state.page_count) [[unlikely]]
+    return Status::kBadArgument;
+  // Held here: stores to the bytes of a page might change the pointer, for all that the compiler knows.
+  Page* const pages = state.pages.get();
+  if (pages[page].kind != PageKind::kSlab) [[unlikely]]
+    return state.free_span(offset);
+  const PageNumber at = pages[page].head;
+  const Page& slab = pages[at];
   SizeClass& of = state.classes[slab.size_class];
+  const std::uint64_t inside = offset - (std::uint64_t{at} << kPageShift);
+  const std::uint64_t block = block_at(of, inside);
+  if (!is_live(of, slab, block, inside)) [[unlikely]]
+    return Status::kBadArgument;
+  const std::uint64_t last = Place::pack(at, block);
+  const std::uint64_t before = of.last;
+  if (before == last) [[unlikely]]
+    return Status::kBadArgument;
   --of.used;
-  state.used_bytes -= std::uint64_t{of.units} << kUnitShift;
-  if (slab.is_closed) [[unlikely]] {
-    state.put_back(at, block);
-    return Status::kOk;
-  }
-  state.settle_block(of);
-  of.last = offset;
-  return Status::kOk;
+  if (slab.level == kClosed) [[unlikely]]
+    return state.put_back(pages, last);
+  of.last = last;
+  if (before == Place::kNone) return Status::kOk;
+  return state.put_back(pages, before);
 }
 
 void BlockPool::shrink(std::uint64_t offset, std::size_t bytes) noexcept {
@@ -511,22 +570,24 @@ void BlockPool::shrink(std::uint64_t offset, std::size_t bytes) noexcept {
   const PageNumber rest = page.pages - count;
   state.spans[tally_of_block(page.pages * kPageUnits)].remove(std::uint64_t{page.pages} << kPageShift);
   state.spans[tally_of_block(count * kPageUnits)].add(std::uint64_t{count} << kPageShift);
-  state.used_bytes -= std::uint64_t{rest} << kPageShift;
+  state.span_bytes -= std::uint64_t{rest} << kPageShift;
   page.pages = count;
   state.give_pages(at + count, rest);
 }
 
 std::size_t BlockPool::block_bytes(std::uint64_t offset) const noexcept {
   const State& state = *state_;
-  if (!state.is_inside(offset)) return 0;
+  if (offset >> kPageShift >= state.page_count) return 0;
   const auto at = static_cast<PageNumber>(offset >> kPageShift);
   const Page& page = state.pages[at];
   if (page.kind == PageKind::kSpan)
     return offset % BlockSizes::kPage == 0 ? static_cast<std::size_t>(page.pages) << kPageShift : 0;
   if (page.kind != PageKind::kSlab) return 0;
   const Page& slab = state.pages[page.head];
-  if (state.live_block(slab, page.head, offset) == kMostBlocks) return 0;
-  return static_cast<std::size_t>(state.classes[slab.size_class].units) << kUnitShift;
+  const SizeClass& of = state.classes[slab.size_class];
+  const std::uint64_t inside = offset - (std::uint64_t{page.head} << kPageShift);
+  const std::uint64_t block = block_at(of, inside);
+  return is_live(of, slab, block, inside) && of.last != Place::pack(page.head, block) ? of.bytes : 0;
 }
 
 std::byte* BlockPool::at(std::uint64_t offset) const noexcept {
@@ -543,7 +604,11 @@ std::size_t BlockPool::capacity_bytes() const noexcept {
   return static_cast<std::size_t>(state_->page_count) << kPageShift;
 }
 
-std::size_t BlockPool::used_bytes() const noexcept { return static_cast<std::size_t>(state_->used_bytes); }
+std::size_t BlockPool::used_bytes() const noexcept {
+  std::uint64_t sum = state_->span_bytes;
+  for (const SizeClass& of : state_->classes) sum += of.used * of.bytes;
+  return static_cast<std::size_t>(sum);
+}
 
 unsigned BlockPool::classes() const noexcept { return tally_of_block(state_->page_count * kPageUnits) + 1; }
 
@@ -556,10 +621,10 @@ SlabClass BlockPool::class_of(unsigned index) const noexcept {
                 .free = state.spare[index].blocks,
                 .free_bytes = state.spare[index].bytes};
   for (const SizeClass& of : state.classes) {
-    if (tally_of_block(of.units) != index) continue;
+    if (tally_of_block(of.bytes >> kUnitShift) != index) continue;
     // Read one after the other, while the owner goes on: never less than nothing.
     const std::uint64_t used = of.used, blocks = of.blocks, bytes = of.pages << kPageShift;
-    const std::uint64_t used_bytes = (used * of.units) << kUnitShift;
+    const std::uint64_t used_bytes = used * of.bytes;
     sum.used += used;
     sum.used_bytes += used_bytes;
     sum.free += blocks - std::min(blocks, used);
@@ -572,25 +637,26 @@ std::optional<BlockPool::Clearing> BlockPool::begin_clearing(std::size_t most_bl
   State& state = *state_;
   state.settle_blocks();
   PageNumber best = kNoPage;
-  std::uint64_t best_units = 0;
+  std::uint64_t most = 0;
   for (const SizeClass& of : state.classes) {
-    if (std::size_t{of.units} << kUnitShift > most_block_bytes) break;
+    if (of.bytes > most_block_bytes) break;
     const auto level = std::find_if(of.slabs.rbegin(), of.slabs.rend(), [](auto at) { return at != kNoPage; });
     if (level == of.slabs.rend()) continue;
     const Page& slab = state.pages[*level];
     const std::uint64_t free = of.blocks - of.used;
-    const unsigned live = slab.blocks - slab.free_count;
-    if (free - slab.free_count < live || free * of.units <= best_units) continue;
-    best_units = free * of.units;
+    // Of the others as many as it has live ones.
+    if (free < slab.blocks || free * of.bytes <= most) continue;
+    most = free * of.bytes;
     best = *level;
   }
   if (best == kNoPage) return {};
+  best = state.best_neighbour(best);
   Page& slab = state.pages[best];
-  SizeClass& of = state.classes[slab.size_class];
-  state.unlink(of.slabs[level_of(slab)], best);
-  slab.is_closed = true;
+  state.leave_ring(best);
+  slab.level = kClosed;
+  slab.high = slab.blocks;
   return Clearing{.offset = std::uint64_t{best} << kPageShift,
-                  .block_bytes = std::uint64_t{of.units} << kUnitShift,
+                  .block_bytes = state.classes[slab.size_class].bytes,
                   .live = ~slab.free & all_of(slab.blocks)};
 }
 
@@ -598,16 +664,12 @@ bool BlockPool::end_clearing(const Clearing& clearing) noexcept {
   State& state = *state_;
   const auto at = static_cast<PageNumber>(clearing.offset >> kPageShift);
   Page& slab = state.pages[at];
-  VERBENA_DCHECK(slab.is_closed);
-  slab.is_closed = false;
+  VERBENA_DCHECK(slab.level == kClosed);
   if (slab.free_count == slab.blocks) {
     state.drop_slab(at);
     return true;
   }
-  // Behind the others: the next one to be cleared is another.
-  PageNumber& ring = state.classes[slab.size_class].slabs[level_of(slab)];
-  state.link(ring, at);
-  ring = slab.next;
+  state.enter_ring(at);  // Behind the others: the next one to be cleared is another.
   return false;
 }
 

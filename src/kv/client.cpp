@@ -272,8 +272,11 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   if (ask.key.size() - 1 >= kMaxKeyBytes)
     return note(Status::kBadKey, call, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
   if (ask.value.size() > server_.max_value_bytes)
-    return note(Status::kTooLong, call, "value must have at most {} bytes, which is the server's limit; got {}",
-                server_.max_value_bytes, ask.value.size());
+    return note(
+        Status::kTooLong, call,
+        "value must have at most {} bytes, which is the server's limit; got {}: a worker needs room for it twice, "
+        "as it is replaced by another one beside it; raise memory_bytes or max_value_bytes, or split the value",
+        server_.max_value_bytes, ask.value.size());
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
