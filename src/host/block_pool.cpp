@@ -42,7 +42,7 @@ struct Page {
 static_assert(sizeof(Page) == 32);
 
 /// Blocks and their bytes, with one writer and any number of readers.
-struct Tally {
+struct BlockTally {
   Count blocks, bytes;
   void add(std::uint64_t more) noexcept {
     ++blocks;
@@ -98,6 +98,7 @@ static_assert(bin_of(15) == 15 && bin_of(16) == 16 && bin_of(18) == 17 && bin_of
 namespace {
 
 using blocks::bin_of;
+using blocks::BlockTally;
 using blocks::kBins;
 using blocks::kClosed;
 using blocks::kFull;
@@ -108,11 +109,10 @@ using blocks::PageKind;
 using blocks::PageNumber;
 using blocks::Place;
 using blocks::SizeClass;
-using blocks::Tally;
 
 constexpr unsigned kPageShift = 12;
-constexpr unsigned kUnitShift = 6;
-static_assert(BlockSizes::kPage == 1u << kPageShift && BlockSizes::kUnit == 1u << kUnitShift);
+constexpr unsigned kBlockUnitShift = 6;
+static_assert(BlockSizes::kPage == 1u << kPageShift && BlockSizes::kUnit == 1u << kBlockUnitShift);
 constexpr std::uint64_t kPageUnits = BlockSizes::kPageUnits;
 /// A slab has no more bits than a word.
 constexpr std::uint64_t kMostBlocks = 64;
@@ -148,7 +148,7 @@ constexpr auto kClassOfUnits = [] {
   return classes;
 }();
 
-constexpr std::uint64_t bit(std::uint64_t index) noexcept { return std::uint64_t{1} << index; }
+constexpr std::uint64_t block_bit(std::uint64_t index) noexcept { return std::uint64_t{1} << index; }
 constexpr std::uint64_t all_of(unsigned blocks) noexcept { return ~std::uint64_t{0} >> (kMostBlocks - blocks); }
 /// The smallest power of two that holds so many units, and the largest that they hold.
 constexpr unsigned tally_of_block(std::uint64_t units) noexcept {
@@ -179,8 +179,8 @@ struct BlockPool::State {
   std::array<SizeClass, BlockSizes::kClasses> classes;
   std::array<PageNumber, kBins> bins;
   std::array<std::uint64_t, (kBins + 63) / 64> full_bins{};  // Bit b: bin b has a span.
-  std::array<Tally, kTallies> spans;                         // Long blocks.
-  std::array<Tally, kTallies> spare;                         // Free spans, the one freed last included.
+  std::array<BlockTally, kTallies> spans;                    // Long blocks.
+  std::array<BlockTally, kTallies> spare;                    // Free spans, the one freed last included.
   std::uint64_t span_bytes = 0;                              // Of long blocks.
   // The long block freed last, in no bin and not joined with its neighbours: it is likely in the cache.
   PageNumber last_span = kNoPage;
@@ -232,7 +232,7 @@ struct BlockPool::State {
     first.pages = count;
     const unsigned bin = bin_of(count);
     link(bins[bin], at);
-    full_bins[bin / 64] |= bit(bin % 64);
+    full_bins[bin / 64] |= block_bit(bin % 64);
     spare[tally_of_span(count * kPageUnits)].add(std::uint64_t{count} << kPageShift);
   }
 
@@ -241,7 +241,7 @@ struct BlockPool::State {
     const PageNumber count = pages[at].pages;
     const unsigned bin = bin_of(count);
     unlink(bins[bin], at);
-    if (bins[bin] == kNoPage) full_bins[bin / 64] &= ~bit(bin % 64);
+    if (bins[bin] == kNoPage) full_bins[bin / 64] &= ~block_bit(bin % 64);
     spare[tally_of_span(count * kPageUnits)].remove(std::uint64_t{count} << kPageShift);
     pages[at].kind = PageKind::kInside;
     pages[at + count - 1].kind = PageKind::kInside;
@@ -344,7 +344,7 @@ struct BlockPool::State {
     SizeClass& of = classes[size_class];
     const auto least = static_cast<PageNumber>((of.bytes + BlockSizes::kPage - 1) >> kPageShift);
     const PageNumber share = std::max<PageNumber>(page_count / 64, least);
-    PageNumber count = std::min<PageNumber>(static_cast<PageNumber>(pages_for(of.bytes >> kUnitShift)), share);
+    PageNumber count = std::min<PageNumber>(static_cast<PageNumber>(pages_for(of.bytes >> kBlockUnitShift)), share);
     PageNumber at = take_pages(count, Side::kFront);
     while (at == kNoPage && count > least) {
       count = std::max(count / 2, least);
@@ -524,7 +524,7 @@ Result<BlockPool> BlockPool::create(std::span<std::byte> range) {
 
 std::uint64_t BlockPool::allocate(std::size_t bytes) noexcept {
   State& state = *state_;
-  const std::uint64_t units = (bytes + (BlockSizes::kUnit - 1)) >> kUnitShift;
+  const std::uint64_t units = (bytes + (BlockSizes::kUnit - 1)) >> kBlockUnitShift;
   // 0 bytes, and those that the sum overflows for, are 0 units.
   if (units - 1 < BlockSizes::kMostSlabUnits) [[likely]]
     return state.take_small(kClassOfUnits[static_cast<std::size_t>(units)]);
@@ -621,7 +621,7 @@ SlabClass BlockPool::class_of(unsigned index) const noexcept {
                 .free = state.spare[index].blocks,
                 .free_bytes = state.spare[index].bytes};
   for (const SizeClass& of : state.classes) {
-    if (tally_of_block(of.bytes >> kUnitShift) != index) continue;
+    if (tally_of_block(of.bytes >> kBlockUnitShift) != index) continue;
     // Read one after the other, while the owner goes on: never less than nothing.
     const std::uint64_t used = of.used, blocks = of.blocks, bytes = of.pages << kPageShift;
     const std::uint64_t used_bytes = used * of.bytes;
