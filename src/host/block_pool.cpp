@@ -196,7 +196,7 @@ struct BlockPool::State {
 
   // --- rings
 
-  void link(PageNumber& ring, PageNumber at) noexcept {
+  void put_into(PageNumber& ring, PageNumber at) noexcept {
     Page& page = pages[at];
     if (ring == kNoPage) {
       page.next = page.previous = at;
@@ -209,7 +209,7 @@ struct BlockPool::State {
     ring = at;
   }
 
-  void unlink(PageNumber& ring, PageNumber at) noexcept {
+  void take_out(PageNumber& ring, PageNumber at) noexcept {
     const Page& page = pages[at];
     if (page.next == at) {
       ring = kNoPage;
@@ -231,7 +231,7 @@ struct BlockPool::State {
     first.head = at;
     first.pages = count;
     const unsigned bin = bin_of(count);
-    link(bins[bin], at);
+    put_into(bins[bin], at);
     full_bins[bin / 64] |= block_bit(bin % 64);
     spare[tally_of_span(count * kPageUnits)].add(std::uint64_t{count} << kPageShift);
   }
@@ -240,7 +240,7 @@ struct BlockPool::State {
   PageNumber erase_span(PageNumber at) noexcept {
     const PageNumber count = pages[at].pages;
     const unsigned bin = bin_of(count);
-    unlink(bins[bin], at);
+    take_out(bins[bin], at);
     if (bins[bin] == kNoPage) full_bins[bin / 64] &= ~block_bit(bin % 64);
     spare[tally_of_span(count * kPageUnits)].remove(std::uint64_t{count} << kPageShift);
     pages[at].kind = PageKind::kInside;
@@ -391,11 +391,11 @@ struct BlockPool::State {
     if (level == kFull) return;
     // Behind the others: by its turn it may have more free blocks, and changes rings less often.
     PageNumber& ring = classes[slab.size_class].slabs[level];
-    link(ring, at);
+    put_into(ring, at);
     ring = slab.next;
   }
   void leave_ring(PageNumber at) noexcept {
-    if (pages[at].level < kLevels) unlink(classes[pages[at].size_class].slabs[pages[at].level], at);
+    if (pages[at].level < kLevels) take_out(classes[pages[at].size_class].slabs[pages[at].level], at);
   }
   /// After the number of its free blocks has changed. kOk: whoever returns that ends with this call.
   [[gnu::noinline]] Status change_ring(PageNumber at) noexcept {

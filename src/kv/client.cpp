@@ -206,10 +206,10 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
 // Announces an orderly leave, so the server does not count this client as crashed. Tells all workers, then waits
 // until their NICs have it, at most for as long as a connection lingers.
 void PollingClient::say_goodbye() noexcept {
-  static constexpr wire::RequestHead kGoodbye{.op = wire::Op::kGoodbye};
+  static constexpr wire::RequestHead kGoodbyeRequest{.op = wire::Op::kGoodbye};
   is_leaving_ = true;
   for (auto& channel : channels_)
-    if (channel->alive()) channel->leave(wire::bytes_of(kGoodbye));
+    if (channel->alive()) channel->leave(wire::bytes_of(kGoodbyeRequest));
   const auto is_over = [&] {
     return std::ranges::all_of(channels_, [](const auto& channel) { return channel->has_left(); });
   };
