@@ -63,7 +63,7 @@ class FramePool {
 
   std::byte* const memory_;
   const std::uint32_t frames_;
-  const std::uint32_t bytes_;  ///< Of a block: head and frame.
+  const std::uint32_t bytes_;  ///< For a block: head and frame.
   /// The first free block, how many are in use, and a count of changes by which nobody takes an old value for this one.
   alignas(64) std::atomic<std::uint64_t> free_;
   std::atomic<std::uint32_t> highest_{0};
@@ -254,7 +254,7 @@ class Ending {
 
 /// Sizes of a loop.
 struct LoopOptions {
-  FrameOptions frames{};               ///< Of its pool.
+  FrameOptions frames{};               ///< For its pool.
   std::uint32_t waits = 1024;          ///< Coroutines that wait at a time. 1 to 2^20.
   std::chrono::microseconds spin{50};  ///< Polls this long with nothing to do, then sleeps. 0 to 1 s.
 };

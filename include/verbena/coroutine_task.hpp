@@ -30,7 +30,7 @@ struct Refusal<std::expected<T, Status>> {
   [[nodiscard]] static std::expected<T, Status> of(Status status) noexcept { return std::unexpected(status); }
 };
 
-/// What a task returns: a task that got no frame still has a result, which is kLimit.
+/// The result type of a task: a task that got no frame still has a result, which is kLimit.
 template <class T>
 concept Answer = std::movable<T> && requires(Status status) {
   { Refusal<T>::of(status) } -> std::same_as<T>;
@@ -38,7 +38,7 @@ concept Answer = std::movable<T> && requires(Status status) {
 
 namespace detail {
 
-/// What a pool of frames is taken from.
+/// A source of frames.
 template <class T>
 concept HasFrames = std::same_as<T, FramePool> || std::same_as<T, Loop>;
 /// Whether a coroutine with these arguments has one: the first, or the second where that is an object of its own.
@@ -52,7 +52,7 @@ inline constexpr bool kIsGivenFrames = [] {
 [[nodiscard]] inline FramePool& frames_of(FramePool& pool) noexcept { return pool; }
 [[nodiscard]] inline FramePool& frames_of(Loop& loop) noexcept { return loop.frames(); }
 
-/// Of what a task can await: is told where the task runs.
+/// Something that a task can await: it is told where the task runs.
 class Awaitable {
  public:
   void enter(const Context& context) noexcept { context_ = context; }
@@ -101,7 +101,7 @@ class PromiseBase : public Resumption {
   static void* operator new(std::size_t bytes, First& first, const Rest&... /*rest*/) noexcept {
     return frames_of(first).allocate(bytes);
   }
-  /// Of a member function, or a lambda.
+  /// For a member function, or a lambda.
   template <class Self, class First, class... Rest>
     requires(!HasFrames<std::remove_cv_t<Self>> && HasFrames<std::remove_cv_t<First>>)
   static void* operator new(std::size_t bytes, const Self& /*self*/, First& first, const Rest&... /*rest*/) noexcept {
@@ -164,7 +164,7 @@ class PromiseBase : public Resumption {
   Ending* ending_ = nullptr;
   const std::coroutine_handle<> self_;
   std::exception_ptr thrown_;
-  // Of a task that is the loop's.
+  // For a task that is the loop's.
   PromiseBase* next_task_ = nullptr;
   PromiseBase* previous_task_ = nullptr;
 };
@@ -319,7 +319,7 @@ class [[nodiscard]] All : public Awaitable {
     std::apply([&](auto&... each) { (start(each), ...); }, tasks_);
     return !join_.leave();
   }
-  /// What the first of them that threw has thrown is thrown.
+  /// Throws the exception of the first of them that threw.
   [[nodiscard]] std::tuple<T...> await_resume() {
     return std::apply([](auto&... each) { return std::tuple<T...>{std::move(each).result()...}; }, tasks_);
   }
@@ -489,7 +489,7 @@ class [[nodiscard]] Any final : public Awaitable, private Ending {
     }
     return --left_ != 0;
   }
-  /// What the first has thrown is thrown; else what another one has.
+  /// Throws the exception of the first, or else that of another one.
   [[nodiscard]] First<T> await_resume() {
     First<T> first{.index = first_, .result = std::move(tasks_[first_]).result()};
     for (std::size_t i = 0; i < kCount; ++i)

@@ -23,9 +23,9 @@ class Session;
 
 /// Every awaitable takes the segment, and gives it back with the status: kOk, and what the blocking call of typed::Link
 /// returns; or kTimedOut (its deadline; without one Options::timeout), kCancelled (its scope), kBusy (another thread
-/// than the loop's, or one that uses the link), kLimit (LoopOptions::waits wait). What has begun by then goes on, and
-/// its segment is in quarantine until the NIC is done; so is that of an awaitable that is destroyed. The connection
-/// lives on. Messages go through memory of the library's: their segments come back in any case. \alloc none
+/// than the loop's, or one that uses the link), kLimit (LoopOptions::waits wait). Operations that have begun by then go
+/// on, and its segment is in quarantine until the NIC is done; so is that of an awaitable that is destroyed. The
+/// connection lives on. Messages go through memory of the library's: their segments come back in any case. \alloc none
 ///
 /// A link is used by one loop at a time. On a connection that this thread drives (a client without a handler) reads,
 /// writes and atomics that the NIC carries out at once suspend nobody; every 64th lets the others go first. A window of
@@ -42,9 +42,9 @@ struct Refusal<typed::Outcome<Part>> {
 template <typed::Element T>
 struct [[nodiscard]] Arrived {
   Status status = Status::kOk;  ///< kOk or an error; see typed::Link::receive.
-  typed::Segment<T> segment{};  ///< What it was awaited with; the elements of the message are in front.
+  typed::Segment<T> segment{};  ///< The segment that it was awaited with; the elements of the message are in front.
   typed::Received received{};   ///< kOk: the message.
-  std::size_t waiting = 0;      ///< kBufferTooSmall: elements that the message needs, which waits on.
+  std::size_t waiting = 0;      ///< kBufferTooSmall: elements that the message needs, which stays queued.
 };
 
 template <typed::Element T>
@@ -86,7 +86,7 @@ class LinkWait : public Awaitable, public Wait {
   [[nodiscard]] bool await_receive(const typed::Link& link, std::span<std::byte> to, std::coroutine_handle<> awaiting,
                                    const std::optional<Deadline>& deadline) noexcept;
 
-  /// Of an operation: why it could not be awaited, or was not awaited to its end; else kOk.
+  /// For an operation: why it could not be awaited, or was not awaited to its end; else kOk.
   [[nodiscard]] Status status() const noexcept { return status_ != Status::kOk ? status_ : ended(); }
   [[nodiscard]] Status sent() noexcept;
   /// The message that was received, in elements; `waiting` with kBufferTooSmall.

@@ -306,8 +306,8 @@ typedef struct kv_server_options {
   unsigned max_clients_per_user; /* Clients of each of allowed_uids. 1 to max_clients; 0, the default: half of
                                     max_clients. Software NIC only: a device cannot tell users. */
   unsigned depth;                /* Requests that a client may have in flight at one worker. 1 to 1024, default 32. */
-  size_t max_value_bytes;        /* 1 (with cells 8) to memory_bytes / workers / 2. 0, the default: that, and 64 MiB at
-                                    most. */
+  size_t max_value_bytes;        /* 1 (with cells 8) to nearly memory_bytes / workers / 2: a value and the one that
+                                    replaces it have to fit. 0, the default: that much. */
   size_t lease_bytes;            /* Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
   int trusted_clients;           /* Default 0. Clients write values of 64 KiB and up in place; they trust each other. */
   unsigned client_leases;        /* With trusted_clients: blocks for a client's next such values. 1 to 64, default 4. */

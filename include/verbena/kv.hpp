@@ -97,7 +97,8 @@ struct ServerOptions {
   /// users.
   unsigned max_clients_per_user = 0;
   unsigned depth = 32;  ///< Requests that one client may have in flight at one worker. 1 to 1024.
-  /// 1 B (with cells 8) to memory_bytes / workers / 2; 0 derives it: that, and 64 MiB at most.
+  /// 1 B (with cells 8) to what leaves room for two such values, and the items that name them, in a worker's share of
+  /// memory_bytes: 64 KiB less than half of it, or a 64th less if that is less. 0 derives it: that much.
   std::size_t max_value_bytes = 0;
   std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.
   LargePut large_put = LargePut::kCopy;            ///< With kAdopt the server trusts clients with the item memory.

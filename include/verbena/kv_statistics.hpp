@@ -91,8 +91,9 @@ struct OperationStatistics {
   LatencyHistogram latency{};
 };
 
-/// Blocks of item memory of about one size: at most `block_bytes_of` the class, and more than half of that. The pool
-/// splits and joins blocks, so free ones serve other sizes too.
+/// Blocks of item memory of about one size: at most `block_bytes_of` the class, and more than half of that. Free blocks
+/// of up to 28 KiB are for items of their size, until others of it make room; free memory beyond those is counted as
+/// spans, by the power of two that fits into them, and serves all sizes.
 struct MemoryClass {
   std::uint64_t used = 0;        ///< Blocks in use: items, values, and blocks in their grace period.
   std::uint64_t used_bytes = 0;  ///< Bytes in use.

@@ -188,7 +188,7 @@ struct Inside {
   [[nodiscard]] static Status await_client(const rdma::Listener& listener, coroutine::detail::Wait& wait) noexcept;
   /// False: it was told.
   [[nodiscard]] static bool stop_awaiting(const rdma::Listener& listener, const coroutine::detail::Wait& wait) noexcept;
-  // Of links and their operations, for awaitables (verbena/coroutines.hpp).
+  // For links and their operations, for awaitables (verbena/coroutines.hpp).
   template <class Operation>
   [[nodiscard]] static auto& started(Operation& operation) noexcept {
     return operation.started_;

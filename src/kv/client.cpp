@@ -205,10 +205,10 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
 // Announces an orderly leave, so the server does not count this client as crashed. Tells all workers, then waits
 // until their NICs have it, at most for as long as a connection lingers.
 void PollingClient::say_goodbye() noexcept {
-  static constexpr wire::RequestHead kGoodbye{.op = wire::Op::kGoodbye};
+  static constexpr wire::RequestHead kGoodbyeRequest{.op = wire::Op::kGoodbye};
   is_leaving_ = true;
   for (auto& channel : channels_)
-    if (channel->alive()) channel->leave(wire::bytes_of(kGoodbye));
+    if (channel->alive()) channel->leave(wire::bytes_of(kGoodbyeRequest));
   const auto is_over = [&] {
     return std::ranges::all_of(channels_, [](const auto& channel) { return channel->has_left(); });
   };
@@ -271,8 +271,11 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   if (ask.key.size() - 1 >= kMaxKeyBytes)
     return note(Status::kBadKey, call, "key must have 1 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
   if (ask.value.size() > server_.max_value_bytes)
-    return note(Status::kTooLong, call, "value must have at most {} bytes, which is the server's limit; got {}",
-                server_.max_value_bytes, ask.value.size());
+    return note(
+        Status::kTooLong, call,
+        "value must have at most {} bytes, which is the server's limit; got {}: a worker needs room for it twice, "
+        "as it is replaced by another one beside it; raise memory_bytes or max_value_bytes, or split the value",
+        server_.max_value_bytes, ask.value.size());
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 

@@ -11,8 +11,8 @@
 namespace verbena::kv {
 
 /// Front of an item, at a multiple of 64 bytes; the key follows, padded with zeros to a multiple of 8. A value below
-/// kEagerBytes follows the key; a larger one has a block of its own (so that a value of 1 MiB takes 1 MiB of a buddy
-/// pool and not 2), and a ValuePlace follows the key. Once published, an item changes in its first two words only, and
+/// kEagerBytes follows the key; a larger one has a block of its own (so that a READ of all of an item is short), and a
+/// ValuePlace follows the key. Once published, an item changes in its first two words only, and
 /// only the server's CPU stores them.
 ///
 /// The version is in the state word and seeds the checksum. So if the bytes of one READ show {live, version v}, the

@@ -2,7 +2,6 @@
 
 #include "base/error.hpp"
 #include "base/limit.hpp"
-#include "host/slab_pool.hpp"
 #include "kv/access.hpp"
 #include "kv/item.hpp"
 #include "kv/lease.hpp"
@@ -21,7 +20,7 @@ namespace {
 constexpr unsigned kSpareSessions = 8;
 /// Assumed bytes of item memory per item if max_items is not given: a value of 64 bytes.
 constexpr std::size_t kBytesPerItem = 128;
-/// An item takes a block of the slab pool: this is the smallest, of a key of one byte without a value.
+/// An item takes a block of the block pool: this is the smallest, of a key of one byte without a value.
 constexpr std::size_t kLeastItemBytes = ItemShape{.value_length = 0, .key_length = 1}.lines() * kLineBytes;
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
@@ -106,13 +105,14 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "wait (a policy)", std::to_underlying(options.wait), 0,
                           std::to_underlying(WaitPolicy::kEvent)));
   VERBENA_TRY(check_limit(kCall, "spin (us)", count_of(options.spin), 0, 1'000'000));
-  const std::size_t share = options.memory_bytes / options.workers;
-  if (options.max_value_bytes > share / 2)
+  const std::size_t share = share_of(options);
+  if (const std::size_t longest = Store::longest_value(share); options.max_value_bytes > longest)
     return fail(
         Status::kBadArgument, "Server::start", 0,
-        "max_value_bytes is {}: it must be 1 to {}, half of a worker's share of the memory ({} bytes over {} workers)",
-        options.max_value_bytes, share / 2, options.memory_bytes, options.workers);
-  constexpr std::size_t kItems = kMib / kLeastItemBytes;  // Of a MiB: no product that overflows.
+        "max_value_bytes is {}: it must be 1 to {}; a value is replaced by another one beside it, and 2 x {} with what "
+        "names them are more than a worker's share of the memory, {} ({} bytes over {} workers)",
+        options.max_value_bytes, longest, options.max_value_bytes, share, options.memory_bytes, options.workers);
+  constexpr std::size_t kItems = kMib / kLeastItemBytes;  // For a MiB: no product that overflows.
   if (options.max_items > options.memory_bytes / kLeastItemBytes)
     return fail(Status::kBadArgument, "Server::start", 0,
                 "max_items is {}: with at least {} bytes an item they take {} MiB, and memory_bytes is {} MiB",
@@ -139,7 +139,7 @@ Result<void> check_options(const ServerOptions& options) {
 
 std::size_t max_value_of(const ServerOptions& options) noexcept {
   if (options.max_value_bytes != 0) return options.max_value_bytes;
-  return std::min(64 * kMib, options.memory_bytes / options.workers / 2);
+  return Store::longest_value(share_of(options));
 }
 
 Result<void> check_capabilities(const ServerOptions& options, const nic::Nic& nic) {
@@ -250,6 +250,15 @@ std::string memory_warning(const ServerOptions& options, const host::Footprint& 
       "so "
       "many.",
       options.max_clients, need.all / kMib, headroom->bytes / kMib, headroom->limit);
+}
+
+std::string resting_words(const ServerOptions& options) {
+  const auto grace_ms = static_cast<std::uint64_t>(options.grace.count());
+  const std::uint64_t half = options.memory_bytes / 2;
+  return fmt::format(
+      "Of {} MiB of items, large values rest for {} ms once they are replaced, if a message has told of them that "
+      "lately: half of it where {} MiB/s of them are replaced; `verbena-kv stats` tells how much rests.",
+      options.memory_bytes / kMib, grace_ms, half / kMib * 1000 / grace_ms);
 }
 
 std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,

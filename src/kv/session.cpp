@@ -268,17 +268,19 @@ Status Session::begin_part() noexcept {
   const Key key = std::span(front_.parsed.key).first(head.key_length);
   worker_.counters().count_request(large_kind(value.expected));
   // Without the right the bytes are dropped, as those of a value that there is no memory for.
-  large_.refused = permissions_ != nullptr && missing_to_write(key) != Rights::kNone
-                       ? Store::Change{.status = Status::kDenied}
-                       : store_.reserve(key, value.value_length, value.expected, large_.pending, 0, owner());
-  // Now: what rests may be free, and rest no more, by the time that the last byte is here.
-  look_for_memory(large_.refused, value.value_length);
+  large_.answer = permissions_ != nullptr && missing_to_write(key) != Rights::kNone
+                      ? Store::Change{.status = Status::kDenied}
+                      : store_.reserve(key, value.value_length, value.expected, large_.pending, 0, owner());
+  // Now: memory in its grace period may be free by the time that the last byte is here.
+  look_for_memory(large_.answer, value.value_length);
   return Status::kOk;
 }
 
 Status Session::append(std::span<const std::byte> bytes) noexcept {
   if (!large_.is_open || bytes.size() > large_.total - large_.filled)
     return bytes.empty() ? Status::kOk : Status::kProtocol;
+  if (bytes.size() == large_.total && is_for_memory(large_.answer.status)) [[unlikely]]
+    put_at_once(bytes);
   // The one copy, which takes the bytes out of the client's reach.
   if (large_.pending && !bytes.empty())
     std::memcpy(large_.pending.value.data() + large_.filled, bytes.data(), bytes.size());
@@ -287,10 +289,15 @@ Status Session::append(std::span<const std::byte> bytes) noexcept {
   return Status::kOk;
 }
 
+// There is no memory beside the old value, but all of the new one is at hand: it may take the old one's place.
+void Session::put_at_once(std::span<const std::byte> value) noexcept {
+  const Key key = std::span(front_.parsed.key).first(front_.parsed.head.key_length);
+  large_.answer = store_.put(key, value, large_.expected, owner());
+}
+
 void Session::finish_large() noexcept {
   large_.is_open = false;
-  reply_large(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.refused,
-              large_.total);
+  reply_large(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.answer, large_.total);
   worker_.counters().record_ticks(large_kind(large_.expected), ticks_now() - large_.began_ticks);
 }
 

@@ -64,7 +64,8 @@ class Session final : public channel::Handler {
     std::uint64_t filled = 0;
     std::uint64_t began_ticks = 0;
     Store::Pending pending;
-    Store::Change refused;  ///< Why there is no memory for it: its bytes are dropped.
+    /// Without memory: why, and its bytes are dropped. Or what came of it, when it went over the old value.
+    Store::Change answer;
   };
   /// The front of the large message that is arriving.
   struct Front {
@@ -99,6 +100,7 @@ class Session final : public channel::Handler {
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
   [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;
+  void put_at_once(std::span<const std::byte> value) noexcept;
   void finish_large() noexcept;
   void reply(const wire::ReplyHead& head, std::span<const std::byte> payload = {}) noexcept;
   void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;

@@ -6,6 +6,7 @@
 #include "base/simulation.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -26,7 +27,7 @@ void store_word(std::uint64_t& word, std::uint64_t value) noexcept {
 
 bool is_good(Key key) noexcept { return !key.empty() && key.size() <= kMaxKeyBytes; }
 
-static_assert(host::SlabPool::kMinBlockBytes == kLineBytes, "an entry names a block by its line");
+static_assert(host::BlockSizes::kUnit == kLineBytes, "an entry names a block by its line");
 static_assert((kMaxItemBytes + kLineBytes - 1) / kLineBytes < 1u << Entry::kLinesBits);
 
 }  // namespace
@@ -35,20 +36,20 @@ Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options) {
   VERBENA_CHECK(options.max_items != 0 && options.max_items <= kMaxItems);
   const std::size_t index = index_bytes(buckets_for(options.max_items));
   VERBENA_CHECK(options.window.size() > index && options.window.size() <= kMaxWindowBytes);
-  VERBENA_ASSIGN(auto pool, host::SlabPool::create(options.window.subspan(index)));
+  VERBENA_ASSIGN(auto pool, host::BlockPool::create(options.window.subspan(index)));
   return std::unique_ptr<Store>(new Store(options, std::move(pool)));
 }
 
 host::Footprint Store::footprint(std::size_t memory_bytes, Owners owners) {
   host::Footprint pools;
   pools.add({.name = "store", .bytes_each = sizeof(Store)});
-  pools.add({.name = "slab pool's bookkeeping", .bytes_each = host::SlabPool::bookkeeping_bytes(memory_bytes)});
+  pools.add({.name = "block pool's bookkeeping", .bytes_each = host::BlockPool::bookkeeping_bytes(memory_bytes)});
   if (owners == Owners::kYes)
     pools.add({.name = "owners of items", .count = memory_bytes / kLineBytes, .bytes_each = sizeof(Owner)});
   return pools;
 }
 
-Store::Store(const StoreOptions& options, host::SlabPool pool) noexcept
+Store::Store(const StoreOptions& options, host::BlockPool pool) noexcept
     : options_(options),
       index_(reinterpret_cast<Bucket*>(options.window.data()), buckets_for(options.max_items)),
       items_at_(index_bytes(index_.size())),
@@ -179,6 +180,8 @@ Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_
                          Owner owner) noexcept {
   Pending pending;
   const Change reserved = reserve(key, value.size(), expected, pending, flags, owner);
+  if (is_for_memory(reserved.status)) [[unlikely]]
+    return overwrite(key, value, expected, owner, reserved);
   if (reserved.status != Status::kOk) return reserved;
   if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
   return commit(pending, expected);
@@ -209,10 +212,10 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
   if (owner != kNoOwner && is_beyond_quota(key, pending.hash, owner, value_length)) [[unlikely]]
     return {Status::kOverQuota, 0, 0, Quota::kMemory};
   const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
-  std::uint64_t block = host::SlabPool::kNoOffset;
+  std::uint64_t block = host::BlockPool::kNoOffset;
   if (!made.is_inline()) {
     block = allocate(value_length);
-    if (block == host::SlabPool::kNoOffset) return no_memory();
+    if (block == host::BlockPool::kNoOffset) return no_memory();
   }
   if (!build(key, made, block, pending)) {
     if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
@@ -229,7 +232,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
 bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
   if (!made.is_inline() && options_.checksum_large_values) made.flags |= kHasValueChecksum;
   const std::uint64_t item = allocate(made.bytes());
-  if (item == host::SlabPool::kNoOffset) return false;
+  if (item == host::BlockPool::kNoOffset) return false;
   ItemHeader& header_made = header(item);
   store_word(header_made.state, state_word(ItemState::kBuilding, 0));
   header_made.server = 0;
@@ -270,6 +273,12 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
     return {Status::kIndexFull, 0, 0};
   const std::uint64_t version = draw_version();
   if (version == 0) return {Status::kLimit, 0, 0};
+  return make_live(pending, entry, is_new, version);
+}
+
+Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, bool is_new,
+                               std::uint64_t version) noexcept {
+  const std::uint64_t item = pending.item;
   seal(item, version);
   const std::uint64_t word = entry_for(item, pending.hash);
   // Supersedes the old item before the new one is live. Otherwise a reader that remembers the new item's block could
@@ -281,6 +290,52 @@ Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noe
   if (!is_new) fences::unindexed_before_reuse();
   items_ += is_new ? 1u : 0u;
   return {Status::kOk, version, word};
+}
+
+// In a full store: the new value in the blocks of the old one. Between the two nobody finds either. Who looks then asks
+// by message, and is answered after this. `without` is what there is to say if it does not go.
+[[gnu::cold]] Store::Change Store::overwrite(Key key, std::span<const std::byte> value, std::uint64_t expected,
+                                             Owner owner, const Change& without) noexcept {
+  Pending pending;
+  pending.hash = hash_of(key, options_.hash_seed);
+  std::uint64_t* const entry = locate(key, pending.hash);
+  const ItemShape made{.value_length = value.size(), .key_length = key.size()};
+  if (entry == nullptr || !fits_over(item_of(*entry), made)) return without;
+  if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
+  const std::uint64_t bytes = host::BlockSizes::block_bytes_for(made.bytes()) +
+                              (made.is_inline() ? 0 : host::BlockSizes::block_bytes_for(value.size()));
+  const Quota quota = owner == kNoOwner ? Quota::kNone : charge(owner, bytes, 0, entry);
+  if (quota != Quota::kNone) return {Status::kOverQuota, 0, 0, quota};
+  // Before the old value goes: with none left it stays.
+  const std::uint64_t version = draw_version();
+  if (version == 0) {
+    if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes, .items = 1});
+    return {Status::kLimit, 0, 0};
+  }
+  retire(item_of(*entry));
+  store_word(*entry, 0);
+  fences::unindexed_before_reuse();
+  --items_;
+  const std::uint64_t block =
+      made.is_inline() ? host::BlockPool::kNoOffset : pool_.allocate(static_cast<std::size_t>(value.size()));
+  VERBENA_CHECK(made.is_inline() || block != host::BlockPool::kNoOffset);
+  VERBENA_CHECK(build(key, made, block, pending));
+  if (owner != kNoOwner) owner_of(pending.item) = owner;
+  if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
+  return make_live(pending, entry, true, version);
+}
+
+// Whether the item's blocks, once they are free, are enough for another one, wherever else there is memory.
+bool Store::fits_over(std::uint64_t item, ItemShape made) const noexcept {
+  using host::BlockSizes;
+  const ItemShape old = shape(item);
+  if (old.is_inline() != made.is_inline() || BlockSizes::block_bytes_for(made.bytes()) != pool_.block_bytes(item))
+    return false;
+  if (made.is_inline()) return true;
+  const std::uint64_t had = pool_.block_bytes(value_block(item));
+  const std::uint64_t needed = BlockSizes::block_bytes_for(made.value_length);
+  const bool has_pages = had > BlockSizes::kMostSlabUnits * BlockSizes::kUnit;
+  return !is_lent(header(item)) && (has_pages ? needed <= had : needed == had);
 }
 
 // 0: there is none left. The counter stops short of where it would come back to 1.
@@ -329,7 +384,7 @@ Store::Change Store::erase(Key key) noexcept {
 
 Store::Block Store::take_block(std::size_t bytes) noexcept {
   const std::uint64_t block = allocate(bytes);
-  if (block == host::SlabPool::kNoOffset) return {};
+  if (block == host::BlockPool::kNoOffset) return {};
   return {{pool_.at(block), pool_.block_bytes(block)}};
 }
 
@@ -350,7 +405,10 @@ Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, st
   const Quota quota = owner == kNoOwner ? Quota::kNone : charge(pending, owner, block.bytes.size());
   const Change change = quota == Quota::kNone ? publish(pending, expected) : Change{Status::kOverQuota, 0, 0, quota};
   if (change.status == Status::kOk) {
-    block = Block{};
+    const std::uint64_t value = pool_.offset_of(std::exchange(block, Block{}).bytes.data());
+    const std::size_t before = pool_.block_bytes(value);
+    pool_.shrink(value, static_cast<std::size_t>(value_length));
+    if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = before - pool_.block_bytes(value)});
   } else {
     if (!owners_.empty()) [[unlikely]]
       discharge(pending.item);
@@ -361,20 +419,22 @@ Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, st
 
 // --- owners
 
-// What the key has now is given back when this replaces it, if it is the owner's own: so an item may be replaced by one
-// as long where the quota is used up. `charged_bytes` of the new item are charged already.
+// The value that the key has now is given back when this replaces it, if it is the owner's own: so an item may be
+// replaced by one as long where the quota is used up. `charged_bytes` of the new item are charged already.
 Quota Store::charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept {
-  Account::Amount replaced{.bytes = charged_bytes};
-  if (const std::uint64_t* const entry = locate(key_at(pending.item), pending.hash); entry != nullptr) {
-    const std::uint64_t old = item_of(*entry);
-    if (owner_of(old) == owner) {
-      replaced.bytes += bytes_of(old);
-      replaced.items = 1;
-    }
-  }
-  const Quota quota = options_.accounts[owner - 1].charge({.bytes = bytes_of(pending.item), .items = 1}, replaced);
+  const Quota quota = charge(owner, bytes_of(pending.item), charged_bytes, locate(key_at(pending.item), pending.hash));
   if (quota == Quota::kNone) owner_of(pending.item) = owner;
   return quota;
+}
+
+Quota Store::charge(Owner owner, std::uint64_t bytes, std::uint64_t charged_bytes,
+                    const std::uint64_t* replaced) noexcept {
+  Account::Amount known{.bytes = charged_bytes};
+  if (replaced != nullptr && owner_of(item_of(*replaced)) == owner) {
+    known.bytes += bytes_of(item_of(*replaced));
+    known.items = 1;
+  }
+  return options_.accounts[owner - 1].charge({.bytes = bytes, .items = 1}, known);
 }
 
 bool Store::is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint64_t value_length) noexcept {
@@ -392,7 +452,7 @@ void Store::discharge(std::uint64_t item) noexcept {
   if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes_of(item), .items = 1});
 }
 
-// --- memory: resting, reclaiming
+// --- memory: grace period, reclaiming
 
 void Store::set_now(std::uint64_t ticks) noexcept {
   now_ = std::max(now_, ticks);
@@ -421,6 +481,12 @@ bool Store::has_rested(const Epoch& epoch) const noexcept {
   return &epoch != &epochs_[open_epoch_] && now_ - epoch.closed_ticks >= options_.grace_ticks;
 }
 
+// Whether somebody may be READing the value, by what a message told him. now_ is not later than the true time: an item
+// counts as lent for longer, never shorter.
+bool Store::is_lent(const ItemHeader& old) const noexcept {
+  return old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1;
+}
+
 // Stores that an item is its key's no more, and frees its blocks: at once, when nobody can READ them by a location that
 // he was told by message.
 void Store::retire(std::uint64_t item) noexcept {
@@ -434,15 +500,14 @@ void Store::retire(std::uint64_t item) noexcept {
     store_word(old.state, superseded);
     return release(item);
   }
-  // now_ is not later than the true time: an item counts as lent for longer, never shorter.
-  const bool is_lent = old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1;
+  const bool may_be_read = is_lent(old);
   // A reader looks at this word again after it has the value. So it has to be there before anything is stored into the
   // value's block: on x86-64 by non-temporal stores too, which pass others, hence a locked instruction; elsewhere by
   // the fence.
   (void)std::atomic_ref(old.state).exchange(superseded, std::memory_order_seq_cst);
   simulation::step();
   fences::superseded_before_reuse();
-  if (!is_lent) return release(item);
+  if (!may_be_read) return release(item);
   Epoch& open = epochs_[open_epoch_];
   std::atomic_ref(old.server).store(open.chain, std::memory_order_relaxed);
   open.chain = item / kLineBytes;
@@ -483,28 +548,72 @@ void Store::reclaim(unsigned blocks) noexcept {
 
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
-  for (unsigned freed = 0;; freed += kBatch) {
-    const std::uint64_t offset = pool_.allocate_exact(bytes);
-    if (offset != host::SlabPool::kNoOffset || freed == kMostReclaimed) return offset;
-    const std::uint64_t before = resting_bytes_;
-    reclaim(kBatch);
-    if (resting_bytes_ == before) return offset;
+  unsigned cleared = 0;
+  for (unsigned freed = 0;;) {
+    const std::uint64_t offset = pool_.allocate(bytes);
+    if (offset != host::BlockPool::kNoOffset) [[likely]]
+      return offset;
+    if (freed != kMostReclaimed) {
+      const std::uint64_t before = resting_bytes_;
+      reclaim(kBatch);
+      freed = resting_bytes_ == before ? kMostReclaimed : freed + kBatch;
+      continue;
+    }
+    if (cleared == kMostCleared || pool_.capacity_bytes() - pool_.used_bytes() < bytes || !clear_slab()) return offset;
+    ++cleared;
   }
   static_assert(kMostReclaimed % kBatch == 0);
 }
 
-// Why `allocate` found none: there is none, or what it freed of the memory that has rested was not enough.
+// Frees the pages of a slab whose class has others with room for its items. It stays where the place of an item is
+// known to somebody else than the index; the next try is at another one. False: there is none.
+bool Store::clear_slab() noexcept {
+  const auto clearing = pool_.begin_clearing(kMostMovedBytes);
+  if (!clearing) return false;
+  for (std::uint64_t left = clearing->live; left != 0; left &= left - 1) {
+    const auto block = static_cast<unsigned>(std::countr_zero(left));
+    if (!move(clearing->offset + block * clearing->block_bytes)) break;
+  }
+  (void)pool_.end_clearing(*clearing);
+  return true;
+}
+
+// Gives an item another block of its class. The version stays, so the two are never live at one time; and the value of
+// a large one stays where it is.
+bool Store::move(std::uint64_t item) noexcept {
+  ItemHeader& old = header(item);
+  if (state_of(old.state) != ItemState::kLive) return false;
+  const std::uint64_t hash = hash_of(key_at(item), options_.hash_seed);
+  std::uint64_t* const entry = locate(key_at(item), hash);
+  if (entry == nullptr || item_of(*entry) != item) return false;
+  const std::size_t bytes = shape(item).bytes();
+  const std::uint64_t to = pool_.allocate(pool_.block_bytes(item));
+  if (to == host::BlockPool::kNoOffset) return false;
+  const std::uint64_t version = version_at(item);
+  store_word(header(to).state, state_word(ItemState::kBuilding, 0));
+  constexpr std::size_t kFrom = sizeof(std::uint64_t);
+  std::memcpy(pool_.at(to) + kFrom, pool_.at(item) + kFrom, bytes - kFrom);
+  simulation::step();
+  if (!owners_.empty()) owner_of(to) = std::exchange(owner_of(item), kNoOwner);
+  store_word(old.state, state_word(ItemState::kSuperseded, version));
+  store_word(header(to).state, state_word(ItemState::kLive, version));
+  store_word(*entry, entry_for(to, hash));
+  fences::unindexed_before_reuse();
+  VERBENA_CHECK(pool_.free(item) == Status::kOk);
+  return true;
+}
+
+// Why `allocate` found none: there is none, or the memory whose grace period was over was not enough.
 Store::Change Store::no_memory() noexcept {
   const Epoch& epoch = *oldest();
   return {has_rested(epoch) && !epoch.empty() ? Status::kAgain : Status::kStoreFull, 0, 0};
 }
 
 StoreStatistics Store::statistics() const noexcept {
-  const host::SlabStatistics pool = pool_.statistics();
   return {.items = items_,
-          .used_bytes = pool.used_bytes - resting_bytes_,
+          .used_bytes = pool_.used_bytes() - resting_bytes_,
           .resting_bytes = resting_bytes_,
-          .capacity_bytes = pool.capacity_bytes,
+          .capacity_bytes = pool_.capacity_bytes(),
           .max_items = options_.max_items,
           .index_entries = index_.size() * kBucketEntries};
 }
@@ -512,7 +621,7 @@ StoreStatistics Store::statistics() const noexcept {
 void Store::add_memory(ServerStatistics& sum) const noexcept {
   const std::size_t classes = std::min<std::size_t>(pool_.classes(), kMemoryClasses);
   for (unsigned i = 0; i < classes; ++i) {
-    const host::SlabClass blocks = pool_.class_of(i);
+    const SlabClass blocks = pool_.class_of(i);
     sum.memory[i].used += blocks.used;
     sum.memory[i].used_bytes += blocks.used_bytes;
     sum.memory[i].free += blocks.free;

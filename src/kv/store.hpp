@@ -1,8 +1,8 @@
 // One worker's store: an index over items in an arena, without a lock, for a single owner.
 #pragma once
 
+#include "host/block_pool.hpp"
 #include "host/footprint.hpp"
-#include "host/slab_pool.hpp"
 #include "kv/account.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
@@ -10,6 +10,7 @@
 #include <verbena/error.hpp>
 #include <verbena/kv_statistics.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,6 +34,11 @@ struct StoreOptions {
   Accounts accounts{};  ///< Whose items are charged; shared as well. Empty: items have no owners.
 };
 
+/// Whether a change failed for want of memory.
+[[nodiscard]] constexpr bool is_for_memory(Status status) noexcept {
+  return status == Status::kStoreFull || status == Status::kAgain;
+}
+
 struct StoreStatistics {
   std::uint64_t items = 0;
   std::uint64_t used_bytes = 0;     ///< Blocks of live and half-built items.
@@ -43,6 +49,11 @@ struct StoreStatistics {
 };
 
 /// \thread owner  \alloc setup (create); none afterwards
+///
+/// Memory is blocks of size classes and spans of pages (host::BlockPool). Where one class has far more memory than its
+/// items need and another has none, the items of a slab move to others of their class, versions and all: to a reader
+/// the old place is superseded. A put that finds no memory beside the old value takes that one's blocks, if it has the
+/// whole value at hand and it fits.
 ///
 /// The index is a cuckoo table of buckets (index.hpp). A new key whose buckets are full gets a place by moving others,
 /// one after the other, along the shortest way that a search of at most kMostVisited buckets finds.
@@ -61,16 +72,28 @@ class Store {
   /// Freeing one item takes two cold blocks, some 100 ns. This many make all other clients of the worker wait 0.1 ms
   /// longer; all that a large store may have would delay them for seconds.
   static constexpr unsigned kMostReclaimed = 1024;
+  /// Slabs that are cleared for one block, or tried, with up to 64 items each to be moved: some 10 us.
+  static constexpr unsigned kMostCleared = 8;
+  /// For a slab that is cleared: below the length of any value that has a block of its own.
+  static constexpr std::size_t kMostMovedBytes = kEagerBytes - 1;
   /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
   /// looks at more than a hundred; this many are for keys that somebody chose to collide.
   static constexpr unsigned kMostVisited = 512;
 
-  /// Errors: those of SlabPool::create.
+  /// Errors: those of BlockPool::create.
   [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options);
 
   /// Bytes of the window for items of `memory_bytes`, index included. \thread any  \alloc none
   [[nodiscard]] static constexpr std::size_t window_bytes(std::size_t memory_bytes, std::size_t max_items) noexcept {
     return index_bytes(buckets_for(max_items)) + memory_bytes;
+  }
+  /// The longest value of which an otherwise empty store of `memory_bytes` has room for two, with the items that name
+  /// them: so whatever can be put can be replaced. \thread any  \alloc none
+  [[nodiscard]] static constexpr std::size_t longest_value(std::size_t memory_bytes) noexcept {
+    const std::size_t pages = memory_bytes / host::BlockSizes::kPage;
+    // A slab of items with the longest keys: it has no more of a small pool.
+    const std::size_t of_items = std::clamp<std::size_t>(pages / 64, 1, 16);
+    return pages < 3 ? 0 : (pages - of_items) / 2 * host::BlockSizes::kPage;
   }
   /// Whether items have owners.
   enum class Owners : bool { kNo, kYes };
@@ -99,9 +122,11 @@ class Store {
     Quota quota = Quota::kNone;  ///< The exceeded one, with kOverQuota.
   };
   /// Stores the value if the key's version is `expected` (0: no such key; kAnyVersion: always). kNotFound for an
-  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory that has
-  /// rested is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version is left),
-  /// kWrongKind (a cell), kOverQuota (of `owner`): nothing has changed. The item is `owner`'s until it is replaced.
+  /// expected version of a key that is not there; kBadKey, kTooLong, kStoreFull (memory), kAgain (memory whose
+  /// grace period is over is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version
+  /// is left), kWrongKind (a cell), kOverQuota (of `owner`): nothing has changed. The item is `owner`'s until it is
+  /// replaced. In a full store the value takes the place of the key's old one, if it is not longer, and nobody was told
+  /// of that within the grace period.
   [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected,
                            Owner owner = kNoOwner) noexcept {
     return put(key, value, expected, 0, owner);
@@ -114,10 +139,10 @@ class Store {
 
   /// A block that is allocated and not visible. Ends in `commit` or `abandon`.
   struct Pending {
-    std::uint64_t item = host::SlabPool::kNoOffset;
+    std::uint64_t item = host::BlockPool::kNoOffset;
     std::span<std::byte> value;  ///< Fill this.
     std::uint64_t hash = 0;
-    [[nodiscard]] explicit operator bool() const noexcept { return item != host::SlabPool::kNoOffset; }
+    [[nodiscard]] explicit operator bool() const noexcept { return item != host::BlockPool::kNoOffset; }
   };
   /// Allocates memory for a value. Already checks the expected version, so that a lost race costs no transfer; the
   /// check in `commit` decides.
@@ -136,7 +161,8 @@ class Store {
   [[nodiscard]] Block take_block(std::size_t bytes) noexcept;
   void give_back(Block& block) noexcept;
   /// `put` of a value of kEagerBytes and more that is in the front of the block already. The block is the item's then,
-  /// and `block` empty; on failure it stays the caller's. The block is charged to `owner` already, as a lease.
+  /// but for what the value does not need of it, and `block` empty; on failure it stays the caller's. The block is
+  /// charged to `owner` already, as a lease.
   [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
                              Owner owner = kNoOwner) noexcept;
 
@@ -163,7 +189,7 @@ class Store {
   static constexpr std::size_t kEpochs = 32;
   static constexpr std::uint64_t kEpochsPerGrace = 16;
 
-  Store(const StoreOptions& options, host::SlabPool pool) noexcept;
+  Store(const StoreOptions& options, host::BlockPool pool) noexcept;
   // Items are known by their offset in the pool, inside; in the window they lie behind the index.
   [[nodiscard]] ItemHeader& header(std::uint64_t item) const noexcept;
   [[nodiscard]] ItemShape shape(std::uint64_t item) const noexcept;
@@ -185,16 +211,26 @@ class Store {
   [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
   [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
   [[nodiscard]] Change publish(const Pending& pending, std::uint64_t expected) noexcept;
+  [[nodiscard]] Change make_live(const Pending& pending, std::uint64_t* entry, bool is_new,
+                                 std::uint64_t version) noexcept;
+  [[nodiscard]] Change overwrite(Key key, std::span<const std::byte> value, std::uint64_t expected, Owner owner,
+                                 const Change& without) noexcept;
+  [[nodiscard]] bool fits_over(std::uint64_t item, ItemShape made) const noexcept;
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
   [[nodiscard]] Change no_memory() noexcept;
   [[nodiscard]] Quota charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept;
+  [[nodiscard]] Quota charge(Owner owner, std::uint64_t bytes, std::uint64_t charged_bytes,
+                             const std::uint64_t* replaced) noexcept;
   /// Whether the value alone would be more than `owner` may have, whatever else its item takes.
   [[nodiscard]] bool is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint64_t value_length) noexcept;
   void discharge(std::uint64_t item) noexcept;
   [[nodiscard]] Owner& owner_of(std::uint64_t item) noexcept { return owners_[item / kLineBytes]; }
+  [[nodiscard]] bool is_lent(const ItemHeader& item) const noexcept;
   void retire(std::uint64_t item) noexcept;
+  [[nodiscard]] bool clear_slab() noexcept;
+  [[nodiscard]] bool move(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
   [[nodiscard]] std::uint64_t bytes_of(std::uint64_t item) const noexcept;
   void pop(std::uint64_t& chain) noexcept;
@@ -204,7 +240,7 @@ class Store {
   const StoreOptions options_;
   std::span<Bucket> index_;
   std::uint64_t items_at_;  // In the window.
-  host::SlabPool pool_;
+  host::BlockPool pool_;
   /// By the item's first line. Private: who wrote what is nobody's business. Empty when items have no owners.
   std::vector<Owner> owners_;
   std::size_t items_ = 0;

@@ -60,6 +60,7 @@ Result<ServerPlan> plan_server(const kv::ServerOptions& options) {
                   .placement = {},
                   .server = {},
                   .client = {},
+                  .resting = kv::resting_words(options),
                   .memory = {},
                   .descriptors = {},
                   .refused = {}};
@@ -89,7 +90,8 @@ std::string plan_text(const ServerPlan& plan) {
   for (const std::string& sentence : plan.placement.words) text += "  " + sentence + "\n";
   put_pools(text, "Pools of the server, with all its clients", plan.server);
   put_pools(text, "Pools of one client, with its defaults", plan.client);
-  if (!plan.memory.empty()) text += "Memory\n  " + plan.memory + "\n";
+  text += "Memory\n  " + plan.resting + "\n";
+  if (!plan.memory.empty()) text += "  " + plan.memory + "\n";
   if (!plan.descriptors.empty()) text += "Descriptors\n  " + plan.descriptors + "\n";
   if (!plan.refused.empty()) text += "Refused\n  " + plan.refused + "\n";
   return text;
@@ -100,8 +102,8 @@ std::string plan_json(const ServerPlan& plan) {
   const Json placement = json_object("words", json_array(plan.placement.words, std::identity()), "workers",
                                      json_array(plan.placement.pollers, poller_json));
   return json_line("nic", plan.nic, "nic_reason", plan.nic_reason, "placement", placement, "server",
-                   pools_json(plan.server), "client", pools_json(plan.client), "memory", if_any(plan.memory),
-                   "descriptors", if_any(plan.descriptors), "refused", if_any(plan.refused));
+                   pools_json(plan.server), "client", pools_json(plan.client), "resting", plan.resting, "memory",
+                   if_any(plan.memory), "descriptors", if_any(plan.descriptors), "refused", if_any(plan.refused));
 }
 
 }  // namespace verbena::programs

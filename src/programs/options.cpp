@@ -186,8 +186,9 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
                   "clients of each --allow-uid (default: half of --max-clients)")
       ->check(whole_number(1, 1024));
   command
-      .add_option_function<std::size_t>("--max-value-mib", in_units(server.max_value_bytes, kMebi),
-                                        "longest value (default: 64, or half a worker's memory)")
+      .add_option_function<std::size_t>(
+          "--max-value-mib", in_units(server.max_value_bytes, kMebi),
+          "longest value (default: nearly half of a worker's memory, so that it can be replaced)")
       ->check(whole_number(1, kMebi));
   command
       .add_option_function<std::size_t>("--lease-kib", in_units(server.lease_bytes, kKibi),

@@ -26,7 +26,7 @@ struct Call {
   Status status = Status::kOk;
   bool is_awaited = false;  ///< A thread other than the one that drives the session waits.
   std::atomic<std::uint32_t> is_done{0};
-  /// Of a call in which nobody waits: who is told of its end. Short, and starts nothing but calls of its own kind.
+  /// For a call in which nobody waits: who is told of its end. Short, and starts nothing but calls of its own kind.
   using Tell = void (*)(Call& call) noexcept;
   Tell tell = nullptr;
 

@@ -162,7 +162,7 @@ class Session final : private channel::Handler {
   /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
   [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
   [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
-  /// Of completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
+  /// For completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
   [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
   void go_on(TakeCall& call) noexcept {
     call.is_done.store(0, std::memory_order_relaxed);

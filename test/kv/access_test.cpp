@@ -358,7 +358,16 @@ TEST_F(KvRights, AForgedItemIsNotTakenWhereWritersAreLimited) {
     const auto line = forged_item("w/victim", "forged");
     std::string spray;
     for (int i = 0; i < 16'384; ++i) spray.append(reinterpret_cast<const char*>(line.data()), line.size());
-    ASSERT_EQ(writer->put(key_of("w/spray"), bytes_of(spray)).status, Status::kOk);
+    // Until all of the memory is full of it. Its keys are too long for items of the victim's size.
+    unsigned sprayed = 0;
+    for (const std::size_t bytes : {spray.size(), std::size_t{64} << 10, std::size_t{4096}}) {
+      Status status = Status::kOk;
+      for (; status == Status::kOk; ++sprayed) {
+        const std::string key = "w/" + std::string(60, 's') + std::to_string(sprayed);
+        status = writer->put(key_of(key), bytes_of(spray).first(bytes)).status;
+      }
+      ASSERT_EQ(status, Status::kStoreFull);
+    }
     const Status status = get("w/victim");
     if (is_limited) {
       EXPECT_EQ(status, Status::kNotFound);
@@ -478,22 +487,22 @@ TEST_F(KvOwners, ItemsCountForWhoWroteThemLast) {
 
 TEST_F(KvOwners, MemoryIsThatOfBlocks) {
   ASSERT_NO_FATAL_FAILURE(begin({.bytes = 100'000, .items = kNoLimit}));
-  const std::string large(60'000, 'l');  // A block of 64 KiB and a header of 64 B.
+  const std::string large(60'000, 'l');  // A block of 15 pages and a header of 64 B.
   ASSERT_EQ(put_as(1, "l", large).status, Status::kOk);
-  expect_used(65'536 + 64, 1);
+  expect_used(61'440 + 64, 1);
   const Store::Change more = put_as(1, "m", large);
   EXPECT_EQ(more.status, Status::kOverQuota);
   EXPECT_EQ(more.quota, Quota::kMemory);
   EXPECT_EQ(put_as(1, "l", large).status, Status::kOk);
-  expect_used(65'536 + 64, 1);
+  expect_used(61'440 + 64, 1);
   // A value that is on its way counts already.
   Store::Pending pending;
   ASSERT_EQ(store_->reserve(as_key("p"), 20'000, kAny, pending, 0, 1).status, Status::kOk);
-  expect_used(65'536 + 64 + 32'768 + 64, 2);
-  EXPECT_EQ(put_as(1, "q", std::string(5000, 'q')).status, Status::kOverQuota);
+  expect_used(61'440 + 64 + 20'480 + 64, 2);
+  EXPECT_EQ(put_as(1, "q", std::string(20'000, 'q')).status, Status::kOverQuota);
   store_->abandon(pending);
-  expect_used(65'536 + 64, 1);
-  EXPECT_EQ(put_as(1, "q", std::string(5000, 'q')).status, Status::kOk);
+  expect_used(61'440 + 64, 1);
+  EXPECT_EQ(put_as(1, "q", std::string(20'000, 'q')).status, Status::kOk);
   const std::uint64_t used = store_->statistics().used_bytes;
   EXPECT_EQ(own_[0].used().bytes, used);
 }
@@ -587,13 +596,13 @@ TEST_F(KvRights, QuotasOfMemoryAreForAllWaysOfWriting) {
   options.max_cells = 100;
   constexpr std::size_t kQuota = std::size_t{1} << 20;
   ASSERT_NO_FATAL_FAILURE(begin({quota(kQuota, 0)}, options));
-  const std::string large = pattern(500'000, 1);  // A block of 512 KiB; its reply would bring a lease as large.
+  const std::string large = pattern(524'288, 1);  // Its reply would bring a lease as large.
   ASSERT_EQ(put("a", large), Status::kOk);
   const std::uint64_t leased = server_->statistics().lease_bytes;
   EXPECT_EQ(leased, 0u) << "item, header and lease are more than the quota";
-  EXPECT_EQ(put("b", pattern(520'000, 1)), Status::kOverQuota);
+  EXPECT_EQ(put("b", large), Status::kOverQuota);
   expect_said({"524352 bytes", "quota of 1048576", "max_memory_bytes"});
-  EXPECT_EQ(client_->cas(key_of("b"), 0, bytes_of(pattern(520'000, 1))).status, Status::kOverQuota);
+  EXPECT_EQ(client_->cas(key_of("b"), 0, bytes_of(large)).status, Status::kOverQuota);
   ASSERT_EQ(put("a", large), Status::kOk) << "it may be replaced";
   // Leases are of the quota.
   const std::string middle = pattern(130'000, 1);
@@ -612,7 +621,7 @@ TEST_F(KvRights, QuotasOfMemoryAreForAllWaysOfWriting) {
   ASSERT_TRUE(client_);
   for (const char* key : {"a", "m"}) ASSERT_EQ(client_->erase(key_of(key)).status, Status::kOk);
   // All of it is there again, but for the cell.
-  EXPECT_EQ(put("b", pattern(520'000, 1)), Status::kOk);
+  EXPECT_EQ(put("b", large), Status::kOk);
   EXPECT_EQ(put("c", pattern(260'000, 1)), Status::kOk);
 }
 

@@ -403,7 +403,7 @@ TEST(ServerLimits, InconsistentOnesAreRefusedWithTheirSum) {
       {"max_clients must be 1 to 1024; got 0", [](ServerOptions& o) { o.max_clients = 0; }},
       {"depth must be 1 to 1024; got 1025", [](ServerOptions& o) { o.depth = 1025; }},
       {"memory_bytes must be 1048576 to 1099511627776; got 0", [](ServerOptions& o) { o.memory_bytes = 0; }},
-      {"half of a worker's share of the memory (67108864 bytes over 64 workers)",
+      {"more than a worker's share of the memory, 1048576 (67108864 bytes over 64 workers)",
        [](ServerOptions& o) {
          o.memory_bytes = o.max_value_bytes = std::size_t{64} << 20;
          o.workers = 64;

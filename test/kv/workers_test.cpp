@@ -275,7 +275,7 @@ TEST_F(KvWorkers, AllHearOfAClientThatLeavesAtOnce) {
   constexpr unsigned kWorkers = 32;
   ServerOptions options = small_server();
   options.workers = kWorkers;
-  options.max_value_bytes = std::size_t{1} << 20;
+  options.max_value_bytes = std::size_t{512} << 10;
   server_ = start(options);
   ASSERT_TRUE(server_);
   auto leaver = connect(client_options(*server_));

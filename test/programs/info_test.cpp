@@ -638,7 +638,7 @@ TEST(InfoUsage, WrongCommandLinesSayWhatIsWrong) {
       // Together.
       {{"--plan", "-d", "soft", "--trusted-clients", "-H"}, {"--hugepages", "--trusted-clients"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-value-mib", "4"},
-       {"--max-value-mib is 4 (4194304 bytes)", "1 to 524288"}},
+       {"--max-value-mib is 4 (4194304 bytes)", "1 to 516096"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items is 1000000", "--memory is 1 MiB"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-cells", "1000000"},
        {"--max-cells is 1000000", "--max-items is 8192"}},

@@ -118,7 +118,7 @@ TEST(KvUsage, WrongOptionsAreNamedAsTheyAreWritten) {
       {{"serve", "--gid-index", "256"}, {"--gid-index", "256", "255"}},
       {{"serve", "--wait", "hard"}, {"--wait", "hard", "spin, adaptive or event"}},
       {{"serve", "-d", "soft", "-m", "1", "--max-value-mib", "4"},
-       {"--max-value-mib is 4 (4194304 bytes)", "1 to 524288"},
+       {"--max-value-mib is 4 (4194304 bytes)", "1 to 516096"},
        3},
       {{"serve", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items", "1000000", "--memory"}, 3},
       {{"serve", "-d", "soft", "-m", "1", "--max-cells", "1000000"}, {"--max-cells", "1000000", "--max-items"}, 3},

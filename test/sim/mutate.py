@@ -64,6 +64,9 @@ MUTANTS = {
         'kv/store.cpp', 'other_bucket(from, tag_of_entry(index_[from][slot]), index_.size())',
         'other_bucket(second, tag_of_entry(index_[from][slot]), index_.size())'),
 
+    # An item that moves for another size.
+    'moved_item_not_indexed': Mutant('kv/store.cpp', '  store_word(*entry, entry_for(to, hash));\n', ''),
+
     # --- memory that may not be reused yet
 
     # Readers by message have nothing but time to go by.

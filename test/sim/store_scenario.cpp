@@ -55,7 +55,7 @@ struct Shape {
   std::vector<Fault> faults;
   bool are_early = false;    ///< Faults begin before the server serves.
   std::vector<bool> direct;  ///< Of each client: whether it needs no queue for what is one-sided.
-  bool is_filled = false;    ///< The index, by another client.
+  bool is_filled = false;    ///< The index, and mostly the memory, by another client.
   Holds between_stores;
   Holds anywhere;  ///< Long enough that what a client was told before is no more.
   /// Whether nothing comes between the clients and their server.
@@ -112,6 +112,8 @@ Shape shape_of(Random& random) {
   if (shape.are_early && !shape.faults.empty()) shape.faults.front().at %= 400;
   for (unsigned i = 0; i < shape.clients; ++i) shape.direct.push_back(random.one_in(2));
   shape.is_filled = random.one_in(16);
+  // Items of many sizes take all of it: they move, and are replaced where they are.
+  if (shape.is_filled && !is_huge) shape.server.memory_bytes = std::size_t{1} << 20;
   shape.plan.turn = static_cast<unsigned>(random.below(4));
   if (random.one_in(2))
     shape.between_stores = {.one_in = random.between(3, 30), .longest = random.between(kUs, 300 * kUs)};

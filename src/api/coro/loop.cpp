@@ -19,7 +19,7 @@ struct Loop::Bell {
   std::atomic<bool> is_asleep{false};
   std::atomic<bool> is_rung{false};     ///< `wake` was called.
   std::atomic<std::uint32_t> rings{0};  ///< 1: the sleep is over, where there is no event to sleep on.
-  Mutex mutex;                          ///< Of the next one, which is gone after the sleep.
+  Mutex mutex;                          ///< For the next one, which is gone after the sleep.
   detail::Driven* sleeps_on = nullptr;
 
   void ring() noexcept {
