@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::mesh {
 
 namespace detail {
@@ -119,3 +121,5 @@ class MpiCarrier final : public Carrier {
 }
 
 }  // namespace verbena::mesh
+
+#pragma GCC visibility pop

@@ -21,6 +21,8 @@
 #include <vector>
 
 // The library's own; opaque here.
+#pragma GCC visibility push(default)
+
 namespace verbena::session {
 class Session;
 struct RegisteredMemory;
@@ -437,3 +439,5 @@ class Listener {
 };
 
 }  // namespace verbena::rdma
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// The outcome of an operation. The order of the groups is the order of damage, but for the last one; `damage_of`
@@ -77,3 +79,5 @@ enum class Damage : std::uint8_t { kNone, kOperation, kConnection, kDevice };
 [[nodiscard]] const char* to_string(Status status) noexcept;
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::typed {
 
 class Link;
@@ -382,3 +384,5 @@ class Link {
 };
 
 }  // namespace verbena::typed
+
+#pragma GCC visibility pop

@@ -20,6 +20,8 @@
 #include <utility>
 
 // The library's own; opaque here.
+#pragma GCC visibility push(default)
+
 namespace verbena::node {
 class Node;
 }
@@ -532,3 +534,5 @@ class RemoteSegment {
 static_assert(sizeof(Segment<int>) == 32 && sizeof(ConstSegment<int>) == 32 && sizeof(RemoteSegment<int>) == 24);
 
 }  // namespace verbena::typed
+
+#pragma GCC visibility pop
