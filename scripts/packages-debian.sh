@@ -116,6 +116,6 @@ systemd-analyze verify /lib/systemd/system/verbena-kv.service
 say 'removing'
 dpkg-query -L libverbena0 libverbena-dev verbena-tools | sort -u >files.txt
 apt-get purge -q -y libverbena0 libverbena-dev verbena-tools
-left=$(while read -r file; do [[ -f $file || -L $file ]] && echo "$file"; done <files.txt || true)
+left=$(while read -r file; do [[ ( -e $file || -L $file ) && ! -d $file ]] && echo "$file"; done <files.txt || true)
 [[ -z $left ]] || { say "files stay behind: $left"; exit 1; }
 say 'built, installed, used and removed'

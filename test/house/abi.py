@@ -68,7 +68,8 @@ def described(report, root, names, archive, work):
 class Pruned:
     """The declarations with one of `names` in abidw's description, and what they are made of, as far as programs see
     it: classes of the tree that no public header defines are names, and those of the standard library are sizes.
-    Members that are neither data nor virtual are in the layout of nothing."""
+    Members that are no data are in the layout of nothing, but for virtual ones. abidw names no pure virtual function:
+    shared.py compares those."""
 
     def __init__(self, tree, names, root):
         self.root = tree.getroot()
@@ -148,11 +149,10 @@ def compare(stored, found):
 
 
 def self_test(report, found, work):
-    """A struct of C's that has grown, a virtual function that has moved, and a call that is gone are found."""
+    """A struct of C's that has grown and a call that is gone are found."""
     text = found.read_text()
     planted = work / 'planted.abi'
     for pattern, other in ((r"(<class-decl name=\"RdmaOptions\" size-in-bits=\")\d+", r'\g<1>99968'),
-                           (r'(vtable-offset=")1"', r'\g<1>77"'),
                            (r'<elf-symbol name="verbena_version"[^>]*>', '')):
         changed, count = re.subn(pattern, other, text, count=1)
         planted.write_text(changed)

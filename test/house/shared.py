@@ -33,6 +33,20 @@ def stable(found):
     return [name for name, readable in zip(names, plain, strict=True) if not PRIVATE.match(readable)]
 
 
+def virtual_functions(headers):
+    """Declarations of virtual functions, by header, in the order that tables of functions have."""
+    found = []
+    for name, text in headers:
+        plain = re.sub(r'//[^\n]*', '', text)
+        found += [f'{name}: {" ".join(each.split())}' for each in re.findall(r'\bvirtual ([^;{]*)[;{]', plain)]
+    return found
+
+
+def public_headers(root):
+    include = root / 'include' / 'verbena'
+    return [(str(path.relative_to(include)), path.read_text()) for path in sorted(include.rglob('*.hpp'))]
+
+
 def differences(stored, found):
     gone, new = sorted(set(stored) - set(found)), sorted(set(found) - set(stored))
     said = []
@@ -69,6 +83,11 @@ def check_names(report, root, found, abi_version):
     stored = (root / 'packaging' / 'abi' / 'symbols.txt').read_text().split()
     for difference in differences(stored, stable(found)):
         report.check(False, difference)
+    tables = (root / 'packaging' / 'abi' / 'virtual.txt').read_text().splitlines()
+    changed = [each for each in virtual_functions(public_headers(root)) if each not in tables]
+    report.check(virtual_functions(public_headers(root)) == tables,
+                 'virtual functions are not those of packaging/abi/virtual.txt, in its order, so programs would call '
+                 f'others: raise abi_version in meson.build (docs/abi.md), and `write`: {changed}')
 
 
 def check_programs(report, root, library):
@@ -102,6 +121,8 @@ def check_programs(report, root, library):
 def self_test(report):
     report.check(any('gone' in each for each in differences(['a', 'b'], ['a'])), 'self-test: misses a name that went')
     report.check(any('new' in each for each in differences(['a'], ['a', 'b'])), 'self-test: misses a new name')
+    report.check(virtual_functions([('a.hpp', 'virtual int f(int a,\n  int b) = 0;  // virtual g();\nint h();')])
+                 == ['a.hpp: int f(int a, int b) = 0'], 'self-test: reads virtual functions wrongly')
     report.check(not differences(['a'], ['a']), 'self-test: finds a difference in the same names')
 
 
@@ -111,6 +132,7 @@ def main():
     stored = root / 'packaging' / 'abi' / 'symbols.txt'
     if what == 'write':
         stored.write_text('\n'.join(stable(symbols(library))) + '\n')
+        stored.with_name('virtual.txt').write_text('\n'.join(virtual_functions(public_headers(root))) + '\n')
         return
     report = Report('shared')
     self_test(report)
