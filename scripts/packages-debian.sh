@@ -87,9 +87,9 @@ cc "$hello" $(pkg-config --cflags --libs verbena) -o shared
 readelf -d shared >needed.txt
 grep -q 'NEEDED.*libverbena.so.0' needed.txt
 archive=$(pkg-config --variable=libdir verbena)/libverbena.a
-# shellcheck disable=SC2046
-cc "$hello" $(pkg-config --cflags verbena) "$archive" \
-  $(pkg-config --libs libibverbs librdmacm numa hwloc fmt libxxhash libsodium) -lstdc++ -lm -o static
+needed=$(pkg-config --print-requires-private verbena | sed 's/ .*//')
+# shellcheck disable=SC2046,SC2086
+cc "$hello" $(pkg-config --cflags verbena) "$archive" $(pkg-config --libs $needed) -lstdc++ -lm -o static
 ./static
 mkdir project
 cat >project/CMakeLists.txt <<'CMAKE'
