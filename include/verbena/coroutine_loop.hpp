@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 /// Coroutines over links, clients and meshes. docs/safety.md says what is checked, and when.
 namespace verbena::coroutine {
 
@@ -377,3 +379,5 @@ class Loop {
 };
 
 }  // namespace verbena::coroutine
+
+#pragma GCC visibility pop

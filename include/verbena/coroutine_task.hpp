@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::coroutine {
 
 /// How a result tells of a status: `of` makes one of it. Specialize it for result types of your own.
@@ -613,3 +615,5 @@ template <Answer T>
 }
 
 }  // namespace verbena::coroutine
+
+#pragma GCC visibility pop

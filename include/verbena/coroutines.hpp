@@ -16,6 +16,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 // The library's own; opaque here.
 namespace verbena::session {
 class Session;
@@ -472,3 +474,5 @@ template <typed::Element T>
 }
 
 }  // namespace verbena::coroutine
+
+#pragma GCC visibility pop

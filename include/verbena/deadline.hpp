@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 namespace detail {
@@ -80,3 +82,5 @@ class Deadline {
 };
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

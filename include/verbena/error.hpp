@@ -7,6 +7,8 @@
 #include <expected>
 #include <string_view>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// An error as control-plane calls return it. A value: copy it freely. \alloc none
@@ -45,3 +47,5 @@ template <class T>
 using Result = std::expected<T, Error>;
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

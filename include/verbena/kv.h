@@ -64,6 +64,7 @@
 #define kv_close verbena_kv_close
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -366,5 +367,6 @@ int kv_close(void* handle);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::kv {
 
 /// Longest key in bytes; the shortest has 1.
@@ -356,3 +358,5 @@ class Client {
 };
 
 }  // namespace verbena::kv
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::kv {
 
 /// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. One-sided
@@ -148,3 +150,5 @@ struct ServerStatistics {
 };
 
 }  // namespace verbena::kv
+
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #define VERBENA_LOG_H
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,5 +33,6 @@ void verbena_set_log(verbena_log_func func, void* user, verbena_log_level least)
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

@@ -62,6 +62,7 @@
 #define mesh_lane_counters verbena_mesh_lane_counters
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -384,5 +385,6 @@ int mesh_lane_counters(mesh_lane_t* lane, mesh_counters_t* counters);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

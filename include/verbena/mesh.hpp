@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::mesh {
 
 /// Most processes of a mesh.
@@ -254,3 +256,5 @@ class Mesh {
 };
 
 }  // namespace verbena::mesh
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::mesh {
 
 namespace detail {
@@ -118,3 +120,5 @@ class MpiCarrier final : public Carrier {
 }
 
 }  // namespace verbena::mesh
+
+#pragma GCC visibility pop

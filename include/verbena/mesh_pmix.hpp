@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::mesh {
 
 /// A carrier by the launcher's PMIx server. Sets Options::id to this process's rank and Options::processes to the size
@@ -18,3 +20,5 @@ namespace verbena::mesh {
 [[nodiscard]] Result<std::unique_ptr<Carrier>> pmix_carrier(Options& options);
 
 }  // namespace verbena::mesh
+
+#pragma GCC visibility pop

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::typed {
 
 /// A reliable connection: what is posted arrives once and in order, or the queue pair fails.
@@ -752,3 +754,5 @@ Result<Prepared<Type>> QueuePairBuilder<Type, kHasNode>::prepare() const
 }
 
 }  // namespace verbena::typed
+
+#pragma GCC visibility pop

@@ -117,6 +117,7 @@
 #define rdmaErrorDetail verbena_rdmaErrorDetail
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -554,5 +555,6 @@ int rdmaPAReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint6
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

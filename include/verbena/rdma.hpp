@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 // Private to the library; opaque here.
 namespace verbena::session {
 class Session;
@@ -442,3 +444,5 @@ class Listener {
 };
 
 }  // namespace verbena::rdma
+
+#pragma GCC visibility pop

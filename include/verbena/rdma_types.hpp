@@ -9,6 +9,8 @@
 #include <optional>
 #include <span>
 
+#pragma GCC visibility push(default)
+
 namespace verbena::rdma {
 
 /// Where arriving messages go.
@@ -92,3 +94,5 @@ struct Completion {
 };
 
 }  // namespace verbena::rdma
+
+#pragma GCC visibility pop

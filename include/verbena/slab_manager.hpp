@@ -8,6 +8,8 @@
 #include <memory>
 #include <span>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// The blocks of at most `block_bytes` and more than half of that.
@@ -82,3 +84,5 @@ class SlabManager {
 };
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// The outcome of an operation. The groups are in the order of damage, except the last one; `damage_of` returns the
@@ -78,3 +80,5 @@ enum class Damage : std::uint8_t { kNone, kOperation, kConnection, kDevice };
 [[nodiscard]] const char* to_string(Status status) noexcept;
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// How the two ends of a connection find each other. Both ends must choose the same.
@@ -28,3 +30,5 @@ struct Transport {
 };
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

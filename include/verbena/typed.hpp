@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 // Awaits operations (verbena/coroutines.hpp); opaque here.
 namespace verbena::coroutine::detail {
 class LinkWait;
@@ -515,3 +517,5 @@ class Link {
 };
 
 }  // namespace verbena::typed
+
+#pragma GCC visibility pop

@@ -19,6 +19,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 // Private to the library; opaque here.
 namespace verbena::node {
 class Node;
@@ -586,3 +588,5 @@ class RemoteSegment {
 static_assert(sizeof(Segment<int>) == 32 && sizeof(ConstSegment<int>) == 32 && sizeof(RemoteSegment<int>) == 24);
 
 }  // namespace verbena::typed
+
+#pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #define VERBENA_VERSION_NUMBER (VERBENA_VERSION_MAJOR * 10000 + VERBENA_VERSION_MINOR * 100 + VERBENA_VERSION_PATCH)
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,5 +27,6 @@ unsigned verbena_version_number(void);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace verbena {
 
 /// How a thread waits for completions.
@@ -18,3 +20,5 @@ enum class WaitPolicy : std::uint8_t {
 [[nodiscard]] const char* to_string(WaitPolicy policy) noexcept;
 
 }  // namespace verbena
+
+#pragma GCC visibility pop

@@ -38,13 +38,42 @@ std::string mismatch_text(const CLI::Option& option) {
   return fmt::format("{}: takes {}, and its value is missing", option.get_name(), takes.substr(takes.find(':') + 1));
 }
 
-/// Names the word that was given in place of a subcommand, and the subcommands.
+/// How many letters are missing, too many, others or in each other's place between two words.
+std::size_t edits_between(std::string_view a, std::string_view b) {
+  // Rows of the table whose entry (i, j) compares the first i letters of `a` with the first j of `b`.
+  std::vector<std::size_t> before_last, last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before_last = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+  }
+  return row.back();
+}
+
+/// Names the word that was given in place of a subcommand, and the one that was meant or else all.
 std::string command_text(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
   const std::vector<std::string> rest = app.remaining();
+  if (const std::string* meant = rest.empty() ? nullptr : nearest_name(rest.front(), names))
+    return fmt::format("unknown command {}; did you mean {}?", quoted_bytes(rest.front()), quoted_bytes(*meant));
   return fmt::format("takes a command, one of {}{}", CLI::detail::join(names, ", "),
                      rest.empty() ? "" : ", not " + quoted_bytes(rest.front()));
+}
+
+/// Names the argument that nothing takes, and the option that was meant.
+std::string argument_text(const CLI::App& command, const std::string& given) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  const std::string* const meant = nearest_name(given.substr(0, given.find('=')), names);
+  return fmt::format("unknown argument {}{}", quoted_bytes(given),
+                     meant == nullptr ? "" : fmt::format("; did you mean {}?", *meant));
 }
 
 /// Says what is wrong with the command line, by the names and ranges of its options.
@@ -53,7 +82,7 @@ std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = met.empty() ? app : *met.front();
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
-    return fmt::format("unknown argument {}", quoted_bytes(app.remaining(true).front()));
+    return argument_text(command, app.remaining(true).front());
   if (app.get_require_subcommand_min() != 0 && met.empty()) return command_text(app);
   std::string name = text.substr(0, text.find_first_of(": "));
   if (!name.starts_with('-')) name.insert(0, "--");  // For a flag.
@@ -63,6 +92,20 @@ std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+const std::string* nearest_name(std::string_view word, std::span<const std::string> names) {
+  const std::string* nearest = nullptr;
+  // A third of the word may be wrong, and in a short one a letter, or two that changed places.
+  std::size_t fewest = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const std::size_t edits = edits_between(word, name);
+    if (edits < fewest) {
+      fewest = edits;
+      nearest = &name;
+    }
+  }
+  return nearest;
+}
 
 std::string wrong_value(std::string_view range, std::string_view given) {
   return fmt::format("takes {}, not {}", range, quoted_bytes(given));
@@ -111,7 +154,8 @@ CLI::Validator byte_size(std::uint64_t least, std::uint64_t most) {
 
 Exit usage(const CLI::App& app, std::string_view text) {
   const auto met = app.get_subcommands();
-  complain("{}; see {} {}--help", text, app.get_name(), met.empty() ? "" : met.front()->get_name() + " ");
+  complain("{}{} {} {}--help", text, text.ends_with('?') ? " See" : "; see", app.get_name(),
+           met.empty() ? "" : met.front()->get_name() + " ");
   return Exit::kUsage;
 }
 

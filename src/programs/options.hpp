@@ -28,6 +28,8 @@ namespace verbena::programs {
 /// Parses the command line and runs the subcommand's callback, which sets `exit`. \thread main
 [[nodiscard]] Exit run_parsed(CLI::App& app, int argc, char** argv, const Exit& exit);
 
+/// The one of `names` that `word` is likely to be a slip of; null: none is near.
+[[nodiscard]] const std::string* nearest_name(std::string_view word, std::span<const std::string> names);
 /// Says that an option takes `range`, and not `given`, in words that follow the option's name.
 [[nodiscard]] std::string wrong_value(std::string_view range, std::string_view given);
 /// For an option that takes a whole number.

@@ -66,12 +66,20 @@ class Shell {
     if (!words) return say("{}", words.error().text());
     if (words->empty() || words->front().starts_with('#')) return;
     const auto command = std::ranges::find(kCommands, words->front(), &Command::name);
-    if (command == kCommands.end()) return say("{}: no such command; type help", quoted_bytes(words->front()));
+    if (command == kCommands.end()) return say_unknown(words->front());
     const Words rest = Words(*words).subspan(1);
     if (rest.size() < command->fewest || rest.size() > command->most) {
       return say("{}: wrong number of words; type help", command->name);
     }
     (this->*command->run)(rest);
+  }
+
+  void say_unknown(const std::string& word) {
+    std::vector<std::string> names;
+    for (const Command& each : kCommands) names.emplace_back(each.name);
+    if (const std::string* const meant = nearest_name(word, names))
+      return say("unknown command {}; did you mean {}?", quoted_bytes(word), quoted_bytes(*meant));
+    say("unknown command {}; type help", quoted_bytes(word));
   }
 
   /// stdout first, so that a reader of both sees them in order.

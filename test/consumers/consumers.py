@@ -81,8 +81,8 @@ def stage(report, build, meson, work):
     environment = {k: v for k, v in os.environ.items() if not k.startswith('PKG_CONFIG')}
     path = f'{build}/src/programs:{os.environ["PATH"]}'
     # Open MPI asks for these of root, as who runs in a container is.
-    return {**environment, 'PKG_CONFIG_PATH': str(pcs[0].parent), 'PATH': path, 'OMPI_ALLOW_RUN_AS_ROOT': '1',
-            'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+    return {**environment, 'PKG_CONFIG_PATH': str(pcs[0].parent), 'PATH': path, 'VERBENA_BUILD': str(build),
+            'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
 
 
 def shell(lines, directory, environment):
@@ -106,8 +106,8 @@ def shell(lines, directory, environment):
 
 def lack(lines, environment):
     """Which command of `lines` the machine lacks, or None."""
-    packages = {'gfortran': 'gfortran', 'mpicc': 'libopenmpi-dev', 'mpicxx': 'libopenmpi-dev', 'mpirun': 'openmpi-bin',
-                'patch': 'patch', 'cc': 'gcc', 'c++': 'g++'}
+    packages = {'cmake': 'cmake', 'gfortran': 'gfortran', 'mpicc': 'libopenmpi-dev', 'mpicxx': 'libopenmpi-dev',
+                'mpirun': 'openmpi-bin', 'patch': 'patch', 'cc': 'gcc', 'c++': 'g++'}
     for line in lines:
         tool = line.split()[0]
         if (tool in packages or tool == 'verbena-kv') and not shutil.which(tool, path=environment['PATH']):
@@ -478,8 +478,61 @@ def nova(report, root, work, environment):
         report.check(code == 0 and set(output.splitlines()) == said, f'{servers} servers ended with {code}:\n{output}')
 
 
-TESTS = {'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme, 'guide': guide, 'mesh': mesh,
-         'nova': nova, 'physical': physical, 'store': store}
+def cmake_project(report, work, environment, text, languages='NONE'):
+    """Configures a project that holds `text`. Returns what CMake ended with, and printed."""
+    project = pathlib.Path(tempfile.mkdtemp(dir=work))
+    (project / 'CMakeLists.txt').write_text(
+        f'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES {languages})\n{text}\n')
+    where = next(work.rglob('verbenaConfig.cmake')).parent
+    return shell([f'cmake -S {project} -B {project}/build -Dverbena_DIR={where}'], work, environment)
+
+
+def cmake_consumers(report, root, work, environment, kind, option):
+    """Programs in C, C++ and Fortran of one CMake project, with the library that find_package has found."""
+    build = pathlib.Path(tempfile.mkdtemp(dir=work))
+    code, output = shell([f'cmake -S {HERE}/cmake -B {build} -DVERBENA={root} {option}', f'cmake --build {build}'],
+                         work, environment)
+    if not report.check(code == 0 and 'warning' not in output.lower(), f'{kind}: does not build by CMake:\n{output}'):
+        return
+    for name in ('in_c', 'in_cxx', 'in_fortran'):
+        needed = run(['readelf', '-d', build / name]).stdout
+        report.check(('libverbena.so' in needed) == (kind == 'shared'), f'{name} is not linked with the {kind} one')
+        code, output = shell([str(build / name)], work, environment)
+        report.check(code == 0, f'{kind}: {name}, built by CMake, ended with {code}:\n{output}')
+
+
+def cmake(report, root, work, environment):
+    """find_package gives the archive, or the shared library where there is one, and the Fortran module; it refuses
+    versions and components that are not there."""
+    need(report.name, ['cmake', 'cc', 'c++', 'gfortran'], environment)
+    pc = pathlib.Path(environment['PKG_CONFIG_PATH'])
+    prefix = re.search('^prefix=(.*)$', (pc / 'verbena.pc').read_text(), re.MULTILINE)[1]
+    # The archive's libraries are the system's; verbena.pc itself is not asked.
+    environment = {k: v for k, v in environment.items() if k != 'PKG_CONFIG_PATH'} | {'CMAKE_PREFIX_PATH': prefix}
+    for request, found in (('0.1', True), ('0.1.0 EXACT', True), ('0', True), ('0.1...<1', True), ('0.0', False),
+                           ('0.2', False), ('1', False), ('0.2...1', False), ('0...<0.1', False)):
+        code, output = cmake_project(report, work, environment, f'find_package(verbena {request} CONFIG REQUIRED)')
+        report.check((code == 0) == found, f'find_package(verbena {request}) ended with {code}:\n{output}')
+    for component, reason in (('Cobol', 'has no component Cobol'), ('Fortran', 'LANGUAGES Fortran')):
+        code, output = cmake_project(report, work, environment,
+                                     f'find_package(verbena CONFIG REQUIRED COMPONENTS {component})')
+        report.check(code != 0 and reason in output, f'component {component} ended with {code}:\n{output}')
+    text = ('find_package(verbena CONFIG REQUIRED)\n'
+            f'try_compile(BUILT ${{CMAKE_BINARY_DIR}}/try {root}/examples/hello.c LINK_LIBRARIES verbena::verbena)\n'
+            'if(NOT BUILT)\n  message(FATAL_ERROR "does not link")\nendif()')
+    code, output = cmake_project(report, work, environment, text, 'C')
+    report.check(code == 0, f'a project of C alone ended with {code}:\n{output}')
+    cmake_consumers(report, root, work, environment, 'static', '')
+    # As -Ddefault_library=both installs it.
+    for library in (pathlib.Path(environment['VERBENA_BUILD']) / 'src').glob('libverbena.so*'):
+        if not library.is_dir():
+            shutil.copy(library, pc.parent, follow_symlinks=False)
+    cmake_consumers(report, root, work, environment, 'shared', '')
+    cmake_consumers(report, root, work, environment, 'static', '-DVERBENA_USE_STATIC_LIBS=ON')
+
+
+TESTS = {'cmake': cmake, 'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme,
+         'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'store': store}
 
 
 def built(report, build):

@@ -83,7 +83,7 @@ def main():
         targets = json.loads((build / 'meson-info' / 'intro-targets.json').read_text())
         has_pmix = any(target['name'] == 'verbena-pmix' for target in targets)
         expected = {p.name for p in (root / 'include' / 'verbena').rglob('*') if p.is_file()}
-        expected |= {'libverbena.a', 'verbena.pc'}
+        expected |= {'libverbena.a', 'verbena.pc', 'verbenaConfig.cmake', 'verbenaConfigVersion.cmake'}
         if has_pmix:
             expected |= {'libverbena-pmix.a', 'verbena-pmix.pc'}
         else:

@@ -615,7 +615,7 @@ TEST(InfoUsage, NumbersThatAreNoneOrOutOfRangeAreTold) {
 
 TEST(InfoUsage, WrongCommandLinesSayWhatIsWrong) {
   test::expect_refused({
-      {{"--jsn"}, {"unknown argument \"--jsn\""}},
+      {{"--jsn"}, {"unknown argument \"--jsn\"; did you mean --json?"}},
       {{"more"}, {"unknown argument \"more\""}},
       {{"--plan", "-p", "70000"}, {"unknown argument \"-p\""}},
       {{"--json=x"}, {"--json", "takes no value"}},

@@ -481,6 +481,7 @@ TEST_F(Kv, ShellRunsAScript) {
 TEST_F(Kv, ErrorsStayInTheShell) {
   const Ran ran = run({"shell"},
                       "frobnicate\n"
+                      "gte k\n"
                       "put only-key\n"
                       "put \"open\n"
                       "cas k x v\n"
@@ -490,7 +491,9 @@ TEST_F(Kv, ErrorsStayInTheShell) {
                       "put survivor alive\n"
                       "get survivor");
   EXPECT_EQ(ran.exit, 0) << ran.err;
-  EXPECT_EQ(std::ranges::count(ran.err, '\n'), 7) << ran.err;
+  EXPECT_EQ(std::ranges::count(ran.err, '\n'), 8) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "unknown command \"frobnicate\"; type help")) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "unknown command \"gte\"; did you mean \"get\"?")) << ran.err;
   EXPECT_TRUE(contains(ran.out, "alive\n"));
 }
 

@@ -152,6 +152,7 @@ TEST(PerfUsage, WrongCommandLinesSayWhatIsWrong) {
   test::expect_refused({
       {{}, {"takes a command, one of server, read, "}},
       {{"frobnicate"}, {"takes a command, one of server, read, ", "mesh, not \"frobnicate\""}},
+      {{"raed"}, {"unknown command \"raed\"; did you mean \"read\"? See verbena-perf --help"}},
       {{"--local"}, {"takes a command, one of server, read, ", "not \"--local\""}},
       {{"read", "more"}, {"unknown argument \"more\"", "verbena-perf read --help"}},
       {{"read", "--no-such", "5"}, {"unknown argument \"--no-such\""}},

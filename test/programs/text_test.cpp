@@ -161,6 +161,24 @@ TEST(BenchArguments, AreReadFromWords) {
   }
 }
 
+TEST(NearestName, IsOneSlipAwayOrAThirdOfTheWord) {
+  const Words names{"get", "put", "del", "stats", "serve", "--timeout-ms"};
+  const std::vector<std::pair<const char*, const char*>> slips{
+      {"gte", "get"},           // Two letters changed places.
+      {"puts", "put"},          // One is too many.
+      {"dl", "del"},            // One is missing.
+      {"sevres", "serve"},      // Two slips in six letters.
+      {"statistics", nullptr},  // Five are too many.
+      {"--tiemot-ms", "--timeout-ms"},
+      {"frobnicate", nullptr},
+      {"", nullptr},
+  };
+  for (const auto& [word, name] : slips) {
+    const std::string* const nearest = nearest_name(word, names);
+    EXPECT_EQ(nearest != nullptr ? *nearest : "", name != nullptr ? name : "") << word;
+  }
+}
+
 TEST(Errors, HaveTheCommandLinesNamesAndUnits) {
   EXPECT_EQ(by_option("max_items is 5: raise memory_bytes"), "--max-items is 5: raise --memory");
   EXPECT_EQ(by_option("max_value_bytes is 4194304: lower lease_bytes"),

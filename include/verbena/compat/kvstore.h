@@ -30,6 +30,7 @@
 #define run_client verbena_run_client
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -94,5 +95,6 @@ int run_client(const char* servername);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 /* NOLINTEND(readability-identifier-naming) */
 #endif

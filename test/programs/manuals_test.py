@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Man pages and completions: there is a page for each program and command, man has no warning, every option is named,
+and bash completes commands, options and values.
+
+    manuals_test.py MAN1 PROGRAM..."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path += [str(ROOT / 'test' / 'house'), str(ROOT / 'packaging' / 'manuals')]
+import manuals  # noqa: E402
+from report import Report, run  # noqa: E402
+
+
+def warnings_of(page):
+    """What man complains of."""
+    formatted = subprocess.run(['man', '--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', page], text=True, timeout=60,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+                               env={**os.environ, 'LC_ALL': 'C.UTF-8', 'MANROFFSEQ': '', 'MANWIDTH': '100'})
+    return formatted.stderr + ('' if formatted.returncode == 0 else f'ended with {formatted.returncode}')
+
+
+def check_pages(report, man1, commands):
+    wanted = {f'{command.page()}.1' for command in commands}
+    there = {page.name for page in man1.iterdir()}
+    report.check(there == wanted, f'pages are {sorted(there)}, not {sorted(wanted)}')
+    for command in commands:
+        page = man1 / f'{command.page()}.1'
+        text = page.read_text().replace('\\-', '-') if page.exists() else ''
+        text = re.sub(r'\\f.|\\,|\\/', '', text)
+        for option in [*command.options, *command.arguments]:
+            for name in option.names:
+                report.check(re.search(rf'(?<![\w-]){re.escape(name)}(?![\w-])', text), f'{page.name} lacks {name}')
+    if not shutil.which('man') or not shutil.which('groff'):
+        print('manuals: pages are not formatted: install man-db and groff')
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        planted = pathlib.Path(directory) / 'planted.1'
+        planted.write_text('.TH PLANTED 1\n.SH NAME\nplanted \\- a mistake\n.nosuchmacro\n')
+        report.check(warnings_of(planted), 'self-test: man does not warn of a macro that is none')
+    for page in sorted(man1.iterdir()):
+        report.check(not warnings_of(page), f'{page.name}: {warnings_of(page)}')
+
+
+def complete(script, directory, *words):
+    """What bash offers for the last of `words`."""
+    quoted = ' '.join(f"'{word}'" for word in words)
+    # COMPREPLY is what a completion function answers with.
+    asked = (f'source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _{words[0].replace("-", "_")}; '
+             'printf "%s\\n" "${COMPREPLY[@]}"')
+    answer = run(['bash', '-u', '-c', asked], timeout_s=60, cwd=directory)
+    return set(answer.stdout.split())
+
+
+def check_bash(report, directory, programs):
+    scripts = {name: manuals.write_bash(commands) for name, commands in programs.items()}
+    for name, script in scripts.items():
+        (directory / name).write_text(script)
+    (directory / 'value.txt').touch()
+    (directory / 'values').mkdir()
+    for words, offered in (
+            (('verbena-kv', 's'), {'serve', 'stats', 'shell'}),
+            (('verbena-kv', 'get', '--ti'), {'--timeout-ms'}),
+            (('verbena-kv', '-v', 'put', '--file', 'va'), {'value.txt', 'values'}),
+            (('verbena-kv', 'load', 'va'), {'values'}),
+            (('verbena-kv', 'get', '--wait', ''), {'spin', 'adaptive', 'event'}),
+            (('verbena-kv', 'get', '-d', 's'), {'soft'}),
+            (('verbena-kv', 'get', '-p', ''), set()),
+            (('verbena-perf', 'message', '--sw'), {'--sweep'}),
+            (('verbena-perf', 'mesh', '--pattern', 'p'), {'ping-pong', 'poll'}),
+            (('verbena-info', '--pl'), {'--plan'})):
+        said = complete(directory / words[0], directory, *words)
+        report.check(said == offered, f'bash offers {sorted(said)} for {words}, not {sorted(offered)}')
+    for name, commands in programs.items():
+        for command in commands[1:]:
+            offered = complete(directory / name, directory, *command.name.split(), '-')
+            wanted = {n for option in command.options for n in option.names}
+            report.check(offered == wanted, f'{command.name}: bash offers {sorted(offered ^ wanted)} in excess or not')
+
+
+def check_zsh(report, directory, programs):
+    for name, commands in programs.items():
+        script = manuals.write_zsh(commands)
+        for command in commands:
+            for option in command.options:
+                for each in option.names:
+                    report.check(each in script, f'zsh does not know {each} of {command.name}')
+        if not shutil.which('zsh'):
+            print('manuals: completions of zsh are not parsed: install zsh')
+            continue
+        (directory / f'_{name}').write_text(script)
+        parsed = run(['zsh', '-n', directory / f'_{name}'], timeout_s=60)
+        report.check(parsed.returncode == 0, f'zsh does not parse _{name}: {parsed.stdout}')
+
+
+def main():
+    man1, *paths = sys.argv[1:]
+    report = Report('manuals')
+    programs = {pathlib.Path(path).name: manuals.read_program(path) for path in paths}
+    check_pages(report, pathlib.Path(man1), [command for commands in programs.values() for command in commands])
+    with tempfile.TemporaryDirectory(prefix='verbena-manuals-') as directory:
+        check_bash(report, pathlib.Path(directory), programs)
+        check_zsh(report, pathlib.Path(directory), programs)
+    report.end()
+
+
+main()
