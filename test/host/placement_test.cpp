@@ -281,8 +281,8 @@ TEST(Placement, ProcessorTimeOfACgroupBounds) {
   const Placement plan = planned(*topology, {.pollers = 2, .leave_a_core = false});
   EXPECT_EQ(plan.cores(), 1U) << "the quota is the whole process's, whoever the application is";
   EXPECT_EQ(plan.why_no_core,
-            "Poller 1 waits by the policy `event`: the cgroup grants the time of 2.50 cpus, of which one is for all "
-            "else.");
+            "Poller 1 waits by the policy `event`: the cgroup grants the time of 2.50 cpus, one of which is left for "
+            "everything else.");
   EXPECT_EQ(planned(*topology, {}).why_no_core, "");
 }
 
