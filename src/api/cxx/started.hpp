@@ -193,12 +193,18 @@ Started StartedOperations::start(const char* call, Begin&& begin) noexcept {
   Slot& slot = slot_at(number);
   ++slot.generation;
   slot.state.store(State::kUnderWay, std::memory_order_relaxed);
+  Group& group = group_of(number);
   // Before it begins: another thread may tell of its end at once.
-  group_of(number).used.fetch_or(bit_of(number), std::memory_order_release);
+  const bool is_open = (group.used.fetch_or(bit_of(number), std::memory_order_acq_rel) & kOpen) != 0;
   const Status begun = begin(cookie_of(number));
   if (begun == Status::kOk) return {*this, number};
   slot.state.store(State::kComplete, std::memory_order_relaxed);
-  free(number);
+  if (is_open) {
+    free(number);
+  } else {
+    // After `end`, where somebody holds it: the group is not counted any more.
+    group.used.fetch_and(~bit_of(number), std::memory_order_relaxed);
+  }
   return Started(begun);
 }
 
