@@ -26,6 +26,7 @@ struct Refusal<Status> {
   /// The status itself.
   [[nodiscard]] static Status of(Status status) noexcept { return status; }
 };
+/// For results that are a value or a status.
 template <class T>
 struct Refusal<std::expected<T, Status>> {
   /// No value.
@@ -207,11 +208,14 @@ class [[nodiscard]] Task {
                 "or a type that Refusal is specialized for");
 
  public:
+  /// For the compiler.
   using promise_type = detail::Promise<T>;
 
+  /// Leaves `other` over, with kBadArgument.
   Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), status_(other.status_) {
     other.status_ = Status::kBadArgument;
   }
+  /// Destroys the task that this was.
   Task& operator=(Task&& other) noexcept {
     if (this == &other) return *this;
     if (handle_) handle_.destroy();
@@ -452,8 +456,8 @@ template <Answer T>
 }
 
 /// Awaits a point in time: kOk; or why its scope was cancelled.
-[[nodiscard]] inline detail::Sleeper sleep_until(Deadline deadline) noexcept { return detail::Sleeper(deadline); }
-/// Lets all others go on first that can. Results as of sleep_until.
+[[nodiscard]] inline detail::Sleeper until(Deadline deadline) noexcept { return detail::Sleeper(deadline); }
+/// Lets all others go on first that can. Results as of until.
 [[nodiscard]] inline detail::Sleeper yield() noexcept { return detail::Sleeper(Deadline::now()); }
 /// Goes on in a thread of the executor's. Nothing of a loop's can be awaited there (kBusy), but the way back: a loop is
 /// an executor, too. A task that ends elsewhere ends in its loop's thread.

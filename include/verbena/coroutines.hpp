@@ -34,6 +34,7 @@ class Session;
 /// the peer that was not found before (Link::find) is asked for while the thread waits.
 namespace verbena::coroutine {
 
+/// For operations on a segment.
 template <class Part>
 struct Refusal<typed::Outcome<Part>> {
   /// Without a segment.
@@ -49,6 +50,7 @@ struct [[nodiscard]] Arrived {
   std::size_t waiting = 0;      ///< kBufferTooSmall: elements that the message needs, which stays queued.
 };
 
+/// For messages.
 template <typed::Element T>
 struct Refusal<Arrived<T>> {
   /// Without a segment.

@@ -44,12 +44,13 @@ struct QueuePairEndpoint {
   std::uint8_t nic = 0;                                   ///< 1: the software NIC; 2: a device.
   std::uint8_t network = 0;                               ///< Kind of its GID.
   std::uint8_t mtu = 0;                                   ///< As Mtu. The smaller one of both ends is used.
-  std::array<std::uint8_t, 16> gid{};
-  std::uint32_t number = 0;    ///< The queue pair's.
-  std::uint32_t psn = 0;       ///< First packet sequence number.
-  std::uint16_t lid = 0;       ///< InfiniBand only.
+  std::array<std::uint8_t, 16> gid{};                     ///< Its NIC's.
+  std::uint32_t number = 0;                               ///< The queue pair's.
+  std::uint32_t psn = 0;                                  ///< First packet sequence number.
+  std::uint16_t lid = 0;                                  ///< InfiniBand only.
   std::uint8_t max_reads = 0;  ///< READs and atomics at a time. The smaller one of both ends is used.
   std::uint8_t reserved = 0;   ///< 0
+  /// Equal in all fields.
   friend bool operator==(const QueuePairEndpoint&, const QueuePairEndpoint&) = default;
 };
 static_assert(sizeof(QueuePairEndpoint) == 36 && std::is_trivially_copyable_v<QueuePairEndpoint>);
@@ -252,8 +253,8 @@ using ElementOf = typename detail::ListTraits<T>::Value;
 template <Target Part>
 struct [[nodiscard]] ReceiveOutcome {
   Status status = Status::kOk;  ///< kOk or an error.
-  Arrival arrival{};
-  Part segment{};  ///< The segments that the receive was posted with; empty if it is not complete.
+  Arrival arrival{};            ///< kOk: the message.
+  Part segment{};               ///< The segments that the receive was posted with; empty if it is not complete.
 };
 
 /// A receive that was posted, and the segments that it has until a message is in them. Destroyed before, it stays
@@ -306,6 +307,7 @@ class [[nodiscard]] ReceiveOperation {
 template <QueuePairType Type, Element T>
 class [[nodiscard]] Batch {
  public:
+  /// Leaves an empty batch behind.
   Batch(Batch&&) noexcept = default;
   /// Does with the batch that this was what the destructor does.
   Batch& operator=(Batch&& other) noexcept {
@@ -514,11 +516,15 @@ class QueuePairBase {
 
  protected:
   QueuePairBase() noexcept = default;
+  /// Takes the queue pair over.
   explicit QueuePairBase(detail::QueuePairHandle&& pair) noexcept : pair_(std::move(pair)) {}
+  /// Leaves no queue pair behind.
   QueuePairBase(QueuePairBase&&) noexcept = default;
+  /// The same; the queue pair that this had ends.
   QueuePairBase& operator=(QueuePairBase&&) noexcept = default;
   ~QueuePairBase() = default;
 
+  /// Posts a receive, in any state that takes one.
   template <class Part>
   [[nodiscard]] Operation<Part> receive_into(const char* call, Part&& to) noexcept {
     const auto pieces = detail::pieces_of(to);
@@ -526,7 +532,7 @@ class QueuePairBase {
     return detail::Inside::operation<Operation<Part>>(std::move(started), std::move(to));
   }
 
-  detail::QueuePairHandle pair_;
+  detail::QueuePairHandle pair_;  ///< Its only member.
 };
 
 /// A queue pair that knows no peer yet: receives can be posted, so that the peer's first message finds one. Move-only.

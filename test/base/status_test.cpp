@@ -46,11 +46,10 @@ TEST(Status, GroupsAreInOrderOfDamage) {
     EXPECT_LE(damage_of(static_cast<Status>(i - 1)), damage_of(static_cast<Status>(i)));
   for (const Status status : {Status::kOk, Status::kAgain, Status::kTimedOut})
     EXPECT_EQ(damage_of(status), Damage::kNone) << to_string(status);
-  for (const Status status :
-       {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong, Status::kBufferTooSmall,
-        Status::kStoreFull, Status::kIndexFull, Status::kWrongKind, Status::kBadArgument, Status::kOutOfRange,
-        Status::kLocalAccess, Status::kUnsupported, Status::kBusy, Status::kDenied, Status::kOverQuota,
-        Status::kCancelled})
+  for (const Status status : {Status::kNotFound, Status::kVersionMismatch, Status::kBadKey, Status::kTooLong,
+                              Status::kBufferTooSmall, Status::kStoreFull, Status::kIndexFull, Status::kWrongKind,
+                              Status::kBadArgument, Status::kOutOfRange, Status::kLocalAccess, Status::kUnsupported,
+                              Status::kBusy, Status::kDenied, Status::kOverQuota, Status::kCancelled})
     EXPECT_EQ(damage_of(status), Damage::kOperation) << to_string(status);
   for (const Status status :
        {Status::kPeerLost, Status::kConnectionRefused, Status::kRejected, Status::kProtocol, Status::kRemoteAccess,

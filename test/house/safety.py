@@ -9,7 +9,7 @@ from report import Report
 
 DEFINED = re.compile(r'^TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)', re.MULTILINE)
 NAMED = re.compile(r'`(\w+\.\w+)`')
-SECTION = '## What SafeVerbs gets wrong, and the tests here'
+SECTION = '## Defects of SafeVerbs, and the tests here'
 
 
 def rows(text):
