@@ -456,8 +456,8 @@ template <Answer T>
 }
 
 /// Awaits a point in time: kOk; or why its scope was cancelled.
-[[nodiscard]] inline detail::Sleeper until(Deadline deadline) noexcept { return detail::Sleeper(deadline); }
-/// Lets all others go on first that can. Results as of until.
+[[nodiscard]] inline detail::Sleeper reached(Deadline deadline) noexcept { return detail::Sleeper(deadline); }
+/// Lets all others go on first that can. Results as of `reached`.
 [[nodiscard]] inline detail::Sleeper yield() noexcept { return detail::Sleeper(Deadline::now()); }
 /// Goes on in a thread of the executor's. Nothing of a loop's can be awaited there (kBusy), but the way back: a loop is
 /// an executor, too. A task that ends elsewhere ends in its loop's thread.

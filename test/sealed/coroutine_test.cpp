@@ -71,7 +71,7 @@ Task<Status> all_three(Loop& loop) {
   co_return a == b ? c : a;
 }
 Task<Status> within_time(Loop& loop, Deadline deadline) { co_return co_await within(deadline, all_three(loop)); }
-Task<Status> forever(Loop& /*loop*/) { co_return co_await until(Deadline::after(std::chrono::seconds{20})); }
+Task<Status> forever(Loop& /*loop*/) { co_return co_await reached(Deadline::after(std::chrono::seconds{20})); }
 Task<Status> one_of_two(Loop& loop) {
   const auto first = co_await when_any(nothing(loop), forever(loop));
   co_return first.result;

@@ -277,7 +277,7 @@ TEST_F(CoroutineHeld, TheLoserOfAnyIsInQuarantine) {
       const auto first = co_await when_any(std::move(reads), std::move(naps));
       co_return first.index == 1 ? first.result : Status::kSystem;
     };
-    const auto nap = [](Loop& /*of*/) -> Task<Status> { co_return co_await until(in_ms(2)); };
+    const auto nap = [](Loop& /*of*/) -> Task<Status> { co_return co_await reached(in_ms(2)); };
     EXPECT_EQ(sync_wait(*loop,
                         race(*loop, read_queued(*loop, *each, taken(region, 0, kCount), there(*each), soon(), nullptr),
                              nap(*loop)),

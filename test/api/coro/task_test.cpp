@@ -41,9 +41,9 @@ Task<Number> fail_with(Loop& /*loop*/, std::string why) {
   if (!why.empty()) throw std::runtime_error(why);
   co_return 0;
 }
-Task<Status> nap(Loop& /*loop*/, Deadline end) { co_return co_await coroutine::until(end); }
+Task<Status> nap(Loop& /*loop*/, Deadline until) { co_return co_await reached(until); }
 Task<Status> nap_and_count(Loop& /*loop*/, Deadline until, int& count) {
-  const Status slept = co_await until(end);
+  const Status slept = co_await reached(until);
   ++count;
   co_return slept;
 }
@@ -196,7 +196,7 @@ TEST_F(Tasks, WhatIsOverWinsAtOnce) {
 
 TEST_F(Tasks, ALosersExceptionIsNotLost) {
   const auto loser = [](Loop& /*of*/) -> Task<Status> {
-    if (co_await until(soon()) == Status::kCancelled) throw std::runtime_error("loser");
+    if (co_await reached(soon()) == Status::kCancelled) throw std::runtime_error("loser");
     co_return Status::kOk;
   };
   const auto body = [](Loop& of, Task<Status> other) -> Task<Status> {
@@ -209,7 +209,7 @@ TEST_F(Tasks, ALosersExceptionIsNotLost) {
 TEST_F(Tasks, ATimeLimitEndsWaitsInsideIt) {
   const auto twice = [](Loop& /*of*/) -> Task<Number> {
     int timeouts = 0;
-    for (int i = 0; i < 2; ++i) timeouts += co_await until(soon()) == Status::kTimedOut ? 1 : 0;
+    for (int i = 0; i < 2; ++i) timeouts += co_await reached(soon()) == Status::kTimedOut ? 1 : 0;
     co_return timeouts;
   };
   const auto body = [](Loop& of, Task<Number> inner) -> Task<Number> {
@@ -254,7 +254,7 @@ TEST_F(Tasks, ScopesInsideACancelledOneEnd) {
   };
   auto task = deep(*loop, source);
   const auto cancels = [](Loop& /*of*/, CancelSource& by) -> Task<Status> {
-    (void)co_await until(in_ms(1));
+    (void)co_await reached(in_ms(1));
     by.cancel();
     co_return Status::kOk;
   };
@@ -283,7 +283,7 @@ TEST_F(Tasks, TooManyWaitsAreRefused) {
 TEST_F(Tasks, TheEarliestDeadlineGoesFirst) {
   std::vector<int> order;
   const auto at = [](Loop& /*of*/, Deadline until, int number, std::vector<int>& into) -> Task<Status> {
-    const Status slept = co_await until(until);
+    const Status slept = co_await reached(until);
     into.push_back(number);
     co_return slept;
   };
@@ -342,7 +342,7 @@ TEST_F(Tasks, ATaskGoesOnElsewhereAndComesBack) {
     const auto here = std::this_thread::get_id();
     co_await resume_on(on);
     const auto there = std::this_thread::get_id();
-    const Status refused = co_await until(in_ms(1));
+    const Status refused = co_await reached(in_ms(1));
     const bool is_away = !of.is_here();
     co_await resume_on(of);
     const bool is_right =
