@@ -1,5 +1,6 @@
 #include "programs/statistics.hpp"
 
+#include "programs/environment.hpp"
 #include "programs/json.hpp"
 
 #include <fmt/core.h>
@@ -184,18 +185,15 @@ std::string interval_text(const kv::ServerStatistics& before, const kv::ServerSt
 }
 
 std::string statistics_json(const kv::ServerStatistics& s) {
-  std::string operations, memory;
-  for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
-    operations += (kind == 0 ? "" : ",") +
-                  json_members(to_string(static_cast<OperationKind>(kind)), operation_json(s.operations[kind]));
-  }
+  Json operations = Json::object();
+  Json memory = Json::array();
+  for (std::size_t kind = 0; kind < kv::kOperations; ++kind)
+    operations[to_string(static_cast<OperationKind>(kind))] = operation_json(s.operations[kind]);
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     const kv::MemoryClass& blocks = s.memory[i];
     if ((blocks.used | blocks.free) == 0) continue;
-    memory += (memory.empty() ? "" : ",") + json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used,
-                                                        "used_bytes", blocks.used_bytes, "free", blocks.free,
-                                                        "free_bytes", blocks.free_bytes)
-                                                .text;
+    memory.push_back(json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used, "used_bytes",
+                                 blocks.used_bytes, "free", blocks.free, "free_bytes", blocks.free_bytes));
   }
   return json_line("items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries,
                    "last_version", s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes,
@@ -203,8 +201,8 @@ std::string statistics_json(const kv::ServerStatistics& s) {
                    s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
                    s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
                    "hits", s.hits, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures,
-                   "denied", s.refusals.denied, "over_quota", s.refusals.over_quota, "operations",
-                   Json{"{" + operations + "}"}, "memory", Json{"[" + memory + "]"});
+                   "denied", s.refusals.denied, "over_quota", s.refusals.over_quota, "operations", operations, "memory",
+                   memory);
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
