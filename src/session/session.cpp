@@ -91,6 +91,7 @@ Result<void> Session::open_window() {
 Result<void> Session::create() {
   VERBENA_TRY(open_window());
   reception_.set_window(window());
+  if (delivery().receive == rdma::Receive::kHandler) VERBENA_TRY(reception_.reserve());
   VERBENA_ASSIGN(connection_, channel::Connection::create(home_->loop(), home_->memory(), connection_options(), *this));
   return {};
 }
@@ -175,6 +176,8 @@ void Session::begin() noexcept {
   transfers_.set_delivery(delivery().reads, delivery().writes);
   life_.is_set_up.store(true, std::memory_order_relaxed);
   if (delivery().receive == rdma::Receive::kDiscard) reception_.discard();
+  // The callback may have asked for a handler.
+  if (delivery().receive == rdma::Receive::kHandler && !reception_.reserve()) leave(Status::kNoMemory);
   if (state() == State::kLive) events_.on_connect(*this);
 }
 

@@ -684,6 +684,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   options.max_inline = qp->sq.max_inline;
   VERBENA_TRY(make_queues(*qp));
   qp->path.offers.reserve(kMaxOffers);
+  qp->path.imported.reserve();
   const std::lock_guard lock(mutex_);
   if (qps_.size() >= limits_.max_qp) {
     return fail(Status::kLimit, "create_qp", ENOMEM,
@@ -1141,7 +1142,9 @@ host::Footprint qp_footprint(Kind kind, const QpOptions& options) {
   const std::uint64_t sends = std::bit_ceil(options.max_send_wr);
   const std::uint64_t receives = std::bit_ceil(options.max_recv_wr);
   const soft::QpGeometry geometry = soft::geometry_for(options.max_send_wr, options.max_recv_wr);
-  pools.add({.name = "queue pair", .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer)});
+  pools.add({.name = "queue pair",
+             .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer) +
+                           soft::ImportCounts::kReserved * sizeof(soft::ImportCounts::Entry)});
   const auto as_used = [&](const char* name, std::uint64_t count, std::uint64_t bytes_each) {
     pools.add({.name = name, .kind = host::PoolKind::kAsUsed, .count = count, .bytes_each = bytes_each});
   };
