@@ -109,8 +109,6 @@ class Session final : private channel::Handler {
                                const Patience& patience) noexcept;
   /// Waits for a call that was begun (see `begin`). kTimedOut: it goes on.
   [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept;
-  /// The receive takes no message any more, and is done when this returns kOk.
-  [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
   /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
@@ -162,6 +160,10 @@ class Session final : private channel::Handler {
   /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
   [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
   [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
+  /// A WRITE of registered memory into the peer's default window, and a note of it that leaves after it. Both are told
+  /// of, the ends that come before this returns too. kLocalAccess: the memory is not registered.
+  [[nodiscard]] Status begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note,
+                             Call::Tell tell_of_note) noexcept;
   /// For completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
   [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
   void go_on(TakeCall& call) noexcept {
@@ -169,9 +171,10 @@ class Session final : private channel::Handler {
     transfers_.push(call);
   }
   /// Takes a call back that was begun. False: it was done before, and has been told of.
-  [[nodiscard]] bool withdraw(SendCall& call) noexcept;
-  [[nodiscard]] bool withdraw(ReceiveCall& call) noexcept;
-  [[nodiscard]] bool withdraw(TakeCall& call) noexcept;
+  template <class Kind>
+  [[nodiscard]] bool withdraw(Kind& call) noexcept;
+  /// The same for a receive, but does not wait for a thread that is in a call: look whether it is done.
+  void try_withdraw(ReceiveCall& call) noexcept;
   /// A transfer of registered memory, or an atomic, in the calling thread and past the queues. False, and nothing has
   /// happened: it goes the long way, which also says what is wrong.
   [[nodiscard]] bool write_now(const LocalSpan& from, const Place& to) noexcept {
@@ -282,8 +285,13 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
   template <class Kind, class Start>
   [[nodiscard]] Status begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept;
-  template <class Kind, class Cancel>
-  [[nodiscard]] bool withdraw_call(Kind& call, Cancel&& cancel) noexcept;
+  /// kOk: the call is done, and nobody is told; kNotFound: it was done before; or as in_driver.
+  template <class Kind>
+  [[nodiscard]] Status take_back(Kind& call, Deadline deadline) noexcept;
+  /// In the thread that drives the session: the call is done when this returns.
+  void give_up(SendCall& call) noexcept;
+  void give_up(ReceiveCall& call) noexcept;
+  void give_up(TakeCall& call) noexcept;
   [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
   /// Calls `task` in the thread that drives the session. Errors: kBusy, and those of CompletionLoop::call.
