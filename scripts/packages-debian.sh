@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Debian packages of packaging/debian: libverbena0, libverbena-dev and verbena-tools.
+# Builds the Debian packages of packaging/debian: libverbena0, libverbena-dev, verbena-tools and python3-verbena.
 # usage: scripts/packages-debian.sh [--install] [--out DIR] [--jobs N]
 #   --install  install what building needs, then the packages; use them, and remove them again (as root). For a machine
 #              that may be changed: scripts/fresh-machine.sh scripts/packages-debian.sh --install
@@ -59,7 +59,8 @@ fi
 
 say 'installing'
 wanted=()
-for package in libverbena0 libverbena-dev verbena-tools; do wanted+=("$(echo "$work/${package}_"*.deb)"); done
+built=(libverbena0 libverbena-dev verbena-tools python3-verbena)
+for package in "${built[@]}"; do wanted+=("$(echo "$work/${package}_"*.deb)"); done
 apt-get install -q -y --no-install-recommends "${wanted[@]}"
 
 say 'using'
@@ -75,6 +76,7 @@ for ((i = 0; i < 300; ++i)); do [[ -s $work/port ]] && break; kill -0 "$server";
 port=$(<"$work/port")
 verbena-kv put -p "$port" greeting 'hello, packages'
 [[ $(verbena-kv get -p "$port" greeting) == 'hello, packages' ]]
+/usr/bin/python3 -c "from verbena import kv; assert kv.Client('127.0.0.1:$port')['greeting'] == b'hello, packages'"
 kill "$server"
 wait "$server" || { say "the server ended with $?"; exit 1; }
 server=''
@@ -114,8 +116,8 @@ getent passwd verbena || { say 'the package made no user verbena'; exit 1; }
 systemd-analyze verify /lib/systemd/system/verbena-kv.service
 
 say 'removing'
-dpkg-query -L libverbena0 libverbena-dev verbena-tools | sort -u >files.txt
-apt-get purge -q -y libverbena0 libverbena-dev verbena-tools
+dpkg-query -L "${built[@]}" | sort -u >files.txt
+apt-get purge -q -y "${built[@]}"
 left=$(while read -r file; do [[ ( -e $file || -L $file ) && ! -d $file ]] && echo "$file"; done <files.txt || true)
 [[ -z $left ]] || { say "files stay behind: $left"; exit 1; }
 say 'built, installed, used and removed'

@@ -1,11 +1,11 @@
-! The C API of verbena/rdma.h, verbena/mesh.h, verbena/version.h and verbena/log.h for Fortran 2018, under the same
-! names. The C headers document what each call does and returns. A compiled module works with one version of one
-! compiler only, so this file is installed as source; compile it with your program:
+! The C API of verbena/rdma.h, verbena/mesh.h, verbena/kv.h, verbena/version.h and verbena/log.h for Fortran 2018,
+! under the same names. The C headers document what each call does and returns. A compiled module works with one
+! version of one compiler only, so this file is installed as source; compile it with your program:
 !   gfortran $(pkg-config --variable=fortran verbena) hello.f90 $(pkg-config --cflags --libs verbena)
 !
 ! Differences from C:
-!  - Handles are type(rdma_conn), type(rdma_listener), type(rdma_node), type(mesh_t), type(mesh_lane_t) and
-!    type(mesh_carrier_t).
+!  - Handles are type(rdma_conn), type(rdma_listener), type(rdma_node), type(mesh_t), type(mesh_lane_t),
+!    type(mesh_carrier_t), type(kv_client_t) and type(kv_server_t). kv_open gives a type(kv_client_t), too.
 !  - Fortran ignores the case of names, so MESH_SEND, MESH_WRITE and the other kinds of completions are MESH_KIND_SEND,
 !    MESH_KIND_WRITE and so on: mesh_send is the call.
 !  - Text is character(*) without a null character at its end; '' stands for C's null.
@@ -14,9 +14,14 @@
 !    as target and volatile if the peer reads or writes it in place, or if you poll it.
 !  - Memory that the library uses after the call has returned, as mesh_write and mesh_read do, is type(c_ptr): what
 !    mesh_allocate gave, or c_loc of a variable with target and asynchronous or volatile.
-!  - rdmaErrorText and mesh_error_text (rdmaErrorString and mesh_error_string in C), rdmaErrorDetail, mesh_error_detail,
-!    rdmaServerAddress, mesh_description and verbena_version return allocatable text.
+!  - rdmaErrorText, mesh_error_text and kv_error_text (rdmaErrorString, mesh_error_string and kv_error_string in C),
+!    rdmaErrorDetail, mesh_error_detail, kv_error_detail, rdmaServerAddress, mesh_description and verbena_version return
+!    allocatable text. kv_get returns its value as allocatable text, so there is no kv_release.
+!  - Keys and values of the store are data, each followed by its length; text, too: kv_client_put(client, 'key',
+!    3_c_size_t, array, c_sizeof(array)). kv_set and kv_get take text alone: blanks at the end of a key do not count,
+!    those of a value do.
 !  - Lists, such as allowed_uids, are arrays and need no count: mesh_wait(lane, some, MESH_ALL, 1000).
+!  - SIZE_MAX, as kv_client_batch_get sets lengths to it, is -1.
 !  - Callbacks are bind(C) procedures; `user` is type(c_ptr), c_null_ptr if you need none.
 module verbena
   use, intrinsic :: iso_c_binding
@@ -68,6 +73,25 @@ module verbena
     MESH_KIND_SEND = 0, MESH_KIND_WRITE = 1, MESH_KIND_READ = 2, MESH_KIND_ATOMIC = 3, MESH_KIND_RECEIVE = 4, &
     MESH_KIND_WRITTEN = 5, MESH_KIND_JOINED = 6, MESH_KIND_LEFT = 7
   integer(c_int), parameter, public :: MESH_ALL = 0, MESH_SENDS = 1, MESH_RECEIVES = 2
+
+  ! --- constants of the store -----------------------------------------------------------------------------------------
+  integer(c_int), parameter, public :: KV_MAX_KEY_BYTES = 1024, KV_DEFAULT_PORT = 7470
+  integer(c_int), parameter, public :: &
+    KV_OK = 0, KV_ERR_AGAIN = -2, KV_ERR_TIMED_OUT = -3, &
+    KV_ERR_NOT_FOUND = -4, KV_ERR_VERSION_MISMATCH = -5, KV_ERR_BAD_KEY = -6, KV_ERR_TOO_LONG = -7, &
+    KV_ERR_BUFFER_TOO_SMALL = -8, KV_ERR_STORE_FULL = -9, KV_ERR_INDEX_FULL = -10, KV_ERR_WRONG_KIND = -11, &
+    KV_ERR_BAD_ARGUMENT = -12, KV_ERR_OUT_OF_RANGE = -13, KV_ERR_LOCAL_ACCESS = -14, KV_ERR_UNSUPPORTED = -15, &
+    KV_ERR_BUSY = -16, &
+    KV_ERR_PEER_LOST = -17, KV_ERR_CONNECTION_REFUSED = -18, KV_ERR_REJECTED = -19, KV_ERR_PROTOCOL = -20, &
+    KV_ERR_REMOTE_ACCESS = -21, KV_ERR_REMOTE_INVALID = -22, KV_ERR_RETRY_EXCEEDED = -23, KV_ERR_RNR_EXCEEDED = -24, &
+    KV_ERR_FLUSHED = -25, KV_ERR_CLOSED = -26, KV_ERR_NOT_ALLOWED = -27, KV_ERR_OTHER_NAMESPACE = -28, &
+    KV_ERR_OTHER_HOST = -29, &
+    KV_ERR_NO_MEMORY = -30, KV_ERR_LIMIT = -31, KV_ERR_PERMISSION = -32, KV_ERR_DEVICE = -33, KV_ERR_SYSTEM = -34, &
+    KV_ERR_FORKED = -35, &
+    KV_ERR_DENIED = -36, KV_ERR_OVER_QUOTA = -37
+  integer(c_int), parameter, public :: CONN_MODE_CM = 0, CONN_MODE_SOCKET = 1
+  integer(c_int), parameter, public :: KV_LOOKUP_AUTO = 0, KV_LOOKUP_MESSAGE = 1, KV_LOOKUP_ONE_SIDED = 2
+  integer(c_int), parameter, public :: KV_RIGHT_READ = 1, KV_RIGHT_WRITE = 2, KV_RIGHT_ADMINISTER = 4
 
   ! --- types --------------------------------------------------------------------------------------------------------
   ! Handles: C pointers.
@@ -280,6 +304,151 @@ module verbena
     integer(c_int64_t) :: keepalives
   end type
 
+  ! Handles of the store: C pointers.
+  type, bind(C), public :: kv_client_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, bind(C), public :: kv_server_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  ! kv_client_options_t. Call kv_client_options_init first: it sets the defaults. allowed_uids(:) needs no count; leave
+  ! it unallocated for none.
+  type, public :: kv_client_options_t
+    character(len=256) :: device = ''
+    integer(c_int) :: gid_index = -1
+    integer(c_int) :: connect_timeout_ms = 0
+    integer(c_int) :: timeout_ms = 0
+    integer(c_int) :: depth = 0
+    integer(c_size_t) :: buffer_bytes = 0
+    integer(c_int) :: spin_us = 0
+    integer(c_int), allocatable :: allowed_uids(:)
+    character(len=1024) :: key_file = ''
+    character(len=32) :: key_name = ''
+    integer(c_int) :: lookup = KV_LOOKUP_AUTO
+    integer(c_size_t) :: known_locations = 0
+    integer(c_int) :: read_only = 0
+  end type
+  ! kv_client_options_t of C, field by field.
+  type, bind(C) :: c_kv_client_options
+    type(c_ptr) :: device
+    integer(c_int) :: gid_index
+    integer(c_int) :: connect_timeout_ms
+    integer(c_int) :: timeout_ms
+    integer(c_int) :: depth
+    integer(c_size_t) :: buffer_bytes
+    integer(c_int) :: spin_us
+    type(c_ptr) :: allowed_uids
+    integer(c_size_t) :: allowed_uid_count
+    type(c_ptr) :: key_file
+    type(c_ptr) :: key_name
+    integer(c_int) :: lookup
+    integer(c_size_t) :: known_locations
+    integer(c_int) :: read_only
+  end type
+
+  type, bind(C), public :: kv_cell_t
+    integer(c_int64_t) :: address
+    integer(c_int32_t) :: worker
+    integer(c_int32_t) :: is_new
+  end type
+
+  ! `key` and `buf` are addresses, c_loc of variables with target.
+  type, bind(C), public :: kv_get_item_t
+    type(c_ptr) :: key
+    integer(c_size_t) :: klen
+    type(c_ptr) :: buf
+    integer(c_size_t) :: len
+    integer(c_int64_t) :: version
+    integer(c_int) :: code
+  end type
+  type, bind(C), public :: kv_put_item_t
+    type(c_ptr) :: key
+    integer(c_size_t) :: klen
+    type(c_ptr) :: value
+    integer(c_size_t) :: vlen
+    integer(c_int64_t) :: version
+    integer(c_int) :: code
+  end type
+
+  ! kv_grant_t. All characters of `prefix` count; leave it unallocated for all keys.
+  type, public :: kv_grant_t
+    integer(c_int) :: uid = 0
+    integer(c_int) :: rights = 0
+    character(len=:), allocatable :: prefix
+    integer(c_size_t) :: max_memory_bytes = 0
+    integer(c_size_t) :: max_items = 0
+  end type
+  ! kv_grant_t of C, field by field.
+  type, bind(C) :: c_kv_grant
+    integer(c_int) :: uid
+    integer(c_int) :: rights
+    type(c_ptr) :: prefix
+    integer(c_size_t) :: prefix_length
+    integer(c_size_t) :: max_memory_bytes
+    integer(c_size_t) :: max_items
+  end type
+
+  ! kv_server_options_t. Call kv_server_options_init first: it sets the defaults. allowed_uids(:) and grants(:) need no
+  ! count; leave them unallocated for none.
+  type, public :: kv_server_options_t
+    integer(c_int) :: mode = CONN_MODE_CM
+    character(len=256) :: device = ''
+    integer(c_int) :: gid_index = -1
+    character(len=256) :: address = ''
+    integer(c_int) :: port = KV_DEFAULT_PORT
+    integer(c_size_t) :: memory_bytes = 0
+    integer(c_int) :: require_hugepages = 0
+    integer(c_int) :: workers = 0
+    integer(c_int) :: max_clients = 0
+    integer(c_int) :: max_clients_per_user = 0
+    integer(c_int) :: depth = 0
+    integer(c_size_t) :: max_value_bytes = 0
+    integer(c_size_t) :: lease_bytes = 0
+    integer(c_int) :: trusted_clients = 0
+    integer(c_int) :: client_leases = 0
+    integer(c_int) :: lease_term_ms = 0
+    integer(c_size_t) :: max_items = 0
+    integer(c_int) :: checksum_large_values = 0
+    integer(c_int) :: grace_ms = 0
+    integer(c_int) :: spin_us = 0
+    integer(c_int) :: pin_workers = 0
+    integer(c_int), allocatable :: allowed_uids(:)
+    character(len=1024) :: key_file = ''
+    integer(c_size_t) :: max_cells = 0
+    type(kv_grant_t), allocatable :: grants(:)
+  end type
+  ! kv_server_options_t of C, field by field.
+  type, bind(C) :: c_kv_server_options
+    integer(c_int) :: mode
+    type(c_ptr) :: device
+    integer(c_int) :: gid_index
+    type(c_ptr) :: address
+    integer(c_int) :: port
+    integer(c_size_t) :: memory_bytes
+    integer(c_int) :: require_hugepages
+    integer(c_int) :: workers
+    integer(c_int) :: max_clients
+    integer(c_int) :: max_clients_per_user
+    integer(c_int) :: depth
+    integer(c_size_t) :: max_value_bytes
+    integer(c_size_t) :: lease_bytes
+    integer(c_int) :: trusted_clients
+    integer(c_int) :: client_leases
+    integer(c_int) :: lease_term_ms
+    integer(c_size_t) :: max_items
+    integer(c_int) :: checksum_large_values
+    integer(c_int) :: grace_ms
+    integer(c_int) :: spin_us
+    integer(c_int) :: pin_workers
+    type(c_ptr) :: allowed_uids
+    integer(c_size_t) :: allowed_uid_count
+    type(c_ptr) :: key_file
+    integer(c_size_t) :: max_cells
+    type(c_ptr) :: grants
+    integer(c_size_t) :: grant_count
+  end type
+
   abstract interface
     subroutine rdma_conn_procedure(conn, user) bind(C)
       import :: c_ptr, rdma_conn
@@ -482,7 +651,7 @@ module verbena
       integer(c_int32_t), value :: rkey
       integer(c_int64_t), value :: expected
       integer(c_int64_t), value :: desired
-      integer(c_int64_t), intent(out) :: old
+      integer(c_int64_t), intent(inout) :: old
       integer(c_int) :: rdmaSyncCompareSwap
     end function
     function rdmaStartWrite(conn, local_addr, lkey, remote_addr, rkey, length, cookie) &
@@ -585,7 +754,7 @@ module verbena
       integer(c_int64_t), value :: remote_addr
       integer(c_int64_t), value :: expected
       integer(c_int64_t), value :: desired
-      integer(c_int64_t), intent(out) :: old
+      integer(c_int64_t), intent(inout) :: old
       integer(c_int) :: rdmaPASyncCompareSwap
     end function
     function rdmaPAWriteSignaled(conn, local_addr, lkey, remote_addr, length) &
@@ -1212,6 +1381,258 @@ module verbena
   public :: mesh_error_text, mesh_error_detail, mesh_options_init, mesh_carrier_directory, mesh_carrier_hosts, &
     mesh_carrier_gather, mesh_join, mesh_description, mesh_publish, mesh_is_here, mesh_send, mesh_send_imm, mesh_find, &
     mesh_poll, mesh_wait, mesh_gather
+
+  ! --- the store: calls with the same arguments as in C ----------------------------------------------------------
+  interface
+    function kv_client_create(mode) bind(C, name='verbena_kv_client_create')
+      import
+      integer(c_int), value :: mode
+      type(kv_client_t) :: kv_client_create
+    end function
+    function kv_client_disconnect(client) bind(C, name='verbena_kv_client_disconnect')
+      import
+      type(kv_client_t), value :: client
+      integer(c_int) :: kv_client_disconnect
+    end function
+    subroutine kv_client_destroy(client) bind(C, name='verbena_kv_client_destroy')
+      import
+      type(kv_client_t), value :: client
+    end subroutine
+    function kv_client_cell_fetch_add(client, cell, delta, old) bind(C, name='verbena_kv_client_cell_fetch_add')
+      import
+      type(kv_client_t), value :: client
+      type(kv_cell_t), intent(in) :: cell
+      integer(c_int64_t), value :: delta
+      integer(c_int64_t), intent(out), optional :: old
+      integer(c_int) :: kv_client_cell_fetch_add
+    end function
+    function kv_client_cell_compare_swap(client, cell, expected, desired, old) &
+        bind(C, name='verbena_kv_client_cell_compare_swap')
+      import
+      type(kv_client_t), value :: client
+      type(kv_cell_t), intent(in) :: cell
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      integer(c_int64_t), intent(inout), optional :: old
+      integer(c_int) :: kv_client_cell_compare_swap
+    end function
+    function kv_client_cell_read(client, cell, value) bind(C, name='verbena_kv_client_cell_read')
+      import
+      type(kv_client_t), value :: client
+      type(kv_cell_t), intent(in) :: cell
+      integer(c_int64_t), intent(out) :: value
+      integer(c_int) :: kv_client_cell_read
+    end function
+    function kv_client_allocate(client, bytes) bind(C, name='verbena_kv_client_allocate')
+      import
+      type(kv_client_t), value :: client
+      integer(c_size_t), value :: bytes
+      type(c_ptr) :: kv_client_allocate
+    end function
+    function kv_server_start(server) bind(C, name='verbena_kv_server_start')
+      import
+      type(kv_server_t), value :: server
+      integer(c_int) :: kv_server_start
+    end function
+    function kv_server_port(server) bind(C, name='verbena_kv_server_port')
+      import
+      type(kv_server_t), value :: server
+      integer(c_int) :: kv_server_port
+    end function
+    function kv_server_stop(server) bind(C, name='verbena_kv_server_stop')
+      import
+      type(kv_server_t), value :: server
+      integer(c_int) :: kv_server_stop
+    end function
+    subroutine kv_server_destroy(server) bind(C, name='verbena_kv_server_destroy')
+      import
+      type(kv_server_t), value :: server
+    end subroutine
+  end interface
+  public :: kv_client_create, kv_client_disconnect, kv_client_destroy, kv_client_cell_fetch_add, &
+    kv_client_cell_compare_swap, kv_client_cell_read, kv_client_allocate, kv_server_start, kv_server_port, &
+    kv_server_stop, kv_server_destroy
+
+  ! --- C functions of the store behind the procedures below -----------------------------------------------------
+  interface
+    function c_kv_error_string(code) bind(C, name='verbena_kv_error_string')
+      import
+      integer(c_int), value :: code
+      type(c_ptr) :: c_kv_error_string
+    end function
+    function c_kv_error_detail() bind(C, name='verbena_kv_error_detail')
+      import
+      type(c_ptr) :: c_kv_error_detail
+    end function
+    function c_kv_client_options_init(options) bind(C, name='verbena_kv_client_options_init')
+      import
+      type(c_kv_client_options), intent(out) :: options
+      integer(c_int) :: c_kv_client_options_init
+    end function
+    function c_kv_client_set_options(client, options) bind(C, name='verbena_kv_client_set_options')
+      import
+      type(kv_client_t), value :: client
+      type(c_kv_client_options), intent(in) :: options
+      integer(c_int) :: c_kv_client_set_options
+    end function
+    function c_kv_client_connect(client, ip, port) bind(C, name='verbena_kv_client_connect')
+      import
+      type(kv_client_t), value :: client
+      character(kind=c_char), intent(in) :: ip(*)
+      integer(c_int), value :: port
+      integer(c_int) :: c_kv_client_connect
+    end function
+    function c_kv_client_connect_socket(client, ip, port, device) bind(C, name='verbena_kv_client_connect_socket')
+      import
+      type(kv_client_t), value :: client
+      character(kind=c_char), intent(in) :: ip(*)
+      integer(c_int), value :: port
+      character(kind=c_char), intent(in), optional :: device(*)
+      integer(c_int) :: c_kv_client_connect_socket
+    end function
+    function c_kv_client_put(client, key, klen, value, vlen) bind(C, name='verbena_kv_client_put')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      type(c_ptr), value :: value
+      integer(c_size_t), value :: vlen
+      integer(c_int) :: c_kv_client_put
+    end function
+    function c_kv_client_get(client, key, klen, buf, len) bind(C, name='verbena_kv_client_get')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      type(c_ptr), value :: buf
+      integer(c_size_t), intent(inout) :: len
+      integer(c_int) :: c_kv_client_get
+    end function
+    function c_kv_client_get_version(client, key, klen, buf, len, version) bind(C, name='verbena_kv_client_get_version')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      type(c_ptr), value :: buf
+      integer(c_size_t), intent(inout) :: len
+      integer(c_int64_t), intent(out), optional :: version
+      integer(c_int) :: c_kv_client_get_version
+    end function
+    function c_kv_client_cas(client, key, klen, expected, value, vlen, version) bind(C, name='verbena_kv_client_cas')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      integer(c_int64_t), value :: expected
+      type(c_ptr), value :: value
+      integer(c_size_t), value :: vlen
+      integer(c_int64_t), intent(inout), optional :: version
+      integer(c_int) :: c_kv_client_cas
+    end function
+    function c_kv_client_delete(client, key, klen) bind(C, name='verbena_kv_client_delete')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      integer(c_int) :: c_kv_client_delete
+    end function
+    function c_kv_client_cell_open(client, key, klen, initial, cell) bind(C, name='verbena_kv_client_cell_open')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      integer(c_int64_t), value :: initial
+      type(kv_cell_t), intent(out) :: cell
+      integer(c_int) :: c_kv_client_cell_open
+    end function
+    function c_kv_client_get_items(client, items, count) bind(C, name='verbena_kv_client_get_items')
+      import
+      type(kv_client_t), value :: client
+      type(kv_get_item_t), intent(inout) :: items(*)
+      integer(c_size_t), value :: count
+      integer(c_int) :: c_kv_client_get_items
+    end function
+    function c_kv_client_put_items(client, items, count) bind(C, name='verbena_kv_client_put_items')
+      import
+      type(kv_client_t), value :: client
+      type(kv_put_item_t), intent(inout) :: items(*)
+      integer(c_size_t), value :: count
+      integer(c_int) :: c_kv_client_put_items
+    end function
+    function c_kv_client_batch_get(client, keys, klens, values, vlens, count) &
+        bind(C, name='verbena_kv_client_batch_get')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), intent(in) :: keys(*)
+      integer(c_size_t), intent(in) :: klens(*)
+      type(c_ptr), intent(in) :: values(*)
+      integer(c_size_t), intent(inout) :: vlens(*)
+      integer(c_size_t), value :: count
+      integer(c_int) :: c_kv_client_batch_get
+    end function
+    function c_kv_client_batch_put(client, keys, klens, values, vlens, count) &
+        bind(C, name='verbena_kv_client_batch_put')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), intent(in) :: keys(*)
+      integer(c_size_t), intent(in) :: klens(*)
+      type(c_ptr), intent(in) :: values(*)
+      integer(c_size_t), intent(in) :: vlens(*)
+      integer(c_size_t), value :: count
+      integer(c_int) :: c_kv_client_batch_put
+    end function
+    function c_kv_server_options_init(options) bind(C, name='verbena_kv_server_options_init')
+      import
+      type(c_kv_server_options), intent(out) :: options
+      integer(c_int) :: c_kv_server_options_init
+    end function
+    function c_kv_server_create(options) bind(C, name='verbena_kv_server_create')
+      import
+      type(c_kv_server_options), intent(in), optional :: options
+      type(kv_server_t) :: c_kv_server_create
+    end function
+    function c_kv_open(server, handle) bind(C, name='verbena_kv_open')
+      import
+      character(kind=c_char), intent(in) :: server(*)
+      type(c_ptr), intent(out) :: handle
+      integer(c_int) :: c_kv_open
+    end function
+    function c_kv_open_with(server, mode, options, handle) bind(C, name='verbena_kv_open_with')
+      import
+      character(kind=c_char), intent(in) :: server(*)
+      integer(c_int), value :: mode
+      type(c_kv_client_options), intent(in), optional :: options
+      type(c_ptr), intent(out) :: handle
+      integer(c_int) :: c_kv_open_with
+    end function
+    function c_kv_set(handle, key, value) bind(C, name='verbena_kv_set')
+      import
+      type(c_ptr), value :: handle
+      character(kind=c_char), intent(in) :: key(*)
+      character(kind=c_char), intent(in) :: value(*)
+      integer(c_int) :: c_kv_set
+    end function
+    function c_kv_get(handle, key, value) bind(C, name='verbena_kv_get')
+      import
+      type(c_ptr), value :: handle
+      character(kind=c_char), intent(in) :: key(*)
+      type(c_ptr), intent(out) :: value
+      integer(c_int) :: c_kv_get
+    end function
+    subroutine c_kv_release(value) bind(C, name='verbena_kv_release')
+      import
+      type(c_ptr), value :: value
+    end subroutine
+    function c_kv_close(handle) bind(C, name='verbena_kv_close')
+      import
+      type(c_ptr), value :: handle
+      integer(c_int) :: c_kv_close
+    end function
+  end interface
+  public :: kv_error_text, kv_error_detail, kv_client_options_init, kv_client_set_options, kv_client_connect, &
+    kv_client_connect_socket, kv_client_put, kv_client_get, kv_client_get_version, kv_client_cas, kv_client_delete, &
+    kv_client_cell_open, kv_client_get_items, kv_client_put_items, kv_client_batch_get, kv_client_batch_put, &
+    kv_server_options_init, kv_server_create, kv_open, kv_open_with, kv_set, kv_get, kv_close
 
 contains
 
@@ -1882,5 +2303,324 @@ contains
     integer(c_int), value :: timeout_ms
     integer(c_int) :: code
     code = c_mesh_gather(lane, c_loc(mine), bytes_each, c_loc(all), timeout_ms)
+  end function
+
+  ! --- the store ----------------------------------------------------------------------------------------------------
+
+  ! Cause and fix of a code: kv_error_string in C.
+  function kv_error_text(code) result(text)
+    integer(c_int), intent(in) :: code
+    character(len=:), allocatable :: text
+    text = text_of(c_kv_error_string(code))
+  end function
+
+  function kv_error_detail() result(text)
+    character(len=:), allocatable :: text
+    text = text_of(c_kv_error_detail())
+  end function
+
+  subroutine kv_client_options_init(options)
+    type(kv_client_options_t), intent(out) :: options
+    type(c_kv_client_options) :: c
+    if (c_kv_client_options_init(c) /= KV_OK) return ! It refuses null only.
+    options%gid_index = c%gid_index
+    options%connect_timeout_ms = c%connect_timeout_ms
+    options%timeout_ms = c%timeout_ms
+    options%depth = c%depth
+    options%buffer_bytes = c%buffer_bytes
+    options%spin_us = c%spin_us
+    options%lookup = c%lookup
+    options%known_locations = c%known_locations
+    options%read_only = c%read_only
+  end subroutine
+
+  ! The arguments must outlive the result. The texts end with a null character.
+  function c_kv_client_options_of(options, device, key_file, key_name) result(c)
+    type(kv_client_options_t), intent(in), target :: options
+    character(kind=c_char, len=*), intent(in), target :: device, key_file, key_name
+    type(c_kv_client_options) :: c
+    c%device = c_loc(device)
+    c%gid_index = options%gid_index
+    c%connect_timeout_ms = options%connect_timeout_ms
+    c%timeout_ms = options%timeout_ms
+    c%depth = options%depth
+    c%buffer_bytes = options%buffer_bytes
+    c%spin_us = options%spin_us
+    c%key_file = c_loc(key_file)
+    c%key_name = c_loc(key_name)
+    c%lookup = options%lookup
+    c%known_locations = options%known_locations
+    c%read_only = options%read_only
+    call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+  end function
+
+  function kv_client_set_options(client, options) result(code)
+    type(kv_client_t), value :: client
+    type(kv_client_options_t), intent(in), target :: options
+    integer(c_int) :: code
+    character(kind=c_char, len=:), allocatable, target :: device, key_file, key_name
+    device = trim(options%device)//c_null_char
+    key_file = trim(options%key_file)//c_null_char
+    key_name = trim(options%key_name)//c_null_char
+    code = c_kv_client_set_options(client, c_kv_client_options_of(options, device, key_file, key_name))
+  end function
+
+  function kv_client_connect(client, ip, port) result(code)
+    type(kv_client_t), value :: client
+    character(len=*), intent(in) :: ip
+    integer(c_int), value :: port
+    integer(c_int) :: code
+    code = c_kv_client_connect(client, trim(ip)//c_null_char, port)
+  end function
+
+  ! `device` '' is that of the options.
+  function kv_client_connect_socket(client, ip, port, device) result(code)
+    type(kv_client_t), value :: client
+    character(len=*), intent(in) :: ip
+    integer(c_int), value :: port
+    character(len=*), intent(in) :: device
+    integer(c_int) :: code
+    if (device == '') then
+      code = c_kv_client_connect_socket(client, trim(ip)//c_null_char, port)
+    else
+      code = c_kv_client_connect_socket(client, trim(ip)//c_null_char, port, trim(device)//c_null_char)
+    end if
+  end function
+
+  function kv_client_put(client, key, klen, value, vlen) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    type(*), dimension(..), intent(in), target, contiguous :: value
+    integer(c_size_t), value :: vlen
+    integer(c_int) :: code
+    code = c_kv_client_put(client, c_loc(key), klen, c_loc(value), vlen)
+  end function
+
+  function kv_client_get(client, key, klen, buf, len) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    type(*), dimension(..), intent(inout), target, contiguous :: buf
+    integer(c_size_t), intent(inout) :: len
+    integer(c_int) :: code
+    code = c_kv_client_get(client, c_loc(key), klen, c_loc(buf), len)
+  end function
+
+  function kv_client_get_version(client, key, klen, buf, len, version) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    type(*), dimension(..), intent(inout), target, contiguous :: buf
+    integer(c_size_t), intent(inout) :: len
+    integer(c_int64_t), intent(out), optional :: version
+    integer(c_int) :: code
+    code = c_kv_client_get_version(client, c_loc(key), klen, c_loc(buf), len, version)
+  end function
+
+  function kv_client_cas(client, key, klen, expected, value, vlen, version) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    integer(c_int64_t), value :: expected
+    type(*), dimension(..), intent(in), target, contiguous :: value
+    integer(c_size_t), value :: vlen
+    integer(c_int64_t), intent(inout), optional :: version
+    integer(c_int) :: code
+    code = c_kv_client_cas(client, c_loc(key), klen, expected, c_loc(value), vlen, version)
+  end function
+
+  function kv_client_delete(client, key, klen) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    integer(c_int) :: code
+    code = c_kv_client_delete(client, c_loc(key), klen)
+  end function
+
+  function kv_client_cell_open(client, key, klen, initial, cell) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    integer(c_int64_t), value :: initial
+    type(kv_cell_t), intent(out) :: cell
+    integer(c_int) :: code
+    code = c_kv_client_cell_open(client, c_loc(key), klen, initial, cell)
+  end function
+
+  function kv_client_get_items(client, items) result(code)
+    type(kv_client_t), value :: client
+    type(kv_get_item_t), intent(inout), contiguous :: items(:)
+    integer(c_int) :: code
+    code = c_kv_client_get_items(client, items, size(items, kind=c_size_t))
+  end function
+
+  function kv_client_put_items(client, items) result(code)
+    type(kv_client_t), value :: client
+    type(kv_put_item_t), intent(inout), contiguous :: items(:)
+    integer(c_int) :: code
+    code = c_kv_client_put_items(client, items, size(items, kind=c_size_t))
+  end function
+
+  ! Returns KV_ERR_BAD_ARGUMENT also if the arrays differ in size; so does kv_client_batch_put.
+  function kv_client_batch_get(client, keys, klens, values, vlens) result(code)
+    type(kv_client_t), value :: client
+    type(c_ptr), intent(in), contiguous :: keys(:), values(:)
+    integer(c_size_t), intent(in), contiguous :: klens(:)
+    integer(c_size_t), intent(inout), contiguous :: vlens(:)
+    integer(c_int) :: code
+    code = KV_ERR_BAD_ARGUMENT
+    if (any([size(klens), size(values), size(vlens)] /= size(keys))) return
+    code = c_kv_client_batch_get(client, keys, klens, values, vlens, size(keys, kind=c_size_t))
+  end function
+
+  function kv_client_batch_put(client, keys, klens, values, vlens) result(code)
+    type(kv_client_t), value :: client
+    type(c_ptr), intent(in), contiguous :: keys(:), values(:)
+    integer(c_size_t), intent(in), contiguous :: klens(:), vlens(:)
+    integer(c_int) :: code
+    code = KV_ERR_BAD_ARGUMENT
+    if (any([size(klens), size(values), size(vlens)] /= size(keys))) return
+    code = c_kv_client_batch_put(client, keys, klens, values, vlens, size(keys, kind=c_size_t))
+  end function
+
+  subroutine kv_server_options_init(options)
+    type(kv_server_options_t), intent(out) :: options
+    type(c_kv_server_options) :: c
+    if (c_kv_server_options_init(c) /= KV_OK) return ! It refuses null only.
+    options%mode = c%mode
+    options%gid_index = c%gid_index
+    options%port = c%port
+    options%memory_bytes = c%memory_bytes
+    options%require_hugepages = c%require_hugepages
+    options%workers = c%workers
+    options%max_clients = c%max_clients
+    options%max_clients_per_user = c%max_clients_per_user
+    options%depth = c%depth
+    options%max_value_bytes = c%max_value_bytes
+    options%lease_bytes = c%lease_bytes
+    options%trusted_clients = c%trusted_clients
+    options%client_leases = c%client_leases
+    options%lease_term_ms = c%lease_term_ms
+    options%max_items = c%max_items
+    options%checksum_large_values = c%checksum_large_values
+    options%grace_ms = c%grace_ms
+    options%spin_us = c%spin_us
+    options%pin_workers = c%pin_workers
+    options%max_cells = c%max_cells
+  end subroutine
+
+  ! The grants as C takes them. `grants` must outlive them.
+  subroutine grants_to_c(grants, c)
+    type(kv_grant_t), intent(in), target :: grants(:)
+    type(c_kv_grant), intent(out) :: c(:)
+    integer :: i
+    do i = 1, size(grants)
+      c(i)%uid = grants(i)%uid
+      c(i)%rights = grants(i)%rights
+      c(i)%prefix = c_null_ptr
+      c(i)%prefix_length = 0
+      if (allocated(grants(i)%prefix)) then
+        c(i)%prefix = c_loc(grants(i)%prefix)
+        c(i)%prefix_length = len(grants(i)%prefix, kind=c_size_t)
+      end if
+      c(i)%max_memory_bytes = grants(i)%max_memory_bytes
+      c(i)%max_items = grants(i)%max_items
+    end do
+  end subroutine
+
+  function kv_server_create(options) result(server)
+    type(kv_server_options_t), intent(in), target, optional :: options
+    type(kv_server_t) :: server
+    character(kind=c_char, len=:), allocatable, target :: device, address, key_file
+    type(c_kv_grant), allocatable, target :: grants(:)
+    type(c_kv_server_options) :: c
+    if (.not. present(options)) then
+      server = c_kv_server_create()
+      return
+    end if
+    device = trim(options%device)//c_null_char
+    address = trim(options%address)//c_null_char
+    key_file = trim(options%key_file)//c_null_char
+    c%mode = options%mode
+    c%device = c_loc(device)
+    c%gid_index = options%gid_index
+    c%address = c_loc(address)
+    c%port = options%port
+    c%memory_bytes = options%memory_bytes
+    c%require_hugepages = options%require_hugepages
+    c%workers = options%workers
+    c%max_clients = options%max_clients
+    c%max_clients_per_user = options%max_clients_per_user
+    c%depth = options%depth
+    c%max_value_bytes = options%max_value_bytes
+    c%lease_bytes = options%lease_bytes
+    c%trusted_clients = options%trusted_clients
+    c%client_leases = options%client_leases
+    c%lease_term_ms = options%lease_term_ms
+    c%max_items = options%max_items
+    c%checksum_large_values = options%checksum_large_values
+    c%grace_ms = options%grace_ms
+    c%spin_us = options%spin_us
+    c%pin_workers = options%pin_workers
+    c%key_file = c_loc(key_file)
+    c%max_cells = options%max_cells
+    call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
+    c%grants = c_null_ptr
+    c%grant_count = 0
+    if (allocated(options%grants)) then
+      allocate (grants(size(options%grants)))
+      call grants_to_c(options%grants, grants)
+      if (size(grants) > 0) c%grants = c_loc(grants)
+      c%grant_count = size(grants, kind=c_size_t)
+    end if
+    server = c_kv_server_create(c)
+  end function
+
+  function kv_open(server, handle) result(code)
+    character(len=*), intent(in) :: server
+    type(kv_client_t), intent(out) :: handle
+    integer(c_int) :: code
+    code = c_kv_open(trim(server)//c_null_char, handle%handle)
+  end function
+
+  function kv_open_with(server, mode, options, handle) result(code)
+    character(len=*), intent(in) :: server
+    integer(c_int), value :: mode
+    type(kv_client_options_t), intent(in), target :: options
+    type(kv_client_t), intent(out) :: handle
+    integer(c_int) :: code
+    character(kind=c_char, len=:), allocatable, target :: device, key_file, key_name
+    device = trim(options%device)//c_null_char
+    key_file = trim(options%key_file)//c_null_char
+    key_name = trim(options%key_name)//c_null_char
+    code = c_kv_open_with(trim(server)//c_null_char, mode, &
+                          c_kv_client_options_of(options, device, key_file, key_name), handle%handle)
+  end function
+
+  function kv_set(handle, key, value) result(code)
+    type(kv_client_t), value :: handle
+    character(len=*), intent(in) :: key, value
+    integer(c_int) :: code
+    code = c_kv_set(handle%handle, trim(key)//c_null_char, value//c_null_char)
+  end function
+
+  ! `value` is unallocated on failure.
+  function kv_get(handle, key, value) result(code)
+    type(kv_client_t), value :: handle
+    character(len=*), intent(in) :: key
+    character(len=:), allocatable, intent(out) :: value
+    integer(c_int) :: code
+    type(c_ptr) :: copy
+    code = c_kv_get(handle%handle, trim(key)//c_null_char, copy)
+    if (code /= KV_OK) return
+    value = text_of(copy)
+    call c_kv_release(copy)
+  end function
+
+  function kv_close(handle) result(code)
+    type(kv_client_t), value :: handle
+    integer(c_int) :: code
+    code = c_kv_close(handle%handle)
   end function
 end module verbena

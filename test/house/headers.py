@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Each header compiles alone, first in its file: public ones as a consumer compiles them, C API headers as C11 too. A
-private one that a source of src/ includes first is left out: the build has compiled it so. The header for MPI is
+private one that a source of src/ includes first is left out: the build has compiled it so. Those for MPI are
 compiled where there is an MPI."""
 
 import concurrent.futures
@@ -38,7 +38,7 @@ def main():
     public = root / 'include'
     installed = (public / 'meson.build').read_text()
     jobs = []
-    needs_mpi = {'verbena/mesh_mpi.hpp': mpi_options()}
+    needs_mpi = dict.fromkeys(('verbena/mesh_mpi.hpp', 'verbena/mpi.h'), mpi_options())
     for path in sorted((public / 'verbena').rglob('*.h*')):
         name = path.relative_to(public).as_posix()
         report.check(f"'{name}'" in installed, f'{name} is not installed: list it in include/meson.build')
@@ -50,7 +50,7 @@ def main():
             jobs.append((name, [compiler, '-std=c++23', *WARNINGS, '-I', public, *options]))
         if path.suffix == '.h':
             c_warnings = [w for w in WARNINGS if w != '-Wold-style-cast']
-            jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public]))
+            jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public, *options]))
     # Private ones need what the project gives its own objects; one compiler tells whether an include is missing: the
     # last, which is Clang where there is one, and takes half the time.
     compiled = {first_include(source) for source in (root / 'src').rglob('*.cpp')}

@@ -11,7 +11,7 @@ from report import Report
 
 # What a simulation leaves out.
 LEFT_OUT = ('src/nic/soft/', 'src/nic/verbs/', 'src/link/cm/', 'src/programs/', 'src/host/prefault.cpp',
-            'src/host/this_machine.cpp', 'src/mesh/pmix/', 'include/verbena/mesh_mpi.hpp',
+            'src/host/this_machine.cpp', 'src/mesh/pmix/', 'include/verbena/mesh_mpi.hpp', 'include/verbena/mpi.h',
             'include/verbena/compat/nova')
 
 CALL = r'(?<![\w.>:])(?:::|std::)?(?:{})\s*\('

@@ -64,7 +64,7 @@ def declared_calls(root):
     for header in (root / 'include' / 'verbena').rglob('*.h'):
         text = re.sub(r'/\*.*?\*/', '', header.read_text(), flags=re.DOTALL)
         renamed = dict(re.findall(r'^#define (\w+) (verbena_\w+)$', text, re.MULTILINE))
-        for name in re.findall(r'^(?!typedef|static|#)[\w *]+?\b(\w+)\([^;{]*\);', text, re.MULTILINE):
+        for name in re.findall(r'^(?!typedef|static|#)\w[\w *]*?\b(\w+)\([^;{]*\);', text, re.MULTILINE):
             names.add(renamed.get(name, name))
     return names
 
