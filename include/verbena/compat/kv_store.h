@@ -7,17 +7,13 @@
 #ifndef VERBENA_COMPAT_KV_STORE_H
 #define VERBENA_COMPAT_KV_STORE_H
 
+#include <verbena/compat/hash_table.h>
 #include <verbena/compat/key_versions.h>
+#include <verbena/compat/memory_pool.h>
 #include <verbena/compat/rdma_common.h>
 #include <verbena/kv.h>
 
 #include <stdbool.h>
-
-/* The names that rdma_kv has for codes. */
-#define KV_ERR_CAS_FAILED KV_ERR_VERSION_MISMATCH
-#define KV_ERR_KEY_TOO_LONG KV_ERR_BAD_KEY
-#define KV_ERR_VALUE_TOO_LONG KV_ERR_TOO_LONG
-#define KV_ERR_INTERNAL KV_ERR_SYSTEM
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
 
