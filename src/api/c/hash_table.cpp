@@ -72,15 +72,20 @@ kv_result_t store(verbena_hash_table& table, const char* call, kv::Key key, cons
   return {.status = KV_OK, .version = count};
 }
 
-/// The largest piece that a new table may take: half of the largest free one, so that others fit beside it.
-std::span<std::byte> take_half(memory_pool_t& pool) noexcept {
-  unsigned largest = pool.slabs.classes(0);
-  while (largest != 0 && pool.slabs.class_of(0, largest - 1).free == 0) --largest;
-  return largest < 2 ? std::span<std::byte>() : pool.slabs.allocate_class(0, largest - 2);
+/// The largest piece that a new table may take: half of the largest free one, so that others fit beside it. Allocates
+/// that for a moment, because only an allocation merges free pieces.
+std::span<std::byte> take_half(SlabManager& slabs) noexcept {
+  for (unsigned slab_class = slabs.classes(0); slab_class-- > 1;) {
+    const std::span<std::byte> largest = slabs.allocate_class(0, slab_class);
+    if (largest.empty()) continue;
+    (void)slabs.free(0, largest.data());
+    return slabs.allocate_class(0, slab_class - 1);
+  }
+  return {};
 }
 
 Result<void> open(verbena_hash_table& table, std::size_t keys) {
-  table.block = take_half(*table.pool);
+  table.block = take_half(table.pool->slabs);
   const std::size_t items = std::max(keys, table.block.size() / 128);
   const bool is_possible = table.block.size() >= kLeastTableBytes && items <= kv::kMaxItems;
   const std::size_t index = is_possible ? kv::index_bytes(kv::buckets_for(items)) : 0;
