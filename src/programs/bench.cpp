@@ -4,6 +4,7 @@
 #include "programs/files.hpp"
 #include "programs/pipeline.hpp"
 #include "programs/progress.hpp"
+#include "programs/sweep.hpp"
 
 #include "host/placement.hpp"
 
@@ -320,6 +321,8 @@ std::string check_bench_arguments(const BenchArguments& a) {
 }
 
 Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
+  if (arguments.sweep)
+    return run_sweep(where, {.seconds = arguments.seconds, .json = arguments.json, .plot = arguments.plot});
   BenchArguments filled = arguments;
   if (filled.keys == 0) filled.keys = default_keys(filled);
   ConnectArguments to = where;

@@ -73,6 +73,8 @@ struct BenchArguments {
   bool no_fill = false;   ///< The keys exist, from a bench that left them.
   bool no_erase = false;  ///< Leaves the keys.
   bool json = false;
+  bool sweep = false;  ///< Measures values of 1 B to 16 MiB instead: see sweep.hpp.
+  std::string plot;    ///< With `sweep`: a file for a drawing; empty: none.
 };
 /// More bytes than any of our machines has; sums of sizes up to it don't overflow.
 inline constexpr std::size_t kMostBytes = std::size_t{1} << 40;

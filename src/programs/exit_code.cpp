@@ -47,7 +47,7 @@ constexpr std::array kNames{
     Name{"max_value_bytes", "--max-value-mib", kMebi},
     Name{"memory_bytes", "--memory"},
     Name{"read_only", "--read-only"},
-    Name{"require_hugepages", "--hugepages"},
+    Name{"require_hugepages", "--require-hugepages"},
     Name{"wait (a policy)", "--wait"},
     Name{"window_bytes", "--window"},
 };

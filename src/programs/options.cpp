@@ -217,7 +217,10 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
       .add_option_function<std::size_t>("-m,--memory", in_units(server.memory_bytes, kMebi), "memory for items, in MiB")
       ->check(whole_number(1, kMebi))
       ->default_str("1024");
-  command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
+  command.add_flag_callback(
+      "-H,--hugepages", [] {},
+      "use hugepages where there are some, which is the default; the server says which pages it got");
+  command.add_flag("--require-hugepages", server.require_hugepages, "refuse to start without hugepages");
   command.add_option("-w,--workers", server.workers, "pinned polling threads")
       ->check(whole_number(1, 64))
       ->capture_default_str();
@@ -297,6 +300,11 @@ void add_bench_options(CLI::App& command, BenchArguments& a) {
       ->check(whole_number(1, 1000))
       ->capture_default_str();
   command.add_flag("--json", a.json, "print one JSON object");
+  CLI::Option* const sweep =
+      command.add_flag("--sweep", a.sweep, "measure values of 1 B to 16 MiB, one call at a time, and print a table");
+  command.add_option("--plot", a.plot, "file for a drawing of the sweep's rates, in SVG")
+      ->type_name("FILE")
+      ->needs(sweep);
 }
 
 std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std::string> words) {
@@ -309,7 +317,8 @@ std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std
   } catch (const CLI::CallForHelp&) {
     return std::unexpected(
         std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
-                    "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json"));
+                    "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json "
+                    "--sweep --plot"));
   } catch (const CLI::ParseError& error) {
     return std::unexpected("bench: " + error_text(command, error));
   }

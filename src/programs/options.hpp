@@ -80,8 +80,9 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
 /// --wait; `whose` names who waits. The current value is the default.
 CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
-/// Adds the options that define a server's size, for the server and for its planner: -m, -H, -w, --wait, --max-clients,
-/// --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values,
+/// Adds the options that define a server's size, for the server and for its planner: -m, -H, --require-hugepages, -w,
+/// --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,
+/// --checksum-large-values,
 /// --trusted-clients, --grace-ms and --depth.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 

@@ -1,11 +1,10 @@
 // serve: the server as a process.
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
+#include "programs/server_process.hpp"
 #include "programs/statistics.hpp"
 
 #include <fmt/core.h>
-
-#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdio>
@@ -15,36 +14,10 @@
 namespace verbena::programs {
 namespace {
 
-sigset_t stop_signals() noexcept {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
-
-/// Waits without a deadline, as a server does, until one of `set` is pending.
-int await_signal(const sigset_t& set) noexcept {
-  for (;;) {
-    const int signal = ::sigwaitinfo(&set, nullptr);
-    if (signal > 0) return signal;
-    if (errno != EINTR) return SIGTERM;
-  }
-}
-
 /// Removes the port file, unless somebody has put something else in its place.
 void remove_quietly(const std::string& path) {
   std::error_code ignored;
   if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
-}
-
-/// Raises the limit of open files to the hard limit, because each client takes some. Nothing here uses select(2), for
-/// which the soft limit exists. The server's description shows a hard limit that is too low.
-void raise_descriptor_limit() noexcept {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /// Announces on stdout and in the port file that clients may connect.
@@ -60,10 +33,7 @@ Exit announce(const ServeArguments& arguments, const kv::Server& server, const M
 }  // namespace
 
 Exit run_serve(const ServeArguments& arguments) {
-  // Blocked before any thread exists: every thread inherits it, and only sigwaitinfo takes the signals.
-  const sigset_t set = stop_signals();
-  sigset_t before;
-  ::pthread_sigmask(SIG_BLOCK, &set, &before);
+  StopSignals signals;
   if (!arguments.port_file.empty()) {
     const auto replaceable = check_replaceable(arguments.port_file);
     if (!replaceable) return error_exit("--port-file: {}", replaceable.error().text());
@@ -90,9 +60,7 @@ Exit run_serve(const ServeArguments& arguments) {
   }
   Exit exit = announce(arguments, **server, metrics.get());
   if (exit == Exit::kDone) {
-    const int signal = await_signal(set);
-    // A second signal ends the process at once, in case stopping takes too long.
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int signal = signals.await();
     fmt::print("verbena-kv: stopping on {}\n", signal == SIGINT ? "SIGINT" : "SIGTERM");
     std::fflush(stdout);
   }

@@ -108,13 +108,14 @@ void KvProcess::send(int signal) const noexcept {
   if (pid_ > 0) ::kill(pid_, signal);
 }
 
-/// Moves bytes until both outputs end (or stdout has a line). False when the time was up.
-bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late, bool until_line) {
+/// Moves bytes until both outputs end, or stdout has `until`, unless that is empty. False when the time was up.
+bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late, const std::string& until) {
+  const bool to_the_end = until.empty();
   const Deadline deadline = Deadline::after(kPatience);
   while (out_ >= 0 || err_ >= 0) {
-    if (until_line && out_text_.find('\n') != std::string::npos) return true;
-    if (!until_line && sent == input.size()) close_fd(in_);
-    const bool writes = !until_line && in_ >= 0;
+    if (!to_the_end && out_text_.find(until) != std::string::npos) return true;
+    if (to_the_end && sent == input.size()) close_fd(in_);
+    const bool writes = to_the_end && in_ >= 0;
     std::array<pollfd, 3> fds{pollfd{out_, POLLIN, 0}, pollfd{err_, POLLIN, 0}, pollfd{writes ? in_ : -1, POLLOUT, 0}};
     if (::poll(fds.data(), fds.size(), deadline.left_ms()) == 0 && deadline.passed()) {
       late = true;
@@ -134,14 +135,20 @@ bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late
 std::string KvProcess::first_line() {
   std::size_t sent = 0;
   bool late = false;
-  if (!exchange({}, sent, late, true)) return {};
+  if (!exchange({}, sent, late, "\n")) return {};
   return out_text_.substr(0, out_text_.find('\n'));
+}
+
+bool KvProcess::await(const std::string& text) {
+  std::size_t sent = 0;
+  bool late = false;
+  return exchange({}, sent, late, text) && out_text_.find(text) != std::string::npos;
 }
 
 Ran KvProcess::finish(const std::string& input) {
   Ran ran;
   std::size_t sent = 0;
-  exchange(input, sent, ran.late, false);
+  exchange(input, sent, ran.late, {});
   if (ran.late) send(SIGKILL);
   int status = 0;
   // Both outputs are closed: it has ended, or is about to.
@@ -157,9 +164,9 @@ Ran KvProcess::finish(const std::string& input) {
 
 Ran run_kv(const Arguments& arguments, const std::string& input) { return KvProcess(arguments).finish(input); }
 
-void expect_refused(const std::vector<Wrong>& all) {
+void expect_refused(const std::vector<Wrong>& all, std::string name) {
   const std::string_view path = VERBENA_PROGRAM;
-  const std::string front = std::string(path.substr(path.rfind('/') + 1)) + ": ";
+  const std::string front = (name.empty() ? std::string(path.substr(path.rfind('/') + 1)) : std::move(name)) + ": ";
   for (const Wrong& each : all) {
     SCOPED_TRACE(testing::PrintToString(each.arguments));
     const Ran ran = run_kv(each.arguments);

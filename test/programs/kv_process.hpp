@@ -34,11 +34,15 @@ class KvProcess {
   void send(int signal) const noexcept;
   /// Reads stdout until it holds a whole line; empty when the process ends before that or is late.
   [[nodiscard]] std::string first_line();
+  /// Reads stdout until it holds `text`. False when the process ends before that or is late.
+  [[nodiscard]] bool await(const std::string& text);
+  /// What it has said on stdout so far.
+  [[nodiscard]] const std::string& said() const noexcept { return out_text_; }
   /// Writes `input` to stdin, closes it, and takes what comes until the process ends.
   [[nodiscard]] Ran finish(const std::string& input = {});
 
  private:
-  bool exchange(const std::string& input, std::size_t& sent, bool& late, bool until_line);
+  bool exchange(const std::string& input, std::size_t& sent, bool& late, const std::string& until);
 
   pid_t pid_ = -1;
   int in_ = -1, out_ = -1, err_ = -1;
@@ -59,7 +63,8 @@ struct Wrong {
   std::vector<std::string> says;  ///< The option, its value, what it takes.
   int exit = 2;
 };
-void expect_refused(const std::vector<Wrong>& all);
+/// `name`: as what the program complains; empty: its file's name.
+void expect_refused(const std::vector<Wrong>& all, std::string name = {});
 
 /// An option that takes a number.
 struct NumberOption {

@@ -5,6 +5,8 @@
 
 #include "base/error.hpp"
 
+#include <verbena/compat/key_versions.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -355,6 +357,59 @@ int kv_client_delete(kv_client_t* client, const void* key, size_t klen) {
   return on_connection(
       client, __func__, [&](Client& of) { return of.erase(bytes_at(key, klen)).status; },
       Argument{"key", key, "klen", klen});
+}
+
+namespace {
+
+/// The code of `body`, a call of `client`'s counted values.
+template <class Body, class... Arguments>
+int on_counted(kv_client_t* client, const char* call, Body&& body, const Arguments&... arguments) noexcept {
+  const auto counted = [&](Client& of) {
+    const Outcome outcome = body(client->counted, of, verbena::Deadline::after(client->options.timeout));
+    if (outcome.status != Status::kWrongKind) return outcome.status;
+    return note(Status::kWrongKind, "",
+                "the key has a cell, or a value without a version of its own: put it by kv_client_put_counted");
+  };
+  return on_connection(client, call, counted, arguments...);
+}
+
+}  // namespace
+
+int kv_client_put_counted(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                          uint64_t* version) {
+  const auto put = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    const Outcome outcome = values.put(of, bytes_at(key, klen), bytes_at(value, vlen), deadline);
+    if (outcome.status == Status::kOk && version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, put, Argument{"key", key, "klen", klen}, Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_get_counted(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len,
+                          uint64_t* version) {
+  const auto get = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    std::span<const std::byte> value;
+    Outcome outcome = values.get(of, bytes_at(key, klen), value, deadline);
+    if (outcome.status != Status::kOk) return outcome;
+    const std::size_t capacity = std::exchange(*len, value.size());
+    if (value.size() > capacity) return Outcome{.status = Status::kBufferTooSmall};
+    std::ranges::copy(value, static_cast<std::byte*>(buf));
+    if (version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, get, Argument{"len", len}, Argument{"key", key, "klen", klen},
+                    Argument{"buf", buf, "*len", len != nullptr ? *len : 0});
+}
+
+int kv_client_cas_counted(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value,
+                          size_t vlen, uint64_t* version) {
+  const auto cas = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    const Outcome outcome = values.cas(of, bytes_at(key, klen), expected, bytes_at(value, vlen), deadline);
+    const bool is_known = outcome.status == Status::kOk || outcome.status == Status::kVersionMismatch;
+    if (is_known && version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, cas, Argument{"key", key, "klen", klen}, Argument{"value", value, "vlen", vlen});
 }
 
 void* kv_client_allocate(kv_client_t* client, size_t bytes) {
