@@ -15,7 +15,7 @@ PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'ba
           'kv_statistics': 'kv', 'rdma_types': 'session', 'rdma': 'api', 'kv.h': 'api', 'mesh.h': 'api',
           'compat/kvstore': 'api', 'wait_policy': 'base', 'mesh': 'mesh', 'mesh_pmix': 'mesh', 'log': 'base',
           'version': 'base', 'slab_manager': 'host', 'queue_pair': 'api', 'typed': 'api', 'typed_memory': 'api',
-          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api'}
+          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api', 'coroutines_kv': 'api'}
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.
