@@ -20,7 +20,14 @@
 
 #pragma GCC visibility push(default)
 
+// The library's own; opaque here.
+namespace verbena::coroutine::detail {
+class KvWait;
+}
+
 namespace verbena::kv {
+
+class PollingClient;
 
 /// Longest key in bytes; the shortest has 1.
 inline constexpr std::size_t kMaxKeyBytes = 1024;
@@ -335,6 +342,10 @@ class Client {
   /// Operations started and not yet returned by `poll` or `wait`.
   [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
 
+  /// Waits until nothing is under way that was given up, by its deadline or by a coroutine: kOk; or kTimedOut. Until
+  /// then memory from `allocate` must not change that a put was given up with.
+  [[nodiscard]] virtual Status settle(Deadline /*deadline*/) noexcept { return Status::kOk; }
+
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
   [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
 
@@ -355,6 +366,11 @@ class Client {
  protected:
   /// The default deadline of a call that begins now.
   [[nodiscard]] virtual Deadline deadline() const noexcept = 0;
+
+ private:
+  friend class coroutine::detail::KvWait;
+  /// For coroutines; null: its operations cannot be awaited.
+  [[nodiscard]] virtual PollingClient* polled() noexcept { return nullptr; }
 };
 
 }  // namespace verbena::kv

@@ -96,6 +96,12 @@ PollingClient::PollingClient(const ClientOptions& options) : options_(options), 
 PollingClient::~PollingClient() {
   if (loop_ != nullptr && !has_failed()) say_goodbye();
   channels_.clear();
+  for (Operation& operation : operations_)
+    if (operation.awaited != nullptr) end_awaited(operation, {Status::kClosed});
+  end_waiting(Status::kClosed);
+  if (awaited_.poller == nullptr) return;
+  awaited_.poller->settle();
+  awaited_.poller->~Poller();
 }
 
 Result<void> PollingClient::connect() {
@@ -279,6 +285,16 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
+Status PollingClient::check_unblocked(const Ask& ask, const char* call) const noexcept {
+  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) [[unlikely]]
+    return note(Status::kBadArgument, call,
+                "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
+                ask.value.size(), kEagerBytes);
+  return Status::kOk;
+}
+
 // On success `started` is the new operation.
 Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   if (free_.empty()) return Status::kAgain;
@@ -403,9 +419,10 @@ bool PollingClient::uses_memory(const Operation& operation) noexcept {
 void PollingClient::abandon(Operation& operation) noexcept {
   operation.is_abandoned = true;
   operation.out = {};
-  if (operation.stage != Stage::kReading) return;
+  if (operation.stage != Stage::kReading && operation.stage != Stage::kOnWord) return;
   // The connection copies into memory of its own, and reports nothing of it here any more.
-  (void)channel_of(operation).abandon(token_of(Piece::kRead, operation));
+  const Piece piece = operation.stage == Stage::kReading ? Piece::kRead : Piece::kWord;
+  (void)channel_of(operation).abandon(token_of(piece, operation));
   // READs beyond the first are counted for all gets together.
   if (operation.transfer.pieces > 1) in_flight_.ahead -= operation.transfer.pieces - 1;
   free_slot(operation);
@@ -439,12 +456,8 @@ Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noe
 // --- pipelined calls
 
 Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
-  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+  if (const Status checked = check_unblocked(ask, "kv::Client::start_put"); checked != Status::kOk) [[unlikely]]
     return checked;
-  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) [[unlikely]]
-    return note(Status::kBadArgument, "kv::Client::start_put",
-                "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
-                ask.value.size(), kEagerBytes);
   Reader::Read read = Reader::Read::kNoWay;
   Outcome outcome;
   if (ask.op == wire::Op::kGet && way_.reads_now) {
@@ -602,6 +615,7 @@ void PollingClient::finish(Operation& operation, const Outcome& outcome) noexcep
     --in_flight_.batched;
     return free_slot(operation);
   }
+  if (operation.awaited != nullptr) return end_awaited(operation, outcome);
   operation.outcome = outcome;
   operation.stage = Stage::kDone;
   if (operation.is_pipelined) done_.push_back(operation.slot());
@@ -622,7 +636,8 @@ void PollingClient::start_reading(Operation& operation, std::uint64_t address, s
   operation.source.checksum = checksum;
   operation.transfer.posted = operation.transfer.copied;
   operation.is_late = false;
-  operation.is_bounced = !is_registered(operation.out.first(operation.outcome.length));
+  // An awaited get may be given up at any time, and its memory is not the NIC's then.
+  operation.is_bounced = operation.awaited != nullptr || !is_registered(operation.out.first(operation.outcome.length));
   operation.stage = Stage::kReading;
   read_pieces(operation);
 }
@@ -705,6 +720,7 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
     case Piece::kBodyChunk: return settle(operation);
     case Piece::kRead: return on_piece_read(operation);
     case Piece::kLookup: return on_lookup_read(operation);
+    case Piece::kWord: return on_word(operation, completion.old);
   }
 }
 
@@ -745,6 +761,7 @@ void PollingClient::end_operations() noexcept {
   channels_.clear();
   for (Operation& operation : operations_)
     if (operation.is_running()) finish(operation, {error_.status()});
+  end_waiting(error_.status());
 }
 
 LookupCounters PollingClient::lookups() const noexcept {
