@@ -33,6 +33,7 @@ struct Ask {
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
   bool skips_reads = false;          ///< get: READs were tried and did not settle it.
+  std::uint32_t worker = 0;          ///< scans
 };
 
 /// The call's name as users write it.
@@ -43,6 +44,8 @@ struct Ask {
     case wire::Op::kCas: return "kv::Client::cas";
     case wire::Op::kErase: return "kv::Client::erase";
     case wire::Op::kStatistics: return "kv::Client::server_statistics";
+    case wire::Op::kKeys: return "kv::Client::keys";
+    case wire::Op::kFlush: return "kv::Client::flush";
     default: return "kv::Client::open_cell";
   }
 }
@@ -148,6 +151,8 @@ class PollingClient final : public Client, private channel::Handler {
     return change(cell, {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, old, deadline);
   }
   Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
+  Status keys(Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept override;
+  Status flush(Key prefix, std::uint64_t& erased, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
   }
@@ -191,6 +196,7 @@ class PollingClient final : public Client, private channel::Handler {
 
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
+  [[nodiscard]] Status check_whole(const Ask& ask) const noexcept;
   /// Says in words what is wrong with the request.
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
@@ -263,6 +269,12 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] Status end_on_word(const Cell& cell, Status status) noexcept;
   [[nodiscard]] channel::RemoteSpan span_of(const Cell& cell) const noexcept;
 
+  // Scans: client_scan.cpp.
+  [[nodiscard]] Status scan(wire::Op op, Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept;
+  void take_scanned(Operation& operation, const wire::Reply& reply) noexcept;
+  /// Tells the server of gets by READs, if there are `least` that it has not been told of.
+  void report_reads(std::uint64_t least) noexcept;
+
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
   void die(Status reason, const char* what) noexcept;
@@ -298,6 +310,7 @@ class PollingClient final : public Client, private channel::Handler {
   } in_flight_;
   unsigned empty_polls_ = 0;
 
+  static constexpr std::uint64_t kReadsPerReport = 4096;
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
   // Each operation that may READ has a place in our own memory: for buckets, then for an item. A late READ still lands
   // there; its slot stays taken until then.
@@ -332,6 +345,11 @@ class PollingClient final : public Client, private channel::Handler {
     wire::CellPlace place;             ///< Place of the cell opened last,
     std::uint32_t worker = 0;          ///< and its worker.
   } cells_;
+  struct {
+    KeyPage* page = nullptr;
+    wire::ScanPlace next;
+  } scan_;  ///< Where the blocked scan's keys go, and where it goes on.
+  std::uint64_t reported_reads_ = 0;
   bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};

@@ -161,6 +161,9 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
+    case wire::Op::kKeys:
+    case wire::Op::kFlush: return scan(request);
+    case wire::Op::kReads: return worker_.counters().count_reads(request.expected);
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }

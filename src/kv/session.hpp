@@ -93,6 +93,10 @@ class Session final : public channel::Handler {
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
   void open_cell(const wire::Request& request) noexcept;
+  // Scans: session_scan.cpp.
+  void scan(const wire::Request& request) noexcept;
+  [[nodiscard]] std::uint64_t seal_of(const Store::ScanPlace& at, Key prefix) const noexcept;
+  [[nodiscard]] bool is_ours(const wire::ScanPlace& at, Key prefix) const noexcept;
   void adopt(const wire::Request& request) noexcept;
   void finish_adoption(Leases::Lease& lease) noexcept;
   void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
