@@ -138,7 +138,9 @@ std::string explain(const kv::Outcome& outcome, const Error& broken) {
       return "store full: no memory is free for this value; delete something, or give the server more with serve -m";
     case Status::kIndexFull:
       return "index full: the store holds as many keys as it may; delete some, or raise it with serve --max-items";
-    case Status::kWrongKind: return "wrong kind: the key is a cell's, and this is for values, or the other way round";
+    case Status::kWrongKind:
+      return "wrong kind: the key is a cell's, which incr and cell are for, and this is for values, or the other way "
+             "round";
     case Status::kDenied:
     case Status::kOverQuota: return fmt::format("{}: {}", to_string(outcome.status), by_option(last_failure().text()));
     case Status::kTimedOut:
