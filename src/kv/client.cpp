@@ -371,7 +371,13 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
     // the grace period. Waits a little longer than that, so that the value is not sent in vain.
     const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
-    if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
+    if (has_failed()) return {error_.status()};
+    if (deadline.passed())
+      return {
+          note(Status::kStoreFull, call_of(ask.op),
+               "the memory for a value of {} bytes waits out its grace period, or is leased, and did not become free "
+               "before the deadline: give it more time, or raise memory_bytes",
+               ask.value.size())};
   }
 }
 
@@ -557,6 +563,8 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
     take_refusal(*operation, reply);
+  if (reply.head.kind == wire::ReplyKind::kFull) [[unlikely]]
+    take_full(*operation, reply);
   on_reply(*operation, reply);
 }
 

@@ -241,6 +241,7 @@ class PollingClient final : public Client, private channel::Handler {
   void take_part(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_for_part(Operation& operation) noexcept;
   void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
+  void take_full(const Operation& operation, wire::Reply& reply) noexcept;
   [[nodiscard]] Result<void> use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                         Deadline deadline);
 

@@ -207,6 +207,7 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
         if (!is_ok || !take(body, reply.scanned)) return false;
         reply.value = body;
         return is_page_sound(reply.scanned, body);
+      case ReplyKind::kFull: return reply.head.status == Status::kStoreFull && take_all(body, reply.full);
       case ReplyKind::kCell: return is_ok && take_all(body, reply.cell) && is_cell_sound(reply.cell);
     }
     return false;

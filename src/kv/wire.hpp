@@ -184,6 +184,7 @@ enum class ReplyKind : std::uint8_t {
   kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
   kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
   kScanned = 16,    ///< Head, ScanPage; after kKeys the keys, each behind its length as u16.
+  kFull = 17,       ///< Head, Fullness. With status kStoreFull only, which also comes as kPlain.
 };
 
 struct ReplyHead {
@@ -260,6 +261,19 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 32);
 inline constexpr std::size_t kMostPrefixBytes = 64;
 
+/// What fills the worker that has no room for a value. The client composes the message from it.
+struct Fullness {
+  std::uint64_t needed = 0;       ///< The value's bytes.
+  std::uint64_t capacity = 0;     ///< Bytes of item memory, of which:
+  std::uint64_t used = 0;         ///< those of keys and values,
+  std::uint64_t resting = 0;      ///< of values that wait out their grace period,
+  std::uint64_t leased = 0;       ///< of leases.
+  std::uint64_t cells = 0;        ///< Number of cells, each an item too.
+  std::uint64_t class_block = 0;  ///< The largest block of the class that has the most bytes in use,
+  std::uint64_t class_used = 0;   ///< and how many it has.
+};
+static_assert(sizeof(Fullness) == 64);
+
 /// One step of a scan.
 struct ScanPage {
   ScanPlace next;           ///< Where the scan goes on; seal 0: it is over at this worker.
@@ -275,6 +289,7 @@ struct Reply {
       value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
               ///< or of a prefix; or keys behind their lengths, ScanPage::count if there are any.
   ScanPage scanned;
+  Fullness full;
   Part part;
   Refusal refusal;
   Location location;

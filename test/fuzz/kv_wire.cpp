@@ -179,6 +179,10 @@ void check_reply(Bytes body) {
       append(again, bytes_of(reply.refusal));
       append(again, reply.value);
       break;
+    case ReplyKind::kFull:
+      VERBENA_CHECK(reply.head.status == Status::kStoreFull);
+      append(again, bytes_of(reply.full));
+      break;
     case ReplyKind::kScanned: {
       VERBENA_CHECK(reply.value.size() <= KeyPage::kBytes);
       std::uint32_t keys = 0;

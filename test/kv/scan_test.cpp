@@ -192,6 +192,62 @@ TEST_F(KvScan, FlushEndsWithItsDeadline) {
   EXPECT_EQ(server_->statistics().items, 0u);
 }
 
+// --- a full store
+
+TEST_F(KvScan, AFullStoreSaysWhatFillsIt) {
+  ServerOptions options = small_server();
+  options.memory_bytes = std::size_t{8} << 20;
+  options.max_value_bytes = std::size_t{1} << 20;
+  options.max_cells = 4;
+  server_ = start(options);
+  ASSERT_TRUE(server_);
+  client_ = connect(client_options(*server_));
+  ASSERT_TRUE(client_);
+  ASSERT_OK(client_->open_cell(key_of("cell"), 0));
+  const auto fill = [&](Client& client, std::size_t bytes) {
+    const std::string value(bytes, 'v');
+    for (std::size_t i = 0;; ++i) {
+      const Status status =
+          client.put(key_of("k" + std::to_string(bytes) + "/" + std::to_string(i)), bytes_of(value)).status;
+      if (status != Status::kOk) return status;
+    }
+  };
+  const auto expect_told = [](const std::vector<std::string>& words) {
+    for (const std::string& word : words)
+      EXPECT_NE(std::string_view(error_detail()).find(word), std::string_view::npos)
+          << word << " is not in: " << error_detail();
+  };
+  ASSERT_EQ(fill(*client_, 1 << 20), Status::kStoreFull);
+  expect_told({"1048576 bytes", "of 8.0 MiB", "7.0, in blocks of up to 1048576 bytes", "grace period 0.0", "leases 0.0",
+               "1 of its items are cells", "raise memory_bytes"});
+  ASSERT_EQ(fill(*client_, 1000), Status::kStoreFull) << "a small value, which no large message carries";
+  expect_told({"a value of 1000 bytes"});
+  std::array<PutRequest, 1> one{PutRequest{.key = key_of("one"), .value = bytes_of("v"), .outcome = {}}};
+  const std::string longer(100'000, 'l');
+  one[0].value = bytes_of(longer);
+  client_->put(one);
+  EXPECT_EQ(one[0].outcome.status, Status::kStoreFull);
+  expect_told({"a value of 100000 bytes"});
+}
+
+TEST_F(KvScan, OnlyWhoSeesStatisticsIsToldWhatFillsAStore) {
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "a device cannot tell users";
+  ServerOptions options = small_server();
+  options.memory_bytes = std::size_t{1} << 20;
+  options.max_value_bytes = std::size_t{100} << 10;
+  options.max_items = 0;
+  options.grants = {{.subject = {.uid = ::geteuid()}, .rights = Rights::kRead | Rights::kWrite}};
+  server_ = start(options);
+  ASSERT_TRUE(server_);
+  client_ = connect(client_options(*server_));
+  ASSERT_TRUE(client_);
+  const std::string value(4000, 'v');
+  Status status = Status::kOk;
+  for (int i = 0; status == Status::kOk; ++i) status = client_->put(key_of(std::to_string(i)), bytes_of(value)).status;
+  EXPECT_EQ(status, Status::kStoreFull);
+  EXPECT_EQ(std::string_view(error_detail()).find("MiB"), std::string_view::npos) << error_detail();
+}
+
 // --- hit rates
 
 TEST_F(KvScan, GetsByReadsCountAsHits) {

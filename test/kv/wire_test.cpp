@@ -128,6 +128,23 @@ TEST(Wire, PagesOfKeysAreChecked) {
   EXPECT_EQ(decode({.count = KeyPage::kBytes / 8 + 1}, most, reply), Status::kProtocol);
 }
 
+TEST(Wire, FullnessComesWithItsStatusOnly) {
+  const auto decode = [](Status status, std::size_t bytes) {
+    Bytes out;
+    append(out, ReplyHead{.status = status, .kind = ReplyKind::kFull});
+    append(out, Fullness{.needed = 5, .class_used = 7});
+    out.resize(sizeof(ReplyHead) + bytes);
+    Reply reply;
+    const Status decoded = decode_reply(Tight(out).span(), reply);
+    return decoded == Status::kOk && reply.full.needed == 5 && reply.full.class_used == 7;
+  };
+  EXPECT_TRUE(decode(Status::kStoreFull, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kOk, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kIndexFull, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kStoreFull, sizeof(Fullness) - 1));
+  EXPECT_FALSE(decode(Status::kStoreFull, sizeof(Fullness) + 1));
+}
+
 TEST(Wire, ReportsOfReadsAreANumber) {
   Request out;
   ASSERT_EQ(decode_request(request(Op::kReads, "", "", 4096), out), Status::kOk);

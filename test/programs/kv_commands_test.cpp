@@ -832,6 +832,8 @@ TEST(KvServe, AFullStoreSaysSoAndKeepsWhatItHas) {
   const Ran load = server.run({"load", scratch.path().string()});
   EXPECT_EQ(load.exit, 3);
   EXPECT_TRUE(contains(load.err, "store full"));
+  EXPECT_TRUE(contains(load.err, "of 16.0 MiB, keys and values take")) << "what fills it";
+  EXPECT_TRUE(contains(load.err, "raise --memory"));
   const Ran get = server.run({"get", "first"});
   EXPECT_TRUE(ended(get, 0));
   EXPECT_EQ(get.out, "kept");
