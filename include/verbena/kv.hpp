@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -221,7 +222,7 @@ using LookupCounters = BasicLookupCounters<std::uint64_t>;
 /// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
+/// kTooLong, kStoreFull (memory; last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
 /// it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
@@ -247,6 +248,67 @@ struct PutRequest {
   Key key;                           ///< 1 to 1024 B, else the outcome is kBadKey.
   std::span<const std::byte> value;  ///< As in `Client::put`.
   Outcome outcome;                   ///< Set by the call.
+};
+
+/// Where a listing of keys goes on: of one prefix, at one server. A value; copy it, or keep it for later. Begin with an
+/// empty one.
+struct KeyCursor {
+  std::uint64_t place = 0;   ///< The server's.
+  std::uint64_t moves = 0;   ///< The server's.
+  std::uint64_t seal = 0;    ///< The server's: it knows its own cursors by it.
+  std::uint32_t worker = 0;  ///< The worker whose keys come next.
+  bool is_over = false;      ///< All keys have been listed.
+};
+
+/// Goes over the keys of a page. \thread any  \alloc none
+class KeyIterator {
+ public:
+  /// What it goes over.
+  using value_type = Key;
+  /// As the standard's algorithms want it.
+  using difference_type = std::ptrdiff_t;
+  /// The end.
+  KeyIterator() = default;
+  /// `left`: keys, each behind its length in two bytes.
+  explicit KeyIterator(std::span<const std::byte> left) noexcept : left_(left) {}
+  /// The key, in the page.
+  [[nodiscard]] Key operator*() const noexcept { return left_.subspan(kLengthBytes, length()); }
+  /// The next key.
+  KeyIterator& operator++() noexcept {
+    left_ = left_.subspan(kLengthBytes + length());
+    return *this;
+  }
+  /// The next key; returns this one.
+  KeyIterator operator++(int) noexcept {
+    const KeyIterator before = *this;
+    ++*this;
+    return before;
+  }
+  /// Whether both are at the same key of one page.
+  friend bool operator==(const KeyIterator& a, const KeyIterator& b) noexcept {
+    return a.left_.size() == b.left_.size();
+  }
+
+ private:
+  static constexpr std::size_t kLengthBytes = 2;
+  [[nodiscard]] std::size_t length() const noexcept {
+    return std::to_integer<std::size_t>(left_[0]) | std::to_integer<std::size_t>(left_[1]) << 8;
+  }
+  std::span<const std::byte> left_;
+};
+
+/// Some keys, as `Client::keys` returns them. 4 KiB; fill it in a loop. \thread any  \alloc none
+struct KeyPage {
+  /// What the keys of a page take at most, each with two bytes for its length.
+  static constexpr std::size_t kBytes = 4064;
+  std::uint32_t count = 0;              ///< How many keys.
+  std::uint32_t length = 0;             ///< Bytes in use.
+  std::array<std::byte, kBytes> bytes;  ///< The keys, each behind its length.
+
+  /// The first key. Keys are valid until the page is filled again.
+  [[nodiscard]] KeyIterator begin() const noexcept { return KeyIterator(std::span(bytes).first(length)); }
+  /// Behind the last key.
+  [[nodiscard]] KeyIterator end() const noexcept { return {}; }
 };
 
 /// The place of a cell, for the client that opened it, until its connection ends. A value; copy it freely.
@@ -323,6 +385,24 @@ class Client {
     return compare_swap(cell, expected, desired, old, deadline());
   }
   [[nodiscard]] Status read(const Cell& cell, std::uint64_t& value) noexcept { return read(cell, value, deadline()); }
+
+  /// Lists the keys that begin with `prefix` (0 to 1024 B), cells' keys too, a page at a time and in no order: each
+  /// call fills `page` with some, perhaps none, and moves `cursor` on, until that is over. Whatever others change
+  /// meanwhile, each key that is there from the first call to the last is listed at least once; one may be listed
+  /// twice. A call keeps a worker busy for some 50 us. Errors, which leave `page` empty and `cursor` as it is:
+  /// kBadArgument (a cursor of another server or prefix, or made up), kBadKey (prefix too long), kDenied (needs the
+  /// right to read all keys that begin with `prefix`), kTimedOut, and those that end the connection.
+  [[nodiscard]] virtual Status keys(Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept = 0;
+  /// Erases the keys that begin with `prefix`, and with an empty one all keys, but no cells. All that are there during
+  /// the call, and that nobody puts meanwhile, are gone when it returns kOk. `erased` becomes their number, with errors
+  /// too: after kTimedOut, the rest is still there. kDenied: needs the right to write all keys that begin with
+  /// `prefix`.
+  [[nodiscard]] virtual Status flush(Key prefix, std::uint64_t& erased, Deadline deadline) noexcept = 0;
+  /// The same with the default deadline.
+  [[nodiscard]] Status keys(Key prefix, KeyCursor& cursor, KeyPage& page) noexcept {
+    return keys(prefix, cursor, page, deadline());
+  }
+  [[nodiscard]] Status flush(Key prefix, std::uint64_t& erased) noexcept { return flush(prefix, erased, deadline()); }
 
   /// Starts an operation and returns kOk, kAgain when `depth` are in flight (poll, then try again), or the reason why
   /// it can never work. The call copies key and value, except if they lie in memory from `allocate`: those must stay

@@ -24,6 +24,7 @@ struct Ask {
   std::span<std::byte> out;          ///< get
   Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
   bool skips_reads = false;          ///< get: READs were tried and did not settle it.
+  std::uint32_t worker = 0;          ///< scans
 };
 
 /// One awaited operation. The client has it from `begin` until it tells, or `withdraw` has returned; so it has the

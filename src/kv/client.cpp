@@ -40,6 +40,7 @@ constexpr unsigned kMostMismatches = 4;
 constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piece>(token >> 56); }
 constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<unsigned>(token >> 48) & 0xff; }
 
+bool has_key(wire::Op op) noexcept { return op != wire::Op::kStatistics && !wire::is_scan(op); }
 bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire::Op::kCas || op == wire::Op::kErase; }
 
 // Checks a large value that is in place.
@@ -212,6 +213,7 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
 // until their NICs have it, at most for as long as a connection lingers.
 void PollingClient::say_goodbye() noexcept {
   static constexpr wire::RequestHead kGoodbyeRequest{.op = wire::Op::kGoodbye};
+  report_reads(1);
   is_leaving_ = true;
   for (auto& channel : channels_)
     if (channel->alive()) channel->leave(wire::bytes_of(kGoodbyeRequest));
@@ -263,11 +265,24 @@ Operation* PollingClient::find(std::uint32_t id) noexcept {
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (has_failed()) [[unlikely]]
     return connection_error().status();
-  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (!has_key(ask.op)) [[unlikely]]
+    return check_whole(ask);
   const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
                         (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion) &&
                         (!options_.read_only || ask.op == wire::Op::kGet);
   return is_right ? Status::kOk : refuse(ask);
+}
+
+// A request that is not about one key.
+Status PollingClient::check_whole(const Ask& ask) const noexcept {
+  const char* const call = call_of(ask.op);
+  if (ask.op == wire::Op::kFlush && options_.read_only) return refuse(ask);
+  if (ask.key.size() > kMaxKeyBytes)
+    return note(Status::kBadKey, call, "prefix must have 0 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
+  if (ask.worker >= channels_.size())
+    return note(Status::kBadArgument, call, "cursor is at worker {}, and the server has {}: begin with an empty one",
+                ask.worker, channels_.size());
+  return Status::kOk;
 }
 
 [[gnu::cold]] Status PollingClient::refuse(const Ask& ask) const noexcept {
@@ -303,8 +318,10 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   operation.op = ask.op;
   operation.is_pipelined = operation.is_abandoned = operation.is_bounced = operation.has_reply = false;
   operation.result = ask.result;
-  operation.hash = ask.op == wire::Op::kStatistics ? 0 : reader_.hash(ask.key);
-  operation.worker = static_cast<std::uint16_t>(worker_of(operation.hash, static_cast<unsigned>(channels_.size())));
+  const bool is_on_key = has_key(ask.op);
+  operation.hash = is_on_key ? reader_.hash(ask.key) : 0;
+  operation.worker = static_cast<std::uint16_t>(
+      is_on_key ? worker_of(operation.hash, static_cast<unsigned>(channels_.size())) : ask.worker);
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
   operation.mismatches = 0;
   operation.source.way = Operation::Way::kMessage;
@@ -351,6 +368,7 @@ Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline)
   if (way_.reads_now && check(ask) == Status::kOk) [[likely]] {
     Outcome outcome;
     const Reader::Read read = reader_.get(key, out, deadline, outcome);
+    report_reads(kReadsPerReport);
     if (read == Reader::Read::kDone) [[likely]]
       return outcome;
     ask.skips_reads = read != Reader::Read::kNoWay;
@@ -369,7 +387,13 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
     // the grace period. Waits a little longer than that, so that the value is not sent in vain.
     const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
-    if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
+    if (has_failed()) return {error_.status()};
+    if (deadline.passed())
+      return {
+          note(Status::kStoreFull, call_of(ask.op),
+               "the memory for a value of {} bytes waits out its grace period, or is leased, and did not become free "
+               "before the deadline: give it more time, or raise memory_bytes",
+               ask.value.size())};
   }
 }
 
@@ -438,6 +462,7 @@ Error PollingClient::connection_error() const noexcept {
 }
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
+  report_reads(1);
   Result<ServerStatistics> statistics;
   wanted_.out = &*statistics;
   Outcome outcome;
@@ -464,6 +489,7 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
     if (free_.empty()) return Status::kAgain;
     // No deadline: nothing waits here.
     read = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
+    report_reads(kReadsPerReport);
     ask.skips_reads = read != Reader::Read::kNoWay;
   }
   const bool is_over = read == Reader::Read::kDone;
@@ -550,6 +576,8 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
     take_refusal(*operation, reply);
+  if (reply.head.kind == wire::ReplyKind::kFull) [[unlikely]]
+    take_full(*operation, reply);
   on_reply(*operation, reply);
 }
 
@@ -588,12 +616,14 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     cells_.worker = operation.worker;
     return finish(operation, {Status::kOk, reply.head.version, 0});
   }
+  if (wire::is_scan(operation.op) && reply.head.kind == wire::ReplyKind::kScanned)
+    return take_scanned(operation, reply);
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
 // Caches the reply's location; entry 0 removes a stale one.
 void PollingClient::note_location(const Operation& operation, const wire::ReplyHead& head) noexcept {
-  if (operation.op == wire::Op::kStatistics || !may_read()) return;
+  if (!has_key(operation.op) || !may_read()) return;
   const bool is_known = head.status == Status::kOk || head.status == Status::kNotFound;
   if (is_known) reader_.locations().note(operation.hash, head.entry);
 }

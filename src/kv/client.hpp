@@ -36,6 +36,8 @@ namespace verbena::kv {
     case wire::Op::kCas: return "kv::Client::cas";
     case wire::Op::kErase: return "kv::Client::erase";
     case wire::Op::kStatistics: return "kv::Client::server_statistics";
+    case wire::Op::kKeys: return "kv::Client::keys";
+    case wire::Op::kFlush: return "kv::Client::flush";
     default: return "kv::Client::open_cell";
   }
 }
@@ -143,6 +145,8 @@ class PollingClient final : public Client, private channel::Handler {
     return change(cell, {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, old, deadline);
   }
   Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
+  Status keys(Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept override;
+  Status flush(Key prefix, std::uint64_t& erased, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
   }
@@ -214,6 +218,7 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
   /// The same for one that this thread does not wait for.
   [[nodiscard]] Status check_unblocked(const Ask& ask, const char* call) const noexcept;
+  [[nodiscard]] Status check_whole(const Ask& ask) const noexcept;
   /// Says in words what is wrong with the request.
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
@@ -258,6 +263,7 @@ class PollingClient final : public Client, private channel::Handler {
   void take_part(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_for_part(Operation& operation) noexcept;
   void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
+  void take_full(const Operation& operation, wire::Reply& reply) noexcept;
   [[nodiscard]] Result<void> use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                         Deadline deadline);
 
@@ -297,6 +303,11 @@ class PollingClient final : public Client, private channel::Handler {
   void forget(AwaitedCall& call) noexcept;
   void go_on_awaited() noexcept;
   void end_waiting(Status reason) noexcept;
+  // Scans: client_scan.cpp.
+  [[nodiscard]] Status scan(wire::Op op, Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept;
+  void take_scanned(Operation& operation, const wire::Reply& reply) noexcept;
+  /// Tells the server of gets by READs, if there are `least` that it has not been told of.
+  void report_reads(std::uint64_t least) noexcept;
 
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
@@ -333,6 +344,7 @@ class PollingClient final : public Client, private channel::Handler {
   } in_flight_;
   unsigned empty_polls_ = 0;
 
+  static constexpr std::uint64_t kReadsPerReport = 4096;
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
   // Each operation that may READ has a place in our own memory: for buckets, then for an item. A late READ still lands
   // there; its slot stays taken until then.
@@ -375,6 +387,10 @@ class PollingClient final : public Client, private channel::Handler {
     Poller* poller = nullptr;
     alignas(kPollerAlignment) std::array<std::byte, kPollerBytes> poller_memory{};
   } awaited_;
+    KeyPage* page = nullptr;
+    wire::ScanPlace next;
+  } scan_;  ///< Where the blocked scan's keys go, and where it goes on.
+  std::uint64_t reported_reads_ = 0;
   bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};

@@ -79,7 +79,23 @@ Status tell_over_quota(const char* call, const wire::Refusal& refusal) noexcept 
               refusal.used, is_memory ? "bytes" : "items", refusal.most, is_memory ? "max_memory_bytes" : "max_items");
 }
 
+double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / 1048576; }
+
 }  // namespace
+
+/// Makes the rest of the reply a plain one.
+[[gnu::cold]] void PollingClient::take_full(const Operation& operation, wire::Reply& reply) noexcept {
+  reply.head.kind = wire::ReplyKind::kPlain;
+  if (operation.is_abandoned) return;
+  const wire::Fullness& full = reply.full;
+  (void)note(
+      Status::kStoreFull, call_of(operation.op),
+      "the key's worker has no room for a value of {} bytes: of {:.1f} MiB, keys and values take {:.1f} (most of "
+      "it, {:.1f}, in blocks of up to {} bytes), values that wait out their grace period {:.1f}, leases {:.1f}; "
+      "{} of its items are cells: erase some, or raise memory_bytes",
+      full.needed, mebibytes(full.capacity), mebibytes(full.used), mebibytes(full.class_used), full.class_block,
+      mebibytes(full.resting), mebibytes(full.leased), full.cells);
+}
 
 Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                        Deadline deadline) {

@@ -128,6 +128,7 @@ void PollingClient::end_lookup(Operation& operation) noexcept {
     reader_.locations().note(operation.hash, operation.entry);
   }
   finish(operation, operation.outcome);
+  report_reads(kReadsPerReport);
 }
 
 // Looks the key up through the index once more, unless lookups are by message or there were too many.

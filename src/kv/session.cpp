@@ -124,7 +124,30 @@ wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std:
 void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   if (is_refusal(change.status)) [[unlikely]]
     return refuse(id, change);
-  reply(outcome_of(id, change, value_length));
+  const wire::ReplyHead head = outcome_of(id, change, value_length);
+  head.status == Status::kStoreFull ? tell_full(head, value_length) : reply(head);
+}
+
+// To who may see the statistics, which have the same numbers.
+[[gnu::cold]] void Session::tell_full(const wire::ReplyHead& head, std::uint64_t value_length) noexcept {
+  if (permissions_ != nullptr && !permissions_->may_administer) return reply(head);
+  const StoreStatistics now = store_.statistics();
+  wire::Fullness full{.needed = value_length,
+                      .capacity = now.capacity_bytes,
+                      .used = now.used_bytes - worker_.lease_policy().bytes,
+                      .resting = now.resting_bytes,
+                      .leased = worker_.lease_policy().bytes,
+                      .cells = worker_.cells().made()};
+  ServerStatistics memory;
+  store_.add_memory(memory);
+  for (std::size_t i = 0; i < kMemoryClasses; ++i) {
+    if (memory.memory[i].used_bytes <= full.class_used) continue;
+    full.class_used = memory.memory[i].used_bytes;
+    full.class_block = block_bytes_of(i);
+  }
+  wire::ReplyHead full_head = head;
+  full_head.kind = wire::ReplyKind::kFull;
+  reply(full_head, wire::bytes_of(full));
 }
 
 // Adds a lease for the next value of that length, if the client may have one.
@@ -132,6 +155,8 @@ void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t 
   if (is_refusal(change.status)) [[unlikely]]
     return refuse(id, change);
   wire::ReplyHead head = outcome_of(id, change, value_length);
+  if (head.status == Status::kStoreFull) [[unlikely]]
+    return tell_full(head, value_length);
   wire::Lease lease;
   if (!leases_.offer(*channel_, value_length, lease)) return reply(head);
   head.kind = wire::ReplyKind::kLease;
@@ -161,6 +186,9 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
+    case wire::Op::kKeys:
+    case wire::Op::kFlush: return scan(request);
+    case wire::Op::kReads: return worker_.counters().count_reads(request.expected);
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }

@@ -49,10 +49,13 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
       // Access to one cell is access to the memory of all.
       if (permissions_->may_use_cells()) return Rights::kNone;
       return permissions_->write.covers_all() ? Rights::kRead : Rights::kWrite;
+    case wire::Op::kKeys: return permissions_->read.covers(request.key) ? Rights::kNone : Rights::kRead;
+    case wire::Op::kFlush: return missing_to_write(request.key);
     case wire::Op::kStatistics: return permissions_->may_administer ? Rights::kNone : Rights::kAdminister;
     // A large value is checked when it begins.
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge:
+    case wire::Op::kReads:
     case wire::Op::kGoodbye: break;
   }
   return Rights::kNone;

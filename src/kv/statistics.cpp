@@ -14,7 +14,8 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.gets,          &s.hits,         &s.erases,          &s.compare_and_swaps,
                              &s.failures,      &s.last_version, &s.workers,         &s.max_items,
                              &s.index_entries, &s.sessions,     &s.leases,          &s.lease_bytes,
-                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota})
+                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota,
+                             &s.reads})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -88,6 +89,7 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.adoptions += adoptions;
   sum.refusals.denied += denied;
   sum.refusals.over_quota += over_quota;
+  sum.reads = saturating_sum(sum.reads, reads);
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

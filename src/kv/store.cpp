@@ -132,6 +132,7 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
     for (; at != kRoot; slot = nodes[at].slot, at = nodes[at].parent) {
       std::uint64_t& moved = index_[nodes[at].bucket][slot];
       store_word(*empty, moved);
+      note_move(empty);
       empty = &moved;
     }
     store_word(*empty, 0);
@@ -312,10 +313,7 @@ Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, boo
     if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes, .items = 1});
     return {Status::kLimit, 0, 0};
   }
-  retire(item_of(*entry));
-  store_word(*entry, 0);
-  fences::unindexed_before_reuse();
-  --items_;
+  remove(entry);
   const std::uint64_t block =
       made.is_inline() ? host::BlockPool::kNoOffset : pool_.allocate(static_cast<std::size_t>(value.size()));
   VERBENA_CHECK(made.is_inline() || block != host::BlockPool::kNoOffset);
@@ -371,13 +369,16 @@ Store::Change Store::erase(Key key) noexcept {
   std::uint64_t* const entry = locate(key, hash_of(key, options_.hash_seed));
   if (entry == nullptr) return {Status::kNotFound, 0, 0};
   if (const Change checked = check(entry, kAnyVersion); checked.status != Status::kOk) return checked;
-  const std::uint64_t item = item_of(*entry);
-  const std::uint64_t version = version_at(item);
-  retire(item);
+  const std::uint64_t version = version_at(item_of(*entry));
+  remove(entry);
+  return {Status::kOk, version, 0};
+}
+
+void Store::remove(std::uint64_t* entry) noexcept {
+  retire(item_of(*entry));
   store_word(*entry, 0);
   fences::unindexed_before_reuse();
   --items_;
-  return {Status::kOk, version, 0};
 }
 
 // --- blocks that come before their key

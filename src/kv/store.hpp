@@ -169,6 +169,41 @@ class Store {
   /// Frees up to `blocks` items whose grace period is over.
   void reclaim(unsigned blocks) noexcept;
 
+  /// \name Scans of all keys, step by step: store_scan.cpp
+  ///
+  /// A scan goes through the places of the index in order. An insertion may move an entry from a place ahead of the
+  /// scan to one behind it, so the store keeps the last kMovesKept moves, and a step first looks where entries went
+  /// since the step before. If more have moved since, the scan begins again. So a scan sees every key that is there
+  /// from its first step to its last at least once, whatever changes meanwhile; it may see one twice.
+  /// @{
+
+  /// Where a scan is; the store keeps nothing of it.
+  struct ScanPlace {
+    std::uint64_t place = 0;  ///< The next place of the index.
+    std::uint64_t moves = 0;  ///< Moves that the scan knows of.
+  };
+  /// One step: as many items as kMostScanned at most, and as many places as kMostPlaces.
+  struct Scanned {
+    ScanPlace next;
+    bool is_over = false;
+    std::uint32_t keys = 0;  ///< Listed, or erased.
+    std::size_t bytes = 0;   ///< Of `out`.
+  };
+  /// Each item costs a cold cache line, some 100 ns, for which other clients of the worker wait.
+  static constexpr unsigned kMostScanned = 512;
+  static constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 15;
+  static constexpr std::size_t kMovesKept = 4096;
+  /// Whether a scan of this store can be there.
+  [[nodiscard]] bool has(const ScanPlace& at) const noexcept {
+    return at.place < index_.size() * kBucketEntries && at.moves <= moves_;
+  }
+  /// Writes the keys that begin with `prefix` to `out`, each behind its length as u16, as many as it has room for.
+  /// `out` must have room for the longest key. Requires has(from).
+  [[nodiscard]] Scanned list(Key prefix, ScanPlace from, std::span<std::byte> out) const noexcept;
+  /// Erases such keys, but no cells. Requires has(from).
+  [[nodiscard]] Scanned flush(Key prefix, ScanPlace from) noexcept;
+  /// @}
+
   [[nodiscard]] StoreStatistics statistics() const noexcept;
   /// Adds the blocks of each class. \thread any
   void add_memory(ServerStatistics& sum) const noexcept;
@@ -229,6 +264,14 @@ class Store {
   [[nodiscard]] Owner& owner_of(std::uint64_t item) noexcept { return owners_[item / kLineBytes]; }
   [[nodiscard]] bool is_lent(const ItemHeader& item) const noexcept;
   void retire(std::uint64_t item) noexcept;
+  void remove(std::uint64_t* entry) noexcept;
+  /// Calls `visit` with the items of one step whose keys begin with `prefix`; it returns false when it has no room.
+  template <class Visit>
+  [[nodiscard]] Scanned step(Key prefix, ScanPlace from, Visit&& visit) const noexcept;
+  [[nodiscard]] std::uint64_t& word_at(std::uint64_t place) const noexcept {
+    return index_[place / kBucketEntries][place % kBucketEntries];
+  }
+  void note_move(const std::uint64_t* to) noexcept;
   [[nodiscard]] bool clear_slab() noexcept;
   [[nodiscard]] bool move(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
@@ -250,6 +293,8 @@ class Store {
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;
   std::uint64_t resting_bytes_ = 0;
+  std::uint64_t moves_ = 0;                           // Of entries, so far,
+  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and the places that the last of them went to: a ring.
 };
 
 }  // namespace verbena::kv

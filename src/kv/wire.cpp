@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace verbena::kv::wire {
 namespace {
@@ -42,14 +43,15 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
   return hello;
 }
 
-bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
+bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye || op == Op::kReads; }
 bool has_word(Op op) noexcept {
-  return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart;
+  return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart || op == Op::kReads;
 }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept {
-  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart);
+  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart) ||
+         (op >= Op::kKeys && op <= Op::kReads);
 }
 
 Status check_key(std::size_t length) noexcept {
@@ -91,6 +93,17 @@ bool is_refusal_sound(const Refusal& refusal, std::size_t bytes) noexcept {
   return refusal.right <= Rights::kAdminister && refusal.quota <= static_cast<std::uint8_t>(Quota::kItems) &&
          refusal.prefix_length <= kMaxKeyBytes && refusal.is_promised <= 1 && refusal.reserved == 0 &&
          bytes == std::min<std::size_t>(kMostPrefixBytes, refusal.prefix_length);
+}
+
+/// Checks that the bytes are keys, and as many as the page says; without bytes the number counts erased keys.
+bool is_page_sound(const ScanPage& page, std::span<const std::byte> keys) noexcept {
+  if (page.reserved != 0 || keys.size() > KeyPage::kBytes) return false;
+  if (page.next.seal == 0 && page.next != ScanPlace{}) return false;
+  if (keys.empty()) return true;
+  std::uint32_t count = 0;
+  for (std::uint16_t length = 0; !keys.empty(); keys = keys.subspan(length), ++count)
+    if (!take(keys, length) || length == 0 || length > kMaxKeyBytes || length > keys.size()) return false;
+  return count == page.count;
 }
 
 bool is_status_sound(const ReplyHead& head) noexcept {
@@ -138,6 +151,10 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
   request.value = body.subspan(head.key_length);
+  if (is_scan(head.op)) {
+    if (!take_all(std::exchange(request.value, {}), request.scan)) return Status::kProtocol;
+    return head.key_length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
+  }
   if (!has_value(head.op) && !request.value.empty()) return Status::kProtocol;
   if (request.value.size() >= kEagerBytes) return Status::kTooLong;
   return check_key(head.key_length);
@@ -186,6 +203,11 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
         if (!take(body, reply.refusal)) return false;
         reply.value = body;
         return is_refusal_sound(reply.refusal, body.size());
+      case ReplyKind::kScanned:
+        if (!is_ok || !take(body, reply.scanned)) return false;
+        reply.value = body;
+        return is_page_sound(reply.scanned, body);
+      case ReplyKind::kFull: return reply.head.status == Status::kStoreFull && take_all(body, reply.full);
       case ReplyKind::kCell: return is_ok && take_all(body, reply.cell) && is_cell_sound(reply.cell);
     }
     return false;

@@ -19,7 +19,7 @@ namespace verbena::kv::wire {
 static_assert(std::endian::native == std::endian::little, "frames are copied without conversion");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 
 // --- handshake: part of the bootstrap's user data, one per channel
 
@@ -90,6 +90,9 @@ enum class Op : std::uint8_t {
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or creates it.
   kPutAdopt = 10,   ///< Head, AdoptHead, key. The value was written into the lease before.
   kGetPart = 11,    ///< Head, an offset, key. GETs a large value from that offset on.
+  kKeys = 16,       ///< Head, prefix of 0 to kMaxKeyBytes bytes, ScanPlace. Lists some of the keys that begin with it.
+  kFlush = 17,      ///< The same frame. Erases some of these keys.
+  kReads = 18,      ///< Head, a number. The client has done so many gets by READs. Has no reply.
 };
 
 /// Starts every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
@@ -117,6 +120,18 @@ struct AdoptHead {
 };
 static_assert(sizeof(AdoptHead) == 24);
 
+/// Whether a request goes over many keys of a worker.
+[[nodiscard]] constexpr bool is_scan(Op op) noexcept { return op == Op::kKeys || op == Op::kFlush; }
+
+/// Where a scan goes on in a worker's index.
+struct ScanPlace {
+  std::uint64_t place = 0;  ///< As Store::ScanPlace.
+  std::uint64_t moves = 0;
+  std::uint64_t seal = 0;  ///< The server's mark on both, on the worker and on the prefix. 0, with both 0: the start.
+  friend bool operator==(const ScanPlace&, const ScanPlace&) = default;
+};
+static_assert(sizeof(ScanPlace) == 24);
+
 /// Depth of the message channels that carry `depth` requests, or their replies. A channel reports credits late, when
 /// half of its depth is used up, so it needs twice the requests; the goodbye comes on top.
 [[nodiscard]] constexpr std::uint32_t channel_depth(std::uint32_t depth) noexcept { return 2 * (depth + 2); }
@@ -133,8 +148,9 @@ struct Request {
   RequestHead head;
   AdoptHead adopt;                       ///< For kPutAdopt.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
-                                         ///< kGetPart: the offset.
-  Key key;
+                                         ///< kGetPart: the offset. kReads: the number.
+  Key key;                               ///< Of a scan: the prefix.
+  ScanPlace scan;                        ///< For kKeys and kFlush.
   std::span<const std::byte> value;
 };
 /// Errors: kBadKey and kTooLong reject this request only (the head is set, so that the reply can name it). kProtocol:
@@ -167,6 +183,8 @@ enum class ReplyKind : std::uint8_t {
   kLease = 7,       ///< Head, Lease. Answers a large PUT or CAS, with any status; otherwise as kPlain.
   kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
   kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
+  kScanned = 16,    ///< Head, ScanPage; after kKeys the keys, each behind its length as u16.
+  kFull = 17,       ///< Head, Fullness. With status kStoreFull only, which also comes as kPlain.
 };
 
 struct ReplyHead {
@@ -243,10 +261,35 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 32);
 inline constexpr std::size_t kMostPrefixBytes = 64;
 
+/// What fills the worker that has no room for a value. The client composes the message from it.
+struct Fullness {
+  std::uint64_t needed = 0;       ///< The value's bytes.
+  std::uint64_t capacity = 0;     ///< Bytes of item memory, of which:
+  std::uint64_t used = 0;         ///< those of keys and values,
+  std::uint64_t resting = 0;      ///< of values that wait out their grace period,
+  std::uint64_t leased = 0;       ///< of leases.
+  std::uint64_t cells = 0;        ///< Number of cells, each an item too.
+  std::uint64_t class_block = 0;  ///< The largest block of the class that has the most bytes in use,
+  std::uint64_t class_used = 0;   ///< and how many it has.
+};
+static_assert(sizeof(Fullness) == 64);
+
+/// One step of a scan.
+struct ScanPage {
+  ScanPlace next;           ///< Where the scan goes on; seal 0: it is over at this worker.
+  std::uint32_t count = 0;  ///< Keys that follow, or that were erased.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ScanPage) == 32);
+static_assert(sizeof(ScanPage) + KeyPage::kBytes == kEagerBytes);
+
 struct Reply {
   ReplyHead head;
-  std::span<const std::byte> value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
-                                     ///< or of a prefix.
+  std::span<const std::byte>
+      value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
+              ///< or of a prefix; or keys behind their lengths, ScanPage::count if there are any.
+  ScanPage scanned;
+  Fullness full;
   Part part;
   Refusal refusal;
   Location location;

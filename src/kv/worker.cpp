@@ -36,9 +36,6 @@ node::ShardOptions shard_options(const WorkerOptions& options) {
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
-/// so much of a full store.
-constexpr std::size_t kMemoryPerLease = 8;
 /// Least rate of one client's WRITEs, all together. A slower client can be late for its leases, which ends its
 /// connection.
 constexpr std::uint64_t kLeastWriteRate = std::uint64_t{128} << 20;

@@ -17,6 +17,10 @@
 
 namespace verbena::kv {
 
+/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
+/// so much of a full store.
+inline constexpr std::size_t kMemoryPerLease = 8;
+
 /// A worker's view of its server. Workers call it from their threads.
 class WorkerHost {
  public:

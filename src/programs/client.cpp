@@ -10,6 +10,7 @@
 
 #include <cstdio>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -86,7 +87,12 @@ Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
   std::vector<std::byte> value;
   const kv::Outcome outcome = get_whole(*client, item.key, value);
   if (outcome.status != Status::kOk) return finish(*client, item, outcome);
-  return write_out({reinterpret_cast<const char*>(value.data()), outcome.length});
+  if (where.is_verbose) fmt::print(stderr, "verbena-kv: version {}\n", outcome.version);
+  const std::string_view text(reinterpret_cast<const char*>(value.data()), outcome.length);
+  const Exit written = write_out(text);
+  // The prompt goes on a line of its own; a file gets the value and nothing else.
+  const bool is_open = ::isatty(STDOUT_FILENO) == 1 && !text.ends_with('\n');
+  return written == Exit::kDone && is_open ? write_out("\n") : written;
 }
 
 Exit run_del(const ConnectArguments& where, const ItemArguments& item) {

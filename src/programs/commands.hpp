@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace verbena::programs {
@@ -43,6 +44,27 @@ struct ItemArguments {
 [[nodiscard]] Exit run_get(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_cas(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_del(const ConnectArguments& where, const ItemArguments& item);
+
+struct KeysArguments {
+  std::string prefix;
+  bool is_count = false;  ///< Prints only the number of keys.
+  bool is_raw = false;    ///< Keys as they are, each with a null byte behind it.
+};
+[[nodiscard]] Exit run_keys(const ConnectArguments& where, const KeysArguments& keys);
+
+struct FlushArguments {
+  std::string prefix;  ///< Not empty, or `is_all`: an empty variable of a script does not erase everything.
+  bool is_all = false;
+  bool is_sure = false;  ///< Does not ask.
+};
+[[nodiscard]] Exit run_flush(const ConnectArguments& where, const FlushArguments& flush);
+
+[[nodiscard]] Exit run_mget(const ConnectArguments& where, std::span<const std::string> keys);
+/// `words`: keys, each with its value behind it.
+[[nodiscard]] Exit run_mput(const ConnectArguments& where, std::span<const std::string> words);
+
+[[nodiscard]] Exit run_incr(const ConnectArguments& where, const std::string& key, std::uint64_t by);
+[[nodiscard]] Exit run_cell(const ConnectArguments& where, const std::string& key);
 
 struct StatsArguments {
   bool json = false;

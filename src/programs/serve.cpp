@@ -1,15 +1,23 @@
 // serve: the server as a process.
+#include "host/prefault.hpp"
 #include "programs/commands.hpp"
+#include "programs/environment.hpp"
 #include "programs/files.hpp"
+#include "programs/progress.hpp"
 #include "programs/server_process.hpp"
 #include "programs/statistics.hpp"
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
+#include <thread>
 
 namespace verbena::programs {
 namespace {
@@ -18,6 +26,32 @@ namespace {
 void remove_quietly(const std::string& path) {
   std::error_code ignored;
   if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
+}
+
+/// Draws how much of the memory is there, on a terminal, while it lives.
+class MemoryBar {
+ public:
+  explicit MemoryBar(std::size_t bytes)
+      : drawer_([this, bytes, before = host::prefaulted_bytes()](const std::stop_token& stop) {
+          constexpr std::chrono::milliseconds kEvery{100};
+          Progress bar("memory");
+          std::unique_lock lock(mutex_);
+          do {
+            const std::uint64_t there = std::min<std::uint64_t>(host::prefaulted_bytes() - before, bytes);
+            bar.draw(static_cast<double>(there) / static_cast<double>(bytes),
+                     fmt::format("{} of {}", human_bytes(there), human_bytes(bytes)));
+          } while (!ended_.wait_for(lock, stop, kEvery, [&] { return stop.stop_requested(); }));
+        }) {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread drawer_;  // Last: it uses the others.
+};
+
+Result<std::unique_ptr<kv::Server>> start_with_bar(const kv::ServerOptions& options) {
+  const MemoryBar bar(options.memory_bytes);
+  return kv::Server::start(options);
 }
 
 /// Announces on stdout and in the port file that clients may connect.
@@ -49,7 +83,7 @@ Exit run_serve(const ServeArguments& arguments) {
     if (!listening) return error_exit("cannot serve metrics: {}", listening.error().text());
     metrics = std::move(*listening);
   }
-  auto server = kv::Server::start(arguments.server);
+  auto server = start_with_bar(arguments.server);
   if (!server) {
     return error_exit("cannot serve on {}: {}: {}", endpoint(arguments.server.address, arguments.server.port),
                       to_string(server.error().status()), by_option(server.error().text()));

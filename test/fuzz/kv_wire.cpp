@@ -59,13 +59,16 @@ void check_request(Bytes body) {
   VERBENA_CHECK(status == Status::kOk || status == Status::kBadKey || status == Status::kTooLong);
   VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
   if (status != Status::kOk) return;
-  const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
+  const bool scans = is_scan(request.head.op);
+  const bool has_key =
+      request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye && request.head.op != Op::kReads;
   const bool is_adopt = request.head.op == Op::kPutAdopt;
   VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) ||
-                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart));
+                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart) ||
+                (request.head.op >= Op::kKeys && request.head.op <= Op::kReads));
   VERBENA_CHECK(request.head.op != Op::kGetPart || request.expected < kMostValueBytes);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
-  VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
+  VERBENA_CHECK(has_key ? (scans || !request.key.empty()) && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
   std::array<std::byte, 16> head;
   std::vector<std::byte> again;
@@ -77,6 +80,7 @@ void check_request(Bytes body) {
   }
   append(again, request.key);
   append(again, request.value);
+  if (scans) append(again, bytes_of(request.scan));
   VERBENA_CHECK(same_bytes(again, body));
 }
 
@@ -175,6 +179,20 @@ void check_reply(Bytes body) {
       append(again, bytes_of(reply.refusal));
       append(again, reply.value);
       break;
+    case ReplyKind::kFull:
+      VERBENA_CHECK(reply.head.status == Status::kStoreFull);
+      append(again, bytes_of(reply.full));
+      break;
+    case ReplyKind::kScanned: {
+      VERBENA_CHECK(reply.value.size() <= KeyPage::kBytes);
+      std::uint32_t keys = 0;
+      for (KeyIterator at(reply.value); at != KeyIterator(); ++at, ++keys)
+        VERBENA_CHECK(is_inside(*at, reply.value) && !(*at).empty() && (*at).size() <= kMaxKeyBytes);
+      VERBENA_CHECK(reply.value.empty() || keys == reply.scanned.count);
+      append(again, bytes_of(reply.scanned));
+      append(again, reply.value);
+      break;
+    }
     case ReplyKind::kStatistics:
       append(again, reply.value);
       check_statistics(reply.value);

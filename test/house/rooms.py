@@ -17,12 +17,8 @@ PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'ba
           'compat/rdma_common': 'api', 'compat/memory_pool': 'api', 'compat/hash_table': 'api',
           'wait_policy': 'base', 'mesh': 'mesh', 'mesh_pmix': 'mesh', 'log': 'base',
           'version': 'base', 'slab_manager': 'host', 'queue_pair': 'api', 'typed': 'api', 'typed_memory': 'api',
-<<<<<<< HEAD
-          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api',
+          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api', 'coroutines_kv': 'api',
           'coroutines_queue_pair': 'api', 'coroutines_mesh': 'api', 'typed_mesh': 'api'}
-=======
-          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api', 'coroutines_kv': 'api'}
->>>>>>> ckv
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.

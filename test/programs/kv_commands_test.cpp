@@ -1,6 +1,6 @@
 // The real verbena-kv as its users run it: every subcommand, exit codes, what goes to stdout and what to stderr.
 #include "key_file.hpp"
-#include "kv_process.hpp"
+#include "kv_ended.hpp"
 #include "scratch.hpp"
 
 #include <verbena/deadline.hpp>
@@ -29,21 +29,6 @@
 
 namespace verbena::test {
 namespace {
-
-testing::AssertionResult contains(std::string_view text, std::string_view part) {
-  if (text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << '"' << part << "\" is not in:\n" << text;
-}
-
-/// It ended with `exit` and said exactly one line on stderr, which names the program, or none when it is 0.
-testing::AssertionResult ended(const Ran& ran, int exit) {
-  const auto lines = std::ranges::count(ran.err, '\n');
-  const bool one_line = lines == 1 && ran.err.starts_with("verbena-kv: ") && ran.err.back() == '\n';
-  if (ran.exit == exit && (exit == 0 ? ran.err.empty() : one_line)) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "exit " << ran.exit << " (expected " << exit << "), signal " << ran.signal
-                                     << (ran.late ? ", late" : "") << "\nstdout: " << ran.out.substr(0, 2000)
-                                     << "\nstderr: " << ran.err.substr(0, 2000);
-}
 
 /// All 256 bytes, again and again.
 std::string every_byte(std::size_t length) {
@@ -849,6 +834,8 @@ TEST(KvServe, AFullStoreSaysSoAndKeepsWhatItHas) {
   const Ran load = server.run({"load", scratch.path().string()});
   EXPECT_EQ(load.exit, 3);
   EXPECT_TRUE(contains(load.err, "store full"));
+  EXPECT_TRUE(contains(load.err, "of 16.0 MiB, keys and values take")) << "what fills it";
+  EXPECT_TRUE(contains(load.err, "raise --memory"));
   const Ran get = server.run({"get", "first"});
   EXPECT_TRUE(ended(get, 0));
   EXPECT_EQ(get.out, "kept");

@@ -221,13 +221,18 @@ Ran KvServer::run(Arguments arguments, const std::string& input) const {
   return run_kv(arguments, input);
 }
 
-KvTerminal::KvTerminal(std::uint16_t port) {
-  std::vector<std::string> words{VERBENA_PROGRAM, "shell", "-p", std::to_string(port), "--timeout-ms", "30000"};
+KvTerminal::KvTerminal(std::uint16_t port)
+    : KvTerminal({"shell", "-p", std::to_string(port), "--timeout-ms", "30000"}) {}
+
+KvTerminal::KvTerminal(const Arguments& arguments, const std::string& history) {
+  std::vector<std::string> words{VERBENA_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = as_argv(words);
   winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
   pid_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
   if (pid_ == 0) {
     ::setenv("TERM", "vt100", 1);
+    ::setenv("VERBENA_KV_HISTORY", history.c_str(), 1);
     become(argv.data());
   }
   EXPECT_GT(pid_, 0) << "forkpty failed";
@@ -246,9 +251,11 @@ void KvTerminal::type(const std::string& keys) const {
 }
 
 /// False at the end of the output, or when nothing came in time.
-bool KvTerminal::read_more() {
+bool KvTerminal::read_more() { return read_more(kPatience); }
+
+bool KvTerminal::read_more(std::chrono::milliseconds patience) {
   pollfd readable{terminal_, POLLIN, 0};
-  if (terminal_ < 0 || ::poll(&readable, 1, Deadline::after(kPatience).left_ms()) <= 0) return false;
+  if (terminal_ < 0 || ::poll(&readable, 1, Deadline::after(patience).left_ms()) <= 0) return false;
   take(terminal_, seen_);
   return terminal_ >= 0;
 }
@@ -264,13 +271,18 @@ bool KvTerminal::await(const std::string& text) {
   }
 }
 
+bool KvTerminal::has_ended() {
+  (void)read_more(std::chrono::milliseconds{50});
+  return terminal_ < 0;
+}
+
 int KvTerminal::finish() {
   while (read_more()) {}
   if (terminal_ >= 0) return -1;
   int status = 0;
   if (::waitpid(pid_, &status, 0) != pid_) return -1;
   pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace verbena::test

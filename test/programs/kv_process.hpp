@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -93,9 +94,12 @@ class KvServer {
   std::uint16_t port_ = 0;
 };
 
-/// A shell on a terminal of its own: what a person would see.
+/// A command on a terminal of its own: what a person would see.
 class KvTerminal {
  public:
+  /// `history` is the file for that of a shell; empty: none.
+  explicit KvTerminal(const Arguments& arguments, const std::string& history = {});
+  /// A shell.
   explicit KvTerminal(std::uint16_t port);
   KvTerminal(const KvTerminal&) = delete;
   KvTerminal& operator=(const KvTerminal&) = delete;
@@ -104,11 +108,14 @@ class KvTerminal {
   void type(const std::string& keys) const;
   /// Reads until `text` has appeared behind what was awaited before. False when it does not in time.
   [[nodiscard]] bool await(const std::string& text);
-  /// The exit code once it has ended by itself; -1 when it does not in time.
+  /// The exit code once it has ended, or 128 and its signal; -1 when it does not in time.
   [[nodiscard]] int finish();
+  /// Takes what has come within 50 ms; whether the command has ended.
+  [[nodiscard]] bool has_ended();
   [[nodiscard]] const std::string& seen() const noexcept { return seen_; }
 
  private:
+  bool read_more(std::chrono::milliseconds patience);
   bool read_more();
 
   pid_t pid_ = -1;

@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -451,6 +452,52 @@ int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* va
   return on_cell(
       client, cell, value, __func__, [](Client& of, const Cell& at, uint64_t& there) { return of.read(at, there); },
       Argument{"value", value});
+}
+
+// --- many keys
+
+int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_cursor_t* cursor, kv_key_page_t* page) {
+  const auto list = [&](Client& of) {
+    verbena::kv::KeyCursor at{.place = cursor->place,
+                              .moves = cursor->moves,
+                              .seal = cursor->seal,
+                              .worker = cursor->worker,
+                              .is_over = cursor->is_over != 0};
+    verbena::kv::KeyPage keys;
+    const Status status = of.keys(bytes_at(prefix, plen), at, keys);
+    page->count = keys.count;
+    page->length = keys.length;
+    std::memcpy(page->bytes, keys.bytes.data(), keys.length);
+    *cursor = {
+        .place = at.place, .moves = at.moves, .seal = at.seal, .worker = at.worker, .is_over = at.is_over ? 1u : 0u};
+    return status;
+  };
+  return on_connection(client, __func__, list, Argument{"cursor", cursor}, Argument{"page", page},
+                       Argument{"prefix", prefix, "plen", plen});
+}
+
+const void* kv_key_page_next(const kv_key_page_t* page, size_t* at, size_t* klen) {
+  constexpr std::size_t kLengthBytes = 2;
+  static_assert(KV_KEY_PAGE_BYTES == verbena::kv::KeyPage::kBytes);
+  if (page == nullptr || at == nullptr || klen == nullptr) return nullptr;
+  const std::size_t end = std::min<std::size_t>(page->length, KV_KEY_PAGE_BYTES);
+  if (*at >= end || end - *at <= kLengthBytes) return nullptr;
+  const std::size_t length = page->bytes[*at] | std::size_t{page->bytes[*at + 1]} << 8;
+  if (length > end - *at - kLengthBytes) return nullptr;
+  const unsigned char* const key = page->bytes + *at + kLengthBytes;
+  *at += kLengthBytes + length;
+  *klen = length;
+  return key;
+}
+
+int kv_client_flush(kv_client_t* client, const void* prefix, size_t plen, uint64_t* erased) {
+  const auto flush = [&](Client& of) {
+    std::uint64_t count = 0;
+    const Status status = of.flush(bytes_at(prefix, plen), count);
+    if (erased != nullptr) *erased = count;
+    return status;
+  };
+  return on_connection(client, __func__, flush, Argument{"prefix", prefix, "plen", plen});
 }
 
 // --- batches

@@ -427,6 +427,11 @@ class EveryCallOfTheStore {
     visit("kv_client_cell_fetch_add", Outcome(kv_client_cell_fetch_add(of, &cell, 1, &old)));
     visit("kv_client_cell_compare_swap", Outcome(kv_client_cell_compare_swap(of, &cell, 1, 2, &old)));
     visit("kv_client_cell_read", Outcome(kv_client_cell_read(of, &cell, &old)));
+    kv_cursor_t cursor{};
+    kv_key_page_t page;
+    visit("kv_client_keys", Outcome(kv_client_keys(of, "c", 1, &cursor, &page)));
+    std::uint64_t erased = 0;
+    visit("kv_client_flush", Outcome(kv_client_flush(of, "c", 1, &erased)));
     visit("kv_client_allocate", Outcome(kv_client_allocate(of, 64)));
     visit("kv_set", Outcome(kv_set(of, "s", "text")));
     char* copy = nullptr;
