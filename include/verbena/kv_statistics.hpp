@@ -140,6 +140,8 @@ struct ServerStatistics {
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
   RefusalCounts refusals{};             ///< Part of `failures`: refused by rights and quotas.
+  std::uint64_t expired = 0;            ///< Items removed because their time to live was over.
+  std::uint64_t evicted = 0;            ///< Items removed to make room for others: see ServerOptions::evict.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

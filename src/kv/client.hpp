@@ -31,6 +31,7 @@ struct Ask {
   Key key;
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
+  std::uint64_t ttl_ns = 0;          ///< put, cas; 0: the value does not expire.
   Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
   bool skips_reads = false;          ///< get: READs were tried and did not settle it.
 };
@@ -108,7 +109,7 @@ struct Operation {
   [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "every operation touches three cache lines before its key");
+static_assert(sizeof(Operation) == 160 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
 /// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
 enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
@@ -130,6 +131,8 @@ class PollingClient final : public Client, private channel::Handler {
                                                  const ClientOptions& options, unsigned workers);
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
+  Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options,
+              Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
   Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override {
     return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
@@ -206,6 +209,7 @@ class PollingClient final : public Client, private channel::Handler {
   void on_reply(Operation& operation, const wire::Reply& reply) noexcept;
   void take_location(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_again(Operation& operation) noexcept;
+  [[nodiscard]] static std::chrono::nanoseconds time_left(const wire::Reply& reply) noexcept;
   void note_location(const Operation& operation, const wire::ReplyHead& head) noexcept;
 
   // Batches: client_batch.cpp.

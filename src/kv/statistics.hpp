@@ -51,6 +51,7 @@ class Counters {
   Count leases, lease_bytes, adoptions;
   Count cells;
   Count denied, over_quota;
+  Count expired, evicted;
   std::array<OfOperation, kOperations> operations;
 
   void count_request(OperationKind operation) noexcept { ++of(operation).requests; }

@@ -145,7 +145,7 @@ TEST(StatisticsParts, UnknownOnesAreEmpty) {
 }
 
 TEST(StatisticsParts, TravelInFramesThatAreChecked) {
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const std::size_t bytes = wire::encode_head({.op = wire::Op::kStatistics, .id = 3}, 5, head);
   ASSERT_EQ(bytes, 16u);
   wire::Request request;
