@@ -224,7 +224,7 @@ struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
-  /// get: what is left of the value's time to live, a little less at most; 0: the value does not expire.
+  /// get, with kOk and kBufferTooSmall: what is left of the value's time to live, or a little less; 0: the value does not expire.
   std::chrono::nanoseconds time_left{};
 };
 

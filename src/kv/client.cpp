@@ -612,7 +612,8 @@ void PollingClient::note_location(const Operation& operation, const wire::ReplyH
 void PollingClient::take_location(Operation& operation, const wire::Reply& reply) noexcept {
   const auto length = static_cast<std::size_t>(reply.location.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
   operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};

@@ -105,7 +105,8 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
   const wire::Part& part = reply.part;
   const auto length = static_cast<std::size_t>(part.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
   operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};
