@@ -48,6 +48,8 @@
 #define kv_client_keys verbena_kv_client_keys
 #define kv_key_page_next verbena_kv_key_page_next
 #define kv_client_flush verbena_kv_client_flush
+#define kv_client_put_ttl verbena_kv_client_put_ttl
+#define kv_client_get_ttl verbena_kv_client_get_ttl
 #define kv_client_allocate verbena_kv_client_allocate
 #define kv_client_get_items verbena_kv_client_get_items
 #define kv_client_put_items verbena_kv_client_put_items
@@ -211,6 +213,14 @@ int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t ex
                   uint64_t* version);
 /* Removes a key and its value. KV_ERR_NOT_FOUND: there was no such key. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
+
+/* Stores a value that expires: its key is absent for every call once `ttl_ms` have passed since the server stored it, by
+ * the server's clock. 1 to 3153600000000 (a hundred years), else KV_ERR_BAD_ARGUMENT. Otherwise as kv_client_put, which
+ * takes the time to live away again. */
+int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                      int64_t ttl_ms);
+/* Sets `*left_ms` to what is left of the value's time to live, rounded up; 0: it does not expire. */
+int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms);
 
 /* Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU. A cell stays until the
  * server ends. The calls above return KV_ERR_WRONG_KIND for its key. A server has cells if

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ class PollingClient;
 inline constexpr std::size_t kMaxKeyBytes = 1024;
 /// Values below this travel inside a message in either direction.
 inline constexpr std::size_t kEagerBytes = 4096;
+
+/// The longest time to live of a value: a hundred years.
+inline constexpr std::chrono::milliseconds kMaxTimeToLive = std::chrono::hours{24 * 36'500};
 
 /// Any bytes, null included. The call that takes it copies it.
 using Key = std::span<const std::byte>;
@@ -228,6 +232,17 @@ struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
+  /// get, with kOk and kBufferTooSmall: what is left of the value's time to live, or a little less; 0: the value does not expire.
+  std::chrono::nanoseconds time_left{};
+};
+
+/// How a value is stored.
+struct PutOptions {
+  /// The key is absent for every call once this time has passed since the server stored the value, by the server's
+  /// clock, which stands still while its machine is suspended. 1 ms to kMaxTimeToLive; empty: it stays.
+  std::optional<std::chrono::milliseconds> time_to_live{};
+  /// Stores the value only if the key's version is this one, as `Client::cas`; empty: whatever the version.
+  std::optional<std::uint64_t> expected{};
 };
 
 /// A completed pipelined operation.
@@ -332,6 +347,9 @@ class Client {
 
   /// Stores a value of 0 B to the server's limit under a key of 1 to 1024 B.
   [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept = 0;
+  /// The same with options. kBadArgument: time_to_live out of its range.
+  [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                                    Deadline deadline) noexcept = 0;
   /// Copies the value to the front of `out`. kBufferTooSmall leaves `out` unspecified.
   [[nodiscard]] virtual Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept = 0;
   /// Stores the value if the key's version is `expected`. `expected` 0 means that the key must not exist.
@@ -344,6 +362,9 @@ class Client {
   virtual void put(std::span<PutRequest> requests, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value) noexcept { return put(key, value, deadline()); }
+  [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options) noexcept {
+    return put(key, value, options, deadline());
+  }
   [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get(key, out, deadline()); }
   [[nodiscard]] Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value) noexcept {
     return cas(key, expected, value, deadline());

@@ -143,6 +143,8 @@ struct ServerStatistics {
   std::uint64_t reads = 0;  ///< Gets that clients did by READs, which all found their key, as far as clients have told:
                             ///< a client tells every 4096 of them, before it asks for statistics, and at its end. The
                             ///< server cannot check it. Not in `gets`.
+  std::uint64_t expired = 0;            ///< Items removed because their time to live was over.
+  std::uint64_t evicted = 0;            ///< Items removed to make room for others: see ServerOptions::evict.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 

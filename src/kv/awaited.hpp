@@ -22,6 +22,7 @@ struct Ask {
   Key key;
   std::span<const std::byte> value;  ///< put, cas
   std::span<std::byte> out;          ///< get
+  std::uint64_t ttl_ns = 0;          ///< put, cas; 0: the value does not expire.
   Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
   bool skips_reads = false;          ///< get: READs were tried and did not settle it.
   std::uint32_t worker = 0;          ///< scans

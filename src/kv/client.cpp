@@ -345,9 +345,9 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
       status = send_head(operation, ask, local(ask.value), token_of(Piece::kBody, operation));
     }
   } else {
-    std::array<std::byte, 16> head;
-    const std::size_t bytes =
-        wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id}, ask.expected, head);
+    std::array<std::byte, 24> head;
+    const std::size_t bytes = wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id},
+                                                ask.expected, head, ask.ttl_ns);
     status = channel_of(operation).send(std::span(head).first(bytes), ask.key, ask.value);
   }
   if (status != Status::kOk) [[unlikely]] {
@@ -362,6 +362,22 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
 
 Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
   return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
+}
+Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                           Deadline deadline) noexcept {
+  Ask ask{.op = wire::Op::kPut, .key = key, .value = value};
+  if (options.expected) {
+    ask.op = wire::Op::kCas;
+    ask.expected = *options.expected;
+  }
+  if (options.time_to_live) {
+    const std::chrono::milliseconds ttl = *options.time_to_live;
+    if (ttl.count() < 1 || ttl > kMaxTimeToLive) [[unlikely]]
+      return {note(Status::kBadArgument, call_of(ask.op), "time_to_live must be 1 to {} ms; got {}",
+                   kMaxTimeToLive.count(), ttl.count())};
+    ask.ttl_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(ttl).count());
+  }
+  return run(ask, deadline);
 }
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
   Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
@@ -592,6 +608,8 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     return die(Status::kProtocol, "the server answered a request twice");
   if (operation.is_abandoned) [[unlikely]]
     return free_slot(operation);
+  if (operation.op == wire::Op::kGet && reply.expiry.until_ns != 0) [[unlikely]]
+    reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks);
   const bool is_failure = reply.head.status != Status::kOk;
   note_location(operation, reply.head);
   if (reply.head.kind == wire::ReplyKind::kPlain && (is_failure || is_change(operation.op)))
@@ -600,7 +618,8 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     const std::size_t length = reply.value.size();
     const bool fits = length <= operation.out.size();
     if (fits && length != 0) std::memcpy(operation.out.data(), reply.value.data(), length);
-    return finish(operation, {fits ? Status::kOk : Status::kBufferTooSmall, reply.head.version, length});
+    return finish(operation,
+                  {fits ? Status::kOk : Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   }
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
     return take_location(operation, reply);
@@ -621,6 +640,11 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
   die(Status::kProtocol, "the server's reply does not fit the request");
 }
 
+std::chrono::nanoseconds PollingClient::time_left(const wire::Reply& reply) noexcept {
+  const auto [clock_ns, until_ns] = reply.expiry;
+  return std::chrono::nanoseconds(until_ns > clock_ns ? static_cast<std::int64_t>(until_ns - clock_ns) : 0);
+}
+
 // Caches the reply's location; entry 0 removes a stale one.
 void PollingClient::note_location(const Operation& operation, const wire::ReplyHead& head) noexcept {
   if (!has_key(operation.op) || !may_read()) return;
@@ -631,10 +655,11 @@ void PollingClient::note_location(const Operation& operation, const wire::ReplyH
 void PollingClient::take_location(Operation& operation, const wire::Reply& reply) noexcept {
   const auto length = static_cast<std::size_t>(reply.location.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
-  operation.outcome = {Status::kOk, reply.head.version, length};
+  operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};
   start_reading(operation, reply.location.address, reply.location.rkey, reply.location.checksum);
 }
 

@@ -127,6 +127,8 @@ class PollingClient final : public Client, private channel::Handler {
                                                  const ClientOptions& options, unsigned workers);
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
+  Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options,
+              Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
   Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override {
     return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
@@ -234,6 +236,7 @@ class PollingClient final : public Client, private channel::Handler {
   void on_reply(Operation& operation, const wire::Reply& reply) noexcept;
   void take_location(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_again(Operation& operation) noexcept;
+  [[nodiscard]] static std::chrono::nanoseconds time_left(const wire::Reply& reply) noexcept;
   void note_location(const Operation& operation, const wire::ReplyHead& head) noexcept;
 
   // Batches: client_batch.cpp.

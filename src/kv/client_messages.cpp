@@ -121,10 +121,11 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
   const wire::Part& part = reply.part;
   const auto length = static_cast<std::size_t>(part.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
-  operation.outcome = {Status::kOk, reply.head.version, length};
+  operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};
   if (part.offset == operation.transfer.copied) {
     std::memcpy(operation.out.data() + operation.transfer.copied, reply.value.data(), reply.value.size());
     operation.transfer.copied += reply.value.size();
@@ -136,7 +137,7 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
 }
 
 void PollingClient::ask_for_part(Operation& operation) noexcept {
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const std::size_t bytes =
       wire::encode_head({.op = wire::Op::kGetPart, .key_length = operation.key_length, .id = operation.id},
                         operation.transfer.copied, head);

@@ -57,6 +57,7 @@ class Counters {
   Count cells;
   Count denied, over_quota;
   Count reads;
+  Count expired, evicted;
   std::array<OfOperation, kOperations> operations;
 
   void count_request(OperationKind operation) noexcept { ++of(operation).requests; }

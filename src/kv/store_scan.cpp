@@ -18,6 +18,7 @@ Store::Scanned Store::step(Key prefix, ScanPlace from, Visit&& visit) const noex
     std::uint64_t& word = word_at(place);
     if (word == 0) return true;
     ++looked;
+    if (has_expired(item_of(word))) return true;
     const Key key = key_at(item_of(word));
     const bool begins = key.size() >= prefix.size() && std::ranges::equal(key.first(prefix.size()), prefix);
     return !begins || visit(word, key);
@@ -56,7 +57,7 @@ Store::Scanned Store::flush(Key prefix, ScanPlace from) noexcept {
   std::uint32_t keys = 0;
   Scanned done = step(prefix, from, [&](std::uint64_t& word, Key) {
     if ((shape(item_of(word)).flags & kCell) != 0) return true;
-    remove(&word);
+    remove(word);
     ++keys;
     return true;
   });

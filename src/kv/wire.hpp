@@ -9,8 +9,10 @@
 
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <expected>
 #include <span>
 
@@ -98,11 +100,17 @@ enum class Op : std::uint8_t {
 /// Starts every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
 struct RequestHead {
   Op op = Op::kGet;
-  std::uint8_t reserved = 0;
+  std::uint8_t flags = 0;
   std::uint16_t key_length = 0;
   std::uint32_t id = 0;  ///< Chosen by the client; the reply repeats it.
 };
 static_assert(sizeof(RequestHead) == 8);
+
+/// RequestHead::flags. For kPut, kCas, kPutLarge and kPutAdopt: the value's time to live in ns, 1 to kMostTtlNs,
+/// follows the head as u64.
+inline constexpr std::uint8_t kHasTtl = 1;
+inline constexpr std::uint64_t kMostTtlNs =
+    static_cast<std::uint64_t>(std::chrono::nanoseconds(kMaxTimeToLive).count());
 
 struct LargeHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
@@ -139,14 +147,15 @@ static_assert(sizeof(ScanPlace) == 24);
 inline constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
 /// Limit of any server's max_value_bytes: none has more memory.
 inline constexpr std::uint64_t kMostValueBytes = std::uint64_t{1} << 40;
-inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + sizeof(LargeHead) + kMaxKeyBytes;
-/// The longest request and reply that fit one message: CAS and GET.
-inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBytes + kEagerBytes - 1;
+inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + 8 + sizeof(LargeHead) + kMaxKeyBytes;
+/// The longest request that fits one message: CAS with a time to live.
+inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 16 + kMaxKeyBytes + kEagerBytes - 1;
 
 /// A request decoded from one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
   AdoptHead adopt;                       ///< For kPutAdopt.
+  std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
                                          ///< kGetPart: the offset. kReads: the number.
   Key key;                               ///< Of a scan: the prefix.
@@ -157,15 +166,26 @@ struct Request {
 /// the body is malformed; end the connection.
 [[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
 
-/// Writes the front of a request: the head and, for CAS, statistics and cells, the word behind it. Returns the bytes
-/// written.
-[[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
-                                      std::span<std::byte, 16> out) noexcept;
+/// Writes the front of a request: the head, the time to live unless that is 0 and, for CAS, statistics and cells, the
+/// word behind it. Returns the bytes written.
+[[nodiscard]] std::size_t encode_head(RequestHead head, std::uint64_t expected, std::span<std::byte, 24> out,
+                                      std::uint64_t ttl_ns = 0) noexcept;
+/// The same with a frame behind it. `out` has room for it.
+template <class Frame>
+[[nodiscard]] std::size_t encode_front(RequestHead head, std::uint64_t ttl_ns, const Frame& frame,
+                                       std::span<std::byte> out) noexcept {
+  std::array<std::byte, 24> front;
+  const std::size_t bytes = encode_head(head, 0, front, ttl_ns);
+  std::memcpy(out.data(), front.data(), bytes);
+  std::memcpy(out.data() + bytes, &frame, sizeof frame);
+  return bytes + sizeof frame;
+}
 
 /// Front of a large message, complete once `data` holds all of it; `needed` says how many bytes of the message that is.
 /// kAgain: more bytes are needed, at least that many.
 struct LargeFront {
   RequestHead head;
+  std::uint64_t ttl_ns = 0;
   LargeHead large;
   std::array<std::byte, kMaxKeyBytes> key;
 };
@@ -190,13 +210,21 @@ enum class ReplyKind : std::uint8_t {
 struct ReplyHead {
   Status status = Status::kOk;
   ReplyKind kind = ReplyKind::kPlain;
-  std::uint16_t reserved = 0;
+  std::uint16_t flags = 0;
   std::uint32_t id = 0;
   std::uint64_t version = 0;
   /// The index entry (index.hpp) of the item that a GET found, or that a PUT or CAS created. 0: none.
   std::uint64_t entry = 0;
 };
 static_assert(sizeof(ReplyHead) == 24);
+
+/// ReplyHead::flags. An Expiry follows the head. For kValue, kLocation and kPart.
+inline constexpr std::uint16_t kTellsExpiry = 1;
+struct Expiry {
+  std::uint64_t clock_ns = 0;  ///< The server's clock, read after the request came. It begins with the server.
+  std::uint64_t until_ns = 0;  ///< When the item expires, by that clock. Not 0.
+};
+static_assert(sizeof(Expiry) == 16);
 
 /// Where a large value is in the worker's window. Valid for the grace period, counted from when the client sent the
 /// request.
@@ -285,6 +313,7 @@ static_assert(sizeof(ScanPage) + KeyPage::kBytes == kEagerBytes);
 
 struct Reply {
   ReplyHead head;
+  Expiry expiry;  ///< until_ns 0: it does not expire.
   std::span<const std::byte>
       value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
               ///< or of a prefix; or keys behind their lengths, ScanPage::count if there are any.

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,7 @@ struct ItemArguments {
   std::optional<std::string> value;
   std::optional<std::string> file;  ///< "-" is stdin.
   std::uint64_t version = 0;
+  std::optional<std::chrono::milliseconds> ttl{};  ///< put, cas
 };
 [[nodiscard]] Exit run_put(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_get(const ConnectArguments& where, const ItemArguments& item);

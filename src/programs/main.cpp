@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,11 @@ void add_item_commands(CLI::App& app, CommandLine& line) {
   const auto value_or_file = [&item](CLI::App& command) {
     command.add_option("VALUE", item.value, "the value");
     command.add_option("-f,--file", item.file, "file with the value; - is stdin");
+    command
+        .add_option_function<std::int64_t>(
+            "--ttl", [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); },
+            "the key is absent after this time, by the server's clock")
+        ->transform(duration(kv::kMaxTimeToLive));
   };
   const auto store = [&app, &line](Exit (*run)(const ConnectArguments&, const ItemArguments&)) {
     return [&app, &line, run] {

@@ -152,6 +152,27 @@ CLI::Validator byte_size(std::uint64_t least, std::uint64_t most) {
   return CLI::Validator(transform, range);
 }
 
+CLI::Validator duration(std::chrono::milliseconds most) {
+  struct Unit {
+    std::string_view name;
+    std::uint64_t ms;
+  };
+  static constexpr std::array kUnits{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"m", 60'000}, Unit{"h", 3'600'000},
+                                     Unit{"d", 86'400'000}};
+  const auto most_ms = static_cast<std::uint64_t>(most.count());
+  const std::string range = fmt::format("1ms to {}d, as a whole number with ms, s, m, h or d", most_ms / 86'400'000);
+  const auto transform = [=](std::string& text) {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    const auto unit = std::ranges::find(kUnits, std::string_view(text).substr(digits), &Unit::name);
+    std::uint64_t count = 0;
+    const bool is_number = unit != kUnits.end() && CLI::detail::lexical_cast(text.substr(0, digits), count);
+    if (!is_number || count == 0 || count > most_ms / unit->ms) return wrong_value(range, text);
+    text = std::to_string(count * unit->ms);
+    return std::string();
+  };
+  return CLI::Validator(transform, range);
+}
+
 Exit usage(const CLI::App& app, std::string_view text) {
   const auto met = app.get_subcommands();
   complain("{}{} {} {}--help", text, text.ends_with('?') ? " See" : "; see", app.get_name(),

@@ -36,6 +36,8 @@ namespace verbena::programs {
 [[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 /// For an option that takes any number above 0.
 [[nodiscard]] CLI::Validator positive_number(double most);
+/// A time from 1 ms on, as a number with a unit; becomes the number of ms.
+[[nodiscard]] CLI::Validator duration(std::chrono::milliseconds most);
 /// For an option that takes a number of bytes, such as 4K: turns it into the number.
 [[nodiscard]] CLI::Validator byte_size(std::uint64_t least, std::uint64_t most);
 /// 4096 for "4K"; empty if `text` is not a number of bytes.

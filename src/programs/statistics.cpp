@@ -160,6 +160,12 @@ std::string refusals_text(const kv::ServerStatistics& s) {
   return fmt::format(" ({} denied, {} over quota)", s.refusals.denied, s.refusals.over_quota);
 }
 
+/// For a server whose items expire, or are evicted.
+std::string removals_text(const kv::ServerStatistics& s) {
+  if ((s.expired | s.evicted) == 0) return "";
+  return fmt::format("removed: {} expired, {} evicted\n", s.expired, s.evicted);
+}
+
 }  // namespace
 
 std::string statistics_text(const kv::ServerStatistics& s) {
@@ -167,6 +173,7 @@ std::string statistics_text(const kv::ServerStatistics& s) {
          fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed{}\n", s.puts, s.gets, s.hits,
                      s.compare_and_swaps, s.erases, s.failures, refusals_text(s)) +
          fmt::format("hit rate {:.1f} %, with {} gets that clients did by reads\n", 100 * s.hit_rate(), s.reads) +
+         removals_text(s) +
          times_text(s, "requests", [](std::uint64_t requests) { return fmt::format("{}", requests); }) +
          classes_text(s);
 }
@@ -203,7 +210,7 @@ std::string statistics_json(const kv::ServerStatistics& s) {
       s.clients_lost, "clients_refused", s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts",
       s.puts, "gets", s.gets, "hits", s.hits, "reads", s.reads, "hit_rate", Fixed{s.hit_rate(), 4}, "erases", s.erases,
       "compare_and_swaps", s.compare_and_swaps, "failures", s.failures, "denied", s.refusals.denied, "over_quota",
-      s.refusals.over_quota, "operations", operations, "memory", memory);
+      s.refusals.over_quota, "expired", s.expired, "evicted", s.evicted, "operations", operations, "memory", memory);
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -233,6 +240,8 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
              all.failures);
   out.single("denied_total", "counter", "Failed requests for which the user had no right.", all.refusals.denied);
   out.single("over_quota_total", "counter", "Failed requests that a quota refused.", all.refusals.over_quota);
+  out.single("expired_total", "counter", "Items removed because their time to live was over.", all.expired);
+  out.single("evicted_total", "counter", "Items removed to make room for others.", all.evicted);
   out.single("last_version", "gauge", "Version last given to an item.", all.last_version);
   add_times(out, all);
   return out.take();

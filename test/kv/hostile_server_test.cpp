@@ -91,7 +91,7 @@ class Liar {
                                                        : may_fail ? 1 + below(11)
                                                                   : 0),
                          .kind = kind,
-                         .reserved = static_cast<std::uint16_t>(is_wild ? number() : 0),
+                         .flags = static_cast<std::uint16_t>(is_wild ? number() : 0),
                          .id = is_wild && below(2) == 0 ? static_cast<std::uint32_t>(number()) : request.id,
                          .version = number(),
                          .entry = is_wild                     ? number()

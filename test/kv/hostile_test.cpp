@@ -142,7 +142,7 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
   begin();
   const std::string_view key = "key";
   auto reserved = head(Op::kGet, 3);
-  reserved.reserved = 1;
+  reserved.flags = 2;
   const wire::AdoptHead adopt{.expected = kAnyVersion, .value_length = wire::kLeastLease, .lease = 1};
   const auto adopt_but = [&](auto&& spoil) {
     wire::AdoptHead other = adopt;

@@ -23,7 +23,7 @@ void append(Bytes& out, const Frame& frame) {
 }
 
 Bytes request(Op op, std::string_view key, std::string_view value, std::uint64_t expected = 0) {
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const RequestHead fields{.op = op, .key_length = static_cast<std::uint16_t>(key.size()), .id = 77};
   Bytes out(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(encode_head(fields, expected, head)));
   std::memcpy(out.data(), head.data(), out.size());

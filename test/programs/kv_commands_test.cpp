@@ -63,6 +63,14 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"get"},
       {"cas", "key", "not-a-number", "value"},
       {"cas", "key", "1"},
+      {"put", "key", "value", "--ttl", "0s"},
+      {"put", "key", "value", "--ttl", "30"},
+      {"put", "key", "value", "--ttl", "1.5s"},
+      {"put", "key", "value", "--ttl", "36501d"},
+      {"put", "key", "value", "--ttl", "99999999999999999999s"},
+      {"put", "key", "value", "--ttl=-1s"},
+      {"put", "key", "value", "--ttl", "s"},
+      {"get", "key", "--ttl", "1s"},
       {"get", "key", "-p", "0"},
       {"get", "key", "-p", "65536"},
       {"get", "key", "-p", "12x"},
@@ -242,6 +250,23 @@ TEST_F(Kv, CasStoresOnlyOverTheVersionNamed) {
   ASSERT_TRUE(ended(replaced, 0));
   EXPECT_GT(std::stoull(replaced.out), std::stoull(created.out));
   EXPECT_EQ(get("counter"), "three");
+}
+
+TEST_F(Kv, ValuesLiveForTheirTime) {
+  ASSERT_TRUE(ended(run({"put", "long", "v", "--ttl", "2h"}), 0));
+  const Ran ran = run({"get", "long", "-v"});
+  ASSERT_TRUE(ended(ran, 0));
+  EXPECT_EQ(ran.out, "v");
+  EXPECT_TRUE(contains(ran.err, ", 71")) << ran.err;
+  EXPECT_TRUE(contains(ran.err, " s to live")) << ran.err;
+  const Ran created = run({"cas", "short", "0", "v", "--ttl", "1ms"});
+  ASSERT_TRUE(ended(created, 0));
+  // Starting a program takes longer.
+  EXPECT_TRUE(ended(run({"get", "short"}), 1));
+  EXPECT_TRUE(ended(run({"cas", "short", "0", "v"}), 0));
+  const Ran stays = run({"get", "short", "-v"});
+  EXPECT_TRUE(contains(stays.err, "version ") && !contains(stays.err, "to live")) << stays.err;
+  EXPECT_TRUE(contains(run({"stats"}).out, "removed: 1 expired, 0 evicted\n"));
 }
 
 TEST_F(Kv, KeysThatCannotBe) {

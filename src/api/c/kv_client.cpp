@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -411,6 +412,26 @@ int kv_client_cas_counted(kv_client_t* client, const void* key, size_t klen, uin
     return outcome;
   };
   return on_counted(client, __func__, cas, Argument{"key", key, "klen", klen}, Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                      int64_t ttl_ms) {
+  const auto put = [&](Client& of) {
+    const verbena::kv::PutOptions options{.time_to_live = std::chrono::milliseconds(ttl_ms)};
+    return of.put(bytes_at(key, klen), bytes_at(value, vlen), options).status;
+  };
+  return on_connection(client, __func__, put, Argument{"key", key, "klen", klen},
+                       Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms) {
+  const auto look = [&](Client& of) {
+    const Outcome outcome = of.get(bytes_at(key, klen), {});
+    const bool is_here = outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall;
+    if (is_here) *left_ms = std::chrono::ceil<std::chrono::milliseconds>(outcome.time_left).count();
+    return is_here ? Status::kOk : outcome.status;
+  };
+  return on_connection(client, __func__, look, Argument{"key", key, "klen", klen}, Argument{"left_ms", left_ms});
 }
 
 void* kv_client_allocate(kv_client_t* client, size_t bytes) {

@@ -418,6 +418,9 @@ class EveryCallOfTheStore {
     visit("kv_client_put", Outcome(kv_client_put(of, "c", 1, "value", 5)));
     visit("kv_client_get", Outcome(kv_client_get(of, "c", 1, text.data(), &length)));
     length = text.size();
+    visit("kv_client_put_ttl", Outcome(kv_client_put_ttl(of, "t", 1, "value", 5, 60'000)));
+    std::int64_t left_ms = 0;
+    visit("kv_client_get_ttl", Outcome(kv_client_get_ttl(of, "t", 1, &left_ms)));
     visit("kv_client_get_version", Outcome(kv_client_get_version(of, "c", 1, text.data(), &length, &version)));
     visit("kv_client_cas", Outcome(kv_client_cas(of, "c", 1, version, "other", 5, &version)));
     visit("kv_client_delete", Outcome(kv_client_delete(of, "c", 1)));
