@@ -105,7 +105,7 @@ struct Operation {
   [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 160 + kMaxKeyBytes, "every operation touches three cache lines before its key");
+static_assert(sizeof(Operation) == 168 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
 /// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
 enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
@@ -390,6 +390,7 @@ class PollingClient final : public Client, private channel::Handler {
     Poller* poller = nullptr;
     alignas(kPollerAlignment) std::array<std::byte, kPollerBytes> poller_memory{};
   } awaited_;
+  struct {
     KeyPage* page = nullptr;
     wire::ScanPlace next;
   } scan_;  ///< Where the blocked scan's keys go, and where it goes on.

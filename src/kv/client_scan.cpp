@@ -68,7 +68,7 @@ void PollingClient::report_reads(std::uint64_t least) noexcept {
   if (all - reported_reads_ < least) [[likely]]
     return;
   if (has_failed() || channels_.empty()) return;
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const std::size_t bytes = wire::encode_head({.op = wire::Op::kReads}, all - reported_reads_, head);
   const Status status = channels_.front()->send(std::span(head).first(bytes));
   if (status == Status::kOk) reported_reads_ = all;
