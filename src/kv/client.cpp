@@ -553,9 +553,9 @@ std::size_t PollingClient::wait(std::span<Completion> completions, Deadline dead
 
 void PollingClient::work() noexcept {
   if (loop_->poll() != 0) {
-    empty_polls_ = 0;
-  } else if (++empty_polls_ >= kPollsPerExpiry) {
-    empty_polls_ = 0;
+    in_flight_.empty_polls = 0;
+  } else if (++in_flight_.empty_polls >= kPollsPerExpiry) {
+    in_flight_.empty_polls = 0;
     expire();
   }
   drain();

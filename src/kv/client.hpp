@@ -344,8 +344,8 @@ class PollingClient final : public Client, private channel::Handler {
     std::size_t pipelined = 0;  ///< Operations started and not yet polled.
     std::size_t batched = 0;    ///< Operations of the current batch.
     std::uint32_t ahead = 0;    ///< READs beyond the first of each get into registered memory.
+    unsigned empty_polls = 0;   ///< Since a poll that found something, or since the last look at their age.
   } in_flight_;
-  unsigned empty_polls_ = 0;
 
   static constexpr std::uint64_t kReadsPerReport = 4096;
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
