@@ -99,7 +99,7 @@ class OperationWait : public Awaitable, public Wait {
  private:
   [[nodiscard]] bool withdraw() noexcept override;
   Status status_ = Status::kOk;
-  typed::detail::Started* started_ = nullptr;
+  typed::detail::Started* started_;  ///< While it waits for one.
 };
 
 /// Waits for a message of a link's.
@@ -131,8 +131,9 @@ class MessageWait : public OperationWait {
   [[nodiscard]] bool await_call(const typed::Link& link, std::coroutine_handle<> awaiting,
                                 const std::optional<Deadline>& deadline) noexcept;
 
-  session::Session* session_ = nullptr;
-  const std::byte* window_ = nullptr;  ///< This side's.
+  // While it waits:
+  session::Session* session_;
+  const std::byte* window_;  ///< This side's.
   bool is_send_ = false;
   alignas(8) std::array<std::byte, 152> call_;
 };
