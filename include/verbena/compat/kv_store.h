@@ -10,7 +10,6 @@
 #include <verbena/compat/hash_table.h>
 #include <verbena/compat/key_versions.h>
 #include <verbena/compat/memory_pool.h>
-#include <verbena/compat/rdma_common.h>
 #include <verbena/kv.h>
 
 #include <stdbool.h>
