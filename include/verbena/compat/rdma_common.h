@@ -40,8 +40,8 @@
 /* Values below so many bytes travel inside a message. */
 #define RDMA_SMALL_DATA_THRESHOLD 4096
 /* Defaults of rdma_kv: of its memory, and of a hugepage. */
-#define MEMORY_POOL_SIZE ((size_t)1 << 30)
-#define HUGE_PAGE_SIZE ((size_t)2 << 20)
+#define MEMORY_POOL_SIZE (1UL << 30)
+#define HUGE_PAGE_SIZE (2UL << 20)
 /* Deadline of connecting, accepting and of each call. */
 #define RDMA_TIMEOUT_MS 5000
 /* Receives that a context may have posted. */
@@ -76,7 +76,7 @@ typedef struct {
 /* A connection or a listener. rdma_init_context fills it in; the program may read all and set remote_mem. */
 typedef struct rdma_context {
   RdmaConn* conn;             /* For calls of verbena/rdma.h; null for a listener. */
-  const RdmaMemory* mr;       /* Of rdma_register_memory, once connected: addr, lkey, rkey. */
+  const RdmaMemory* mr;       /* From rdma_register_memory, once connected: addr, lkey, rkey. */
   void* buf;                  /* As rdma_register_memory got it. */
   size_t buf_size;            /* The same. */
   conn_mode_t conn_mode;      /* As rdma_init_context got it. */

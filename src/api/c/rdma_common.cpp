@@ -19,7 +19,7 @@ namespace {
 
 /// Behind rdma_context::state, from rdma_init_context on.
 struct CommonState {
-  std::unique_ptr<Entrance> entrance;        ///< Of a listener.
+  std::unique_ptr<Entrance> entrance;        ///< For a listener.
   std::deque<std::span<std::byte>> offered;  ///< For the next messages.
 };
 
