@@ -14,8 +14,7 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.gets,          &s.hits,         &s.erases,          &s.compare_and_swaps,
                              &s.failures,      &s.last_version, &s.workers,         &s.max_items,
                              &s.index_entries, &s.sessions,     &s.leases,          &s.lease_bytes,
-                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota,
-                             &s.reads})
+                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -89,13 +88,12 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.adoptions += adoptions;
   sum.refusals.denied += denied;
   sum.refusals.over_quota += over_quota;
-  sum.reads = saturating_sum(sum.reads, reads);
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {
   const OfOperation& from = of(operation);
   OperationStatistics& to = sum.operations[static_cast<std::size_t>(operation)];
-  to.requests += from.requests;
+  to.requests = saturating_sum(to.requests, from.requests);
   to.latency.sum_ns += from.sum_ns;
   for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i) to.latency.counts[i] += from.latencies[i];
 }
