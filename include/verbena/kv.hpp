@@ -226,8 +226,8 @@ using LookupCounters = BasicLookupCounters<std::uint64_t>;
 /// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull (memory; last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
-/// it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
+/// kTooLong, kStoreFull (memory: last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left),
+/// kWrongKind, kDenied (no right to do it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.

@@ -364,7 +364,9 @@ class PollingClient final : public Client, private channel::Handler {
   }
   HeldLeases leases_;
 
-  Lookups lookups_;
+  struct : Lookups {
+    std::uint64_t reported = 0;  ///< Gets by READs that the server was told of.
+  } lookups_;
   Reader reader_{lookups_};
   struct {
     bool reads_now = false;   ///< The NIC may carry out READs in this thread.
@@ -376,7 +378,10 @@ class PollingClient final : public Client, private channel::Handler {
   struct {
     StatisticsPart part{};
     ServerStatistics* out = nullptr;
-  } wanted_;  ///< The requested part of the statistics, and where it goes.
+    KeyPage* page = nullptr;
+    wire::ScanPlace next;
+  } wanted_;  ///< What the blocked call asks for besides values: a part of the statistics and where it goes, or where
+              ///< keys go and the scan goes on.
   struct {
     std::vector<nic::Window> windows;  ///< One per worker; length 0 until a cell of that worker is opened.
     wire::CellPlace place;             ///< Place of the cell opened last,
@@ -390,11 +395,6 @@ class PollingClient final : public Client, private channel::Handler {
     Poller* poller = nullptr;
     alignas(kPollerAlignment) std::array<std::byte, kPollerBytes> poller_memory{};
   } awaited_;
-  struct {
-    KeyPage* page = nullptr;
-    wire::ScanPlace next;
-  } scan_;  ///< Where the blocked scan's keys go, and where it goes on.
-  std::uint64_t reported_reads_ = 0;
   bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};

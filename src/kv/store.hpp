@@ -204,7 +204,7 @@ class Store {
     ScanPlace next;
     bool is_over = false;
     std::uint32_t keys = 0;  ///< Listed, or erased.
-    std::size_t bytes = 0;   ///< Of `out`.
+    std::size_t bytes = 0;   ///< Used of `out`.
   };
   /// Each item costs a cold cache line, some 100 ns, for which other clients of the worker wait.
   static constexpr unsigned kMostScanned = 512;
@@ -325,8 +325,8 @@ class Store {
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;
   std::uint64_t resting_bytes_ = 0;
-  std::uint64_t moves_ = 0;                           // Of entries, so far,
-  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and the places that the last of them went to: a ring.
+  std::uint64_t moves_ = 0;                           // Entries that have moved so far,
+  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and where the last of them went: a ring.
   std::uint64_t expired_ = 0;
   /// No item expires before this, by clock_ns.
   std::uint64_t earliest_ns_ = kNever;

@@ -158,7 +158,7 @@ struct Request {
   std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
                                          ///< kGetPart: the offset. kReads: the number.
-  Key key;                               ///< Of a scan: the prefix.
+  Key key;                               ///< A scan has the prefix here.
   ScanPlace scan;                        ///< For kKeys and kFlush.
   std::span<const std::byte> value;
 };

@@ -64,9 +64,6 @@ MUTANTS = {
         'kv/store.cpp', 'other_bucket(from, tag_of_entry(index_[from][slot]), index_.size())',
         'other_bucket(second, tag_of_entry(index_[from][slot]), index_.size())'),
 
-    # A scan that went by the place before an entry moved there.
-    'move_not_noted': Mutant('kv/store.cpp', '      note_move(empty);\n', ''),
-
     # An item that moves for another size.
     'moved_item_not_indexed': Mutant('kv/store.cpp', '  store_word(*entry, entry_for(to, hash));\n', ''),
 
