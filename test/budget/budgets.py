@@ -274,7 +274,10 @@ def main():
     if options.write:
         # Another compiler's figures are not judged by this one's.
         stored = {} if differing else table['operations']
-        store({**table, 'built': built, 'operations': merged(stored, figures, options.why)})
+        try:
+            store({**table, 'built': built, 'operations': merged(stored, figures, options.why)})
+        except ValueError as refused:
+            sys.exit(f'budgets: nothing is stored: {refused}')
         return
     write = f'python3 test/budget/budgets.py {options.program} {options.compiler} "{options.flags}" --write'
     for sentence in judge(table['operations'], figures, write):

@@ -156,7 +156,7 @@ bool mesh_message(Meter& meter) {
       });
 }
 
-constexpr std::array kOperations = {
+constexpr std::array kMessages = {
     Operation{"message-8", &one_way<8>},
     Operation{"message-64", &one_way<64>},
     Operation{"message-8-and-back", &there_and_back<8>},
@@ -165,6 +165,6 @@ constexpr std::array kOperations = {
 
 }  // namespace
 
-std::span<const Operation> message_operations() { return kOperations; }
+std::span<const Operation> message_operations() { return kMessages; }
 
 }  // namespace verbena::budget

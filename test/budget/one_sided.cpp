@@ -190,7 +190,7 @@ bool batch(Meter& meter) {
   return meter.alone([] { return batch.writes->post() == Status::kOk && batch.writes->wait() == Status::kOk; });
 }
 
-constexpr std::array kOperations = {
+constexpr std::array kOneSided = {
     Operation{"nothing", &nothing},
     Operation{"read-c", &in_c<&rdmaSyncReadSignaled>},
     Operation{"write-c", &in_c<&rdmaSyncWriteSignaled>},
@@ -204,6 +204,6 @@ constexpr std::array kOperations = {
 
 }  // namespace
 
-std::span<const Operation> one_sided_operations() { return kOperations; }
+std::span<const Operation> one_sided_operations() { return kOneSided; }
 
 }  // namespace verbena::budget

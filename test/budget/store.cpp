@@ -90,7 +90,7 @@ bool put(Meter& meter) {
                       [&] { return store.finish(); });
 }
 
-constexpr std::array kOperations = {
+constexpr std::array kOfStore = {
     Operation{"get-known", &get_one_sided<4096, &kv::LookupCounters::by_location>},
     Operation{"get-index", &get_one_sided<0, &kv::LookupCounters::by_index>},
     Operation{"get-message", &get_by_message},
@@ -99,6 +99,6 @@ constexpr std::array kOperations = {
 
 }  // namespace
 
-std::span<const Operation> store_operations() { return kOperations; }
+std::span<const Operation> store_operations() { return kOfStore; }
 
 }  // namespace verbena::budget
