@@ -9,8 +9,8 @@
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
 #   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle, kv-get, kv-put,
-#                   kv-batch, kv-bulk, kv-trusted, kv-memory, mesh, mesh-exchange, mesh-bulk, mesh-batch, mesh-poll,
-#                   mesh-bring-up, 32-bytes to 1048576-bytes and mesh-processes, by commas
+#                   kv-batch, kv-bulk, kv-trusted, kv-memory, kv-held, mesh, mesh-exchange, mesh-bulk, mesh-batch,
+#                   mesh-poll, mesh-bring-up, 32-bytes to 1048576-bytes and mesh-processes, by commas
 # Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
 # failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
@@ -199,6 +199,40 @@ kv_bench() {
   note "$1" "$(<"$work/one")"
 }
 
+# held NAME SERVER VALUE_BYTES: notes how much of an empty server's 64 MiB are keys and values when it is full, and what
+# memory its process then has.
+held() {
+  local server=held-$2 mib=64 at resident
+  local -a settings=(-m "$mib" -t 1 -o slab_automove=1 -s "$work/$server")
+  stop_servers ''
+  if [[ $2 == verbena ]]; then
+    rm -f "$work/port"
+    "$kv" serve -p 0 --port-file "$work/port" -m "$mib" >"$work/$server.log" 2>&1 &
+    serving[$server]=$!
+    await_server "$server" test -s "$work/port" || die "$why"
+    at=$(<"$work/port")
+  else
+    [[ $(id -u) != 0 ]] || settings+=(-u root)
+    if ! command -v "$2" >/dev/null; then
+      missing "$1" "$2 is not installed (apt-get install $2)"
+      return
+    elif ! serve_peer "$server" "$2" "${settings[@]}"; then
+      missing "$1" "$why"
+      return
+    fi
+    at=$work/$server
+  fi
+  if timeout -k 5 120 "$build/bench/peer_client" "$2" "$at" held "$3" "$mib" >"$work/one" 2>"$work/error"; then
+    resident=$(awk '/^Rss:/ { print $2 }' "/proc/${serving[$server]}/smaps_rollup")
+    note "$1" "$(sed "s/}\$/,\"resident_kib\":$resident}/" "$work/one")"
+  elif [[ $2 == verbena ]]; then
+    die "$(tail -n 1 "$work/error")"
+  else
+    missing "$1" "$(tail -n 1 "$work/error")"
+  fi
+  stop_server "$server"
+}
+
 # mesh NAME ARGUMENT...: notes what verbena-perf measures of a mesh.
 mesh() {
   perf mesh "${@:2}"
@@ -317,6 +351,7 @@ measure() {
     kv-trusted-one) kv_bench "$1" "$bytes" 1 --read-percent 0 ;;
     kv-trusted-many) kv_bench "$1" "$bytes" 64 --read-percent 0 ;;
     kv-memory) kv_bench "$1" "$bytes" "$kv_keys" --count 1 ;;
+    held-*) held "$1" "${kind#held-}" "$bytes" ;;
     redis-* | memcached-*) socket_peer "$1" ;;
     *) die "$1: measure does not know how" ;;
   esac
@@ -350,6 +385,8 @@ measure_group() {
     look
     for i in "${!order[@]}"; do
       measure "${order[i]}"
+      # A count is the same wherever the cores are.
+      [[ $group != kv-held ]] || continue
       if [[ $group == *-bytes || $group == mesh-processes ]] && ((i + 1 < ${#order[@]})); then continue; fi
       look
       if ((4 * far > 5 * near)); then

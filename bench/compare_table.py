@@ -48,6 +48,9 @@ GETS_PEERS = ('redis-get32:64', 'redis-mget32:64', 'memcached-get32:64')
 PUTS_PEERS = ('redis-set32:64', 'redis-mset32:64', 'memcached-set32:64')
 PEERS = 'the better of Redis and memcached'
 
+# Values in a full store of 64 MiB, with keys of 16 B.
+HELD_SIZES = (64, 100, 1000, 10_000, 70_000)
+
 ROWS = (
     Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong-many:8', 'line', 'ns', 1.15),
     Row('write', 'write 8 B seen by a polling peer, one way, to UCX ucp_put_lat', 'pingpong:8', 'ucp_put_lat:8', 'ns',
@@ -109,12 +112,17 @@ ROWS = (
     Row('mesh-bring-up', 'bring-up of a mesh of 32 processes by PMIx, to PMIx init, fence and get', 'bring-up-mesh:32',
         'bring-up-pmix:32', 'ms', 2.0),
     Row('kv-memory', 'memory of an item of 64 B besides key and value, to 64 B', 'kv-memory:64', 64.0, 'B', 1.0),
+    *(Row('kv-held', f'keys and values of {size:,} B in a full store of 64 MiB, to memcached', f'held-verbena:{size}',
+          f'held-memcached:{size}', '% of it', None, True) for size in HELD_SIZES),
+    *(Row('kv-held', f'resident memory of a server full of values of {size:,} B, to memcached',
+          f'held-verbena:{size}', f'held-memcached:{size}', 'MiB', None) for size in HELD_SIZES),
 )
 
 # What a unit is of a figure, and the factor.
 UNITS = {'ns': ('ns', 1), 'M/s': ('per_s', 1e-6), 'GB/s': ('bytes_per_s', 1e-9), 'us': ('wake_ns', 1e-3),
          '%': ('idle_percent', 1), 'B': ('overhead_bytes', 1), 'ns a poll': ('median_ns', 1), 'ms': ('ms', 1),
-         'join ms': ('join_ms', 1), 'KiB a peer': ('kib_each_peer', 1)}
+         'join ms': ('join_ms', 1), 'KiB a peer': ('kib_each_peer', 1), '% of it': ('held_percent', 1),
+         'MiB': ('resident_kib', 1 / 1024)}
 
 # Curves: file, title, and what is drawn; by bytes of an operation.
 SIZES = tuple(8 << shift for shift in range(0, 16, 2)) + (MIB,)

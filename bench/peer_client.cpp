@@ -1,11 +1,14 @@
 // A client of memcached and of Redis as plain as can be: their text protocols over a Unix socket, one call at a time.
 // usage: peer_client PROTOCOL SOCKET CALL SECONDS VALUE_BYTES KEYS BATCH [filled]       prints one JSON object
+//        peer_client memcached SOCKET held VALUE_BYTES MIB
+//        peer_client verbena PORT held VALUE_BYTES MIB
 //   PROTOCOL CALL: memcached get | set; redis get | set | mget | mset
 // A call is of BATCH keys out of KEYS, chosen uniformly, all of which are stored first, unless they are there
 // (`filled`). With more than one, memcached's get is its multi-get and its set is quiet but for the last one; Redis's
 // get and set are pipelined, and mget and mset are one command. Each answer is known beforehand, so that nothing is
 // parsed and nothing is allocated: there is no faster such client, which makes the comparison fair. All of an answer's
-// bytes are compared.
+// bytes are compared. `held` fills an empty server of MIB until it is full, and prints how much of that are keys and
+// values.
 #include "programs/bench_keys.hpp"
 #include "programs/exit_code.hpp"
 #include "programs/files.hpp"
@@ -14,6 +17,7 @@
 #include "base/error.hpp"
 
 #include <verbena/deadline.hpp>
+#include <verbena/kv.hpp>
 
 #include <fmt/core.h>
 
@@ -23,6 +27,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -178,6 +183,19 @@ class Connection {
     return {};
   }
 
+  /// Sends a request whose answer is not known, but its last line, and returns the answer.
+  Result<std::string> ask(std::string_view request, std::string_view last_line) {
+    VERBENA_TRY(verbena::programs::write_all(fd_, "the socket", std::as_bytes(std::span(request))));
+    std::string answer;
+    while (!answer.ends_with(last_line)) {
+      char piece[4096];
+      const ssize_t got = ::read(fd_, piece, sizeof piece);
+      if (got <= 0) return fail_system("read", got == 0 ? ECONNRESET : errno, "the server did not answer");
+      answer.append(piece, static_cast<std::size_t>(got));
+    }
+    return answer;
+  }
+
  private:
   int fd_ = -1;
   std::vector<char> answer_;
@@ -260,9 +278,71 @@ Result<void> run(const Known& known, bool is_filled, char** argv) {
   return {};
 }
 
+// --- how much of its memory a full server holds
+
+/// More than fit into so many bytes, if there were no overhead.
+[[nodiscard]] std::size_t keys_beyond(std::size_t bytes, std::size_t value_bytes) noexcept {
+  return bytes / (kKeyBytes + value_bytes) * 5 / 4 + 1000;
+}
+
+/// Items in it after more were stored than it can hold: it has dropped others.
+Result<std::size_t> items_of_memcached(const char* path, std::size_t bytes, std::size_t value_bytes) {
+  Connection server;
+  VERBENA_TRY(server.connect(path));
+  const auto bench = std::make_unique<Bench>(server, value_bytes, keys_beyond(bytes, value_bytes), 1);
+  VERBENA_TRY(bench->fill(memcached_set));
+  VERBENA_ASSIGN(const std::string statistics, server.ask("stats\r\n", "END\r\n"));
+  constexpr std::string_view kName = "STAT curr_items ";
+  std::size_t items = 0;
+  const std::size_t at = statistics.find(kName);
+  if (at == std::string::npos ||
+      std::from_chars(statistics.data() + at + kName.size(), statistics.data() + statistics.size(), items).ec !=
+          std::errc{})
+    return fail(Status::kProtocol, "stats", 0, "memcached does not say how many items it has");
+  return items;
+}
+
+/// Items in it when it refuses one more.
+Result<std::size_t> items_of_verbena(const char* port, std::size_t bytes, std::size_t value_bytes) {
+  VERBENA_ASSIGN(const auto client,
+                 verbena::kv::Client::connect({.port = static_cast<std::uint16_t>(std::strtoul(port, nullptr, 10))}));
+  const BenchKeys keys(kKeyBytes);
+  std::string key = keys.blank();
+  const std::string value(value_bytes, 'v');
+  const std::size_t most = keys_beyond(bytes, value_bytes);
+  for (std::size_t items = 0; items < most; ++items) {
+    keys.write(items, key.data());
+    const Status status = client->put(std::as_bytes(std::span(key)), std::as_bytes(std::span(value))).status;
+    if (status == Status::kStoreFull || status == Status::kIndexFull) return items;
+    if (status != Status::kOk) return fail(status, "put", 0, "the server holds {} items, and fails", items);
+  }
+  return fail(Status::kProtocol, "put", 0, "the server holds {} items, which is more than its memory", most);
+}
+
+Result<void> print_held(std::string_view protocol, char** argv) {
+  const std::size_t value_bytes = std::strtoul(argv[4], nullptr, 10);
+  const std::size_t bytes = std::strtoul(argv[5], nullptr, 10) << 20;
+  if (value_bytes == 0 || bytes == 0)
+    return fail(Status::kBadArgument, "peer_client", 0, "takes values of at least 1 B, and at least 1 MiB");
+  VERBENA_ASSIGN(const std::size_t items, protocol == "verbena" ? items_of_verbena(argv[2], bytes, value_bytes)
+                                                                : items_of_memcached(argv[2], bytes, value_bytes));
+  fmt::print("{{\"items\":{},\"held_percent\":{:.1f}}}\n", items,
+             100.0 * static_cast<double>(items * (kKeyBytes + value_bytes)) / static_cast<double>(bytes));
+  return {};
+}
+
+int report(const Result<void>& done) {
+  if (done) return 0;
+  fmt::print(stderr, "peer_client: {}\n", done.error().text());
+  return 3;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 6 && std::string_view(argv[3]) == "held")
+    for (const std::string_view protocol : {"verbena", "memcached"})
+      if (protocol == argv[1]) return report(print_held(protocol, argv));
   const bool is_filled = argc == 9 && std::string_view(argv[8]) == "filled";
   const auto* const known =
       argc == 8 || is_filled
@@ -271,11 +351,10 @@ int main(int argc, char** argv) {
           : std::end(kKnown);
   if (known == std::end(kKnown)) {
     fmt::print(stderr,
-               "usage: peer_client memcached|redis SOCKET get|set|mget|mset SECONDS VALUE_BYTES KEYS BATCH [filled]\n");
+               "usage: peer_client memcached|redis SOCKET get|set|mget|mset SECONDS VALUE_BYTES KEYS BATCH [filled]\n"
+               "       peer_client memcached SOCKET held VALUE_BYTES MIB\n"
+               "       peer_client verbena PORT held VALUE_BYTES MIB\n");
     return 2;
   }
-  const auto done = run(*known, is_filled, argv);
-  if (done) return 0;
-  fmt::print(stderr, "peer_client: {}\n", done.error().text());
-  return 3;
+  return report(run(*known, is_filled, argv));
 }

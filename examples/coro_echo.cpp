@@ -54,7 +54,7 @@ struct End {
 Task<Status> serve(Loop& /*loop*/, typed::Link link, Numbers room) {
   while (true) {
     auto arrived = co_await coroutine::receive(link, std::move(room), limit());
-    if (damage_of(arrived.status) == Damage::kConnection) co_return Status::kOk;  // It has left.
+    if (arrived.status == Status::kClosed) co_return Status::kOk;  // It has left.
     if (arrived.status != Status::kOk) co_return arrived.status;
     auto sent = co_await coroutine::send(link, std::move(arrived.segment), limit());
     if (sent.status != Status::kOk) co_return sent.status;

@@ -1,4 +1,5 @@
 // Awaitable operations on segments: what typed::Link does, with the coroutine suspended instead of the thread.
+// coroutines_queue_pair.hpp and coroutines_mesh.hpp have those of queue pairs and of the mesh.
 #pragma once
 
 #include <verbena/coroutine_task.hpp>
@@ -41,6 +42,13 @@ struct Refusal<typed::Outcome<Part>> {
   [[nodiscard]] static typed::Outcome<Part> of(Status status) noexcept { return {.status = status, .segment = {}}; }
 };
 
+/// For receives of a link that were started.
+template <typed::Element T>
+struct Refusal<typed::MessageOutcome<T>> {
+  /// Without a segment.
+  [[nodiscard]] static typed::MessageOutcome<T> of(Status status) noexcept { return {.status = status}; }
+};
+
 /// A message that was awaited.
 template <typed::Element T>
 struct [[nodiscard]] Arrived {
@@ -61,19 +69,11 @@ struct Refusal<Arrived<T>> {
 
 namespace detail {
 
-/// A message that a coroutine sends: bytes, or word of what was written into the peer's window.
-struct Outgoing {
-  std::span<const std::byte> bytes{};
-  std::optional<std::uint32_t> immediate{};
-  std::optional<std::size_t> written_at{};  ///< Offset in the window: it tells of what was written there.
-  std::size_t written_bytes = 0;
-};
-
-/// Waits for something of a link's. Each of the three ways to begin returns whether it waits.
-class LinkWait : public Awaitable, public Wait {
+/// Waits for an operation that was started on a link, queue pair or lane of a mesh.
+class OperationWait : public Awaitable, public Wait {
  protected:
-  LinkWait() noexcept = default;
-  ~LinkWait() override { leave(); }
+  OperationWait() noexcept = default;
+  ~OperationWait() override { leave(); }
 
   /// Whether nothing may begin; `status` says why.
   [[nodiscard]] bool is_refused() noexcept {
@@ -82,43 +82,64 @@ class LinkWait : public Awaitable, public Wait {
   }
   [[nodiscard]] bool goes_on() noexcept { return context().loop->goes_on(); }
   void let_others_go(std::coroutine_handle<> awaiting) noexcept { yield(context(), awaiting); }
+  /// Whether a coroutine is suspended whose operation is complete already.
+  [[nodiscard]] bool lets_others_go(std::coroutine_handle<> awaiting) noexcept {
+    if (goes_on()) return false;
+    return let_others_go(awaiting), true;
+  }
 
+  /// Returns whether it waits.
   [[nodiscard]] bool await_operation(typed::detail::Started& started, std::coroutine_handle<> awaiting,
                                      const std::optional<Deadline>& deadline) noexcept;
-  [[nodiscard]] bool await_send(const typed::Link& link, const Outgoing& message, std::coroutine_handle<> awaiting,
+  /// Why it could not be awaited, or was not awaited to its end; else kOk.
+  [[nodiscard]] Status status() const noexcept { return status_ != Status::kOk ? status_ : ended(); }
+  [[nodiscard]] Status refused() const noexcept { return status_; }
+  void refuse(Status status) noexcept { status_ = status; }
+
+ private:
+  [[nodiscard]] bool withdraw() noexcept override;
+  Status status_ = Status::kOk;
+  typed::detail::Started* started_ = nullptr;
+};
+
+/// Waits for a message of a link's.
+class MessageWait : public OperationWait {
+ protected:
+  MessageWait() noexcept = default;
+  ~MessageWait() override { leave(); }
+
+  /// Both return whether it waits.
+  [[nodiscard]] bool await_send(const typed::Link& link, std::span<const std::byte> bytes,
+                                std::optional<std::uint32_t> immediate, std::coroutine_handle<> awaiting,
                                 const std::optional<Deadline>& deadline) noexcept;
   [[nodiscard]] bool await_receive(const typed::Link& link, std::span<std::byte> to, std::coroutine_handle<> awaiting,
                                    const std::optional<Deadline>& deadline) noexcept;
-
-  /// For an operation: why it could not be awaited, or was not awaited to its end; else kOk.
-  [[nodiscard]] Status status() const noexcept { return status_ != Status::kOk ? status_ : ended(); }
   [[nodiscard]] Status sent() noexcept;
   /// The message that was received, in elements; `waiting` with kBufferTooSmall.
   [[nodiscard]] std::expected<typed::Received, Status> received(std::size_t element_bytes,
                                                                 std::size_t& waiting) noexcept;
 
  private:
-  enum class What : std::uint8_t { kNothing, kOperation, kSend, kReceive };
   struct Sending;
   struct Receiving;
   [[nodiscard]] bool withdraw() noexcept override;
   template <class Kind>
   [[nodiscard]] Kind& call() noexcept;
+  /// The link's session; null, and it is refused: there is none.
+  [[nodiscard]] session::Session* begin(const typed::Link& link) noexcept;
   template <class Kind>
-  [[nodiscard]] bool await_call(const typed::Link& link, What what, std::coroutine_handle<> awaiting,
+  [[nodiscard]] bool await_call(const typed::Link& link, std::coroutine_handle<> awaiting,
                                 const std::optional<Deadline>& deadline) noexcept;
 
-  What what_ = What::kNothing;
-  Status status_ = Status::kOk;
-  typed::detail::Started* started_ = nullptr;
   session::Session* session_ = nullptr;
   const std::byte* window_ = nullptr;  ///< This side's.
+  bool is_send_ = false;
   alignas(8) std::array<std::byte, 152> call_;
 };
 
 /// A read or write.
 template <class Part, class Remote, bool kIsRead>
-class [[nodiscard]] TransferWait : public LinkWait {
+class [[nodiscard]] TransferWait : public OperationWait {
  public:
   TransferWait(typed::Link& link, Part&& part, const Remote& remote, const std::optional<Deadline>& deadline) noexcept
       : link_(link), part_(std::move(part)), remote_(remote), deadline_(deadline) {}
@@ -159,11 +180,23 @@ class [[nodiscard]] TransferWait : public LinkWait {
   bool is_done_ = false;
 };
 
+/// What the operation's `finish` returns, with the segment.
+template <class Operation>
+using ResultOf = decltype(std::declval<Operation>().finish(Deadline::now()));
+
+/// Takes the end of an operation that was awaited. What is under way still goes into quarantine.
+template <class Operation>
+[[nodiscard]] ResultOf<Operation> end_of(std::optional<Operation>& operation, Status status) noexcept {
+  if (status == Status::kOk) return std::move(*operation).finish(Deadline::now());
+  operation.reset();
+  return {.status = status};
+}
+
 /// An operation that was started before.
-template <class Part>
-class [[nodiscard]] FinishWait : public LinkWait {
+template <class Operation>
+class [[nodiscard]] FinishWait : public OperationWait {
  public:
-  FinishWait(typed::Operation<Part>&& operation, const std::optional<Deadline>& deadline) noexcept
+  FinishWait(Operation&& operation, const std::optional<Deadline>& deadline) noexcept
       : operation_(std::move(operation)), deadline_(deadline) {}
   ~FinishWait() override { leave(); }
   FinishWait(const FinishWait&) = delete;
@@ -173,19 +206,88 @@ class [[nodiscard]] FinishWait : public LinkWait {
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
     return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
   }
-  [[nodiscard]] typed::Outcome<Part> await_resume() noexcept {
-    if (status() == Status::kOk) return std::move(*operation_).finish(Deadline::now());
-    operation_.reset();
-    return {.status = status(), .segment = {}};
-  }
+  [[nodiscard]] ResultOf<Operation> await_resume() noexcept { return end_of(operation_, status()); }
 
  private:
-  std::optional<typed::Operation<Part>> operation_;
+  std::optional<Operation> operation_;
   std::optional<Deadline> deadline_;
 };
 
+/// An operation that `Start` starts with the segment when it is awaited.
+template <class Part, class Start>
+class [[nodiscard]] StartWait : public OperationWait {
+ public:
+  StartWait(Part&& part, Start start, const std::optional<Deadline>& deadline) noexcept
+      : part_(std::move(part)), start_(std::move(start)), deadline_(deadline) {}
+  ~StartWait() override { leave(); }
+  StartWait(const StartWait&) = delete;
+  StartWait& operator=(const StartWait&) = delete;
+
+  [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    operation_.emplace(start_(std::move(part_)));
+    if (operation_->is_under_way() && !operation_->poll())
+      return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
+    return lets_others_go(awaiting);
+  }
+  [[nodiscard]] auto await_resume() noexcept {
+    if (operation_) return end_of(operation_, status());
+    ResultOf<Operation> refused{.status = status()};
+    refused.segment = std::move(part_);
+    return refused;
+  }
+
+ private:
+  using Operation = std::invoke_result_t<Start&, Part&&>;
+  Part part_;
+  Start start_;
+  std::optional<Deadline> deadline_;
+  std::optional<Operation> operation_;
+};
+
+template <class Part, class Start>
+[[nodiscard]] StartWait<Part, Start> start_wait(Part&& part, Start start,
+                                                const std::optional<Deadline>& deadline) noexcept {
+  static_assert(!std::is_reference_v<Part>);
+  return {std::move(part), std::move(start), deadline};
+}
+
+/// An atomic that `Start` starts when it is awaited.
+template <class Start>
+class [[nodiscard]] StartAtomicWait : public OperationWait {
+ public:
+  StartAtomicWait(Start start, const std::optional<Deadline>& deadline) noexcept
+      : start_(std::move(start)), deadline_(deadline) {}
+  ~StartAtomicWait() override { leave(); }
+  StartAtomicWait(const StartAtomicWait&) = delete;
+  StartAtomicWait& operator=(const StartAtomicWait&) = delete;
+
+  [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    operation_.emplace(start_());
+    if (operation_->is_under_way() && !operation_->poll())
+      return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
+    return lets_others_go(awaiting);
+  }
+  [[nodiscard]] std::expected<std::uint64_t, Status> await_resume() noexcept {
+    if (status() != Status::kOk) return operation_.reset(), std::unexpected(status());
+    (void)operation_->poll();
+    return operation_->old();
+  }
+
+ private:
+  Start start_;
+  std::optional<Deadline> deadline_;
+  std::optional<typed::AtomicOperation> operation_;
+};
+
+template <class Start>
+[[nodiscard]] StartAtomicWait<Start> start_atomic(Start start, const std::optional<Deadline>& deadline) noexcept {
+  return {std::move(start), deadline};
+}
+
 /// An atomic.
-class [[nodiscard]] AtomicWait : public LinkWait {
+class [[nodiscard]] AtomicWait : public OperationWait {
  public:
   /// A sum, or a swap if `expected` is there.
   struct Change {
@@ -229,7 +331,7 @@ class [[nodiscard]] AtomicWait : public LinkWait {
 
 /// A message to the peer.
 template <class Part>
-class [[nodiscard]] SendWait : public LinkWait {
+class [[nodiscard]] SendWait : public MessageWait {
  public:
   SendWait(const typed::Link& link, Part&& part, std::optional<std::uint32_t> immediate,
            const std::optional<Deadline>& deadline) noexcept
@@ -240,10 +342,8 @@ class [[nodiscard]] SendWait : public LinkWait {
 
   [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
-    const Outgoing message{.bytes = std::as_bytes(part_.unsafe_span()), .immediate = immediate_};
-    if (await_send(link_, message, awaiting, deadline_)) return true;
-    if (goes_on()) return false;
-    return let_others_go(awaiting), true;
+    return await_send(link_, std::as_bytes(part_.unsafe_span()), immediate_, awaiting, deadline_) ||
+           lets_others_go(awaiting);
   }
   [[nodiscard]] typed::Outcome<Part> await_resume() noexcept { return {.status = sent(), .segment = std::move(part_)}; }
 
@@ -254,77 +354,9 @@ class [[nodiscard]] SendWait : public LinkWait {
   std::optional<Deadline> deadline_;
 };
 
-/// A write into the peer's own window, then a message that tells of it.
-template <class Part, class Remote>
-class [[nodiscard]] WriteAndTellWait : public LinkWait {
- public:
-  WriteAndTellWait(typed::Link& link, Part&& part, const Remote& to, std::uint32_t immediate,
-                   const std::optional<Deadline>& deadline) noexcept
-      : link_(link), part_(std::move(part)), to_(to), immediate_(immediate), deadline_(deadline) {}
-  ~WriteAndTellWait() override { leave(); }
-  WriteAndTellWait(const WriteAndTellWait&) = delete;
-  WriteAndTellWait& operator=(const WriteAndTellWait&) = delete;
-
-  [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
-  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
-    const auto offset = typed::detail::Inside::offset_in_window(link_, to_.remote(), part_.size() * kBytes);
-    if (!offset) return outcome_.status = offset.error(), false;
-    offset_ = *offset;
-    bytes_ = part_.size() * kBytes;
-    if (!deadline_) deadline_ = typed::detail::Inside::default_deadline(link_);  // For both of its parts together.
-    if (typed::detail::Inside::move_now<false>(link_, part_, to_)) {
-      outcome_.segment = std::move(part_);
-      return tell_peer(awaiting);
-    }
-    operation_.emplace(link_.start_write(std::move(part_), to_));
-    return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_) || after_write(awaiting);
-  }
-  [[nodiscard]] typed::Outcome<Part> await_resume() noexcept {
-    if (is_telling_) {
-      outcome_.status = sent();
-    } else if (operation_ || outcome_.status == Status::kOk) {
-      outcome_.status = status();
-    }
-    // Nothing has begun; or the write was given up, and is in quarantine.
-    if (outcome_.segment.empty()) outcome_.segment = std::move(part_);
-    operation_.reset();
-    return std::move(outcome_);
-  }
-
- private:
-  static constexpr std::size_t kBytes =
-      sizeof(std::remove_cvref_t<decltype(*std::declval<Part&>().unsafe_span().data())>);
-  void go_on() override {
-    if (is_telling_ || !after_write(awaiting())) awaiting().resume();
-  }
-  /// False: it is over.
-  [[nodiscard]] bool after_write(std::coroutine_handle<> awaiting) noexcept {
-    if (status() != Status::kOk) return false;
-    outcome_ = std::move(*operation_).finish(Deadline::now());
-    operation_.reset();
-    return outcome_.status == Status::kOk && tell_peer(awaiting);
-  }
-  [[nodiscard]] bool tell_peer(std::coroutine_handle<> awaiting) noexcept {
-    is_telling_ = true;
-    const Outgoing note{.bytes = {}, .immediate = immediate_, .written_at = offset_, .written_bytes = bytes_};
-    return await_send(link_, note, awaiting, deadline_);
-  }
-
-  typed::Link& link_;
-  Part part_;
-  Remote to_;
-  std::uint32_t immediate_;
-  std::optional<Deadline> deadline_;
-  std::optional<typed::Operation<Part>> operation_;
-  typed::Outcome<Part> outcome_;
-  std::size_t offset_ = 0;
-  std::size_t bytes_ = 0;
-  bool is_telling_ = false;
-};
-
 /// The next message of the peer.
 template <typed::Element T>
-class [[nodiscard]] ReceiveWait : public LinkWait {
+class [[nodiscard]] ReceiveWait : public MessageWait {
  public:
   ReceiveWait(const typed::Link& link, typed::Segment<T>&& to, const std::optional<Deadline>& deadline) noexcept
       : link_(link), to_(std::move(to)), deadline_(deadline) {}
@@ -334,9 +366,8 @@ class [[nodiscard]] ReceiveWait : public LinkWait {
 
   [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
-    if (await_receive(link_, std::as_writable_bytes(to_.unsafe_span()), awaiting, deadline_)) return true;
-    if (goes_on()) return false;
-    return let_others_go(awaiting), true;
+    return await_receive(link_, std::as_writable_bytes(to_.unsafe_span()), awaiting, deadline_) ||
+           lets_others_go(awaiting);
   }
   [[nodiscard]] Arrived<T> await_resume() noexcept {
     Arrived<T> arrived;
@@ -424,13 +455,28 @@ template <typed::Element T>
                                               std::optional<Deadline> deadline = {}) noexcept {
   return detail::ConstWriteWait<T>(link, std::move(from), to, deadline);
 }
-/// The same into the peer's own window (typed::Link::peer_window), which gets a message with `immediate` once the
-/// elements are in place. kOutOfRange: `to` is not inside that window, or shorter.
+/// The same into the peer's own window; see typed::Link::start_write_with_immediate.
 template <typed::Element T>
-[[nodiscard]] detail::WriteAndTellWait<typed::Segment<T>, typed::RemoteSegment<T>> write_with_immediate(
-    typed::Link& link, typed::Segment<T>&& from, const std::type_identity_t<typed::RemoteSegment<T>>& to,
-    std::uint32_t immediate, std::optional<Deadline> deadline = {}) noexcept {
-  return {link, std::move(from), to, immediate, deadline};
+[[nodiscard]] auto write_with_immediate(typed::Link& link, typed::Segment<T>&& from,
+                                        const std::type_identity_t<typed::RemoteSegment<T>>& to,
+                                        std::uint32_t immediate, std::optional<Deadline> deadline = {}) noexcept {
+  return detail::start_wait(
+      std::move(from),
+      [&link, to, immediate](typed::Segment<T>&& part) {
+        return link.start_write_with_immediate(std::move(part), to, immediate);
+      },
+      deadline);
+}
+template <typed::Element T>
+[[nodiscard]] auto write_with_immediate(typed::Link& link, typed::ConstSegment<T> from,
+                                        const std::type_identity_t<typed::RemoteSegment<T>>& to,
+                                        std::uint32_t immediate, std::optional<Deadline> deadline = {}) noexcept {
+  return detail::start_wait(
+      std::move(from),
+      [&link, to, immediate](typed::ConstSegment<T>&& part) {
+        return link.start_write_with_immediate(std::move(part), to, immediate);
+      },
+      deadline);
 }
 /// Atomics on the first element of `word`: the value before.
 template <std::same_as<std::uint64_t> T>
@@ -444,10 +490,16 @@ template <std::same_as<std::uint64_t> T>
                                               std::optional<Deadline> deadline = {}) noexcept {
   return {link, word, {.operand = desired, .expected = expected}, deadline};
 }
-/// Awaits an operation that was started.
+/// Awaits an operation that was started, on a link, queue pair or lane of a mesh.
 template <class Part>
-[[nodiscard]] detail::FinishWait<Part> finish(typed::Operation<Part>&& operation,
-                                              std::optional<Deadline> deadline = {}) noexcept {
+[[nodiscard]] detail::FinishWait<typed::Operation<Part>> finish(typed::Operation<Part>&& operation,
+                                                                std::optional<Deadline> deadline = {}) noexcept {
+  return {std::move(operation), deadline};
+}
+/// A receive that is given up takes no message; see typed::MessageOperation.
+template <typed::Element T>
+[[nodiscard]] detail::FinishWait<typed::MessageOperation<T>> finish(typed::MessageOperation<T>&& operation,
+                                                                    std::optional<Deadline> deadline = {}) noexcept {
   return {std::move(operation), deadline};
 }
 

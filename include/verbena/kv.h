@@ -45,6 +45,11 @@
 #define kv_client_cell_fetch_add verbena_kv_client_cell_fetch_add
 #define kv_client_cell_compare_swap verbena_kv_client_cell_compare_swap
 #define kv_client_cell_read verbena_kv_client_cell_read
+#define kv_client_keys verbena_kv_client_keys
+#define kv_key_page_next verbena_kv_key_page_next
+#define kv_client_flush verbena_kv_client_flush
+#define kv_client_put_ttl verbena_kv_client_put_ttl
+#define kv_client_get_ttl verbena_kv_client_get_ttl
 #define kv_client_allocate verbena_kv_client_allocate
 #define kv_client_get_items verbena_kv_client_get_items
 #define kv_client_put_items verbena_kv_client_put_items
@@ -209,6 +214,14 @@ int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t ex
 /* Removes a key and its value. KV_ERR_NOT_FOUND: there was no such key. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
 
+/* Stores a value that expires: its key is absent for every call once `ttl_ms` have passed since the server stored it, by
+ * the server's clock. 1 to 3153600000000 (a hundred years), else KV_ERR_BAD_ARGUMENT. Otherwise as kv_client_put, which
+ * takes the time to live away again. */
+int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                      int64_t ttl_ms);
+/* Sets `*left_ms` to what is left of the value's time to live, rounded up; 0: it does not expire. */
+int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms);
+
 /* Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU. A cell stays until the
  * server ends. The calls above return KV_ERR_WRONG_KIND for its key. A server has cells if
  * kv_server_options_t::max_cells is not 0. */
@@ -235,6 +248,37 @@ int kv_client_cell_compare_swap(kv_client_t* client, const kv_cell_t* cell, uint
                                 uint64_t* old);
 /* Reads the cell. Otherwise as kv_client_cell_fetch_add. */
 int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* value);
+
+/* Where a listing of keys goes on: of one prefix, at one server. Set it to 0 (kv_cursor_t cursor = {0}) to begin; copy
+ * it, or keep it for later. */
+typedef struct kv_cursor {
+  uint64_t place;   /* The server's. */
+  uint64_t moves;   /* The server's. */
+  uint64_t seal;    /* The server's: it knows its own cursors by it. */
+  uint32_t worker;  /* The worker whose keys come next. */
+  uint32_t is_over; /* 1: all keys have been listed; else 0. */
+} kv_cursor_t;
+enum { KV_KEY_PAGE_BYTES = 4064 };
+/* Some keys; kv_key_page_next goes over them. */
+typedef struct kv_key_page {
+  uint32_t count;                         /* How many keys. */
+  uint32_t length;                        /* Bytes in use. */
+  unsigned char bytes[KV_KEY_PAGE_BYTES]; /* The keys, each behind its length in two bytes, the lower first. */
+} kv_key_page_t;
+/* Lists the keys that begin with a prefix (plen 0: all keys), a page at a time and in no order: each call fills `*page`
+ * with some, perhaps none, and moves `*cursor` on, until that is over. Whatever others change meanwhile, each key that
+ * is there from the first call to the last is listed at least once; one may be listed twice. KV_ERR_BAD_ARGUMENT: a
+ * cursor of another server or prefix, or made up. KV_ERR_DENIED: needs the right to read all keys that begin with the
+ * prefix. A failure leaves the cursor as it is. */
+int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_cursor_t* cursor, kv_key_page_t* page);
+/* The next key of a page, in the page, and its length; null at the end. `*at` is 0 at first; the call moves it on:
+ * for (size_t at = 0; (key = kv_key_page_next(&page, &at, &klen)) != NULL;) */
+const void* kv_key_page_next(const kv_key_page_t* page, size_t* at, size_t* klen);
+/* Erases the keys that begin with a prefix, with plen 0 all keys, but no cells. All that are there during the call, and
+ * that nobody puts meanwhile, are gone when it returns KV_OK. `*erased`, unless null: their number, with a failure too:
+ * after KV_ERR_TIMED_OUT the rest is still there. KV_ERR_DENIED: needs the right to write all keys that begin with the
+ * prefix. */
+int kv_client_flush(kv_client_t* client, const void* prefix, size_t plen, uint64_t* erased);
 
 /* Registered memory of a connected client, 64-byte aligned: values of 4096 bytes and more in it save a copy, and
  * batches pipeline them. Null when buffer_bytes are used up. Freed by kv_client_disconnect. */

@@ -10,22 +10,34 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #pragma GCC visibility push(default)
 
+// The library's own; opaque here.
+namespace verbena::coroutine::detail {
+class KvWait;
+}
+
 namespace verbena::kv {
+
+class PollingClient;
 
 /// Longest key in bytes; the shortest has 1.
 inline constexpr std::size_t kMaxKeyBytes = 1024;
 /// Values below this travel inside a message in either direction.
 inline constexpr std::size_t kEagerBytes = 4096;
+
+/// The longest time to live of a value: a hundred years.
+inline constexpr std::chrono::milliseconds kMaxTimeToLive = std::chrono::hours{24 * 36'500};
 
 /// Any bytes, null included. The call that takes it copies it.
 using Key = std::span<const std::byte>;
@@ -214,12 +226,23 @@ using LookupCounters = BasicLookupCounters<std::uint64_t>;
 /// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull (memory), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
+/// kTooLong, kStoreFull (memory; last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
 /// it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
+  /// get, with kOk and kBufferTooSmall: what is left of the value's time to live, or a little less; 0: the value does not expire.
+  std::chrono::nanoseconds time_left{};
+};
+
+/// How a value is stored.
+struct PutOptions {
+  /// The key is absent for every call once this time has passed since the server stored the value, by the server's
+  /// clock, which stands still while its machine is suspended. 1 ms to kMaxTimeToLive; empty: it stays.
+  std::optional<std::chrono::milliseconds> time_to_live{};
+  /// Stores the value only if the key's version is this one, as `Client::cas`; empty: whatever the version.
+  std::optional<std::uint64_t> expected{};
 };
 
 /// A completed pipelined operation.
@@ -240,6 +263,67 @@ struct PutRequest {
   Key key;                           ///< 1 to 1024 B, else the outcome is kBadKey.
   std::span<const std::byte> value;  ///< As in `Client::put`.
   Outcome outcome;                   ///< Set by the call.
+};
+
+/// Where a listing of keys goes on: of one prefix, at one server. A value; copy it, or keep it for later. Begin with an
+/// empty one.
+struct KeyCursor {
+  std::uint64_t place = 0;   ///< The server's.
+  std::uint64_t moves = 0;   ///< The server's.
+  std::uint64_t seal = 0;    ///< The server's: it knows its own cursors by it.
+  std::uint32_t worker = 0;  ///< The worker whose keys come next.
+  bool is_over = false;      ///< All keys have been listed.
+};
+
+/// Goes over the keys of a page. \thread any  \alloc none
+class KeyIterator {
+ public:
+  /// What it goes over.
+  using value_type = Key;
+  /// As the standard's algorithms want it.
+  using difference_type = std::ptrdiff_t;
+  /// The end.
+  KeyIterator() = default;
+  /// `left`: keys, each behind its length in two bytes.
+  explicit KeyIterator(std::span<const std::byte> left) noexcept : left_(left) {}
+  /// The key, in the page.
+  [[nodiscard]] Key operator*() const noexcept { return left_.subspan(kLengthBytes, length()); }
+  /// The next key.
+  KeyIterator& operator++() noexcept {
+    left_ = left_.subspan(kLengthBytes + length());
+    return *this;
+  }
+  /// The next key; returns this one.
+  KeyIterator operator++(int) noexcept {
+    const KeyIterator before = *this;
+    ++*this;
+    return before;
+  }
+  /// Whether both are at the same key of one page.
+  friend bool operator==(const KeyIterator& a, const KeyIterator& b) noexcept {
+    return a.left_.size() == b.left_.size();
+  }
+
+ private:
+  static constexpr std::size_t kLengthBytes = 2;
+  [[nodiscard]] std::size_t length() const noexcept {
+    return std::to_integer<std::size_t>(left_[0]) | std::to_integer<std::size_t>(left_[1]) << 8;
+  }
+  std::span<const std::byte> left_;
+};
+
+/// Some keys, as `Client::keys` returns them. 4 KiB; fill it in a loop. \thread any  \alloc none
+struct KeyPage {
+  /// What the keys of a page take at most, each with two bytes for its length.
+  static constexpr std::size_t kBytes = 4064;
+  std::uint32_t count = 0;              ///< How many keys.
+  std::uint32_t length = 0;             ///< Bytes in use.
+  std::array<std::byte, kBytes> bytes;  ///< The keys, each behind its length.
+
+  /// The first key. Keys are valid until the page is filled again.
+  [[nodiscard]] KeyIterator begin() const noexcept { return KeyIterator(std::span(bytes).first(length)); }
+  /// Behind the last key.
+  [[nodiscard]] KeyIterator end() const noexcept { return {}; }
 };
 
 /// The place of a cell, for the client that opened it, until its connection ends. A value; copy it freely.
@@ -263,6 +347,9 @@ class Client {
 
   /// Stores a value of 0 B to the server's limit under a key of 1 to 1024 B.
   [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept = 0;
+  /// The same with options. kBadArgument: time_to_live out of its range.
+  [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                                    Deadline deadline) noexcept = 0;
   /// Copies the value to the front of `out`. kBufferTooSmall leaves `out` unspecified.
   [[nodiscard]] virtual Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept = 0;
   /// Stores the value if the key's version is `expected`. `expected` 0 means that the key must not exist.
@@ -275,6 +362,9 @@ class Client {
   virtual void put(std::span<PutRequest> requests, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value) noexcept { return put(key, value, deadline()); }
+  [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options) noexcept {
+    return put(key, value, options, deadline());
+  }
   [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get(key, out, deadline()); }
   [[nodiscard]] Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value) noexcept {
     return cas(key, expected, value, deadline());
@@ -317,6 +407,24 @@ class Client {
   }
   [[nodiscard]] Status read(const Cell& cell, std::uint64_t& value) noexcept { return read(cell, value, deadline()); }
 
+  /// Lists the keys that begin with `prefix` (0 to 1024 B), cells' keys too, a page at a time and in no order: each
+  /// call fills `page` with some, perhaps none, and moves `cursor` on, until that is over. Whatever others change
+  /// meanwhile, each key that is there from the first call to the last is listed at least once; one may be listed
+  /// twice. A call keeps a worker busy for some 50 us. Errors, which leave `page` empty and `cursor` as it is:
+  /// kBadArgument (a cursor of another server or prefix, or made up), kBadKey (prefix too long), kDenied (needs the
+  /// right to read all keys that begin with `prefix`), kTimedOut, and those that end the connection.
+  [[nodiscard]] virtual Status keys(Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept = 0;
+  /// Erases the keys that begin with `prefix`, and with an empty one all keys, but no cells. All that are there during
+  /// the call, and that nobody puts meanwhile, are gone when it returns kOk. `erased` becomes their number, with errors
+  /// too: after kTimedOut, the rest is still there. kDenied: needs the right to write all keys that begin with
+  /// `prefix`.
+  [[nodiscard]] virtual Status flush(Key prefix, std::uint64_t& erased, Deadline deadline) noexcept = 0;
+  /// The same with the default deadline.
+  [[nodiscard]] Status keys(Key prefix, KeyCursor& cursor, KeyPage& page) noexcept {
+    return keys(prefix, cursor, page, deadline());
+  }
+  [[nodiscard]] Status flush(Key prefix, std::uint64_t& erased) noexcept { return flush(prefix, erased, deadline()); }
+
   /// Starts an operation and returns kOk, kAgain when `depth` are in flight (poll, then try again), or the reason why
   /// it can never work. The call copies key and value, except if they lie in memory from `allocate`: those must stay
   /// until the completion. It refuses other values of kEagerBytes and more with kBadArgument (use the blocking call).
@@ -334,6 +442,10 @@ class Client {
   [[nodiscard]] virtual std::size_t wait(std::span<Completion> completions, Deadline deadline) noexcept = 0;
   /// Operations started and not yet returned by `poll` or `wait`.
   [[nodiscard]] virtual std::size_t in_flight() const noexcept = 0;
+
+  /// Waits until nothing is under way that was given up, by its deadline or by a coroutine: kOk; or kTimedOut. Until
+  /// then memory from `allocate` must not change that a put was given up with.
+  [[nodiscard]] virtual Status settle(Deadline /*deadline*/) noexcept { return Status::kOk; }
 
   /// Registered memory of this client, 64-byte aligned; empty when buffer_bytes are used up. Freed with the client.
   [[nodiscard]] virtual std::span<std::byte> allocate(std::size_t bytes) noexcept = 0;
@@ -355,6 +467,11 @@ class Client {
  protected:
   /// The default deadline of a call that begins now.
   [[nodiscard]] virtual Deadline deadline() const noexcept = 0;
+
+ private:
+  friend class coroutine::detail::KvWait;
+  /// For coroutines; null: its operations cannot be awaited.
+  [[nodiscard]] virtual PollingClient* polled() noexcept { return nullptr; }
 };
 
 }  // namespace verbena::kv

@@ -140,9 +140,19 @@ struct ServerStatistics {
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
   RefusalCounts refusals{};             ///< Part of `failures`: refused by rights and quotas.
+  std::uint64_t reads = 0;  ///< Gets that clients did by READs, which all found their key, as far as clients have told:
+                            ///< a client tells every 4096 of them, before it asks for statistics, and at its end. The
+                            ///< server cannot check it. Not in `gets`.
+  std::uint64_t expired = 0;            ///< Items removed because their time to live was over.
+  std::uint64_t evicted = 0;            ///< Items removed to make room for others: see ServerOptions::evict.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
   std::array<MemoryClass, kMemoryClasses> memory{};           ///< By class.
 
+  /// The share of gets that found their key, 0 to 1, those by READs included; 0 before the first.
+  [[nodiscard]] double hit_rate() const noexcept {
+    const double all = static_cast<double>(gets) + static_cast<double>(reads);
+    return all == 0 ? 0 : (static_cast<double>(hits) + static_cast<double>(reads)) / all;
+  }
   /// Statistics of one kind.
   [[nodiscard]] const OperationStatistics& of(OperationKind operation) const noexcept {
     return operations[static_cast<std::size_t>(operation)];

@@ -296,6 +296,7 @@ class [[nodiscard]] ReceiveOperation {
   friend class Prepared;
   template <QueuePairType Type>
   friend class Ready;
+  friend struct detail::Inside;
   explicit ReceiveOperation(Operation<Part>&& operation) noexcept : operation_(std::move(operation)) {}
 
   Operation<Part> operation_;

@@ -211,7 +211,8 @@ typedef struct RdmaOptions {
   size_t inbox_bytes;       /* Room for messages that have arrived and wait to be received; further ones wait at the
                                sender. 64 KiB to 1 GiB, default 1 MiB. */
   size_t max_message_bytes; /* Longest message for a receive callback. Default 64 MiB. A longer one ends the connection
-                               with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. */
+                               with RDMA_ERR_TOO_LONG. rdmaConnRecv takes any. A connection with a receive callback
+                               reserves so much address space; memory is used only as messages come. */
   int shared_window;        /* Listeners only. 1: all of its connections share one allocated default window of
                                window_bytes, which rdmaServerWindow returns. Default 0. */
   int gid_index;            /* On an RDMA device with RDMA_BOOTSTRAP_SOCKET: the row of the port's GID table, 0 to 255.

@@ -176,7 +176,8 @@ struct Options {
   bool shared_window = false;
   /// Room for messages that have arrived and wait to be received; further ones wait at the sender. 64 KiB to 1 GiB.
   std::size_t inbox_bytes = std::size_t{1} << 20;
-  /// Longest message to a handler: a longer one ends the connection with kTooLong. 1 B to 1 TiB.
+  /// Longest message to a handler: a longer one ends the connection with kTooLong. 1 B to 1 TiB. A connection with a
+  /// handler reserves so much address space; memory is used only as messages come.
   std::size_t max_message_bytes = std::size_t{64} << 20;
   /// Users besides this one, and root, whose processes may connect (software NIC).
   std::vector<unsigned> allowed_uids{};

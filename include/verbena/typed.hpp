@@ -19,7 +19,7 @@
 
 // Awaits operations (verbena/coroutines.hpp); opaque here.
 namespace verbena::coroutine::detail {
-class LinkWait;
+class OperationWait;
 }
 
 namespace verbena::typed {
@@ -80,7 +80,7 @@ class Started {
 
  private:
   friend class StartedOperations;
-  friend class coroutine::detail::LinkWait;
+  friend class coroutine::detail::OperationWait;
   Started(StartedOperations& operations, std::uint32_t slot) noexcept
       : operations_(&operations), end_{.status = Status::kAgain}, slot_(slot) {}
   [[nodiscard]] bool look() noexcept;
@@ -208,6 +208,7 @@ class [[nodiscard]] MessageOperation : public Operation<Segment<T>> {
 
  private:
   friend class Link;
+  friend struct detail::Inside;
   using Operation<Segment<T>>::Operation;
   [[nodiscard]] static Received received_of(const detail::End& end) noexcept {
     using Arrived = detail::End::Arrived;
@@ -439,6 +440,21 @@ class Link {
                                                        const std::type_identity_t<RemoteSegment<T>>& to) noexcept {
     return write_from(std::move(from), to);
   }
+  /// The same into the peer's own window (peer_window), which gets a message with `immediate` once the elements are in
+  /// place. It takes its turn among the started messages, and is complete when the elements are there and the message
+  /// has left. kOutOfRange: `to` is not inside that window, or shorter.
+  template <Element T>
+  [[nodiscard]] Operation<Segment<T>> start_write_with_immediate(Segment<T>&& from,
+                                                                 const std::type_identity_t<RemoteSegment<T>>& to,
+                                                                 std::uint32_t immediate) noexcept {
+    return {begin_write_and_tell(detail::Inside::local(from), to.remote(), immediate), std::move(from)};
+  }
+  template <Element T>
+  [[nodiscard]] Operation<ConstSegment<T>> start_write_with_immediate(ConstSegment<T> from,
+                                                                      const std::type_identity_t<RemoteSegment<T>>& to,
+                                                                      std::uint32_t immediate) noexcept {
+    return {begin_write_and_tell(detail::Inside::local(from), to.remote(), immediate), std::move(from)};
+  }
   /// Atomics on the first element of `word`.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] AtomicOperation start_fetch_add(const RemoteSegment<T>& word, std::uint64_t delta) noexcept {
@@ -495,9 +511,8 @@ class Link {
   [[nodiscard]] bool write_now(const rdma::Local& from, const rdma::Remote& to) noexcept;
   [[nodiscard]] bool change_now(const rdma::Remote& word, std::uint64_t operand,
                                 const std::optional<std::uint64_t>& expected, std::uint64_t& old) noexcept;
-  [[nodiscard]] Deadline default_deadline() const noexcept;
   /// The offset of what is written in the peer's own window.
-  [[nodiscard]] std::expected<std::size_t, Status> offset_in_window(const rdma::Remote& to,
+  [[nodiscard]] std::expected<std::size_t, Status> offset_in_window(const char* call, const rdma::Remote& to,
                                                                     std::size_t bytes) const noexcept;
   [[nodiscard]] Status write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                                       const std::optional<Deadline>& deadline) noexcept;
@@ -508,6 +523,8 @@ class Link {
   [[nodiscard]] detail::Started begin_receive(std::span<std::byte> to, std::size_t element_bytes) noexcept;
   [[nodiscard]] detail::Started begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept;
   [[nodiscard]] detail::Started begin_write(const rdma::Local& from, const rdma::Remote& to) noexcept;
+  [[nodiscard]] detail::Started begin_write_and_tell(const rdma::Local& from, const rdma::Remote& to,
+                                                     std::uint32_t immediate) noexcept;
   [[nodiscard]] detail::Started begin_fetch_add(const rdma::Remote& word, std::uint64_t delta) noexcept;
   [[nodiscard]] detail::Started begin_compare_swap(const rdma::Remote& word, std::uint64_t expected,
                                                    std::uint64_t desired) noexcept;

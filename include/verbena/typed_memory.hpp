@@ -28,6 +28,10 @@ class Node;
 namespace verbena::coroutine::detail {
 class Wait;
 }
+// Has memory for regions, too (verbena/mesh.hpp).
+namespace verbena::mesh {
+class Mesh;
+}
 
 /// Memory-safe RDMA: ownership of memory is a value, and the compiler checks it. docs/safety.md says which mistakes the
 /// compiler refuses, which the library refuses at run time, and which remain the user's duty.
@@ -126,6 +130,7 @@ class RegionHandle {
   ~RegionHandle();
 
   [[nodiscard]] static Result<RegionHandle> make(rdma::Node& node, const RegionShape& shape);
+  [[nodiscard]] static Result<RegionHandle> make(mesh::Mesh& mesh, const RegionShape& shape);
   [[nodiscard]] explicit operator bool() const noexcept { return region_ != nullptr; }
   [[nodiscard]] std::expected<Claim, Status> take(std::size_t first, std::size_t count) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
@@ -193,7 +198,11 @@ struct Inside {
   // For links and their operations, for awaitables (verbena/coroutines.hpp).
   template <class Operation>
   [[nodiscard]] static auto& started(Operation& operation) noexcept {
-    return operation.started_;
+    if constexpr (requires { operation.operation_; }) {
+      return operation.operation_.started_;
+    } else {
+      return operation.started_;
+    }
   }
   template <class Link>
   [[nodiscard]] static auto* state(const Link& link) noexcept {
@@ -209,14 +218,6 @@ struct Inside {
                                        const std::optional<std::uint64_t>& expected, std::uint64_t& old) noexcept {
     return link.may(word.access(), rdma::Access::kAtomic) &&
            link.change_now(link.first_of(word), operand, expected, old);
-  }
-  template <class Link>
-  [[nodiscard]] static auto offset_in_window(const Link& link, const rdma::Remote& to, std::size_t bytes) noexcept {
-    return link.offset_in_window(to, bytes);
-  }
-  template <class Link>
-  [[nodiscard]] static auto default_deadline(const Link& link) noexcept {
-    return link.default_deadline();
   }
   [[nodiscard]] static const std::shared_ptr<node::Node>& node(const rdma::Node& node) noexcept;
 };
@@ -465,11 +466,11 @@ class MemoryRegion {
   /// `count` elements, zeroed, in at most 2^40 bytes, with all rights for the peers of the node. Errors: those of
   /// rdma::Node::allocate, kBadArgument (a limit). \thread setup  \alloc setup
   [[nodiscard]] static Result<MemoryRegion> allocate(rdma::Node& node, std::size_t count, RegionOptions options = {}) {
-    return make(node, {.call = "typed::MemoryRegion::allocate",
-                       .elements = count,
-                       .element_bytes = sizeof(T),
-                       .alignment = alignof(T),
-                       .options = options});
+    return make(node, allocated(count, options));
+  }
+  /// The same for the lanes and peers of a mesh, which it may outlive; see typed::MeshLane::publish.
+  [[nodiscard]] static Result<MemoryRegion> allocate(mesh::Mesh& mesh, std::size_t count, RegionOptions options = {}) {
+    return make(mesh, allocated(count, options));
   }
   /// Registers your own memory. Keep it mapped, and let nobody else use it, until the region and its last segment are
   /// gone. Errors: those of rdma::Node::register_memory, kBadArgument (a limit). \thread setup  \alloc setup
@@ -502,7 +503,8 @@ class MemoryRegion {
 
   /// The window by which peers reach all of it; empty if their rights are Access::kLocal.
   [[nodiscard]] rdma::Window window() const noexcept { return region_.window(); }
-  /// Publishes `count` elements from `first` on under a name for peers to find. Errors: those of rdma::Node::publish.
+  /// Publishes `count` elements from `first` on under a name for peers to find. Errors: those of rdma::Node::publish;
+  /// kUnsupported: it is a mesh's, which publishes by typed::MeshLane.
   [[nodiscard]] Result<void> publish(std::string_view name, std::size_t first = 0, std::size_t count = rdma::kRest) {
     return region_.publish(name, first, count);
   }
@@ -510,8 +512,16 @@ class MemoryRegion {
   [[nodiscard]] Result<void> unpublish(std::string_view name) { return region_.unpublish(name); }
 
  private:
-  [[nodiscard]] static Result<MemoryRegion> make(rdma::Node& node, const detail::RegionShape& shape) {
-    auto made = detail::RegionHandle::make(node, shape);
+  [[nodiscard]] static detail::RegionShape allocated(std::size_t count, const RegionOptions& options) noexcept {
+    return {.call = "typed::MemoryRegion::allocate",
+            .elements = count,
+            .element_bytes = sizeof(T),
+            .alignment = alignof(T),
+            .options = options};
+  }
+  template <class Home>
+  [[nodiscard]] static Result<MemoryRegion> make(Home& home, const detail::RegionShape& shape) {
+    auto made = detail::RegionHandle::make(home, shape);
     if (!made) return std::unexpected(made.error());
     MemoryRegion region;
     region.region_ = std::move(*made);

@@ -35,6 +35,7 @@ class Verbena(MesonPackage):
     depends_on("pmix@4.1:", when="+pmix")
     depends_on("cli11@2.1:", when="+programs")
     depends_on("libedit", when="+programs")
+    depends_on("nlohmann-json@3.10:", when="+programs")
     depends_on("libmicrohttpd@0.9.71:", when="+programs")
 
     # C++23 with std::expected.

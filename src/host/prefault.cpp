@@ -61,11 +61,14 @@ int populate(const Job& job, std::size_t offset) noexcept {
   return error == EINVAL || error == ENOSYS ? allocate_and_touch(job, offset, chunk) : error;
 }
 
+std::atomic<std::uint64_t> faulted_in{0};
+
 void work(Job& job) noexcept {
   while (job.error.load(std::memory_order_relaxed) == 0) {
     const std::size_t offset = job.next.fetch_add(job.chunk_bytes, std::memory_order_relaxed);
     if (offset >= job.range.size()) return;
     if (const int error = populate(job, offset); error != 0) job.error.store(error, std::memory_order_relaxed);
+    faulted_in.fetch_add(std::min(job.chunk_bytes, job.range.size() - offset), std::memory_order_relaxed);
   }
 }
 
@@ -76,6 +79,8 @@ void* thread_main(void* argument) {
 }
 
 }  // namespace
+
+std::uint64_t prefaulted_bytes() noexcept { return faulted_in.load(std::memory_order_relaxed); }
 
 int prefault(std::span<std::byte> range, int fd, std::size_t page_bytes, unsigned threads) noexcept {
   VERBENA_CHECK(threads >= 1 && threads <= kMostThreads);

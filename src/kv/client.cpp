@@ -40,6 +40,7 @@ constexpr unsigned kMostMismatches = 4;
 constexpr Piece piece_of(std::uint64_t token) noexcept { return static_cast<Piece>(token >> 56); }
 constexpr unsigned chunk_of(std::uint64_t token) noexcept { return static_cast<unsigned>(token >> 48) & 0xff; }
 
+bool has_key(wire::Op op) noexcept { return op != wire::Op::kStatistics && !wire::is_scan(op); }
 bool is_change(wire::Op op) noexcept { return op == wire::Op::kPut || op == wire::Op::kCas || op == wire::Op::kErase; }
 
 // Checks a large value that is in place.
@@ -96,6 +97,12 @@ PollingClient::PollingClient(const ClientOptions& options) : options_(options), 
 PollingClient::~PollingClient() {
   if (loop_ != nullptr && !has_failed()) say_goodbye();
   channels_.clear();
+  for (Operation& operation : operations_)
+    if (operation.awaited != nullptr) end_awaited(operation, {Status::kClosed});
+  end_waiting(Status::kClosed);
+  if (awaited_.poller == nullptr) return;
+  awaited_.poller->settle();
+  awaited_.poller->~Poller();
 }
 
 Result<void> PollingClient::connect() {
@@ -206,6 +213,7 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
 // until their NICs have it, at most for as long as a connection lingers.
 void PollingClient::say_goodbye() noexcept {
   static constexpr wire::RequestHead kGoodbyeRequest{.op = wire::Op::kGoodbye};
+  report_reads(1);
   is_leaving_ = true;
   for (auto& channel : channels_)
     if (channel->alive()) channel->leave(wire::bytes_of(kGoodbyeRequest));
@@ -257,11 +265,24 @@ Operation* PollingClient::find(std::uint32_t id) noexcept {
 Status PollingClient::check(const Ask& ask) const noexcept {
   if (has_failed()) [[unlikely]]
     return connection_error().status();
-  if (ask.op == wire::Op::kStatistics) return Status::kOk;
+  if (!has_key(ask.op)) [[unlikely]]
+    return check_whole(ask);
   const bool is_right = ask.key.size() - 1 < kMaxKeyBytes && ask.value.size() <= server_.max_value_bytes &&
                         (ask.op != wire::Op::kCas || ask.expected != wire::kAnyVersion) &&
                         (!options_.read_only || ask.op == wire::Op::kGet);
   return is_right ? Status::kOk : refuse(ask);
+}
+
+// A request that is not about one key.
+Status PollingClient::check_whole(const Ask& ask) const noexcept {
+  const char* const call = call_of(ask.op);
+  if (ask.op == wire::Op::kFlush && options_.read_only) return refuse(ask);
+  if (ask.key.size() > kMaxKeyBytes)
+    return note(Status::kBadKey, call, "prefix must have 0 to {} bytes; got {}", kMaxKeyBytes, ask.key.size());
+  if (ask.worker >= channels_.size())
+    return note(Status::kBadArgument, call, "cursor is at worker {}, and the server has {}: begin with an empty one",
+                ask.worker, channels_.size());
+  return Status::kOk;
 }
 
 [[gnu::cold]] Status PollingClient::refuse(const Ask& ask) const noexcept {
@@ -279,6 +300,16 @@ Status PollingClient::check(const Ask& ask) const noexcept {
   return note(Status::kBadArgument, call, "expected must be 0 to {}; got {}", wire::kAnyVersion - 1, ask.expected);
 }
 
+Status PollingClient::check_unblocked(const Ask& ask, const char* call) const noexcept {
+  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+    return checked;
+  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) [[unlikely]]
+    return note(Status::kBadArgument, call,
+                "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
+                ask.value.size(), kEagerBytes);
+  return Status::kOk;
+}
+
 // On success `started` is the new operation.
 Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   if (free_.empty()) return Status::kAgain;
@@ -287,8 +318,10 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   operation.op = ask.op;
   operation.is_pipelined = operation.is_abandoned = operation.is_bounced = operation.has_reply = false;
   operation.result = ask.result;
-  operation.hash = ask.op == wire::Op::kStatistics ? 0 : reader_.hash(ask.key);
-  operation.worker = static_cast<std::uint16_t>(worker_of(operation.hash, static_cast<unsigned>(channels_.size())));
+  const bool is_on_key = has_key(ask.op);
+  operation.hash = is_on_key ? reader_.hash(ask.key) : 0;
+  operation.worker = static_cast<std::uint16_t>(
+      is_on_key ? worker_of(operation.hash, static_cast<unsigned>(channels_.size())) : ask.worker);
   operation.key_length = static_cast<std::uint16_t>(ask.key.size());
   operation.mismatches = 0;
   operation.source.way = Operation::Way::kMessage;
@@ -312,9 +345,9 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
       status = send_head(operation, ask, local(ask.value), token_of(Piece::kBody, operation));
     }
   } else {
-    std::array<std::byte, 16> head;
-    const std::size_t bytes =
-        wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id}, ask.expected, head);
+    std::array<std::byte, 24> head;
+    const std::size_t bytes = wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id},
+                                                ask.expected, head, ask.ttl_ns);
     status = channel_of(operation).send(std::span(head).first(bytes), ask.key, ask.value);
   }
   if (status != Status::kOk) [[unlikely]] {
@@ -330,11 +363,28 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
 Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
   return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
 }
+Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                           Deadline deadline) noexcept {
+  Ask ask{.op = wire::Op::kPut, .key = key, .value = value};
+  if (options.expected) {
+    ask.op = wire::Op::kCas;
+    ask.expected = *options.expected;
+  }
+  if (options.time_to_live) {
+    const std::chrono::milliseconds ttl = *options.time_to_live;
+    if (ttl.count() < 1 || ttl > kMaxTimeToLive) [[unlikely]]
+      return {note(Status::kBadArgument, call_of(ask.op), "time_to_live must be 1 to {} ms; got {}",
+                   kMaxTimeToLive.count(), ttl.count())};
+    ask.ttl_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(ttl).count());
+  }
+  return run(ask, deadline);
+}
 Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
   Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
   if (way_.reads_now && check(ask) == Status::kOk) [[likely]] {
     Outcome outcome;
     const Reader::Read read = reader_.get(key, out, deadline, outcome);
+    report_reads(kReadsPerReport);
     if (read == Reader::Read::kDone) [[likely]]
       return outcome;
     ask.skips_reads = read != Reader::Read::kNoWay;
@@ -353,7 +403,13 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
     // the grace period. Waits a little longer than that, so that the value is not sent in vain.
     const Deadline pause = Deadline::at_ticks(ticks_now() + read_ticks_ / 10);
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
-    if (has_failed() || deadline.passed()) return {has_failed() ? error_.status() : Status::kStoreFull};
+    if (has_failed()) return {error_.status()};
+    if (deadline.passed())
+      return {
+          note(Status::kStoreFull, call_of(ask.op),
+               "the memory for a value of {} bytes waits out its grace period, or is leased, and did not become free "
+               "before the deadline: give it more time, or raise memory_bytes",
+               ask.value.size())};
   }
 }
 
@@ -403,9 +459,10 @@ bool PollingClient::uses_memory(const Operation& operation) noexcept {
 void PollingClient::abandon(Operation& operation) noexcept {
   operation.is_abandoned = true;
   operation.out = {};
-  if (operation.stage != Stage::kReading) return;
+  if (operation.stage != Stage::kReading && operation.stage != Stage::kOnWord) return;
   // The connection copies into memory of its own, and reports nothing of it here any more.
-  (void)channel_of(operation).abandon(token_of(Piece::kRead, operation));
+  const Piece piece = operation.stage == Stage::kReading ? Piece::kRead : Piece::kWord;
+  (void)channel_of(operation).abandon(token_of(piece, operation));
   // READs beyond the first are counted for all gets together.
   if (operation.transfer.pieces > 1) in_flight_.ahead -= operation.transfer.pieces - 1;
   free_slot(operation);
@@ -421,6 +478,7 @@ Error PollingClient::connection_error() const noexcept {
 }
 
 Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noexcept {
+  report_reads(1);
   Result<ServerStatistics> statistics;
   wanted_.out = &*statistics;
   Outcome outcome;
@@ -439,18 +497,15 @@ Result<ServerStatistics> PollingClient::server_statistics(Deadline deadline) noe
 // --- pipelined calls
 
 Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
-  if (const Status checked = check(ask); checked != Status::kOk) [[unlikely]]
+  if (const Status checked = check_unblocked(ask, "kv::Client::start_put"); checked != Status::kOk) [[unlikely]]
     return checked;
-  if (ask.value.size() >= kEagerBytes && !is_registered(ask.value)) [[unlikely]]
-    return note(Status::kBadArgument, "kv::Client::start_put",
-                "value has {} bytes; from {} bytes on it must be in memory that Client::allocate has returned",
-                ask.value.size(), kEagerBytes);
   Reader::Read read = Reader::Read::kNoWay;
   Outcome outcome;
   if (ask.op == wire::Op::kGet && way_.reads_now) {
     if (free_.empty()) return Status::kAgain;
     // No deadline: nothing waits here.
     read = reader_.get(ask.key, ask.out, Deadline::never(), outcome);
+    report_reads(kReadsPerReport);
     ask.skips_reads = read != Reader::Read::kNoWay;
   }
   const bool is_over = read == Reader::Read::kDone;
@@ -537,6 +592,8 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
     take_refusal(*operation, reply);
+  if (reply.head.kind == wire::ReplyKind::kFull) [[unlikely]]
+    take_full(*operation, reply);
   on_reply(*operation, reply);
 }
 
@@ -551,6 +608,8 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     return die(Status::kProtocol, "the server answered a request twice");
   if (operation.is_abandoned) [[unlikely]]
     return free_slot(operation);
+  if (operation.op == wire::Op::kGet && reply.expiry.until_ns != 0) [[unlikely]]
+    reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks);
   const bool is_failure = reply.head.status != Status::kOk;
   note_location(operation, reply.head);
   if (reply.head.kind == wire::ReplyKind::kPlain && (is_failure || is_change(operation.op)))
@@ -559,7 +618,8 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     const std::size_t length = reply.value.size();
     const bool fits = length <= operation.out.size();
     if (fits && length != 0) std::memcpy(operation.out.data(), reply.value.data(), length);
-    return finish(operation, {fits ? Status::kOk : Status::kBufferTooSmall, reply.head.version, length});
+    return finish(operation,
+                  {fits ? Status::kOk : Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   }
   if (operation.op == wire::Op::kGet && reply.head.kind == wire::ReplyKind::kLocation)
     return take_location(operation, reply);
@@ -575,12 +635,19 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     cells_.worker = operation.worker;
     return finish(operation, {Status::kOk, reply.head.version, 0});
   }
+  if (wire::is_scan(operation.op) && reply.head.kind == wire::ReplyKind::kScanned)
+    return take_scanned(operation, reply);
   die(Status::kProtocol, "the server's reply does not fit the request");
+}
+
+std::chrono::nanoseconds PollingClient::time_left(const wire::Reply& reply) noexcept {
+  const auto [clock_ns, until_ns] = reply.expiry;
+  return std::chrono::nanoseconds(until_ns > clock_ns ? static_cast<std::int64_t>(until_ns - clock_ns) : 0);
 }
 
 // Caches the reply's location; entry 0 removes a stale one.
 void PollingClient::note_location(const Operation& operation, const wire::ReplyHead& head) noexcept {
-  if (operation.op == wire::Op::kStatistics || !may_read()) return;
+  if (!has_key(operation.op) || !may_read()) return;
   const bool is_known = head.status == Status::kOk || head.status == Status::kNotFound;
   if (is_known) reader_.locations().note(operation.hash, head.entry);
 }
@@ -588,10 +655,11 @@ void PollingClient::note_location(const Operation& operation, const wire::ReplyH
 void PollingClient::take_location(Operation& operation, const wire::Reply& reply) noexcept {
   const auto length = static_cast<std::size_t>(reply.location.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
-  operation.outcome = {Status::kOk, reply.head.version, length};
+  operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};
   start_reading(operation, reply.location.address, reply.location.rkey, reply.location.checksum);
 }
 
@@ -602,6 +670,7 @@ void PollingClient::finish(Operation& operation, const Outcome& outcome) noexcep
     --in_flight_.batched;
     return free_slot(operation);
   }
+  if (operation.awaited != nullptr) return end_awaited(operation, outcome);
   operation.outcome = outcome;
   operation.stage = Stage::kDone;
   if (operation.is_pipelined) done_.push_back(operation.slot());
@@ -622,7 +691,8 @@ void PollingClient::start_reading(Operation& operation, std::uint64_t address, s
   operation.source.checksum = checksum;
   operation.transfer.posted = operation.transfer.copied;
   operation.is_late = false;
-  operation.is_bounced = !is_registered(operation.out.first(operation.outcome.length));
+  // An awaited get may be given up at any time, and its memory is not the NIC's then.
+  operation.is_bounced = operation.awaited != nullptr || !is_registered(operation.out.first(operation.outcome.length));
   operation.stage = Stage::kReading;
   read_pieces(operation);
 }
@@ -705,6 +775,7 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
     case Piece::kBodyChunk: return settle(operation);
     case Piece::kRead: return on_piece_read(operation);
     case Piece::kLookup: return on_lookup_read(operation);
+    case Piece::kWord: return on_word(operation, completion.old);
   }
 }
 
@@ -745,6 +816,7 @@ void PollingClient::end_operations() noexcept {
   channels_.clear();
   for (Operation& operation : operations_)
     if (operation.is_running()) finish(operation, {error_.status()});
+  end_waiting(error_.status());
 }
 
 LookupCounters PollingClient::lookups() const noexcept {

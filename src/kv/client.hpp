@@ -4,6 +4,7 @@
 #include "base/fork.hpp"
 #include "channel/connection.hpp"
 #include "engine/loop.hpp"
+#include "kv/awaited.hpp"
 #include "kv/held_leases.hpp"
 #include "kv/reader.hpp"
 #include "kv/statistics.hpp"
@@ -16,24 +17,16 @@
 #include <verbena/kv.hpp>
 
 #include <array>
+#include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <vector>
 
 namespace verbena::kv {
-
-/// A client call's request, before it has a slot.
-struct Ask {
-  wire::Op op = wire::Op::kGet;
-  std::uint64_t expected = wire::kAnyVersion;
-  Key key;
-  std::span<const std::byte> value;  ///< put, cas
-  std::span<std::byte> out;          ///< get
-  Outcome* result = nullptr;         ///< For a batch: where the outcome goes.
-  bool skips_reads = false;          ///< get: READs were tried and did not settle it.
-};
 
 /// The call's name as users write it.
 [[nodiscard]] constexpr const char* call_of(wire::Op op) noexcept {
@@ -43,6 +36,8 @@ struct Ask {
     case wire::Op::kCas: return "kv::Client::cas";
     case wire::Op::kErase: return "kv::Client::erase";
     case wire::Op::kStatistics: return "kv::Client::server_statistics";
+    case wire::Op::kKeys: return "kv::Client::keys";
+    case wire::Op::kFlush: return "kv::Client::flush";
     default: return "kv::Client::open_cell";
   }
 }
@@ -61,6 +56,7 @@ struct Operation {
     kFetching,  ///< Get: the READ of an item is in flight.
     kChecking,  ///< Get: the value is in place; the READ that tells whether its item is still live is in flight.
     kReading,   ///< Get: READs are in flight.
+    kOnWord,    ///< An atomic on a cell, or a READ of it, is in flight.
     kDone,      ///< The outcome is set and not yet taken.
   };
   /// How a get finds its item.
@@ -75,10 +71,11 @@ struct Operation {
   std::uint8_t mismatches = 0;  ///< Get: whole values that did not match their checksum.
   std::uint16_t key_length = 0;
   std::uint16_t worker = 0;
-  std::uint32_t id = 0;       ///< Its name in replies: the slot, above that a generation.
-  std::uint64_t hash = 0;     ///< The key's.
-  std::uint64_t entry = 0;    ///< Get: the entry of the item that is READ.
-  Outcome* result = nullptr;  ///< For a batch, which waits for it.
+  std::uint32_t id = 0;            ///< Its name in replies: the slot, above that a generation.
+  std::uint64_t hash = 0;          ///< The key's.
+  std::uint64_t entry = 0;         ///< Get: the entry of the item that is READ.
+  Outcome* result = nullptr;       ///< For a batch, which waits for it.
+  AwaitedCall* awaited = nullptr;  ///< Whom to tell.
   std::uint64_t cookie = 0;
   std::uint64_t sent_ticks = 0;  ///< Taken before the request went out.
   std::uint64_t started_ticks = 0;
@@ -108,10 +105,10 @@ struct Operation {
   [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 152 + kMaxKeyBytes, "every operation touches three cache lines before its key");
+static_assert(sizeof(Operation) == 160 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
 /// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, const Operation& operation, unsigned chunk = 0) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | operation.id;
@@ -130,6 +127,8 @@ class PollingClient final : public Client, private channel::Handler {
                                                  const ClientOptions& options, unsigned workers);
 
   Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept override;
+  Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options,
+              Deadline deadline) noexcept override;
   Outcome get(Key key, std::span<std::byte> out, Deadline deadline) noexcept override;
   Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value, Deadline deadline) noexcept override {
     return run({.op = wire::Op::kCas, .expected = expected, .key = key, .value = value}, deadline);
@@ -148,6 +147,8 @@ class PollingClient final : public Client, private channel::Handler {
     return change(cell, {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .compare_add = expected, .swap = desired}, old, deadline);
   }
   Status read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept override;
+  Status keys(Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept override;
+  Status flush(Key prefix, std::uint64_t& erased, Deadline deadline) noexcept override;
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
   }
@@ -164,6 +165,32 @@ class PollingClient final : public Client, private channel::Handler {
   LookupCounters lookups() const noexcept override;
   Error connection_error() const noexcept override;
   const char* description() const noexcept override { return description_.data(); }
+  Status settle(Deadline deadline) noexcept override;
+
+  // --- awaited: client_awaited.cpp. \thread owner
+  /// Whether others than `who` await something of it. \thread any
+  [[nodiscard]] bool is_awaited_by_another(const void* who) const noexcept {
+    const void* const now = awaited_.who.load(std::memory_order_relaxed);
+    return now != nullptr && now != who;
+  }
+  /// True: it is over, and its outcome is set. False: begin it.
+  [[nodiscard]] bool carry_out_now(AwaitedCall& call) noexcept;
+  /// False: it is over, and nobody is told. Else `tell` is called once, unless `withdraw` returns true.
+  [[nodiscard]] bool begin(AwaitedCall& call, const void* who) noexcept;
+  /// Takes it back: nobody is told, and its memory is the caller's. False: it was told before.
+  [[nodiscard]] bool withdraw(AwaitedCall& call) noexcept;
+  void look() noexcept;
+  /// Looks, and sleeps until something has come, the deadline, or `wake`.
+  void sleep(Deadline deadline) noexcept;
+  /// \thread any
+  void wake() noexcept { loop_->wake(); }
+  [[nodiscard]] Deadline default_deadline() const noexcept { return deadline(); }
+  template <std::derived_from<Poller> Kind>
+  [[nodiscard]] Kind& poller() noexcept {
+    static_assert(sizeof(Kind) <= kPollerBytes);
+    if (awaited_.poller == nullptr) awaited_.poller = new (awaited_.poller_memory.data()) Kind(*this);
+    return static_cast<Kind&>(*awaited_.poller);
+  }
 
  private:
   using Stage = Operation::Stage;
@@ -191,6 +218,9 @@ class PollingClient final : public Client, private channel::Handler {
 
   // Operations.
   [[nodiscard]] Status check(const Ask& ask) const noexcept;
+  /// The same for one that this thread does not wait for.
+  [[nodiscard]] Status check_unblocked(const Ask& ask, const char* call) const noexcept;
+  [[nodiscard]] Status check_whole(const Ask& ask) const noexcept;
   /// Says in words what is wrong with the request.
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
@@ -206,6 +236,7 @@ class PollingClient final : public Client, private channel::Handler {
   void on_reply(Operation& operation, const wire::Reply& reply) noexcept;
   void take_location(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_again(Operation& operation) noexcept;
+  [[nodiscard]] static std::chrono::nanoseconds time_left(const wire::Reply& reply) noexcept;
   void note_location(const Operation& operation, const wire::ReplyHead& head) noexcept;
 
   // Batches: client_batch.cpp.
@@ -235,6 +266,7 @@ class PollingClient final : public Client, private channel::Handler {
   void take_part(Operation& operation, const wire::Reply& reply) noexcept;
   void ask_for_part(Operation& operation) noexcept;
   void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
+  void take_full(const Operation& operation, wire::Reply& reply) noexcept;
   [[nodiscard]] Result<void> use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                         Deadline deadline);
 
@@ -262,6 +294,23 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] Status check_cell(const Cell& cell, const char* call) const noexcept;
   [[nodiscard]] Status end_on_word(const Cell& cell, Status status) noexcept;
   [[nodiscard]] channel::RemoteSpan span_of(const Cell& cell) const noexcept;
+
+  // Awaited operations: client_awaited.cpp.
+  PollingClient* polled() noexcept override { return this; }
+  [[nodiscard]] bool carry_out_on_word_now(AwaitedCall& call) noexcept;
+  [[nodiscard]] Status start_awaited(AwaitedCall& call) noexcept;
+  [[nodiscard]] Status start_on_word(AwaitedCall& call, Operation*& started) noexcept;
+  void on_word(Operation& operation, std::uint64_t old) noexcept;
+  void end_awaited(Operation& operation, const Outcome& outcome) noexcept;
+  void tell(AwaitedCall& call, const Outcome& outcome) noexcept;
+  void forget(AwaitedCall& call) noexcept;
+  void go_on_awaited() noexcept;
+  void end_waiting(Status reason) noexcept;
+  // Scans: client_scan.cpp.
+  [[nodiscard]] Status scan(wire::Op op, Key prefix, KeyCursor& cursor, KeyPage& page, Deadline deadline) noexcept;
+  void take_scanned(Operation& operation, const wire::Reply& reply) noexcept;
+  /// Tells the server of gets by READs, if there are `least` that it has not been told of.
+  void report_reads(std::uint64_t least) noexcept;
 
   // The connection.
   [[nodiscard]] Status notice(unsigned worker, Status status) noexcept;
@@ -298,6 +347,7 @@ class PollingClient final : public Client, private channel::Handler {
   } in_flight_;
   unsigned empty_polls_ = 0;
 
+  static constexpr std::uint64_t kReadsPerReport = 4096;
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
   // Each operation that may READ has a place in our own memory: for buckets, then for an item. A late READ still lands
   // there; its slot stays taken until then.
@@ -332,6 +382,18 @@ class PollingClient final : public Client, private channel::Handler {
     wire::CellPlace place;             ///< Place of the cell opened last,
     std::uint32_t worker = 0;          ///< and its worker.
   } cells_;
+  struct {
+    AwaitedCalls queued;                    ///< For room, first come first served.
+    AwaitedCalls resting;                   ///< Puts that are sent again, the next one first.
+    std::size_t count = 0;                  ///< Those that were begun and not told.
+    std::atomic<const void*> who{nullptr};  ///< Who has begun them.
+    Poller* poller = nullptr;
+    alignas(kPollerAlignment) std::array<std::byte, kPollerBytes> poller_memory{};
+  } awaited_;
+    KeyPage* page = nullptr;
+    wire::ScanPlace next;
+  } scan_;  ///< Where the blocked scan's keys go, and where it goes on.
+  std::uint64_t reported_reads_ = 0;
   bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};

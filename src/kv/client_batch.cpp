@@ -25,6 +25,7 @@ void PollingClient::get(std::span<GetRequest> requests, Deadline deadline) noexc
       if ((left.by_message >> i & 1) != 0) some[i].outcome = {Status::kAgain, kSkipsReads};
     }
   }
+  report_reads(kReadsPerReport);
   if (is_over) return;
   run_batch(requests, deadline);
   for (GetRequest& request : requests)

@@ -75,15 +75,12 @@ bool PollingClient::is_open(unsigned worker, const wire::Lease& lease) noexcept 
 }
 
 Status PollingClient::send_adopt(Operation& operation, const Ask& ask, const wire::Lease& lease) noexcept {
-  struct Front {
-    wire::RequestHead head;
-    wire::AdoptHead adopt;
-  };
-  static_assert(sizeof(Front) == sizeof(wire::RequestHead) + sizeof(wire::AdoptHead));
-  const Front front{
-      .head = {.op = wire::Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id},
-      .adopt = {.expected = ask.expected, .value_length = ask.value.size(), .lease = lease.id}};
-  return channel_of(operation).send(wire::bytes_of(front), ask.key);
+  std::array<std::byte, sizeof(wire::RequestHead) + sizeof ask.ttl_ns + sizeof(wire::AdoptHead)> front;
+  const std::size_t bytes = wire::encode_front(
+      {.op = wire::Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id},
+      ask.ttl_ns, wire::AdoptHead{.expected = ask.expected, .value_length = ask.value.size(), .lease = lease.id},
+      front);
+  return channel_of(operation).send(std::span(front).first(bytes), ask.key);
 }
 
 /// Makes the rest of the reply a plain one.
@@ -106,12 +103,9 @@ Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::L
       .expected = ask.expected,
       .value_length = ask.value.size(),
       .returned = ask.value.size() < wire::kLeastLease ? 0 : leases_.give_up_one(worker, ticks_now())};
-  std::byte* at = head.data();
-  std::memcpy(at, &front, sizeof front);
-  std::memcpy(at + sizeof front, &large, sizeof large);
-  std::memcpy(at + sizeof front + sizeof large, ask.key.data(), ask.key.size());
-  const std::size_t bytes = sizeof front + sizeof large + ask.key.size();
-  return channels_[worker]->start_large(std::span(head).first(bytes), body, token);
+  const std::size_t bytes = wire::encode_front(front, ask.ttl_ns, large, head);
+  std::memcpy(head.data() + bytes, ask.key.data(), ask.key.size());
+  return channels_[worker]->start_large(std::span(head).first(bytes + ask.key.size()), body, token);
 }
 
 Status PollingClient::send_staged(Operation& operation, const Ask& ask, Deadline deadline) noexcept {

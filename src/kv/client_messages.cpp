@@ -79,7 +79,23 @@ Status tell_over_quota(const char* call, const wire::Refusal& refusal) noexcept 
               refusal.used, is_memory ? "bytes" : "items", refusal.most, is_memory ? "max_memory_bytes" : "max_items");
 }
 
+double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / 1048576; }
+
 }  // namespace
+
+/// Makes the rest of the reply a plain one.
+[[gnu::cold]] void PollingClient::take_full(const Operation& operation, wire::Reply& reply) noexcept {
+  reply.head.kind = wire::ReplyKind::kPlain;
+  if (operation.is_abandoned) return;
+  const wire::Fullness& full = reply.full;
+  (void)note(
+      Status::kStoreFull, call_of(operation.op),
+      "the key's worker has no room for a value of {} bytes: of {:.1f} MiB, keys and values take {:.1f} (most of "
+      "it, {:.1f}, in blocks of up to {} bytes), values that wait out their grace period {:.1f}, leases {:.1f}; "
+      "{} of its items are cells: erase some, or raise memory_bytes",
+      full.needed, mebibytes(full.capacity), mebibytes(full.used), mebibytes(full.class_used), full.class_block,
+      mebibytes(full.resting), mebibytes(full.leased), full.cells);
+}
 
 Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                        Deadline deadline) {
@@ -105,10 +121,11 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
   const wire::Part& part = reply.part;
   const auto length = static_cast<std::size_t>(part.length);
   if (length > server_.max_value_bytes) return die(Status::kProtocol, "the server names a value longer than its limit");
-  if (length > operation.out.size()) return finish(operation, {Status::kBufferTooSmall, reply.head.version, length});
+  if (length > operation.out.size())
+    return finish(operation, {Status::kBufferTooSmall, reply.head.version, length, time_left(reply)});
   const bool goes_on = reply.head.version == operation.outcome.version && length == operation.outcome.length;
   if (!goes_on) operation.transfer.copied = 0;
-  operation.outcome = {Status::kOk, reply.head.version, length};
+  operation.outcome = {Status::kOk, reply.head.version, length, time_left(reply)};
   if (part.offset == operation.transfer.copied) {
     std::memcpy(operation.out.data() + operation.transfer.copied, reply.value.data(), reply.value.size());
     operation.transfer.copied += reply.value.size();
@@ -120,7 +137,7 @@ void PollingClient::take_part(Operation& operation, const wire::Reply& reply) no
 }
 
 void PollingClient::ask_for_part(Operation& operation) noexcept {
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const std::size_t bytes =
       wire::encode_head({.op = wire::Op::kGetPart, .key_length = operation.key_length, .id = operation.id},
                         operation.transfer.copied, head);

@@ -100,7 +100,7 @@ void PollingClient::take_item(Operation& operation) noexcept {
                           .out = operation.out,
                           .deadline = Deadline::never(),
                           .outcome = operation.outcome};
-  switch (Reader::take(bytes, part, call, item)) {
+  switch (reader_.take(bytes, part, call, item)) {
     case Reader::Read::kDone: return end_lookup(operation);
     case Reader::Read::kLarge: break;
     case Reader::Read::kOtherKey:
@@ -128,6 +128,7 @@ void PollingClient::end_lookup(Operation& operation) noexcept {
     reader_.locations().note(operation.hash, operation.entry);
   }
   finish(operation, operation.outcome);
+  report_reads(kReadsPerReport);
 }
 
 // Looks the key up through the index once more, unless lookups are by message or there were too many.

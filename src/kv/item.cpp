@@ -22,6 +22,8 @@ Verdict judge(std::span<const std::byte> bytes, Key key, std::uint64_t window_by
   if (checksum_of(bytes.data(), shape.bytes(), version) != header.checksum) return Verdict::kTorn;
   ItemView whole{
       .version = version, .value_length = shape.value_length, .flags = shape.flags, .value = {}, .place = {}};
+  if ((shape.flags & kExpires) != 0) [[unlikely]]
+    std::memcpy(&whole.until_ns, bytes.data() + shape.tail_offset() - sizeof whole.until_ns, sizeof whole.until_ns);
   if (shape.is_inline()) {
     whole.value = bytes.subspan(shape.tail_offset(), static_cast<std::size_t>(shape.value_length));
   } else {

@@ -11,9 +11,9 @@
 namespace verbena::kv {
 
 /// Front of an item, at a multiple of 64 bytes; the key follows, padded with zeros to a multiple of 8. A value below
-/// kEagerBytes follows the key; a larger one has a block of its own (so that a READ of all of an item is short), and a
-/// ValuePlace follows the key. Once published, an item changes in its first two words only, and
-/// only the server's CPU stores them.
+/// kEagerBytes follows the key, after the time at which the item expires if it does (by the server's clock, in ns); a
+/// larger one has a block of its own (so that a READ of all of an item is short), and a ValuePlace follows the key.
+/// Once published, an item changes in its first two words only, and only the server's CPU stores them.
 ///
 /// The version is in the state word and seeds the checksum. So if the bytes of one READ show {live, version v}, the
 /// expected key and the right checksum for v, they are the whole item of version v, which was live during the READ: in
@@ -58,7 +58,8 @@ inline constexpr std::uint64_t kMaxVersion = (std::uint64_t{1} << 56) - 1;
 /// @{
 inline constexpr unsigned kCell = 1;              ///< A cell: see docs/kv.md. Not for GET, PUT, CAS, DELETE.
 inline constexpr unsigned kHasValueChecksum = 2;  ///< A large value whose ValuePlace has a checksum.
-inline constexpr unsigned kItemFlags = 3;         ///< All defined flags.
+inline constexpr unsigned kExpires = 8;  ///< The time at which it expires follows the key: 8 bytes, as says the flag.
+inline constexpr unsigned kItemFlags = 11;  ///< All defined flags.
 /// @}
 
 /// The fourth word: value length 48 bits, key length 12, flags 4.
@@ -77,9 +78,9 @@ struct ItemShape {
 
   /// Whether the value is in the header's block.
   [[nodiscard]] constexpr bool is_inline() const noexcept { return value_length < kEagerBytes; }
-  /// Offset of the part after the key: an inline value, or a ValuePlace.
+  /// Offset of the part after the key, and after the time with kExpires: an inline value, or a ValuePlace.
   [[nodiscard]] constexpr std::size_t tail_offset() const noexcept {
-    return sizeof(ItemHeader) + ((key_length + 7) & ~std::size_t{7});
+    return sizeof(ItemHeader) + ((key_length + 7) & ~std::size_t{7}) + (flags & kExpires);
   }
   /// Bytes in the header's block.
   [[nodiscard]] constexpr std::size_t bytes() const noexcept {
@@ -88,9 +89,9 @@ struct ItemShape {
   /// The same in cache lines: READ so many to get the whole item.
   [[nodiscard]] constexpr unsigned lines() const noexcept { return static_cast<unsigned>((bytes() + 63) / 64); }
 };
-/// Size of the largest item: the longest key and the longest inline value.
+/// Size of the largest item: the longest key, the longest inline value, and a time to expire.
 inline constexpr std::size_t kMaxItemBytes =
-    ItemShape{.value_length = kEagerBytes - 1, .key_length = kMaxKeyBytes}.bytes();
+    ItemShape{.value_length = kEagerBytes - 1, .key_length = kMaxKeyBytes, .flags = kExpires}.bytes();
 
 /// Judgement on the bytes of a READ.
 enum class Verdict : std::uint8_t {
@@ -105,6 +106,7 @@ struct ItemView {
   std::uint64_t version = 0;
   std::uint64_t value_length = 0;
   unsigned flags = 0;
+  std::uint64_t until_ns = 0;        ///< With kExpires: when it expires, by the server's clock.
   std::span<const std::byte> value;  ///< If inline: inside the judged bytes.
   ValuePlace place;                  ///< If not inline; all of the value is inside the window.
 };

@@ -69,6 +69,7 @@ class Leases {
     // For the PUT that named it.
     std::uint64_t began_ticks = 0;
     std::uint64_t expected = 0;
+    std::uint64_t ttl_ns = 0;
     std::uint64_t value_length = 0;
     std::uint32_t request = 0;
     std::uint16_t key_length = 0;

@@ -255,10 +255,14 @@ std::string memory_warning(const ServerOptions& options, const host::Footprint& 
 std::string resting_words(const ServerOptions& options) {
   const auto grace_ms = static_cast<std::uint64_t>(options.grace.count());
   const std::uint64_t half = options.memory_bytes / 2;
+  const std::string leases =
+      options.large_put == LargePut::kAdopt
+          ? fmt::format(" Leases take at most {} MiB of it.", options.memory_bytes / kMemoryPerLease / kMib)
+          : std::string();
   return fmt::format(
       "Of {} MiB of items, large values rest for {} ms once they are replaced, if a message has told of them that "
-      "lately: half of it where {} MiB/s of them are replaced; `verbena-kv stats` tells how much rests.",
-      options.memory_bytes / kMib, grace_ms, half / kMib * 1000 / grace_ms);
+      "lately: half of it where {} MiB/s of them are replaced; `verbena-kv stats` tells how much rests.{}",
+      options.memory_bytes / kMib, grace_ms, half / kMib * 1000 / grace_ms, leases);
 }
 
 std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,

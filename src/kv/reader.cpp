@@ -37,7 +37,7 @@ Reader::Read Reader::get(Key key, std::span<std::byte> out, Deadline deadline, O
       ++counts_.by_location;
       return read;
     }
-    if (read == Read::kNoWay) return read;
+    if (read == Read::kNoWay || read == Read::kOtherKind) return read;
     drop(call.hash);
   }
   return look_up(part, call);

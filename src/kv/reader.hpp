@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/count.hpp"
+#include "base/ticks.hpp"
 #include "channel/connection.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
@@ -94,6 +95,30 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 /// Like kv::LookupCounters, but changed by the client's thread only.
 using Lookups = BasicLookupCounters<Count>;
 
+/// The server's clock as a client knows it: from a reply, and by its own clock since then. Both may go wrong by 1 %
+/// (see CounterWatch). \thread owner  \alloc none
+class ServerClock {
+ public:
+  /// `clock_ns` is from the reply to a request that was sent after `sent_ticks`.
+  void set(std::uint64_t clock_ns, std::uint64_t sent_ticks) noexcept {
+    clock_ns_ = clock_ns;
+    ticks_ = sent_ticks;
+    is_known_ = true;
+  }
+  /// No less than the server's clock shows now, so that nobody takes a value whose time is over.
+  [[nodiscard]] std::uint64_t latest_ns() const noexcept {
+    if (!is_known_) return ~std::uint64_t{0};
+    const std::uint64_t since = ns_in(ticks_now() - ticks_);
+    return clock_ns_ + since + since / kDriftPart;
+  }
+
+ private:
+  static constexpr std::uint64_t kDriftPart = 32;
+  std::uint64_t clock_ns_ = 0;
+  std::uint64_t ticks_ = 0;
+  bool is_known_ = false;
+};
+
 /// READs that the calling thread carries out itself. \thread owner  \alloc setup (constructor); none
 class Reader {
  public:
@@ -115,6 +140,7 @@ class Reader {
 
   [[nodiscard]] std::uint64_t hash(Key key) const noexcept { return hash_of(key, seed_); }
   [[nodiscard]] Locations& locations() noexcept { return locations_; }
+  [[nodiscard]] ServerClock& clock() noexcept { return clock_; }
   [[nodiscard]] const Part& part(unsigned worker) const noexcept { return parts_[worker]; }
   [[nodiscard]] unsigned worker(std::uint64_t hash) const noexcept {
     return worker_of(hash, static_cast<unsigned>(parts_.size()));
@@ -126,7 +152,7 @@ class Reader {
     kLarge,      ///< The outcome is set, but the value is still to be READ.
     kOtherKey,   ///< Not this key's item.
     kOvertaken,  ///< Replaced, erased or moved meanwhile.
-    kOtherKind,  ///< A cell; ask the server, which names the error.
+    kOtherKind,  ///< A cell, or a value whose time may be over: ask the server.
     kNoWay,      ///< No READ can be carried out now.
   };
   /// GETs one key. kDone: finished; kNoWay: no READ can be carried out now; anything else: READs did not settle it.
@@ -148,8 +174,8 @@ class Reader {
     Outcome& outcome;
   };
   /// Judges the bytes of an item for a GET; sets `item` with kDone and kLarge.
-  [[nodiscard]] static Read take(std::span<const std::byte> bytes, const Part& part, const Call& call,
-                                 ItemView& item) noexcept;
+  [[nodiscard]] Read take(std::span<const std::byte> bytes, const Part& part, const Call& call,
+                          ItemView& item) const noexcept;
 
  private:
   enum class Which : std::uint8_t { kFirst, kSecond };
@@ -187,6 +213,7 @@ class Reader {
   std::uint64_t seed_ = 0;
   std::vector<Part> parts_;
   Locations locations_{0};
+  ServerClock clock_;
   Lookups& counts_;
   /// Private memory: READ bytes are judged here, where nothing changes them.
   static constexpr std::size_t kScratchBytes = std::size_t{16} << 10;
@@ -196,16 +223,21 @@ class Reader {
 
 // Inline: a get of one key spends most of its instructions here.
 inline Reader::Read Reader::take(std::span<const std::byte> bytes, const Part& part, const Call& call,
-                                 ItemView& item) noexcept {
+                                 ItemView& item) const noexcept {
   switch (judge(bytes, call.key, part.length, item)) {
     case Verdict::kWhole: break;
     case Verdict::kOtherKey: return Read::kOtherKey;
     case Verdict::kNotLive:
     case Verdict::kTorn: return Read::kOvertaken;
   }
-  if ((item.flags & kCell) != 0) return Read::kOtherKind;
   const auto length = static_cast<std::size_t>(item.value_length);
   call.outcome = {Status::kOk, item.version, length};
+  if ((item.flags & (kCell | kExpires)) != 0) [[unlikely]] {
+    // After the READ, so it was not over during that.
+    const std::uint64_t now_ns = clock_.latest_ns();
+    if ((item.flags & kCell) != 0 || item.until_ns <= now_ns) return Read::kOtherKind;
+    call.outcome.time_left = std::chrono::nanoseconds(static_cast<std::int64_t>(item.until_ns - now_ns));
+  }
   if (length > call.out.size()) {
     call.outcome.status = Status::kBufferTooSmall;
     return Read::kDone;

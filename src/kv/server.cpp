@@ -82,6 +82,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   const std::uint64_t id_;
   const std::uint64_t hash_seed_;
   std::atomic<std::uint64_t> versions_;
+  const std::uint64_t began_ticks_ = ticks_now();  ///< Where the clock of times to live begins.
   std::atomic<std::uint64_t> clients_lost_{0};
   std::atomic<std::uint64_t> clients_refused_{0};
   std::unique_ptr<link::Fabric> fabric_;
@@ -135,6 +136,7 @@ Result<void> PollingServer::create_workers() {
     WorkerOptions worker = worker_options(options_, i, placement_.plan.pollers[i]);
     worker.hash_seed = hash_seed_;
     worker.versions = &versions_;
+    worker.begin_ticks = began_ticks_;
     worker.accounts = access_->accounts();
     worker.items_to = grant_to(access_->exported_to());
     worker.cells_to = grant_to(access_->cells_of());

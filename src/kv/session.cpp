@@ -64,20 +64,38 @@ Session::~Session() {
 // --- replies
 
 void Session::reply(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
+  send_reply(wire::bytes_of(head), payload);
+}
+
+void Session::reply_found(wire::ReplyHead head, const Store::Found& found,
+                          std::span<const std::byte> payload) noexcept {
+  if (found.until_ns == 0) [[likely]]
+    return reply(head, payload);
+  struct Told {
+    wire::ReplyHead head;
+    wire::Expiry expiry;
+  };
+  static_assert(sizeof(Told) == sizeof(wire::ReplyHead) + sizeof(wire::Expiry));
+  head.flags = wire::kTellsExpiry;
+  const Told front{.head = head, .expiry = {.clock_ns = store_.clock_ns(), .until_ns = found.until_ns}};
+  send_reply(wire::bytes_of(front), payload);
+}
+
+void Session::send_reply(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept {
   if (waiting_ == 0) [[likely]] {
-    if (channel_->send(wire::bytes_of(head), payload) != Status::kAgain) return;
+    if (channel_->send(head, payload) != Status::kAgain) return;
     channel_->tell_of_room();
   }
   put_off(head, payload);
 }
 
-void Session::put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept {
+void Session::put_off(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept {
   // More replies than requests in flight: the client does not take its replies.
   if (waiting_ == backlog_.size()) return channel_->fail(Status::kProtocol);
   Waiting& last = backlog_[(first_waiting_ + waiting_++) % backlog_.size()];
-  last.length = sizeof head + payload.size();
-  std::memcpy(last.bytes.data(), &head, sizeof head);
-  if (!payload.empty()) std::memcpy(last.bytes.data() + sizeof head, payload.data(), payload.size());
+  last.length = head.size() + payload.size();
+  std::memcpy(last.bytes.data(), head.data(), head.size());
+  if (!payload.empty()) std::memcpy(last.bytes.data() + head.size(), payload.data(), payload.size());
 }
 
 bool Session::flush() noexcept {
@@ -124,7 +142,30 @@ wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std:
 void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   if (is_refusal(change.status)) [[unlikely]]
     return refuse(id, change);
-  reply(outcome_of(id, change, value_length));
+  const wire::ReplyHead head = outcome_of(id, change, value_length);
+  head.status == Status::kStoreFull ? tell_full(head, value_length) : reply(head);
+}
+
+// To who may see the statistics, which have the same numbers.
+[[gnu::cold]] void Session::tell_full(const wire::ReplyHead& head, std::uint64_t value_length) noexcept {
+  if (permissions_ != nullptr && !permissions_->may_administer) return reply(head);
+  const StoreStatistics now = store_.statistics();
+  wire::Fullness full{.needed = value_length,
+                      .capacity = now.capacity_bytes,
+                      .used = now.used_bytes - worker_.lease_policy().bytes,
+                      .resting = now.resting_bytes,
+                      .leased = worker_.lease_policy().bytes,
+                      .cells = worker_.cells().made()};
+  ServerStatistics memory;
+  store_.add_memory(memory);
+  for (std::size_t i = 0; i < kMemoryClasses; ++i) {
+    if (memory.memory[i].used_bytes <= full.class_used) continue;
+    full.class_used = memory.memory[i].used_bytes;
+    full.class_block = block_bytes_of(i);
+  }
+  wire::ReplyHead full_head = head;
+  full_head.kind = wire::ReplyKind::kFull;
+  reply(full_head, wire::bytes_of(full));
 }
 
 // Adds a lease for the next value of that length, if the client may have one.
@@ -132,6 +173,8 @@ void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t 
   if (is_refusal(change.status)) [[unlikely]]
     return refuse(id, change);
   wire::ReplyHead head = outcome_of(id, change, value_length);
+  if (head.status == Status::kStoreFull) [[unlikely]]
+    return tell_full(head, value_length);
   wire::Lease lease;
   if (!leases_.offer(*channel_, value_length, lease)) return reply(head);
   head.kind = wire::ReplyKind::kLease;
@@ -161,6 +204,9 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
+    case wire::Op::kKeys:
+    case wire::Op::kFlush: return scan(request);
+    case wire::Op::kReads: return worker_.counters().count_reads(request.expected);
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge: break;
   }
@@ -182,13 +228,14 @@ void Session::get(const wire::Request& request) noexcept {
       .kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version, .entry = found.entry};
   if (!is_exported()) [[unlikely]]
     head.entry = 0;
-  if (!is_large) return reply(head, found.value);
+  if (!is_large) return reply_found(head, found, found.value);
   if (!is_exported()) [[unlikely]]
     return reply_part(head, found, 0);
   // The time is read after the request came, so it is later than the client's own reading before it sent.
   store_.lend(found, ticks_now());
   head.kind = wire::ReplyKind::kLocation;
-  reply(head, wire::bytes_of(wire::Location{.address = reinterpret_cast<std::uintptr_t>(found.value.data()),
+  reply_found(head, found,
+              wire::bytes_of(wire::Location{.address = reinterpret_cast<std::uintptr_t>(found.value.data()),
                                             .length = found.value.size(),
                                             .rkey = worker_.window().rkey,
                                             .checksum = found.checksum}));
@@ -199,7 +246,7 @@ void Session::change(const wire::Request& request) noexcept {
   Service service(worker_.counters(), kind);
   service.count_as(kind);
   if (kind == OperationKind::kErase) return reply_change(request.head.id, store_.erase(request.key));
-  reply_change(request.head.id, store_.put(request.key, request.value, request.expected, owner()),
+  reply_change(request.head.id, store_.put(request.key, request.value, request.expected, owner(), request.ttl_ns),
                request.value.size());
 }
 
@@ -268,9 +315,10 @@ Status Session::begin_part() noexcept {
   const Key key = std::span(front_.parsed.key).first(head.key_length);
   worker_.counters().count_request(large_kind(value.expected));
   // Without the right the bytes are dropped, as those of a value that there is no memory for.
-  large_.answer = permissions_ != nullptr && missing_to_write(key) != Rights::kNone
-                      ? Store::Change{.status = Status::kDenied}
-                      : store_.reserve(key, value.value_length, value.expected, large_.pending, 0, owner());
+  large_.answer =
+      permissions_ != nullptr && missing_to_write(key) != Rights::kNone
+          ? Store::Change{.status = Status::kDenied}
+          : store_.reserve(key, value.value_length, value.expected, large_.pending, owner(), front_.parsed.ttl_ns);
   // Now: memory in its grace period may be free by the time that the last byte is here.
   look_for_memory(large_.answer, value.value_length);
   return Status::kOk;
@@ -292,7 +340,7 @@ Status Session::append(std::span<const std::byte> bytes) noexcept {
 // There is no memory beside the old value, but all of the new one is at hand: it may take the old one's place.
 void Session::put_at_once(std::span<const std::byte> value) noexcept {
   const Key key = std::span(front_.parsed.key).first(front_.parsed.head.key_length);
-  large_.answer = store_.put(key, value, large_.expected, owner());
+  large_.answer = store_.put(key, value, large_.expected, owner(), front_.parsed.ttl_ns);
 }
 
 void Session::finish_large() noexcept {
@@ -317,6 +365,7 @@ void Session::adopt(const wire::Request& request) noexcept {
   if (request.adopt.value_length > lease->bytes) return channel_->fail(Status::kProtocol);
   lease->began_ticks = ticks_now();
   lease->expected = request.expected;
+  lease->ttl_ns = request.ttl_ns;
   lease->value_length = request.adopt.value_length;
   lease->request = request.head.id;
   lease->key_length = request.head.key_length;
@@ -333,7 +382,7 @@ void Session::on_complete(channel::Connection&, const channel::Completion& compl
 
 void Session::finish_adoption(Leases::Lease& lease) noexcept {
   const Store::Change change =
-      store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected, owner());
+      store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected, owner(), lease.ttl_ns);
   worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
   if (!lease.block) {
     ++worker_.counters().adoptions;

@@ -93,6 +93,10 @@ class Session final : public channel::Handler {
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
   void open_cell(const wire::Request& request) noexcept;
+  // Scans: session_scan.cpp.
+  void scan(const wire::Request& request) noexcept;
+  [[nodiscard]] std::uint64_t seal_of(const Store::ScanPlace& at, Key prefix) const noexcept;
+  [[nodiscard]] bool is_ours(const wire::ScanPlace& at, Key prefix) const noexcept;
   void adopt(const wire::Request& request) noexcept;
   void finish_adoption(Leases::Lease& lease) noexcept;
   void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
@@ -103,13 +107,17 @@ class Session final : public channel::Handler {
   void put_at_once(std::span<const std::byte> value) noexcept;
   void finish_large() noexcept;
   void reply(const wire::ReplyHead& head, std::span<const std::byte> payload = {}) noexcept;
+  /// The same about a value that was found, which may expire.
+  void reply_found(wire::ReplyHead head, const Store::Found& found, std::span<const std::byte> payload) noexcept;
+  void send_reply(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept;
   void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;
   void reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
+  void tell_full(const wire::ReplyHead& head, std::uint64_t value_length) noexcept;
   void look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept;
   [[nodiscard]] wire::ReplyHead outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
   /// Sends and posts everything that had to wait. True: nothing is left.
   bool flush() noexcept;
-  void put_off(const wire::ReplyHead& head, std::span<const std::byte> payload) noexcept;
+  void put_off(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept;
 
   Worker& worker_;
   Store& store_;
@@ -129,7 +137,7 @@ class Session final : public channel::Handler {
   // Replies without credit: at most one per request in flight.
   struct Waiting {
     std::size_t length = 0;
-    std::array<std::byte, sizeof(wire::ReplyHead) + kEagerBytes> bytes;
+    std::array<std::byte, sizeof(wire::ReplyHead) + sizeof(wire::Expiry) + kEagerBytes> bytes;
   };
   std::vector<Waiting> backlog_;
   std::size_t first_waiting_ = 0;

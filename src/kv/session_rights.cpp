@@ -49,10 +49,13 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
       // Access to one cell is access to the memory of all.
       if (permissions_->may_use_cells()) return Rights::kNone;
       return permissions_->write.covers_all() ? Rights::kRead : Rights::kWrite;
+    case wire::Op::kKeys: return permissions_->read.covers(request.key) ? Rights::kNone : Rights::kRead;
+    case wire::Op::kFlush: return missing_to_write(request.key);
     case wire::Op::kStatistics: return permissions_->may_administer ? Rights::kNone : Rights::kAdminister;
     // A large value is checked when it begins.
     case wire::Op::kPutLarge:
     case wire::Op::kMoreLarge:
+    case wire::Op::kReads:
     case wire::Op::kGoodbye: break;
   }
   return Rights::kNone;
@@ -98,7 +101,7 @@ void Session::get_part(const wire::Request& request) noexcept {
   const Store::Found found = store_.find(request.key);
   if (found.status != Status::kOk) return reply_change(request.head.id, {.status = found.status});
   wire::ReplyHead head{.kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version};
-  if (found.value.size() < kEagerBytes) return reply(head, found.value);
+  if (found.value.size() < kEagerBytes) return reply_found(head, found, found.value);
   reply_part(head, found, request.expected < found.value.size() ? request.expected : 0);
 }
 
@@ -111,7 +114,7 @@ void Session::reply_part(const wire::ReplyHead& head, const Store::Found& found,
   wire::ReplyHead of_part = head;
   of_part.kind = wire::ReplyKind::kPart;
   of_part.entry = 0;
-  reply(of_part, std::span(payload).first(sizeof part + bytes));
+  reply_found(of_part, found, std::span(payload).first(sizeof part + bytes));
 }
 
 }  // namespace verbena::kv

@@ -1,5 +1,7 @@
 #include "kv/statistics.hpp"
 
+#include "base/ticks.hpp"
+
 #include <cstring>
 
 namespace verbena::kv {
@@ -14,7 +16,8 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.gets,          &s.hits,         &s.erases,          &s.compare_and_swaps,
                              &s.failures,      &s.last_version, &s.workers,         &s.max_items,
                              &s.index_entries, &s.sessions,     &s.leases,          &s.lease_bytes,
-                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota})
+                             &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota,
+                             &s.reads,         &s.expired,       &s.evicted})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -51,7 +54,7 @@ void take_words(std::span<const std::byte> words, StatisticsPart part, ServerSta
 void Counters::record_ticks(OperationKind operation, std::uint64_t ticks) noexcept {
   // Two cores' counters may differ a little: counts 0 then, not a huge wrapped-around time.
   const bool is_backwards = static_cast<std::int64_t>(ticks) < 0;
-  const auto ns = is_backwards ? 0 : static_cast<std::uint64_t>(static_cast<double>(ticks) * 1000.0 / ticks_per_us());
+  const auto ns = is_backwards ? 0 : ns_in(ticks);
   OfOperation& counts = of(operation);
   ++counts.latencies[LatencyHistogram::bucket_of(ns)];
   counts.sum_ns += ns;
@@ -88,6 +91,9 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.adoptions += adoptions;
   sum.refusals.denied += denied;
   sum.refusals.over_quota += over_quota;
+  sum.reads = saturating_sum(sum.reads, reads);
+  sum.expired += expired;
+  sum.evicted += evicted;
 }
 
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {

@@ -37,6 +37,11 @@ using StatisticsWords = std::array<std::uint64_t, kMostStatisticsWords>;
 /// Reads the words of a part; ignores an unknown one. \thread any  \alloc none
 void take_words(std::span<const std::byte> words, StatisticsPart part, ServerStatistics& out) noexcept;
 
+/// The sum, or the largest number if it is larger than that.
+[[nodiscard]] constexpr std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) noexcept {
+  return a + b < a ? ~std::uint64_t{0} : a + b;
+}
+
 /// Written by the worker, read by anyone, without locks, locked instructions or waits.
 class Counters {
  public:
@@ -51,6 +56,8 @@ class Counters {
   Count leases, lease_bytes, adoptions;
   Count cells;
   Count denied, over_quota;
+  Count reads;
+  Count expired, evicted;
   std::array<OfOperation, kOperations> operations;
 
   void count_request(OperationKind operation) noexcept { ++of(operation).requests; }
@@ -58,6 +65,8 @@ class Counters {
     if (status != Status::kOk && status != Status::kNotFound && status != Status::kVersionMismatch) [[unlikely]]
       ++failures;
   }
+  /// Counts gets that a client says it did by READs. Whatever it says, the sum never wraps around. \thread the worker's
+  void count_reads(std::uint64_t more) noexcept { reads = saturating_sum(reads, more); }
   /// \thread the worker's
   void record_ticks(OperationKind operation, std::uint64_t ticks) noexcept;
 

@@ -80,6 +80,16 @@ std::uint64_t Store::entry_for(std::uint64_t item, std::uint64_t hash) const noe
 
 std::uint64_t Store::item_of(std::uint64_t entry) const noexcept { return Entry::unpack(entry).offset() - items_at_; }
 
+std::uint64_t& Store::until_of(std::uint64_t item) const noexcept {
+  return *reinterpret_cast<std::uint64_t*>(pool_.at(item) + shape(item).tail_offset() - sizeof(std::uint64_t));
+}
+
+bool Store::has_expired(std::uint64_t item) const noexcept {
+  if ((shape(item).flags & kExpires) == 0) [[likely]]
+    return false;
+  return until_of(item) <= clock_ns();
+}
+
 // --- index
 
 std::uint64_t* Store::locate(Key key, std::uint64_t hash) const noexcept {
@@ -95,6 +105,26 @@ std::uint64_t* Store::locate(Key key, std::uint64_t hash) const noexcept {
     }
   }
   return nullptr;
+}
+
+std::uint64_t* Store::locate_live(Key key, std::uint64_t hash) noexcept {
+  std::uint64_t* const entry = locate(key, hash);
+  if (entry == nullptr || !has_expired(item_of(*entry))) [[likely]]
+    return entry;
+  expire(*entry);
+  return nullptr;
+}
+
+void Store::remove(std::uint64_t& entry) noexcept {
+  retire(item_of(entry));
+  store_word(entry, 0);
+  fences::unindexed_before_reuse();
+  --items_;
+}
+
+void Store::expire(std::uint64_t& entry) noexcept {
+  remove(entry);
+  ++expired_;
 }
 
 std::uint64_t* Store::empty_in(std::uint64_t bucket) const noexcept {
@@ -132,9 +162,11 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
     for (; at != kRoot; slot = nodes[at].slot, at = nodes[at].parent) {
       std::uint64_t& moved = index_[nodes[at].bucket][slot];
       store_word(*empty, moved);
+      note_move(empty);
       empty = &moved;
     }
     store_word(*empty, 0);
+    sweep_.has_moved = true;
     return empty;
   };
   for (unsigned at = 0; at < count; ++at) {
@@ -150,16 +182,18 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
 
 // --- operations
 
-Store::Found Store::find(Key key) const noexcept {
-  const std::uint64_t* const entry = locate(key, hash_of(key, options_.hash_seed));
+Store::Found Store::find(Key key) noexcept {
+  const std::uint64_t* const entry = locate_live(key, hash_of(key, options_.hash_seed));
   if (entry == nullptr) return {};
   const std::uint64_t item = item_of(*entry);
   const ItemShape found = shape(item);
   const auto length = static_cast<std::size_t>(found.value_length);
   const Status status = (found.flags & kCell) != 0 ? Status::kWrongKind : Status::kOk;
-  if (found.is_inline()) return {status, version_at(item), {pool_.at(item) + found.tail_offset(), length}, *entry, 0};
+  const std::uint64_t until = (found.flags & kExpires) != 0 ? until_of(item) : 0;
+  if (found.is_inline())
+    return {status, version_at(item), {pool_.at(item) + found.tail_offset(), length}, *entry, 0, until};
   const ValuePlace& place = place_of(item);
-  return {status, version_at(item), {options_.window.data() + place.offset, length}, *entry, place.checksum};
+  return {status, version_at(item), {options_.window.data() + place.offset, length}, *entry, place.checksum, until};
 }
 
 void Store::lend(const Found& found, std::uint64_t now) noexcept {
@@ -176,12 +210,12 @@ Store::Change Store::check(const std::uint64_t* entry, std::uint64_t expected) c
   return {version == expected ? Status::kOk : Status::kVersionMismatch, version, 0};
 }
 
-Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags,
-                         Owner owner) noexcept {
+Store::Change Store::put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags, Owner owner,
+                         std::uint64_t ttl_ns) noexcept {
   Pending pending;
-  const Change reserved = reserve(key, value.size(), expected, pending, flags, owner);
+  const Change reserved = reserve(key, value.size(), expected, pending, flags, owner, ttl_ns);
   if (is_for_memory(reserved.status)) [[unlikely]]
-    return overwrite(key, value, expected, owner, reserved);
+    return overwrite(key, value, expected, owner, ttl_ns, reserved);
   if (reserved.status != Status::kOk) return reserved;
   if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
   return commit(pending, expected);
@@ -193,19 +227,21 @@ Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t exp
   if (value_length > options_.max_value_bytes) return {Status::kTooLong, 0, 0};
   reclaim(kReclaimPerOperation);
   pending.hash = hash_of(key, options_.hash_seed);
+  if (items_ == options_.max_items) [[unlikely]]
+    (void)sweep(kMostSwept);
   const bool is_full = items_ == options_.max_items;
   if (expected == kAnyVersion && !is_full) {
     __builtin_prefetch(&index_[first_bucket(pending.hash, index_.size())]);  // `publish` looks there.
     return {};
   }
-  const std::uint64_t* const entry = locate(key, pending.hash);
+  const std::uint64_t* const entry = locate_live(key, pending.hash);
   const Change checked = check(entry, expected);
   if (checked.status == Status::kOk && entry == nullptr && is_full) return {Status::kIndexFull, 0, 0};
   return {checked.status, checked.status == Status::kOk ? 0 : checked.version, 0};
 }
 
 Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
-                             unsigned flags, Owner owner) noexcept {
+                             unsigned flags, Owner owner, std::uint64_t ttl_ns) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
   // Before the store is asked for memory: a request beyond its quota must not make it call leases in.
@@ -217,7 +253,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
     block = allocate(value_length);
     if (block == host::BlockPool::kNoOffset) return no_memory();
   }
-  if (!build(key, made, block, pending)) {
+  if (!build(key, made, block, ttl_ns, pending)) {
     if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
     return no_memory();
   }
@@ -229,7 +265,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
   return {Status::kOverQuota, 0, 0, quota};
 }
 
-bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept {
+bool Store::build(Key key, ItemShape made, std::uint64_t value_block, std::uint64_t ttl_ns, Pending& pending) noexcept {
   if (!made.is_inline() && options_.checksum_large_values) made.flags |= kHasValueChecksum;
   const std::uint64_t item = allocate(made.bytes());
   if (item == host::BlockPool::kNoOffset) return false;
@@ -239,8 +275,11 @@ bool Store::build(Key key, ItemShape made, std::uint64_t value_block, Pending& p
   header_made.shape = made.pack();
   pending.item = item;
   std::byte* const at = pool_.at(item);
-  std::memset(at + made.tail_offset() - 8, 0, 8);
+  // The end of the key's last word.
+  std::memset(at + made.tail_offset() - (made.flags & kExpires) - 8, 0, 8);
   std::memcpy(at + sizeof(ItemHeader), key.data(), key.size());
+  if ((made.flags & kExpires) != 0) [[unlikely]]
+    until_of(item) = ttl_ns;
   simulation::step();
   const auto length = static_cast<std::size_t>(made.value_length);
   if (made.is_inline()) {
@@ -266,7 +305,7 @@ Store::Change Store::commit(Pending& pending, std::uint64_t expected) noexcept {
 // The only place where a value becomes a key's. On failure the item stays as it was.
 Store::Change Store::publish(const Pending& pending, std::uint64_t expected) noexcept {
   const std::uint64_t item = pending.item;
-  std::uint64_t* entry = locate(key_at(item), pending.hash);
+  std::uint64_t* entry = locate_live(key_at(item), pending.hash);
   if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
   const bool is_new = entry == nullptr;
   if (is_new && (items_ == options_.max_items || (entry = place_for(pending.hash)) == nullptr))
@@ -295,11 +334,15 @@ Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, boo
 // In a full store: the new value in the blocks of the old one. Between the two nobody finds either. Who looks then asks
 // by message, and is answered after this. `without` is what there is to say if it does not go.
 [[gnu::cold]] Store::Change Store::overwrite(Key key, std::span<const std::byte> value, std::uint64_t expected,
-                                             Owner owner, const Change& without) noexcept {
+                                             Owner owner, std::uint64_t ttl_ns, const Change& without) noexcept {
   Pending pending;
   pending.hash = hash_of(key, options_.hash_seed);
   std::uint64_t* const entry = locate(key, pending.hash);
-  const ItemShape made{.value_length = value.size(), .key_length = key.size()};
+  if (entry != nullptr && has_expired(item_of(*entry))) {  // Its memory is free then, and the key is not there.
+    expire(*entry);
+    return put(key, value, expected, owner, ttl_ns);
+  }
+  const ItemShape made{.value_length = value.size(), .key_length = key.size(), .flags = flags_for(ttl_ns)};
   if (entry == nullptr || !fits_over(item_of(*entry), made)) return without;
   if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
   const std::uint64_t bytes = host::BlockSizes::block_bytes_for(made.bytes()) +
@@ -312,14 +355,11 @@ Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, boo
     if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = bytes, .items = 1});
     return {Status::kLimit, 0, 0};
   }
-  retire(item_of(*entry));
-  store_word(*entry, 0);
-  fences::unindexed_before_reuse();
-  --items_;
+  remove(*entry);
   const std::uint64_t block =
       made.is_inline() ? host::BlockPool::kNoOffset : pool_.allocate(static_cast<std::size_t>(value.size()));
   VERBENA_CHECK(made.is_inline() || block != host::BlockPool::kNoOffset);
-  VERBENA_CHECK(build(key, made, block, pending));
+  VERBENA_CHECK(build(key, made, block, ttl_ns, pending));
   if (owner != kNoOwner) owner_of(pending.item) = owner;
   if (!value.empty()) std::memcpy(pending.value.data(), value.data(), value.size());
   return make_live(pending, entry, true, version);
@@ -347,6 +387,12 @@ std::uint64_t Store::draw_version() noexcept {
 
 void Store::seal(std::uint64_t item, std::uint64_t version) noexcept {
   const ItemShape made = shape(item);
+  if ((made.flags & kExpires) != 0) [[unlikely]] {
+    std::uint64_t& until = until_of(item);
+    until += clock_ns();
+    earliest_ns_ = std::min(earliest_ns_, until);
+    sweep_.earliest_ns = std::min(sweep_.earliest_ns, until);
+  }
   if ((made.flags & kHasValueChecksum) != 0) {
     ValuePlace& place = place_of(item);
     place.checksum =
@@ -368,15 +414,11 @@ void Store::abandon(Pending& pending) noexcept {
 Store::Change Store::erase(Key key) noexcept {
   if (!is_good(key)) return {Status::kBadKey, 0, 0};
   reclaim(kReclaimPerOperation);
-  std::uint64_t* const entry = locate(key, hash_of(key, options_.hash_seed));
+  std::uint64_t* const entry = locate_live(key, hash_of(key, options_.hash_seed));
   if (entry == nullptr) return {Status::kNotFound, 0, 0};
   if (const Change checked = check(entry, kAnyVersion); checked.status != Status::kOk) return checked;
-  const std::uint64_t item = item_of(*entry);
-  const std::uint64_t version = version_at(item);
-  retire(item);
-  store_word(*entry, 0);
-  fences::unindexed_before_reuse();
-  --items_;
+  const std::uint64_t version = version_at(item_of(*entry));
+  remove(*entry);
   return {Status::kOk, version, 0};
 }
 
@@ -393,14 +435,14 @@ void Store::give_back(Block& block) noexcept {
   VERBENA_CHECK(pool_.free(pool_.offset_of(std::exchange(block, Block{}).bytes.data())) == Status::kOk);
 }
 
-Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
-                           Owner owner) noexcept {
+Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected, Owner owner,
+                           std::uint64_t ttl_ns) noexcept {
   VERBENA_CHECK(value_length >= kEagerBytes && value_length <= block.bytes.size());
   Pending pending;
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
-  if (!build(key, {.value_length = value_length, .key_length = key.size()}, pool_.offset_of(block.bytes.data()),
-             pending))
+  if (!build(key, {.value_length = value_length, .key_length = key.size(), .flags = flags_for(ttl_ns)},
+             pool_.offset_of(block.bytes.data()), ttl_ns, pending))
     return no_memory();
   const Quota quota = owner == kNoOwner ? Quota::kNone : charge(pending, owner, block.bytes.size());
   const Change change = quota == Quota::kNone ? publish(pending, expected) : Change{Status::kOverQuota, 0, 0, quota};
@@ -548,7 +590,8 @@ void Store::reclaim(unsigned blocks) noexcept {
 
 std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
-  unsigned cleared = 0;
+  constexpr unsigned kSweptAtOnce = 8;
+  unsigned cleared = 0, swept = 0;
   for (unsigned freed = 0;;) {
     const std::uint64_t offset = pool_.allocate(bytes);
     if (offset != host::BlockPool::kNoOffset) [[likely]]
@@ -559,10 +602,33 @@ std::uint64_t Store::allocate(std::size_t bytes) noexcept {
       freed = resting_bytes_ == before ? kMostReclaimed : freed + kBatch;
       continue;
     }
+    if (swept != kMostSwept && sweep(kSweptAtOnce)) {
+      swept += kSweptAtOnce;
+      continue;
+    }
     if (cleared == kMostCleared || pool_.capacity_bytes() - pool_.used_bytes() < bytes || !clear_slab()) return offset;
     ++cleared;
   }
-  static_assert(kMostReclaimed % kBatch == 0);
+  static_assert(kMostReclaimed % kBatch == 0 && kMostSwept % kSweptAtOnce == 0);
+}
+
+bool Store::sweep(unsigned buckets) noexcept {
+  if (earliest_ns_ == kNever || earliest_ns_ > clock_ns()) return false;
+  for (; buckets != 0; --buckets) {
+    for (std::uint64_t& word : index_[sweep_.bucket]) {
+      if (word == 0 || (shape(item_of(word)).flags & kExpires) == 0) continue;
+      if (has_expired(item_of(word))) {
+        expire(word);
+      } else {
+        sweep_.earliest_ns = std::min(sweep_.earliest_ns, until_of(item_of(word)));
+      }
+    }
+    if (++sweep_.bucket != index_.size()) continue;
+    const Sweep ended = std::exchange(sweep_, {});
+    earliest_ns_ = ended.has_moved ? 0 : ended.earliest_ns;
+    return true;
+  }
+  return true;
 }
 
 // Frees the pages of a slab whose class has others with room for its items. It stays where the place of an item is
@@ -603,10 +669,12 @@ bool Store::move(std::uint64_t item) noexcept {
   return true;
 }
 
-// Why `allocate` found none: there is none, or the memory whose grace period was over was not enough.
+// Why `allocate` found none: there is none, or the memory whose grace period was over was not enough, or there may be
+// more items whose time is over.
 Store::Change Store::no_memory() noexcept {
   const Epoch& epoch = *oldest();
-  return {has_rested(epoch) && !epoch.empty() ? Status::kAgain : Status::kStoreFull, 0, 0};
+  const bool has_more = (has_rested(epoch) && !epoch.empty()) || sweep(0);
+  return {has_more ? Status::kAgain : Status::kStoreFull, 0, 0};
 }
 
 StoreStatistics Store::statistics() const noexcept {
@@ -615,7 +683,8 @@ StoreStatistics Store::statistics() const noexcept {
           .resting_bytes = resting_bytes_,
           .capacity_bytes = pool_.capacity_bytes(),
           .max_items = options_.max_items,
-          .index_entries = index_.size() * kBucketEntries};
+          .index_entries = index_.size() * kBucketEntries,
+          .expired = expired_};
 }
 
 void Store::add_memory(ServerStatistics& sum) const noexcept {

@@ -1,6 +1,7 @@
 // One worker's store: an index over items in an arena, without a lock, for a single owner.
 #pragma once
 
+#include "base/ticks.hpp"
 #include "host/block_pool.hpp"
 #include "host/footprint.hpp"
 #include "kv/account.hpp"
@@ -31,6 +32,9 @@ struct StoreOptions {
   std::uint64_t grace_ticks = 0;  ///< How long a freed block waits before it is used again.
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;  ///< The next version; shared by all stores of a server.
+  /// The clock of times to live: `ticks` since `begin_ticks`. Read when an operation meets an item that expires.
+  std::uint64_t begin_ticks = 0;
+  std::uint64_t (*ticks)() noexcept = [] noexcept { return ticks_now(); };
   Accounts accounts{};  ///< Whose items are charged; shared as well. Empty: items have no owners.
 };
 
@@ -46,6 +50,7 @@ struct StoreStatistics {
   std::uint64_t capacity_bytes = 0;
   std::uint64_t max_items = 0;
   std::uint64_t index_entries = 0;  ///< Places of the index; `items` of them are taken.
+  std::uint64_t expired = 0;        ///< Items removed because their time was over.
 };
 
 /// \thread owner  \alloc setup (create); none afterwards
@@ -57,6 +62,9 @@ struct StoreStatistics {
 ///
 /// The index is a cuckoo table of buckets (index.hpp). A new key whose buckets are full gets a place by moving others,
 /// one after the other, along the shortest way that a search of at most kMostVisited buckets finds.
+///
+/// An item with a time to live is absent once that is over: whoever meets it then removes it. `sweep` finds the ones
+/// that nobody meets: it walks the index, and only when the earliest time that it knows of is over.
 ///
 /// Blocks are free as soon as their item is superseded: state word, version and checksum tell a client that READs one
 /// that it has changed. The exception are large values whose location was sent by message: for the client's READ only
@@ -74,6 +82,8 @@ class Store {
   static constexpr unsigned kMostReclaimed = 1024;
   /// Slabs that are cleared for one block, or tried, with up to 64 items each to be moved: some 10 us.
   static constexpr unsigned kMostCleared = 8;
+  /// Buckets that an operation without memory looks through for items whose time is over: some 50 us.
+  static constexpr unsigned kMostSwept = 64;
   /// For a slab that is cleared: below the length of any value that has a block of its own.
   static constexpr std::size_t kMostMovedBytes = kEagerBytes - 1;
   /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
@@ -110,8 +120,11 @@ class Store {
     std::span<const std::byte> value;  ///< Valid until the next change of the store.
     std::uint64_t entry = 0;           ///< The item's entry in the index.
     std::uint64_t checksum = 0;        ///< For a large value, with `checksum_large_values`.
+    std::uint64_t until_ns = 0;        ///< When it expires, by clock_ns; 0: never.
   };
-  [[nodiscard]] Found find(Key key) const noexcept;
+  [[nodiscard]] Found find(Key key) noexcept;
+  /// The clock of times to live, in ns. \thread any
+  [[nodiscard]] std::uint64_t clock_ns() const noexcept { return ns_in(options_.ticks() - options_.begin_ticks); }
   /// Call when a client is sent this large value's location. Read `now` after the request came.
   void lend(const Found& found, std::uint64_t now) noexcept;
 
@@ -126,15 +139,15 @@ class Store {
   /// grace period is over is there, and takes more than one operation to free), kIndexFull (keys), kLimit (no version
   /// is left), kWrongKind (a cell), kOverQuota (of `owner`): nothing has changed. The item is `owner`'s until it is
   /// replaced. In a full store the value takes the place of the key's old one, if it is not longer, and nobody was told
-  /// of that within the grace period.
-  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected,
-                           Owner owner = kNoOwner) noexcept {
-    return put(key, value, expected, 0, owner);
+  /// of that within the grace period. `ttl_ns` begins when the value is published; 0: it does not expire.
+  [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected, Owner owner = kNoOwner,
+                           std::uint64_t ttl_ns = 0) noexcept {
+    return put(key, value, expected, flags_for(ttl_ns), owner, ttl_ns);
   }
   [[nodiscard]] Change erase(Key key) noexcept;
   /// Makes the key a cell, for good; `value` is the inline value of its item. kVersionMismatch: the key exists.
   [[nodiscard]] Change put_cell(Key key, std::span<const std::byte> value, Owner owner = kNoOwner) noexcept {
-    return put(key, value, 0, kCell, owner);
+    return put(key, value, 0, kCell, owner, 0);
   }
 
   /// A block that is allocated and not visible. Ends in `commit` or `abandon`.
@@ -147,7 +160,9 @@ class Store {
   /// Allocates memory for a value. Already checks the expected version, so that a lost race costs no transfer; the
   /// check in `commit` decides.
   [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
-                               unsigned flags = 0, Owner owner = kNoOwner) noexcept;
+                               Owner owner = kNoOwner, std::uint64_t ttl_ns = 0) noexcept {
+    return reserve(key, value_length, expected, pending, flags_for(ttl_ns), owner, ttl_ns);
+  }
   /// Publishes; on any failure the block is free again. `pending` is empty afterwards.
   [[nodiscard]] Change commit(Pending& pending, std::uint64_t expected) noexcept;
   void abandon(Pending& pending) noexcept;
@@ -164,10 +179,47 @@ class Store {
   /// but for what the value does not need of it, and `block` empty; on failure it stays the caller's. The block is
   /// charged to `owner` already, as a lease.
   [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
-                             Owner owner = kNoOwner) noexcept;
+                             Owner owner = kNoOwner, std::uint64_t ttl_ns = 0) noexcept;
 
+  /// Removes items whose time is over in the next `buckets` of the index. False: there are none to be found.
+  bool sweep(unsigned buckets) noexcept;
   /// Frees up to `blocks` items whose grace period is over.
   void reclaim(unsigned blocks) noexcept;
+
+  /// \name Scans of all keys, step by step: store_scan.cpp
+  ///
+  /// A scan goes through the places of the index in order. An insertion may move an entry from a place ahead of the
+  /// scan to one behind it, so the store keeps the last kMovesKept moves, and a step first looks where entries went
+  /// since the step before. If more have moved since, the scan begins again. So a scan sees every key that is there
+  /// from its first step to its last at least once, whatever changes meanwhile; it may see one twice.
+  /// @{
+
+  /// Where a scan is; the store keeps nothing of it.
+  struct ScanPlace {
+    std::uint64_t place = 0;  ///< The next place of the index.
+    std::uint64_t moves = 0;  ///< Moves that the scan knows of.
+  };
+  /// One step: as many items as kMostScanned at most, and as many places as kMostPlaces.
+  struct Scanned {
+    ScanPlace next;
+    bool is_over = false;
+    std::uint32_t keys = 0;  ///< Listed, or erased.
+    std::size_t bytes = 0;   ///< Of `out`.
+  };
+  /// Each item costs a cold cache line, some 100 ns, for which other clients of the worker wait.
+  static constexpr unsigned kMostScanned = 512;
+  static constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 15;
+  static constexpr std::size_t kMovesKept = 4096;
+  /// Whether a scan of this store can be there.
+  [[nodiscard]] bool has(const ScanPlace& at) const noexcept {
+    return at.place < index_.size() * kBucketEntries && at.moves <= moves_;
+  }
+  /// Writes the keys that begin with `prefix` to `out`, each behind its length as u16, as many as it has room for.
+  /// `out` must have room for the longest key. Requires has(from).
+  [[nodiscard]] Scanned list(Key prefix, ScanPlace from, std::span<std::byte> out) const noexcept;
+  /// Erases such keys, but no cells. Requires has(from).
+  [[nodiscard]] Scanned flush(Key prefix, ScanPlace from) noexcept;
+  /// @}
 
   [[nodiscard]] StoreStatistics statistics() const noexcept;
   /// Adds the blocks of each class. \thread any
@@ -178,6 +230,7 @@ class Store {
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // The end of a chain.
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
   struct Epoch {
     std::uint64_t closed_ticks = 0;
@@ -200,21 +253,36 @@ class Store {
   [[nodiscard]] std::uint64_t entry_for(std::uint64_t item, std::uint64_t hash) const noexcept;
   [[nodiscard]] std::uint64_t item_of(std::uint64_t entry) const noexcept;
 
+  [[nodiscard]] static constexpr unsigned flags_for(std::uint64_t ttl_ns) noexcept {
+    return ttl_ns != 0 ? kExpires : 0;
+  }
+  /// With kExpires, and nothing else: when it expires. Until it is published, its time to live.
+  [[nodiscard]] std::uint64_t& until_of(std::uint64_t item) const noexcept;
+  [[nodiscard]] bool has_expired(std::uint64_t item) const noexcept;
+
+  /// The key's entry, whether its time is over or not; null: there is none.
   [[nodiscard]] std::uint64_t* locate(Key key, std::uint64_t hash) const noexcept;
+  /// The same, but an item whose time is over is removed.
+  [[nodiscard]] std::uint64_t* locate_live(Key key, std::uint64_t hash) noexcept;
+  void remove(std::uint64_t& entry) noexcept;
+  void expire(std::uint64_t& entry) noexcept;
   [[nodiscard]] std::uint64_t* empty_in(std::uint64_t bucket) const noexcept;
   [[nodiscard]] std::uint64_t* place_for(std::uint64_t hash) noexcept;
   [[nodiscard]] std::uint64_t* make_way(std::uint64_t first, std::uint64_t second) noexcept;
 
   [[nodiscard]] Change put(Key key, std::span<const std::byte> value, std::uint64_t expected, unsigned flags,
-                           Owner owner) noexcept;
+                           Owner owner, std::uint64_t ttl_ns) noexcept;
+  [[nodiscard]] Change reserve(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending,
+                               unsigned flags, Owner owner, std::uint64_t ttl_ns) noexcept;
   [[nodiscard]] Change check(const std::uint64_t* entry, std::uint64_t expected) const noexcept;
   [[nodiscard]] Change look(Key key, std::uint64_t value_length, std::uint64_t expected, Pending& pending) noexcept;
-  [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, Pending& pending) noexcept;
+  [[nodiscard]] bool build(Key key, ItemShape made, std::uint64_t value_block, std::uint64_t ttl_ns,
+                           Pending& pending) noexcept;
   [[nodiscard]] Change publish(const Pending& pending, std::uint64_t expected) noexcept;
   [[nodiscard]] Change make_live(const Pending& pending, std::uint64_t* entry, bool is_new,
                                  std::uint64_t version) noexcept;
   [[nodiscard]] Change overwrite(Key key, std::span<const std::byte> value, std::uint64_t expected, Owner owner,
-                                 const Change& without) noexcept;
+                                 std::uint64_t ttl_ns, const Change& without) noexcept;
   [[nodiscard]] bool fits_over(std::uint64_t item, ItemShape made) const noexcept;
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
@@ -229,6 +297,13 @@ class Store {
   [[nodiscard]] Owner& owner_of(std::uint64_t item) noexcept { return owners_[item / kLineBytes]; }
   [[nodiscard]] bool is_lent(const ItemHeader& item) const noexcept;
   void retire(std::uint64_t item) noexcept;
+  /// Calls `visit` with the items of one step whose keys begin with `prefix`; it returns false when it has no room.
+  template <class Visit>
+  [[nodiscard]] Scanned step(Key prefix, ScanPlace from, Visit&& visit) const noexcept;
+  [[nodiscard]] std::uint64_t& word_at(std::uint64_t place) const noexcept {
+    return index_[place / kBucketEntries][place % kBucketEntries];
+  }
+  void note_move(const std::uint64_t* to) noexcept;
   [[nodiscard]] bool clear_slab() noexcept;
   [[nodiscard]] bool move(std::uint64_t item) noexcept;
   void release(std::uint64_t item) noexcept;
@@ -250,6 +325,17 @@ class Store {
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;
   std::uint64_t resting_bytes_ = 0;
+  std::uint64_t moves_ = 0;                           // Of entries, so far,
+  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and the places that the last of them went to: a ring.
+  std::uint64_t expired_ = 0;
+  /// No item expires before this, by clock_ns.
+  std::uint64_t earliest_ns_ = kNever;
+  /// The walk through the index that begins when earliest_ns_ is over.
+  struct Sweep {
+    std::uint64_t bucket = 0;
+    std::uint64_t earliest_ns = kNever;  ///< Of those seen and left, and of those that came meanwhile.
+    bool has_moved = false;              ///< An entry has moved, maybe from before it to behind it.
+  } sweep_;
 };
 
 }  // namespace verbena::kv

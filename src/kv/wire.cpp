@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace verbena::kv::wire {
 namespace {
@@ -42,14 +43,28 @@ std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexc
   return hello;
 }
 
-bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye; }
+bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye || op == Op::kReads; }
 bool has_word(Op op) noexcept {
-  return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart;
+  return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart || op == Op::kReads;
+}
+bool has_terms(Op op) noexcept {
+  return op == Op::kPut || op == Op::kCas || op == Op::kPutLarge || op == Op::kPutAdopt;
 }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept {
-  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart);
+  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart) ||
+         (op >= Op::kKeys && op <= Op::kReads);
+}
+
+/// Checks a head's flags, and takes what they say follows it. kAgain: `body` is too short.
+Status take_terms(const RequestHead& head, std::span<const std::byte>& body, std::uint64_t& ttl_ns) noexcept {
+  ttl_ns = 0;
+  if (head.flags == 0) [[likely]]
+    return Status::kOk;
+  if (head.flags != kHasTtl || !has_terms(head.op)) return Status::kProtocol;
+  if (!take(body, ttl_ns)) return Status::kAgain;
+  return ttl_ns - 1 < kMostTtlNs ? Status::kOk : Status::kProtocol;
 }
 
 Status check_key(std::size_t length) noexcept {
@@ -93,6 +108,25 @@ bool is_refusal_sound(const Refusal& refusal, std::size_t bytes) noexcept {
          bytes == std::min<std::size_t>(kMostPrefixBytes, refusal.prefix_length);
 }
 
+/// Checks that the bytes are keys, and as many as the page says; without bytes the number counts erased keys.
+bool is_page_sound(const ScanPage& page, std::span<const std::byte> keys) noexcept {
+  if (page.reserved != 0 || keys.size() > KeyPage::kBytes) return false;
+  if (page.next.seal == 0 && page.next != ScanPlace{}) return false;
+  if (keys.empty()) return true;
+  std::uint32_t count = 0;
+  for (std::uint16_t length = 0; !keys.empty(); keys = keys.subspan(length), ++count)
+    if (!take(keys, length) || length == 0 || length > kMaxKeyBytes || length > keys.size()) return false;
+  return count == page.count;
+}
+
+bool is_expiry_sound(const Expiry& expiry) noexcept {
+  return expiry.until_ns != 0 && (expiry.until_ns | expiry.clock_ns) >> 63 == 0;
+}
+
+bool has_expiry(ReplyKind kind) noexcept {
+  return kind == ReplyKind::kValue || kind == ReplyKind::kLocation || kind == ReplyKind::kPart;
+}
+
 bool is_status_sound(const ReplyHead& head) noexcept {
   const bool is_refusal = head.status == Status::kDenied || head.status == Status::kOverQuota;
   return (is_refusal || head.status <= Status::kSystem) && is_refusal == (head.kind == ReplyKind::kRefusal);
@@ -122,7 +156,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   request = {};
   if (!take(body, request.head)) return Status::kProtocol;
   const RequestHead& head = request.head;
-  if (!is_eager(head.op) || head.reserved != 0) return Status::kProtocol;
+  if (!is_eager(head.op) || take_terms(head, body, request.ttl_ns) != Status::kOk) return Status::kProtocol;
   if (has_word(head.op)) {
     if (!take(body, request.expected)) return Status::kProtocol;
     if (head.op == Op::kGetPart && request.expected >= kMostValueBytes) return Status::kProtocol;
@@ -138,24 +172,37 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
   request.value = body.subspan(head.key_length);
+  if (is_scan(head.op)) {
+    if (!take_all(std::exchange(request.value, {}), request.scan)) return Status::kProtocol;
+    return head.key_length <= kMaxKeyBytes ? Status::kOk : Status::kBadKey;
+  }
   if (!has_value(head.op) && !request.value.empty()) return Status::kProtocol;
   if (request.value.size() >= kEagerBytes) return Status::kTooLong;
   return check_key(head.key_length);
 }
 
-std::size_t encode_head(const RequestHead& head, std::uint64_t expected, std::span<std::byte, 16> out) noexcept {
+std::size_t encode_head(RequestHead head, std::uint64_t expected, std::span<std::byte, 24> out,
+                        std::uint64_t ttl_ns) noexcept {
+  std::size_t bytes = sizeof head;
+  if (ttl_ns != 0) {
+    head.flags = kHasTtl;
+    std::memcpy(out.data() + bytes, &ttl_ns, sizeof ttl_ns);
+    bytes += sizeof ttl_ns;
+  }
   std::memcpy(out.data(), &head, sizeof head);
-  if (!has_word(head.op)) return sizeof head;
-  std::memcpy(out.data() + sizeof head, &expected, sizeof expected);
-  return sizeof head + sizeof expected;
+  if (!has_word(head.op)) return bytes;
+  std::memcpy(out.data() + bytes, &expected, sizeof expected);
+  return bytes + sizeof expected;
 }
 
 Status decode_large(std::span<const std::byte> data, LargeFront& front, std::size_t& needed) noexcept {
   needed = sizeof(RequestHead);
   if (!take(data, front.head)) return Status::kAgain;
-  if (front.head.reserved != 0) return Status::kProtocol;
-  if (front.head.op == Op::kMoreLarge) return front.head.key_length == 0 ? Status::kOk : Status::kProtocol;
+  if (front.head.op == Op::kMoreLarge)
+    return front.head.key_length == 0 && front.head.flags == 0 ? Status::kOk : Status::kProtocol;
   if (front.head.op != Op::kPutLarge || check_key(front.head.key_length) != Status::kOk) return Status::kProtocol;
+  if ((front.head.flags & kHasTtl) != 0) needed += sizeof front.ttl_ns;
+  if (const Status terms = take_terms(front.head, data, front.ttl_ns); terms != Status::kOk) return terms;
   needed += sizeof(LargeHead) + front.head.key_length;
   if (!take(data, front.large) || data.size() < front.head.key_length) return Status::kAgain;
   if (front.large.value_length < kEagerBytes || front.large.reserved != 0) return Status::kProtocol;
@@ -165,8 +212,13 @@ Status decode_large(std::span<const std::byte> data, LargeFront& front, std::siz
 
 Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
   if (!take(body, reply.head)) return Status::kProtocol;
-  if (reply.head.reserved != 0 || !is_status_sound(reply.head)) return Status::kProtocol;
+  if (!is_status_sound(reply.head)) return Status::kProtocol;
   const bool is_ok = reply.head.status == Status::kOk;
+  reply.expiry = {};
+  if (reply.head.flags != 0) [[unlikely]] {
+    if (reply.head.flags != kTellsExpiry || !has_expiry(reply.head.kind)) return Status::kProtocol;
+    if (!take(body, reply.expiry) || !is_expiry_sound(reply.expiry)) return Status::kProtocol;
+  }
   if (reply.head.entry != 0 && (!is_ok || Entry::unpack(reply.head.entry).lines == 0)) return Status::kProtocol;
   const auto is_sound = [&] {
     switch (reply.head.kind) {
@@ -186,6 +238,11 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
         if (!take(body, reply.refusal)) return false;
         reply.value = body;
         return is_refusal_sound(reply.refusal, body.size());
+      case ReplyKind::kScanned:
+        if (!is_ok || !take(body, reply.scanned)) return false;
+        reply.value = body;
+        return is_page_sound(reply.scanned, body);
+      case ReplyKind::kFull: return reply.head.status == Status::kStoreFull && take_all(body, reply.full);
       case ReplyKind::kCell: return is_ok && take_all(body, reply.cell) && is_cell_sound(reply.cell);
     }
     return false;

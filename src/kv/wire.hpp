@@ -9,8 +9,10 @@
 
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <expected>
 #include <span>
 
@@ -19,7 +21,7 @@ namespace verbena::kv::wire {
 static_assert(std::endian::native == std::endian::little, "frames are copied without conversion");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 
 // --- handshake: part of the bootstrap's user data, one per channel
 
@@ -90,16 +92,25 @@ enum class Op : std::uint8_t {
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or creates it.
   kPutAdopt = 10,   ///< Head, AdoptHead, key. The value was written into the lease before.
   kGetPart = 11,    ///< Head, an offset, key. GETs a large value from that offset on.
+  kKeys = 16,       ///< Head, prefix of 0 to kMaxKeyBytes bytes, ScanPlace. Lists some of the keys that begin with it.
+  kFlush = 17,      ///< The same frame. Erases some of these keys.
+  kReads = 18,      ///< Head, a number. The client has done so many gets by READs. Has no reply.
 };
 
 /// Starts every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
 struct RequestHead {
   Op op = Op::kGet;
-  std::uint8_t reserved = 0;
+  std::uint8_t flags = 0;
   std::uint16_t key_length = 0;
   std::uint32_t id = 0;  ///< Chosen by the client; the reply repeats it.
 };
 static_assert(sizeof(RequestHead) == 8);
+
+/// RequestHead::flags. For kPut, kCas, kPutLarge and kPutAdopt: the value's time to live in ns, 1 to kMostTtlNs,
+/// follows the head as u64.
+inline constexpr std::uint8_t kHasTtl = 1;
+inline constexpr std::uint64_t kMostTtlNs =
+    static_cast<std::uint64_t>(std::chrono::nanoseconds(kMaxTimeToLive).count());
 
 struct LargeHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
@@ -117,6 +128,18 @@ struct AdoptHead {
 };
 static_assert(sizeof(AdoptHead) == 24);
 
+/// Whether a request goes over many keys of a worker.
+[[nodiscard]] constexpr bool is_scan(Op op) noexcept { return op == Op::kKeys || op == Op::kFlush; }
+
+/// Where a scan goes on in a worker's index.
+struct ScanPlace {
+  std::uint64_t place = 0;  ///< As Store::ScanPlace.
+  std::uint64_t moves = 0;
+  std::uint64_t seal = 0;  ///< The server's mark on both, on the worker and on the prefix. 0, with both 0: the start.
+  friend bool operator==(const ScanPlace&, const ScanPlace&) = default;
+};
+static_assert(sizeof(ScanPlace) == 24);
+
 /// Depth of the message channels that carry `depth` requests, or their replies. A channel reports credits late, when
 /// half of its depth is used up, so it needs twice the requests; the goodbye comes on top.
 [[nodiscard]] constexpr std::uint32_t channel_depth(std::uint32_t depth) noexcept { return 2 * (depth + 2); }
@@ -124,32 +147,45 @@ static_assert(sizeof(AdoptHead) == 24);
 inline constexpr std::uint64_t kAnyVersion = ~std::uint64_t{0};
 /// Limit of any server's max_value_bytes: none has more memory.
 inline constexpr std::uint64_t kMostValueBytes = std::uint64_t{1} << 40;
-inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + sizeof(LargeHead) + kMaxKeyBytes;
-/// The longest request and reply that fit one message: CAS and GET.
-inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 8 + kMaxKeyBytes + kEagerBytes - 1;
+inline constexpr std::size_t kMaxLargeHeadBytes = sizeof(RequestHead) + 8 + sizeof(LargeHead) + kMaxKeyBytes;
+/// The longest request that fits one message: CAS with a time to live.
+inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 16 + kMaxKeyBytes + kEagerBytes - 1;
 
 /// A request decoded from one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
   AdoptHead adopt;                       ///< For kPutAdopt.
+  std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
-                                         ///< kGetPart: the offset.
-  Key key;
+                                         ///< kGetPart: the offset. kReads: the number.
+  Key key;                               ///< Of a scan: the prefix.
+  ScanPlace scan;                        ///< For kKeys and kFlush.
   std::span<const std::byte> value;
 };
 /// Errors: kBadKey and kTooLong reject this request only (the head is set, so that the reply can name it). kProtocol:
 /// the body is malformed; end the connection.
 [[nodiscard]] Status decode_request(std::span<const std::byte> body, Request& request) noexcept;
 
-/// Writes the front of a request: the head and, for CAS, statistics and cells, the word behind it. Returns the bytes
-/// written.
-[[nodiscard]] std::size_t encode_head(const RequestHead& head, std::uint64_t expected,
-                                      std::span<std::byte, 16> out) noexcept;
+/// Writes the front of a request: the head, the time to live unless that is 0 and, for CAS, statistics and cells, the
+/// word behind it. Returns the bytes written.
+[[nodiscard]] std::size_t encode_head(RequestHead head, std::uint64_t expected, std::span<std::byte, 24> out,
+                                      std::uint64_t ttl_ns = 0) noexcept;
+/// The same with a frame behind it. `out` has room for it.
+template <class Frame>
+[[nodiscard]] std::size_t encode_front(RequestHead head, std::uint64_t ttl_ns, const Frame& frame,
+                                       std::span<std::byte> out) noexcept {
+  std::array<std::byte, 24> front;
+  const std::size_t bytes = encode_head(head, 0, front, ttl_ns);
+  std::memcpy(out.data(), front.data(), bytes);
+  std::memcpy(out.data() + bytes, &frame, sizeof frame);
+  return bytes + sizeof frame;
+}
 
 /// Front of a large message, complete once `data` holds all of it; `needed` says how many bytes of the message that is.
 /// kAgain: more bytes are needed, at least that many.
 struct LargeFront {
   RequestHead head;
+  std::uint64_t ttl_ns = 0;
   LargeHead large;
   std::array<std::byte, kMaxKeyBytes> key;
 };
@@ -167,18 +203,28 @@ enum class ReplyKind : std::uint8_t {
   kLease = 7,       ///< Head, Lease. Answers a large PUT or CAS, with any status; otherwise as kPlain.
   kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
   kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
+  kScanned = 16,    ///< Head, ScanPage; after kKeys the keys, each behind its length as u16.
+  kFull = 17,       ///< Head, Fullness. With status kStoreFull only, which also comes as kPlain.
 };
 
 struct ReplyHead {
   Status status = Status::kOk;
   ReplyKind kind = ReplyKind::kPlain;
-  std::uint16_t reserved = 0;
+  std::uint16_t flags = 0;
   std::uint32_t id = 0;
   std::uint64_t version = 0;
   /// The index entry (index.hpp) of the item that a GET found, or that a PUT or CAS created. 0: none.
   std::uint64_t entry = 0;
 };
 static_assert(sizeof(ReplyHead) == 24);
+
+/// ReplyHead::flags. An Expiry follows the head. For kValue, kLocation and kPart.
+inline constexpr std::uint16_t kTellsExpiry = 1;
+struct Expiry {
+  std::uint64_t clock_ns = 0;  ///< The server's clock, read after the request came. It begins with the server.
+  std::uint64_t until_ns = 0;  ///< When the item expires, by that clock. Not 0.
+};
+static_assert(sizeof(Expiry) == 16);
 
 /// Where a large value is in the worker's window. Valid for the grace period, counted from when the client sent the
 /// request.
@@ -243,10 +289,36 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 32);
 inline constexpr std::size_t kMostPrefixBytes = 64;
 
+/// What fills the worker that has no room for a value. The client composes the message from it.
+struct Fullness {
+  std::uint64_t needed = 0;       ///< The value's bytes.
+  std::uint64_t capacity = 0;     ///< Bytes of item memory, of which:
+  std::uint64_t used = 0;         ///< those of keys and values,
+  std::uint64_t resting = 0;      ///< of values that wait out their grace period,
+  std::uint64_t leased = 0;       ///< of leases.
+  std::uint64_t cells = 0;        ///< Number of cells, each an item too.
+  std::uint64_t class_block = 0;  ///< The largest block of the class that has the most bytes in use,
+  std::uint64_t class_used = 0;   ///< and how many it has.
+};
+static_assert(sizeof(Fullness) == 64);
+
+/// One step of a scan.
+struct ScanPage {
+  ScanPlace next;           ///< Where the scan goes on; seal 0: it is over at this worker.
+  std::uint32_t count = 0;  ///< Keys that follow, or that were erased.
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ScanPage) == 32);
+static_assert(sizeof(ScanPage) + KeyPage::kBytes == kEagerBytes);
+
 struct Reply {
   ReplyHead head;
-  std::span<const std::byte> value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
-                                     ///< or of a prefix.
+  Expiry expiry;  ///< until_ns 0: it does not expire.
+  std::span<const std::byte>
+      value;  ///< A value; or whole words of statistics, kEagerBytes at most; or bytes of a part
+              ///< or of a prefix; or keys behind their lengths, ScanPage::count if there are any.
+  ScanPage scanned;
+  Fullness full;
   Part part;
   Refusal refusal;
   Location location;

@@ -19,6 +19,9 @@ constexpr std::chrono::milliseconds kIdleWait{100};
 /// Store::kMostReclaimed). After a longer wait the worker catches up for the time that it took.
 constexpr std::chrono::milliseconds kReclaimStep{1};
 constexpr unsigned kReclaimPerStep = 40;
+/// Buckets of the index that are looked through for items whose time to live is over, at the same pace, while there may
+/// be some: 10 us of each millisecond where all items are cold.
+constexpr unsigned kSweptPerStep = 16;
 constexpr std::uint64_t kMostReclaimSteps = kIdleWait / kReclaimStep;
 /// For the goodbyes at the end: without credit, or on a slow NIC, they need further polls. A live client takes them
 /// within a round trip, and a dead one must not delay the end.
@@ -36,9 +39,6 @@ node::ShardOptions shard_options(const WorkerOptions& options) {
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
-/// so much of a full store.
-constexpr std::size_t kMemoryPerLease = 8;
 /// Least rate of one client's WRITEs, all together. A slower client can be late for its leases, which ends its
 /// connection.
 constexpr std::uint64_t kLeastWriteRate = std::uint64_t{128} << 20;
@@ -106,6 +106,7 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
                                                 .grace_ticks = ticks_in(options.grace),
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions,
+                                                .begin_ticks = options.begin_ticks,
                                                 .accounts = options.accounts}));
   if (options.max_cells != 0)
     VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node, options.cells_to));
@@ -154,6 +155,7 @@ void Worker::reclaim() noexcept {
   reclaimed_ticks_ = now_;
   const std::uint64_t steps = std::min(since / reclaim_step_ticks_, kMostReclaimSteps);
   store_->reclaim(static_cast<unsigned>(steps) * kReclaimPerStep);
+  (void)store_->sweep(static_cast<unsigned>(steps) * kSweptPerStep);
 }
 
 void Worker::publish() noexcept {
@@ -164,6 +166,7 @@ void Worker::publish() noexcept {
   counters_.leases = lease_policy_.leases;
   counters_.lease_bytes = lease_policy_.bytes;
   counters_.resting_bytes = now.resting_bytes;
+  counters_.expired = now.expired;
 }
 
 void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {

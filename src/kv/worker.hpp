@@ -17,6 +17,10 @@
 
 namespace verbena::kv {
 
+/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
+/// so much of a full store.
+inline constexpr std::size_t kMemoryPerLease = 8;
+
 /// A worker's view of its server. Workers call it from their threads.
 class WorkerHost {
  public:
@@ -38,6 +42,7 @@ struct WorkerOptions : ServerOptions {
   channel::Options channel{};
   std::uint64_t hash_seed = 0;
   std::atomic<std::uint64_t>* versions = nullptr;
+  std::uint64_t begin_ticks = 0;                        ///< When the server's clock began, which all workers share.
   Accounts accounts{};                                  ///< Shared by all workers.
   nic::Grant items_to{.to = nic::Grant::To::kAnyPeer};  ///< The users with access to the items' memory.
   nic::Grant cells_to{.to = nic::Grant::To::kAnyPeer};  ///< The users with access to the cells' memory.
@@ -96,7 +101,7 @@ class Worker final : private engine::Duty {
   void before_end() noexcept override;
   void remove_dead() noexcept;
   void expire_leases() noexcept;
-  /// Frees some of the items whose grace period is over.
+  /// Frees some of the items whose grace period, or time to live, is over.
   void reclaim() noexcept;
 
   WorkerOptions options_;

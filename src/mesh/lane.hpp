@@ -107,6 +107,12 @@ class LaneOfMesh final : public Lane {
   [[nodiscard]] Deadline say_goodbye() noexcept;
   void await_goodbyes(Deadline deadline) noexcept;
 
+  // For who has the lane to itself.
+  bool has_owner = false;  ///< Somebody takes all of its completions. \thread setup
+  [[nodiscard]] MeshOfProcesses& mesh() noexcept { return mesh_; }
+  /// Connections at a time, of earlier lives too.
+  [[nodiscard]] std::size_t most_lives() const noexcept { return lives_.capacity(); }
+
   // For its peers.
   void has_ended(Record& record, Which which) noexcept { (which == Which::kSends ? sends_ : receives_).push(record); }
   /// Puts the peer on the list of those to be told something in one of the next turns.

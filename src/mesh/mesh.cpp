@@ -178,6 +178,7 @@ Result<void> MeshOfProcesses::listen(Deadline deadline) {
   VERBENA_ASSIGN(fabric_,
                  link::Fabric::open(fabric_options(link::Role::kServer, options_.address, options_.port), deadline));
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
+  regions_ = std::make_shared<RegionOwner>(device_);
   VERBENA_ASSIGN(auto listener, fabric_->listen({.port = options_.port}));
   port_ = listener->port();
   description_ = fmt::format("process {} of {}, {} thread{}, {} port {}; {}; {}", options_.id, options_.processes,

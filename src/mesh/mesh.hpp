@@ -72,6 +72,11 @@ class PublishedWindows {
   std::vector<Window> windows_;
 };
 
+/// Owns the memory of regions, which registers and removes it by itself. \thread any
+struct RegionOwner {
+  std::shared_ptr<node::Device> device;
+};
+
 class MeshOfProcesses final : public Mesh, private node::Acceptor::Host {
  public:
   MeshOfProcesses(const Options& options, std::unique_ptr<Carrier> carrier);
@@ -90,8 +95,10 @@ class MeshOfProcesses final : public Mesh, private node::Acceptor::Host {
   // For lanes.
   [[nodiscard]] const std::shared_ptr<node::Device>& device() const noexcept { return device_; }
   [[nodiscard]] const PublishedWindows& windows() const noexcept { return windows_; }
-  /// The owner of this process's memory.
-  [[nodiscard]] session::Scope scope() const noexcept { return {.self = this}; }
+  /// The owners of this process's memory: the mesh, and what `regions` returns.
+  [[nodiscard]] session::Scope scope() const noexcept { return {.self = this, .node = regions_.get()}; }
+  /// The owner of memory that may outlive the mesh.
+  [[nodiscard]] const std::shared_ptr<RegionOwner>& regions() const noexcept { return regions_; }
   void peer_ended(const Peer& peer, unsigned thread) noexcept;
 
  private:
@@ -120,6 +127,7 @@ class MeshOfProcesses final : public Mesh, private node::Acceptor::Host {
   std::vector<uid_t> users_;
   std::unique_ptr<link::Fabric> fabric_;
   std::shared_ptr<node::Device> device_;
+  std::shared_ptr<RegionOwner> regions_;
   Roster roster_;
   PublishedWindows windows_;
   std::string description_;

@@ -2,9 +2,12 @@
 #include "programs/bench_keys.hpp"
 #include "programs/bench_result.hpp"
 #include "programs/files.hpp"
+#include "programs/interrupt.hpp"
 #include "programs/pipeline.hpp"
 #include "programs/progress.hpp"
+#include "programs/sweep.hpp"
 
+#include "base/ticks.hpp"
 #include "host/placement.hpp"
 
 #include <fmt/core.h>
@@ -22,6 +25,7 @@ namespace {
 
 constexpr std::size_t kMemcpyFrom = std::size_t{64} << 10;  // Below this, a copy is not what takes the time.
 constexpr std::chrono::milliseconds kYardstickSpan{30};
+constexpr std::chrono::milliseconds kDrawEvery{100};
 /// Size of an entry in the server's index.
 constexpr double kEntryBytes = 8;
 
@@ -74,25 +78,14 @@ class Bench {
     if (arguments.batch > 1) make_batch();
   }
 
-  /// False: the connection broke.
+  /// False: the keys could not be stored, or the connection broke. Whatever happens, the keys are erased in the end.
   bool run() {
-    if (!result_.arguments.no_fill && !fill()) return false;
-    Progress bar("bench");
-    double line_before = measure_line_once();
-    const unsigned rounds = result_.arguments.rounds;
-    for (unsigned round = 0; round < rounds && !pipeline_.broken(); ++round) {
-      if (bar.due()) bar.draw(static_cast<double>(round) / rounds, fmt::format("round {} of {}", round + 1, rounds));
-      BenchRound figures = run_round(rounds);
-      measure_memory(figures);
-      const double line_after = measure_line_once();
-      figures.line_ns = (line_before + line_after) / 2;
-      line_before = line_after;
-      result_.rounds.push_back(figures);
-    }
-    bar.clear();
+    const bool is_filled = result_.arguments.no_fill || fill();
+    if (is_filled) measure();
+    bar_.clear();
     result_.lookups = client_.lookups();
     if (!result_.arguments.no_erase) empty();
-    return !pipeline_.broken();
+    return is_filled && !pipeline_.broken();
   }
 
   [[nodiscard]] const BenchResult& result() const noexcept { return result_; }
@@ -140,11 +133,30 @@ class Bench {
     }
   }
 
+  void measure() {
+    double line_before = measure_line_once();
+    const unsigned rounds = result_.arguments.rounds;
+    for (unsigned round = 0; round < rounds && !pipeline_.broken(); ++round) {
+      BenchRound figures = run_round(round);
+      if (InterruptWatch::is_asked_to_stop()) return;
+      measure_memory(figures);
+      const double line_after = measure_line_once();
+      figures.line_ns = (line_before + line_after) / 2;
+      line_before = line_after;
+      result_.rounds.push_back(figures);
+    }
+  }
+
   bool fill() {
     const auto before = client_.server_statistics(Deadline::after(kExtraPatience));
-    for (std::size_t i = 0; i < result_.arguments.keys; ++i) {
-      const kv::Outcome outcome = client_.put(key(i), value_);
+    const std::size_t keys = result_.arguments.keys;
+    for (filled_ = 0; filled_ < keys && !InterruptWatch::is_asked_to_stop(); ++filled_) {
+      if (bar_.due())
+        bar_.draw(static_cast<double>(filled_) / static_cast<double>(keys),
+                  fmt::format("storing {} of {} keys", filled_ + 1, keys));
+      const kv::Outcome outcome = client_.put(key(filled_), value_);
       if (outcome.status == Status::kOk) continue;
+      bar_.clear();
       complain("cannot store the keys of the bench: {}", explain(outcome, client_.connection_error()));
       return false;
     }
@@ -163,9 +175,10 @@ class Bench {
     return static_cast<double>(after.used_bytes - before.used_bytes) / static_cast<double>(keys) + index;
   }
 
-  /// Removes the bench's keys.
+  /// Removes the bench's keys: those that it stored, or those of the bench before it.
   void empty() noexcept {
-    for (std::size_t i = 0; i < result_.arguments.keys && !pipeline_.broken(); ++i) {
+    const std::size_t keys = result_.arguments.no_fill ? result_.arguments.keys : filled_;
+    for (std::size_t i = 0; i < keys && !pipeline_.broken(); ++i) {
       if (damage_of(client_.erase(key(i)).status) >= Damage::kConnection) pipeline_.set_broken();
     }
   }
@@ -192,8 +205,21 @@ class Bench {
     figures.memcpy_put = measure_memcpy(a.value_bytes, {.targets = a.keys}, kYardstickSpan);
   }
 
-  BenchRound run_round(unsigned rounds) {
+  /// Whether the round goes on at time `now`; draws the bar now and then, if there is one.
+  [[nodiscard]] bool goes_on(std::uint64_t now, std::uint64_t done) {
+    if (now >= draw_ticks_) [[unlikely]] {
+      draw_ticks_ = bar_.is_shown() ? now + ticks_in(kDrawEvery) : std::numeric_limits<std::uint64_t>::max();
+      const double by_time = static_cast<double>(now - round_.begin) / static_cast<double>(round_.end - round_.begin);
+      const double by_count = static_cast<double>(done) / static_cast<double>(round_.count);
+      bar_.draw((round_.number + std::min(1.0, std::max(by_time, by_count))) / result_.arguments.rounds,
+                fmt::format("round {} of {}", round_.number + 1, result_.arguments.rounds));
+    }
+    return now < round_.end && !InterruptWatch::is_asked_to_stop();
+  }
+
+  BenchRound run_round(unsigned number) {
     const BenchArguments& a = result_.arguments;
+    const unsigned rounds = a.rounds;
     // Only here, because threads inherit the affinity, and those of the ping-pong run elsewhere.
     const Pinned pinned(own_cpu_);
     gets_.clear();
@@ -201,8 +227,9 @@ class Bench {
     const std::uint64_t count =
         a.count == 0 ? std::numeric_limits<std::uint64_t>::max() : (a.count + rounds - 1) / rounds;
     const std::uint64_t begin = ticks_now();
-    const std::uint64_t end = begin + static_cast<std::uint64_t>(a.seconds / rounds * 1e6 * ticks_per_us());
-    a.depth == 1 ? call_by_call(count, end) : pipelined(count, end);
+    const auto span = static_cast<std::uint64_t>(a.seconds / rounds * 1e6 * ticks_per_us());
+    round_ = {.number = number, .begin = begin, .end = begin + std::max<std::uint64_t>(span, 1), .count = count};
+    a.depth == 1 ? call_by_call() : pipelined();
     const double seconds = std::max(static_cast<double>(ticks_now() - begin) / ticks_per_us() / 1e6, 1e-9);
     result_.seconds += seconds;
     result_.gets.merge(gets_);
@@ -216,14 +243,14 @@ class Bench {
   [[nodiscard]] bool next_is_get() noexcept { return random_.below(100) < result_.arguments.read_percent; }
 
   /// Blocking calls. Reads the clock around one batch, or around `clock_every` calls.
-  void call_by_call(std::uint64_t count, std::uint64_t end) {
+  void call_by_call() {
     const BenchArguments& a = result_.arguments;
-    for (std::uint64_t done = 0; done < count && !pipeline_.broken();) {
-      const std::size_t some = std::min<std::uint64_t>(std::max(a.batch, a.clock_every), count - done);
+    for (std::uint64_t done = 0; done < round_.count && !pipeline_.broken();) {
+      const std::size_t some = std::min<std::uint64_t>(std::max(a.batch, a.clock_every), round_.count - done);
       for (std::size_t i = 0; i < some; ++i) static_cast<void>(key(random_.below(a.keys), i));
       const bool is_get = next_is_get();
       const std::uint64_t begin = ticks_now();
-      if (begin >= end) break;
+      if (!goes_on(begin, done)) break;
       const std::size_t good = a.batch > 1 ? in_a_batch(is_get, some) : one_by_one(is_get, some);
       (is_get ? gets_ : puts_).record((ticks_now() - begin) / some, good);
       done += some;
@@ -252,11 +279,11 @@ class Bench {
     return static_cast<std::size_t>(count_good(gets) + count_good(puts));
   }
 
-  void pipelined(std::uint64_t count, std::uint64_t end) {
+  void pipelined() {
     const auto settle_slot = [this](const Slot& slot, const kv::Outcome& outcome) {
       settle(slot.item != 0, slot.begin, outcome);
     };
-    for (std::uint64_t done = 0; done < count; ++done) {
+    for (std::uint64_t done = 0; done < round_.count; ++done) {
       Slot* const slot = pipeline_.await_free(settle_slot);
       if (slot == nullptr) return;
       const kv::Key name = key(random_.below(result_.arguments.keys));
@@ -267,10 +294,11 @@ class Bench {
         return slot->item != 0 ? client_.start_get(name, slot->buffer, cookie)
                                : client_.start_put(name, value_, cookie);
       };
-      const Status status = slot->begin >= end ? Status::kAgain : pipeline_.start(start, settle_slot);
+      const bool is_over = !goes_on(slot->begin, done);
+      const Status status = is_over ? Status::kAgain : pipeline_.start(start, settle_slot);
       if (status == Status::kOk) continue;
       pipeline_.give_back(*slot);
-      if (slot->begin >= end) break;
+      if (is_over) break;
       settle(slot->item != 0, slot->begin, {.status = status});
     }
     pipeline_.drain(settle_slot);
@@ -302,6 +330,14 @@ class Bench {
   std::vector<kv::PutRequest> batch_puts_;
   Histogram gets_, puts_;
   Random random_;
+  Progress bar_{"bench"};
+  std::uint64_t draw_ticks_ = 0;  // When the bar is due.
+  std::size_t filled_ = 0;        // Keys stored before the rounds.
+  struct {
+    unsigned number = 0;
+    std::uint64_t begin = 0, end = 0;  // Ticks.
+    std::uint64_t count = 0;           // Operations at most.
+  } round_;
 };
 
 }  // namespace
@@ -320,6 +356,8 @@ std::string check_bench_arguments(const BenchArguments& a) {
 }
 
 Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
+  if (arguments.sweep)
+    return run_sweep(where, {.seconds = arguments.seconds, .json = arguments.json, .plot = arguments.plot});
   BenchArguments filled = arguments;
   if (filled.keys == 0) filled.keys = default_keys(filled);
   ConnectArguments to = where;
@@ -337,7 +375,10 @@ Exit run_bench(const ConnectArguments& where, const BenchArguments& arguments) {
   }
   // On the heap: two histograms together are large for a stack.
   const auto bench = std::make_unique<Bench>(*client, where, filled);
+  const InterruptWatch watch;
   const bool whole = bench->run();
+  if (InterruptWatch::is_asked_to_stop())
+    return error_exit("bench: interrupted; its keys are {}", filled.no_erase ? "still there" : "erased");
   const BenchResult& result = bench->result();
   if (!result.rounds.empty()) {
     const Exit printed = write_out(filled.json ? bench_json(result) : bench_text(result));

@@ -1,5 +1,6 @@
 #include "programs/bench_result.hpp"
 
+#include "programs/environment.hpp"
 #include "programs/json.hpp"
 
 #include <verbena/deadline.hpp>
@@ -68,12 +69,11 @@ Json latency_json(const Histogram& histogram, double lines, double bytes_per_s) 
 }
 
 Json failures_json(const BenchResult& result) {
-  std::string text;
+  Json failures = Json::object();
   for (std::size_t i = 0; i < result.failures.size(); ++i) {
-    if (result.failures[i] == 0) continue;
-    text += (text.empty() ? "" : ",") + json_members(to_string(static_cast<Status>(i)), result.failures[i]);
+    if (result.failures[i] != 0) failures[to_string(static_cast<Status>(i))] = result.failures[i];
   }
-  return {"{" + text + "}"};
+  return failures;
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ std::string bench_json(const BenchResult& result) {
   const kv::LookupCounters& lookups = result.lookups;
   Json line, memcpy;
   if (result.line) {
-    const Json cpus{fmt::format("[{},{}]", result.line->first_cpu, result.line->second_cpu)};
+    const Json cpus = Json::array({result.line->first_cpu, result.line->second_cpu});
     line = json_object("one_way_ns", Fixed{s.line_ns, 2}, "cpus", cpus);
   }
   if (s.memcpy_cached > 0) {
@@ -143,19 +143,19 @@ std::string bench_json(const BenchResult& result) {
   const auto of_an_item = [&](double bytes) {
     return result.item_bytes > 0 ? std::optional(Fixed{bytes, 2}) : std::nullopt;
   };
-  return json_line(
-      "endpoint", result.endpoint, "keys", a.keys, "key_bytes", a.key_bytes, "value_bytes", a.value_bytes,
-      "read_percent", a.read_percent, "depth", a.depth, "batch", a.batch, "lookup", to_string(a.lookup), "clock_every",
-      a.clock_every, "wait", to_string(result.wait), "rounds", result.rounds.size(), "seconds",
-      Fixed{result.seconds, 6}, "operations", result.operations(), "ops_per_s", Fixed{s.operations_per_s, 1},
-      "bytes_per_s", Fixed{s.bytes_per_s, 0}, "failures", failures_json(result), "get",
-      latency_json(result.gets, s.get_lines, s.get_bytes_per_s), "put",
-      latency_json(result.puts, s.put_lines, s.put_bytes_per_s), "lookups",
-      json_object("by_location", lookups.by_location, "by_index", lookups.by_index, "by_message", lookups.by_message,
-                  "stale", lookups.stale, "retries", lookups.retries),
-      "line", line, "memcpy", memcpy, "item_bytes", of_an_item(result.item_bytes), "overhead_bytes",
-      of_an_item(result.overhead_bytes()), "environment",
-      Json{"{" + environment_members(result.environment) + "," + json_members("server", result.server) + "}"});
+  Json environment = environment_json(result.environment);
+  environment["server"] = result.server;
+  return json_line("endpoint", result.endpoint, "keys", a.keys, "key_bytes", a.key_bytes, "value_bytes", a.value_bytes,
+                   "read_percent", a.read_percent, "depth", a.depth, "batch", a.batch, "lookup", to_string(a.lookup),
+                   "clock_every", a.clock_every, "wait", to_string(result.wait), "rounds", result.rounds.size(),
+                   "seconds", Fixed{result.seconds, 6}, "operations", result.operations(), "ops_per_s",
+                   Fixed{s.operations_per_s, 1}, "bytes_per_s", Fixed{s.bytes_per_s, 0}, "failures",
+                   failures_json(result), "get", latency_json(result.gets, s.get_lines, s.get_bytes_per_s), "put",
+                   latency_json(result.puts, s.put_lines, s.put_bytes_per_s), "lookups",
+                   json_object("by_location", lookups.by_location, "by_index", lookups.by_index, "by_message",
+                               lookups.by_message, "stale", lookups.stale, "retries", lookups.retries),
+                   "line", line, "memcpy", memcpy, "item_bytes", of_an_item(result.item_bytes), "overhead_bytes",
+                   of_an_item(result.overhead_bytes()), "environment", environment);
 }
 
 }  // namespace verbena::programs

@@ -10,6 +10,7 @@
 
 #include <cstdio>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,13 +71,13 @@ std::unique_ptr<kv::Client> connect_or_complain(const ConnectArguments& where) {
 
 Exit run_put(const ConnectArguments& where, const ItemArguments& item) {
   return store(where, item, [&](kv::Client& client, std::span<const std::byte> value) {
-    return client.put(as_key(item.key), value);
+    return client.put(as_key(item.key), value, {.time_to_live = item.ttl});
   });
 }
 
 Exit run_cas(const ConnectArguments& where, const ItemArguments& item) {
   return store(where, item, [&](kv::Client& client, std::span<const std::byte> value) {
-    return client.cas(as_key(item.key), item.version, value);
+    return client.put(as_key(item.key), value, {.time_to_live = item.ttl, .expected = item.version});
   });
 }
 
@@ -86,7 +87,16 @@ Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
   std::vector<std::byte> value;
   const kv::Outcome outcome = get_whole(*client, item.key, value);
   if (outcome.status != Status::kOk) return finish(*client, item, outcome);
-  return write_out({reinterpret_cast<const char*>(value.data()), outcome.length});
+  if (where.is_verbose) {
+    const double left_s = std::chrono::duration<double>(outcome.time_left).count();
+    fmt::print(stderr, "verbena-kv: version {}{}\n", outcome.version,
+               left_s > 0 ? fmt::format(", {:.3f} s to live", left_s) : "");
+  }
+  const std::string_view text(reinterpret_cast<const char*>(value.data()), outcome.length);
+  const Exit written = write_out(text);
+  // The prompt goes on a line of its own; a file gets the value and nothing else.
+  const bool is_open = ::isatty(STDOUT_FILENO) == 1 && !text.ends_with('\n');
+  return written == Exit::kDone && is_open ? write_out("\n") : written;
 }
 
 Exit run_del(const ConnectArguments& where, const ItemArguments& item) {

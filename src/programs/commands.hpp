@@ -8,10 +8,12 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace verbena::programs {
@@ -38,11 +40,33 @@ struct ItemArguments {
   std::optional<std::string> value;
   std::optional<std::string> file;  ///< "-" is stdin.
   std::uint64_t version = 0;
+  std::optional<std::chrono::milliseconds> ttl{};  ///< put, cas
 };
 [[nodiscard]] Exit run_put(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_get(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_cas(const ConnectArguments& where, const ItemArguments& item);
 [[nodiscard]] Exit run_del(const ConnectArguments& where, const ItemArguments& item);
+
+struct KeysArguments {
+  std::string prefix;
+  bool is_count = false;  ///< Prints only the number of keys.
+  bool is_raw = false;    ///< Keys as they are, each with a null byte behind it.
+};
+[[nodiscard]] Exit run_keys(const ConnectArguments& where, const KeysArguments& keys);
+
+struct FlushArguments {
+  std::string prefix;  ///< Not empty, or `is_all`: an empty variable of a script does not erase everything.
+  bool is_all = false;
+  bool is_sure = false;  ///< Does not ask.
+};
+[[nodiscard]] Exit run_flush(const ConnectArguments& where, const FlushArguments& flush);
+
+[[nodiscard]] Exit run_mget(const ConnectArguments& where, std::span<const std::string> keys);
+/// `words`: keys, each with its value behind it.
+[[nodiscard]] Exit run_mput(const ConnectArguments& where, std::span<const std::string> words);
+
+[[nodiscard]] Exit run_incr(const ConnectArguments& where, const std::string& key, std::uint64_t by);
+[[nodiscard]] Exit run_cell(const ConnectArguments& where, const std::string& key);
 
 struct StatsArguments {
   bool json = false;
@@ -73,6 +97,8 @@ struct BenchArguments {
   bool no_fill = false;   ///< The keys exist, from a bench that left them.
   bool no_erase = false;  ///< Leaves the keys.
   bool json = false;
+  bool sweep = false;  ///< Measures values of 1 B to 16 MiB instead: see sweep.hpp.
+  std::string plot;    ///< With `sweep`: a file for a drawing; empty: none.
 };
 /// More bytes than any of our machines has; sums of sizes up to it don't overflow.
 inline constexpr std::size_t kMostBytes = std::size_t{1} << 40;

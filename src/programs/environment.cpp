@@ -21,10 +21,10 @@ std::string environment_text(const Environment& e) {
                      e.hugepages, e.build);
 }
 
-std::string environment_members(const Environment& e) {
-  return json_members("cores", e.cores_online, "cpus_allowed", e.cpus_allowed, "cpu", e.cpu_model, "kernel", e.kernel,
-                      "page_bytes", e.page_bytes, "transparent_hugepages", e.transparent_hugepages, "hugepages",
-                      e.hugepages, "build", e.build);
+Json environment_json(const Environment& e) {
+  return json_object("cores", e.cores_online, "cpus_allowed", e.cpus_allowed, "cpu", e.cpu_model, "kernel", e.kernel,
+                     "page_bytes", e.page_bytes, "transparent_hugepages", e.transparent_hugepages, "hugepages",
+                     e.hugepages, "build", e.build);
 }
 
 std::string_view proc_field(std::string_view text, std::string_view name) {
@@ -67,23 +67,6 @@ Environment read_environment() {
   environment.build = "with assertions, " __VERSION__;
 #endif
   return environment;
-}
-
-std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (byte < 0x20 || byte > 0x7e) {
-      append(out, "\\u{:04x}", byte);
-    } else {
-      out.push_back(c);
-    }
-  }
-  out.push_back('"');
-  return out;
 }
 
 std::string human_bytes(double bytes) {

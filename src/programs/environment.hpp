@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/core.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -28,8 +29,7 @@ struct Environment {
 
 /// "on 2 cores (2 allowed), ...", one line without a line break.
 [[nodiscard]] std::string environment_text(const Environment& environment);
-/// The members of a JSON object, without its braces.
-[[nodiscard]] std::string environment_members(const Environment& environment);
+[[nodiscard]] nlohmann::ordered_json environment_json(const Environment& environment);
 
 /// The value of the first `name: value` line in text of /proc/cpuinfo or /proc/meminfo; empty if there is none.
 [[nodiscard]] std::string_view proc_field(std::string_view text, std::string_view name);
@@ -43,8 +43,6 @@ void append(std::string& text, fmt::format_string<Args...> format, Args&&... arg
 }
 /// `text`, or "unknown" if it is empty.
 [[nodiscard]] std::string or_unknown(std::string_view text);
-/// `text` as a JSON string with its quotes. Bytes that are not ASCII are escaped one by one as U+00XX.
-[[nodiscard]] std::string json_string(std::string_view text);
 
 /// "64 B", "1.50 KiB", "3.20 GiB".
 [[nodiscard]] std::string human_bytes(double bytes);

@@ -47,7 +47,7 @@ constexpr std::array kNames{
     Name{"max_value_bytes", "--max-value-mib", kMebi},
     Name{"memory_bytes", "--memory"},
     Name{"read_only", "--read-only"},
-    Name{"require_hugepages", "--hugepages"},
+    Name{"require_hugepages", "--require-hugepages"},
     Name{"wait (a policy)", "--wait"},
     Name{"window_bytes", "--window"},
 };
@@ -135,10 +135,16 @@ std::string explain(const kv::Outcome& outcome, const Error& broken) {
     case Status::kBadKey: return fmt::format("bad key: a key has 1 to {} bytes; choose another", kv::kMaxKeyBytes);
     case Status::kTooLong: return "too long: the value exceeds the server's limit; raise it with serve --max-value-mib";
     case Status::kStoreFull:
-      return "store full: no memory is free for this value; delete something, or give the server more with serve -m";
+      // Whoever may see statistics is told what fills it.
+      return last_failure().status() == Status::kStoreFull
+                 ? fmt::format("store full: {}", by_option(last_failure().text()))
+                 : "store full: no memory is free for this value: verbena-kv stats tells what fills it; delete "
+                   "something, or give the server more with serve -m";
     case Status::kIndexFull:
       return "index full: the store holds as many keys as it may; delete some, or raise it with serve --max-items";
-    case Status::kWrongKind: return "wrong kind: the key is a cell's, and this is for values, or the other way round";
+    case Status::kWrongKind:
+      return "wrong kind: the key is a cell's, which incr and cell are for, and this is for values, or the other way "
+             "round";
     case Status::kDenied:
     case Status::kOverQuota: return fmt::format("{}: {}", to_string(outcome.status), by_option(last_failure().text()));
     case Status::kTimedOut:

@@ -31,7 +31,7 @@ Json device_json(const DeviceFacts& device, const MemoryFacts& memory) {
   const auto node = std::ranges::find(memory.nodes, device.numa_node, &NodeFacts::id);
   return json_object("name", device.name, "kind", device.kind, "guid", device.guid, "firmware", device.firmware,
                      "numa_node", device.numa_node, "distances",
-                     node != memory.nodes.end() ? distances_json(*node) : Json{"[]"}, "file", device.char_device,
+                     node != memory.nodes.end() ? distances_json(*node) : Json::array(), "file", device.char_device,
                      "file_exists", device.char_device_there, "may_open", device.may_open, "atomic", device.atomic,
                      "relaxed_ordering", device.relaxed_ordering, "ports", json_array(device.ports, port_json));
 }

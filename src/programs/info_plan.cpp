@@ -4,6 +4,7 @@
 #include "kv/client.hpp"
 #include "kv/plan.hpp"
 #include "link/fabric.hpp"
+#include "programs/environment.hpp"
 #include "programs/json.hpp"
 
 #include <fmt/core.h>

@@ -1,15 +1,21 @@
 #include "programs/line_editor.hpp"
 
+#include "programs/exit_code.hpp"
+
+#include <fmt/core.h>
 #include <histedit.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
+#include <system_error>
+#include <utility>
 
 namespace verbena::programs {
 namespace {
@@ -38,8 +44,10 @@ void note_interrupt(int) noexcept { interrupted = 1; }
 
 class TerminalLines final : public LineEditor {
  public:
-  TerminalLines(const char* name, const char* prompt)
-      : prompt_(prompt), editor_(::el_init(name, stdin, stdout, stderr)), history_(::history_init()) {
+  explicit TerminalLines(Options options)
+      : options_(std::move(options)),
+        editor_(::el_init(options_.name, stdin, stdout, stderr)),
+        history_(::history_init()) {
     if (editor_ == nullptr || history_ == nullptr) return;
     constexpr int kHistoryLines = 1000;
     HistEvent event;
@@ -49,7 +57,10 @@ class TerminalLines final : public LineEditor {
     ::el_set(editor_, EL_PROMPT, &TerminalLines::prompt_of);
     ::el_set(editor_, EL_EDITOR, "emacs");
     ::el_set(editor_, EL_HIST, ::history, history_);
+    ::el_set(editor_, EL_ADDFN, "complete-word", "Completes the word", &TerminalLines::complete);
+    ::el_set(editor_, EL_BIND, "^I", "complete-word", nullptr);
     ::el_source(editor_, nullptr);
+    if (!options_.history.empty()) ::history(history_, &event, H_LOAD, options_.history.c_str());  // None at first.
     ::el_set(editor_, EL_GETCFN, &TerminalLines::read_character);
     // ^C cancels the line, not the shell. It is unblocked only while `read_character` waits: at any other time it would
     // come before the wait begins, and be lost.
@@ -88,24 +99,55 @@ class TerminalLines final : public LineEditor {
     }
     std::string line(text, static_cast<std::size_t>(length));
     drop_line_end(line);
-    HistEvent event;
-    if (!line.empty()) ::history(history_, &event, H_ENTER, line.c_str());
+    if (!line.empty()) remember(line);
     return line;
   }
   bool interactive() const noexcept override { return true; }
 
  private:
-  static const char* prompt_of(EditLine* editor) {
+  static TerminalLines& self_of(EditLine* editor) {
     void* self = nullptr;
     ::el_get(editor, EL_CLIENTDATA, &self);
-    return static_cast<TerminalLines*>(self)->prompt_;
+    return *static_cast<TerminalLines*>(self);
+  }
+  static const char* prompt_of(EditLine* editor) { return self_of(editor).options_.prompt; }
+
+  /// Each line is saved at once, so that none is lost however the program ends.
+  void remember(const std::string& line) {
+    HistEvent event;
+    ::history(history_, &event, H_ENTER, line.c_str());
+    if (options_.history.empty() || ::history(history_, &event, H_SAVE, options_.history.c_str()) >= 0) return;
+    complain("cannot save the history in {}: {}", std::exchange(options_.history, {}),
+             std::generic_category().message(errno));
+  }
+
+  /// Completes the word in front of the cursor as far as it is clear, or else shows how it may go on.
+  static unsigned char complete(EditLine* editor, int) {
+    const LineInfo* const line = ::el_line(editor);
+    const std::string_view text(line->buffer, static_cast<std::size_t>(line->cursor - line->buffer));
+    const std::string_view word = text.substr(text.find_last_of(' ') + 1);
+    const Complete& complete = self_of(editor).options_.complete;
+    const std::vector<std::string> words = complete ? complete(text) : std::vector<std::string>();
+    if (words.empty()) return CC_REFRESH_BEEP;
+    std::string common = words.front();
+    for (const std::string& each : words) {
+      const auto end = std::ranges::mismatch(common, each).in1;
+      common.erase(end, common.end());
+    }
+    if (words.size() == 1) common.push_back(' ');
+    if (common.size() > word.size()) {
+      ::el_insertstr(editor, common.c_str() + word.size());
+      return CC_REFRESH;
+    }
+    std::fputs("\n", stdout);
+    for (const std::string& each : words) fmt::print("{}\n", each);
+    std::fflush(stdout);
+    return CC_REDISPLAY;
   }
 
   /// Waits for the user, however long. Returns 1 with a character, 0 at the end of input, -1 if interrupted.
   static int read_character(EditLine* editor, wchar_t* out) {
-    void* self = nullptr;
-    ::el_get(editor, EL_CLIENTDATA, &self);
-    sigset_t mask = static_cast<TerminalLines*>(self)->mask_before_;
+    sigset_t mask = self_of(editor).mask_before_;
     sigdelset(&mask, SIGINT);
     std::mbstate_t state{};
     for (;;) {
@@ -125,7 +167,7 @@ class TerminalLines final : public LineEditor {
     }
   }
 
-  const char* prompt_;
+  Options options_;
   EditLine* editor_;
   History* history_;
   struct sigaction action_before_{};
@@ -134,10 +176,10 @@ class TerminalLines final : public LineEditor {
 
 }  // namespace
 
-std::unique_ptr<LineEditor> LineEditor::create(const char* name, const char* prompt) {
+std::unique_ptr<LineEditor> LineEditor::create(Options options) {
   if (::isatty(STDIN_FILENO) == 1) {
     std::setlocale(LC_CTYPE, "");
-    auto terminal = std::make_unique<TerminalLines>(name, prompt);
+    auto terminal = std::make_unique<TerminalLines>(std::move(options));
     if (terminal->valid()) return terminal;
   }
   return std::make_unique<ScriptLines>();

@@ -1,12 +1,16 @@
 // verbena-kv: the key-value store's server and its clients.
 #include "programs/commands.hpp"
+#include "programs/many_keys.hpp"
 #include "programs/options.hpp"
 
 #include <verbena/version.h>
 
 #include <CLI/CLI.hpp>
 
+#include <chrono>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace verbena::programs {
 namespace {
@@ -15,6 +19,10 @@ struct CommandLine {
   ConnectArguments where;
   ServeArguments serve;
   ItemArguments item;
+  KeysArguments keys;
+  FlushArguments flush;
+  std::vector<std::string> words;  ///< mget, mput
+  std::string step = "1";          ///< incr
   StatsArguments stats;
   TreeArguments tree;
   BenchArguments bench;
@@ -72,6 +80,11 @@ void add_item_commands(CLI::App& app, CommandLine& line) {
   const auto value_or_file = [&item](CLI::App& command) {
     command.add_option("VALUE", item.value, "the value");
     command.add_option("-f,--file", item.file, "file with the value; - is stdin");
+    command
+        .add_option_function<std::int64_t>(
+            "--ttl", [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); },
+            "the key is absent after this time, by the server's clock")
+        ->transform(duration(kv::kMaxTimeToLive));
   };
   const auto store = [&app, &line](Exit (*run)(const ConnectArguments&, const ItemArguments&)) {
     return [&app, &line, run] {
@@ -91,13 +104,56 @@ void add_item_commands(CLI::App& app, CommandLine& line) {
   value_or_file(cas);
   cas.callback(store(run_cas));
 
-  CLI::App& get = add_client_command(app, line, "get", "write a value to stdout, as it is");
+  CLI::App& get = add_client_command(app, line, "get", "write a value to stdout, as it is; -v tells its version");
   get.add_option("KEY", item.key, "the key")->required();
   get.callback([&line] { line.exit = run_get(line.where, line.item); });
 
   CLI::App& del = add_client_command(app, line, "del", "delete a key");
   del.add_option("KEY", item.key, "the key")->required();
   del.callback([&line] { line.exit = run_del(line.where, line.item); });
+}
+
+void add_many_commands(CLI::App& app, CommandLine& line) {
+  CLI::App& keys = add_client_command(app, line, "keys", "print the keys that begin with PREFIX, sorted");
+  keys.add_option("PREFIX", line.keys.prefix, "what the keys begin with (default: all keys)");
+  keys.add_flag("--count", line.keys.is_count, "print only their number");
+  keys.add_flag("-0,--null", line.keys.is_raw, "print them as they are, each with a null byte behind it");
+  keys.callback([&line] { line.exit = run_keys(line.where, line.keys); });
+
+  CLI::App& flush = add_client_command(app, line, "flush", "erase the keys that begin with PREFIX, but no cells");
+  flush.add_option("PREFIX", line.flush.prefix, "what the keys begin with");
+  flush.add_flag("--all", line.flush.is_all, "erase all keys");
+  flush.add_flag("-y,--yes", line.flush.is_sure, "do not ask");
+  flush.callback([&app, &line] {
+    const bool is_clear = line.flush.is_all == line.flush.prefix.empty();
+    line.exit = is_clear ? run_flush(line.where, line.flush) : usage(app, "takes either PREFIX or --all");
+  });
+
+  CLI::App& mget = add_client_command(app, line, "mget", "print keys and their values, got in one call");
+  mget.add_option("KEY", line.words, "the keys")->required();
+  mget.callback([&line] { line.exit = run_mget(line.where, line.words); });
+
+  CLI::App& mput = add_client_command(app, line, "mput", "store values in one call, and print their versions");
+  mput.add_option("KEY VALUE", line.words, "keys, each with its value behind it")->required();
+  mput.callback([&app, &line] {
+    line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words)
+                                           : usage(app, "takes a VALUE behind each KEY, and the last one is missing");
+  });
+}
+
+void add_cell_commands(CLI::App& app, CommandLine& line) {
+  CLI::App& incr = add_client_command(app, line, "incr", "add N to a cell, which is made if need be; print the sum");
+  incr.add_option("KEY", line.item.key, "the cell's key")->required();
+  incr.add_option("N", line.step, "what to add, modulo 2^64; it may have a minus sign")->capture_default_str();
+  incr.callback([&app, &line] {
+    const auto step = parse_step(line.step);
+    line.exit = step ? run_incr(line.where, line.item.key, *step)
+                     : usage(app, "N: " + wrong_value("a whole number of 64 bits, such as 1 or -1", line.step));
+  });
+
+  CLI::App& cell = add_client_command(app, line, "cell", "print the number in a cell");
+  cell.add_option("KEY", line.item.key, "the cell's key")->required();
+  cell.callback([&line] { line.exit = run_cell(line.where, line.item.key); });
 }
 
 void add_tree_commands(CLI::App& app, CommandLine& line) {
@@ -141,6 +197,8 @@ Exit run(int argc, char** argv) {
   app.require_subcommand(1);
   add_serve(app, line);
   add_item_commands(app, line);
+  add_many_commands(app, line);
+  add_cell_commands(app, line);
   add_tree_commands(app, line);
   add_other_commands(app, line);
   return run_parsed(app, argc, argv, line.exit);

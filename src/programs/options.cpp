@@ -152,6 +152,27 @@ CLI::Validator byte_size(std::uint64_t least, std::uint64_t most) {
   return CLI::Validator(transform, range);
 }
 
+CLI::Validator duration(std::chrono::milliseconds most) {
+  struct Unit {
+    std::string_view name;
+    std::uint64_t ms;
+  };
+  static constexpr std::array kUnits{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"m", 60'000}, Unit{"h", 3'600'000},
+                                     Unit{"d", 86'400'000}};
+  const auto most_ms = static_cast<std::uint64_t>(most.count());
+  const std::string range = fmt::format("1ms to {}d, as a whole number with ms, s, m, h or d", most_ms / 86'400'000);
+  const auto transform = [=](std::string& text) {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    const auto unit = std::ranges::find(kUnits, std::string_view(text).substr(digits), &Unit::name);
+    std::uint64_t count = 0;
+    const bool is_number = unit != kUnits.end() && CLI::detail::lexical_cast(text.substr(0, digits), count);
+    if (!is_number || count == 0 || count > most_ms / unit->ms) return wrong_value(range, text);
+    text = std::to_string(count * unit->ms);
+    return std::string();
+  };
+  return CLI::Validator(transform, range);
+}
+
 Exit usage(const CLI::App& app, std::string_view text) {
   const auto met = app.get_subcommands();
   complain("{}{} {} {}--help", text, text.ends_with('?') ? " See" : "; see", app.get_name(),
@@ -217,7 +238,10 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
       .add_option_function<std::size_t>("-m,--memory", in_units(server.memory_bytes, kMebi), "memory for items, in MiB")
       ->check(whole_number(1, kMebi))
       ->default_str("1024");
-  command.add_flag("-H,--hugepages", server.require_hugepages, "refuse to start without hugepages");
+  command.add_flag_callback(
+      "-H,--hugepages", [] {},
+      "use hugepages where there are some, which is the default; the server says which pages it got");
+  command.add_flag("--require-hugepages", server.require_hugepages, "refuse to start without hugepages");
   command.add_option("-w,--workers", server.workers, "pinned polling threads")
       ->check(whole_number(1, 64))
       ->capture_default_str();
@@ -297,6 +321,11 @@ void add_bench_options(CLI::App& command, BenchArguments& a) {
       ->check(whole_number(1, 1000))
       ->capture_default_str();
   command.add_flag("--json", a.json, "print one JSON object");
+  CLI::Option* const sweep =
+      command.add_flag("--sweep", a.sweep, "measure values of 1 B to 16 MiB, one call at a time, and print a table");
+  command.add_option("--plot", a.plot, "file for a drawing of the sweep's rates, in SVG")
+      ->type_name("FILE")
+      ->needs(sweep);
 }
 
 std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std::string> words) {
@@ -309,7 +338,8 @@ std::expected<BenchArguments, std::string> parse_bench_words(std::span<const std
   } catch (const CLI::CallForHelp&) {
     return std::unexpected(
         std::string("bench takes --seconds --count --keys --key-size --value-size --read-percent "
-                    "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json"));
+                    "--depth --batch --lookup --known-locations --clock-every --no-fill --no-erase --rounds --json "
+                    "--sweep --plot"));
   } catch (const CLI::ParseError& error) {
     return std::unexpected("bench: " + error_text(command, error));
   }

@@ -36,6 +36,8 @@ namespace verbena::programs {
 [[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 /// For an option that takes any number above 0.
 [[nodiscard]] CLI::Validator positive_number(double most);
+/// A time from 1 ms on, as a number with a unit; becomes the number of ms.
+[[nodiscard]] CLI::Validator duration(std::chrono::milliseconds most);
 /// For an option that takes a number of bytes, such as 4K: turns it into the number.
 [[nodiscard]] CLI::Validator byte_size(std::uint64_t least, std::uint64_t most);
 /// 4096 for "4K"; empty if `text` is not a number of bytes.
@@ -80,8 +82,9 @@ void add_timeout(CLI::App& command, Options& options, const char* what) {
 /// --wait; `whose` names who waits. The current value is the default.
 CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::string& whose);
 
-/// Adds the options that define a server's size, for the server and for its planner: -m, -H, -w, --wait, --max-clients,
-/// --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells, --checksum-large-values,
+/// Adds the options that define a server's size, for the server and for its planner: -m, -H, --require-hugepages, -w,
+/// --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,
+/// --checksum-large-values,
 /// --trusted-clients, --grace-ms and --depth.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 

@@ -53,16 +53,15 @@ std::string latency_text(const PerfLatency& latency, const char* meaning) {
 
 Json latency_json(const PerfLatency& latency) {
   if (latency.ticks.count() == 0) return {};
-  std::string histogram;
+  Json histogram = Json::array();
   latency.ticks.for_each([&](std::uint64_t value, std::uint64_t count) {
-    histogram +=
-        fmt::format("{}[{:.1f},{}]", histogram.empty() ? "" : ",", latency.ns(static_cast<double>(value)), count);
+    histogram.push_back(Json::array({json_of(Fixed{latency.ns(static_cast<double>(value)), 1}), count}));
   });
   const auto percentile = [&](double percent) { return Fixed{latency.percentile_ns(percent), 1}; };
   return json_object("one_way", latency.one_way, "samples", latency.ticks.count(), "min_ns", percentile(0), "median_ns",
                      percentile(50), "mean_ns", Fixed{latency.ns(latency.ticks.mean()), 1}, "p90_ns", percentile(90),
                      "p99_ns", percentile(99), "p99_9_ns", percentile(99.9), "max_ns", percentile(100), "histogram",
-                     Json{"[" + histogram + "]"});
+                     histogram);
 }
 
 double clock_reading_ns() noexcept {

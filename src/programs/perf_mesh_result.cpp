@@ -1,3 +1,4 @@
+#include "programs/environment.hpp"
 #include "programs/json.hpp"
 #include "programs/perf_mesh.hpp"
 
@@ -67,7 +68,7 @@ std::string mesh_json(const MeshResult& result) {
                    Fixed{result.per_s(result.operations), 1}, "messages", result.messages, "messages_per_s",
                    Fixed{result.per_s(result.messages), 1}, "bytes_per_s", Fixed{result.bytes_per_s(), 0},
                    "join_seconds", Fixed{result.join_seconds, 6}, "memory_bytes", result.memory_bytes, "environment",
-                   Json{"{" + environment_members(result.environment) + "}"});
+                   environment_json(result.environment));
 }
 
 }  // namespace verbena::programs

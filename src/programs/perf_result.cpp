@@ -1,3 +1,4 @@
+#include "programs/environment.hpp"
 #include "programs/files.hpp"
 #include "programs/json.hpp"
 #include "programs/perf.hpp"
@@ -110,7 +111,7 @@ std::string perf_json(const PerfResult& result) {
                    "operations_per_s", Fixed{result.operations_per_s(), 1}, "bytes_per_s",
                    Fixed{result.bytes_per_s(), 0}, "memory_bytes_per_s", Fixed{result.memory_bytes_per_s, 0},
                    "server_percent", Fixed{result.server_percent, 3}, "other_runs", result.other_runs, "environment",
-                   Json{"{" + environment_members(result.environment) + "}"});
+                   environment_json(result.environment));
 }
 
 }  // namespace verbena::programs

@@ -20,6 +20,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }
 
+  /// Whether there is a terminal for it.
+  [[nodiscard]] bool is_shown() const noexcept { return enabled_; }
   /// Whether it is time to draw; otherwise skip making the note.
   [[nodiscard]] bool due() noexcept;
   /// `fraction` is 0 to 1.

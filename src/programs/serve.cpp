@@ -1,36 +1,26 @@
 // serve: the server as a process.
+#include "host/prefault.hpp"
 #include "programs/commands.hpp"
+#include "programs/environment.hpp"
 #include "programs/files.hpp"
+#include "programs/progress.hpp"
+#include "programs/server_process.hpp"
 #include "programs/statistics.hpp"
 
 #include <fmt/core.h>
 
-#include <sys/resource.h>
-
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
+#include <thread>
 
 namespace verbena::programs {
 namespace {
-
-sigset_t stop_signals() noexcept {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
-
-/// Waits without a deadline, as a server does, until one of `set` is pending.
-int await_signal(const sigset_t& set) noexcept {
-  for (;;) {
-    const int signal = ::sigwaitinfo(&set, nullptr);
-    if (signal > 0) return signal;
-    if (errno != EINTR) return SIGTERM;
-  }
-}
 
 /// Removes the port file, unless somebody has put something else in its place.
 void remove_quietly(const std::string& path) {
@@ -38,13 +28,30 @@ void remove_quietly(const std::string& path) {
   if (!path.empty() && check_replaceable(path)) std::filesystem::remove(path, ignored);
 }
 
-/// Raises the limit of open files to the hard limit, because each client takes some. Nothing here uses select(2), for
-/// which the soft limit exists. The server's description shows a hard limit that is too low.
-void raise_descriptor_limit() noexcept {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+/// Draws how much of the memory is there, on a terminal, while it lives.
+class MemoryBar {
+ public:
+  explicit MemoryBar(std::size_t bytes)
+      : drawer_([this, bytes, before = host::prefaulted_bytes()](const std::stop_token& stop) {
+          constexpr std::chrono::milliseconds kEvery{100};
+          Progress bar("memory");
+          std::unique_lock lock(mutex_);
+          do {
+            const std::uint64_t there = std::min<std::uint64_t>(host::prefaulted_bytes() - before, bytes);
+            bar.draw(static_cast<double>(there) / static_cast<double>(bytes),
+                     fmt::format("{} of {}", human_bytes(there), human_bytes(bytes)));
+          } while (!ended_.wait_for(lock, stop, kEvery, [&] { return stop.stop_requested(); }));
+        }) {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread drawer_;  // Last: it uses the others.
+};
+
+Result<std::unique_ptr<kv::Server>> start_with_bar(const kv::ServerOptions& options) {
+  const MemoryBar bar(options.memory_bytes);
+  return kv::Server::start(options);
 }
 
 /// Announces on stdout and in the port file that clients may connect.
@@ -60,10 +67,7 @@ Exit announce(const ServeArguments& arguments, const kv::Server& server, const M
 }  // namespace
 
 Exit run_serve(const ServeArguments& arguments) {
-  // Blocked before any thread exists: every thread inherits it, and only sigwaitinfo takes the signals.
-  const sigset_t set = stop_signals();
-  sigset_t before;
-  ::pthread_sigmask(SIG_BLOCK, &set, &before);
+  StopSignals signals;
   if (!arguments.port_file.empty()) {
     const auto replaceable = check_replaceable(arguments.port_file);
     if (!replaceable) return error_exit("--port-file: {}", replaceable.error().text());
@@ -79,7 +83,7 @@ Exit run_serve(const ServeArguments& arguments) {
     if (!listening) return error_exit("cannot serve metrics: {}", listening.error().text());
     metrics = std::move(*listening);
   }
-  auto server = kv::Server::start(arguments.server);
+  auto server = start_with_bar(arguments.server);
   if (!server) {
     return error_exit("cannot serve on {}: {}: {}", endpoint(arguments.server.address, arguments.server.port),
                       to_string(server.error().status()), by_option(server.error().text()));
@@ -90,9 +94,7 @@ Exit run_serve(const ServeArguments& arguments) {
   }
   Exit exit = announce(arguments, **server, metrics.get());
   if (exit == Exit::kDone) {
-    const int signal = await_signal(set);
-    // A second signal ends the process at once, in case stopping takes too long.
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int signal = signals.await();
     fmt::print("verbena-kv: stopping on {}\n", signal == SIGINT ? "SIGINT" : "SIGTERM");
     std::fflush(stdout);
   }

@@ -2,6 +2,7 @@
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
 #include "programs/line_editor.hpp"
+#include "programs/many_keys.hpp"
 #include "programs/options.hpp"
 #include "programs/shell_words.hpp"
 #include "programs/statistics.hpp"
@@ -11,7 +12,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,11 +27,22 @@ constexpr std::string_view kHelp =
     "get KEY | get KEY -f FILE                print a value, or write it to a file\n"
     "cas KEY VERSION VALUE                    store if the version is still that (0: no such key)\n"
     "del KEY                                  delete\n"
+    "keys [PREFIX]                            print the keys that begin with PREFIX\n"
+    "flush PREFIX -y | flush --all -y         erase them, or all keys, but no cells\n"
+    "mget KEY ... | mput KEY VALUE ...        many in one call\n"
+    "incr KEY [N] | cell KEY                  add to a cell, or print it\n"
     "stats                                    statistics of the server\n"
     "bench [--seconds S] [--value-size N] ... measure, over a connection of its own\n"
     "help                                     this text\n"
     "quit                                     leave (so does the end of input)\n"
     "A word with blanks goes into \"quotes\"; \\n \\t \\\\ and \\xHH stand for bytes.\n";
+
+/// $VERBENA_KV_HISTORY, of which an empty one means none; else a file in the user's home.
+std::string history_file() {
+  if (const char* const named = std::getenv("VERBENA_KV_HISTORY"); named != nullptr) return named;
+  const char* const home = std::getenv("HOME");
+  return home == nullptr || *home == '\0' ? std::string() : std::string(home) + "/.verbena_kv_history";
+}
 
 /// Longer values only fill the screen.
 constexpr std::size_t kMostShown = std::size_t{64} << 10;
@@ -39,6 +53,21 @@ class Shell {
 
   Shell(const ConnectArguments& where, std::unique_ptr<kv::Client> client)
       : where_(where), client_(std::move(client)) {}
+
+  /// What the last word of a line may become: a command, or a key's beginning.
+  std::vector<std::string> complete(std::string_view text) {
+    const std::size_t at = text.find_last_of(' ') + 1;
+    const std::string word(text.substr(at));
+    std::vector<std::string> words;
+    if (at == 0) {
+      for (const Command& each : kCommands)
+        if (each.name.starts_with(word)) words.emplace_back(each.name);
+      return words;
+    }
+    // A word with quotes or escapes is not what the key begins with.
+    if (client_ && word.find_first_of("\"'\\") == std::string::npos) words = keys_from(word);
+    return words;
+  }
 
   Exit run(LineEditor& editor) {
     if (editor.interactive()) fmt::print("connected: {}\ntype help for the commands\n", client_->description());
@@ -59,7 +88,28 @@ class Shell {
     std::size_t fewest, most;  ///< Words after the name.
     void (Shell::*run)(Words words);
   };
-  static const std::array<Command, 9> kCommands;
+  static const std::array<Command, 15> kCommands;
+
+  /// The keys that begin with `prefix`, as a line would have them; none if they are too many, or too late.
+  std::vector<std::string> keys_from(const std::string& prefix) {
+    constexpr std::size_t kMostOffered = 100;
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds{300});
+    std::vector<std::string> words;
+    kv::KeyPage page;
+    for (kv::KeyCursor cursor; !cursor.is_over;) {
+      if (client_->keys(as_key(prefix), cursor, page, deadline) != Status::kOk) return {};
+      for (const kv::Key key : page) {
+        if (words.size() == kMostOffered) return {};
+        std::string word;
+        for (const char c : escaped({reinterpret_cast<const char*>(key.data()), key.size()}))
+          c == ' ' ? word += "\\ " : word += c;
+        words.push_back(std::move(word));
+      }
+    }
+    std::ranges::sort(words);
+    words.erase(std::ranges::unique(words).begin(), words.end());
+    return words;
+  }
 
   void execute(std::string_view line) {
     const auto words = split_words(line);
@@ -149,6 +199,47 @@ class Shell {
     if (at != nullptr && succeeded(words[0], at->erase(as_key(words[0])))) fmt::print("deleted\n");
   }
 
+  /// Runs a command that complains by itself.
+  template <class Command>
+  void on_client(Command&& command) {
+    kv::Client* const at = client();
+    if (at == nullptr) return;
+    std::fflush(stdout);
+    static_cast<void>(command(*at));
+    if (at->connection_error().status() != Status::kOk) client_.reset();
+  }
+
+  void keys(Words words) {
+    const KeysArguments all{.prefix = words.empty() ? std::string() : words[0]};
+    on_client([&](kv::Client& of) { return print_keys(of, all); });
+  }
+
+  void flush(Words words) {
+    const bool is_all = words[0] == "--all";
+    if (words[0].empty()) return say("flush: takes PREFIX, or --all");
+    if (words.size() != 2 || words[1] != "-y") return say("flush: add -y, and the keys are erased");
+    on_client([&](kv::Client& of) { return flush_keys(of, is_all ? std::string_view() : words[0]); });
+  }
+
+  void mget(Words words) {
+    on_client([&](kv::Client& from) { return get_many(from, words); });
+  }
+
+  void mput(Words words) {
+    if (words.size() % 2 != 0) return say("mput: takes a VALUE behind each KEY, and the last one is missing");
+    on_client([&](kv::Client& to) { return put_many(to, words); });
+  }
+
+  void incr(Words words) {
+    const auto step = parse_step(words.size() == 2 ? words[1] : "1");
+    if (!step) return say("incr: {} is not a whole number of 64 bits", quoted_bytes(words[1]));
+    on_client([&](kv::Client& at) { return add_to_cell(at, words[0], *step); });
+  }
+
+  void cell(Words words) {
+    on_client([&](kv::Client& of) { return print_cell(of, words[0]); });
+  }
+
   void stats(Words) {
     kv::Client* const of = client();
     if (of == nullptr) return;
@@ -175,11 +266,17 @@ class Shell {
 };
 
 constexpr std::size_t kManyWords = 64;
-const std::array<Shell::Command, 9> Shell::kCommands{{
+const std::array<Shell::Command, 15> Shell::kCommands{{
     {"put", 2, 3, &Shell::put},
     {"get", 1, 3, &Shell::get},
     {"cas", 3, 3, &Shell::cas},
     {"del", 1, 1, &Shell::del},
+    {"keys", 0, 1, &Shell::keys},
+    {"flush", 1, 2, &Shell::flush},
+    {"mget", 1, kManyWords, &Shell::mget},
+    {"mput", 2, kManyWords, &Shell::mput},
+    {"incr", 1, 2, &Shell::incr},
+    {"cell", 1, 1, &Shell::cell},
     {"stats", 0, 0, &Shell::stats},
     {"bench", 0, kManyWords, &Shell::bench},
     {"help", 0, kManyWords, &Shell::help},
@@ -192,8 +289,12 @@ const std::array<Shell::Command, 9> Shell::kCommands{{
 Exit run_shell(const ConnectArguments& where) {
   auto client = connect_or_complain(where);
   if (!client) return Exit::kError;
-  const auto editor = LineEditor::create("verbena-kv", "verbena> ");
-  return Shell(where, std::move(client)).run(*editor);
+  Shell shell(where, std::move(client));
+  const auto editor = LineEditor::create(
+      {.name = "verbena-kv", .prompt = "verbena> ", .history = history_file(), .complete = [&](std::string_view text) {
+         return shell.complete(text);
+       }});
+  return shell.run(*editor);
 }
 
 }  // namespace verbena::programs

@@ -1,5 +1,6 @@
 #include "programs/statistics.hpp"
 
+#include "programs/environment.hpp"
 #include "programs/json.hpp"
 
 #include <fmt/core.h>
@@ -159,12 +160,20 @@ std::string refusals_text(const kv::ServerStatistics& s) {
   return fmt::format(" ({} denied, {} over quota)", s.refusals.denied, s.refusals.over_quota);
 }
 
+/// For a server whose items expire, or are evicted.
+std::string removals_text(const kv::ServerStatistics& s) {
+  if ((s.expired | s.evicted) == 0) return "";
+  return fmt::format("removed: {} expired, {} evicted\n", s.expired, s.evicted);
+}
+
 }  // namespace
 
 std::string statistics_text(const kv::ServerStatistics& s) {
   return store_text(s) +
          fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed{}\n", s.puts, s.gets, s.hits,
                      s.compare_and_swaps, s.erases, s.failures, refusals_text(s)) +
+         fmt::format("hit rate {:.1f} %, with {} gets that clients did by reads\n", 100 * s.hit_rate(), s.reads) +
+         removals_text(s) +
          times_text(s, "requests", [](std::uint64_t requests) { return fmt::format("{}", requests); }) +
          classes_text(s);
 }
@@ -184,27 +193,24 @@ std::string interval_text(const kv::ServerStatistics& before, const kv::ServerSt
 }
 
 std::string statistics_json(const kv::ServerStatistics& s) {
-  std::string operations, memory;
-  for (std::size_t kind = 0; kind < kv::kOperations; ++kind) {
-    operations += (kind == 0 ? "" : ",") +
-                  json_members(to_string(static_cast<OperationKind>(kind)), operation_json(s.operations[kind]));
-  }
+  Json operations = Json::object();
+  Json memory = Json::array();
+  for (std::size_t kind = 0; kind < kv::kOperations; ++kind)
+    operations[to_string(static_cast<OperationKind>(kind))] = operation_json(s.operations[kind]);
   for (std::size_t i = 0; i < kv::kMemoryClasses; ++i) {
     const kv::MemoryClass& blocks = s.memory[i];
     if ((blocks.used | blocks.free) == 0) continue;
-    memory += (memory.empty() ? "" : ",") + json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used,
-                                                        "used_bytes", blocks.used_bytes, "free", blocks.free,
-                                                        "free_bytes", blocks.free_bytes)
-                                                .text;
+    memory.push_back(json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used, "used_bytes",
+                                 blocks.used_bytes, "free", blocks.free, "free_bytes", blocks.free_bytes));
   }
-  return json_line("items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries,
-                   "last_version", s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes,
-                   "resting_bytes", s.resting_bytes, "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions",
-                   s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
-                   s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
-                   "hits", s.hits, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures,
-                   "denied", s.refusals.denied, "over_quota", s.refusals.over_quota, "operations",
-                   Json{"{" + operations + "}"}, "memory", Json{"[" + memory + "]"});
+  return json_line(
+      "items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries, "last_version",
+      s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes, "resting_bytes", s.resting_bytes,
+      "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions", s.adoptions, "clients", s.clients, "clients_lost",
+      s.clients_lost, "clients_refused", s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts",
+      s.puts, "gets", s.gets, "hits", s.hits, "reads", s.reads, "hit_rate", Fixed{s.hit_rate(), 4}, "erases", s.erases,
+      "compare_and_swaps", s.compare_and_swaps, "failures", s.failures, "denied", s.refusals.denied, "over_quota",
+      s.refusals.over_quota, "expired", s.expired, "evicted", s.evicted, "operations", operations, "memory", memory);
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -228,10 +234,14 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("clients_refused_total", "counter", "Clients that were refused.", all.clients_refused);
   add_requests(out, each);
   out.single("hits_total", "counter", "Gets that found their key.", all.hits);
+  out.single("reads_total", "counter", "Gets without the server that found their key, as clients tell of them.",
+             all.reads);
   out.single("failures_total", "counter", "Requests that failed; a missing key or another version is not a failure.",
              all.failures);
   out.single("denied_total", "counter", "Failed requests for which the user had no right.", all.refusals.denied);
   out.single("over_quota_total", "counter", "Failed requests that a quota refused.", all.refusals.over_quota);
+  out.single("expired_total", "counter", "Items removed because their time to live was over.", all.expired);
+  out.single("evicted_total", "counter", "Items removed to make room for others.", all.evicted);
   out.single("last_version", "gauge", "Version last given to an item.", all.last_version);
   add_times(out, all);
   return out.take();

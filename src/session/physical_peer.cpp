@@ -26,6 +26,7 @@ bool PhysicalPeer::on_table(const wire::Head& head, std::span<const std::byte> p
     if (!table) return false;
     const std::size_t runs = table->size();
     tables_.push_back({.table = std::move(*table), .is_imported = std::vector<bool>(runs)});
+    used_ = {};
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -42,19 +43,31 @@ Status PhysicalPeer::import(channel::Connection& connection, Table& of) noexcept
   return Status::kOk;
 }
 
+PhysicalPeer::Table* PhysicalPeer::table_of(const channel::RemoteSpan& range) noexcept {
+  // Looks at the last table first: an address that was exported again is under its new key.
+  for (Table& of : std::views::reverse(tables_))
+    if (of.table.find(range.address, range.length, of.last) == Status::kOk) return &of;
+  return nullptr;
+}
+
 Status PhysicalPeer::find(channel::Connection& connection, const channel::RemoteSpan& rest,
                           channel::RemoteSpan& part) noexcept {
-  // Looks at the last table first: an address that was exported again is under its new key.
-  for (Table& of : std::views::reverse(tables_)) {
-    if (of.table.find(rest.address, rest.length, of.last) != Status::kOk) continue;
-    if (!of.is_imported[of.last])
-      if (const Status imported = import(connection, of); imported != Status::kOk) return imported;
-    const nic::Window window = of.table.window(of.last);
-    connection.lend_window(window);
-    part = {rest.address, std::min(rest.length, window.address + window.length - rest.address), window.rkey};
-    return Status::kOk;
-  }
-  return tables_.empty() ? Status::kNotFound : Status::kOutOfRange;
+  Table* const of = table_of(rest);
+  if (of == nullptr) return tables_.empty() ? Status::kNotFound : Status::kOutOfRange;
+  if (!of->is_imported[of->last])
+    if (const Status imported = import(connection, *of); imported != Status::kOk) return imported;
+  const nic::Window window = of->table.window(of->last);
+  connection.lend_window(window);
+  part = {rest.address, std::min(rest.length, window.address + window.length - rest.address), window.rkey};
+  return Status::kOk;
+}
+
+nic::Window PhysicalPeer::imported_run(const channel::RemoteSpan& range) noexcept {
+  Table* const of = table_of(range);
+  if (of == nullptr || !of->is_imported[of->last]) return {};
+  const nic::Window run = of->table.window(of->last);
+  if (of == &tables_.back()) used_ = run;
+  return run;
 }
 
 }  // namespace verbena::session

@@ -1,11 +1,18 @@
 #include "session/reception.hpp"
 
-#include "base/check.hpp"
-
 #include <cstring>
-#include <new>
 
 namespace verbena::session {
+
+Result<void> Front::reserve(std::size_t bytes) {
+  if (bytes <= reserved_) return {};
+  VERBENA_ASSIGN(memory_, host::LazyMemory::create(bytes,
+                                                   "reserving address space for the longest message that a "
+                                                   "handler gets; lower max_message_bytes, or raise ulimit -v"));
+  reserved_ = bytes;
+  size_ = 0;
+  return {};
+}
 
 void Reception::discard() noexcept {
   discards_.store(true, std::memory_order_relaxed);
@@ -37,7 +44,7 @@ bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece,
 bool Reception::take_written(rdma::Message& message) noexcept {
   const wire::Head& head = inbox_.head();
   if (head.kind != wire::Kind::kWritten) return false;
-  partial_.clear();
+  front_.clear();
   message = {.kind = rdma::Message::Kind::kWritten,
              .immediate = head.immediate,
              .data = window_.subspan(static_cast<std::size_t>(head.offset), static_cast<std::size_t>(head.total))};
@@ -57,17 +64,17 @@ void Reception::feed(ReceiveCall& call) noexcept {
   const wire::Head head = inbox_.head();
   if (head.offset == 0) {
     call.filled = 0;
-    partial_.clear();
+    front_.clear();
   }
   if (head.total > call.length) {
     call.needed = static_cast<std::size_t>(head.total);
     return calls_.finish(call, Status::kBufferTooSmall);
   }
   if (call.filled != head.offset) {
-    VERBENA_CHECK(partial_.size() == head.offset);
-    std::memcpy(call.to, partial_.data(), partial_.size());
-    call.filled = partial_.size();
-    partial_.clear();
+    VERBENA_CHECK(front_.size() == head.offset);
+    std::memcpy(call.to, front_.data(), front_.size());
+    call.filled = front_.size();
+    front_.clear();
   }
   inbox_.copy(call.to + call.filled);
   call.filled += inbox_.length();
@@ -81,11 +88,9 @@ void Reception::feed(ReceiveCall& call) noexcept {
 Status Reception::cancel(ReceiveCall& call) noexcept {
   calls_.remove(call);
   if (call.filled == 0) return Status::kOk;
-  try {
-    partial_.assign(call.to, call.to + call.filled);
-  } catch (const std::bad_alloc&) {
-    return Status::kNoMemory;
-  }
+  if (!front_.reserve(call.filled)) return Status::kNoMemory;
+  front_.resize(call.filled);
+  std::memcpy(front_.data(), call.to, call.filled);
   return Status::kOk;
 }
 
@@ -93,22 +98,16 @@ Status Reception::assemble(rdma::Message& message) noexcept {
   while (!inbox_.empty()) {
     if (take_written(message)) return Status::kOk;
     const wire::Head head = inbox_.head();
-    if (head.offset == 0) partial_.clear();
-    Status status = head.total > max_message_bytes_ ? Status::kTooLong : Status::kOk;
-    try {
-      // Grows with what arrives, not with what the peer claims.
-      if (status == Status::kOk) partial_.resize(head.offset + inbox_.length());
-    } catch (const std::bad_alloc&) {
-      status = Status::kNoMemory;
-    }
-    if (status != Status::kOk) {
+    if (head.offset == 0) front_.clear();
+    if (head.total > max_message_bytes_) {
       while (!inbox_.empty()) inbox_.pop();
-      return status;
+      return Status::kTooLong;
     }
-    inbox_.copy(partial_.data() + head.offset);
+    front_.resize(head.offset + inbox_.length());
+    inbox_.copy(front_.data() + head.offset);
     inbox_.pop();
-    if (partial_.size() != head.total) continue;
-    message = whole(head, partial_);
+    if (front_.size() != head.total) continue;
+    message = whole(head, {front_.data(), front_.size()});
     return Status::kOk;
   }
   return Status::kAgain;

@@ -1,17 +1,41 @@
 // Messages that have arrived: the inbox, the calls that wait for them, and messages assembled for a handler.
 #pragma once
 
+#include "base/check.hpp"
+#include "host/lazy_memory.hpp"
 #include "session/calls.hpp"
 #include "session/inbox.hpp"
 #include "session/wire.hpp"
+
+#include <verbena/error.hpp>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace verbena::session {
+
+/// The front of a message that is only partly taken, in memory that was reserved before: pages come as bytes do.
+/// \thread owner of the session's loop
+class Front {
+ public:
+  /// Makes room for `bytes`; if there was less, drops what is there. \alloc setup
+  [[nodiscard]] Result<void> reserve(std::size_t bytes);
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// The bytes up to `size`, which must be within the reserved ones.
+  void resize(std::size_t size) noexcept {
+    VERBENA_CHECK(size <= reserved_);
+    size_ = size;
+  }
+  void clear() noexcept { size_ = 0; }
+
+ private:
+  host::LazyMemory memory_;
+  std::size_t reserved_ = 0;
+  std::size_t size_ = 0;
+};
 
 /// \thread owner of the session's loop, except where said
 class Reception {
@@ -20,6 +44,8 @@ class Reception {
   Reception(std::size_t inbox_bytes, std::size_t max_message_bytes) noexcept(false)
       : inbox_(inbox_bytes), max_message_bytes_(max_message_bytes) {}
   void set_window(std::span<std::byte> window) noexcept { window_ = window; }
+  /// Reserves the address space in which messages are assembled for a handler. Errors: kNoMemory. \alloc setup
+  [[nodiscard]] Result<void> reserve() { return front_.reserve(max_message_bytes_); }
 
   /// From now on counts and drops messages, including those already here.
   void discard() noexcept;
@@ -62,8 +88,8 @@ class Reception {
     return cancelled == Status::kOk;
   }
 
-  /// Takes the next message for a handler: kOk, kAgain (none is complete), or kTooLong and kNoMemory, which end the
-  /// session.
+  /// After `reserve`: takes the next message for a handler: kOk, kAgain (none is complete), or kTooLong, which ends the
+  /// session. \alloc none
   [[nodiscard]] Status assemble(rdma::Message& message) noexcept;
 
  private:
@@ -77,7 +103,7 @@ class Reception {
   const std::size_t max_message_bytes_;
   std::span<std::byte> window_;
   CallQueue<ReceiveCall> calls_;
-  std::vector<std::byte> partial_;  ///< The front of a partly taken message.
+  Front front_;
   std::uint64_t told_ = 0;
   std::uint64_t total_ = 0;  ///< Bytes of the message that is arriving; 0: none.
   std::uint64_t next_ = 0;   ///< Offset of its next piece.

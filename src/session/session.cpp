@@ -91,6 +91,7 @@ Result<void> Session::open_window() {
 Result<void> Session::create() {
   VERBENA_TRY(open_window());
   reception_.set_window(window());
+  if (delivery().receive == rdma::Receive::kHandler) VERBENA_TRY(reception_.reserve());
   VERBENA_ASSIGN(connection_, channel::Connection::create(home_->loop(), home_->memory(), connection_options(), *this));
   return {};
 }
@@ -175,6 +176,8 @@ void Session::begin() noexcept {
   transfers_.set_delivery(delivery().reads, delivery().writes);
   life_.is_set_up.store(true, std::memory_order_relaxed);
   if (delivery().receive == rdma::Receive::kDiscard) reception_.discard();
+  // The callback may have asked for a handler.
+  if (delivery().receive == rdma::Receive::kHandler && !reception_.reserve()) leave(Status::kNoMemory);
   if (state() == State::kLive) events_.on_connect(*this);
 }
 
@@ -315,9 +318,7 @@ void Session::push(Queue& queue, Kind& call) noexcept {
 }
 
 Status Session::run(SendCall& call, const Patience& patience) noexcept {
-  return carry_out(
-      call, patience, [&] { push(outbox_, call); },
-      [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
+  return carry_out(call, patience, [&] { push(outbox_, call); }, [&] { give_up(call); });
 }
 
 Status Session::send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
@@ -334,10 +335,7 @@ Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std
   ReceiveCall call;
   call.to = buffer.data();
   call.length = buffer.size();
-  const auto give_up = [&] {
-    if (!reception_.drop(call)) leave(Status::kNoMemory);
-  };
-  const Status status = carry_out(call, patience, [&] { reception_.push(call); }, give_up);
+  const Status status = carry_out(call, patience, [&] { reception_.push(call); }, [&] { give_up(call); });
   message = call.message;
   needed = call.needed;
   return status;
@@ -364,14 +362,6 @@ Status Session::wait_for(Call& call, const Patience& patience) noexcept {
     if (call.done()) return Status::kOk;
     return state() != State::kDetached ? loop.wait_patiently(is_done, patience) : Status::kTimedOut;
   });
-}
-
-Status Session::cancel(ReceiveCall& call) noexcept {
-  const auto drop = [&] {
-    if (!call.done() && !reception_.drop(call)) leave(Status::kNoMemory);
-    progress();
-  };
-  return in_driver(drop, Deadline::after(kHandOver));
 }
 
 Status Session::write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate, std::size_t offset,
@@ -411,11 +401,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
 
 Status Session::complete(rdma::Completion& completion, const Patience& patience) noexcept {
   TakeCall call;
-  const auto give_up = [&] {
-    transfers_.cancel(call);
-    call.finish(Status::kTimedOut);
-  };
-  const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, give_up);
+  const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, [&] { give_up(call); });
   completion = call.completion;
   // A failed transfer may be reported before the connection's own end.
   if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status, patience);
@@ -431,7 +417,7 @@ Status Session::in_driver(Task&& task, Deadline deadline) noexcept {
     if (handed != Status::kClosed || state() != State::kDetached) return handed;
   }
   // Nobody else drives it then, but another thread's call.
-  return alone(home_->driver() == Driver::kCaller || state() == State::kDetached, [&] {
+  return alone(is_shared(), [&] {
     task();
     return Status::kOk;
   });
@@ -448,18 +434,41 @@ Status Session::begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept 
   return in_driver(begin, Deadline::after(kHandOver));
 }
 
-template <class Kind, class Cancel>
-bool Session::withdraw_call(Kind& call, Cancel&& cancel) noexcept {
+template <class Kind>
+Status Session::take_back(Kind& call, Deadline deadline) noexcept {
   bool is_here = false;
-  const auto take_back = [&] {
+  const auto end = [&] {
     is_here = !call.done();
     if (!is_here) return;
     call.tell = nullptr;
-    cancel();
+    give_up(call);
   };
+  const Status status = in_driver(end, deadline);
+  return status != Status::kOk || is_here ? status : Status::kNotFound;
+}
+
+template <class Kind>
+bool Session::withdraw(Kind& call) noexcept {
+  Status status = Status::kBusy;
   // Another thread in a call of this session leaves by its deadline.
-  while (in_driver(take_back, Deadline::never()) == Status::kBusy) yield_thread();
-  return is_here;
+  while ((status = take_back(call, Deadline::never())) == Status::kBusy) yield_thread();
+  return status == Status::kOk;
+}
+template bool Session::withdraw(SendCall&) noexcept;
+template bool Session::withdraw(ReceiveCall&) noexcept;
+template bool Session::withdraw(TakeCall&) noexcept;
+
+void Session::try_withdraw(ReceiveCall& call) noexcept { (void)take_back(call, Deadline::after(kHandOver)); }
+
+void Session::give_up(SendCall& call) noexcept { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); }
+
+void Session::give_up(ReceiveCall& call) noexcept {
+  if (!reception_.drop(call)) leave(Status::kNoMemory);
+}
+
+void Session::give_up(TakeCall& call) noexcept {
+  transfers_.cancel(call);
+  call.finish(Status::kTimedOut);
 }
 
 Status Session::begin(SendCall& call, Call::Tell tell) noexcept {
@@ -474,27 +483,21 @@ Status Session::begin(ReceiveCall& call, Call::Tell tell) noexcept {
   });
 }
 
+Status Session::begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note, Call::Tell tell_of_note) noexcept {
+  if (!is_registered(write.local)) return Status::kLocalAccess;
+  note.after = &write;
+  return begin_call(note, tell_of_note, [&] {
+    write.tell = tell_of_write;
+    note.tell = tell_of_note;
+    push(transfers_, write);
+    push(outbox_, note);
+  });
+}
+
 Status Session::begin(TakeCall& call, Call::Tell tell) noexcept {
   return begin_call(call, tell, [&] {
     call.tell = tell;
     transfers_.push(call);
-  });
-}
-
-bool Session::withdraw(SendCall& call) noexcept {
-  return withdraw_call(call, [&] { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); });
-}
-
-bool Session::withdraw(ReceiveCall& call) noexcept {
-  return withdraw_call(call, [&] {
-    if (!reception_.drop(call)) leave(Status::kNoMemory);
-  });
-}
-
-bool Session::withdraw(TakeCall& call) noexcept {
-  return withdraw_call(call, [&] {
-    transfers_.cancel(call);
-    call.finish(Status::kTimedOut);
   });
 }
 

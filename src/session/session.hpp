@@ -109,8 +109,6 @@ class Session final : private channel::Handler {
                                const Patience& patience) noexcept;
   /// Waits for a call that was begun (see `begin`). kTimedOut: it goes on.
   [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept;
-  /// The receive takes no message any more, and is done when this returns kOk.
-  [[nodiscard]] Status cancel(ReceiveCall& call) noexcept;
   /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
@@ -129,18 +127,18 @@ class Session final : private channel::Handler {
   /// that thread drives the session and the NIC allows it; otherwise `patience()` says how long to wait.
   template <class Local, std::invocable MakePatience>
   [[nodiscard]] Status write(const Local& from, const Place& to, MakePatience&& patience) noexcept {
-    const auto now = [&] { return connection_->write_now(from, to.span); };
+    const auto now = [&](const RemoteSpan& there) { return connection_->write_now(from, there); };
     return at_once(from, to, now) ? Status::kOk : transfer(Transfer::Kind::kWrite, span_of(from), to, patience());
   }
   template <class Local, std::invocable MakePatience>
   [[nodiscard]] Status read(const Local& to, const Place& from, MakePatience&& patience) noexcept {
-    const auto now = [&] { return connection_->read_now(to, from.span); };
+    const auto now = [&](const RemoteSpan& there) { return connection_->read_now(to, there); };
     return at_once(to, from, now) ? Status::kOk : transfer(Transfer::Kind::kRead, span_of(to), from, patience());
   }
   template <std::invocable MakePatience>
   [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
                               MakePatience&& patience) noexcept {
-    const auto now = [&] { return connection_->change_now(change, word.span, old); };
+    const auto now = [&](const RemoteSpan& there) { return connection_->change_now(change, there, old); };
     return at_once(change, word, now) ? Status::kOk : change_by_call(change, word, old, patience());
   }
   /// Starts a write from registered memory without waiting; its completion has `cookie`. kAgain:
@@ -162,6 +160,10 @@ class Session final : private channel::Handler {
   /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
   [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
   [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
+  /// A WRITE of registered memory into the peer's default window, and a note of it that leaves after it. Both are told
+  /// of, the ends that come before this returns too. kLocalAccess: the memory is not registered.
+  [[nodiscard]] Status begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note,
+                             Call::Tell tell_of_note) noexcept;
   /// For completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
   [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
   void go_on(TakeCall& call) noexcept {
@@ -169,19 +171,20 @@ class Session final : private channel::Handler {
     transfers_.push(call);
   }
   /// Takes a call back that was begun. False: it was done before, and has been told of.
-  [[nodiscard]] bool withdraw(SendCall& call) noexcept;
-  [[nodiscard]] bool withdraw(ReceiveCall& call) noexcept;
-  [[nodiscard]] bool withdraw(TakeCall& call) noexcept;
+  template <class Kind>
+  [[nodiscard]] bool withdraw(Kind& call) noexcept;
+  /// The same for a receive, but does not wait for a thread that is in a call: look whether it is done.
+  void try_withdraw(ReceiveCall& call) noexcept;
   /// A transfer of registered memory, or an atomic, in the calling thread and past the queues. False, and nothing has
   /// happened: it goes the long way, which also says what is wrong.
   [[nodiscard]] bool write_now(const LocalSpan& from, const Place& to) noexcept {
-    return at_once(from, to, [&] { return connection_->write_now(from, to.span); });
+    return at_once(from, to, [&](const RemoteSpan& there) { return connection_->write_now(from, there); });
   }
   [[nodiscard]] bool read_now(const LocalSpan& to, const Place& from) noexcept {
-    return at_once(to, from, [&] { return connection_->read_now(to, from.span); });
+    return at_once(to, from, [&](const RemoteSpan& there) { return connection_->read_now(to, there); });
   }
   [[nodiscard]] bool change_now(const Change& change, const Place& word, std::uint64_t& old) noexcept {
-    return at_once(change, word, [&] { return connection_->change_now(change, word.span, old); });
+    return at_once(change, word, [&](const RemoteSpan& there) { return connection_->change_now(change, there, old); });
   }
   /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
   /// woken.
@@ -261,8 +264,8 @@ class Session final : private channel::Handler {
   /// The same on a live session where this thread drives it.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
-  /// Whether `attempt` carried a transfer out. False: not executed, no side effect. Post it normally to get the precise
-  /// error.
+  /// Whether `attempt`, called with the place under its key, carried a transfer out. False: not executed, no side
+  /// effect. Post it normally to get the precise error.
   template <class Local, class Attempt>
   [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
@@ -282,8 +285,13 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
   template <class Kind, class Start>
   [[nodiscard]] Status begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept;
-  template <class Kind, class Cancel>
-  [[nodiscard]] bool withdraw_call(Kind& call, Cancel&& cancel) noexcept;
+  /// kOk: the call is done, and nobody is told; kNotFound: it was done before; or as in_driver.
+  template <class Kind>
+  [[nodiscard]] Status take_back(Kind& call, Deadline deadline) noexcept;
+  /// In the thread that drives the session: the call is done when this returns.
+  void give_up(SendCall& call) noexcept;
+  void give_up(ReceiveCall& call) noexcept;
+  void give_up(TakeCall& call) noexcept;
   [[nodiscard]] Status run(SendCall& call, const Patience& patience) noexcept;
   [[nodiscard]] Status run(TransferCall& call, const Patience& patience) noexcept;
   /// Calls `task` in the thread that drives the session. Errors: kBusy, and those of CompletionLoop::call.
@@ -402,14 +410,19 @@ struct Words {
 // of a few hundred.
 template <class Local, class Attempt>
 inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
-  if (place.space != Space::kKey || home_->driver() != Driver::kCaller || is_forked()) [[unlikely]]
+  if (home_->driver() != Driver::kCaller || is_forked()) [[unlikely]]
     return false;
   Exclusive::Mark* const mark = used_.enter();
   if (mark == nullptr) [[unlikely]]
     return false;
   bool is_known = state() == State::kLive;
   if constexpr (std::is_same_v<Local, LocalSpan>) is_known = is_known && knows_local(local);
-  const bool is_done = is_known && attempt() == Status::kOk;
+  const auto go = [&] {
+    if (place.space == Space::kKey) return attempt(place.span) == Status::kOk;
+    RemoteSpan part;
+    return physical_.find_whole(*connection_, place.span, part) && attempt(part) == Status::kOk;
+  };
+  const bool is_done = is_known && go();
   Exclusive::leave(mark);
   return is_done;
 }

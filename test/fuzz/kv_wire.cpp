@@ -59,17 +59,21 @@ void check_request(Bytes body) {
   VERBENA_CHECK(status == Status::kOk || status == Status::kBadKey || status == Status::kTooLong);
   VERBENA_CHECK(same_bytes(bytes_of(request.head), body.first(sizeof(RequestHead))));
   if (status != Status::kOk) return;
-  const bool has_key = request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye;
+  const bool scans = is_scan(request.head.op);
+  const bool has_key =
+      request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye && request.head.op != Op::kReads;
   const bool is_adopt = request.head.op == Op::kPutAdopt;
   VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) ||
-                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart));
+                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart) ||
+                (request.head.op >= Op::kKeys && request.head.op <= Op::kReads));
+  VERBENA_CHECK((request.head.flags == kHasTtl) == (request.ttl_ns != 0) && request.ttl_ns <= kMostTtlNs);
   VERBENA_CHECK(request.head.op != Op::kGetPart || request.expected < kMostValueBytes);
   VERBENA_CHECK(request.key.size() == request.head.key_length);
-  VERBENA_CHECK(has_key ? !request.key.empty() && request.key.size() <= kMaxKeyBytes : request.key.empty());
+  VERBENA_CHECK(has_key ? (scans || !request.key.empty()) && request.key.size() <= kMaxKeyBytes : request.key.empty());
   VERBENA_CHECK(request.value.size() < kEagerBytes && body.size() <= kMaxEagerBody);
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   std::vector<std::byte> again;
-  append(again, std::span(head).first(encode_head(request.head, request.expected, head)));
+  append(again, std::span(head).first(encode_head(request.head, request.expected, head, request.ttl_ns)));
   if (is_adopt) {
     VERBENA_CHECK(request.adopt.lease != 0 && request.adopt.value_length >= kLeastLease);
     VERBENA_CHECK(request.expected == request.adopt.expected && request.value.empty());
@@ -77,6 +81,7 @@ void check_request(Bytes body) {
   }
   append(again, request.key);
   append(again, request.value);
+  if (scans) append(again, bytes_of(request.scan));
   VERBENA_CHECK(same_bytes(again, body));
 }
 
@@ -112,6 +117,7 @@ void check_large(Bytes message) {
   if (front.head.op == Op::kPutLarge) {
     VERBENA_CHECK(front.large.value_length >= kEagerBytes);
     VERBENA_CHECK(front.head.key_length >= 1 && front.head.key_length <= kMaxKeyBytes);
+    if (front.ttl_ns != 0) append(again, bytes_of(front.ttl_ns));
     append(again, bytes_of(front.large));
     append(again, std::span(front.key).first(front.head.key_length));
   }
@@ -147,6 +153,8 @@ void check_reply(Bytes body) {
   }
   std::vector<std::byte> again;
   append(again, bytes_of(reply.head));
+  VERBENA_CHECK((reply.head.flags == kTellsExpiry) == (reply.expiry.until_ns != 0));
+  if (reply.head.flags != 0) append(again, bytes_of(reply.expiry));
   switch (reply.head.kind) {
     case ReplyKind::kPlain:
     case ReplyKind::kGoodbye: break;
@@ -175,6 +183,20 @@ void check_reply(Bytes body) {
       append(again, bytes_of(reply.refusal));
       append(again, reply.value);
       break;
+    case ReplyKind::kFull:
+      VERBENA_CHECK(reply.head.status == Status::kStoreFull);
+      append(again, bytes_of(reply.full));
+      break;
+    case ReplyKind::kScanned: {
+      VERBENA_CHECK(reply.value.size() <= KeyPage::kBytes);
+      std::uint32_t keys = 0;
+      for (KeyIterator at(reply.value); at != KeyIterator(); ++at, ++keys)
+        VERBENA_CHECK(is_inside(*at, reply.value) && !(*at).empty() && (*at).size() <= kMaxKeyBytes);
+      VERBENA_CHECK(reply.value.empty() || keys == reply.scanned.count);
+      append(again, bytes_of(reply.scanned));
+      append(again, reply.value);
+      break;
+    }
     case ReplyKind::kStatistics:
       append(again, reply.value);
       check_statistics(reply.value);

@@ -75,8 +75,15 @@ server.bind(words[words.index('{option}') + 1])
 server.listen()
 signal.pause()
 """
-# One at a time 20 us, of memcached 10; by 32, 2 M/s.
+# One at a time 20 us, of memcached 10; by 32, 2 M/s. Full, memcached holds half of what ours does.
 PEER_CLIENT = """#!/bin/sh
+if [ "$3" = held ]; then
+  echo "$*" >>"$STAND_IN_KV_LOG"
+  [ "$STAND_IN_CLIENT" != "$1" ] || { echo 'peer_client: it said "ERROR"' >&2; exit 3; }
+  held=80; [ "$1" = verbena ] || held=40
+  echo '{"items":9,"held_percent":'$held'}'
+  exit 0
+fi
 ns=20000
 [ "$1" = redis ] || ns=10000
 [ "$7" = 1 ] || ns=500
@@ -353,6 +360,23 @@ def check_store(report, compare, log):
                  {('redis', 'get', '1'), ('redis', 'set', '1'), ('memcached', 'get', '1'), ('memcached', 'set', '1'),
                   ('redis', 'get', '32'), ('redis', 'mget', '32'), ('memcached', 'get', '32'), ('redis', 'set', '32'),
                   ('redis', 'mset', '32'), ('memcached', 'set', '32')}, f'the peers are asked {peers}')
+
+    done, rows = compare('--groups', 'kv-held')
+    held = [row['ratio'] for row in rows or [] if 'in a full store' in row['name']]
+    memory = [row['ratio'] for row in rows or [] if row['name'].startswith('resident memory')]
+    report.check(done.returncode in (0, 4) and held == [2] * 5 and len(memory) == 5 and all(memory),
+                 f'full stores: ended with {done.returncode}, {held} and {memory}:\n{done.stdout}')
+    calls = [line.split() for line in log.read_text().splitlines()]
+    report.check({(words[0], words[3]) for words in calls if words[2] == 'held' and words[4:] == ['64']} ==
+                 {(server, size) for server in ('verbena', 'memcached')
+                  for size in ('64', '100', '1000', '10000', '70000')}, f'full stores are filled by {calls}')
+    done, rows = compare('--groups', 'kv-held', STAND_IN_CLIENT='memcached')
+    report.check(done.returncode == 4 and 'peer_client: it said "ERROR"' in done.stdout and
+                 not any(row['ratio'] for row in rows or [] if 'in a full store' in row['name']),
+                 f'a full memcached that fails: ended with {done.returncode}:\n{done.stdout}')
+    done, rows = compare('--groups', 'kv-held', STAND_IN_CLIENT='verbena')
+    report.check(done.returncode == 1 and rows is None,
+                 f'a full store of ours that fails: ended with {done.returncode}:\n{done.stdout}')
 
     for what, variables, why in (
             ('a server that does not start', {'STAND_IN_SERVER': 'redis-server'},

@@ -13,9 +13,12 @@ ROOMS = ['base', 'host', 'nic', 'link', 'engine', 'channel', 'session', 'node', 
 # counts before one without.
 PUBLIC = {'status': 'base', 'counters': 'base', 'error': 'base', 'deadline': 'base', 'transport': 'link', 'kv': 'kv',
           'kv_statistics': 'kv', 'rdma_types': 'session', 'rdma': 'api', 'kv.h': 'api', 'mesh.h': 'api',
-          'compat/kvstore': 'api', 'wait_policy': 'base', 'mesh': 'mesh', 'mesh_pmix': 'mesh', 'log': 'base',
+          'compat/kvstore': 'api', 'compat/key_versions': 'api', 'compat/kv_store': 'api',
+          'compat/rdma_common': 'api', 'compat/memory_pool': 'api', 'compat/hash_table': 'api',
+          'wait_policy': 'base', 'mesh': 'mesh', 'mesh_pmix': 'mesh', 'log': 'base',
           'version': 'base', 'slab_manager': 'host', 'queue_pair': 'api', 'typed': 'api', 'typed_memory': 'api',
-          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api'}
+          'coroutine_loop': 'api', 'coroutine_task': 'api', 'coroutines': 'api', 'coroutines_kv': 'api',
+          'coroutines_queue_pair': 'api', 'coroutines_mesh': 'api', 'typed_mesh': 'api'}
 
 # Third-party headers by prefix, and the rooms that may include them. The verbs structs are the vocabulary of the data
 # path above the seam, so they are seen from `nic` on; that no function of libibverbs is called there is symbols.py's.

@@ -224,6 +224,11 @@ TEST_F(KvRights, EachRightIsForItsOperations) {
     EXPECT_EQ(completed(), of(writes));
     ASSERT_EQ(client_->start_get(key_of("p"), small, 2), Status::kOk);
     EXPECT_EQ(completed(), of(reads, writes ? Status::kOk : Status::kNotFound));
+    KeyCursor cursor;
+    KeyPage page;
+    EXPECT_EQ(client_->keys({}, cursor, page), of(reads));
+    std::uint64_t erased = 0;
+    EXPECT_EQ(client_->flush(key_of("absent"), erased), of(writes));
     const auto cell = client_->open_cell(key_of("cell"), 5);
     EXPECT_EQ(cell ? Status::kOk : cell.error().status(), of(reads && writes));
     const auto statistics = client_->server_statistics(Deadline::after(20s));
@@ -255,6 +260,25 @@ TEST_F(KvRights, PrefixesLimitEachRight) {
   EXPECT_EQ(client_->erase(key_of("r/1")).status, Status::kDenied);
   EXPECT_EQ(put("r/1", pattern(100'000, 1)), Status::kDenied);
   EXPECT_EQ(client_->open_cell(key_of("both3"), 0).error().status(), Status::kDenied) << "cells need all keys";
+  const auto list = [&](std::string_view prefix) {
+    KeyCursor cursor;
+    KeyPage page;
+    return client_->keys(key_of(prefix), cursor, page);
+  };
+  EXPECT_EQ(list("both"), Status::kOk);
+  EXPECT_EQ(list("both2"), Status::kOk);
+  EXPECT_EQ(list("bot"), Status::kDenied) << "some of these keys are not granted";
+  EXPECT_EQ(list(""), Status::kDenied);
+  EXPECT_EQ(list("w/"), Status::kDenied);
+  EXPECT_EQ(list("r/"), Status::kOk);
+  std::uint64_t erased = 0;
+  EXPECT_EQ(client_->flush({}, erased), Status::kDenied);
+  EXPECT_EQ(client_->flush(key_of("r/"), erased), Status::kDenied);
+  EXPECT_EQ(client_->flush(key_of("w/"), erased), Status::kOk);
+  EXPECT_EQ(erased, 1u);
+  EXPECT_EQ(client_->flush(key_of("both2"), erased), Status::kOk);
+  EXPECT_EQ(get("both2"), Status::kNotFound);
+  EXPECT_EQ(get("both"), Status::kOk);
   EXPECT_EQ(client_->put({}, bytes_of("v")).status, Status::kBadKey);
 }
 
@@ -427,6 +451,7 @@ TEST_F(KvRights, TheServerRefusesWhatAReadOnlyClientSends) {
   denied(raw.say(pack(head(wire::Op::kPut, 1), "k"sv, "v"sv)));
   denied(raw.say(pack(head(wire::Op::kCas, 1), std::uint64_t{0}, "k"sv, "v"sv)));
   denied(raw.say(pack(head(wire::Op::kErase, 1), "k"sv)));
+  denied(raw.say(pack(head(wire::Op::kFlush), wire::ScanPlace{})));
   denied(raw.say(pack(head(wire::Op::kCell, 1), std::uint64_t{0}, "k"sv)));
   denied(raw.say(pack(head(wire::Op::kPutAdopt, 1),
                       wire::AdoptHead{.expected = wire::kAnyVersion, .value_length = 100'000, .lease = 1}, "k"sv)));
@@ -435,7 +460,7 @@ TEST_F(KvRights, TheServerRefusesWhatAReadOnlyClientSends) {
                     100'000));
   EXPECT_EQ(server_->statistics().items, 0u);
   EXPECT_EQ(server_->statistics().leases, 0u);
-  EXPECT_EQ(server_->statistics().refusals.denied, 6u);
+  EXPECT_EQ(server_->statistics().refusals.denied, 7u);
 }
 
 // --- quotas

@@ -91,7 +91,7 @@ class Liar {
                                                        : may_fail ? 1 + below(11)
                                                                   : 0),
                          .kind = kind,
-                         .reserved = static_cast<std::uint16_t>(is_wild ? number() : 0),
+                         .flags = static_cast<std::uint16_t>(is_wild ? number() : 0),
                          .id = is_wild && below(2) == 0 ? static_cast<std::uint32_t>(number()) : request.id,
                          .version = number(),
                          .entry = is_wild                     ? number()
@@ -169,6 +169,11 @@ bool use(Client& client, std::uint64_t round) {
     EXPECT_LE(client.read(*cell, old, Deadline::after(50ms)), Status::kForked);
   }
   (void)client.server_statistics(Deadline::after(50ms));
+  KeyCursor cursor;
+  KeyPage page;
+  EXPECT_LE(client.keys(key, cursor, page, Deadline::after(50ms)), Status::kForked);
+  for (const Key each : page) EXPECT_TRUE(!each.empty() && each.size() <= kMaxKeyBytes);
+  EXPECT_LE(client.flush(key, old, Deadline::after(50ms)), Status::kForked);
   if (round % 8 == 7) expect_sound(client.put(key, large.bytes(), Deadline::after(50ms)), large);
   return client.connection_error().status() == Status::kOk;
 }

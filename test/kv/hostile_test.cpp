@@ -1,4 +1,5 @@
 // What a hostile client can do to a server and to its other clients: nothing but lose its own connection.
+#include "kv/item.hpp"
 #include "peer.hpp"
 #include "process.hpp"
 #include "raw_client.hpp"
@@ -141,7 +142,7 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
   begin();
   const std::string_view key = "key";
   auto reserved = head(Op::kGet, 3);
-  reserved.reserved = 1;
+  reserved.flags = 2;
   const wire::AdoptHead adopt{.expected = kAnyVersion, .value_length = wire::kLeastLease, .lease = 1};
   const auto adopt_but = [&](auto&& spoil) {
     wire::AdoptHead other = adopt;
@@ -166,6 +167,13 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
       RawClient::pack(head(Op::kCell, 3), std::uint64_t{7}, key, key),             //
       RawClient::pack(head(Op::kStatistics, 3), key),                              //
       RawClient::pack(head(Op::kGoodbye), std::uint64_t{0}),                       //
+      RawClient::pack(head(Op{15}, 3), key),                                       // No such operation.
+      RawClient::pack(head(Op{19}, 3), key),                                       //
+      RawClient::pack(head(Op::kKeys, 3), key),                                    // Without its place.
+      RawClient::pack(head(Op::kFlush, 0), std::uint64_t{0}),                      //
+      RawClient::pack(head(Op::kKeys, 0), wire::ScanPlace{}, key),                 // With a value.
+      RawClient::pack(head(Op::kReads)),                                           // Without its number.
+      RawClient::pack(head(Op::kReads), kAnyVersion),                              //
       put_large(key, 100'000),                                                     // Not as a large message.
       RawClient::pack(head(Op::kMoreLarge), key),                                  //
       RawClient::pack(head(Op::kPutAdopt, 3), key),                                // Without a lease.
@@ -185,6 +193,31 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
   expect_whole();
   EXPECT_EQ(server_->statistics().clients_lost, frames.size());
   expect_nothing_left();
+}
+
+// A place in the index is a number that comes from a client.
+TEST_F(Hostile, PlacesOfScansThatAreLiesAreRefused) {
+  begin();
+  RawClient raw = intruder();
+  constexpr std::uint64_t kFar = ~std::uint64_t{0};
+  for (const Op op : {Op::kKeys, Op::kFlush})
+    for (const wire::ScanPlace lie :
+         {wire::ScanPlace{.place = 1}, wire::ScanPlace{.moves = 1}, wire::ScanPlace{.seal = 1},
+          wire::ScanPlace{.place = kFar, .moves = kFar, .seal = kFar}, wire::ScanPlace{.place = kFar, .seal = 3}}) {
+      ASSERT_TRUE(raw.say(RawClient::pack(head(op), lie)));
+      const auto reply = raw.hear();
+      ASSERT_TRUE(reply);
+      EXPECT_EQ(reply->head.status, Status::kBadArgument);
+    }
+  // As sealed as the server would have done it, which any client could: out of range all the same.
+  struct {
+    std::uint64_t place, moves, worker;
+  } front{kFar / 2, 0, 0};
+  const std::uint64_t seal = hash_of(wire::bytes_of(front), raw.hello().hash_seed) | 1;
+  ASSERT_TRUE(raw.say(RawClient::pack(head(Op::kFlush), wire::ScanPlace{.place = front.place, .seal = seal})));
+  EXPECT_EQ(raw.hear()->head.status, Status::kBadArgument);
+  EXPECT_TRUE(raw.is_alive());
+  expect_whole();
 }
 
 TEST_F(Hostile, LargeMessagesWithoutSenseEndTheirConnectionOnly) {

@@ -145,14 +145,14 @@ TEST(StatisticsParts, UnknownOnesAreEmpty) {
 }
 
 TEST(StatisticsParts, TravelInFramesThatAreChecked) {
-  std::array<std::byte, 16> head;
-  const std::size_t bytes = wire::encode_head({.op = wire::Op::kStatistics, .id = 3}, 5, head);
-  ASSERT_EQ(bytes, 16u);
+  std::array<std::byte, 24> front;
+  ASSERT_EQ(wire::encode_head({.op = wire::Op::kStatistics, .id = 3}, 5, front), 16u);
+  const std::span head = std::span(front).first<16>();
   wire::Request request;
   ASSERT_EQ(wire::decode_request(head, request), Status::kOk);
   EXPECT_EQ(request.expected, 5u);
-  EXPECT_EQ(wire::decode_request(std::span(head).first(15), request), Status::kProtocol);
-  EXPECT_EQ(wire::decode_request(std::span(head).first(8), request), Status::kProtocol);
+  EXPECT_EQ(wire::decode_request(head.first(15), request), Status::kProtocol);
+  EXPECT_EQ(wire::decode_request(head.first(8), request), Status::kProtocol);
 
   const auto decode = [](std::size_t words_bytes, Status status) {
     const wire::ReplyHead front{.status = status, .kind = wire::ReplyKind::kStatistics};

@@ -38,6 +38,7 @@ class StoreFixture : public testing::Test {
                                 .grace_ticks = kGrace,
                                 .hash_seed = kSeed,
                                 .versions = &versions_,
+                                .ticks = ticks_,
                                 .accounts = accounts_});
     ASSERT_TRUE(store) << store.error().text();
     store_ = std::move(*store);
@@ -94,6 +95,8 @@ class StoreFixture : public testing::Test {
   host::Arena arena_;
   std::atomic<std::uint64_t> versions_{1};
   Accounts accounts_{};  ///< Outlive the store.
+  /// The clock of times to live.
+  std::uint64_t (*ticks_)() noexcept = [] noexcept { return ticks_now(); };
   std::uint64_t now_ = 1000;
   std::unique_ptr<Store> store_;
 };

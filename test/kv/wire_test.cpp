@@ -23,7 +23,7 @@ void append(Bytes& out, const Frame& frame) {
 }
 
 Bytes request(Op op, std::string_view key, std::string_view value, std::uint64_t expected = 0) {
-  std::array<std::byte, 16> head;
+  std::array<std::byte, 24> head;
   const RequestHead fields{.op = op, .key_length = static_cast<std::uint16_t>(key.size()), .id = 77};
   Bytes out(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(encode_head(fields, expected, head)));
   std::memcpy(out.data(), head.data(), out.size());
@@ -73,6 +73,85 @@ TEST(Wire, CellsAreOpenedWithTheirInitialValue) {
   }
   EXPECT_EQ(decode_request(request(Op::kCell, "key", "value"), out), Status::kProtocol);
   EXPECT_EQ(decode_request(request(Op::kCell, "", ""), out), Status::kBadKey);
+}
+
+TEST(Wire, ScansHaveAPrefixAndAPlace) {
+  const ScanPlace at{.place = 3, .moves = 4, .seal = 5};
+  const std::string place(reinterpret_cast<const char*>(&at), sizeof at);
+  Request out;
+  for (const Op op : {Op::kKeys, Op::kFlush}) {
+    ASSERT_EQ(decode_request(request(op, "prefix", place), out), Status::kOk);
+    EXPECT_EQ(out.head.op, op);
+    EXPECT_EQ(out.key.size(), 6u);
+    EXPECT_EQ(out.scan, at);
+    EXPECT_TRUE(out.value.empty());
+    EXPECT_EQ(decode_request(request(op, "", place), out), Status::kOk) << "all keys";
+    EXPECT_EQ(decode_request(request(op, std::string(kMaxKeyBytes, 'k'), place), out), Status::kOk);
+    EXPECT_EQ(decode_request(request(op, std::string(kMaxKeyBytes + 1, 'k'), place), out), Status::kBadKey);
+    EXPECT_EQ(decode_request(request(op, "prefix", place + "x"), out), Status::kProtocol);
+    const Bytes whole = request(op, "prefix", place);
+    for (std::size_t length = 0; length < whole.size(); ++length)
+      EXPECT_EQ(decode_request(Tight(std::span(whole).first(length)).span(), out), Status::kProtocol) << length;
+  }
+}
+
+TEST(Wire, PagesOfKeysAreChecked) {
+  const auto decode = [](const ScanPage& page, std::string_view keys, Reply& reply, Status status = Status::kOk) {
+    Bytes bytes;
+    append(bytes, ReplyHead{.status = status, .kind = ReplyKind::kScanned});
+    append(bytes, page);
+    for (const char c : keys) bytes.push_back(static_cast<std::byte>(c));
+    return decode_reply(Tight(bytes).span(), reply);
+  };
+  const std::string two("\x01\0a\x03\0bcd", 8);
+  const ScanPage good{.next = {.place = 9, .moves = 1, .seal = 7}, .count = 2};
+  Reply reply;
+  ASSERT_EQ(decode(good, two, reply), Status::kOk);
+  EXPECT_EQ(reply.scanned.next, good.next);
+  EXPECT_EQ(reply.value.size(), 8u);
+  EXPECT_EQ(decode(good, "", reply), Status::kOk) << "two were erased";
+  EXPECT_EQ(decode({}, "", reply), Status::kOk);
+  EXPECT_EQ(decode(good, two, reply, Status::kNotFound), Status::kProtocol);
+  EXPECT_EQ(decode({.next = good.next, .count = 1}, two, reply), Status::kProtocol);
+  EXPECT_EQ(decode({.next = good.next, .count = 3}, two, reply), Status::kProtocol);
+  EXPECT_EQ(decode({.next = good.next, .count = 2, .reserved = 1}, two, reply), Status::kProtocol);
+  EXPECT_EQ(decode({.next = {.place = 9}, .count = 2}, two, reply), Status::kProtocol) << "an end that goes on";
+  for (std::size_t length = 1; length < two.size(); ++length)
+    EXPECT_EQ(decode(good, two.substr(0, length), reply), Status::kProtocol) << length;
+  EXPECT_EQ(decode({.count = 1}, two.substr(0, 3), reply), Status::kOk);
+  EXPECT_EQ(decode({.count = 1}, std::string_view("\0\0", 2), reply), Status::kProtocol) << "no key is empty";
+  std::string longer("\x01\x04", 2);
+  EXPECT_EQ(decode({.count = 1}, longer + std::string(kMaxKeyBytes + 1, 'k'), reply), Status::kProtocol);
+  std::string most;
+  for (std::size_t i = 0; i < KeyPage::kBytes / 8 + 1; ++i) most += std::string("\x06\0abcdef", 8);
+  EXPECT_EQ(decode({.count = KeyPage::kBytes / 8}, most.substr(8), reply), Status::kOk);
+  EXPECT_EQ(decode({.count = KeyPage::kBytes / 8 + 1}, most, reply), Status::kProtocol);
+}
+
+TEST(Wire, FullnessComesWithItsStatusOnly) {
+  const auto decode = [](Status status, std::size_t bytes) {
+    Bytes out;
+    append(out, ReplyHead{.status = status, .kind = ReplyKind::kFull});
+    append(out, Fullness{.needed = 5, .class_used = 7});
+    out.resize(sizeof(ReplyHead) + bytes);
+    Reply reply;
+    const Status decoded = decode_reply(Tight(out).span(), reply);
+    return decoded == Status::kOk && reply.full.needed == 5 && reply.full.class_used == 7;
+  };
+  EXPECT_TRUE(decode(Status::kStoreFull, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kOk, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kIndexFull, sizeof(Fullness)));
+  EXPECT_FALSE(decode(Status::kStoreFull, sizeof(Fullness) - 1));
+  EXPECT_FALSE(decode(Status::kStoreFull, sizeof(Fullness) + 1));
+}
+
+TEST(Wire, ReportsOfReadsAreANumber) {
+  Request out;
+  ASSERT_EQ(decode_request(request(Op::kReads, "", "", 4096), out), Status::kOk);
+  EXPECT_EQ(out.expected, 4096u);
+  EXPECT_EQ(decode_request(request(Op::kReads, "", "", kAnyVersion), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kReads, "k", "", 1), out), Status::kProtocol);
+  EXPECT_EQ(decode_request(request(Op::kReads, "", "v", 1), out), Status::kProtocol);
 }
 
 TEST(Wire, PlacesOfCellsAreChecked) {

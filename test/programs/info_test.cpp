@@ -636,7 +636,8 @@ TEST(InfoUsage, WrongCommandLinesSayWhatIsWrong) {
       {{"--allow-uid", "5"}, {"--allow-uid requires --plan"}},
       {{"--trusted-clients"}, {"--trusted-clients requires --plan"}},
       // Together.
-      {{"--plan", "-d", "soft", "--trusted-clients", "-H"}, {"--hugepages", "--trusted-clients"}},
+      {{"--plan", "-d", "soft", "--trusted-clients", "--require-hugepages"},
+       {"--require-hugepages", "--trusted-clients"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-value-mib", "4"},
        {"--max-value-mib is 4 (4194304 bytes)", "1 to 516096"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items is 1000000", "--memory is 1 MiB"}},

@@ -1,6 +1,6 @@
 // The real verbena-kv as its users run it: every subcommand, exit codes, what goes to stdout and what to stderr.
 #include "key_file.hpp"
-#include "kv_process.hpp"
+#include "kv_ended.hpp"
 #include "scratch.hpp"
 
 #include <verbena/deadline.hpp>
@@ -29,21 +29,6 @@
 
 namespace verbena::test {
 namespace {
-
-testing::AssertionResult contains(std::string_view text, std::string_view part) {
-  if (text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << '"' << part << "\" is not in:\n" << text;
-}
-
-/// It ended with `exit` and said exactly one line on stderr, which names the program, or none when it is 0.
-testing::AssertionResult ended(const Ran& ran, int exit) {
-  const auto lines = std::ranges::count(ran.err, '\n');
-  const bool one_line = lines == 1 && ran.err.starts_with("verbena-kv: ") && ran.err.back() == '\n';
-  if (ran.exit == exit && (exit == 0 ? ran.err.empty() : one_line)) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "exit " << ran.exit << " (expected " << exit << "), signal " << ran.signal
-                                     << (ran.late ? ", late" : "") << "\nstdout: " << ran.out.substr(0, 2000)
-                                     << "\nstderr: " << ran.err.substr(0, 2000);
-}
 
 /// All 256 bytes, again and again.
 std::string every_byte(std::size_t length) {
@@ -78,6 +63,14 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"get"},
       {"cas", "key", "not-a-number", "value"},
       {"cas", "key", "1"},
+      {"put", "key", "value", "--ttl", "0s"},
+      {"put", "key", "value", "--ttl", "30"},
+      {"put", "key", "value", "--ttl", "1.5s"},
+      {"put", "key", "value", "--ttl", "36501d"},
+      {"put", "key", "value", "--ttl", "99999999999999999999s"},
+      {"put", "key", "value", "--ttl=-1s"},
+      {"put", "key", "value", "--ttl", "s"},
+      {"get", "key", "--ttl", "1s"},
       {"get", "key", "-p", "0"},
       {"get", "key", "-p", "65536"},
       {"get", "key", "-p", "12x"},
@@ -122,7 +115,9 @@ TEST(KvUsage, WrongOptionsAreNamedAsTheyAreWritten) {
        3},
       {{"serve", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items", "1000000", "--memory"}, 3},
       {{"serve", "-d", "soft", "-m", "1", "--max-cells", "1000000"}, {"--max-cells", "1000000", "--max-items"}, 3},
-      {{"serve", "-d", "soft", "--trusted-clients", "-H"}, {"--hugepages", "--trusted-clients"}, 3},
+      {{"serve", "-d", "soft", "--trusted-clients", "--require-hugepages"},
+       {"--require-hugepages", "--trusted-clients"},
+       3},
       {{"serve", "-d", "mlx5_0:x"}, {"mlx5_0:x", "mlx5_0:2"}, 3},
       {{"serve", "-p", "70000"}, {"--port", "70000", "0 to 65535"}},
       {{"get", "key", "-p", "65536"}, {"--port", "65536", "65535"}},
@@ -255,6 +250,23 @@ TEST_F(Kv, CasStoresOnlyOverTheVersionNamed) {
   ASSERT_TRUE(ended(replaced, 0));
   EXPECT_GT(std::stoull(replaced.out), std::stoull(created.out));
   EXPECT_EQ(get("counter"), "three");
+}
+
+TEST_F(Kv, ValuesLiveForTheirTime) {
+  ASSERT_TRUE(ended(run({"put", "long", "v", "--ttl", "2h"}), 0));
+  const Ran ran = run({"get", "long", "-v"});
+  ASSERT_TRUE(ended(ran, 0));
+  EXPECT_EQ(ran.out, "v");
+  EXPECT_TRUE(contains(ran.err, ", 71")) << ran.err;
+  EXPECT_TRUE(contains(ran.err, " s to live")) << ran.err;
+  const Ran created = run({"cas", "short", "0", "v", "--ttl", "1ms"});
+  ASSERT_TRUE(ended(created, 0));
+  // Starting a program takes longer.
+  EXPECT_TRUE(ended(run({"get", "short"}), 1));
+  EXPECT_TRUE(ended(run({"cas", "short", "0", "v"}), 0));
+  const Ran stays = run({"get", "short", "-v"});
+  EXPECT_TRUE(contains(stays.err, "version ") && !contains(stays.err, "to live")) << stays.err;
+  EXPECT_TRUE(contains(run({"stats"}).out, "removed: 1 expired, 0 evicted\n"));
 }
 
 TEST_F(Kv, KeysThatCannotBe) {
@@ -847,6 +859,8 @@ TEST(KvServe, AFullStoreSaysSoAndKeepsWhatItHas) {
   const Ran load = server.run({"load", scratch.path().string()});
   EXPECT_EQ(load.exit, 3);
   EXPECT_TRUE(contains(load.err, "store full"));
+  EXPECT_TRUE(contains(load.err, "of 16.0 MiB, keys and values take")) << "what fills it";
+  EXPECT_TRUE(contains(load.err, "raise --memory"));
   const Ran get = server.run({"get", "first"});
   EXPECT_TRUE(ended(get, 0));
   EXPECT_EQ(get.out, "kept");

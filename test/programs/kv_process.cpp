@@ -108,13 +108,14 @@ void KvProcess::send(int signal) const noexcept {
   if (pid_ > 0) ::kill(pid_, signal);
 }
 
-/// Moves bytes until both outputs end (or stdout has a line). False when the time was up.
-bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late, bool until_line) {
+/// Moves bytes until both outputs end, or stdout has `until`, unless that is empty. False when the time was up.
+bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late, const std::string& until) {
+  const bool to_the_end = until.empty();
   const Deadline deadline = Deadline::after(kPatience);
   while (out_ >= 0 || err_ >= 0) {
-    if (until_line && out_text_.find('\n') != std::string::npos) return true;
-    if (!until_line && sent == input.size()) close_fd(in_);
-    const bool writes = !until_line && in_ >= 0;
+    if (!to_the_end && out_text_.find(until) != std::string::npos) return true;
+    if (to_the_end && sent == input.size()) close_fd(in_);
+    const bool writes = to_the_end && in_ >= 0;
     std::array<pollfd, 3> fds{pollfd{out_, POLLIN, 0}, pollfd{err_, POLLIN, 0}, pollfd{writes ? in_ : -1, POLLOUT, 0}};
     if (::poll(fds.data(), fds.size(), deadline.left_ms()) == 0 && deadline.passed()) {
       late = true;
@@ -134,14 +135,20 @@ bool KvProcess::exchange(const std::string& input, std::size_t& sent, bool& late
 std::string KvProcess::first_line() {
   std::size_t sent = 0;
   bool late = false;
-  if (!exchange({}, sent, late, true)) return {};
+  if (!exchange({}, sent, late, "\n")) return {};
   return out_text_.substr(0, out_text_.find('\n'));
+}
+
+bool KvProcess::await(const std::string& text) {
+  std::size_t sent = 0;
+  bool late = false;
+  return exchange({}, sent, late, text) && out_text_.find(text) != std::string::npos;
 }
 
 Ran KvProcess::finish(const std::string& input) {
   Ran ran;
   std::size_t sent = 0;
-  exchange(input, sent, ran.late, false);
+  exchange(input, sent, ran.late, {});
   if (ran.late) send(SIGKILL);
   int status = 0;
   // Both outputs are closed: it has ended, or is about to.
@@ -157,9 +164,9 @@ Ran KvProcess::finish(const std::string& input) {
 
 Ran run_kv(const Arguments& arguments, const std::string& input) { return KvProcess(arguments).finish(input); }
 
-void expect_refused(const std::vector<Wrong>& all) {
+void expect_refused(const std::vector<Wrong>& all, std::string name) {
   const std::string_view path = VERBENA_PROGRAM;
-  const std::string front = std::string(path.substr(path.rfind('/') + 1)) + ": ";
+  const std::string front = (name.empty() ? std::string(path.substr(path.rfind('/') + 1)) : std::move(name)) + ": ";
   for (const Wrong& each : all) {
     SCOPED_TRACE(testing::PrintToString(each.arguments));
     const Ran ran = run_kv(each.arguments);
@@ -214,13 +221,18 @@ Ran KvServer::run(Arguments arguments, const std::string& input) const {
   return run_kv(arguments, input);
 }
 
-KvTerminal::KvTerminal(std::uint16_t port) {
-  std::vector<std::string> words{VERBENA_PROGRAM, "shell", "-p", std::to_string(port), "--timeout-ms", "30000"};
+KvTerminal::KvTerminal(std::uint16_t port)
+    : KvTerminal({"shell", "-p", std::to_string(port), "--timeout-ms", "30000"}) {}
+
+KvTerminal::KvTerminal(const Arguments& arguments, const std::string& history) {
+  std::vector<std::string> words{VERBENA_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = as_argv(words);
   winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
   pid_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
   if (pid_ == 0) {
     ::setenv("TERM", "vt100", 1);
+    ::setenv("VERBENA_KV_HISTORY", history.c_str(), 1);
     become(argv.data());
   }
   EXPECT_GT(pid_, 0) << "forkpty failed";
@@ -239,9 +251,11 @@ void KvTerminal::type(const std::string& keys) const {
 }
 
 /// False at the end of the output, or when nothing came in time.
-bool KvTerminal::read_more() {
+bool KvTerminal::read_more() { return read_more(kPatience); }
+
+bool KvTerminal::read_more(std::chrono::milliseconds patience) {
   pollfd readable{terminal_, POLLIN, 0};
-  if (terminal_ < 0 || ::poll(&readable, 1, Deadline::after(kPatience).left_ms()) <= 0) return false;
+  if (terminal_ < 0 || ::poll(&readable, 1, Deadline::after(patience).left_ms()) <= 0) return false;
   take(terminal_, seen_);
   return terminal_ >= 0;
 }
@@ -257,13 +271,18 @@ bool KvTerminal::await(const std::string& text) {
   }
 }
 
+bool KvTerminal::has_ended() {
+  (void)read_more(std::chrono::milliseconds{50});
+  return terminal_ < 0;
+}
+
 int KvTerminal::finish() {
   while (read_more()) {}
   if (terminal_ >= 0) return -1;
   int status = 0;
   if (::waitpid(pid_, &status, 0) != pid_) return -1;
   pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace verbena::test

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,11 +35,15 @@ class KvProcess {
   void send(int signal) const noexcept;
   /// Reads stdout until it holds a whole line; empty when the process ends before that or is late.
   [[nodiscard]] std::string first_line();
+  /// Reads stdout until it holds `text`. False when the process ends before that or is late.
+  [[nodiscard]] bool await(const std::string& text);
+  /// What it has said on stdout so far.
+  [[nodiscard]] const std::string& said() const noexcept { return out_text_; }
   /// Writes `input` to stdin, closes it, and takes what comes until the process ends.
   [[nodiscard]] Ran finish(const std::string& input = {});
 
  private:
-  bool exchange(const std::string& input, std::size_t& sent, bool& late, bool until_line);
+  bool exchange(const std::string& input, std::size_t& sent, bool& late, const std::string& until);
 
   pid_t pid_ = -1;
   int in_ = -1, out_ = -1, err_ = -1;
@@ -59,7 +64,8 @@ struct Wrong {
   std::vector<std::string> says;  ///< The option, its value, what it takes.
   int exit = 2;
 };
-void expect_refused(const std::vector<Wrong>& all);
+/// `name`: as what the program complains; empty: its file's name.
+void expect_refused(const std::vector<Wrong>& all, std::string name = {});
 
 /// An option that takes a number.
 struct NumberOption {
@@ -88,9 +94,12 @@ class KvServer {
   std::uint16_t port_ = 0;
 };
 
-/// A shell on a terminal of its own: what a person would see.
+/// A command on a terminal of its own: what a person would see.
 class KvTerminal {
  public:
+  /// `history` is the file for that of a shell; empty: none.
+  explicit KvTerminal(const Arguments& arguments, const std::string& history = {});
+  /// A shell.
   explicit KvTerminal(std::uint16_t port);
   KvTerminal(const KvTerminal&) = delete;
   KvTerminal& operator=(const KvTerminal&) = delete;
@@ -99,11 +108,14 @@ class KvTerminal {
   void type(const std::string& keys) const;
   /// Reads until `text` has appeared behind what was awaited before. False when it does not in time.
   [[nodiscard]] bool await(const std::string& text);
-  /// The exit code once it has ended by itself; -1 when it does not in time.
+  /// The exit code once it has ended, or 128 and its signal; -1 when it does not in time.
   [[nodiscard]] int finish();
+  /// Takes what has come within 50 ms; whether the command has ended.
+  [[nodiscard]] bool has_ended();
   [[nodiscard]] const std::string& seen() const noexcept { return seen_; }
 
  private:
+  bool read_more(std::chrono::milliseconds patience);
   bool read_more();
 
   pid_t pid_ = -1;

@@ -30,6 +30,9 @@ class FakeClient final : public kv::Client {
     items[text(key)] = text(value);
     return {.version = ++version_};
   }
+  kv::Outcome put(kv::Key key, std::span<const std::byte> value, const kv::PutOptions&, Deadline) noexcept override {
+    return put(key, value, Deadline::now());
+  }
   kv::Outcome get(kv::Key key, std::span<std::byte> out, Deadline) noexcept override {
     const auto item = items.find(text(key));
     if (item == items.end()) return {.status = Status::kNotFound};

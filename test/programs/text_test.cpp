@@ -2,12 +2,15 @@
 #include "programs/environment.hpp"
 #include "programs/exit_code.hpp"
 #include "programs/files.hpp"
+#include "programs/json.hpp"
 #include "programs/options.hpp"
 #include "programs/progress.hpp"
 #include "programs/shell_words.hpp"
 
 #include "result.hpp"
 
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +80,15 @@ TEST(Text, HumanUnits) {
   EXPECT_EQ(human_time(2e9), "2.00 s");
 }
 
-TEST(Text, JsonStringsAreEscaped) { EXPECT_EQ(json_string("a\"b\\c\n\xe4"), R"("a\"b\\c\u000a\u00e4")"); }
+TEST(Json, IsAsciiWhateverBytesANameHas) {
+  EXPECT_EQ(json_line("a\"b", "c\\d\n\xe4", "e", "\u00e4"), "{\"a\\\"b\":\"c\\\\d\\n\\ufffd\",\"e\":\"\\u00e4\"}\n");
+}
+
+TEST(Json, NumbersAreRoundedAndNothingIsNull) {
+  EXPECT_EQ(
+      json_line("a", Fixed{1.26, 1}, "b", Fixed{2.5e9, 0}, "c", Fixed{NAN, 1}, "d", std::optional<int>(), "e", 7U),
+      "{\"a\":1.3,\"b\":2500000000,\"c\":null,\"d\":null,\"e\":7}\n");
+}
 
 TEST(Text, QuotedKeysHaveNoControlCharacters) {
   EXPECT_EQ(quoted_bytes("key"), "\"key\"");

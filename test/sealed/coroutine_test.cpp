@@ -1,7 +1,5 @@
 // Coroutines, sealed: tasks are made, awaited, dropped and cancelled, and so is what they wait for.
-#include "sealed.hpp"
-
-#include <transport.hpp>
+#include "links.hpp"
 
 #include <verbena/coroutines.hpp>
 
@@ -16,53 +14,18 @@ using test::expect_unallocated;
 using Numbers = typed::Segment<std::uint64_t>;
 using Remote = typed::RemoteSegment<std::uint64_t>;
 
-class SealedCoroutines : public testing::Test {
+constexpr std::size_t kWords = 512;
+
+class SealedCoroutines : public test::SealedLinks<2 * kWords> {
  protected:
-  static constexpr std::size_t kCount = 512;
-
   void SetUp() override {
-    VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-    rdma::Options options{
-        .transport = test::transport_under_test(), .address = test::is_soft_under_test() ? "127.0.0.1" : "", .port = 0};
-    auto opened = rdma::Node::open({.transport = options.transport, .address = options.address});
-    ASSERT_TRUE(opened.has_value()) << opened.error().text();
-    node_ = std::move(*opened);
-    options.node = node_.get();
-    auto started = rdma::Listener::start(options);
-    ASSERT_TRUE(started.has_value()) << started.error().text();
-    listener_ = std::move(*started);
-    options.port = listener_->port();
-    auto connected = rdma::Connection::connect(options);
-    ASSERT_TRUE(connected.has_value()) << connected.error().text();
-    auto accepted = listener_->accept(limit());
-    ASSERT_TRUE(accepted.has_value()) << to_string(accepted.error());
-    auto made = typed::Link::over(std::move(*connected));
+    ASSERT_NO_FATAL_FAILURE(SealedLinks::SetUp());
+    auto made = Loop::make({.frames = {.frames = 16, .frame_bytes = 4096}});
     ASSERT_TRUE(made.has_value()) << made.error().text();
-    link = std::move(*made);
-    auto theirs = typed::Link::over(std::move(*accepted));
-    ASSERT_TRUE(theirs.has_value()) << theirs.error().text();
-    peer = std::move(*theirs);
-    auto allocated = typed::MemoryRegion<std::uint64_t>::allocate(*node_, 2 * kCount);
-    ASSERT_TRUE(allocated.has_value()) << allocated.error().text();
-    region = std::move(*allocated);
-    auto loop_made = Loop::make({.frames = {.frames = 16, .frame_bytes = 4096}});
-    ASSERT_TRUE(loop_made.has_value()) << loop_made.error().text();
-    loop = std::move(*loop_made);
-  }
-  [[nodiscard]] static Deadline limit() { return Deadline::after(std::chrono::seconds{20}); }
-  [[nodiscard]] static Remote there(const typed::Link& of) { return *Remote::of(of.peer_window(), 0, kCount); }
-  [[nodiscard]] static std::uint64_t rounds(std::uint64_t count) {
-    return test::device_under_test() == nullptr ? count : count / 50 + 1;
+    loop = std::move(*made);
   }
 
-  typed::Link link;
-  typed::Link peer;
-  typed::MemoryRegion<std::uint64_t> region;
   std::unique_ptr<Loop> loop;
-
- private:
-  std::unique_ptr<rdma::Node> node_;
-  std::unique_ptr<rdma::Listener> listener_;
 };
 
 Task<Status> nothing(Loop& /*loop*/) { co_return co_await yield(); }
@@ -108,9 +71,9 @@ TEST_F(SealedCoroutines, Tasks) {
 
 TEST_F(SealedCoroutines, Operations) {
   const auto run = [&](typed::Link& over) {
-    auto segment = region.take(0, kCount);
-    return segment &&
-           sync_wait(*loop, read_and_write(*loop, over, std::move(*segment), there(over)), limit()) == Status::kOk;
+    auto segment = region.take(0, kWords);
+    return segment && sync_wait(*loop, read_and_write(*loop, over, std::move(*segment), window_of(over, kWords)),
+                                limit()) == Status::kOk;
   };
   expect_sealed("read and write", rounds(500), [&] { return run(link); });
   expect_unallocated("by the library's thread", rounds(500), [&] { return run(peer); });
@@ -119,7 +82,7 @@ TEST_F(SealedCoroutines, Operations) {
 TEST_F(SealedCoroutines, Messages) {
   expect_unallocated("echo", rounds(500), [&] {
     auto mine = region.take(0, 4);
-    auto room = region.take(kCount, 4);
+    auto room = region.take(kWords, 4);
     return mine && room &&
            sync_wait(*loop, ask_and_echo(*loop, link, peer, std::move(*mine), std::move(*room)), limit()) ==
                Status::kOk;

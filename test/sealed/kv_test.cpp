@@ -92,6 +92,18 @@ TEST_F(SealedStore, LargeValues) {
   }
 }
 
+// Each longer than any before it, from the first call of a client on.
+TEST_F(SealedStore, ValuesThatGrow) {
+  std::size_t bytes = 0;
+  const test::Cost cost = test::cost_of(60, [&] {
+    bytes = std::min(bytes + bytes / 4 + 1, kLarge);
+    return put(bytes) && get(memory_, bytes) && client_->put(key_, registered_.first(bytes)).status == Status::kOk &&
+           get(registered_, bytes);
+  });
+  EXPECT_EQ(bytes, kLarge);
+  EXPECT_EQ(cost.allocations, test::Allocations{});
+}
+
 class SealedAdoption : public SealedStore {
   void adjust(ServerOptions& options) const override {
     options.large_put = LargePut::kAdopt;
@@ -113,6 +125,20 @@ TEST_F(SealedAdoption, LargeValues) {
     });
   }
   EXPECT_GE(server_->statistics().adoptions, 4 * rounds(30));
+}
+
+// Nothing has been adopted yet: no lease is here, and no window imported.
+TEST_F(SealedAdoption, TheFirstValues) {
+  if (lacks_windows(*server_)) GTEST_SKIP() << server_->description();
+  test::why_calls_are_due = "a window that is taken back costs a barrier on either side";
+  std::size_t bytes = 60'000;
+  const test::Cost cost = test::cost_of(12, [&] {
+    bytes = std::min(bytes + bytes / 4, kLarge);
+    return put(bytes) && client_->put(key_, registered_.first(bytes)).status == Status::kOk;
+  });
+  EXPECT_EQ(bytes, kLarge);
+  EXPECT_EQ(cost.allocations, test::Allocations{});
+  EXPECT_GE(server_->statistics().adoptions, 12u);
 }
 
 TEST_F(SealedStore, CompareAndSwap) {

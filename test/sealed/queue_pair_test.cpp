@@ -3,7 +3,7 @@
 
 #include <transport.hpp>
 
-#include <verbena/queue_pair.hpp>
+#include <verbena/coroutines_queue_pair.hpp>
 
 #include <array>
 #include <memory>
@@ -14,6 +14,7 @@ namespace verbena::typed {
 namespace {
 
 using test::expect_sealed;
+using test::expect_unallocated;
 using Words = Segment<std::uint64_t>;
 
 template <class Type>
@@ -116,6 +117,38 @@ TYPED_TEST(SealedQueuePair, Batches) {
   expect_sealed("batch", this->rounds(300), [&] {
     return batch->use(0, [](std::span<std::uint64_t> all) { ++all[0]; }) == Status::kOk &&
            batch->post() == Status::kOk && batch->wait(this->limit()) == Status::kOk;
+  });
+}
+
+template <class Type>
+coroutine::Task<Status> await_message(coroutine::Loop& /*loop*/, Ready<Type>& over, Words into) {
+  const auto received = co_await coroutine::receive(over, std::move(into));
+  co_return received.status;
+}
+template <class Type>
+coroutine::Task<Status> await_send(coroutine::Loop& /*loop*/, Ready<Type>& over, Words what) {
+  const auto sent = co_await coroutine::send(over, std::move(what));
+  co_return sent.status;
+}
+template <class Type>
+coroutine::Task<Status> write_and_pass(coroutine::Loop& loop, Ready<Type>& from, Ready<Type>& to, Words mine,
+                                       Words room, RemoteSegment<std::uint64_t> there) {
+  auto written = co_await coroutine::write(from, std::move(mine), there);
+  if (written.status != Status::kOk) co_return written.status;
+  const auto [received, sent] = co_await coroutine::when_all(await_message(loop, to, std::move(room)),
+                                                             await_send(loop, from, std::move(written.segment)));
+  co_return received != Status::kOk ? received : sent;
+}
+
+TYPED_TEST(SealedQueuePair, Awaits) {
+  auto loop = coroutine::Loop::make({.frames = {.frames = 16, .frame_bytes = 4096}});
+  ASSERT_TRUE(loop.has_value()) << loop.error().text();
+  expect_unallocated("awaits", this->rounds(300), [&] {
+    auto mine = this->region.take(0, 100);
+    auto room = this->region.take(100, 100);
+    return mine && room &&
+           sync_wait(**loop, write_and_pass(**loop, this->a, this->b, std::move(*mine), std::move(*room), this->there),
+                     this->limit()) == Status::kOk;
   });
 }
 

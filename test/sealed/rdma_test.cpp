@@ -7,6 +7,7 @@
 
 #include <verbena/rdma.hpp>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
@@ -17,12 +18,26 @@ namespace {
 
 using test::expect_sealed;
 
+/// Asks the other side to export memory by physical address; it answers with the address.
+constexpr std::uint32_t kExport = 99;
+
 /// Sends back what comes.
 class Echo final : public Handler {
  public:
   void on_message(Connection& connection, const Message& message) noexcept override {
+    if (message.immediate == kExport) return export_memory(connection);
     if (connection.send(message.data) != Status::kOk) connection.close();
   }
+
+ private:
+  void export_memory(Connection& connection) noexcept {
+    auto memory = connection.allocate(1 << 20);
+    if (memory) exported_ = std::move(*memory);
+    const auto first = connection.export_physical(exported_);
+    const std::uint64_t address = first ? *first : 0;
+    if (connection.send(std::as_bytes(std::span(&address, 1))) != Status::kOk) connection.close();
+  }
+  Memory exported_;
 };
 
 class SealedBlocking : public testing::Test {
@@ -79,6 +94,31 @@ TEST_F(SealedBlocking, BlockingOneSidedCalls) {
   }
 }
 
+TEST_F(SealedBlocking, ByPhysicalAddress) {
+  std::uint64_t address = 0;
+  const std::span<std::byte> answer = std::as_writable_bytes(std::span(&address, 1));
+  ASSERT_EQ(client->send_with_immediate(answer, kExport), Status::kOk);
+  ASSERT_TRUE(client->receive(answer).has_value());
+  if (address == 0) GTEST_SKIP() << "this process may not see physical addresses: that takes CAP_SYS_ADMIN";
+  const Physical first{address};
+  std::vector<std::byte> own(4096);
+  ASSERT_EQ(client->read(own, first), Status::kOk);  // Imports the run.
+  for (const std::size_t length : {std::size_t{8}, std::size_t{64}, own.size()}) {
+    SCOPED_TRACE(length);
+    const std::span<std::byte> bytes = std::span(own).first(length);
+    expect_sealed("read", rounds(500), [&] { return client->read(here(length), first) == Status::kOk; });
+    expect_sealed("write", rounds(500), [&] { return client->write(here(length), first) == Status::kOk; });
+    expect_sealed("read of any memory", rounds(500), [&] { return client->read(bytes, first) == Status::kOk; });
+    expect_sealed("write of any memory", rounds(500), [&] { return client->write(bytes, first) == Status::kOk; });
+  }
+  expect_sealed("fetch_add", rounds(500), [&] { return client->fetch_add(first, 1).has_value(); });
+  expect_sealed("compare_swap", rounds(500), [&] { return client->compare_swap(first, 0, 0).has_value(); });
+  expect_sealed("started", rounds(100), [&] {
+    return client->start_write(here(64), first, 1) == Status::kOk && client->complete().has_value() &&
+           client->start_read(here(64), first, 2) == Status::kOk && client->complete().has_value();
+  });
+}
+
 TEST_F(SealedBlocking, Atomics) {
   expect_sealed("fetch_add", rounds(500), [&] { return client->fetch_add(there(8), 1).has_value(); });
   expect_sealed("compare_swap", rounds(500), [&] { return client->compare_swap(there(8), 0, 0).has_value(); });
@@ -97,6 +137,33 @@ TEST_F(SealedBlocking, WhatIsStarted) {
     while (count < completions.size() && !limit.passed()) count += client->poll(std::span(completions).subspan(count));
     return count == completions.size();
   });
+}
+
+// Each longer than any before it: nothing grows with the bytes that pass through.
+TEST_F(SealedBlocking, TransfersAndMessagesThatGrow) {
+  std::vector<std::byte> own(1 << 20);
+  const std::span<std::byte> all(own);
+  ASSERT_EQ(client->send(all.first(1)), Status::kOk);
+  ASSERT_TRUE(client->receive(all).has_value());
+  const auto expect_no_allocation = [&](const char* what, const auto& operation) {
+    std::size_t length = 1;
+    const test::Cost cost = test::cost_of(60, [&] {
+      length = std::min(length + length / 4 + 1, own.size());
+      return operation(length);
+    });
+    EXPECT_EQ(length, own.size());
+    EXPECT_EQ(cost.allocations, test::Allocations{}) << what;
+  };
+  expect_no_allocation("echo", [&](std::size_t length) {
+    return client->send(all.first(length)) == Status::kOk && client->receive(all).has_value();
+  });
+  expect_no_allocation("written", [&](std::size_t length) {
+    return client->write_with_immediate(all.first(length), 1) == Status::kOk && client->receive(all).has_value();
+  });
+  expect_no_allocation("read", [&](std::size_t length) { return client->read(all.first(length)) == Status::kOk; });
+  expect_no_allocation("write", [&](std::size_t length) { return client->write(all.first(length)) == Status::kOk; });
+  expect_no_allocation("registered",
+                       [&](std::size_t length) { return client->read(here(length), there(length)) == Status::kOk; });
 }
 
 // The listener's thread may sleep meanwhile: its system calls are its right.

@@ -1,12 +1,7 @@
 // The typed API, sealed: segments are taken, split and shared, operations started, dropped and completed.
-#include "sealed.hpp"
-
-#include <transport.hpp>
-
-#include <verbena/typed.hpp>
+#include "links.hpp"
 
 #include <array>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -14,53 +9,19 @@ namespace verbena::typed {
 namespace {
 
 using test::expect_sealed;
+using test::expect_unallocated;
 using Numbers = Segment<std::uint64_t>;
 
-class SealedTyped : public testing::Test {
+constexpr std::size_t kCount = 4096;
+
+class SealedTyped : public test::SealedLinks<kCount> {
  protected:
-  static constexpr std::size_t kCount = 4096;
-
   void SetUp() override {
-    VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-    rdma::Options options{
-        .transport = test::transport_under_test(), .address = test::is_soft_under_test() ? "127.0.0.1" : "", .port = 0};
-    auto opened = rdma::Node::open({.transport = options.transport, .address = options.address});
-    ASSERT_TRUE(opened.has_value()) << opened.error().text();
-    node_ = std::move(*opened);
-    options.node = node_.get();
-    auto started = rdma::Listener::start(options);
-    ASSERT_TRUE(started.has_value()) << started.error().text();
-    listener_ = std::move(*started);
-    options.port = listener_->port();
-    auto connected = rdma::Connection::connect(options);
-    ASSERT_TRUE(connected.has_value()) << connected.error().text();
-    auto accepted = listener_->accept(limit());
-    ASSERT_TRUE(accepted.has_value()) << error_detail();
-    for (auto& [end, connection] : {std::pair{&link, &*connected}, std::pair{&peer, &*accepted}}) {
-      auto made = Link::over(std::move(*connection));
-      ASSERT_TRUE(made.has_value()) << made.error().text();
-      *end = std::move(*made);
-    }
-    auto allocated = MemoryRegion<std::uint64_t>::allocate(*node_, kCount);
-    ASSERT_TRUE(allocated.has_value()) << allocated.error().text();
-    region = std::move(*allocated);
-    const auto window = RemoteSegment<std::uint64_t>::of(link.peer_window(), 0, kCount);
-    ASSERT_TRUE(window.has_value()) << error_detail();
-    there = *window;
+    ASSERT_NO_FATAL_FAILURE(SealedLinks::SetUp());
+    if (!IsSkipped()) there = window_of(link, kCount);
   }
-  [[nodiscard]] static std::uint64_t rounds(std::uint64_t count) {
-    return test::device_under_test() == nullptr ? count : count / 50 + 1;
-  }
-  [[nodiscard]] static Deadline limit() { return Deadline::after(std::chrono::seconds{20}); }
 
-  Link link;
-  Link peer;
-  MemoryRegion<std::uint64_t> region;
   RemoteSegment<std::uint64_t> there;
-
- private:
-  std::unique_ptr<rdma::Node> node_;
-  std::unique_ptr<rdma::Listener> listener_;
 };
 
 TEST_F(SealedTyped, Segments) {
@@ -147,6 +108,14 @@ TEST_F(SealedTyped, Messages) {
     (void)test::cost_of(20, [&] { return pass(*from, *to); });
     EXPECT_EQ(test::cost_of(rounds(200), [&] { return pass(*from, *to); }).allocations, test::Allocations{});
   }
+  expect_unallocated("write with immediate", rounds(200), [&] {
+    auto receiving = peer.start_receive(std::move(second));
+    auto written = link.start_write_with_immediate(std::move(first), there.unsafe_part(0, 100), 7).finish(limit());
+    auto received = std::move(receiving).finish(limit());
+    first = std::move(written.segment);
+    second = std::move(received.segment);
+    return written.status == Status::kOk && received.status == Status::kOk && received.received.count == 100;
+  });
   expect_sealed("dropped receives", rounds(200), [&] {
     auto segment = region.take(200, 100);
     if (!segment) return false;

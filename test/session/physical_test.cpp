@@ -38,18 +38,22 @@ constexpr std::size_t kPage = 4096;
 constexpr std::uint64_t kFrames[] = {0x100, 0x101, 0x50, 0x102, 0x300};
 constexpr std::size_t kPages = std::size(kFrames);
 
+/// A table arrives, in two pieces, as tables come.
+void arrive(const PhysicalTable& table, PhysicalPeer& peer) {
+  const std::vector<std::byte> bytes = table.encode();
+  const std::size_t first = bytes.size() / 2;
+  for (const std::size_t at : {std::size_t{0}, first}) {
+    const std::size_t end = at == 0 ? first : bytes.size();
+    EXPECT_TRUE(peer.on_table({.kind = wire::Kind::kTable, .total = bytes.size(), .offset = at},
+                              std::span(bytes).subspan(at, end - at)));
+  }
+}
+
 /// A peer's memory by its physical addresses, as a session has it: each part is found, then moved.
 class Map {
  public:
   Map(Connection& connection, PhysicalTable table) : connection_(connection), table_(std::move(table)) {
-    const std::vector<std::byte> bytes = table_.encode();
-    // In two pieces, as tables come.
-    const std::size_t first = bytes.size() / 2;
-    for (const std::size_t at : {std::size_t{0}, first}) {
-      const std::size_t end = at == 0 ? first : bytes.size();
-      EXPECT_TRUE(peer_.on_table({.kind = wire::Kind::kTable, .total = bytes.size(), .offset = at},
-                                 std::span(bytes).subspan(at, end - at)));
-    }
+    arrive(table_, peer_);
   }
   [[nodiscard]] const PhysicalTable& table() const noexcept { return table_; }
   [[nodiscard]] Status read(LocalSpan to, std::uint64_t from, const Patience& how) {
@@ -338,6 +342,69 @@ TEST_F(Physical, AConnectionHasItsOtherWindowsBesides) {
   const PhysicalRun run = map->table().run(2);
   const RemoteSpan by_key{.address = run.address, .length = 8, .rkey = run.rkey};
   EXPECT_EQ(pair.here().read(pair.local->local(0, 8), by_key, patience()), Status::kNotFound);
+}
+
+// The short way of a blocking call and the long one, over the same ranges.
+TEST_F(Physical, WholeRangesAreFoundAsFindFindsThem) {
+  PhysicalPeer peer;
+  RemoteSpan whole;
+  EXPECT_FALSE(peer.find_whole(pair.here(), {0x100000, 8, 0}, whole));
+  arrive(map->table(), peer);
+  EXPECT_FALSE(peer.find_whole(pair.here(), {0x100000, 8, 0}, whole)) << "nothing is imported yet";
+  RemoteSpan part;
+  for (const std::uint64_t run : {0x50000u, 0x100000u, 0x102000u})
+    ASSERT_EQ(peer.find(pair.here(), {run, 8, 0}, part), Status::kOk);
+  std::size_t found = 0;
+  for (const std::uint64_t begin : {0x4ffffu, 0x50000u, 0x50fffu, 0x51000u, 0xfffffu, 0x100000u, 0x101ff8u, 0x101fffu,
+                                    0x102000u, 0x102fffu, 0x103000u}) {
+    for (const std::uint64_t length : {std::uint64_t{1}, std::uint64_t{8}, std::uint64_t{4096}, std::uint64_t{8192},
+                                       std::uint64_t{12288}, ~std::uint64_t{0} - 7}) {
+      SCOPED_TRACE(testing::Message() << std::hex << begin << ", " << length);
+      const RemoteSpan range{begin, length, 0};
+      const bool is_whole = peer.find(pair.here(), range, part) == Status::kOk && part.length == length;
+      // Twice: the run used last is tried first.
+      for (int i = 0; i < 2; ++i) {
+        ASSERT_EQ(peer.find_whole(pair.here(), range, whole), is_whole);
+        if (!is_whole) continue;
+        ++found;
+        EXPECT_EQ(whole.address, part.address);
+        EXPECT_EQ(whole.length, part.length);
+        EXPECT_EQ(whole.rkey, part.rkey);
+        EXPECT_EQ(pair.here().read(std::span(pair.local->bytes()).first(1), {whole.address, 1, whole.rkey}, patience()),
+                  Status::kOk);
+      }
+    }
+  }
+  EXPECT_GE(found, 20u);
+  EXPECT_FALSE(peer.find_whole(pair.here(), {0x300000, 8, 0}, whole)) << "this run was never used";
+}
+
+TEST_F(Physical, AnAddressThatIsExportedAgainIsUnderItsNewKey) {
+  PhysicalPeer peer;
+  RemoteSpan part;
+  RemoteSpan whole;
+  const RemoteSpan word{0x100000, 8, 0};
+  const RemoteSpan old_only{0x50000, 8, 0};
+  const auto expect_key = [&](const RemoteSpan& range, std::uint32_t rkey) {
+    ASSERT_EQ(peer.find(pair.here(), range, part), Status::kOk);
+    EXPECT_EQ(part.rkey, rkey);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(peer.find_whole(pair.here(), range, whole));
+      EXPECT_EQ(whole.rkey, rkey);
+    }
+  };
+  arrive(map->table(), peer);
+  expect_key(word, map->table().run(1).rkey);
+  constexpr std::uint64_t kElsewhere[] = {0x100, 0x400, 0x401, 0x402, 0x403};
+  const auto again = pair.export_as(kElsewhere);
+  ASSERT_OK(again);
+  arrive(again->table(), peer);
+  EXPECT_FALSE(peer.find_whole(pair.here(), word, whole)) << "its new run is not imported yet";
+  expect_key(word, again->table().run(0).rkey);
+  // Reaches the old table, and must not hide the new one.
+  expect_key(old_only, map->table().run(0).rkey);
+  expect_key({0x101000, 8, 0}, map->table().run(1).rkey);
+  expect_key(word, again->table().run(0).rkey);
 }
 
 TEST_F(Physical, AWordAcrossRunsIsNoWord) {

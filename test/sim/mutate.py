@@ -64,6 +64,9 @@ MUTANTS = {
         'kv/store.cpp', 'other_bucket(from, tag_of_entry(index_[from][slot]), index_.size())',
         'other_bucket(second, tag_of_entry(index_[from][slot]), index_.size())'),
 
+    # A scan that went by the place before an entry moved there.
+    'move_not_noted': Mutant('kv/store.cpp', '      note_move(empty);\n', ''),
+
     # An item that moves for another size.
     'moved_item_not_indexed': Mutant('kv/store.cpp', '  store_word(*entry, entry_for(to, hash));\n', ''),
 
@@ -180,6 +183,21 @@ MUTANTS = {
         'frame.number < number_', 'mesh'),
     'two_lives_at_once': Mutant('mesh/mesh.cpp', '(is_taken)', 'false', 'mesh'),
     'end_not_looked_at': Mutant('mesh/mesh.cpp', '    must_look_again_ = true;\n', '', 'mesh'),
+
+    # --- coroutines that give up what they await
+
+    'withdrawn_get_goes_on': Mutant('kv/client_awaited.cpp', '      abandon(*call.operation);\n', '', 'coroutines'),
+    # The NIC would be writing there still.
+    'awaited_get_is_not_copied': Mutant(
+        'kv/client.cpp',
+        'operation.awaited != nullptr || !is_registered(operation.out.first(operation.outcome.length))',
+        '!is_registered(operation.out.first(operation.outcome.length))', 'coroutines'),
+    'withdrawn_receive_stays': Mutant(
+        'api/coro/links.cpp', 'session_->withdraw(call<Receiving>())', 'true', 'coroutines'),
+    'quarantine_ends_at_once': Mutant(
+        'api/cxx/started.cpp',
+        '!slot_at(slot).state.compare_exchange_strong(expected, State::kAbandoned, std::memory_order_acq_rel)',
+        'true', 'coroutines'),
 }
 
 
@@ -216,7 +234,8 @@ def mutated(file, text):
 
 def file_of(source):
     """As the table names it, below src/."""
-    return '/'.join(source.parts[-2:])
+    parts = source.parts
+    return '/'.join(parts[len(parts) - parts[::-1].index('src'):])
 
 
 def make(source, output):

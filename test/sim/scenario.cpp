@@ -13,6 +13,8 @@ std::span<const Scenario> scenarios() noexcept {
                run_api, states_of_api()},
       Scenario{"mesh", "a mesh: processes that join, send, write, read and gather, die, leave and come back", run_mesh,
                states_of_mesh()},
+      Scenario{"coroutines", "coroutines over links and a store, dropped, cancelled and late at any point",
+               run_coroutines, states_of_coroutines()},
   };
   return kScenarios;
 }

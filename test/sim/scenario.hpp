@@ -57,6 +57,9 @@ struct RunResult {
 /// A mesh: processes that join, talk, leave and come back.
 [[nodiscard]] RunResult run_mesh(const RunOptions& options);
 [[nodiscard]] std::span<const std::string_view> states_of_mesh() noexcept;
+/// Coroutines that give up what they await, of links and of a store.
+[[nodiscard]] RunResult run_coroutines(const RunOptions& options);
+[[nodiscard]] std::span<const std::string_view> states_of_coroutines() noexcept;
 
 struct Scenario {
   std::string_view name;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace verbena::sim {
@@ -23,7 +25,11 @@ constexpr std::uint64_t kMostCellBytes = 256;
 /// Long enough for a lease.
 constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
 
-std::string name_of(unsigned key) { return "cold" + std::to_string(key); }
+constexpr std::string_view kFront = "cold";
+std::string name_of(unsigned key) { return std::string(kFront) + std::to_string(key); }
+/// Of the filler's keys, and how many of them it changes between two steps.
+constexpr unsigned kListings = 4;
+constexpr unsigned kChanges = 60;
 
 /// Words of a value: each is the value's number.
 constexpr std::size_t kMostWords = 250;
@@ -42,6 +48,7 @@ class Filler {
       store(static_cast<unsigned>(random_() % values_.size()));
     }
     for (unsigned key = 0; key < values_.size() && is_well(); key += kAtOnce) look(key);
+    for (unsigned i = 0; i < kListings && is_well(); ++i) list();
     return wrong_;
   }
 
@@ -93,6 +100,35 @@ class Filler {
         wrong_ = fmt::format("{} has {} words, the first of them {}, and not value {}, which was stored last", names[i],
                              words.size(), found[i][0], value);
     }
+  }
+
+  /// Lists all keys, and puts some anew between the steps, which moves others: those that stay have to come.
+  void list() {
+    std::vector<bool> is_expected;
+    for (const std::uint64_t value : values_) is_expected.push_back(value != 0);
+    kv::KeyPage page;
+    for (kv::KeyCursor cursor; !cursor.is_over && is_well();) {
+      const Status status = client_->keys(std::as_bytes(std::span(kFront)), cursor, page);
+      if (status != Status::kOk) {
+        is_over_ = true;
+        return;
+      }
+      for (const kv::Key key : page) {
+        const std::string name(reinterpret_cast<const char*>(key.data()), key.size());
+        is_expected.at(std::stoul(name.substr(kFront.size()))) = false;
+      }
+      for (unsigned i = 0; i < kChanges && !cursor.is_over && is_well(); ++i) {
+        const auto key = static_cast<unsigned>(random_() % values_.size());
+        is_expected[key] = false;
+        erase(key);
+        store(key);
+      }
+    }
+    if (!is_well()) return;
+    const auto missing = std::ranges::find(is_expected, true);
+    if (missing != is_expected.end())
+      wrong_ = fmt::format("a listing left out {}, which was there all the time",
+                           name_of(static_cast<unsigned>(missing - is_expected.begin())));
   }
 
   std::unique_ptr<kv::Client> client_;

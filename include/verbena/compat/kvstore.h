@@ -27,6 +27,7 @@
 #define send_fin verbena_send_fin
 #define receive_fin verbena_receive_fin
 #define run_server verbena_run_server
+#define run_server_with verbena_run_server_with
 #define run_client verbena_run_client
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
@@ -88,8 +89,11 @@ int receive_fin(PingpongContext* ctx);
 /* Runs a key-value store with the default options (see kv.h). Returns 0 once the program has handled a signal in this
  * thread, or a code of kv_error_t if the store cannot start. */
 int run_server(void);
-/* Connects to such a store and stores, reads and compares values of 1 byte to 16 MiB. Returns 0, or the code of
- * kv_error_t of the call that failed; KV_ERR_PROTOCOL if a get returned a wrong value. */
+/* The same on another port, or with other sizes. options null: the defaults. */
+int run_server_with(const kv_server_options_t* options);
+/* Connects to such a store, stores, reads and compares values of 1 byte to 16 MiB for some seconds, and prints a table
+ * of the throughput on stdout. Returns 0, or the code of kv_error_t of the call that failed; KV_ERR_PROTOCOL if a get
+ * returned a wrong value. */
 int run_client(const char* servername);
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 
 #include "api/c/codes.hpp"
 #include "api/c/transport.hpp"
+#include "api/counted_values.hpp"
 
 #include <verbena/kv.h>
 #include <verbena/error.hpp>
@@ -16,6 +17,7 @@ struct verbena_kv_client {
   explicit verbena_kv_client(verbena::Bootstrap mode) { options.transport.bootstrap = mode; }
   verbena::kv::ClientOptions options;
   std::unique_ptr<verbena::kv::Client> client;  ///< Null while not connected.
+  verbena::api::CountedValues counted;
   std::atomic<bool> is_busy{false};
 };
 

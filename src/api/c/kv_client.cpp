@@ -5,11 +5,15 @@
 
 #include "base/error.hpp"
 
+#include <verbena/compat/key_versions.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -357,6 +361,79 @@ int kv_client_delete(kv_client_t* client, const void* key, size_t klen) {
       Argument{"key", key, "klen", klen});
 }
 
+namespace {
+
+/// The code of `body`, a call of `client`'s counted values.
+template <class Body, class... Arguments>
+int on_counted(kv_client_t* client, const char* call, Body&& body, const Arguments&... arguments) noexcept {
+  const auto counted = [&](Client& of) {
+    const Outcome outcome = body(client->counted, of, verbena::Deadline::after(client->options.timeout));
+    if (outcome.status != Status::kWrongKind) return outcome.status;
+    return note(Status::kWrongKind, "",
+                "the key has a cell, or a value without a version of its own: put it by kv_client_put_counted");
+  };
+  return on_connection(client, call, counted, arguments...);
+}
+
+}  // namespace
+
+int kv_client_put_counted(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                          uint64_t* version) {
+  const auto put = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    const Outcome outcome = values.put(of, bytes_at(key, klen), bytes_at(value, vlen), deadline);
+    if (outcome.status == Status::kOk && version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, put, Argument{"key", key, "klen", klen}, Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_get_counted(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len,
+                          uint64_t* version) {
+  const auto get = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    std::span<const std::byte> value;
+    Outcome outcome = values.get(of, bytes_at(key, klen), value, deadline);
+    if (outcome.status != Status::kOk) return outcome;
+    const std::size_t capacity = std::exchange(*len, value.size());
+    if (value.size() > capacity) return Outcome{.status = Status::kBufferTooSmall};
+    std::ranges::copy(value, static_cast<std::byte*>(buf));
+    if (version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, get, Argument{"len", len}, Argument{"key", key, "klen", klen},
+                    Argument{"buf", buf, "*len", len != nullptr ? *len : 0});
+}
+
+int kv_client_cas_counted(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value,
+                          size_t vlen, uint64_t* version) {
+  const auto cas = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
+    const Outcome outcome = values.cas(of, bytes_at(key, klen), expected, bytes_at(value, vlen), deadline);
+    const bool is_known = outcome.status == Status::kOk || outcome.status == Status::kVersionMismatch;
+    if (is_known && version != nullptr) *version = outcome.version;
+    return outcome;
+  };
+  return on_counted(client, __func__, cas, Argument{"key", key, "klen", klen}, Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
+                      int64_t ttl_ms) {
+  const auto put = [&](Client& of) {
+    const verbena::kv::PutOptions options{.time_to_live = std::chrono::milliseconds(ttl_ms)};
+    return of.put(bytes_at(key, klen), bytes_at(value, vlen), options).status;
+  };
+  return on_connection(client, __func__, put, Argument{"key", key, "klen", klen},
+                       Argument{"value", value, "vlen", vlen});
+}
+
+int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms) {
+  const auto look = [&](Client& of) {
+    const Outcome outcome = of.get(bytes_at(key, klen), {});
+    const bool is_here = outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall;
+    if (is_here) *left_ms = std::chrono::ceil<std::chrono::milliseconds>(outcome.time_left).count();
+    return is_here ? Status::kOk : outcome.status;
+  };
+  return on_connection(client, __func__, look, Argument{"key", key, "klen", klen}, Argument{"left_ms", left_ms});
+}
+
 void* kv_client_allocate(kv_client_t* client, size_t bytes) {
   void* memory = nullptr;
   (void)on_connection(client, __func__, [&](Client& of) {
@@ -396,6 +473,52 @@ int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* va
   return on_cell(
       client, cell, value, __func__, [](Client& of, const Cell& at, uint64_t& there) { return of.read(at, there); },
       Argument{"value", value});
+}
+
+// --- many keys
+
+int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_cursor_t* cursor, kv_key_page_t* page) {
+  const auto list = [&](Client& of) {
+    verbena::kv::KeyCursor at{.place = cursor->place,
+                              .moves = cursor->moves,
+                              .seal = cursor->seal,
+                              .worker = cursor->worker,
+                              .is_over = cursor->is_over != 0};
+    verbena::kv::KeyPage keys;
+    const Status status = of.keys(bytes_at(prefix, plen), at, keys);
+    page->count = keys.count;
+    page->length = keys.length;
+    std::memcpy(page->bytes, keys.bytes.data(), keys.length);
+    *cursor = {
+        .place = at.place, .moves = at.moves, .seal = at.seal, .worker = at.worker, .is_over = at.is_over ? 1u : 0u};
+    return status;
+  };
+  return on_connection(client, __func__, list, Argument{"cursor", cursor}, Argument{"page", page},
+                       Argument{"prefix", prefix, "plen", plen});
+}
+
+const void* kv_key_page_next(const kv_key_page_t* page, size_t* at, size_t* klen) {
+  constexpr std::size_t kLengthBytes = 2;
+  static_assert(KV_KEY_PAGE_BYTES == verbena::kv::KeyPage::kBytes);
+  if (page == nullptr || at == nullptr || klen == nullptr) return nullptr;
+  const std::size_t end = std::min<std::size_t>(page->length, KV_KEY_PAGE_BYTES);
+  if (*at >= end || end - *at <= kLengthBytes) return nullptr;
+  const std::size_t length = page->bytes[*at] | std::size_t{page->bytes[*at + 1]} << 8;
+  if (length > end - *at - kLengthBytes) return nullptr;
+  const unsigned char* const key = page->bytes + *at + kLengthBytes;
+  *at += kLengthBytes + length;
+  *klen = length;
+  return key;
+}
+
+int kv_client_flush(kv_client_t* client, const void* prefix, size_t plen, uint64_t* erased) {
+  const auto flush = [&](Client& of) {
+    std::uint64_t count = 0;
+    const Status status = of.flush(bytes_at(prefix, plen), count);
+    if (erased != nullptr) *erased = count;
+    return status;
+  };
+  return on_connection(client, __func__, flush, Argument{"prefix", prefix, "plen", plen});
 }
 
 // --- batches

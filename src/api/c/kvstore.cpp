@@ -2,6 +2,8 @@
 #include <verbena/compat/kvstore.h>
 
 #include "api/c/codes.hpp"
+#include "api/c/kv.hpp"
+#include "api/sweep.hpp"
 #include "base/simulation.hpp"
 #include "base/threads.hpp"
 
@@ -10,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -207,15 +211,19 @@ int in_pieces(std::size_t length, Move&& move) noexcept {
 
 std::uint64_t address_of(const void* at) noexcept { return reinterpret_cast<std::uintptr_t>(at); }
 
-/// Stores a value of `length` bytes and reads it back.
-int set_and_get(void* handle, std::size_t length) {
-  const std::string value(length, static_cast<char>('a' + length % 23));
-  char* back = nullptr;
-  if (const int code = kv_set(handle, "run_client", value.c_str()); code != KV_OK) return code;
-  if (const int code = kv_get(handle, "run_client", &back); code != KV_OK) return code;
-  const bool is_same = value == back;
-  kv_release(back);
-  return is_same ? KV_OK : KV_ERR_PROTOCOL;
+/// Prints a sweep of the store, as the client program that it stands for does.
+int print_sweep(verbena_kv_client& handle) {
+  constexpr std::chrono::milliseconds kEach{50};
+  kv::Client& client = *handle.client;
+  Sweep sweep(client, Sweep::kMostBytes);
+  (void)std::fputs(Sweep::kHead, stdout);
+  for (std::size_t length = Sweep::kLeastBytes; length <= Sweep::kMostBytes; length *= 2) {
+    SweepRow row;
+    const kv::Outcome outcome = sweep.measure(length, kEach, row);
+    if (outcome.status != Status::kOk) return tell(outcome.status, "run_client");
+    (void)std::fputs(Sweep::text(row).c_str(), stdout);
+  }
+  return KV_OK;
 }
 
 }  // namespace
@@ -345,21 +353,22 @@ int receive_fin(PingpongContext* ctx) {
   });
 }
 
-int run_server(void) {
-  kv_server_t* const server = kv_server_create(nullptr);
-  if (server == nullptr) return KV_ERR_NO_MEMORY;
+int run_server_with(const kv_server_options_t* options) {
+  kv_server_t* const server = kv_server_create(options);
+  if (server == nullptr) return last_code();
   const int code = kv_server_start(server);
   if (code == KV_OK) (void)pause();
   kv_server_destroy(server);
   return code;
 }
 
+int run_server(void) { return run_server_with(nullptr); }
+
 int run_client(const char* servername) {
   void* handle = nullptr;
   int code = kv_open(servername, &handle);
   try {
-    for (std::size_t length = 1; code == KV_OK && length <= std::size_t{16} << 20; length *= 2)
-      code = set_and_get(handle, length);
+    if (code == KV_OK) code = print_sweep(*static_cast<verbena_kv_client*>(handle));
   } catch (const std::bad_alloc&) {
     code = no_memory("run_client");
   }

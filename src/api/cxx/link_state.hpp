@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -28,9 +30,13 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept {
     return StartedOperations::start(call, [&](std::uint64_t cookie) { return begin(*connection_, cookie); });
   }
-  /// The same for a message of kind `Call`, which `fill` makes ready.
-  template <class Call, class Fill>
-  [[nodiscard]] Started start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept;
+  /// The same for messages.
+  [[nodiscard]] Started start_send(const char* call, std::span<const std::byte> from,
+                                   std::optional<std::uint32_t> immediate) noexcept;
+  [[nodiscard]] Started start_receive(const char* call, std::span<std::byte> to, std::size_t element_bytes) noexcept;
+  /// Writes into the peer's own window at `offset`, and tells it.
+  [[nodiscard]] Started start_write_and_tell(const char* call, const rdma::Local& from, const rdma::Remote& to,
+                                             std::size_t offset, std::uint32_t immediate) noexcept;
   [[nodiscard]] bool receives() const noexcept { return session() == nullptr || session()->receives(); }
   [[nodiscard]] Deadline default_deadline() const noexcept override;
   using StartedOperations::settle;
@@ -38,7 +44,6 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   void close() noexcept;
 
   // --- for coroutines. \thread their loop's
-  /// kUnsupported: it is a message.
   [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept override;
   /// Null where a thread of the library drives the connection.
   [[nodiscard]] coroutine::detail::Driven* driven() noexcept override { return is_driven_by_callers_ ? this : nullptr; }
@@ -51,16 +56,33 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   static constexpr std::chrono::seconds kDrain{2};
   static_assert(Link::kMaxOperations == kSlotsOfGroup && Link::kMaxOperations < rdma::Connection::kMaxStarted);
 
-  /// A message that was started. The session has it until it is done.
+  /// A message that was started, or a WRITE and the message that tells of it. The session has it until it is done.
+  struct Message;
+  template <class Kind>
+  struct CallOf : Kind {
+    Message* message = nullptr;
+  };
+  struct Writing {
+    CallOf<session::TransferCall> write;
+    CallOf<session::SendCall> note;
+  };
   struct Message {
-    std::variant<std::monostate, session::SendCall, session::ReceiveCall> call;
+    /// Of what is told. The thread that drives the session touches nothing of it after kTold.
+    enum class Stage : std::uint8_t { kUnderWay, kOver, kTold };
+    std::variant<std::monostate, CallOf<session::SendCall>, CallOf<session::ReceiveCall>, Writing> call;
     std::size_t element_bytes = 0;  ///< Receives.
+    LinkState* link = nullptr;
+    std::uint32_t slot = 0;
+    std::atomic<Stage> stage{Stage::kUnderWay};
 
-    [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<session::ReceiveCall>(&call); }
-    [[nodiscard]] session::Call& any() noexcept {
-      auto* const send = std::get_if<session::SendCall>(&call);
-      return send != nullptr ? static_cast<session::Call&>(*send) : *receive();
-    }
+    [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<CallOf<session::ReceiveCall>>(&call); }
+    /// One that is not done, unless all are.
+    [[nodiscard]] session::Call& any() noexcept;
+    [[nodiscard]] bool is_over() noexcept { return any().done(); }
+    /// Whether it is over, and nobody else touches it.
+    [[nodiscard]] bool is_left() noexcept;
+    /// Once it is over.
+    [[nodiscard]] Status status() noexcept;
   };
   /// Takes completions as they come, in the thread that drives the connection, while a coroutine awaits one.
   struct Watch : session::TakeCall {
@@ -78,6 +100,12 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
     return (messages_started_.load(std::memory_order_relaxed) >> slot & 1) != 0;
   }
   [[nodiscard]] bool is_done(std::uint32_t slot) noexcept;
+  /// A call of a message has ended. \thread the one that drives the session
+  template <class Kind>
+  static void on_call(session::Call& call) noexcept;
+  /// Starts what `begin(session, message)` begins.
+  template <class Begin>
+  [[nodiscard]] Started start_with_message(const char* call, Begin&& begin) noexcept;
   /// Completes the slots of messages that are done.
   std::size_t take_in_messages() noexcept;
   [[nodiscard]] End end_of(Message& message) noexcept;
@@ -94,24 +122,5 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   Watch watch_;
   std::atomic<bool> is_watching_{false};
 };
-
-template <class Call, class Fill>
-Started LinkState::start_message(const char* call, std::size_t element_bytes, Fill&& fill) noexcept {
-  Started started = StartedOperations::start(call, [&](std::uint64_t cookie) {
-    if (session() == nullptr) return note(Status::kClosed, call, "the connection was closed");
-    const auto slot = static_cast<std::uint32_t>(cookie);
-    Message& message = messages_[slot];
-    Call& made = message.call.template emplace<Call>();
-    message.element_bytes = element_bytes;
-    fill(made);
-    Status begun = session()->begin(made, nullptr);
-    if (begun == Status::kOk && made.done() && damage_of(made.status) >= Damage::kConnection) begun = made.status;
-    if (begun != Status::kOk) return api::note_general(*session(), call, begun);
-    messages_started_.fetch_or(std::uint64_t{1} << slot, std::memory_order_relaxed);
-    return begun;
-  });
-  if (started.is_under_way()) (void)started.poll();
-  return started;
-}
 
 }  // namespace verbena::typed::detail

@@ -187,6 +187,7 @@ void QueuePairState::close() noexcept {
     loop_.reset();
     words_mr_.reset();
     complete_all(Status::kClosed);
+    Driven::settle();  // Coroutines that waited have been told, and this is polled no more.
   }
   end();
 }

@@ -194,6 +194,16 @@ Status QueuePairState::post_unsignaled(const Request& request) noexcept {
 
 std::size_t QueuePairState::collect_now() noexcept { return is_up_ && loop_ ? loop_->poll() : 0; }
 
+void QueuePairState::take_in(Deadline deadline) noexcept {
+  const Turn turn(*this);
+  if (!turn || !loop_) return;
+  if (deadline.passed()) {
+    collect_now();
+  } else {
+    loop_->wait(deadline);
+  }
+}
+
 Status QueuePairState::collect_until(std::uint32_t /*slot*/, Deadline deadline) noexcept {
   // Completions of a queue pair that its loop does not know would go to nobody.
   if (!is_up_) return note(Status::kAgain, "typed::Operation::wait", "the queue pair is not connected yet");

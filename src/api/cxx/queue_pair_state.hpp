@@ -17,7 +17,9 @@
 namespace verbena::typed::detail {
 
 /// \thread as StartedOperations
-class QueuePairState final : public StartedOperations, private engine::QueuePair::Owner {
+class QueuePairState final : public StartedOperations,
+                             public coroutine::detail::Driven,
+                             private engine::QueuePair::Owner {
  public:
   /// Largest depth of a queue: slots of both fit into the ids of work requests.
   static constexpr std::uint32_t kMaxDepth = 16000;
@@ -41,6 +43,17 @@ class QueuePairState final : public StartedOperations, private engine::QueuePair
   [[nodiscard]] Status make_request(const Request& request, ibv_send_wr& wr, std::span<ibv_sge> sges) noexcept;
 
   [[nodiscard]] Deadline default_deadline() const noexcept override { return Deadline::after(settings_.wait_timeout); }
+  using StartedOperations::settle;
+
+  // For coroutines. \thread their loop's
+  [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept override {
+    return begin_awaiting(slot, wait);
+  }
+  [[nodiscard]] coroutine::detail::Driven* driven() noexcept override { return this; }
+  void look() noexcept override { take_in(Deadline::now()); }
+  void sleep(Deadline deadline) noexcept override { take_in(deadline); }
+  void wake() noexcept override { loop_->wake(); }
+
   [[nodiscard]] Status failure() const noexcept { return pair_ ? pair_->reason() : Status::kClosed; }
   [[nodiscard]] const QueuePairSettings& settings() const noexcept { return settings_; }
   [[nodiscard]] std::size_t max_inline() const noexcept { return max_inline_; }
@@ -58,6 +71,8 @@ class QueuePairState final : public StartedOperations, private engine::QueuePair
   // StartedOperations
   std::size_t collect_now() noexcept override;
   Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
+  /// Takes completions in, unless another thread does; waits for one until the deadline, or `wake`.
+  void take_in(Deadline deadline) noexcept;
   // engine::QueuePair::Owner
   void handle(std::span<const ibv_wc> completions) noexcept override;
   void on_attached() noexcept override {}

@@ -33,7 +33,7 @@ bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
   const Slot& of = slot_at(slot);
   of.user.check();
   State state = of.state.load(std::memory_order_acquire);
-  // A coroutine that was told may be here before the thread that told it has stored that, in its next instruction.
+  // A coroutine that was told may be here before the thread that told it has stored so, in its next instruction.
   for (; state == State::kTelling; state = of.state.load(std::memory_order_acquire)) yield_thread();
   if (state != State::kComplete) return false;
   end = of.end;
@@ -83,17 +83,20 @@ void StartedOperations::complete(std::uint32_t slot, const End& end) noexcept {
 
 // --- coroutines
 
-Status StartedOperations::await(std::uint32_t /*slot*/, coroutine::detail::Wait& /*wait*/) noexcept {
-  return note(Status::kUnsupported, "coroutine",
-              "coroutines await transfers of links, and no operations of queue pairs");
-}
-
 Status StartedOperations::begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
   Slot& of = slot_at(slot);
   of.wait = &wait;
   State expected = State::kUnderWay;
-  const bool is_begun = of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_acq_rel);
+  const bool is_begun = of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_seq_cst);
   return is_begun ? Status::kOk : Status::kAgain;
+}
+
+void StartedOperations::tell_awaiting(std::uint32_t slot) noexcept {
+  Slot& of = slot_at(slot);
+  State expected = State::kAwaited;
+  if (!of.state.compare_exchange_strong(expected, State::kTelling, std::memory_order_seq_cst)) return;
+  of.wait->tell();
+  of.state.store(State::kUnderWay, std::memory_order_release);
 }
 
 bool StartedOperations::stop_awaiting(std::uint32_t slot) noexcept {

@@ -51,8 +51,8 @@ class StartedOperations {
 
   // --- for coroutines. \thread their loop's
   /// Has `wait` told of the end of `slot`, which is under way. kOk: it is or will be told; kAgain: it is complete;
-  /// kBusy: another thread uses the connection, or another loop the link; kUnsupported: such an operation tells nobody.
-  [[nodiscard]] virtual Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
+  /// kBusy: another thread uses the connection, or another loop the link.
+  [[nodiscard]] virtual Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept = 0;
   /// False: it was told.
   [[nodiscard]] bool stop_awaiting(std::uint32_t slot) noexcept;
   /// Null where the operations need nobody that looks at them.
@@ -117,6 +117,8 @@ class StartedOperations {
   /// kOk: `wait` will be told. kAgain: it is complete.
   [[nodiscard]] Status begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
   [[nodiscard]] bool is_any_awaited() const noexcept;
+  /// Tells the coroutine that awaits `slot`, if one does, without its end: it takes that in itself. \thread any
+  void tell_awaiting(std::uint32_t slot) noexcept;
   void complete_all(Status status) noexcept;
   /// Nothing more is started. Don't touch this object afterwards.
   void end() noexcept;
@@ -125,7 +127,7 @@ class StartedOperations {
   enum class State : std::uint8_t {
     kUnderWay,
     kAwaited,  ///< Under way, and a coroutine is to be told.
-    kTelling,  ///< It is just being told; kComplete follows.
+    kTelling,  ///< It is just being told; kComplete follows, or kUnderWay until its end is taken in.
     kComplete,
     kAbandoned
   };

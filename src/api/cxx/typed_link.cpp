@@ -5,6 +5,7 @@
 #include "api/cxx/link_state.hpp"
 #include "api/session.hpp"
 #include "base/check.hpp"
+#include "base/threads.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,15 +19,109 @@ LinkState::LinkState(std::unique_ptr<rdma::Connection> connection)
     : StartedOperations(Link::kMaxOperations, 1),
       connection_(std::move(connection)),
       window_(connection_->window().data()),
-      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {}
+      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {
+  for (std::uint32_t slot = 0; slot < messages_.size(); ++slot) {
+    messages_[slot].link = this;
+    messages_[slot].slot = slot;
+  }
+}
+
+// --- messages -----------------------------------------------------------------------------------------------------
+
+session::Call& LinkState::Message::any() noexcept {
+  if (auto* const send = std::get_if<CallOf<session::SendCall>>(&call); send != nullptr) return *send;
+  if (auto* const received = receive(); received != nullptr) return *received;
+  auto& both = std::get<Writing>(call);
+  return both.note.done() ? static_cast<session::Call&>(both.write) : both.note;
+}
+
+bool LinkState::Message::is_left() noexcept {
+  if (!is_over()) return false;
+  // Who is told is told by the next instructions of the thread that drives the session.
+  if (any().tell != nullptr)
+    while (stage.load(std::memory_order_acquire) != Stage::kTold) yield_thread();
+  return true;
+}
+
+Status LinkState::Message::status() noexcept {
+  const auto* const both = std::get_if<Writing>(&call);
+  return both != nullptr && both->write.status == Status::kOk ? both->note.status : any().status;
+}
+
+template <class Kind>
+void LinkState::on_call(session::Call& call) noexcept {
+  Message& message = *static_cast<CallOf<Kind>&>(call).message;
+  if (!message.is_over()) return;
+  // Sequentially consistent, as what `await` does: it sees the stage, or this sees that it waits.
+  message.stage.store(Message::Stage::kOver, std::memory_order_seq_cst);
+  message.link->tell_awaiting(message.slot);
+  message.stage.store(Message::Stage::kTold, std::memory_order_release);
+}
+
+template <class Begin>
+Started LinkState::start_with_message(const char* call, Begin&& begin) noexcept {
+  Started started = StartedOperations::start(call, [&](std::uint64_t cookie) {
+    if (session() == nullptr) return note(Status::kClosed, call, "the connection was closed");
+    const auto slot = static_cast<std::uint32_t>(cookie);
+    Message& message = messages_[slot];
+    message.stage.store(Message::Stage::kUnderWay, std::memory_order_relaxed);
+    Status begun = begin(*session(), message);
+    if (begun == Status::kOk && message.is_left() && damage_of(message.status()) >= Damage::kConnection)
+      begun = message.status();
+    if (begun != Status::kOk) return api::note_general(*session(), call, begun);
+    messages_started_.fetch_or(std::uint64_t{1} << slot, std::memory_order_relaxed);
+    return begun;
+  });
+  if (started.is_under_way()) (void)started.poll();
+  return started;
+}
+
+Started LinkState::start_send(const char* call, std::span<const std::byte> from,
+                              std::optional<std::uint32_t> immediate) noexcept {
+  return start_with_message(call, [&](session::Session& session, Message& message) {
+    auto& send = message.call.emplace<CallOf<session::SendCall>>();
+    send.message = &message;
+    send.immediate = immediate;
+    send.from = from.data();
+    send.length = from.size();
+    return session.begin(send, on_call<session::SendCall>);
+  });
+}
+
+Started LinkState::start_receive(const char* call, std::span<std::byte> to, std::size_t element_bytes) noexcept {
+  return start_with_message(call, [&](session::Session& session, Message& message) {
+    auto& receive = message.call.emplace<CallOf<session::ReceiveCall>>();
+    receive.message = &message;
+    receive.to = to.data();
+    receive.length = to.size();
+    message.element_bytes = element_bytes;
+    return session.begin(receive, on_call<session::ReceiveCall>);
+  });
+}
+
+Started LinkState::start_write_and_tell(const char* call, const rdma::Local& from, const rdma::Remote& to,
+                                        std::size_t offset, std::uint32_t immediate) noexcept {
+  return start_with_message(call, [&](session::Session& session, Message& message) {
+    auto& [write, note] = message.call.emplace<Writing>();
+    write.message = note.message = &message;
+    write.kind = session::Transfer::Kind::kWrite;
+    write.local = {.data = from.bytes().data(), .length = from.size(), .lkey = from.lkey()};
+    write.place = api::key_place(to.address, to.rkey, from.size());
+    note.kind = session::wire::Kind::kWritten;
+    note.immediate = immediate;
+    note.length = from.size();
+    note.offset = offset;
+    return session.begin(write, on_call<session::TransferCall>, note, on_call<session::SendCall>);
+  });
+}
 
 bool LinkState::is_done(std::uint32_t slot) noexcept {
-  session::Call& call = messages_[slot].any();
-  session::ReceiveCall* const receive = messages_[slot].receive();
+  Message& message = messages_[slot];
+  session::ReceiveCall* const receive = message.receive();
   // Nobody waits for it any more. Until the thread that drives the session has let go of the segment.
-  if (receive != nullptr && !call.done() && is_abandoned(slot))
-    if (session() != nullptr && session()->cancel(*receive) != Status::kOk) return false;
-  return call.done();
+  if (receive != nullptr && session() != nullptr && !receive->done() && is_abandoned(slot))
+    session()->try_withdraw(*receive);
+  return message.is_left();
 }
 
 std::size_t LinkState::take_in_messages() noexcept {
@@ -43,7 +138,7 @@ std::size_t LinkState::take_in_messages() noexcept {
 
 End LinkState::end_of(Message& message) noexcept {
   constexpr const char* kCall = "typed::Link::start_receive";
-  End end{.status = message.any().status};
+  End end{.status = message.status()};
   const session::ReceiveCall* const receive = message.receive();
   if (receive == nullptr) return end;
   if (end.status == Status::kBufferTooSmall) {
@@ -136,14 +231,16 @@ Status LinkState::start_watch() noexcept {
 
 void LinkState::stop_watch() noexcept {
   if (!is_watching_.load(std::memory_order_acquire)) return;
-  if (watch_.session->withdraw(watch_)) is_watching_.store(false, std::memory_order_release);
+  if (watch_.session->withdraw<session::TakeCall>(watch_)) is_watching_.store(false, std::memory_order_release);
 }
 
 Status LinkState::await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
-  if (has_message(slot))
-    return note(Status::kUnsupported, "coroutine",
-                "a message that was started tells nobody: await the link's send or receive");
   if (const Status begun = begin_awaiting(slot, wait); begun != Status::kOk) return begun;
+  if (has_message(slot)) {
+    const bool is_over =
+        messages_[slot].is_over() || messages_[slot].stage.load(std::memory_order_seq_cst) != Message::Stage::kUnderWay;
+    return is_over && stop_awaiting(slot) ? Status::kAgain : Status::kOk;
+  }
   const Status watched = start_watch();
   if (watched == Status::kOk) return Status::kOk;
   return stop_awaiting(slot) ? watched : Status::kOk;
@@ -171,8 +268,10 @@ void LinkState::close() noexcept {
     if (is_in_callback && is_any_under_way()) {
       // There the connection's own end does not wait for the NIC.
       session()->stop_in_callback();
-      take_in_messages();
       const Deadline limit = Deadline::after(kDrain);
+      for (Message& message : messages_)
+        if (has_message(message.slot)) (void)session()->wait_for(message.any(), limit);
+      take_in_messages();
       while (is_any_under_way()) {
         const auto completion = connection_->complete(limit);
         if (!completion) break;
@@ -224,26 +323,22 @@ Result<rdma::Window> Link::find_window(std::string_view name, const std::optiona
 
 Status Link::write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate,
                             const std::optional<Deadline>& deadline) noexcept {
-  const auto offset = offset_in_window(to, from.size());
+  const auto offset = offset_in_window("typed::Link::write_with_immediate", to, from.size());
   return offset ? connection_->write_with_immediate(from.bytes(), immediate, *offset, deadline) : offset.error();
 }
 
-std::expected<std::size_t, Status> Link::offset_in_window(const rdma::Remote& to, std::size_t bytes) const noexcept {
-  constexpr const char* kCall = "typed::Link::write_with_immediate";
-  if (connection_ == nullptr) return std::unexpected(detail::refuse_call(kCall, false, rdma::Access::kWrite));
+std::expected<std::size_t, Status> Link::offset_in_window(const char* call, const rdma::Remote& to,
+                                                          std::size_t bytes) const noexcept {
+  if (connection_ == nullptr) return std::unexpected(detail::refuse_call(call, false, rdma::Access::kWrite));
   if (bytes == 0)
-    return std::unexpected(note(Status::kBadArgument, kCall, "from must have at least one element; got none"));
+    return std::unexpected(note(Status::kBadArgument, call, "from must have at least one element; got none"));
   const rdma::Window window = connection_->peer_window();
   const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
   if (is_inside && to.length >= bytes) return static_cast<std::size_t>(offset);
-  return std::unexpected(note(Status::kOutOfRange, kCall,
+  return std::unexpected(note(Status::kOutOfRange, call,
                               "{} bytes at {:#x} must be inside the peer's own window, and hold {} bytes", to.length,
                               to.address, bytes));
-}
-
-Deadline Link::default_deadline() const noexcept {
-  return state_ != nullptr ? state_->default_deadline() : Deadline::now();
 }
 
 bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
@@ -298,11 +393,7 @@ Started Link::begin_send(std::span<const std::byte> from, std::optional<std::uin
   constexpr const char* kCall = "typed::Link::start_send";
   if (state_ == nullptr) return Started(detail::refuse_call(kCall, false, rdma::Access::kLocal));
   if (from.empty()) return Started(note(Status::kBadArgument, kCall, "from must have at least one element; got none"));
-  return state_->start_message<session::SendCall>(kCall, 1, [&](session::SendCall& call) {
-    call.immediate = immediate;
-    call.from = from.data();
-    call.length = from.size();
-  });
+  return state_->start_send(kCall, from, immediate);
 }
 Started Link::begin_receive(std::span<std::byte> to, std::size_t element_bytes) noexcept {
   constexpr const char* kCall = "typed::Link::start_receive";
@@ -310,10 +401,12 @@ Started Link::begin_receive(std::span<std::byte> to, std::size_t element_bytes) 
   if (!state_->receives())
     return Started(
         note(Status::kUnsupported, kCall, "messages go to a handler or are discarded: set receive to kQueue"));
-  return state_->start_message<session::ReceiveCall>(kCall, element_bytes, [&](session::ReceiveCall& call) {
-    call.to = to.data();
-    call.length = to.size();
-  });
+  return state_->start_receive(kCall, to, element_bytes);
+}
+Started Link::begin_write_and_tell(const rdma::Local& from, const rdma::Remote& to, std::uint32_t immediate) noexcept {
+  constexpr const char* kCall = "typed::Link::start_write_with_immediate";
+  const auto offset = offset_in_window(kCall, to, from.size());
+  return offset ? state_->start_write_and_tell(kCall, from, to, *offset, immediate) : Started(offset.error());
 }
 
 Started Link::begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept {

@@ -3,6 +3,7 @@
 
 #include "api/cxx/guarded.hpp"
 #include "base/limit.hpp"
+#include "mesh/mesh.hpp"
 #include "node/node.hpp"
 #include "session/ranges.hpp"
 
@@ -13,11 +14,25 @@ namespace verbena::typed::detail {
 
 using session::Ranges;
 
+/// Whose memory a region has, which lasts as long.
+struct RegionHome {
+  std::shared_ptr<const void> owner;
+  session::Registrations* registrations;
+  node::Node* node = nullptr;  ///< Null: it is a mesh's.
+
+  [[nodiscard]] static RegionHome of(const std::shared_ptr<node::Node>& node) noexcept {
+    return {.owner = node, .registrations = &node->device().registrations(), .node = node.get()};
+  }
+  [[nodiscard]] static RegionHome of(const std::shared_ptr<mesh::RegionOwner>& regions) noexcept {
+    return {.owner = regions, .registrations = &regions->device->registrations()};
+  }
+};
+
 /// Destroys itself: with its handle, or with the last claim after that.
 class Region {
  public:
-  Region(std::shared_ptr<node::Node> node, const RegionShape& shape)
-      : node_(std::move(node)),
+  Region(RegionHome home, const RegionShape& shape)
+      : home_(std::move(home)),
         element_bytes_(shape.element_bytes),
         ranges_(shape.elements, shape.options.max_segments) {}
   Region(const Region&) = delete;
@@ -25,12 +40,15 @@ class Region {
   ~Region() {
     if (memory_ == nullptr) return;
     const CancellationHeld held;
-    (void)node_->remove(memory_, Deadline::after(kDeregistration));
+    (void)home_.registrations->remove(home_.owner.get(), memory_, Deadline::after(kDeregistration));
   }
 
   [[nodiscard]] Result<void> open(const RegionShape& shape) {
-    VERBENA_ASSIGN(memory_, shape.own.empty() ? node_->allocate(shape.elements * shape.element_bytes)
-                                              : node_->add(shape.own, shape.access));
+    session::Registrations& all = *home_.registrations;
+    const session::Owner owner = home_.owner.get();
+    VERBENA_ASSIGN(memory_, shape.own.empty() ? all.allocate(owner, shape.elements * shape.element_bytes,
+                                                             {.to = nic::Grant::To::kAnyPeer})
+                                              : all.add(owner, shape.own, shape.access));
     return {};
   }
   [[nodiscard]] std::expected<Claim, Status> take(Ranges::Span wanted) noexcept {
@@ -43,7 +61,7 @@ class Region {
   [[nodiscard]] Ranges& ranges() noexcept { return ranges_; }
   [[nodiscard]] std::uint32_t max_segments() const noexcept { return ranges_.capacity(); }
   [[nodiscard]] const session::RegisteredMemory& memory() const noexcept { return *memory_; }
-  [[nodiscard]] node::Node& node() const noexcept { return *node_; }
+  [[nodiscard]] node::Node* node() const noexcept { return home_.node; }
   [[nodiscard]] std::size_t bytes_of(std::uint64_t elements) const noexcept { return elements * element_bytes_; }
   /// In a forked child it belongs to the parent.
   static void end(Region* region) noexcept {
@@ -53,7 +71,7 @@ class Region {
  private:
   static constexpr std::chrono::seconds kDeregistration{5};
 
-  const std::shared_ptr<node::Node> node_;
+  const RegionHome home_;
   const std::size_t element_bytes_;
   const session::RegisteredMemory* memory_ = nullptr;
   Ranges ranges_;
@@ -67,7 +85,7 @@ Claim Claim::share() const noexcept {
   return {*region_, range_, lkey_};
 }
 
-bool Claim::is_of(const node::Node& node) const noexcept { return region_ != nullptr && &region_->node() == &node; }
+bool Claim::is_of(const node::Node& node) const noexcept { return region_ != nullptr && region_->node() == &node; }
 
 bool Claim::is_sole() const noexcept { return region_ != nullptr && region_->ranges().is_sole(range_); }
 
@@ -109,15 +127,35 @@ RegionHandle::~RegionHandle() {
   if (region_ != nullptr && region_->ranges().close()) Region::end(region_);
 }
 
+namespace {
+
+[[nodiscard]] Result<std::unique_ptr<Region>> make_region(RegionHome home, const RegionShape& shape) {
+  const std::uint64_t most = session::Registrations::kMaxBytes / shape.element_bytes;
+  VERBENA_TRY(check_limit(shape.call, "the number of elements", shape.elements, 1, most));
+  VERBENA_TRY(check_limit(shape.call, "max_segments", shape.options.max_segments, 1, Ranges::kMaxRanges));
+  if (reinterpret_cast<std::uintptr_t>(shape.own.data()) % shape.alignment != 0)
+    return fail(Status::kBadArgument, shape.call, 0, "memory must be at a multiple of {}", shape.alignment);
+  auto region = std::make_unique<Region>(std::move(home), shape);
+  VERBENA_TRY(region->open(shape));
+  return region;
+}
+
+}  // namespace
+
 Result<RegionHandle> RegionHandle::make(rdma::Node& node, const RegionShape& shape) {
   return api::guarded(shape.call, [&]() -> Result<RegionHandle> {
-    const std::uint64_t most = session::Registrations::kMaxBytes / shape.element_bytes;
-    VERBENA_TRY(check_limit(shape.call, "the number of elements", shape.elements, 1, most));
-    VERBENA_TRY(check_limit(shape.call, "max_segments", shape.options.max_segments, 1, Ranges::kMaxRanges));
-    if (reinterpret_cast<std::uintptr_t>(shape.own.data()) % shape.alignment != 0)
-      return fail(Status::kBadArgument, shape.call, 0, "memory must be at a multiple of {}", shape.alignment);
-    auto region = std::make_unique<Region>(Inside::node(node), shape);
-    VERBENA_TRY(region->open(shape));
+    VERBENA_ASSIGN(auto region, make_region(RegionHome::of(Inside::node(node)), shape));
+    RegionHandle handle;
+    handle.region_ = region.release();
+    return handle;
+  });
+}
+
+Result<RegionHandle> RegionHandle::make(mesh::Mesh& mesh, const RegionShape& shape) {
+  return api::guarded(shape.call, [&]() -> Result<RegionHandle> {
+    // There are no other meshes.
+    VERBENA_ASSIGN(auto region,
+                   make_region(RegionHome::of(static_cast<mesh::MeshOfProcesses&>(mesh).regions()), shape));
     RegionHandle handle;
     handle.region_ = region.release();
     return handle;
@@ -153,7 +191,9 @@ Result<void> RegionHandle::publish(std::string_view name, std::size_t first, std
     if (!is_part(first, count, there) || count == 0)
       return fail(Status::kOutOfRange, kCall, 0, "{} elements from {} on are not inside the region of {}", count, first,
                   there);
-    return region_->node().publish(name, {&region_->memory(), region_->bytes_of(first), region_->bytes_of(count)});
+    if (region_->node() == nullptr)
+      return fail(Status::kUnsupported, kCall, 0, "the memory is a mesh's: publish it by typed::MeshLane::publish");
+    return region_->node()->publish(name, {&region_->memory(), region_->bytes_of(first), region_->bytes_of(count)});
   });
 }
 
@@ -161,7 +201,8 @@ Result<void> RegionHandle::unpublish(std::string_view name) {
   constexpr const char* kCall = "typed::MemoryRegion::unpublish";
   return api::guarded(kCall, [&]() -> Result<void> {
     if (region_ == nullptr) return fail(Status::kNotFound, kCall, 0, "an empty region has published nothing");
-    return region_->node().publish(name, {});
+    if (region_->node() == nullptr) return fail(Status::kNotFound, kCall, 0, "a mesh keeps its names");
+    return region_->node()->publish(name, {});
   });
 }
 

@@ -23,10 +23,12 @@ inline bool takes_receive(const ibv_send_wr& wr) noexcept {
 }
 
 /// Where `length` bytes at the peer's `address` are mapped here, or nullptr when the peer's NIC would refuse. Call it
-/// while the access word is odd. It uses only private data that was checked at import, and the live key, which is one
-/// word.
+/// while the access word is odd. It uses only private data that was checked at import, the live key, which is one word,
+/// and the peer's readiness: a queue pair that was destroyed lets nobody in, even while its memory is registered.
 inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, std::uint32_t rkey,
                                  std::uint64_t length, std::uint32_t needed) noexcept {
+  if (!remote.is_ready()) [[unlikely]]
+    return nullptr;
   const std::uint32_t index = key_index(rkey);
   if ((rkey & kRemoteKeyBit) == 0 || index >= remote.peer->imports.size()) return nullptr;
   const Import& key = remote.peer->imports[index];
@@ -216,6 +218,8 @@ void take_last_words(SoftQp& qp) noexcept;
 
 Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std::uint64_t sq_index) noexcept {
   if (qp.qp_type == IBV_QPT_UC) return lose(qp, wr, sq_index);
+  // Its queue pair has just gone: nobody refuses, and nobody answers.
+  if (!remote.is_ready()) return stall(qp, SoftQp::Stall::kPeer);
   // A peer that says goodbye then revokes its memory. Complete what it has sent before the request that it refuses.
   take_last_words(qp);
   // These messages took the last entries, or ended the connection: the request waits for its turn again, or is flushed.
@@ -1025,13 +1029,18 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
   return length > kMaxMessage ? EMSGSIZE : 0;
 }
 
-/// Whether a work request that is posted now can be executed now: nothing is ahead of it, and there is room for its
-/// completion.
-inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
+/// The peer, if a work request that is posted now can be executed now as far as this side knows: nothing is ahead of
+/// it, and there is room for its completion.
+inline const RemoteQp* free_remote(const SoftQp& qp) noexcept {
   if (qp.state_now() != IBV_QPS_RTS || !qp.pending.is_empty() || qp.sq.held.load(std::memory_order_relaxed) != 0 ||
       qp.sq.is_full() || qp.scq->room() == 0 || qp.failing.peer_dead.load(std::memory_order_relaxed))
     return nullptr;
-  const RemoteQp* remote = qp.remote.load(std::memory_order_acquire);
+  return qp.remote.load(std::memory_order_acquire);
+}
+
+/// The same, and the peer is ready.
+inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
+  const RemoteQp* const remote = free_remote(qp);
   return remote != nullptr && remote->is_ready() ? remote : nullptr;
 }
 
@@ -1103,7 +1112,7 @@ inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) 
 
 /// While a test holds completions back, their effects must not be visible either.
 inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
-  return qp.scq->held == 0 ? ready_remote(qp) : nullptr;
+  return qp.scq->held == 0 ? free_remote(qp) : nullptr;
 }
 
 enum class Keys : std::uint8_t { kChecked, kNone };

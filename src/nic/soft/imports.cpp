@@ -122,7 +122,7 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
   }
   Import& import = peer.imports[index];
   const auto remember = [&] {
-    ++qp.path.imported[index];
+    qp.path.imported.add(index);
     ++import.uses;
   };
   if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {

@@ -7,6 +7,7 @@
 #include "nic/soft/ring.hpp"
 #include "nic/soft/system.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -14,10 +15,44 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace verbena::nic::soft {
+
+/// How often a queue pair has imported each of its peer's keys, sorted by the key's index. The first kReserved keys
+/// allocate nothing: a store's client imports its leases when it first puts values into them.
+class ImportCounts {
+ public:
+  using Entry = std::pair<std::uint32_t, std::uint32_t>;  // Index and count.
+  /// For such a client at one worker: 64 leases, the index and the cells.
+  static constexpr std::size_t kReserved = 66;
+
+  void reserve() { entries_.reserve(kReserved); }
+  void add(std::uint32_t index) {
+    const auto at = position_of(index);
+    if (at != entries_.end() && at->first == index) {
+      ++at->second;
+    } else {
+      entries_.insert(at, {index, 1});
+    }
+  }
+  [[nodiscard]] auto find(std::uint32_t index) noexcept {
+    const auto at = position_of(index);
+    return at != entries_.end() && at->first == index ? at : entries_.end();
+  }
+  [[nodiscard]] auto begin() noexcept { return entries_.begin(); }
+  [[nodiscard]] auto end() noexcept { return entries_.end(); }
+  void erase(std::vector<Entry>::iterator at) noexcept { entries_.erase(at); }
+  void clear() noexcept { entries_.clear(); }
+
+ private:
+  [[nodiscard]] std::vector<Entry>::iterator position_of(std::uint32_t index) noexcept {
+    return std::ranges::lower_bound(entries_, index, {}, &Entry::first);
+  }
+
+  std::vector<Entry> entries_;
+};
 
 struct SoftCq;
 struct SoftQp;
@@ -461,8 +496,8 @@ struct SoftQp : ibv_qp {
     std::uint64_t retry_ticks = 0;       // Time until RETRY_EXC_ERR; 0 is for ever.
     std::unique_ptr<Approach> approach;  // While it goes to RTR.
     std::unique_ptr<RemoteQp> remote;
-    std::vector<Offer> offers;                                  // At most kMaxOffers, newest last.
-    std::unordered_map<std::uint32_t, std::uint32_t> imported;  // Key index and count, to release with the QP.
+    std::vector<Offer> offers;  // At most kMaxOffers, newest last.
+    ImportCounts imported;      // To release with the QP.
   } path;
 
   [[nodiscard]] ibv_qp_state state_now() const noexcept {
@@ -474,7 +509,7 @@ struct SoftQp : ibv_qp {
   }
   void tell_readiness(Readiness readiness) noexcept { own->rare.readiness.store(readiness, std::memory_order_release); }
 };
-static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 736);
+static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 704);
 inline constexpr std::size_t kMaxOffers = 4;
 
 }  // namespace verbena::nic::soft

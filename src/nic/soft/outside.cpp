@@ -46,7 +46,7 @@ struct Target {
 /// Like remote_address, for an import that is not mapped: the address in the peer's process, or nothing.
 [[nodiscard]] std::optional<std::uint64_t> outside_address(const RemoteQp& remote, const Target& target,
                                                            std::uint32_t needed) noexcept {
-  if (!is_outside(remote, target.rkey)) return std::nullopt;
+  if (!remote.is_ready() || !is_outside(remote, target.rkey)) return std::nullopt;
   const Import& key = remote.peer->imports[key_index(target.rkey)];
   if (key.live->load(std::memory_order_acquire) != key.word.load(std::memory_order_relaxed)) return std::nullopt;
   const std::uint64_t offset = target.address - key.iova;

@@ -291,44 +291,79 @@ namespace {
 }
 }  // namespace
 
+/// The peer's side, which may be that of a queue pair that has departed; nullptr if the peer is known to have left it.
+const RemoteQp* SoftNic::find_remote(const Inside& inside) const noexcept {
+  if (const auto at = qps_.find(inside.qp_num); at != qps_.end()) {
+    const RemoteQp* const remote = at->second->remote.load(std::memory_order_acquire);
+    if (remote == inside.remote) return remote;
+  }
+  const auto gone = std::ranges::find_if(departed_, [&](const Departed& departed) {
+    return departed.qp_num == inside.qp_num && departed.remote.get() == inside.remote;
+  });
+  return gone == departed_.end() ? nullptr : gone->remote.get();
+}
+
 /// Whether a peer that was inside an access still is.
-SoftNic::Presence SoftNic::presence_of(const Inside& inside) const noexcept {
-  const auto at = qps_.find(inside.qp_num);
-  const RemoteQp* remote = at == qps_.end() ? nullptr : at->second->remote.load(std::memory_order_acquire);
-  if (remote != inside.remote) return Presence::kUnknown;
-  const bool has_moved = remote->control->access.word.load(std::memory_order_acquire) != inside.word;
-  return has_moved || process_gone(*remote->peer) ? Presence::kLeft : Presence::kStays;
+bool SoftNic::stays(const Inside& inside) const noexcept {
+  const RemoteQp* const remote = find_remote(inside);
+  if (remote == nullptr || remote->control->access.word.load(std::memory_order_acquire) != inside.word) return false;
+  return !process_gone(*remote->peer);
+}
+
+/// Takes the peer's side from a queue pair that lets nobody in any more (its readiness is told), and keeps it while the
+/// peer is inside an access that began before. Memory that the peer may be in can be deregistered after its queue pair.
+void SoftNic::depart(SoftQp& qp) noexcept {
+  forget_departed();
+  qp.remote.store(nullptr, std::memory_order_release);
+  qp.rx_remote = nullptr;
+  std::unique_ptr<RemoteQp> remote = std::move(qp.path.remote);
+  if (remote == nullptr) return;
+  // After the barrier the peer either sees that the queue pair is gone, or its access word is odd here.
+  barrier_all_processes();
+  const std::uint64_t word = remote->control->access.word.load(std::memory_order_acquire);
+  if (word % 2 == 0 || process_gone(*remote->peer)) return;
+  // An honest peer has no more threads inside than processors; each of them costs this process a mapping.
+  constexpr std::ptrdiff_t kMostDeparted = 64;
+  Peer& peer = *remote->peer;
+  if (std::ranges::count_if(departed_, [&](const auto& one) { return one.remote->peer == &peer; }) >= kMostDeparted) {
+    lose_peer(peer, format_error(Status::kProtocol, "destroy_qp", 0,
+                                 "the peer (pid {}) says that it is inside of accesses through {} queue pairs that are "
+                                 "gone",
+                                 peer.process.pid, kMostDeparted));
+    return;
+  }
+  ++peer.users;
+  departed_.push_back({.qp_num = qp.qp_num, .pd = qp.spd, .word = word, .remote = std::move(remote)});
+}
+
+/// Forgets departed queue pairs whose peers have left.
+void SoftNic::forget_departed() noexcept {
+  std::erase_if(departed_, [&](const Departed& departed) {
+    if (stays({departed.qp_num, departed.remote.get(), departed.word})) return false;
+    release_peer(departed.remote->peer);
+    return true;
+  });
 }
 
 /// Waits until no peer is inside any more. Releases the lock meanwhile, so that a peer that stays delays only this
 /// call.
 Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock, const char* call,
                                       Deadline deadline) {
-  bool is_unknown = false;
   for (;;) {
-    std::erase_if(inside, [&](const Inside& one) {
-      const Presence presence = presence_of(one);
-      is_unknown |= presence == Presence::kUnknown;
-      return presence != Presence::kStays;
-    });
+    std::erase_if(inside, [&](const Inside& one) { return !stays(one); });
     if (inside.empty() || deadline.passed()) break;
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   }
   for (const Inside& one : inside) {
-    want_error(*qps_.at(one.qp_num), Status::kTimedOut);
+    if (const auto at = qps_.find(one.qp_num); at != qps_.end()) want_error(*at->second, Status::kTimedOut);
   }
   if (!inside.empty()) {
     return fail(Status::kTimedOut, call, ETIMEDOUT,
                 "the peer of queue pair {} is still inside the region; its queue pair is in error, and the memory must "
                 "not be reused before that process is gone",
                 inside.front().qp_num);
-  }
-  if (is_unknown) {
-    return fail(Status::kTimedOut, call, ETIMEDOUT,
-                "a queue pair was reset or destroyed while its peer was inside the region; the memory must not be "
-                "reused before that process is gone");
   }
   return {};
 }
@@ -350,6 +385,9 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
     if (remote == nullptr || qp->spd != pd) continue;
     const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
     if (seen % 2 == 1) inside.push_back({number, remote, seen});
+  }
+  for (const Departed& departed : departed_) {
+    if (departed.pd == pd) inside.push_back({departed.qp_num, departed.remote.get(), departed.word});
   }
   const Result<void> result = wait_until_left(std::move(inside), lock, "dereg_mr", deadline);
   if (mr->memory_id != kProcessMemory) --memories_.at(mr->memory_id).regions;
@@ -646,6 +684,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   options.max_inline = qp->sq.max_inline;
   VERBENA_TRY(make_queues(*qp));
   qp->path.offers.reserve(kMaxOffers);
+  qp->path.imported.reserve();
   const std::lock_guard lock(mutex_);
   if (qps_.size() >= limits_.max_qp) {
     return fail(Status::kLimit, "create_qp", ENOMEM,
@@ -965,9 +1004,7 @@ void SoftNic::purge(SoftQp& qp) noexcept {
   release_imports(qp);
   if (qp.path.peer != nullptr) stop_asking(qp, *qp.path.peer);
   release_windows(qp);
-  qp.remote.store(nullptr, std::memory_order_release);
-  qp.rx_remote = nullptr;
-  qp.path.remote.reset();
+  depart(qp);
   qp.path.offers.clear();
   if (qp.path.peer != nullptr) release_peer(std::exchange(qp.path.peer, nullptr));
 }
@@ -1105,7 +1142,9 @@ host::Footprint qp_footprint(Kind kind, const QpOptions& options) {
   const std::uint64_t sends = std::bit_ceil(options.max_send_wr);
   const std::uint64_t receives = std::bit_ceil(options.max_recv_wr);
   const soft::QpGeometry geometry = soft::geometry_for(options.max_send_wr, options.max_recv_wr);
-  pools.add({.name = "queue pair", .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer)});
+  pools.add({.name = "queue pair",
+             .bytes_each = sizeof(soft::SoftQp) + soft::kMaxOffers * sizeof(soft::Offer) +
+                           soft::ImportCounts::kReserved * sizeof(soft::ImportCounts::Entry)});
   const auto as_used = [&](const char* name, std::uint64_t count, std::uint64_t bytes_each) {
     pools.add({.name = name, .kind = host::PoolKind::kAsUsed, .count = count, .bytes_each = bytes_each});
   };

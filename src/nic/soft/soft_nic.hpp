@@ -197,13 +197,23 @@ class SoftNic final : public Nic {
   void retreat(SoftQp& qp, Status reason) noexcept;
   [[nodiscard]] Result<void> to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask);
   [[nodiscard]] Result<void> to_reset(SoftQp& qp);
+  /// A peer that was inside an access.
   struct Inside {
     std::uint32_t qp_num = 0;
-    const RemoteQp* remote = nullptr;  // Only to compare; the QP may be gone.
+    const RemoteQp* remote = nullptr;  // Only to compare.
     std::uint64_t word = 0;            // The peer's access word, odd.
   };
-  enum class Presence : std::uint8_t { kStays, kLeft, kUnknown };
-  [[nodiscard]] Presence presence_of(const Inside& inside) const noexcept;
+  /// What is left of a queue pair that was reset or destroyed while its peer was inside an access.
+  struct Departed {
+    std::uint32_t qp_num = 0;
+    const SoftPd* pd = nullptr;  // Only to compare.
+    std::uint64_t word = 0;
+    std::unique_ptr<RemoteQp> remote;  // Counts as a use of its peer.
+  };
+  [[nodiscard]] const RemoteQp* find_remote(const Inside& inside) const noexcept;
+  [[nodiscard]] bool stays(const Inside& inside) const noexcept;
+  void depart(SoftQp& qp) noexcept;
+  void forget_departed() noexcept;
   [[nodiscard]] Result<void> wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
                                              const char* call, Deadline deadline);
   [[nodiscard]] Result<std::uint32_t> take_key(const char* call);
@@ -277,6 +287,7 @@ class SoftNic final : public Nic {
     std::uint32_t bell = 1;
   } next_;  // Next numbers.
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
+  std::vector<Departed> departed_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<SoftMw>> windows_;
   Objects objects_;

@@ -418,6 +418,9 @@ class EveryCallOfTheStore {
     visit("kv_client_put", Outcome(kv_client_put(of, "c", 1, "value", 5)));
     visit("kv_client_get", Outcome(kv_client_get(of, "c", 1, text.data(), &length)));
     length = text.size();
+    visit("kv_client_put_ttl", Outcome(kv_client_put_ttl(of, "t", 1, "value", 5, 60'000)));
+    std::int64_t left_ms = 0;
+    visit("kv_client_get_ttl", Outcome(kv_client_get_ttl(of, "t", 1, &left_ms)));
     visit("kv_client_get_version", Outcome(kv_client_get_version(of, "c", 1, text.data(), &length, &version)));
     visit("kv_client_cas", Outcome(kv_client_cas(of, "c", 1, version, "other", 5, &version)));
     visit("kv_client_delete", Outcome(kv_client_delete(of, "c", 1)));
@@ -427,6 +430,11 @@ class EveryCallOfTheStore {
     visit("kv_client_cell_fetch_add", Outcome(kv_client_cell_fetch_add(of, &cell, 1, &old)));
     visit("kv_client_cell_compare_swap", Outcome(kv_client_cell_compare_swap(of, &cell, 1, 2, &old)));
     visit("kv_client_cell_read", Outcome(kv_client_cell_read(of, &cell, &old)));
+    kv_cursor_t cursor{};
+    kv_key_page_t page;
+    visit("kv_client_keys", Outcome(kv_client_keys(of, "c", 1, &cursor, &page)));
+    std::uint64_t erased = 0;
+    visit("kv_client_flush", Outcome(kv_client_flush(of, "c", 1, &erased)));
     visit("kv_client_allocate", Outcome(kv_client_allocate(of, 64)));
     visit("kv_set", Outcome(kv_set(of, "s", "text")));
     char* copy = nullptr;

@@ -38,6 +38,14 @@ static void use(kv_client_t* client) {
   CHECK(kv_client_cas(client, "key", 3, ver + 1, "new", 3, &ver) == KV_ERR_VERSION_MISMATCH);
   CHECK(kv_client_cas(client, "key", 3, ver, "new", 3, &ver) == 0);
 
+  int64_t left_ms = -1;
+  CHECK(kv_client_get_ttl(client, "key", 3, &left_ms) == 0 && left_ms == 0);
+  CHECK(kv_client_put_ttl(client, "short", 5, "value", 5, 60000) == 0);
+  CHECK(kv_client_get_ttl(client, "short", 5, &left_ms) == 0 && left_ms > 0 && left_ms <= 60000);
+  CHECK(kv_client_put_ttl(client, "short", 5, "value", 5, 1) == 0);
+  while (kv_client_get_ttl(client, "short", 5, &left_ms) == 0) CHECK(left_ms <= 1);
+  CHECK(kv_client_get_ttl(client, "short", 5, &left_ms) == KV_ERR_NOT_FOUND);
+
   const char* keys[] = {"a", "bb"};
   const size_t klens[] = {1, 2};
   const void* values[] = {"one", "two"};

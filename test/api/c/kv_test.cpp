@@ -18,6 +18,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -706,6 +707,45 @@ TEST_F(KvApi, AllocatedMemoryIsForLargeValues) {
   ASSERT_EQ(kv_client_put_items(client, puts.data(), 4), KV_OK) << kv_error_detail();
   ASSERT_EQ(kv_client_get_items(client, gets.data(), 4), KV_OK) << kv_error_detail();
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(matches(std::span(memory + (4 + i) * kLength, kLength), i));
+}
+
+TEST_F(KvApi, KeysAreListedAndFlushed) {
+  begin();
+  std::set<std::string> all;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string name = "some/" + std::to_string(i);
+    ASSERT_EQ(kv_client_put(client, name.data(), name.size(), "v", 1), KV_OK);
+    all.insert(name);
+  }
+  ASSERT_EQ(kv_client_put(client, "other", 5, "v", 1), KV_OK);
+  std::set<std::string> seen;
+  kv_cursor_t cursor{};
+  kv_key_page_t page;
+  while (cursor.is_over == 0) {
+    ASSERT_EQ(kv_client_keys(client, "some/", 5, &cursor, &page), KV_OK) << kv_error_detail();
+    std::size_t at = 0, length = 0;
+    std::uint32_t count = 0;
+    for (const void* key = nullptr; (key = kv_key_page_next(&page, &at, &length)) != nullptr; ++count)
+      seen.emplace(static_cast<const char*>(key), length);
+    EXPECT_EQ(count, page.count);
+  }
+  EXPECT_EQ(seen, all);
+  cursor = {.place = 1, .moves = 0, .seal = 0, .worker = 0, .is_over = 0};
+  EXPECT_EQ(kv_client_keys(client, "some/", 5, &cursor, &page), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_keys(client, "some/", 5, nullptr, &page), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_keys(client, "some/", 5, &cursor, nullptr), KV_ERR_BAD_ARGUMENT);
+  EXPECT_EQ(kv_client_keys(client, nullptr, 5, &cursor, &page), KV_ERR_BAD_ARGUMENT);
+  page.length = 0xffffffff;  // A page that no call has filled.
+  std::ranges::fill(page.bytes, static_cast<unsigned char>(0xff));
+  std::size_t at = 0, length = 0;
+  EXPECT_EQ(kv_key_page_next(&page, &at, &length), nullptr);
+  std::uint64_t erased = 0;
+  EXPECT_EQ(kv_client_flush(client, nullptr, 5, &erased), KV_ERR_BAD_ARGUMENT);
+  ASSERT_EQ(kv_client_flush(client, "some/", 5, &erased), KV_OK) << kv_error_detail();
+  EXPECT_EQ(erased, 2000u);
+  ASSERT_EQ(kv_client_flush(client, nullptr, 0, nullptr), KV_OK) << kv_error_detail();
+  length = 0;
+  EXPECT_EQ(kv_client_get(client, "other", 5, nullptr, &length), KV_ERR_NOT_FOUND);
 }
 
 // More READs than the channel has places for.

@@ -5,31 +5,19 @@ namespace verbena::typed {
 namespace {
 
 template <class Type>
-class BatchOfType : public QueuePairTest {
+class BatchOfType : public PairTest<Type> {
  protected:
-  static constexpr std::size_t kCount = 1024;
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(QueuePairTest::SetUp());
-    ASSERT_NO_FATAL_FAILURE(this->connect(pair));
-    mine = region_of<std::uint64_t>(kCount);
-    theirs = region_of<std::uint64_t>(kCount);
-    there = opened<std::uint64_t>(pair.a, theirs.window());
-  }
   /// A batch of `count` writes of 16 words each, one after the other.
   [[nodiscard]] std::optional<Batch<Type, std::uint64_t>> writes(std::size_t count) {
-    auto made = pair.a.template batch<std::uint64_t>(count);
+    auto made = this->pair.a.template batch<std::uint64_t>(count);
     EXPECT_OK(made);
     if (!made) return std::nullopt;
     for (std::size_t i = 0; i < count; ++i)
-      EXPECT_EQ(made->add_write(counting(mine, i * 16, 16, i * 16), *there.part(i * 16, 16)), Status::kOk)
+      EXPECT_EQ(made->add_write(this->counting(this->mine, i * 16, 16, i * 16), *this->there.part(i * 16, 16)),
+                Status::kOk)
           << error_detail();
     return std::move(*made);
   }
-
-  Pair<Type> pair;
-  MemoryRegion<std::uint64_t> mine;
-  MemoryRegion<std::uint64_t> theirs;
-  RemoteSegment<std::uint64_t> there;
 };
 using OfEachType = testing::Types<Rc, Uc>;
 TYPED_TEST_SUITE(BatchOfType, OfEachType);

@@ -105,6 +105,25 @@ class QueuePairTest : public testing::Test {
   std::unique_ptr<rdma::Node> node;
 };
 
+/// A pair of a type, with a region for each of its ends.
+template <QueuePairType Type>
+class PairTest : public QueuePairTest {
+ protected:
+  static constexpr std::size_t kCount = 4096;
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(QueuePairTest::SetUp());
+    ASSERT_NO_FATAL_FAILURE(this->connect(pair));
+    mine = region_of<std::uint64_t>(kCount);
+    theirs = region_of<std::uint64_t>(kCount);
+    there = opened<std::uint64_t>(pair.a, theirs.window());
+  }
+
+  Pair<Type> pair;
+  MemoryRegion<std::uint64_t> mine;
+  MemoryRegion<std::uint64_t> theirs;
+  RemoteSegment<std::uint64_t> there;  ///< `theirs`, as pair.a has opened it.
+};
+
 /// The verbs queue pair of one that is ready, for tests that hold the NIC.
 struct Peek {
   template <QueuePairType Type>

@@ -14,28 +14,15 @@ struct Header {
 };
 
 template <class Type>
-class QueuePairOfType : public QueuePairTest {
+class QueuePairOfType : public PairTest<Type> {
  protected:
-  static constexpr std::size_t kCount = 4096;
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(QueuePairTest::SetUp());
-    ASSERT_NO_FATAL_FAILURE(this->connect(pair));
-    mine = region_of<std::uint64_t>(kCount);
-    theirs = region_of<std::uint64_t>(kCount);
-    there = opened<std::uint64_t>(pair.a, theirs.window());
-  }
   /// What was posted before has arrived, or is lost: by a message behind it.
   void settle() {
-    auto received = pair.b.post_receive(taken(mine, kCount - 1, 1));
-    auto sent = pair.a.post_send(taken(mine, kCount - 2, 1));
+    auto received = this->pair.b.post_receive(this->taken(this->mine, this->kCount - 1, 1));
+    auto sent = this->pair.a.post_send(this->taken(this->mine, this->kCount - 2, 1));
     ASSERT_EQ(sent.wait(patience()), Status::kOk) << error_detail();
     ASSERT_EQ(received.wait(patience()), Status::kOk) << error_detail();
   }
-
-  Pair<Type> pair;
-  MemoryRegion<std::uint64_t> mine;
-  MemoryRegion<std::uint64_t> theirs;
-  RemoteSegment<std::uint64_t> there;
 };
 using BothTypes = testing::Types<Rc, Uc>;
 TYPED_TEST_SUITE(QueuePairOfType, BothTypes);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 namespace verbena::typed {
@@ -357,6 +358,76 @@ TEST_F(TypedMessages, NoWakeUpIsLost) {
     ASSERT_EQ(receiving.wait(limit), Status::kOk) << error_detail();
   }
   EXPECT_FALSE(limit.passed());
+}
+
+TEST_P(TypedMessagesOfBoth, AWriteWithImmediateIsStarted) {
+  const auto window = remote_of<std::uint64_t>(one().peer_window(), 8, 100);
+  auto writing = one().start_write_with_immediate(numbers(0, 100, 7), window, 5);
+  EXPECT_EQ(region.take(0, 1).error(), Status::kBusy) << "the operation has it";
+  auto [status, back] = std::move(writing).finish(patience());
+  ASSERT_EQ(status, Status::kOk) << error_detail();
+  EXPECT_TRUE(counts_up(back, 7));
+  const auto shared = std::move(back).freeze();
+  auto again = one().start_write_with_immediate(shared, remote_of<std::uint64_t>(one().peer_window(), 200, 100), 6);
+  ASSERT_EQ(again.wait(patience()), Status::kOk) << error_detail();
+  EXPECT_EQ(again.take()->size(), 100u);
+  Words into = taken(region, kLong, 1);
+  for (const std::uint32_t immediate : {5u, 6u}) {
+    const auto received = other().receive(into, patience());
+    ASSERT_TRUE(received.has_value()) << error_detail();
+    EXPECT_EQ(received->kind, rdma::Message::Kind::kWritten);
+    EXPECT_EQ(received->immediate, immediate);
+    EXPECT_EQ(received->count, 100u);
+    ASSERT_EQ(received->first, immediate == 5 ? 8u : 200u);
+    std::uint64_t last = 0;
+    std::memcpy(&last, other().unsafe_connection().window().data() + (received->first + 99) * sizeof last, sizeof last);
+    EXPECT_EQ(last, 106u) << "the elements were there before the message";
+  }
+}
+
+TEST_P(TypedMessagesOfBoth, AWriteWithImmediateTakesItsTurnAmongMessages) {
+  const auto window = remote_of<std::uint64_t>(one().peer_window(), 0, 10);
+  auto waiting = fill_inbox(one());
+  auto writing = one().start_write_with_immediate(numbers(15 * kLong, 10, 70), window, 5);
+  EXPECT_TRUE(writing.is_under_way()) << "the message before it has no room";
+  EXPECT_EQ(writing.wait(Deadline::after(std::chrono::milliseconds{5})), Status::kTimedOut);
+  auto last = one().start_send(numbers(15 * kLong + 10, 2, 1000));
+  { const auto dropped = one().start_write_with_immediate(numbers(15 * kLong + 20, 10, 90), window, 6); }
+  EXPECT_EQ(one().quarantined(), 1u);
+  EXPECT_EQ(region.take(15 * kLong + 20, 1).error(), Status::kBusy);
+  Words into = taken(region, 8 * kLong, kLong);
+  expect_next(other(), into, 0);
+  auto receiving = other().start_receive(std::move(into));
+  complete(waiting, receiving);
+  into = *receiving.take();
+  EXPECT_EQ(writing.wait(patience()), Status::kOk) << error_detail();
+  EXPECT_EQ(other().receive(into, patience()).value().immediate, 5u);
+  expect_next(other(), into, 1000, 2);
+  EXPECT_EQ(last.wait(patience()), Status::kOk);
+  EXPECT_EQ(other().receive(into, patience()).value().immediate, 6u) << "it went on";
+  EXPECT_EQ(one().settle(patience()), Status::kOk);
+  EXPECT_TRUE(region.take(15 * kLong + 20, 1).has_value());
+}
+
+TEST_P(TypedMessagesOfBoth, AWriteWithImmediateThatCannotBeIsRefused) {
+  const rdma::Window peers = one().peer_window();
+  const auto window = remote_of<std::uint64_t>(peers, 0, 10);
+  const auto refused = [this](Words words, const RemoteSegment<std::uint64_t>& to) {
+    const std::size_t size = words.size();
+    auto operation = one().start_write_with_immediate(std::move(words), to, 5);
+    EXPECT_FALSE(operation.is_under_way());
+    EXPECT_EQ(operation.take()->size(), size) << "the segment comes back";
+    return operation.status();
+  };
+  EXPECT_EQ(refused(numbers(0, 11, 0), window), Status::kOutOfRange);
+  EXPECT_EQ(refused(Words(), window), Status::kBadArgument);
+  EXPECT_EQ(refused(numbers(0, 10, 0), remote_of<std::uint64_t>(region.window(), 0, 10)), Status::kOutOfRange);
+  auto waiting = fill_inbox(one());
+  auto writing = one().start_write_with_immediate(numbers(15 * kLong, 10, 70), window, 5);
+  one().close();
+  EXPECT_EQ(writing.wait(patience()), Status::kClosed);
+  EXPECT_EQ(writing.take()->size(), 10u);
+  EXPECT_EQ(refused(numbers(0, 10, 0), window), Status::kClosed);
 }
 
 TEST_F(TypedMessages, WhatCannotBeIsRefused) {

@@ -742,6 +742,32 @@ TEST_F(Hostile, APeerThatNeverLeavesARegion) {
   exchange();
 }
 
+// Its thread may be in the middle of a copy. The region outlives the queue pair, and must not be reused before.
+TEST_F(Hostile, APeerThatIsInsideARegionWhenItsQueuePairGoes) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  Mr region = side_.reg(0, 4096, conformance::kAllAccess);
+  Mr other = side_.reg(4096, 4096, conformance::kAllAccess);
+  side_.qp.reset();
+  EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(20ms)), Status::kTimedOut);
+  other_ = OtherProcess();
+  EXPECT_OK(nic_->dereg_mr(other.release(), conformance::soon()));
+  exchange();
+}
+
+// A peer that is always inside costs no more than so many queue pairs.
+TEST_F(Hostile, APeerThatIsAlwaysInsideIsLost) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  for (int i = 0; i < 65; ++i) {
+    ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside)) << i;
+    side_.close();
+  }
+  EXPECT_LE(nic_->objects().peers, 2U);
+  exchange();
+}
+
 // An invalidation that a failure cuts short proves nothing: who ends the window is told that the peer may be in it.
 TEST_F(Hostile, APeerThatNeverLeavesAWindow) {
   ASSERT_NO_FATAL_FAILURE(make_good_pair());
