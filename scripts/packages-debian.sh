@@ -69,6 +69,8 @@ verbena-info >info.txt
 grep -q . info.txt
 man verbena-kv-get >page.txt
 grep -q timeout-ms page.txt
+man 3 kv_client_cas >page.txt
+grep -q KV_ERR_VERSION_MISMATCH page.txt
 bash -c 'source /usr/share/bash-completion/completions/verbena-kv && complete -p verbena-kv' >/dev/null
 verbena-kv serve -p 0 -m 64 --port-file "$work/port" &
 server=$!

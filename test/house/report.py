@@ -1,10 +1,13 @@
 """What the checks of this directory share: a list of failures, printed, and an exit code that Meson understands."""
 
 import contextlib
+import os
+import pathlib
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 
 
 class Report:
@@ -60,3 +63,19 @@ def free_ports_in_a_row(count):
             for port in range(first, first + count):
                 held.enter_context(socket.socket()).bind(('', port))
             return first
+
+
+def warnings_of_man(page):
+    """What man complains of in a page."""
+    formatted = subprocess.run(['man', '--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', page], text=True, timeout=60,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+                               env={**os.environ, 'LC_ALL': 'C.UTF-8', 'MANROFFSEQ': '', 'MANWIDTH': '100'})
+    return formatted.stderr + ('' if formatted.returncode == 0 else f'ended with {formatted.returncode}')
+
+
+def check_man_warns(report):
+    """This man finds a planted mistake."""
+    with tempfile.TemporaryDirectory() as directory:
+        planted = pathlib.Path(directory) / 'planted.1'
+        planted.write_text('.TH PLANTED 1\n.SH NAME\nplanted \\- a mistake\n.nosuchmacro\n')
+        report.check(warnings_of_man(planted), 'self-test: man does not warn of a macro that is none')

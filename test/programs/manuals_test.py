@@ -4,26 +4,16 @@ and bash completes commands, options and values.
 
     manuals_test.py MAN1 PROGRAM..."""
 
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path += [str(ROOT / 'test' / 'house'), str(ROOT / 'packaging' / 'manuals')]
 import manuals  # noqa: E402
-from report import Report, run  # noqa: E402
-
-
-def warnings_of(page):
-    """What man complains of."""
-    formatted = subprocess.run(['man', '--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', page], text=True, timeout=60,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
-                               env={**os.environ, 'LC_ALL': 'C.UTF-8', 'MANROFFSEQ': '', 'MANWIDTH': '100'})
-    return formatted.stderr + ('' if formatted.returncode == 0 else f'ended with {formatted.returncode}')
+from report import Report, check_man_warns, run, warnings_of_man  # noqa: E402
 
 
 def check_pages(report, man1, commands):
@@ -40,12 +30,10 @@ def check_pages(report, man1, commands):
     if not shutil.which('man') or not shutil.which('groff'):
         print('manuals: pages are not formatted: install man-db and groff')
         return
-    with tempfile.TemporaryDirectory() as directory:
-        planted = pathlib.Path(directory) / 'planted.1'
-        planted.write_text('.TH PLANTED 1\n.SH NAME\nplanted \\- a mistake\n.nosuchmacro\n')
-        report.check(warnings_of(planted), 'self-test: man does not warn of a macro that is none')
+    check_man_warns(report)
     for page in sorted(man1.iterdir()):
-        report.check(not warnings_of(page), f'{page.name}: {warnings_of(page)}')
+        warnings = warnings_of_man(page)
+        report.check(not warnings, f'{page.name}: {warnings}')
 
 
 def complete(script, directory, *words):
