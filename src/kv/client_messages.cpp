@@ -84,7 +84,9 @@ Status tell_over_quota(const char* call, const wire::Refusal& refusal) noexcept 
 Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                        Deadline deadline) {
   if (way_.by_message) return {};
-  return channel.import_window(wire::window_of(hello), deadline);
+  VERBENA_TRY(channel.import_window(wire::window_of(hello), deadline));
+  if (hello.marks_address == 0) return {};
+  return channel.import_window(wire::marks_of(hello), deadline);
 }
 
 // --- refusals
