@@ -163,6 +163,9 @@ bool Store::evict() noexcept {
     hand_.idle = 0;
     ++evicted_;
     remove(word);
+    // Who is next went cold.
+    if (const std::uint64_t next = index_[hand_.bucket][hand_.slot]; next != 0)
+      __builtin_prefetch(pool_.at(item_of(next)), 1);
     return true;
   }
   return false;
