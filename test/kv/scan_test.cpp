@@ -245,7 +245,9 @@ TEST_F(KvScan, OnlyWhoSeesStatisticsIsToldWhatFillsAStore) {
   Status status = Status::kOk;
   for (int i = 0; status == Status::kOk; ++i) status = client_->put(key_of(std::to_string(i)), bytes_of(value)).status;
   EXPECT_EQ(status, Status::kStoreFull);
-  EXPECT_EQ(std::string_view(error_detail()).find("MiB"), std::string_view::npos) << error_detail();
+  EXPECT_EQ(client_->erase({}).status, Status::kBadKey) << "whose detail stays";
+  EXPECT_EQ(client_->put(key_of("one more"), bytes_of(value)).status, Status::kStoreFull);
+  EXPECT_NE(std::string_view(error_detail()).find("key must have"), std::string_view::npos) << error_detail();
 }
 
 // --- hit rates
