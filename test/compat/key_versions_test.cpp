@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -135,7 +134,7 @@ TEST_F(KeyVersions, ADeletedKeyBeginsAgain) {
 // A value that ends before its count would, or is all of one, is not taken for a counted one.
 TEST_F(KeyVersions, PlainValuesAreRefused) {
   const ClientOwner client = connect();
-  for (const std::size_t bytes : {0, 7, 8, 100, 5000}) {
+  for (const std::size_t bytes : std::array<std::size_t, 5>{0, 7, 8, 100, 5000}) {
     const std::string value(bytes, 'x');
     ASSERT_EQ(kv_client_put(client.get(), "plain", 5, value.data(), value.size()), KV_OK);
     std::array<char, 8192> buffer;
