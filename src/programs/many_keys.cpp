@@ -155,12 +155,13 @@ Exit print_cell(kv::Client& client, const std::string& key) {
 }
 
 std::optional<std::uint64_t> parse_step(std::string_view text) noexcept {
-  const char* const end = text.data() + text.size();
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
   std::uint64_t forward = 0;
-  if (const auto parsed = std::from_chars(text.data(), end, forward); parsed.ec == std::errc() && parsed.ptr == end)
+  if (const auto parsed = std::from_chars(begin, end, forward); parsed.ec == std::errc() && parsed.ptr == end)
     return forward;
   std::int64_t back = 0;
-  if (const auto parsed = std::from_chars(text.data(), end, back); parsed.ec == std::errc() && parsed.ptr == end)
+  if (const auto parsed = std::from_chars(begin, end, back); parsed.ec == std::errc() && parsed.ptr == end)
     return static_cast<std::uint64_t>(back);
   return std::nullopt;
 }
