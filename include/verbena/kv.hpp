@@ -379,7 +379,7 @@ class Client {
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options) noexcept {
     return put(key, value, options, deadline());
   }
-  [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get(key, out, deadline()); }
+  [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get_in_default_time(key, out); }
   [[nodiscard]] Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value) noexcept {
     return cas(key, expected, value, deadline());
   }
@@ -481,6 +481,10 @@ class Client {
  protected:
   /// The default deadline of a call that begins now.
   [[nodiscard]] virtual Deadline deadline() const noexcept = 0;
+  /// A get with the default deadline: whoever need not wait for the value need not read the clock either.
+  [[nodiscard]] virtual Outcome get_in_default_time(Key key, std::span<std::byte> out) noexcept {
+    return get(key, out, deadline());
+  }
 
  private:
   friend class coroutine::detail::KvWait;

@@ -382,17 +382,26 @@ Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutO
   }
   return run(ask, deadline);
 }
-Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
+template <class Limit>
+inline Outcome PollingClient::get_until(Key key, std::span<std::byte> out, Deadline of_reads, Limit&& limit) noexcept {
   Ask ask{.op = wire::Op::kGet, .key = key, .out = out};
   if (way_.reads_now && check(ask) == Status::kOk) [[likely]] {
     Outcome outcome;
-    const Reader::Read read = reader_.get(key, out, deadline, outcome);
+    const Reader::Read read = reader_.get(key, out, of_reads, outcome);
     report_reads(kReadsPerReport);
     if (read == Reader::Read::kDone) [[likely]]
       return outcome;
     ask.skips_reads = read != Reader::Read::kNoWay;
   }
-  return run(ask, deadline);
+  return run(ask, limit());
+}
+Outcome PollingClient::get(Key key, std::span<std::byte> out, Deadline deadline) noexcept {
+  return get_until(key, out, deadline, [deadline] { return deadline; });
+}
+Outcome PollingClient::get_in_default_time(Key key, std::span<std::byte> out) noexcept {
+  // A reader looks at the time only between two pieces of a value.
+  if (out.size() > kPieceBytes) return get(key, out, deadline());
+  return get_until(key, out, Deadline::never(), [this] { return deadline(); });
 }
 Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
   if (is_forked()) [[unlikely]]

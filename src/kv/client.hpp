@@ -199,6 +199,7 @@ class PollingClient final : public Client, private channel::Handler {
   using Stage = Operation::Stage;
 
   Deadline deadline() const noexcept override { return Deadline::after(options_.timeout); }
+  Outcome get_in_default_time(Key key, std::span<std::byte> out) noexcept override;
 
   // channel::Handler
   void on_message(channel::Connection& channel, std::span<const std::byte> body) noexcept override;
@@ -228,6 +229,9 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] Status refuse(const Ask& ask) const noexcept;
   [[nodiscard]] Status start(const Ask& ask, Operation*& started) noexcept;
   [[nodiscard]] Status start_pipelined(Ask ask, std::uint64_t cookie) noexcept;
+  /// `limit()` is the deadline, and is asked for at most once, before the first wait.
+  template <class Limit>
+  [[nodiscard]] Outcome get_until(Key key, std::span<std::byte> out, Deadline of_reads, Limit&& limit) noexcept;
   [[nodiscard]] Outcome run(const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Outcome attempt(const Ask& ask, Deadline deadline, bool& is_resting) noexcept;
   [[nodiscard]] Outcome give_up(Operation& operation) noexcept;

@@ -305,6 +305,7 @@ TEST(KvProcess, StoppedServerIsReadAllTheSame) {
   ASSERT_TRUE(client);
   ASSERT_EQ(client->put(key_of("k"), bytes_of("value")).status, Status::kOk);
   options.known_locations = 0;
+  options.timeout = std::chrono::seconds{1};
   const auto by_index = connect(options);
   ASSERT_TRUE(by_index);
   server.pause();
@@ -320,6 +321,8 @@ TEST(KvProcess, StoppedServerIsReadAllTheSame) {
   EXPECT_EQ(by_index->lookups().by_index, 40u);
   const Deadline soon = Deadline::after(std::chrono::milliseconds{20});
   EXPECT_EQ(client->get(key_of("none"), std::as_writable_bytes(std::span(out)), soon).status, Status::kTimedOut);
+  // The default deadline begins where READs have not found the key.
+  EXPECT_EQ(by_index->get(key_of("none"), std::as_writable_bytes(std::span(out))).status, Status::kTimedOut);
   server.resume();
   EXPECT_EQ(client->get(key_of("none"), std::as_writable_bytes(std::span(out))).status, Status::kNotFound);
 }
