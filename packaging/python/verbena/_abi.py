@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
 # Programs of another first or second number of the version may have other structs.
 VERSION = (0, 1)
@@ -57,6 +57,15 @@ class kv_client_options_t(ctypes.Structure):
 
 class kv_cell_t(ctypes.Structure):
     _fields_ = [('address', c_uint64), ('worker', c_uint32), ('is_new', c_uint32)]
+
+
+class kv_cursor_t(ctypes.Structure):
+    _fields_ = [('place', c_uint64), ('moves', c_uint64), ('seal', c_uint64), ('worker', c_uint32),
+                ('is_over', c_uint32)]
+
+
+class kv_key_page_t(ctypes.Structure):
+    _fields_ = [('count', c_uint32), ('length', c_uint32), ('bytes', ctypes.c_ubyte * 4064)]
 
 
 class kv_get_item_t(ctypes.Structure):
@@ -152,6 +161,12 @@ FUNCTIONS = {
     'kv_client_cell_fetch_add': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), c_uint64, _LONG]),
     'kv_client_cell_compare_swap': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), c_uint64, c_uint64, _LONG]),
     'kv_client_cell_read': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), _LONG]),
+    'kv_client_put_ttl': (c_int, [c_void_p, *_KEY, c_void_p, c_size_t, c_int64]),
+    'kv_client_get_ttl': (c_int, [c_void_p, *_KEY, ctypes.POINTER(c_int64)]),
+    'kv_client_keys': (c_int, [c_void_p, *_KEY, ctypes.POINTER(kv_cursor_t), ctypes.POINTER(kv_key_page_t)]),
+    'kv_key_page_next': (c_void_p, [ctypes.POINTER(kv_key_page_t), ctypes.POINTER(c_size_t),
+                                    ctypes.POINTER(c_size_t)]),
+    'kv_client_flush': (c_int, [c_void_p, *_KEY, _LONG]),
     'kv_client_allocate': (c_void_p, [c_void_p, c_size_t]),
     'kv_client_get_items': (c_int, [c_void_p, ctypes.POINTER(kv_get_item_t), c_size_t]),
     'kv_client_put_items': (c_int, [c_void_p, ctypes.POINTER(kv_put_item_t), c_size_t]),
