@@ -1,6 +1,6 @@
-! Heat on a grid whose columns are spread over the processes of a mesh, in a ring: each step writes the outer columns into
-! the neighbours' memory, and the immediate beside a write says that it is there. Each process compares its part with
-! what one process alone gets.
+! Heat on a grid whose columns are spread over the processes of a mesh, in a ring: each step writes the outer columns
+! into the neighbours' memory, and the immediate beside a write says that it is there. Each process compares its part
+! with what one process alone gets.
 ! usage: halo DIRECTORY ID PROCESSES      the directory is one that all of them see; at least 2 processes
 module heat
   use verbena
@@ -113,7 +113,8 @@ program halo_in_fortran
   character(len=1024) :: directory
   real(c_double) :: grid(ROWS, 0:COLUMNS + 1)
   real(c_double), allocatable :: whole(:, :)
-  integer :: row, column, step, all_columns, first
+  integer :: side, row, column, step, all_columns, first
+  integer(c_int) :: neighbour
 
   if (command_argument_count() /= 3) error stop 'usage: halo DIRECTORY ID PROCESSES'
   call get_command_argument(1, directory)
@@ -129,8 +130,10 @@ program halo_in_fortran
   halo => memory_of(mesh)
   outer => memory_of(mesh)
   call check('mesh_publish', mesh_publish(mesh, 'halo', c_loc(halo), int(ROWS * SIDES * 2 * 8, c_size_t)))
-  call check('mesh_find', mesh_find(lane, modulo(options%id - 1, options%processes), 'halo', PATIENCE_MS, window(LEFT)))
-  call check('mesh_find', mesh_find(lane, modulo(options%id + 1, options%processes), 'halo', PATIENCE_MS, window(RIGHT)))
+  do side = LEFT, RIGHT
+    neighbour = modulo(options%id + merge(-1, 1, side == LEFT), options%processes)
+    call check('mesh_find', mesh_find(lane, neighbour, 'halo', PATIENCE_MS, window(side)))
+  end do
 
   all_columns = COLUMNS * options%processes
   first = COLUMNS * options%id
@@ -150,7 +153,8 @@ program halo_in_fortran
   end do
   if (any(abs(grid(:, 1:COLUMNS) - whole(:, first + 1:first + COLUMNS)) > 1e-9_c_double)) &
     error stop 'the parts do not make the whole'
-  if (options%id == 0) print '(i0, a, i0, a)', options%processes, ' processes have the heat of one after ', STEPS, ' steps'
+  if (options%id == 0) &
+    print '(i0, a, i0, a)', options%processes, ' processes have the heat of one after ', STEPS, ' steps'
 
   ! Nobody leaves while others still write to it.
   call check('mesh_barrier', mesh_barrier(lane, PATIENCE_MS))

@@ -44,9 +44,9 @@ CONFIGURATIONS = {
     'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
                'test': [*WITHOUT, '--no-suite', 'sequential'], 'patience': 6},
 }
-# Suites of the plain build that compile, read, or compute by a clock of their own: they run behind the others, since
-# none of their tests fails because others take the cores.
-PATIENT = ['house', 'mutants']
+# Suites of the plain build that compile, read, count, or compute by a clock of their own: they run behind the others,
+# since none of their tests fails because others take the cores.
+PATIENT = ['house', 'mutants', 'budget']
 PATIENT_PATIENCE = 10
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with

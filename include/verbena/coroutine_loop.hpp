@@ -102,7 +102,7 @@ class Resumption {
   /// It has come to the loop's thread.
   virtual void arrive(Loop& loop) noexcept;
   void unlist() noexcept;
-  Resumption* previous_ = nullptr;
+  Resumption* previous_;  ///< In the list.
   detail::ReadyList* listed_in_ = nullptr;
 };
 
@@ -210,7 +210,6 @@ class Wait : public Resumption {
   /// How the wait has ended: kOk where it was told.
   [[nodiscard]] Status ended() const noexcept { return ended_; }
   [[nodiscard]] std::coroutine_handle<> awaiting() const noexcept { return awaiting_; }
-  [[nodiscard]] Loop* loop() const noexcept { return loop_; }
   /// Ends the wait without what it is for.
   void end(Status why) noexcept;
   void run() override {
@@ -229,14 +228,15 @@ class Wait : public Resumption {
   void arrive(Loop& loop) noexcept override;
   void take_out() noexcept;
 
-  Loop* loop_ = nullptr;
-  Scope* scope_ = nullptr;
-  Driven* driven_ = nullptr;
-  Wait* next_in_scope_ = nullptr;
-  Wait* previous_in_scope_ = nullptr;
+  // Set by `park` and `yield`: what need not wait does not pay for them.
+  Loop* loop_;
+  Scope* scope_;
+  Driven* driven_;
+  Wait* next_in_scope_;
+  Wait* previous_in_scope_;
   std::coroutine_handle<> awaiting_;
-  std::uint64_t deadline_ = 0;  ///< Ticks.
-  std::uint32_t at_ = 0;        ///< In the loop's heap.
+  std::uint64_t deadline_;  ///< Ticks.
+  std::uint32_t at_;        ///< In the loop's heap.
   Place place_ = Place::kNowhere;
   Status ended_ = Status::kOk;
 

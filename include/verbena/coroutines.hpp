@@ -99,7 +99,7 @@ class OperationWait : public Awaitable, public Wait {
  private:
   [[nodiscard]] bool withdraw() noexcept override;
   Status status_ = Status::kOk;
-  typed::detail::Started* started_ = nullptr;
+  typed::detail::Started* started_;  ///< While it waits for one.
 };
 
 /// Waits for a message of a link's.
@@ -131,53 +131,11 @@ class MessageWait : public OperationWait {
   [[nodiscard]] bool await_call(const typed::Link& link, std::coroutine_handle<> awaiting,
                                 const std::optional<Deadline>& deadline) noexcept;
 
-  session::Session* session_ = nullptr;
-  const std::byte* window_ = nullptr;  ///< This side's.
+  // While it waits:
+  session::Session* session_;
+  const std::byte* window_;  ///< This side's.
   bool is_send_ = false;
   alignas(8) std::array<std::byte, 152> call_;
-};
-
-/// A read or write.
-template <class Part, class Remote, bool kIsRead>
-class [[nodiscard]] TransferWait : public OperationWait {
- public:
-  TransferWait(typed::Link& link, Part&& part, const Remote& remote, const std::optional<Deadline>& deadline) noexcept
-      : link_(link), part_(std::move(part)), remote_(remote), deadline_(deadline) {}
-  ~TransferWait() override { leave(); }
-  TransferWait(const TransferWait&) = delete;
-  TransferWait& operator=(const TransferWait&) = delete;
-
-  [[nodiscard]] bool await_ready() noexcept {
-    if (is_refused()) [[unlikely]]
-      return true;
-    is_done_ = typed::detail::Inside::move_now<kIsRead>(link_, part_, remote_);
-    return is_done_ && goes_on();
-  }
-  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
-    if (is_done_) return let_others_go(awaiting), true;
-    if constexpr (kIsRead) {
-      operation_.emplace(link_.start_read(std::move(part_), remote_));
-    } else {
-      operation_.emplace(link_.start_write(std::move(part_), remote_));
-    }
-    return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
-  }
-  [[nodiscard]] typed::Outcome<Part> await_resume() noexcept {
-    if (is_done_) [[likely]]
-      return {.status = Status::kOk, .segment = std::move(part_)};
-    if (!operation_) return {.status = status(), .segment = std::move(part_)};
-    if (status() == Status::kOk) return std::move(*operation_).finish(Deadline::now());
-    operation_.reset();  // Into quarantine.
-    return {.status = status(), .segment = {}};
-  }
-
- private:
-  typed::Link& link_;
-  Part part_;
-  Remote remote_;
-  std::optional<Deadline> deadline_;
-  std::optional<typed::Operation<Part>> operation_;
-  bool is_done_ = false;
 };
 
 /// What the operation's `finish` returns, with the segment.
@@ -213,28 +171,38 @@ class [[nodiscard]] FinishWait : public OperationWait {
   std::optional<Deadline> deadline_;
 };
 
-/// An operation that `Start` starts with the segment when it is awaited.
+/// An operation that `Start` starts with the segment when it is awaited; or carries out at once, past the queues, by
+/// its `now`, if it has one.
 template <class Part, class Start>
 class [[nodiscard]] StartWait : public OperationWait {
  public:
-  StartWait(Part&& part, Start start, const std::optional<Deadline>& deadline) noexcept
-      : part_(std::move(part)), start_(std::move(start)), deadline_(deadline) {}
+  StartWait(Part&& part, const Start& start, const std::optional<Deadline>& deadline) noexcept
+      : part_(std::move(part)), start_(start), deadline_(deadline) {}
   ~StartWait() override { leave(); }
   StartWait(const StartWait&) = delete;
   StartWait& operator=(const StartWait&) = delete;
 
-  [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
+  [[nodiscard]] bool await_ready() noexcept {
+    if (is_refused()) [[unlikely]]
+      return true;
+    if constexpr (requires { start_.now(part_); }) {
+      is_done_ = start_.now(part_);
+      return is_done_ && goes_on();
+    }
+    return false;
+  }
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    if (is_done_) return let_others_go(awaiting), true;
     operation_.emplace(start_(std::move(part_)));
     if (operation_->is_under_way() && !operation_->poll())
       return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
     return lets_others_go(awaiting);
   }
   [[nodiscard]] auto await_resume() noexcept {
-    if (operation_) return end_of(operation_, status());
-    ResultOf<Operation> refused{.status = status()};
-    refused.segment = std::move(part_);
-    return refused;
+    if (!is_done_ && operation_) return end_of(operation_, status());
+    ResultOf<Operation> back{.status = is_done_ ? Status::kOk : status()};
+    back.segment = std::move(part_);
+    return back;
   }
 
  private:
@@ -243,33 +211,43 @@ class [[nodiscard]] StartWait : public OperationWait {
   Start start_;
   std::optional<Deadline> deadline_;
   std::optional<Operation> operation_;
+  bool is_done_ = false;
 };
 
 template <class Part, class Start>
-[[nodiscard]] StartWait<Part, Start> start_wait(Part&& part, Start start,
+[[nodiscard]] StartWait<Part, Start> start_wait(Part&& part, const Start& start,
                                                 const std::optional<Deadline>& deadline) noexcept {
   static_assert(!std::is_reference_v<Part>);
-  return {std::move(part), std::move(start), deadline};
+  return {std::move(part), start, deadline};
 }
 
-/// An atomic that `Start` starts when it is awaited.
+/// The same for an atomic, whose `now` gives the value before.
 template <class Start>
-class [[nodiscard]] StartAtomicWait : public OperationWait {
+class [[nodiscard]] AtomicWait : public OperationWait {
  public:
-  StartAtomicWait(Start start, const std::optional<Deadline>& deadline) noexcept
-      : start_(std::move(start)), deadline_(deadline) {}
-  ~StartAtomicWait() override { leave(); }
-  StartAtomicWait(const StartAtomicWait&) = delete;
-  StartAtomicWait& operator=(const StartAtomicWait&) = delete;
+  AtomicWait(const Start& start, const std::optional<Deadline>& deadline) noexcept
+      : start_(start), deadline_(deadline) {}
+  ~AtomicWait() override { leave(); }
+  AtomicWait(const AtomicWait&) = delete;
+  AtomicWait& operator=(const AtomicWait&) = delete;
 
-  [[nodiscard]] bool await_ready() noexcept { return is_refused(); }
+  [[nodiscard]] bool await_ready() noexcept {
+    if (is_refused()) return true;
+    if constexpr (requires { start_.now(old_); }) {
+      is_done_ = start_.now(old_);
+      return is_done_ && goes_on();
+    }
+    return false;
+  }
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    if (is_done_) return let_others_go(awaiting), true;
     operation_.emplace(start_());
     if (operation_->is_under_way() && !operation_->poll())
       return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
     return lets_others_go(awaiting);
   }
   [[nodiscard]] std::expected<std::uint64_t, Status> await_resume() noexcept {
+    if (is_done_) return old_;
     if (status() != Status::kOk) return operation_.reset(), std::unexpected(status());
     (void)operation_->poll();
     return operation_->old();
@@ -279,54 +257,44 @@ class [[nodiscard]] StartAtomicWait : public OperationWait {
   Start start_;
   std::optional<Deadline> deadline_;
   std::optional<typed::AtomicOperation> operation_;
+  std::uint64_t old_ = 0;
+  bool is_done_ = false;
 };
 
 template <class Start>
-[[nodiscard]] StartAtomicWait<Start> start_atomic(Start start, const std::optional<Deadline>& deadline) noexcept {
-  return {std::move(start), deadline};
+[[nodiscard]] AtomicWait<Start> start_atomic(const Start& start, const std::optional<Deadline>& deadline) noexcept {
+  return {start, deadline};
 }
 
-/// An atomic.
-class [[nodiscard]] AtomicWait : public OperationWait {
- public:
-  /// A sum, or a swap if `expected` is there.
-  struct Change {
-    std::uint64_t operand;
-    std::optional<std::uint64_t> expected{};
-  };
-  AtomicWait(typed::Link& link, const typed::RemoteSegment<std::uint64_t>& word, const Change& change,
-             const std::optional<Deadline>& deadline) noexcept
-      : link_(link), word_(word), change_(change), deadline_(deadline) {}
-  ~AtomicWait() override { leave(); }
-  AtomicWait(const AtomicWait&) = delete;
-  AtomicWait& operator=(const AtomicWait&) = delete;
+/// A link's read or write.
+template <class Part, class Remote, bool kIsRead>
+struct LinkTransfer {
+  typed::Link* link;
+  Remote remote;
+  [[nodiscard]] bool now(const Part& part) noexcept {
+    return typed::detail::Inside::move_now<kIsRead>(*link, part, remote);
+  }
+  [[nodiscard]] typed::Operation<Part> operator()(Part&& part) noexcept {
+    if constexpr (kIsRead) {
+      return link->start_read(std::move(part), remote);
+    } else {
+      return link->start_write(std::move(part), remote);
+    }
+  }
+};
 
-  [[nodiscard]] bool await_ready() noexcept {
-    if (is_refused()) return true;
-    is_done_ = typed::detail::Inside::change_now(link_, word_, change_.operand, change_.expected, old_);
-    return is_done_ && goes_on();
+/// A link's atomic: a sum, or a swap if `expected` is there.
+struct LinkAtomic {
+  typed::Link* link;
+  typed::RemoteSegment<std::uint64_t> word;
+  std::uint64_t operand;
+  std::optional<std::uint64_t> expected{};
+  [[nodiscard]] bool now(std::uint64_t& old) noexcept {
+    return typed::detail::Inside::change_now(*link, word, operand, expected, old);
   }
-  [[nodiscard]] bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
-    if (is_done_) return let_others_go(awaiting), true;
-    operation_.emplace(change_.expected ? link_.start_compare_swap(word_, *change_.expected, change_.operand)
-                                        : link_.start_fetch_add(word_, change_.operand));
-    return await_operation(typed::detail::Inside::started(*operation_), awaiting, deadline_);
+  [[nodiscard]] typed::AtomicOperation operator()() noexcept {
+    return expected ? link->start_compare_swap(word, *expected, operand) : link->start_fetch_add(word, operand);
   }
-  [[nodiscard]] std::expected<std::uint64_t, Status> await_resume() noexcept {
-    if (is_done_) return old_;
-    if (status() != Status::kOk) return operation_.reset(), std::unexpected(status());
-    if (const Status waited = operation_->wait(Deadline::now()); waited != Status::kOk) return std::unexpected(waited);
-    return operation_->old();
-  }
-
- private:
-  typed::Link& link_;
-  typed::RemoteSegment<std::uint64_t> word_;
-  Change change_;
-  std::optional<Deadline> deadline_;
-  std::optional<typed::AtomicOperation> operation_;
-  std::uint64_t old_ = 0;
-  bool is_done_ = false;
 };
 
 /// A message to the peer.
@@ -421,11 +389,9 @@ class [[nodiscard]] AcceptWait : public Awaitable, public Wait {
 };
 
 template <typed::Element T>
-using WriteWait = TransferWait<typed::Segment<T>, typed::RemoteSegment<T>, false>;
-template <typed::Element T>
-using ConstWriteWait = TransferWait<typed::ConstSegment<T>, typed::RemoteSegment<T>, false>;
-template <typed::Element T>
-using ReadWait = TransferWait<typed::Segment<T>, typed::RemoteSegment<const T>, true>;
+using ReadWait = StartWait<typed::Segment<T>, LinkTransfer<typed::Segment<T>, typed::RemoteSegment<const T>, true>>;
+template <class Part, typed::Element T>
+using WriteWait = StartWait<Part, LinkTransfer<Part, typed::RemoteSegment<T>, false>>;
 
 }  // namespace detail
 
@@ -440,20 +406,20 @@ template <typed::Element T>
 [[nodiscard]] detail::ReadWait<T> read(typed::Link& link, typed::Segment<T>&& to,
                                        const std::type_identity_t<typed::RemoteSegment<const T>>& from,
                                        std::optional<Deadline> deadline = {}) noexcept {
-  return detail::ReadWait<T>(link, std::move(to), from, deadline);
+  return detail::ReadWait<T>(std::move(to), {&link, from}, deadline);
 }
 /// Writes all of `from` to the front of `to`; see typed::Link::write.
 template <typed::Element T>
-[[nodiscard]] detail::WriteWait<T> write(typed::Link& link, typed::Segment<T>&& from,
-                                         const std::type_identity_t<typed::RemoteSegment<T>>& to,
-                                         std::optional<Deadline> deadline = {}) noexcept {
-  return detail::WriteWait<T>(link, std::move(from), to, deadline);
+[[nodiscard]] detail::WriteWait<typed::Segment<T>, T> write(typed::Link& link, typed::Segment<T>&& from,
+                                                            const std::type_identity_t<typed::RemoteSegment<T>>& to,
+                                                            std::optional<Deadline> deadline = {}) noexcept {
+  return detail::WriteWait<typed::Segment<T>, T>(std::move(from), {&link, to}, deadline);
 }
 template <typed::Element T>
-[[nodiscard]] detail::ConstWriteWait<T> write(typed::Link& link, typed::ConstSegment<T> from,
-                                              const std::type_identity_t<typed::RemoteSegment<T>>& to,
-                                              std::optional<Deadline> deadline = {}) noexcept {
-  return detail::ConstWriteWait<T>(link, std::move(from), to, deadline);
+[[nodiscard]] detail::WriteWait<typed::ConstSegment<T>, T> write(
+    typed::Link& link, typed::ConstSegment<T> from, const std::type_identity_t<typed::RemoteSegment<T>>& to,
+    std::optional<Deadline> deadline = {}) noexcept {
+  return detail::WriteWait<typed::ConstSegment<T>, T>(std::move(from), {&link, to}, deadline);
 }
 /// The same into the peer's own window; see typed::Link::start_write_with_immediate.
 template <typed::Element T>
@@ -480,15 +446,17 @@ template <typed::Element T>
 }
 /// Atomics on the first element of `word`: the value before.
 template <std::same_as<std::uint64_t> T>
-[[nodiscard]] detail::AtomicWait fetch_add(typed::Link& link, const typed::RemoteSegment<T>& word, std::uint64_t delta,
-                                           std::optional<Deadline> deadline = {}) noexcept {
-  return {link, word, {.operand = delta}, deadline};
+[[nodiscard]] detail::AtomicWait<detail::LinkAtomic> fetch_add(typed::Link& link, const typed::RemoteSegment<T>& word,
+                                                               std::uint64_t delta,
+                                                               std::optional<Deadline> deadline = {}) noexcept {
+  return {{.link = &link, .word = word, .operand = delta}, deadline};
 }
 template <std::same_as<std::uint64_t> T>
-[[nodiscard]] detail::AtomicWait compare_swap(typed::Link& link, const typed::RemoteSegment<T>& word,
-                                              std::uint64_t expected, std::uint64_t desired,
-                                              std::optional<Deadline> deadline = {}) noexcept {
-  return {link, word, {.operand = desired, .expected = expected}, deadline};
+[[nodiscard]] detail::AtomicWait<detail::LinkAtomic> compare_swap(typed::Link& link,
+                                                                  const typed::RemoteSegment<T>& word,
+                                                                  std::uint64_t expected, std::uint64_t desired,
+                                                                  std::optional<Deadline> deadline = {}) noexcept {
+  return {{.link = &link, .word = word, .operand = desired, .expected = expected}, deadline};
 }
 /// Awaits an operation that was started, on a link, queue pair or lane of a mesh.
 template <class Part>

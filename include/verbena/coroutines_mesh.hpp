@@ -15,8 +15,9 @@
 
 /// Awaitables of typed::MeshLane start when they are awaited, and give their segments back with what the operation ends
 /// with; or with kTimedOut (the deadline; without one MeshLaneOptions::timeout), kCancelled (its scope), kBusy (another
-/// thread than the loop's), kLimit (LoopOptions::waits wait), kAgain (MeshLaneOptions::operations are under way). What
-/// was started by then goes on, with its segment in quarantine; a receive that is given up takes no message. \alloc
+/// thread than the loop's), kLimit (LoopOptions::waits wait), kAgain (MeshLaneOptions::operations are under way). An
+/// operation that has started by then goes on, with its segment in quarantine; a receive that is given up takes no
+/// message. \alloc
 /// none
 ///
 /// A lane is used by one loop at a time, which polls it while a coroutine awaits something of it, and sleeps on its

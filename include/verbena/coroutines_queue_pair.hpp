@@ -14,8 +14,8 @@
 
 /// Awaitables of typed::Ready post when they are awaited, and give their segments back with the status of the post or
 /// of its end; or with kTimedOut (the deadline; without one QueuePairBuilder::wait_timeout), kCancelled (its scope),
-/// kBusy (another thread than the loop's), kLimit (LoopOptions::waits wait). What was posted by then goes on, with its
-/// segments in quarantine; so does what is destroyed. The queue pair lives on. \alloc none
+/// kBusy (another thread than the loop's), kLimit (LoopOptions::waits wait). An operation that was posted by then goes
+/// on, with its segments in quarantine; so does what is destroyed. The queue pair lives on. \alloc none
 ///
 /// A queue pair is used by one loop at a time, which polls it while a coroutine awaits something of it, and sleeps on
 /// its event where it is the only one that is polled. Don't move typed::Ready while it is awaited.

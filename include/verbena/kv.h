@@ -153,6 +153,15 @@ typedef enum
   KV_LOOKUP_ONE_SIDED /* By READs; by message where READs give no answer, as always for missing keys. */
 } kv_lookup_t;
 
+/* What a server does when there is no memory, or no place for a key. In C++ it has a fixed type, as above. */
+typedef enum
+#ifdef __cplusplus
+    : unsigned
+#endif
+{ KV_EVICT_NONE, /* Puts fail with KV_ERR_STORE_FULL or KV_ERR_INDEX_FULL. */
+  KV_EVICT_LRU   /* Removes keys that nobody has got or replaced lately, until the new value fits. */
+} kv_evict_t;
+
 /* --- clients ----------------------------------------------------------------------------------------------------- */
 
 /* kv_client_options_init sets the defaults. */
@@ -373,6 +382,7 @@ typedef struct kv_server_options {
                                who may connect may do everything. Else users have only their granted rights; the
                                server's own user may do everything unless a grant names it. */
   size_t grant_count;       /* Number of grants. 0 to 256, default 0. */
+  kv_evict_t evict;         /* Default KV_EVICT_NONE. */
 } kv_server_options_t;
 /* Sets the defaults. KV_ERR_BAD_ARGUMENT: null. */
 int kv_server_options_init(kv_server_options_t* options);

@@ -54,6 +54,18 @@ enum class LargePut : std::uint8_t {
   kAdopt = 1,
 };
 
+/// What a server does when there is no memory, or no place for a key.
+enum class Evict : std::uint8_t {
+  kNone = 0,  ///< Nothing is removed: puts fail with kStoreFull or kIndexFull.
+  /// Removes keys that nobody has got or replaced lately, until the new value fits: second chance, by marks. Clients
+  /// leave them by WRITEs of a byte, for one get in 8 of those without the server, in memory that the server exports
+  /// to those who may read all keys: a client may only mark. Never removed: cells, leases, and large values whose
+  /// location was told within the grace period. kStoreFull is left for values for which nothing can be removed.
+  kLru = 1,
+};
+/// "none", "lru". \thread any  \alloc none
+[[nodiscard]] const char* to_string(Evict evict) noexcept;
+
 /// The subject of a grant: a user. Other kinds may come.
 struct Subject {
   /// How a subject is identified.
@@ -116,6 +128,7 @@ struct ServerOptions {
   std::size_t max_value_bytes = 0;
   std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.
   LargePut large_put = LargePut::kCopy;            ///< With kAdopt the server trusts clients with the item memory.
+  Evict evict = Evict::kNone;                      ///< kLru makes the store a cache: 1 B for each entry of the index.
   /// With kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
   unsigned client_leases = 4;
   /// With kAdopt: the server takes back a lease that is unused for this long. 10 ms to 1 min. A client stops using a
@@ -226,13 +239,14 @@ using LookupCounters = BasicLookupCounters<std::uint64_t>;
 /// The outcome of one operation. By status:
 /// kOk: `version` is the item's (the new one after put and cas); `length` the value's bytes (get).
 /// kVersionMismatch: `version` is the current one. kBufferTooSmall: `length` is what is needed. kNotFound, kBadKey,
-/// kTooLong, kStoreFull (memory; last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left), kWrongKind, kDenied (no right to do
-/// it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
+/// kTooLong, kStoreFull (memory: last_failure tells what fills it), kIndexFull (keys), kLimit (no version is left),
+/// kWrongKind, kDenied (no right to do it), kOverQuota, kAgain, kTimedOut, kPeerLost, ...: nothing else is set.
 struct Outcome {
   Status status = Status::kOk;  ///< kOk or an error.
   std::uint64_t version = 0;    ///< Version of the item, by status as above. Never 0 for an existing item.
   std::size_t length = 0;       ///< Bytes of the value, by status as above.
-  /// get, with kOk and kBufferTooSmall: what is left of the value's time to live, or a little less; 0: the value does not expire.
+  /// get, with kOk and kBufferTooSmall: what is left of the value's time to live, or a little less; 0: the value does
+  /// not expire.
   std::chrono::nanoseconds time_left{};
 };
 

@@ -12,8 +12,8 @@
 
 namespace verbena::kv {
 
-/// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. One-sided
-/// operations of clients (reads, arithmetic on cells) do not count, because the server does not see them.
+/// Kinds of operation that a server counts separately. Large ones have a value of kEagerBytes or more. Arithmetic on
+/// cells does not count, because the server does not see it.
 enum class OperationKind : std::uint8_t {
   kGet,       ///< Includes gets that find nothing.
   kGetLarge,  ///< The server tells where the value lies; the client reads it.
@@ -23,13 +23,16 @@ enum class OperationKind : std::uint8_t {
   kCasLarge,
   kErase,
   kCell,  ///< Opening a cell.
+  kRead,  ///< Gets that clients did by READs, without the server. They found their key. Never timed.
+          ///< The server counts what clients tell, and cannot check it: a client tells every 4096 of them, before it
+          ///< asks for statistics, and at its end. Not in ServerStatistics::gets.
 };
 /// How many kinds there are.
-inline constexpr std::size_t kOperations = 8;
+inline constexpr std::size_t kOperations = 9;
 /// "get", "large get". \thread any  \alloc none
 [[nodiscard]] constexpr const char* to_string(OperationKind operation) noexcept {
-  constexpr std::array<const char*, kOperations> kNames{"get", "large get", "put",   "large put",
-                                                        "cas", "large cas", "erase", "cell"};
+  constexpr std::array<const char*, kOperations> kNames{"get",       "large get", "put",  "large put", "cas",
+                                                        "large cas", "erase",     "cell", "read"};
   const auto at = static_cast<std::size_t>(operation);
   return at < kOperations ? kNames[at] : "unknown";
 }
@@ -140,9 +143,6 @@ struct ServerStatistics {
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
   std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
   RefusalCounts refusals{};             ///< Part of `failures`: refused by rights and quotas.
-  std::uint64_t reads = 0;  ///< Gets that clients did by READs, which all found their key, as far as clients have told:
-                            ///< a client tells every 4096 of them, before it asks for statistics, and at its end. The
-                            ///< server cannot check it. Not in `gets`.
   std::uint64_t expired = 0;            ///< Items removed because their time to live was over.
   std::uint64_t evicted = 0;            ///< Items removed to make room for others: see ServerOptions::evict.
   std::array<OperationStatistics, kOperations> operations{};  ///< By `OperationKind`.
@@ -150,8 +150,9 @@ struct ServerStatistics {
 
   /// The share of gets that found their key, 0 to 1, those by READs included; 0 before the first.
   [[nodiscard]] double hit_rate() const noexcept {
-    const double all = static_cast<double>(gets) + static_cast<double>(reads);
-    return all == 0 ? 0 : (static_cast<double>(hits) + static_cast<double>(reads)) / all;
+    const auto reads = static_cast<double>(of(OperationKind::kRead).requests);
+    const double all = static_cast<double>(gets) + reads;
+    return all == 0 ? 0 : (static_cast<double>(hits) + reads) / all;
   }
   /// Statistics of one kind.
   [[nodiscard]] const OperationStatistics& of(OperationKind operation) const noexcept {

@@ -37,7 +37,7 @@ struct AwaitedCall {
   Cell cell{};               ///< With kChange and kRead.
   channel::Change change{};  ///< With kChange.
   std::uint64_t old = 0;     ///< The cell's value: before the change, or as it was read.
-  Outcome outcome{};         ///< Withdrawn while it rested: kStoreFull.
+  Outcome outcome{};         ///< Withdrawn in kResting: kStoreFull.
   void (*tell)(AwaitedCall& call) noexcept = nullptr;
   Operation* operation = nullptr;  ///< With kUnderWay.
   AwaitedCall* next = nullptr;     ///< In the list of its place.

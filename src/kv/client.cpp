@@ -54,7 +54,7 @@ channel::Options channel_options(const ClientOptions& options) noexcept {
   const bool looks_up = options.lookup == Lookup::kOneSided;
   return {.depth = wire::channel_depth(options.depth),
           .max_reads = looks_up ? kMostReads : channel::Options{}.max_reads,
-          .max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces,
+          .max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces + kMostMarks,
           .max_larges = options.depth + kSparePieces};
 }
 
@@ -142,6 +142,7 @@ Result<void> PollingClient::connect() {
                            {.size_bytes = own_bytes(options_) + options_.buffer_bytes, .name = "client"}, {},
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
   allocated_ = own_bytes(options_);
+  region_.data()[own_bytes(options_) - kLineBytes] = std::byte{1};
   way_.reads_now = may_read() && nic.direct() != nullptr;
   // The transport chosen explains many errors, for example a server on another NIC.
   if (const auto first = connect_to(0, deadline); !first)
@@ -181,7 +182,9 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
                .address = hello->window_address,
                .length = hello->window_length,
                .rkey = hello->window_rkey,
-               .buckets = hello->index_buckets});
+               .buckets = hello->index_buckets,
+               .marks = hello->marks_address,
+               .marks_rkey = hello->marks_rkey});
   leases_.add_worker(hello->window_memory);
   channels_.push_back(std::move(channel));
   return {};
@@ -553,9 +556,9 @@ std::size_t PollingClient::wait(std::span<Completion> completions, Deadline dead
 
 void PollingClient::work() noexcept {
   if (loop_->poll() != 0) {
-    empty_polls_ = 0;
-  } else if (++empty_polls_ >= kPollsPerExpiry) {
-    empty_polls_ = 0;
+    in_flight_.empty_polls = 0;
+  } else if (++in_flight_.empty_polls >= kPollsPerExpiry) {
+    in_flight_.empty_polls = 0;
     expire();
   }
   drain();
@@ -763,6 +766,10 @@ void PollingClient::ask_again(Operation& operation) noexcept {
 
 void PollingClient::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
   const Piece piece = piece_of(completion.token);
+  if (piece == Piece::kMark) {
+    --in_flight_.marks;
+    return;
+  }
   if (piece == Piece::kBodyChunk) shard_->memory().bounce->give_back(chunk_of(completion.token));
   Operation* const found = find(static_cast<std::uint32_t>(completion.token));
   if (found == nullptr) return;
@@ -776,6 +783,7 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
     case Piece::kRead: return on_piece_read(operation);
     case Piece::kLookup: return on_lookup_read(operation);
     case Piece::kWord: return on_word(operation, completion.old);
+    case Piece::kMark: return;
   }
 }
 
@@ -822,6 +830,14 @@ void PollingClient::end_operations() noexcept {
 LookupCounters PollingClient::lookups() const noexcept {
   return {lookups_.by_location, lookups_.by_index, lookups_.by_message,
           lookups_.stale,       lookups_.retries,  lookups_.overtaken};
+}
+
+const char* to_string(Evict evict) noexcept {
+  switch (evict) {
+    case Evict::kNone: return "none";
+    case Evict::kLru: return "lru";
+  }
+  return "no policy";
 }
 
 const char* to_string(Lookup lookup) noexcept {

@@ -105,14 +105,17 @@ struct Operation {
   [[nodiscard]] std::span<const std::byte> key_bytes() const noexcept { return std::span(key).first(key_length); }
   [[nodiscard]] std::size_t piece_bytes() const noexcept { return is_bounced ? kChunkBytes : kPieceBytes; }
 };
-static_assert(sizeof(Operation) == 160 + kMaxKeyBytes, "every operation touches three cache lines before its key");
+static_assert(sizeof(Operation) == 168 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
 /// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5 };
+enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5, kMark = 6 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, const Operation& operation, unsigned chunk = 0) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | operation.id;
 }
+
+/// Marks in flight on all channels.
+inline constexpr std::uint32_t kMostMarks = 4;
 
 class PollingClient final : public Client, private channel::Handler {
  public:
@@ -259,6 +262,7 @@ class PollingClient final : public Client, private channel::Handler {
   void take_item(Operation& operation) noexcept;
   void take_check(Operation& operation) noexcept;
   void end_lookup(Operation& operation) noexcept;
+  void start_mark(const Operation& operation) noexcept;
   void on_overtaken(Operation& operation) noexcept;
   void ask_by_message(Operation& operation) noexcept;
 
@@ -344,17 +348,18 @@ class PollingClient final : public Client, private channel::Handler {
     std::size_t pipelined = 0;  ///< Operations started and not yet polled.
     std::size_t batched = 0;    ///< Operations of the current batch.
     std::uint32_t ahead = 0;    ///< READs beyond the first of each get into registered memory.
+    unsigned empty_polls = 0;   ///< Since a poll that found something, or since the last look at their age.
+    std::uint32_t marks = 0;    ///< WRITEs of marks, kMostMarks at most.
   } in_flight_;
-  unsigned empty_polls_ = 0;
 
   static constexpr std::uint64_t kReadsPerReport = 4096;
   static constexpr unsigned kMostPieces = 4;  ///< READs of one value at a time.
   // Each operation that may READ has a place in our own memory: for buckets, then for an item. A late READ still lands
   // there; its slot stays taken until then.
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Bucket) + Part::kMostItemBytes;
-  // Never 0: a region cannot be empty.
+  // A line more has the byte that marks are written from.
   [[nodiscard]] static constexpr std::size_t own_bytes(const ClientOptions& options) noexcept {
-    return options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : kLineBytes;
+    return (options.lookup != Lookup::kMessage ? options.depth * kPlaceBytes : 0) + kLineBytes;
   }
   [[nodiscard]] std::byte* buckets_at(const Operation& operation) const noexcept {
     return region_.data() + operation.slot() * kPlaceBytes;
@@ -364,7 +369,9 @@ class PollingClient final : public Client, private channel::Handler {
   }
   HeldLeases leases_;
 
-  Lookups lookups_;
+  struct : Lookups {
+    std::uint64_t reported = 0;  ///< Gets by READs that the server was told of.
+  } lookups_;
   Reader reader_{lookups_};
   struct {
     bool reads_now = false;   ///< The NIC may carry out READs in this thread.
@@ -376,7 +383,10 @@ class PollingClient final : public Client, private channel::Handler {
   struct {
     StatisticsPart part{};
     ServerStatistics* out = nullptr;
-  } wanted_;  ///< The requested part of the statistics, and where it goes.
+    KeyPage* page = nullptr;
+    wire::ScanPlace next;
+  } wanted_;  ///< What the blocked call asks for besides values: a part of the statistics and where it goes, or where
+              ///< keys go and the scan goes on.
   struct {
     std::vector<nic::Window> windows;  ///< One per worker; length 0 until a cell of that worker is opened.
     wire::CellPlace place;             ///< Place of the cell opened last,
@@ -390,10 +400,6 @@ class PollingClient final : public Client, private channel::Handler {
     Poller* poller = nullptr;
     alignas(kPollerAlignment) std::array<std::byte, kPollerBytes> poller_memory{};
   } awaited_;
-    KeyPage* page = nullptr;
-    wire::ScanPlace next;
-  } scan_;  ///< Where the blocked scan's keys go, and where it goes on.
-  std::uint64_t reported_reads_ = 0;
   bool is_leaving_ = false;  ///< This side said goodbye first.
   Error error_;
   std::array<char, 768> description_{};

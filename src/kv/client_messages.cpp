@@ -100,7 +100,9 @@ double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(byte
 Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
                                        Deadline deadline) {
   if (way_.by_message) return {};
-  return channel.import_window(wire::window_of(hello), deadline);
+  VERBENA_TRY(channel.import_window(wire::window_of(hello), deadline));
+  if (hello.marks_address == 0) return {};
+  return channel.import_window(wire::marks_of(hello), deadline);
 }
 
 // --- refusals

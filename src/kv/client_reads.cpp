@@ -127,8 +127,19 @@ void PollingClient::end_lookup(Operation& operation) noexcept {
     ++lookups_.by_index;
     reader_.locations().note(operation.hash, operation.entry);
   }
+  start_mark(operation);
   finish(operation, operation.outcome);
   report_reads(kReadsPerReport);
+}
+
+// Nobody misses a mark for which there is no room.
+void PollingClient::start_mark(const Operation& operation) noexcept {
+  const Part& part = reader_.part(operation.worker);
+  if (!reader_.is_mark_due(part) || in_flight_.marks == kMostMarks) return;
+  const channel::LocalSpan from = local({region_.data() + own_bytes(options_) - kLineBytes, 1});
+  if (channel_of(operation).start_write(from, part.mark(operation.hash), token_of(Piece::kMark, operation)) ==
+      Status::kOk)
+    ++in_flight_.marks;
 }
 
 // Looks the key up through the index once more, unless lookups are by message or there were too many.

@@ -73,6 +73,15 @@ inline constexpr std::uint64_t kMaxWindowBytes = kLineBytes << Entry::kLineBits;
 }
 /// @}
 
+/// Marks of keys that were used lately, in a server that evicts: a byte each, not 0 if marked, one for each entry of
+/// the index. Several keys may share one. The number of a key's mark is the same by both buckets (one is even and one
+/// odd).
+[[nodiscard]] constexpr std::uint64_t mark_of(std::uint64_t bucket, std::uint32_t tag, std::uint64_t buckets) noexcept {
+  const bool is_this = (bucket & 1) == (tag >> 3 & 1);
+  return (is_this ? bucket : other_bucket(bucket, tag, buckets)) * kBucketEntries + tag % kBucketEntries;
+}
+[[nodiscard]] constexpr std::uint64_t mark_bytes(std::uint64_t buckets) noexcept { return buckets * kBucketEntries; }
+
 /// Buckets for `items` keys (1 to 2^34), even. At most 9 of 10 entries are used; small tables get a few more, because
 /// chance fills them less evenly.
 [[nodiscard]] constexpr std::uint64_t buckets_for(std::uint64_t items) noexcept {

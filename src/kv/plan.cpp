@@ -95,6 +95,8 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
   VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0,
                           std::to_underlying(LargePut::kAdopt)));
+  VERBENA_TRY(
+      check_limit(kCall, "evict (a policy)", std::to_underlying(options.evict), 0, std::to_underlying(Evict::kLru)));
   VERBENA_TRY(check_limit(kCall, "client_leases", options.client_leases, 1, 64));
   VERBENA_TRY(check_limit(kCall, "lease_term (ms)", count_of(options.lease_term), 10, wire::kMostTermNs / 1'000'000));
   if (options.large_put == LargePut::kAdopt && options.require_hugepages)
@@ -176,8 +178,9 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   if (options.workers * clients > limits.max_qp)
     return too_much("queue pairs", options.workers * clients, limits.max_qp, "max_clients or workers", options.workers,
                     clients);
-  // Regions for a worker's items and cells, and for each session's buffers and lease.
-  const std::uint64_t regions = (options.max_cells != 0 ? 2 : 1) + 2 * clients;
+  // Regions for a worker's items, cells and marks, and for each session's buffers and lease.
+  const std::uint64_t regions =
+      1 + (options.max_cells != 0 ? 1 : 0) + (options.evict != Evict::kNone ? 1 : 0) + 2 * clients;
   if (options.workers * regions > limits.max_mr)
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
                     options.workers, regions);

@@ -35,12 +35,21 @@ Reader::Read Reader::get(Key key, std::span<std::byte> out, Deadline deadline, O
     const Read read = read_item(part, entry, call);
     if (read == Read::kDone) [[likely]] {
       ++counts_.by_location;
+      mark(part, call.hash);
       return read;
     }
     if (read == Read::kNoWay || read == Read::kOtherKind) return read;
     drop(call.hash);
   }
   return look_up(part, call);
+}
+
+void Reader::mark(const Part& part, std::uint64_t hash) noexcept {
+  if (!is_mark_due(part)) [[likely]]
+    return;
+  static constexpr std::byte kMarked{1};
+  // Nobody misses a mark that cannot be written now.
+  (void)part.channel->write_now(std::span(&kMarked, 1), part.mark(hash));
 }
 
 void Reader::drop(std::uint64_t hash) noexcept {
@@ -51,7 +60,10 @@ void Reader::drop(std::uint64_t hash) noexcept {
 Reader::Read Reader::look_up(const Part& part, const Call& call) noexcept {
   for (unsigned lookup = 1;; ++lookup) {
     const Read read = look_up_once(part, call);
-    if (read == Read::kDone) ++counts_.by_index;
+    if (read == Read::kDone) {
+      ++counts_.by_index;
+      mark(part, call.hash);
+    }
     if (read != Read::kOvertaken) return read;
     if (lookup == kMostLookups) break;
     ++counts_.retries;
@@ -233,6 +245,7 @@ std::uint32_t Reader::take_items(const Part& part, std::span<const Sought> sough
       if (read == Read::kDone) {
         ++(one.is_known ? counts_.by_location : counts_.by_index);
         if (!one.is_known) locations_.note(one.hash, one.entry);
+        mark(part, one.hash);
       } else if (read == Read::kNoWay) {
         left.by_queue |= one.bit;
       } else if (read == Read::kOtherKind) {

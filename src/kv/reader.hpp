@@ -67,7 +67,14 @@ struct Part {
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   std::uint64_t buckets = 0;
+  std::uint64_t marks = 0;  ///< Address; 0: there are none.
+  std::uint32_t marks_rkey = 0;
 
+  /// Where the key's mark is.
+  [[nodiscard]] channel::RemoteSpan mark(std::uint64_t hash) const noexcept {
+    const std::uint64_t at = mark_of(first_bucket(hash, buckets), tag_of(hash), buckets);
+    return {.address = marks + at, .length = 1, .rkey = marks_rkey};
+  }
   [[nodiscard]] channel::RemoteSpan bucket(std::uint64_t number) const noexcept {
     return {.address = address + number * sizeof(Bucket), .length = sizeof(Bucket), .rkey = rkey};
   }
@@ -135,6 +142,14 @@ class Reader {
   }
   void set_hash_seed(std::uint64_t seed) noexcept { seed_ = seed; }
   void add(const Part& part) { parts_.push_back(part); }
+  /// Whether a get without the server's CPU shall mark its key: one in 8, at distances that no pattern of keys meets.
+  [[nodiscard]] bool is_mark_due(const Part& part) noexcept {
+    if (part.marks == 0 || --until_mark_ != 0) [[likely]]
+      return false;
+    random_ = random_ * 0x5851'f42d'4c95'7f2d + 0x1405'7b7e'f767'814f;
+    until_mark_ = 1 + static_cast<unsigned>(random_ >> 60);
+    return true;
+  }
   /// Forgets a location that was out of date.
   void drop(std::uint64_t hash) noexcept;
 
@@ -201,6 +216,7 @@ class Reader {
   [[nodiscard]] Read read_value(const Part& part, std::uint64_t address, const ItemView& item,
                                 const Call& call) noexcept;
 
+  void mark(const Part& part, std::uint64_t hash) noexcept;
   void get_of_part(const Part& part, std::span<Sought> sought, Deadline deadline, Left& left) noexcept;
   [[nodiscard]] bool read_buckets(const Part& part, std::span<Sought> sought, Which which) noexcept;
   [[nodiscard]] std::uint32_t take_items(const Part& part, std::span<const Sought> sought, Deadline deadline,
@@ -214,6 +230,8 @@ class Reader {
   std::vector<Part> parts_;
   Locations locations_{0};
   ServerClock clock_;
+  unsigned until_mark_ = 1;
+  std::uint64_t random_ = 1;
   Lookups& counts_;
   /// Private memory: READ bytes are judged here, where nothing changes them.
   static constexpr std::size_t kScratchBytes = std::size_t{16} << 10;

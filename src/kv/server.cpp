@@ -298,6 +298,10 @@ wire::ServerHello PollingServer::hello_of(const Worker& worker, const Permission
   hello.window_rkey = window.rkey;
   hello.window_access = window.access;
   hello.index_buckets = worker.index_buckets();
+  const nic::Window marks = worker.marks();
+  hello.marks_address = marks.address;
+  hello.marks_memory = marks.memory_id;
+  hello.marks_rkey = marks.rkey;
   return hello;
 }
 

@@ -17,7 +17,7 @@ void for_each_word(Statistics& s, StatisticsPart part, Visit&& visit) noexcept {
                              &s.failures,      &s.last_version, &s.workers,         &s.max_items,
                              &s.index_entries, &s.sessions,     &s.leases,          &s.lease_bytes,
                              &s.cells,         &s.adoptions,    &s.refusals.denied, &s.refusals.over_quota,
-                             &s.reads,         &s.expired,       &s.evicted})
+                             &s.expired,       &s.evicted})
       visit(*word);
   } else if (part == StatisticsPart::kMemory) {
     for (auto& of : s.memory) {
@@ -91,7 +91,6 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.adoptions += adoptions;
   sum.refusals.denied += denied;
   sum.refusals.over_quota += over_quota;
-  sum.reads = saturating_sum(sum.reads, reads);
   sum.expired += expired;
   sum.evicted += evicted;
 }
@@ -99,7 +98,7 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
 void Counters::add_operation(OperationKind operation, ServerStatistics& sum) const noexcept {
   const OfOperation& from = of(operation);
   OperationStatistics& to = sum.operations[static_cast<std::size_t>(operation)];
-  to.requests += from.requests;
+  to.requests = saturating_sum(to.requests, from.requests);
   to.latency.sum_ns += from.sum_ns;
   for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i) to.latency.counts[i] += from.latencies[i];
 }

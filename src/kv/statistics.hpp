@@ -56,7 +56,6 @@ class Counters {
   Count leases, lease_bytes, adoptions;
   Count cells;
   Count denied, over_quota;
-  Count reads;
   Count expired, evicted;
   std::array<OfOperation, kOperations> operations;
 
@@ -66,7 +65,10 @@ class Counters {
       ++failures;
   }
   /// Counts gets that a client says it did by READs. Whatever it says, the sum never wraps around. \thread the worker's
-  void count_reads(std::uint64_t more) noexcept { reads = saturating_sum(reads, more); }
+  void count_reads(std::uint64_t more) noexcept {
+    Count& reads = of(OperationKind::kRead).requests;
+    reads = saturating_sum(reads, more);
+  }
   /// \thread the worker's
   void record_ticks(OperationKind operation, std::uint64_t ticks) noexcept;
 

@@ -127,6 +127,52 @@ void Store::expire(std::uint64_t& entry) noexcept {
   ++expired_;
 }
 
+// --- eviction
+
+void Store::mark(std::uint64_t hash) noexcept {
+  if (options_.marks.empty()) [[likely]]
+    return;
+  const std::uint64_t at = mark_of(first_bucket(hash, index_.size()), tag_of(hash), index_.size());
+  std::atomic_ref(reinterpret_cast<std::uint8_t&>(options_.marks[at])).store(1, std::memory_order_relaxed);
+}
+
+bool Store::may_evict(std::uint64_t item) const noexcept {
+  const ItemShape there = shape(item);
+  return (there.flags & kCell) == 0 && (there.is_inline() || !is_lent(header(item)));
+}
+
+// A mark that a client sets while it is taken is lost, or stays for the next round: no matter which.
+bool Store::evict() noexcept {
+  unsigned passed = 0;
+  for (unsigned buckets = 0; can_evict() && buckets < kMostBucketsPassed && passed < kMostPassed;) {
+    std::uint64_t& word = index_[hand_.bucket][hand_.slot];
+    const std::uint64_t at = mark_of(hand_.bucket, tag_of_entry(word), index_.size());
+    if (++hand_.slot == kBucketEntries) {
+      hand_ = {.bucket = (hand_.bucket + 1) % index_.size(), .slot = 0, .idle = hand_.idle + 1};
+      ++buckets;
+    }
+    if (word == 0) continue;
+    ++passed;
+    std::atomic_ref<std::uint8_t> mark(reinterpret_cast<std::uint8_t&>(options_.marks[at]));
+    if (mark.load(std::memory_order_relaxed) != 0) {
+      mark.store(0, std::memory_order_relaxed);
+      hand_.idle = 0;
+      continue;
+    }
+    if (!may_evict(item_of(word))) continue;
+    hand_.idle = 0;
+    ++evicted_;
+    remove(word);
+    // Who is next went cold.
+    if (const std::uint64_t next = index_[hand_.bucket][hand_.slot]; next != 0)
+      __builtin_prefetch(pool_.at(item_of(next)), 1);
+    return true;
+  }
+  return false;
+}
+
+// --- places in the index
+
 std::uint64_t* Store::empty_in(std::uint64_t bucket) const noexcept {
   for (std::uint64_t& word : index_[bucket])
     if (word == 0) return &word;
@@ -183,8 +229,10 @@ std::uint64_t* Store::make_way(std::uint64_t first, std::uint64_t second) noexce
 // --- operations
 
 Store::Found Store::find(Key key) noexcept {
-  const std::uint64_t* const entry = locate_live(key, hash_of(key, options_.hash_seed));
+  const std::uint64_t hash = hash_of(key, options_.hash_seed);
+  const std::uint64_t* const entry = locate_live(key, hash);
   if (entry == nullptr) return {};
+  mark(hash);
   const std::uint64_t item = item_of(*entry);
   const ItemShape found = shape(item);
   const auto length = static_cast<std::size_t>(found.value_length);
@@ -236,7 +284,8 @@ Store::Change Store::look(Key key, std::uint64_t value_length, std::uint64_t exp
   }
   const std::uint64_t* const entry = locate_live(key, pending.hash);
   const Change checked = check(entry, expected);
-  if (checked.status == Status::kOk && entry == nullptr && is_full) return {Status::kIndexFull, 0, 0};
+  if (checked.status == Status::kOk && entry == nullptr && is_full && !evict())
+    return {can_evict() ? Status::kAgain : Status::kIndexFull, 0, 0};
   return {checked.status, checked.status == Status::kOk ? 0 : checked.version, 0};
 }
 
@@ -251,11 +300,11 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
   std::uint64_t block = host::BlockPool::kNoOffset;
   if (!made.is_inline()) {
     block = allocate(value_length);
-    if (block == host::BlockPool::kNoOffset) return no_memory();
+    if (block == host::BlockPool::kNoOffset) return no_memory(static_cast<std::size_t>(value_length));
   }
   if (!build(key, made, block, ttl_ns, pending)) {
     if (!made.is_inline()) VERBENA_CHECK(pool_.free(block) == Status::kOk);
-    return no_memory();
+    return no_memory(made.bytes());
   }
   if (owner == kNoOwner) [[likely]]
     return {};
@@ -328,6 +377,10 @@ Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, boo
   store_word(*entry, word);
   if (!is_new) fences::unindexed_before_reuse();
   items_ += is_new ? 1u : 0u;
+  // A new key has to be used again to be worth as much as those that were.
+  if (!is_new) mark(pending.hash);
+  if ((shape(item).flags & kCell) != 0) [[unlikely]]
+    pinned_bytes_ += bytes_of(item);
   return {Status::kOk, version, word};
 }
 
@@ -427,11 +480,14 @@ Store::Change Store::erase(Key key) noexcept {
 Store::Block Store::take_block(std::size_t bytes) noexcept {
   const std::uint64_t block = allocate(bytes);
   if (block == host::BlockPool::kNoOffset) return {};
-  return {{pool_.at(block), pool_.block_bytes(block)}};
+  const std::size_t taken = pool_.block_bytes(block);
+  pinned_bytes_ += taken;
+  return {{pool_.at(block), taken}};
 }
 
 void Store::give_back(Block& block) noexcept {
   if (!block) return;
+  pinned_bytes_ -= block.bytes.size();
   VERBENA_CHECK(pool_.free(pool_.offset_of(std::exchange(block, Block{}).bytes.data())) == Status::kOk);
 }
 
@@ -443,10 +499,11 @@ Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, st
   if (looked.status != Status::kOk) return looked;
   if (!build(key, {.value_length = value_length, .key_length = key.size(), .flags = flags_for(ttl_ns)},
              pool_.offset_of(block.bytes.data()), ttl_ns, pending))
-    return no_memory();
+    return no_memory(kMaxItemBytes);
   const Quota quota = owner == kNoOwner ? Quota::kNone : charge(pending, owner, block.bytes.size());
   const Change change = quota == Quota::kNone ? publish(pending, expected) : Change{Status::kOverQuota, 0, 0, quota};
   if (change.status == Status::kOk) {
+    pinned_bytes_ -= block.bytes.size();
     const std::uint64_t value = pool_.offset_of(std::exchange(block, Block{}).bytes.data());
     const std::size_t before = pool_.block_bytes(value);
     pool_.shrink(value, static_cast<std::size_t>(value_length));
@@ -592,6 +649,7 @@ std::uint64_t Store::allocate(std::size_t bytes) noexcept {
   constexpr unsigned kBatch = 64;
   constexpr unsigned kSweptAtOnce = 8;
   unsigned cleared = 0, swept = 0;
+  std::size_t evicted = 0;
   for (unsigned freed = 0;;) {
     const std::uint64_t offset = pool_.allocate(bytes);
     if (offset != host::BlockPool::kNoOffset) [[likely]]
@@ -606,8 +664,18 @@ std::uint64_t Store::allocate(std::size_t bytes) noexcept {
       swept += kSweptAtOnce;
       continue;
     }
-    if (cleared == kMostCleared || pool_.capacity_bytes() - pool_.used_bytes() < bytes || !clear_slab()) return offset;
-    ++cleared;
+    const auto evicts = [&] {
+      const bool is_over = evicted == kMostEvicted + bytes / kEvictedBytes;
+      return !is_over && evicting_helps(bytes) && evict() && ++evicted != 0;
+    };
+    const bool may_clear = cleared != kMostCleared && pool_.capacity_bytes() - pool_.used_bytes() >= bytes;
+    // A slab is cleared after some evictions only: where sizes are alike, the first one is enough.
+    if ((!may_clear || evicted < kEvictedPerSlab * (cleared + 1)) && evicts()) continue;
+    if (may_clear && clear_slab()) {
+      ++cleared;
+      continue;
+    }
+    if (!evicts()) return offset;
   }
   static_assert(kMostReclaimed % kBatch == 0 && kMostSwept % kSweptAtOnce == 0);
 }
@@ -670,10 +738,10 @@ bool Store::move(std::uint64_t item) noexcept {
 }
 
 // Why `allocate` found none: there is none, or the memory whose grace period was over was not enough, or there may be
-// more items whose time is over.
-Store::Change Store::no_memory() noexcept {
+// more items whose time is over, or to be evicted.
+Store::Change Store::no_memory(std::size_t bytes) noexcept {
   const Epoch& epoch = *oldest();
-  const bool has_more = (has_rested(epoch) && !epoch.empty()) || sweep(0);
+  const bool has_more = (has_rested(epoch) && !epoch.empty()) || sweep(0) || evicting_helps(bytes);
   return {has_more ? Status::kAgain : Status::kStoreFull, 0, 0};
 }
 
@@ -684,7 +752,8 @@ StoreStatistics Store::statistics() const noexcept {
           .capacity_bytes = pool_.capacity_bytes(),
           .max_items = options_.max_items,
           .index_entries = index_.size() * kBucketEntries,
-          .expired = expired_};
+          .expired = expired_,
+          .evicted = evicted_};
 }
 
 void Store::add_memory(ServerStatistics& sum) const noexcept {

@@ -35,6 +35,9 @@ struct StoreOptions {
   /// The clock of times to live: `ticks` since `begin_ticks`. Read when an operation meets an item that expires.
   std::uint64_t begin_ticks = 0;
   std::uint64_t (*ticks)() noexcept = [] noexcept { return ticks_now(); };
+  /// mark_bytes, which clients may write at any time, outside of the window; it must outlive the store. Empty: no item
+  /// is evicted.
+  std::span<std::byte> marks{};
   Accounts accounts{};  ///< Whose items are charged; shared as well. Empty: items have no owners.
 };
 
@@ -51,6 +54,7 @@ struct StoreStatistics {
   std::uint64_t max_items = 0;
   std::uint64_t index_entries = 0;  ///< Places of the index; `items` of them are taken.
   std::uint64_t expired = 0;        ///< Items removed because their time was over.
+  std::uint64_t evicted = 0;        ///< Items removed to make room for others.
 };
 
 /// \thread owner  \alloc setup (create); none afterwards
@@ -65,6 +69,10 @@ struct StoreStatistics {
 ///
 /// An item with a time to live is absent once that is over: whoever meets it then removes it. `sweep` finds the ones
 /// that nobody meets: it walks the index, and only when the earliest time that it knows of is over.
+///
+/// With marks, a change that finds no memory or no place for its key evicts items, by a clock: a hand goes through the
+/// index, removes whoever has no mark, and takes the marks of the others. Cells stay, and so do large values whose
+/// location was told within the grace period, because their memory would not be free.
 ///
 /// Blocks are free as soon as their item is superseded: state word, version and checksum tell a client that READs one
 /// that it has changed. The exception are large values whose location was sent by message: for the client's READ only
@@ -84,6 +92,14 @@ class Store {
   static constexpr unsigned kMostCleared = 8;
   /// Buckets that an operation without memory looks through for items whose time is over: some 50 us.
   static constexpr unsigned kMostSwept = 64;
+  /// Items that the hand passes to evict one, and buckets: some 100 us.
+  static constexpr unsigned kMostPassed = 512;
+  static constexpr unsigned kMostBucketsPassed = 2048;
+  /// Items evicted for one allocation: this many, and as many more as small items fit into it.
+  static constexpr unsigned kMostEvicted = 64;
+  static constexpr std::size_t kEvictedBytes = 512;
+  /// Evicted before a slab is cleared, and before the next one is.
+  static constexpr unsigned kEvictedPerSlab = 8;
   /// For a slab that is cleared: below the length of any value that has a block of its own.
   static constexpr std::size_t kMostMovedBytes = kEagerBytes - 1;
   /// Buckets that an insertion looks at. Nine tenths full, three of four insertions need no move, and one in a million
@@ -204,7 +220,7 @@ class Store {
     ScanPlace next;
     bool is_over = false;
     std::uint32_t keys = 0;  ///< Listed, or erased.
-    std::size_t bytes = 0;   ///< Of `out`.
+    std::size_t bytes = 0;   ///< Used of `out`.
   };
   /// Each item costs a cold cache line, some 100 ns, for which other clients of the worker wait.
   static constexpr unsigned kMostScanned = 512;
@@ -265,6 +281,17 @@ class Store {
   /// The same, but an item whose time is over is removed.
   [[nodiscard]] std::uint64_t* locate_live(Key key, std::uint64_t hash) noexcept;
   void remove(std::uint64_t& entry) noexcept;
+  /// For a server that evicts: notes that the key was used.
+  void mark(std::uint64_t hash) noexcept;
+  /// Evicts one item. False: there is none among the next ones.
+  bool evict() noexcept;
+  [[nodiscard]] bool may_evict(std::uint64_t item) const noexcept;
+  /// Whether the hand may find something to evict when it goes on.
+  [[nodiscard]] bool can_evict() const noexcept { return !options_.marks.empty() && hand_.idle < index_.size(); }
+  /// Whether evicting can make room for `bytes`.
+  [[nodiscard]] bool evicting_helps(std::size_t bytes) const noexcept {
+    return can_evict() && bytes <= pool_.capacity_bytes() - pinned_bytes_;
+  }
   void expire(std::uint64_t& entry) noexcept;
   [[nodiscard]] std::uint64_t* empty_in(std::uint64_t bucket) const noexcept;
   [[nodiscard]] std::uint64_t* place_for(std::uint64_t hash) noexcept;
@@ -287,7 +314,7 @@ class Store {
   void seal(std::uint64_t item, std::uint64_t version) noexcept;
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
-  [[nodiscard]] Change no_memory() noexcept;
+  [[nodiscard]] Change no_memory(std::size_t bytes) noexcept;
   [[nodiscard]] Quota charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept;
   [[nodiscard]] Quota charge(Owner owner, std::uint64_t bytes, std::uint64_t charged_bytes,
                              const std::uint64_t* replaced) noexcept;
@@ -325,9 +352,17 @@ class Store {
   std::size_t open_epoch_ = 0;
   std::uint64_t opened_ticks_ = 0;
   std::uint64_t resting_bytes_ = 0;
-  std::uint64_t moves_ = 0;                           // Of entries, so far,
-  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and the places that the last of them went to: a ring.
+  std::uint64_t moves_ = 0;                           // Entries that have moved so far,
+  std::array<std::uint64_t, kMovesKept> moved_to_{};  // and where the last of them went: a ring.
   std::uint64_t expired_ = 0;
+  std::uint64_t evicted_ = 0;
+  std::uint64_t pinned_bytes_ = 0;  ///< Blocks that nothing evicts: leases and cells.
+  /// The clock's hand.
+  struct Hand {
+    std::uint64_t bucket = 0;
+    unsigned slot = 0;
+    std::uint64_t idle = 0;  ///< Buckets passed since it evicted an item, or took a mark.
+  } hand_;
   /// No item expires before this, by clock_ns.
   std::uint64_t earliest_ns_ = kNever;
   /// The walk through the index that begins when earliest_ns_ is over.

@@ -78,6 +78,11 @@ bool is_index_sound(const ServerHello& hello) noexcept {
          hello.window_length <= kMaxWindowBytes && index_bytes(hello.index_buckets) <= hello.window_length;
 }
 
+bool are_marks_sound(const ServerHello& hello) noexcept {
+  if (hello.marks_address == 0) return hello.marks_rkey == 0 && hello.marks_memory == 0;
+  return hello.index_buckets != 0 && hello.marks_address <= ~mark_bytes(hello.index_buckets);
+}
+
 bool is_location_sound(const Location& location) noexcept {
   return location.length >= kEagerBytes && location.address <= ~location.length && location.reserved == 0;
 }
@@ -147,7 +152,7 @@ std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte
                 hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
                 hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 || hello->grace_ns > kMostGraceNs ||
                 hello->window_address > ~hello->window_length || (hello->flags & ~kHelloFlags) != 0 ||
-                hello->reserved != 0 || !is_index_sound(*hello)))
+                !is_index_sound(*hello) || !are_marks_sound(*hello)))
     return std::unexpected(Status::kProtocol);
   return hello;
 }

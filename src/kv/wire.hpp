@@ -3,9 +3,12 @@
 // Decoders take private memory (a peer could change shared memory while they read) and copy what they keep.
 #pragma once
 
+#include "kv/index.hpp"
 #include "nic/nic.hpp"
 
 #include <verbena/kv.hpp>
+
+#include <infiniband/verbs.h>
 
 #include <array>
 #include <bit>
@@ -70,9 +73,11 @@ struct ServerHello {
   std::uint64_t hash_seed = 0;      ///< For hash_of; the same for all workers.
   std::uint64_t index_buckets = 0;  ///< At the window's start; even. Each worker has its own.
   std::uint32_t flags = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t marks_rkey = 0;
+  std::uint64_t marks_address = 0;  ///< Of mark_bytes, for WRITEs of single bytes; 0: the server evicts nothing.
+  std::uint64_t marks_memory = 0;
 };
-static_assert(sizeof(ServerHello) == 96);
+static_assert(sizeof(ServerHello) == 112);
 
 /// Errors: kProtocol for anything that is not a hello of this version.
 [[nodiscard]] std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept;
@@ -158,7 +163,7 @@ struct Request {
   std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
                                          ///< kGetPart: the offset. kReads: the number.
-  Key key;                               ///< Of a scan: the prefix.
+  Key key;                               ///< A scan has the prefix here.
   ScanPlace scan;                        ///< For kKeys and kFlush.
   std::span<const std::byte> value;
 };
@@ -336,6 +341,16 @@ template <class Frame>
           .rkey = frame.window_rkey,
           .access = frame.window_access,
           .memory_id = frame.window_memory};
+}
+
+/// The window of the marks; empty if there are none.
+[[nodiscard]] inline nic::Window marks_of(const ServerHello& hello) noexcept {
+  if (hello.marks_address == 0) return {};
+  return {.address = hello.marks_address,
+          .length = mark_bytes(hello.index_buckets),
+          .rkey = hello.marks_rkey,
+          .access = IBV_ACCESS_REMOTE_WRITE,
+          .memory_id = hello.marks_memory};
 }
 
 template <class Frame>

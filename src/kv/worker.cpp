@@ -58,6 +58,10 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add({.name = "index",
              .kind = host::PoolKind::kRegistered,
              .bytes_each = index_bytes(buckets_for(options.max_items))});
+  if (options.evict != Evict::kNone)
+    pools.add({.name = "marks",
+               .kind = host::PoolKind::kRegistered,
+               .bytes_each = mark_bytes(buckets_for(options.max_items))});
   if (options.max_cells != 0)
     pools.add(
         {.name = "cells", .kind = host::PoolKind::kRegistered, .bytes_each = options.max_cells * Cells::kBytesEach});
@@ -99,6 +103,12 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
         .longest = longest_lease(options.lease_term, leases),
         .term_ticks = ticks_in(options.lease_term),
         .term_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options.lease_term).count())};
+  const std::size_t marks = options.evict == Evict::kNone ? 0 : mark_bytes(buckets_for(options.max_items));
+  // A client that writes other bytes there can only keep keys, or let them go.
+  if (marks != 0)
+    VERBENA_TRY(worker->marks_.open(
+        nic, pd, {.size_bytes = marks, .node = options.node, .share = host::Share::kReadWrite, .name = "marks"},
+        options.items_to, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   VERBENA_ASSIGN(worker->store_, Store::create({.window = worker->region_.arena().bytes().first(window_bytes),
                                                 .max_items = options.max_items,
                                                 .max_value_bytes = options.max_value_bytes,
@@ -107,6 +117,7 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
                                                 .hash_seed = options.hash_seed,
                                                 .versions = options.versions,
                                                 .begin_ticks = options.begin_ticks,
+                                                .marks = {worker->marks_ ? worker->marks_.data() : nullptr, marks},
                                                 .accounts = options.accounts}));
   if (options.max_cells != 0)
     VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node, options.cells_to));
@@ -167,6 +178,7 @@ void Worker::publish() noexcept {
   counters_.lease_bytes = lease_policy_.bytes;
   counters_.resting_bytes = now.resting_bytes;
   counters_.expired = now.expired;
+  counters_.evicted = now.evicted;
 }
 
 void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {

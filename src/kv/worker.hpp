@@ -73,6 +73,8 @@ class Worker final : private engine::Duty {
   /// The memory that clients READ: the index, and the items behind it.
   [[nodiscard]] const nic::Window& window() const noexcept { return window_; }
   [[nodiscard]] std::uint64_t index_buckets() const noexcept { return store_->index_buckets(); }
+  /// The marks that clients WRITE; empty in a server that evicts nothing.
+  [[nodiscard]] nic::Window marks() const noexcept { return marks_ ? marks_.window() : nic::Window{}; }
   [[nodiscard]] const host::PageReport& page_report() const noexcept { return region_.arena().page_report(); }
   /// Adds one part of this worker's statistics. \thread any
   void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept;
@@ -108,6 +110,7 @@ class Worker final : private engine::Duty {
   WorkerHost& host_;
   nic::RegisteredArena region_;
   nic::Window window_;
+  nic::RegisteredArena marks_;  ///< Not open in a server that evicts nothing.
   std::unique_ptr<Store> store_;
   Cells cells_;
   LeasePolicy lease_policy_;

@@ -109,7 +109,7 @@ class Prompt {
 
   /// Until the end of input, or `quit`.
   Exit run() {
-    const auto editor = LineEditor::create("kv_client", kPrompt);
+    const auto editor = LineEditor::create({.name = "kv_client", .prompt = kPrompt, .history = {}});
     fmt::print("{}", kCommands);
     for (;;) {
       // A script sees the prompts too, as rdma_kv's client prints them.

@@ -31,6 +31,7 @@ constexpr std::array kNames{
     Name{"client_leases", "--trusted-clients"},
     Name{"connect_timeout", "--timeout-ms"},
     Name{"depth", "--depth"},
+    Name{"evict (a policy)", "--evict"},
     Name{"gid_index", "--gid-index"},
     Name{"grace (ms)", "--grace-ms"},
     Name{"grants", "--allow"},

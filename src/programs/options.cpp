@@ -267,6 +267,8 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
       ->check(whole_number(0, kMostItems));
   command.add_option("--max-cells", server.max_cells, "cells there may be (default: none)")
       ->check(whole_number(0, kMostItems));
+  add_choice(command, "--evict", server.evict, {kv::Evict::kNone, kv::Evict::kLru}, "none or lru",
+             "what a full store removes: none, or lru (keys that were not used lately); default none");
   command.add_flag("--checksum-large-values", server.checksum_large_values,
                    "readers check all bytes of values of 4 KiB and more");
   command.add_flag_callback(

@@ -172,7 +172,8 @@ std::string statistics_text(const kv::ServerStatistics& s) {
   return store_text(s) +
          fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed{}\n", s.puts, s.gets, s.hits,
                      s.compare_and_swaps, s.erases, s.failures, refusals_text(s)) +
-         fmt::format("hit rate {:.1f} %, with {} gets that clients did by reads\n", 100 * s.hit_rate(), s.reads) +
+         fmt::format("hit rate {:.1f} %, with {} gets that clients did by reads\n", 100 * s.hit_rate(),
+                     s.of(OperationKind::kRead).requests) +
          removals_text(s) +
          times_text(s, "requests", [](std::uint64_t requests) { return fmt::format("{}", requests); }) +
          classes_text(s);
@@ -203,14 +204,15 @@ std::string statistics_json(const kv::ServerStatistics& s) {
     memory.push_back(json_object("block_bytes", kv::block_bytes_of(i), "used", blocks.used, "used_bytes",
                                  blocks.used_bytes, "free", blocks.free, "free_bytes", blocks.free_bytes));
   }
-  return json_line(
-      "items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries, "last_version",
-      s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes, "resting_bytes", s.resting_bytes,
-      "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions", s.adoptions, "clients", s.clients, "clients_lost",
-      s.clients_lost, "clients_refused", s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts",
-      s.puts, "gets", s.gets, "hits", s.hits, "reads", s.reads, "hit_rate", Fixed{s.hit_rate(), 4}, "erases", s.erases,
-      "compare_and_swaps", s.compare_and_swaps, "failures", s.failures, "denied", s.refusals.denied, "over_quota",
-      s.refusals.over_quota, "expired", s.expired, "evicted", s.evicted, "operations", operations, "memory", memory);
+  return json_line("items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries,
+                   "last_version", s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes,
+                   "resting_bytes", s.resting_bytes, "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions",
+                   s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
+                   s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
+                   "hits", s.hits, "reads", s.of(OperationKind::kRead).requests, "hit_rate", Fixed{s.hit_rate(), 4},
+                   "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures, "denied",
+                   s.refusals.denied, "over_quota", s.refusals.over_quota, "expired", s.expired, "evicted", s.evicted,
+                   "operations", operations, "memory", memory);
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -234,8 +236,6 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("clients_refused_total", "counter", "Clients that were refused.", all.clients_refused);
   add_requests(out, each);
   out.single("hits_total", "counter", "Gets that found their key.", all.hits);
-  out.single("reads_total", "counter", "Gets without the server that found their key, as clients tell of them.",
-             all.reads);
   out.single("failures_total", "counter", "Requests that failed; a missing key or another version is not a failure.",
              all.failures);
   out.single("denied_total", "counter", "Failed requests for which the user had no right.", all.refusals.denied);

@@ -458,6 +458,10 @@ def mesh(report, root, work, environment):
     page(report, root, work, environment, 'mesh.md', 8)
 
 
+def pool(report, root, work, environment):
+    page(report, root, work, environment, 'pool-and-table.md', 1)
+
+
 def store(report, root, work, environment):
     page(report, root, work, environment, 'kv-guide.md', 5)
 
@@ -544,7 +548,7 @@ def cmake(report, root, work, environment):
 
 
 TESTS = {'cmake': cmake, 'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme,
-         'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'store': store}
+         'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'pool': pool, 'store': store}
 
 
 def built(report, build):

@@ -137,6 +137,15 @@ void check_statistics(Bytes words) {
   }
 }
 
+/// Keys are inside the page, and as many as it says.
+void check_keys(const Reply& reply) {
+  VERBENA_CHECK(reply.value.size() <= KeyPage::kBytes);
+  std::uint32_t keys = 0;
+  for (KeyIterator at(reply.value); at != KeyIterator(); ++at, ++keys)
+    VERBENA_CHECK(is_inside(*at, reply.value) && !(*at).empty() && (*at).size() <= kMaxKeyBytes);
+  VERBENA_CHECK(reply.value.empty() || keys == reply.scanned.count);
+}
+
 void check_reply(Bytes body) {
   Reply reply;
   const Status status = decode_reply(body, reply);
@@ -187,16 +196,11 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.head.status == Status::kStoreFull);
       append(again, bytes_of(reply.full));
       break;
-    case ReplyKind::kScanned: {
-      VERBENA_CHECK(reply.value.size() <= KeyPage::kBytes);
-      std::uint32_t keys = 0;
-      for (KeyIterator at(reply.value); at != KeyIterator(); ++at, ++keys)
-        VERBENA_CHECK(is_inside(*at, reply.value) && !(*at).empty() && (*at).size() <= kMaxKeyBytes);
-      VERBENA_CHECK(reply.value.empty() || keys == reply.scanned.count);
+    case ReplyKind::kScanned:
+      check_keys(reply);
       append(again, bytes_of(reply.scanned));
       append(again, reply.value);
       break;
-    }
     case ReplyKind::kStatistics:
       append(again, reply.value);
       check_statistics(reply.value);

@@ -206,6 +206,10 @@ void add_kv_wire(Seeds& out) {
   };
   const std::string longest(kv::kMaxKeyBytes, 'k');
   const std::string value(kv::kEagerBytes, 'v');
+  out.push_back({"kv_wire/keys", front(2, Op::kKeys, 2).text("p/").put(ScanPlace{.place = 3, .seal = 5})});
+  out.push_back({"kv_wire/keys_longest", front(2, Op::kKeys, kv::kMaxKeyBytes).text(longest).put(ScanPlace{})});
+  out.push_back({"kv_wire/flush_all", front(2, Op::kFlush, 0).put(ScanPlace{})});
+  out.push_back({"kv_wire/reads", front(2, Op::kReads, 0).put(std::uint64_t{4096})});
   out.push_back({"kv_wire/client_hello", Seed(0).put(ClientHello{.client = 5, .depth = 16})});
   out.push_back({"kv_wire/client_hello_sealed", Seed(0x80 + 0x7d).put(ClientHello{.client = 5, .depth = 16})});
   const ServerHello server{.workers = 2,
@@ -287,6 +291,19 @@ void add_kv_wire_replies(Seeds& out) {
                                                 .window_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
                                                 .offset = 64,
                                                 .is_new = 1})});
+  const ScanPage two_keys{.next = {.place = 9, .moves = 1, .seal = 7}, .count = 2};
+  out.push_back({"kv_wire/reply_keys", Seed(4)
+                                           .put(ReplyHead{.kind = ReplyKind::kScanned})
+                                           .put(two_keys)
+                                           .put(std::uint16_t{1})
+                                           .text("a")
+                                           .put(std::uint16_t{3})
+                                           .text("bcd")});
+  out.push_back(
+      {"kv_wire/reply_erased", Seed(4).put(ReplyHead{.kind = ReplyKind::kScanned}).put(ScanPage{.count = 512})});
+  out.push_back({"kv_wire/reply_full", Seed(4)
+                                           .put(ReplyHead{.status = Status::kStoreFull, .kind = ReplyKind::kFull})
+                                           .put(Fullness{.needed = 5, .capacity = 9})});
   const std::string part(kPartBytes, 'p');
   out.push_back({"kv_wire/reply_part", Seed(4)
                                            .put(ReplyHead{.kind = ReplyKind::kPart, .version = 3})

@@ -20,10 +20,28 @@ constexpr std::size_t kMostUnderWay = 64;
 struct State {
   bool is_there = false;
   std::uint64_t value = 0;
-  std::uint64_t version = 0;  ///< 0 while nobody has told it: the put that made it had no answer.
-  std::uint64_t floor = 0;    ///< The highest version so far: the next one is above it.
+  std::uint64_t version = 0;                       ///< 0 while nobody has told it: the put that made it had no answer.
+  std::uint64_t floor = 0;                         ///< The highest version so far: the next one is above it.
+  std::uint64_t gone_from_ns = ~std::uint64_t{0};  ///< It may be gone by itself, but not earlier.
+  std::uint64_t gone_by_ns = ~std::uint64_t{0};    ///< It is there no later than this.
   auto operator<=>(const State&) const = default;
 };
+
+/// Two clocks measure a time to live, and each may be wrong by this part.
+constexpr std::uint64_t kClockPart = 64;
+
+bool is_there_for(const State& state, const Call& call) {
+  return state.is_there && call.invoked_ns <= state.gone_by_ns;
+}
+
+/// Whether the key may be absent for the call; then it is from now on.
+bool is_absent_for(State& state, const Call& call) {
+  const std::uint64_t latest_ns = call.end == End::kOpen ? ~std::uint64_t{0} : call.returned_ns;
+  const bool stays = state.gone_from_ns == ~std::uint64_t{0};
+  if (state.is_there && (stays || latest_ns < state.gone_from_ns)) return false;
+  state = {.floor = state.floor};
+  return true;
+}
 
 /// Whether the item that is there may be of this version; if so, it is.
 bool takes_version(State& state, std::uint64_t version) {
@@ -34,32 +52,43 @@ bool takes_version(State& state, std::uint64_t version) {
   return true;
 }
 
-/// `version` 0: not known.
-bool store(State& state, std::uint64_t value, std::uint64_t version) {
+/// Version 0: not known.
+bool store(State& state, const Call& call) {
+  const std::uint64_t version = call.version;
   if (version != 0 && version <= state.floor) return false;
-  state = {.is_there = true, .value = value, .version = version, .floor = std::max(version, state.floor)};
+  state = {.is_there = true, .value = call.value, .version = version, .floor = std::max(version, state.floor)};
+  if (call.may_be_evicted) state.gone_from_ns = 0;
+  if (call.ttl_ns == 0) return true;
+  const std::uint64_t wrong_ns = call.ttl_ns / kClockPart;
+  state.gone_from_ns = std::min(state.gone_from_ns, call.invoked_ns + call.ttl_ns - wrong_ns);
+  if (call.end != End::kOpen) state.gone_by_ns = call.returned_ns + call.ttl_ns + wrong_ns;
   return true;
 }
 
 bool get(State& state, const Call& call) {
-  if (call.end == End::kNotFound) return !state.is_there;
-  return call.end == End::kOk && state.value == call.value && takes_version(state, call.version);
+  if (call.end == End::kNotFound) return is_absent_for(state, call);
+  return call.end == End::kOk && is_there_for(state, call) && state.value == call.value &&
+         takes_version(state, call.version);
 }
 
 bool compare_and_swap(State& state, const Call& call) {
   switch (call.end) {
-    case End::kNotFound: return !state.is_there && call.expected != 0;
-    case End::kMismatch: return call.version != call.expected && takes_version(state, call.version);
+    case End::kNotFound: return call.expected != 0 && is_absent_for(state, call);
+    case End::kMismatch:
+      return is_there_for(state, call) && call.version != call.expected && takes_version(state, call.version);
     case End::kOk:
     case End::kOpen:
-      if (call.expected == 0 ? state.is_there : !takes_version(state, call.expected)) return false;
-      return store(state, call.value, call.version);
+      if (call.expected == 0 ? !is_absent_for(state, call)
+                             : !is_there_for(state, call) || !takes_version(state, call.expected))
+        return false;
+      return store(state, call);
     default: return false;
   }
 }
 
 bool erase(State& state, const Call& call) {
-  if (call.end == End::kNotFound) return !state.is_there;
+  if (call.end == End::kNotFound) return is_absent_for(state, call);
+  if (call.end != End::kOpen && !is_there_for(state, call)) return false;
   if (call.version != 0 ? !takes_version(state, call.version) : !state.is_there) return false;
   state = {.floor = state.floor};
   return true;
@@ -76,7 +105,7 @@ bool cell(State& state, const Call& call) {
 bool apply(State& state, const Call& call) {
   switch (call.op) {
     case Op::kGet: return get(state, call);
-    case Op::kPut: return store(state, call.value, call.version);
+    case Op::kPut: return store(state, call);
     case Op::kCas: return compare_and_swap(state, call);
     case Op::kErase: return erase(state, call);
     case Op::kCellRead:
@@ -256,6 +285,8 @@ class Search {
       Configuration to = at;
       if ((at.point.done & bit) != 0 || !step(answered_[place], to)) continue;
       if (to.point.state != at.point.state && calls_[answered_[place]].op != Op::kGet) continue;
+      // Who finds that a value is gone by itself may come after others who find it.
+      if (to.point.state.is_there != at.point.state.is_there) continue;
       at.point.state = to.point.state;
       at.point.done |= bit;
     }

@@ -40,6 +40,8 @@ struct Call {
   std::uint64_t version = 0;      ///< Of the outcome. 0: not told, which only erase may do.
   std::uint64_t expected = 0;     ///< Version (cas), word (swap of a cell).
   std::uint64_t argument = 0;     ///< Cells: what is added, or stored.
+  std::uint64_t ttl_ns = 0;       ///< Of the value stored; 0: it stays.
+  bool may_be_evicted = false;    ///< The value stored may be gone at any time.
 };
 
 [[nodiscard]] std::string to_text(const Call& call);

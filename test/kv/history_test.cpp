@@ -209,6 +209,31 @@ TEST(KvHistory, AcceptsWhatIsTrickyAndRight) {
   }
 }
 
+TEST(KvHistory, ValuesAreGoneByThemselvesInTheirTimeOnly) {
+  // Stored at 100 to 110, for 640: gone from 730 to 760, as clocks are.
+  const auto history_of = [](const Call& last, bool is_evicted = false) {
+    std::vector<Call> calls = History().put(1, 100, 110, 10, 1).calls();
+    calls.front().ttl_ns = is_evicted ? 0 : 640;
+    calls.front().may_be_evicted = is_evicted;
+    calls.push_back(last);
+    return check(calls).why;
+  };
+  const auto get_at = [](std::uint64_t from) { return History().get(2, from, from + 5, 10, 1).calls().front(); };
+  const auto miss_at = [](std::uint64_t from) { return History().miss(2, from, from + 5).calls().front(); };
+  EXPECT_EQ(history_of(get_at(120)), "");
+  EXPECT_EQ(history_of(get_at(760)), "");
+  EXPECT_NE(history_of(get_at(761)), "");
+  EXPECT_NE(history_of(miss_at(724)), "");
+  EXPECT_EQ(history_of(miss_at(725)), "");
+  EXPECT_EQ(history_of(miss_at(10'000)), "");
+  EXPECT_EQ(history_of(get_at(10'000), true), "");
+  EXPECT_EQ(history_of(miss_at(120), true), "");
+  // What is gone does not come back.
+  std::vector<Call> calls = History().put(1, 100, 110, 10, 1).miss(2, 740, 742).get(2, 744, 746, 10, 1).calls();
+  calls.front().ttl_ns = 640;
+  EXPECT_NE(check(calls).why, "");
+}
+
 TEST(KvHistory, CountsWhatOverlapsWithAnotherClient) {
   // 1 spans 2 and 3; 4 and 5 are of one client; 6 stands alone; 7 is open, and 8 comes after it.
   const History history = History()

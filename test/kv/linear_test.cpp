@@ -46,9 +46,18 @@ constexpr std::array kPlans{
     Plan{.name = "large", .sizes = kLarge, .keys = 2, .calls = 600},
     Plan{.name = "mixed", .sizes = kMixed, .cells = 1, .calls = 1200},
     Plan{.name = "broken", .sizes = kMixed, .cells = 1, .calls = 1200, .timeout = 1000ms},
+    Plan{.name = "expiring", .sizes = kMixed, .calls = 1200, .longest_ttl = 5ms},
     Plan{.name = "cells", .sizes = kSmall, .keys = 1, .cells = 2, .calls = 10'000, .only_cells = true},
 };
-enum PlanNumber : std::size_t { kSmallPlan, kEdgesPlan, kLargePlan, kMixedPlan, kBrokenPlan, kCellsPlan };
+enum PlanNumber : std::size_t {
+  kSmallPlan,
+  kEdgesPlan,
+  kLargePlan,
+  kMixedPlan,
+  kBrokenPlan,
+  kExpiringPlan,
+  kCellsPlan
+};
 
 /// A plan as this machine can do it in some seconds.
 Plan plan_of(std::size_t number) {
@@ -200,6 +209,7 @@ void run(std::size_t plan, const Crew& crew, const ServerOptions& options = shar
 TEST(KvLinear, SmallValues) { run(kSmallPlan, {}); }
 TEST(KvLinear, AroundTheEagerLimit) { run(kEdgesPlan, {}); }
 TEST(KvLinear, LargeValues) { run(kLargePlan, {}); }
+TEST(KvLinear, ValuesThatExpire) { run(kExpiringPlan, {}); }
 
 TEST(KvLinear, LargeValuesWithLittleGrace) {
 #ifdef VERBENA_HAS_TSAN

@@ -226,6 +226,8 @@ struct Plan {
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
   /// How long after its deadline a connect, or a call that does not end the connection, may return; 0: nobody looks.
   std::chrono::nanoseconds slack{0};
+  std::chrono::milliseconds longest_ttl{0};  ///< Half of the values that blocking calls store live for this at most.
+  bool may_evict = false;                    ///< The server does.
   unsigned turn = 0;  ///< Which way of looking keys up the first client takes; the others take the next ones.
 };
 
@@ -348,9 +350,20 @@ class Caller {
     if (call.op == Op::kErase) return call;
     const std::uint32_t length = plan_.sizes[random_() % plan_.sizes.size()];
     call.value = name_of(length, number_, ++stored_);
+    call.may_be_evicted = plan_.may_evict;
+    if (!is_pipelined && plan_.longest_ttl.count() != 0 && random_() % 2 == 0) {
+      const std::uint64_t ms = 1 + random_() % static_cast<std::uint64_t>(plan_.longest_ttl.count());
+      call.ttl_ns = ms * 1'000'000;
+    }
     // What it saw last, mostly; a version that never was and none at all now and then.
     if (call.op == Op::kCas) call.expected = random_() % 4 == 0 ? random_() % 2 : versions_[call.key];
     return call;
+  }
+  static PutOptions terms_of(const Call& call) {
+    PutOptions terms;
+    if (call.ttl_ns != 0) terms.time_to_live = std::chrono::milliseconds(call.ttl_ns / 1'000'000);
+    if (call.op == Op::kCas) terms.expected = call.expected;
+    return terms;
   }
   static std::size_t length_of(const Call& call) { return static_cast<std::size_t>(call.value >> 32); }
 
@@ -371,8 +384,8 @@ class Caller {
     if (call->op == Op::kPut || call->op == Op::kCas) fill_value(bytes, call->value);
     switch (call->op) {
       case Op::kGet: end(*call, client_->get(key, bytes, deadline), bytes); break;
-      case Op::kPut: end(*call, client_->put(key, bytes, deadline), bytes); break;
-      case Op::kCas: end(*call, client_->cas(key, call->expected, bytes, deadline), bytes); break;
+      case Op::kPut:
+      case Op::kCas: end(*call, client_->put(key, bytes, terms_of(*call), deadline), bytes); break;
       default: end(*call, client_->erase(key, deadline), bytes);
     }
     const bool is_checked = plan_.slack.count() != 0 && client_->connection_error().status() == Status::kOk;

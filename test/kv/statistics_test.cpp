@@ -145,9 +145,9 @@ TEST(StatisticsParts, UnknownOnesAreEmpty) {
 }
 
 TEST(StatisticsParts, TravelInFramesThatAreChecked) {
-  std::array<std::byte, 24> front;
-  ASSERT_EQ(wire::encode_head({.op = wire::Op::kStatistics, .id = 3}, 5, front), 16u);
-  const std::span head = std::span(front).first<16>();
+  std::array<std::byte, 24> room;
+  ASSERT_EQ(wire::encode_head({.op = wire::Op::kStatistics, .id = 3}, 5, room), 16u);
+  const std::span head = std::span(room).first<16>();
   wire::Request request;
   ASSERT_EQ(wire::decode_request(head, request), Status::kOk);
   EXPECT_EQ(request.expected, 5u);

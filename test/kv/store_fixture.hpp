@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace verbena::kv::testing_support {
 
@@ -31,6 +32,7 @@ class StoreFixture : public testing::Test {
     auto arena = host::Arena::create({.size_bytes = window, .name = "store-test"});
     ASSERT_TRUE(arena) << arena.error().text();
     arena_ = std::move(*arena);
+    marks_.assign(evicts_ ? mark_bytes(buckets_for(max_items)) : 0, std::byte{0});
     auto store = Store::create({.window = arena_.bytes().first(window),
                                 .max_items = max_items,
                                 .max_value_bytes = max_value,
@@ -39,6 +41,7 @@ class StoreFixture : public testing::Test {
                                 .hash_seed = kSeed,
                                 .versions = &versions_,
                                 .ticks = ticks_,
+                                .marks = marks_,
                                 .accounts = accounts_});
     ASSERT_TRUE(store) << store.error().text();
     store_ = std::move(*store);
@@ -97,6 +100,8 @@ class StoreFixture : public testing::Test {
   Accounts accounts_{};  ///< Outlive the store.
   /// The clock of times to live.
   std::uint64_t (*ticks_)() noexcept = [] noexcept { return ticks_now(); };
+  bool evicts_ = false;
+  std::vector<std::byte> marks_;
   std::uint64_t now_ = 1000;
   std::unique_ptr<Store> store_;
 };

@@ -389,7 +389,8 @@ TEST(Wire, HellosAreChecked) {
         +[](ServerHello& h) { h.window_length = kMaxWindowBytes + 1; },
         +[](ServerHello& h) { h.window_length = index_bytes(100) - 1; }, +[](ServerHello& h) { h.index_buckets = 0; },
         +[](ServerHello& h) { h.index_buckets = 99; }, +[](ServerHello& h) { h.index_buckets = ~std::uint64_t{1}; },
-        +[](ServerHello& h) { h.flags = 1u << 31; }, +[](ServerHello& h) { h.reserved = 1; },
+        +[](ServerHello& h) { h.flags = 1u << 31; }, +[](ServerHello& h) { h.marks_rkey = 1; },
+        +[](ServerHello& h) { h.marks_memory = 1; }, +[](ServerHello& h) { h.marks_address = ~std::uint64_t{0} - 8; },
         +[](ServerHello& h) { h.version = 1; }}) {
     ServerHello bad = good;
     spoil(bad);

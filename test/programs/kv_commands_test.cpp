@@ -84,6 +84,8 @@ TEST(KvUsage, WrongCommandLinesEndWithTwo) {
       {"bench", "--read-percent", "101"},
       {"bench", "--clock-every", "0"},
       {"bench", "--batch", "0"},
+      {"bench", "--plot", "file"},
+      {"serve", "--require-hugepages=1"},
       {"bench", "--batch", "8", "--depth", "2"},
       {"bench", "--lookup", "none"},
       {"bench", "--clock-every", "10", "--depth", "2"},
@@ -436,6 +438,14 @@ TEST_F(Kv, BenchOfLargeValuesHasMemcpyBesideIt) {
   EXPECT_TRUE(contains(ran.out, "\"wait\":\"event\","));
   EXPECT_TRUE(contains(ran.out, "\"memcpy\":{"));
   EXPECT_TRUE(ran.out.starts_with("{\"endpoint\""));
+}
+
+TEST_F(Kv, BenchSweepsOverLengths) {
+  const Ran ran = run({"bench", "--sweep", "--seconds", "0.1"});
+  EXPECT_TRUE(contains(ran.out, "     bytes      set MiB/s")) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "\n         1 "));
+  EXPECT_TRUE(contains(ran.out, "\n   1048576 "));
+  EXPECT_EQ(ran.exit, 0) << ran.err;
 }
 
 TEST_F(Kv, BenchLeavesTheStoreAsItWas) {

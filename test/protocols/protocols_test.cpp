@@ -125,8 +125,12 @@ void add_store(Lines& lines) {
                                          .window_rkey = 0x80000100,
                                          .window_access = 2,
                                          .hash_seed = 77,
-                                         .index_buckets = 34}));
+                                         .index_buckets = 34,
+                                         .marks_rkey = 0x80000200,
+                                         .marks_address = 1 << 16,
+                                         .marks_memory = 2}));
   add("request", hex_of(RequestHead{.op = Op::kCas, .key_length = 3, .id = 7}));
+  add("expiry", hex_of(Expiry{.clock_ns = 5, .until_ns = 6}));
   add("large", hex_of(LargeHead{.expected = 1, .value_length = 2, .returned = 3}));
   add("adopt", hex_of(AdoptHead{.expected = 1, .value_length = 2, .lease = 3}));
   add("reply", hex_of(ReplyHead{.status = Status::kNotFound, .kind = ReplyKind::kValue, .id = 7, .version = 3}));

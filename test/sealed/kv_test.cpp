@@ -2,6 +2,8 @@
 #include "../kv/model.hpp"
 #include "sealed.hpp"
 
+#include <verbena/coroutines_kv.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -237,6 +239,50 @@ TEST_F(SealedStore, EveryLookupAndBatch) {
       test::expect_sealed("GET", rounds(500), [&] { return client_->get(key_of("key9"), memory_).length == 81; });
     }
   }
+}
+
+coroutine::Task<Outcome> awaited_get(coroutine::Loop& /*loop*/, Client& client, Key key, std::span<std::byte> out) {
+  co_return co_await coroutine::get(client, key, out);
+}
+coroutine::Task<Outcome> awaited_put(coroutine::Loop& /*loop*/, Client& client, Key key,
+                                     std::span<const std::byte> value) {
+  co_return co_await coroutine::put(client, key, value);
+}
+coroutine::Task<Status> awaited_adds(coroutine::Loop& /*loop*/, Client& client, Cell cell) {
+  const auto old = co_await coroutine::fetch_add(client, cell, 1);
+  if (!old) co_return old.error();
+  const auto now = co_await coroutine::read(client, cell);
+  co_return now && *now == *old + 1 ? Status::kOk : Status::kProtocol;
+}
+coroutine::Task<Status> put_in_vain(coroutine::Loop& loop, Client& client, Key key, std::span<const std::byte> value) {
+  co_return (co_await awaited_put(loop, client, key, value)).status;
+}
+
+TEST_F(SealedStore, Awaited) {
+  auto made = coroutine::Loop::make({.frames = {.frames = 16, .frame_bytes = 4096}});
+  ASSERT_TRUE(made) << made.error().text();
+  coroutine::Loop& loop = **made;
+  const auto limit = [] { return Deadline::after(std::chrono::seconds{20}); };
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{100'000}}) {
+    SCOPED_TRACE(bytes);
+    test::expect_sealed("awaited PUT", rounds(100), [&] {
+      return sync_wait(loop, awaited_put(loop, *client_, key_, registered_.first(bytes)), limit()).status ==
+             Status::kOk;
+    });
+    test::expect_sealed("awaited GET", rounds(100), [&] {
+      return sync_wait(loop, awaited_get(loop, *client_, key_, memory_), limit()).length == bytes;
+    });
+  }
+  test::expect_sealed("awaited and dropped", rounds(100), [&] {
+    for (int i = 0; i < 4; ++i)
+      if (loop.spawn(put_in_vain(loop, *client_, key_, registered_.first(64))) != Status::kOk) return false;
+    loop.drop_all();
+    return client_->settle(limit()) == Status::kOk;
+  });
+  const auto cell = client_->open_cell(key_of("awaited cell"), 0);
+  ASSERT_TRUE(cell) << cell.error().text();
+  test::expect_sealed("awaited atomics", rounds(500),
+                      [&] { return sync_wait(loop, awaited_adds(loop, *client_, *cell), limit()) == Status::kOk; });
 }
 
 TEST_F(SealedStore, Statistics) {

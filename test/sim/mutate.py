@@ -64,11 +64,17 @@ MUTANTS = {
         'kv/store.cpp', 'other_bucket(from, tag_of_entry(index_[from][slot]), index_.size())',
         'other_bucket(second, tag_of_entry(index_[from][slot]), index_.size())'),
 
-    # A scan that went by the place before an entry moved there.
-    'move_not_noted': Mutant('kv/store.cpp', '      note_move(empty);\n', ''),
-
     # An item that moves for another size.
     'moved_item_not_indexed': Mutant('kv/store.cpp', '  store_word(*entry, entry_for(to, hash));\n', ''),
+
+    # --- values that expire, and are evicted
+
+    # A client thinks that the server began just now.
+    'clock_too_early': Mutant(
+        'kv/client.cpp', 'reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks)',
+        'reader_.clock().set(0, operation.sent_ticks)'),
+    'server_trusts_time': Mutant('kv/store.cpp', 'until_of(item) <= clock_ns()', 'false'),
+    'cell_evicted': Mutant('kv/store.cpp', '(there.flags & kCell) == 0', 'true'),
 
     # --- memory that may not be reused yet
 

@@ -11,8 +11,10 @@
 namespace verbena::sim {
 
 /// Fills the index until entries have to move, and goes on with erasing and storing. Every key has to be where its one
-/// client left it. It gives up when its connection breaks. \return what is wrong, or ""
-[[nodiscard]] std::string fill_index(const kv::ClientOptions& options, unsigned keys, std::uint64_t seed);
+/// client left it, or gone where the server evicts. It gives up when its connection breaks.
+/// \return what is wrong, or ""
+[[nodiscard]] std::string fill_index(const kv::ClientOptions& options, unsigned keys, std::uint64_t seed,
+                                     kv::Evict evict);
 
 /// Whether a server's statistics can be: what is taken fits, and what is counted twice is the same. \return what is
 /// wrong, or ""

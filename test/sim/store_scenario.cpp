@@ -127,6 +127,13 @@ Shape shape_of(Random& random) {
     shape.plan.gets = 80;
     shape.between_stores = {.one_in = 3, .longest = 300 * kUs};
   }
+  if (random.one_in(4)) shape.plan.longest_ttl = std::chrono::milliseconds(random.between(1, 8));
+  // What fills the memory pushes the others' keys out.
+  if (random.one_in(8)) {
+    shape.server.evict = kv::Evict::kLru;
+    shape.plan.may_evict = shape.is_filled = true;
+    if (!is_huge) shape.server.memory_bytes = std::size_t{1} << 20;
+  }
   // Whoever stands still is late.
   const auto is_held_up = [](const Fault& fault) {
     return fault.kind == Fault::Kind::kStop || fault.kind == Fault::Kind::kStalls;
@@ -209,7 +216,7 @@ void StoreRun::fill() {
   if (!is_serving_) return;
   kv::ClientOptions options = shape_.client;
   options.lookup = kv::Lookup::kOneSided;
-  std::string wrong = fill_index(options, kFillingKeys, options_.seed);
+  std::string wrong = fill_index(options, kFillingKeys, options_.seed, shape_.server.evict);
   if (!wrong.empty() && !actors_[0].is_gone() && !tasks_.is_winding_down()) fail(std::move(wrong));
 }
 

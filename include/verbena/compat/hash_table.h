@@ -66,8 +66,8 @@ typedef struct kv_result {
 typedef struct hash_table_place {
   uint64_t address; /* First byte, in the pool. */
   uint64_t bytes;   /* Index and items. */
-  uint64_t buckets; /* Of the index. */
-  uint64_t seed;    /* Of the keys' hash. */
+  uint64_t buckets; /* Buckets of the index. */
+  uint64_t seed;    /* Seed of the keys' hash. */
 } hash_table_place_t;
 
 /* Makes a table in half of the pool's largest free piece, 1 MiB at least. It holds `initial_size` keys and more, if it
@@ -100,8 +100,8 @@ int hash_table_get_place(hash_table_t* table, hash_table_place_t* place);
 
 /* In a peer: gets a key by READs of the owner's memory over `conn`; other arguments as in hash_table_copy. `rkey`: of
  * the pool's registration in the owner, with the right to read. `scratch`: HASH_TABLE_SCRATCH_BYTES of registered
- * memory of this side, which one thread at a time uses. What the READs bring is checked, whatever the owner wrote: the
- * value is whole, and was the key's during the call. KV_ERR_AGAIN: changes overtook every attempt. KV_ERR_NOT_FOUND:
+ * memory of this side, which one thread at a time uses. The call checks all bytes that READs bring: the value is whole,
+ * and was the key's during the call. KV_ERR_AGAIN: changes overtook every attempt. KV_ERR_NOT_FOUND:
  * both buckets lacked the key twice; a key may be missed if insertions of others move it in between each time.
  * Otherwise as rdmaSyncReadSignaled, whose codes kv_error_t has, too. */
 int hash_table_remote_get(RdmaConn* conn, const hash_table_place_t* place, uint32_t rkey, const RdmaMemory* scratch,

@@ -10,7 +10,6 @@
 #include <verbena/compat/hash_table.h>
 #include <verbena/compat/key_versions.h>
 #include <verbena/compat/memory_pool.h>
-#include <verbena/compat/rdma_common.h>
 #include <verbena/kv.h>
 
 #include <stdbool.h>
@@ -24,7 +23,7 @@ typedef struct kv_config {
   size_t memory_size;     /* Item memory in bytes. 1 MiB to 1 TiB. */
   bool use_huge_pages;    /* Hugepages are used where there are some, with either value. */
   size_t hash_table_size; /* At least so many keys fit; more do if memory_size is at least 128 bytes for each. */
-  int num_workers;        /* Polling threads. 1 to 64. */
+  unsigned num_workers;   /* Polling threads. 1 to 64. */
   conn_mode_t conn_mode;  /* How clients connect: CONN_MODE_CM or CONN_MODE_SOCKET. */
   char ib_dev[64];        /* "": an RDMA device if one is usable, else the software NIC, which "soft" names. */
 } kv_config_t;
@@ -41,7 +40,7 @@ static inline kv_server_t* kv_server_create_configured(const kv_config_t* config
   options.port = config->port;
   options.memory_bytes = config->memory_size;
   options.max_items = config->hash_table_size > usual_items ? config->hash_table_size : 0;
-  options.workers = config->num_workers > 0 ? (unsigned)config->num_workers : 0;
+  options.workers = config->num_workers;
   options.mode = config->conn_mode;
   options.device = config->ib_dev;
   return kv_server_create(&options);

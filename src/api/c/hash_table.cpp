@@ -23,7 +23,7 @@
 struct verbena_hash_table {
   verbena::Mutex mutex;
   memory_pool_t* pool = nullptr;
-  std::span<std::byte> block;  ///< Of the pool.
+  std::span<std::byte> block;  ///< A piece of the pool.
   std::uint64_t seed = verbena::random_word();
   std::atomic<std::uint64_t> versions{1};
   std::unique_ptr<verbena::kv::Store> store;

@@ -46,6 +46,16 @@ Result<kv::Lookup> lookup_of(kv_lookup_t lookup) {
   return static_cast<kv::Lookup>(number);
 }
 
+static_assert(unsigned{KV_EVICT_NONE} == std::to_underlying(kv::Evict::kNone));
+static_assert(unsigned{KV_EVICT_LRU} == std::to_underlying(kv::Evict::kLru));
+
+Result<kv::Evict> evict_of(kv_evict_t evict) {
+  const auto number = static_cast<unsigned>(evict);
+  if (number > KV_EVICT_LRU)
+    return fail(Status::kBadArgument, kOptions, 0, "evict must be one of KV_EVICT_*, 0 or 1; got {}", number);
+  return static_cast<kv::Evict>(number);
+}
+
 static_assert(unsigned{KV_RIGHT_READ} == std::to_underlying(kv::Rights::kRead));
 static_assert(unsigned{KV_RIGHT_WRITE} == std::to_underlying(kv::Rights::kWrite));
 static_assert(unsigned{KV_RIGHT_ADMINISTER} == std::to_underlying(kv::Rights::kAdminister));
@@ -100,6 +110,7 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   out.client_leases = options.client_leases;
   out.lease_term = std::chrono::milliseconds{options.lease_term_ms};
   out.max_items = options.max_items;
+  VERBENA_ASSIGN(out.evict, evict_of(options.evict));
   out.checksum_large_values = options.checksum_large_values != 0;
   out.max_cells = options.max_cells;
   out.grace = std::chrono::milliseconds{options.grace_ms};
@@ -218,6 +229,7 @@ int kv_server_options_init(kv_server_options_t* options) {
   options->spin_us = static_cast<unsigned>(defaults.spin.count());
   options->pin_workers = defaults.pin_workers ? 1 : 0;
   options->max_cells = defaults.max_cells;
+  options->evict = static_cast<kv_evict_t>(defaults.evict);
   return KV_OK;
 }
 

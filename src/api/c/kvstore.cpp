@@ -2,6 +2,7 @@
 #include <verbena/compat/kvstore.h>
 
 #include "api/c/codes.hpp"
+#include "api/c/entrance.hpp"
 #include "api/c/kv.hpp"
 #include "api/sweep.hpp"
 #include "base/simulation.hpp"
@@ -37,47 +38,6 @@ constexpr int kLookMs = 60'000;
 
 struct Packet {
   alignas(64) std::array<char, KVSTORE_PACKET_BYTES> bytes{};
-};
-
-/// A listener of this process, and its clients that nobody has taken yet.
-class Entrance {
- public:
-  ~Entrance() {
-    rdmaServerRelease(listener_);  // First: until then its thread may add a client.
-    for (RdmaConn* conn : waiting_) rdmaConnClose(conn);
-  }
-  [[nodiscard]] int open(int port, const RdmaOptions& options) noexcept {
-    const auto accepted = [](RdmaConn* conn, void* user) { static_cast<Entrance*>(user)->add(conn); };
-    int code = rdmaServer(&listener_, nullptr, port);
-    if (code == RDMA_OK) code = rdmaServerSetOptions(listener_, &options);
-    if (code == RDMA_OK) code = rdmaServerOnAccept(listener_, accepted, this);
-    return code == RDMA_OK ? rdmaServerStart(listener_) : code;
-  }
-  /// Waits without a deadline.
-  [[nodiscard]] RdmaConn* next() {
-    const verbena::CancellationHeld held;
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return !waiting_.empty(); });
-    RdmaConn* const conn = waiting_.front();
-    waiting_.pop_front();
-    return conn;
-  }
-
- private:
-  void add(RdmaConn* conn) noexcept {
-    const std::lock_guard lock(mutex_);
-    try {
-      waiting_.push_back(conn);
-    } catch (const std::bad_alloc&) {
-      return rdmaConnClose(conn);
-    }
-    (void)rdmaConnKeep(conn);  // Allowed in an accept callback.
-    arrived_.notify_one();
-  }
-  RdmaListener* listener_ = nullptr;
-  Mutex mutex_;
-  Condition arrived_;
-  std::deque<RdmaConn*> waiting_;
 };
 
 /// The entrances by port, as long as somebody holds them.
@@ -122,11 +82,11 @@ int listen(int port, const RdmaOptions& options, Context& context) {
     context.entrance = known.lock();
     if (!context.entrance) {
       auto entrance = std::make_shared<Entrance>();
-      if (const int code = entrance->open(port, options); code != RDMA_OK) return code;
+      if (const int code = entrance->open(nullptr, port, options); code != RDMA_OK) return code;
       known = context.entrance = std::move(entrance);
     }
   }
-  context.conn = context.entrance->next();
+  context.conn = context.entrance->next(Deadline::never());
   return RDMA_OK;
 }
 

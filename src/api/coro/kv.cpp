@@ -11,7 +11,7 @@ namespace verbena::coroutine::detail {
 
 namespace {
 
-constexpr const char* kCall = "coroutine";
+constexpr const char* kStoreCall = "coroutine";
 
 /// Polls a client while something of it is awaited.
 class DrivenClient final : public kv::Poller, public Driven {
@@ -82,10 +82,10 @@ bool KvWait::await_ready() noexcept {
   if (refused_ != Status::kOk) [[unlikely]]
     return true;
   if (client_ == nullptr) [[unlikely]]
-    return refused_ = note(Status::kUnsupported, kCall, "operations of this client cannot be awaited"), true;
+    return refused_ = note(Status::kUnsupported, kStoreCall, "operations of this client cannot be awaited"), true;
   if (client_->is_awaited_by_another(&loop)) [[unlikely]]
     return refused_ =
-               note(Status::kBusy, kCall, "another loop awaits operations of this client: give each loop its own"),
+               note(Status::kBusy, kStoreCall, "another loop awaits operations of this client: give each loop its own"),
            true;
   is_done_ = client_->carry_out_now(call());
   return is_done_ && loop.goes_on();
@@ -108,7 +108,7 @@ kv::Outcome KvWait::outcome() noexcept {
   if (ended() == Status::kOk) return told;
   const bool is_full = ended() == Status::kTimedOut && told.status == Status::kStoreFull;
   const Status status = is_full ? Status::kStoreFull : ended();
-  return {.status = note(status, kCall, "{}", sentence_of(status))};
+  return {.status = note(status, kStoreCall, "{}", sentence_of(status))};
 }
 
 std::uint64_t KvWait::old() noexcept { return call().old; }

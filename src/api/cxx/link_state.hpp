@@ -67,7 +67,7 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
     CallOf<session::SendCall> note;
   };
   struct Message {
-    /// Of what is told. The thread that drives the session touches nothing of it after kTold.
+    /// Whether its end was told. The thread that drives the session touches nothing of it after kTold.
     enum class Stage : std::uint8_t { kUnderWay, kOver, kTold };
     std::variant<std::monostate, CallOf<session::SendCall>, CallOf<session::ReceiveCall>, Writing> call;
     std::size_t element_bytes = 0;  ///< Receives.

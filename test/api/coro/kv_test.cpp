@@ -369,7 +369,7 @@ TEST_P(StoreDrops, AfterEachTurn) {
   std::vector<std::byte> plain(kLarge);
   for (const std::span<std::byte> room : {std::span(plain), registered}) {
     int most = 0;
-    for (int turns = 0; turns < 1'000'000 && most < kAllAnswers; turns += 1 + turns / 8) {
+    for (int turns = 0; turns < 1'000'000 && most < kAllAnswers; turns += 1 + turns / 3) {
       most = std::max(most, run(turns, room));
       ASSERT_FALSE(HasFailure()) << "after " << turns << " turns";
     }
