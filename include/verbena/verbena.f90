@@ -91,6 +91,7 @@ module verbena
     KV_ERR_DENIED = -36, KV_ERR_OVER_QUOTA = -37
   integer(c_int), parameter, public :: CONN_MODE_CM = 0, CONN_MODE_SOCKET = 1
   integer(c_int), parameter, public :: KV_LOOKUP_AUTO = 0, KV_LOOKUP_MESSAGE = 1, KV_LOOKUP_ONE_SIDED = 2
+  integer(c_int), parameter, public :: KV_EVICT_NONE = 0, KV_EVICT_LRU = 1
   integer(c_int), parameter, public :: KV_RIGHT_READ = 1, KV_RIGHT_WRITE = 2, KV_RIGHT_ADMINISTER = 4
 
   ! --- types --------------------------------------------------------------------------------------------------------
@@ -431,6 +432,7 @@ module verbena
     integer(c_int), allocatable :: allowed_uids(:)
     character(len=1024) :: key_file = ''
     integer(c_size_t) :: max_cells = 0
+    integer(c_int) :: evict = KV_EVICT_NONE
     type(kv_grant_t), allocatable :: grants(:)
   end type
   ! kv_server_options_t of C, field by field.
@@ -462,6 +464,7 @@ module verbena
     integer(c_size_t) :: max_cells
     type(c_ptr) :: grants
     integer(c_size_t) :: grant_count
+    integer(c_int) :: evict
   end type
 
   abstract interface
@@ -2605,6 +2608,7 @@ contains
     options%spin_us = c%spin_us
     options%pin_workers = c%pin_workers
     options%max_cells = c%max_cells
+    options%evict = c%evict
   end subroutine
 
   ! The grants as C takes them. `grants` must outlive them.
@@ -2662,6 +2666,7 @@ contains
     c%pin_workers = options%pin_workers
     c%key_file = c_loc(key_file)
     c%max_cells = options%max_cells
+    c%evict = options%evict
     call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
     c%grants = c_null_ptr
     c%grant_count = 0

@@ -195,7 +195,8 @@ FORTRAN = {
     'mesh_t *': 'type(mesh_t)', 'mesh_lane_t *': 'type(mesh_lane_t)', 'mesh_carrier_t *': 'type(mesh_carrier_t)',
     'uid_t *': 'type(c_ptr)', 'mesh_kind_t': 'integer(c_int)', 'mesh_which_t': 'integer(c_int)',
     'mesh_wait_policy_t': 'integer(c_int)', 'kv_client_t *': 'type(kv_client_t)', 'kv_server_t *': 'type(kv_server_t)',
-    'conn_mode_t': 'integer(c_int)', 'kv_lookup_t': 'integer(c_int)', 'uid_t': 'integer(c_int)',
+    'conn_mode_t': 'integer(c_int)', 'kv_lookup_t': 'integer(c_int)',
+    'kv_evict_t': 'integer(c_int)', 'uid_t': 'integer(c_int)',
     'kv_grant_t *': 'type(c_ptr)', 'int64_t': 'integer(c_int64_t)', 'unsigned char': 'character(kind=c_char)',
 }
 STRUCTS = {'RdmaOptions': 'c_options', 'RdmaNodeOptions': 'c_node_options', 'RdmaMessage': 'rdma_incoming',

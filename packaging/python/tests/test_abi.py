@@ -10,8 +10,10 @@ from verbena import Access, _abi, errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 INTEGERS = {'int': ctypes.c_int, 'unsigned': ctypes.c_uint, 'uid_t': ctypes.c_uint, 'size_t': ctypes.c_size_t,
-            'uint32_t': ctypes.c_uint32, 'uint64_t': ctypes.c_uint64, 'int64_t': ctypes.c_int64, 'void': None}
-ENUMS = ['RdmaBootstrap', 'RdmaRecvMode', 'RdmaMessageKind', 'RdmaOperation', 'conn_mode_t', 'kv_lookup_t']
+            'uint32_t': ctypes.c_uint32, 'uint64_t': ctypes.c_uint64, 'int64_t': ctypes.c_int64,
+            'void': None}
+ENUMS = ['RdmaBootstrap', 'RdmaRecvMode', 'RdmaMessageKind', 'RdmaOperation', 'conn_mode_t', 'kv_lookup_t',
+         'kv_evict_t']
 
 
 def plain(name):
@@ -87,7 +89,7 @@ class AbiTest(unittest.TestCase):
         for name in ('TIMED_OUT', 'NOT_FOUND', 'BUFFER_TOO_SMALL', 'BAD_ARGUMENT', 'BUSY', 'CLOSED', 'NO_MEMORY'):
             self.assertEqual(getattr(errors, name), codes[name])
         for prefix, table in (('RDMA_BOOTSTRAP_', _abi.RDMA_BOOTSTRAP), ('CONN_MODE_', _abi.CONN_MODE),
-                              ('KV_LOOKUP_', _abi.KV_LOOKUP)):
+                              ('KV_LOOKUP_', _abi.KV_LOOKUP), ('KV_EVICT_', _abi.KV_EVICT)):
             self.assertEqual({prefix + name.upper(): value for name, value in table.items()},
                              {name: value for name, value in values.items() if name.startswith(prefix)})
         self.assertEqual({f'RDMA_ACCESS_{name}': value.value for name, value in Access.__members__.items()},

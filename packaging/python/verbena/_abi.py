@@ -17,6 +17,7 @@ MESSAGE_SENT, MESSAGE_WRITTEN = 0, 1
 RECV_QUEUE = 1
 RDMA_BOOTSTRAP = {'cm': 0, 'socket': 1}
 CONN_MODE = {'cm': 0, 'socket': 1}
+KV_EVICT = {'none': 0, 'lru': 1}
 KV_LOOKUP = {'auto': 0, 'message': 1, 'one_sided': 2}
 
 
@@ -91,7 +92,8 @@ class kv_server_options_t(ctypes.Structure):
         ('trusted_clients', c_int), ('client_leases', c_uint), ('lease_term_ms', c_uint), ('max_items', c_size_t),
         ('checksum_large_values', c_int), ('grace_ms', c_uint), ('spin_us', c_uint), ('pin_workers', c_int),
         ('allowed_uids', ctypes.POINTER(c_uint)), ('allowed_uid_count', c_size_t), ('key_file', c_char_p),
-        ('max_cells', c_size_t), ('grants', ctypes.POINTER(kv_grant_t)), ('grant_count', c_size_t)]
+        ('max_cells', c_size_t), ('grants', ctypes.POINTER(kv_grant_t)), ('grant_count', c_size_t),
+        ('evict', c_uint)]
 
 
 ACCEPTED = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)  # RdmaConnFunc

@@ -360,11 +360,11 @@ class Server(Owner):
     def __init__(self, address: str = '', port: int = 0, *, memory_bytes: Optional[int] = None,
                  **options: Any) -> None:
         """Starts it. Port 0 takes any free one. `options`: fields of kv_server_options_t of verbena/kv.h, except
-        grants; mode is "cm" or "socket"."""
+        grants; mode is "cm" or "socket", evict "none" or "lru"."""
         struct = _abi.kv_server_options_t()
         calls.kv_server_options_init(struct)
         kept = fill(struct, {'address': address, 'port': port, 'memory_bytes': memory_bytes, **options},
-                    {'mode': _abi.CONN_MODE})
+                    {'mode': _abi.CONN_MODE, 'evict': _abi.KV_EVICT})
         server = calls.kv_server_create(struct)
         del kept
         if not server:
