@@ -75,7 +75,7 @@ module verbena
   integer(c_int), parameter, public :: MESH_ALL = 0, MESH_SENDS = 1, MESH_RECEIVES = 2
 
   ! --- constants of the store -----------------------------------------------------------------------------------------
-  integer(c_int), parameter, public :: KV_MAX_KEY_BYTES = 1024, KV_DEFAULT_PORT = 7470
+  integer(c_int), parameter, public :: KV_MAX_KEY_BYTES = 1024, KV_DEFAULT_PORT = 7470, KV_KEY_PAGE_BYTES = 4064
   integer(c_int), parameter, public :: &
     KV_OK = 0, KV_ERR_AGAIN = -2, KV_ERR_TIMED_OUT = -3, &
     KV_ERR_NOT_FOUND = -4, KV_ERR_VERSION_MISMATCH = -5, KV_ERR_BAD_KEY = -6, KV_ERR_TOO_LONG = -7, &
@@ -91,6 +91,7 @@ module verbena
     KV_ERR_DENIED = -36, KV_ERR_OVER_QUOTA = -37
   integer(c_int), parameter, public :: CONN_MODE_CM = 0, CONN_MODE_SOCKET = 1
   integer(c_int), parameter, public :: KV_LOOKUP_AUTO = 0, KV_LOOKUP_MESSAGE = 1, KV_LOOKUP_ONE_SIDED = 2
+  integer(c_int), parameter, public :: KV_EVICT_NONE = 0, KV_EVICT_LRU = 1
   integer(c_int), parameter, public :: KV_RIGHT_READ = 1, KV_RIGHT_WRITE = 2, KV_RIGHT_ADMINISTER = 4
 
   ! --- types --------------------------------------------------------------------------------------------------------
@@ -353,6 +354,21 @@ module verbena
     integer(c_int32_t) :: is_new
   end type
 
+  ! A new one begins the listing; is_over is 1 at its end.
+  type, bind(C), public :: kv_cursor_t
+    integer(c_int64_t) :: place = 0
+    integer(c_int64_t) :: moves = 0
+    integer(c_int64_t) :: seal = 0
+    integer(c_int32_t) :: worker = 0
+    integer(c_int32_t) :: is_over = 0
+  end type
+  ! kv_key_page_next goes over its keys.
+  type, bind(C), public :: kv_key_page_t
+    integer(c_int32_t) :: count
+    integer(c_int32_t) :: length
+    character(kind=c_char) :: bytes(KV_KEY_PAGE_BYTES)
+  end type
+
   ! `key` and `buf` are addresses, c_loc of variables with target.
   type, bind(C), public :: kv_get_item_t
     type(c_ptr) :: key
@@ -416,6 +432,7 @@ module verbena
     integer(c_int), allocatable :: allowed_uids(:)
     character(len=1024) :: key_file = ''
     integer(c_size_t) :: max_cells = 0
+    integer(c_int) :: evict = KV_EVICT_NONE
     type(kv_grant_t), allocatable :: grants(:)
   end type
   ! kv_server_options_t of C, field by field.
@@ -447,6 +464,7 @@ module verbena
     integer(c_size_t) :: max_cells
     type(c_ptr) :: grants
     integer(c_size_t) :: grant_count
+    integer(c_int) :: evict
   end type
 
   abstract interface
@@ -1423,6 +1441,13 @@ module verbena
       integer(c_int64_t), intent(out) :: value
       integer(c_int) :: kv_client_cell_read
     end function
+    function kv_key_page_next(page, at, klen) bind(C, name='verbena_kv_key_page_next')
+      import
+      type(kv_key_page_t), intent(in) :: page
+      integer(c_size_t), intent(inout) :: at
+      integer(c_size_t), intent(out) :: klen
+      type(c_ptr) :: kv_key_page_next
+    end function
     function kv_client_allocate(client, bytes) bind(C, name='verbena_kv_client_allocate')
       import
       type(kv_client_t), value :: client
@@ -1450,8 +1475,8 @@ module verbena
     end subroutine
   end interface
   public :: kv_client_create, kv_client_disconnect, kv_client_destroy, kv_client_cell_fetch_add, &
-    kv_client_cell_compare_swap, kv_client_cell_read, kv_client_allocate, kv_server_start, kv_server_port, &
-    kv_server_stop, kv_server_destroy
+    kv_client_cell_compare_swap, kv_client_cell_read, kv_key_page_next, kv_client_allocate, kv_server_start, &
+    kv_server_port, kv_server_stop, kv_server_destroy
 
   ! --- C functions of the store behind the procedures below -----------------------------------------------------
   interface
@@ -1545,6 +1570,41 @@ module verbena
       type(kv_cell_t), intent(out) :: cell
       integer(c_int) :: c_kv_client_cell_open
     end function
+    function c_kv_client_put_ttl(client, key, klen, value, vlen, ttl_ms) bind(C, name='verbena_kv_client_put_ttl')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      type(c_ptr), value :: value
+      integer(c_size_t), value :: vlen
+      integer(c_int64_t), value :: ttl_ms
+      integer(c_int) :: c_kv_client_put_ttl
+    end function
+    function c_kv_client_get_ttl(client, key, klen, left_ms) bind(C, name='verbena_kv_client_get_ttl')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: key
+      integer(c_size_t), value :: klen
+      integer(c_int64_t), intent(out) :: left_ms
+      integer(c_int) :: c_kv_client_get_ttl
+    end function
+    function c_kv_client_keys(client, prefix, plen, cursor, page) bind(C, name='verbena_kv_client_keys')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: prefix
+      integer(c_size_t), value :: plen
+      type(kv_cursor_t), intent(inout) :: cursor
+      type(kv_key_page_t), intent(out) :: page
+      integer(c_int) :: c_kv_client_keys
+    end function
+    function c_kv_client_flush(client, prefix, plen, erased) bind(C, name='verbena_kv_client_flush')
+      import
+      type(kv_client_t), value :: client
+      type(c_ptr), value :: prefix
+      integer(c_size_t), value :: plen
+      integer(c_int64_t), intent(out), optional :: erased
+      integer(c_int) :: c_kv_client_flush
+    end function
     function c_kv_client_get_items(client, items, count) bind(C, name='verbena_kv_client_get_items')
       import
       type(kv_client_t), value :: client
@@ -1629,6 +1689,7 @@ module verbena
       integer(c_int) :: c_kv_close
     end function
   end interface
+  public :: kv_client_put_ttl, kv_client_get_ttl, kv_client_keys, kv_client_flush
   public :: kv_error_text, kv_error_detail, kv_client_options_init, kv_client_set_options, kv_client_connect, &
     kv_client_connect_socket, kv_client_put, kv_client_get, kv_client_get_version, kv_client_cas, kv_client_delete, &
     kv_client_cell_open, kv_client_get_items, kv_client_put_items, kv_client_batch_get, kv_client_batch_put, &
@@ -2448,6 +2509,45 @@ contains
     code = c_kv_client_cell_open(client, c_loc(key), klen, initial, cell)
   end function
 
+  function kv_client_put_ttl(client, key, klen, value, vlen, ttl_ms) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    type(*), dimension(..), intent(in), target, contiguous :: value
+    integer(c_size_t), value :: vlen
+    integer(c_int64_t), value :: ttl_ms
+    integer(c_int) :: code
+    code = c_kv_client_put_ttl(client, c_loc(key), klen, c_loc(value), vlen, ttl_ms)
+  end function
+
+  function kv_client_get_ttl(client, key, klen, left_ms) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: key
+    integer(c_size_t), value :: klen
+    integer(c_int64_t), intent(out) :: left_ms
+    integer(c_int) :: code
+    code = c_kv_client_get_ttl(client, c_loc(key), klen, left_ms)
+  end function
+
+  function kv_client_keys(client, prefix, plen, cursor, page) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: prefix
+    integer(c_size_t), value :: plen
+    type(kv_cursor_t), intent(inout) :: cursor
+    type(kv_key_page_t), intent(out) :: page
+    integer(c_int) :: code
+    code = c_kv_client_keys(client, c_loc(prefix), plen, cursor, page)
+  end function
+
+  function kv_client_flush(client, prefix, plen, erased) result(code)
+    type(kv_client_t), value :: client
+    type(*), dimension(..), intent(in), target, contiguous :: prefix
+    integer(c_size_t), value :: plen
+    integer(c_int64_t), intent(out), optional :: erased
+    integer(c_int) :: code
+    code = c_kv_client_flush(client, c_loc(prefix), plen, erased)
+  end function
+
   function kv_client_get_items(client, items) result(code)
     type(kv_client_t), value :: client
     type(kv_get_item_t), intent(inout), contiguous :: items(:)
@@ -2508,6 +2608,7 @@ contains
     options%spin_us = c%spin_us
     options%pin_workers = c%pin_workers
     options%max_cells = c%max_cells
+    options%evict = c%evict
   end subroutine
 
   ! The grants as C takes them. `grants` must outlive them.
@@ -2565,6 +2666,7 @@ contains
     c%pin_workers = options%pin_workers
     c%key_file = c_loc(key_file)
     c%max_cells = options%max_cells
+    c%evict = options%evict
     call list_to_c(options%allowed_uids, c%allowed_uids, c%allowed_uid_count)
     c%grants = c_null_ptr
     c%grant_count = 0

@@ -195,8 +195,9 @@ FORTRAN = {
     'mesh_t *': 'type(mesh_t)', 'mesh_lane_t *': 'type(mesh_lane_t)', 'mesh_carrier_t *': 'type(mesh_carrier_t)',
     'uid_t *': 'type(c_ptr)', 'mesh_kind_t': 'integer(c_int)', 'mesh_which_t': 'integer(c_int)',
     'mesh_wait_policy_t': 'integer(c_int)', 'kv_client_t *': 'type(kv_client_t)', 'kv_server_t *': 'type(kv_server_t)',
-    'conn_mode_t': 'integer(c_int)', 'kv_lookup_t': 'integer(c_int)', 'uid_t': 'integer(c_int)',
-    'kv_grant_t *': 'type(c_ptr)',
+    'conn_mode_t': 'integer(c_int)', 'kv_lookup_t': 'integer(c_int)',
+    'kv_evict_t': 'integer(c_int)', 'uid_t': 'integer(c_int)',
+    'kv_grant_t *': 'type(c_ptr)', 'int64_t': 'integer(c_int64_t)', 'unsigned char': 'character(kind=c_char)',
 }
 STRUCTS = {'RdmaOptions': 'c_options', 'RdmaNodeOptions': 'c_node_options', 'RdmaMessage': 'rdma_incoming',
            'RdmaMemory': 'rdma_memory', 'RdmaWindow': 'rdma_window', 'RdmaCompletion': 'rdma_completion',
@@ -204,7 +205,7 @@ STRUCTS = {'RdmaOptions': 'c_options', 'RdmaNodeOptions': 'c_node_options', 'Rdm
            'mesh_completion_t': 'mesh_completion_t', 'mesh_counters_t': 'mesh_counters_t',
            'kv_client_options_t': 'c_kv_client_options', 'kv_server_options_t': 'c_kv_server_options',
            'kv_grant_t': 'c_kv_grant', 'kv_cell_t': 'kv_cell_t', 'kv_get_item_t': 'kv_get_item_t',
-           'kv_put_item_t': 'kv_put_item_t'}
+           'kv_put_item_t': 'kv_put_item_t', 'kv_cursor_t': 'kv_cursor_t', 'kv_key_page_t': 'kv_key_page_t'}
 HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode': 'rdma_node', 'mesh_t': 'mesh_t',
            'mesh_lane_t': 'mesh_lane_t', 'mesh_carrier_t': 'mesh_carrier_t', 'kv_client_t': 'kv_client_t',
            'kv_server_t': 'kv_server_t'}
@@ -212,12 +213,12 @@ HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode':
 # take it for undefined if the other were intent(out).
 CHANGED = {'kv_client_get.len', 'kv_client_get_version.len', 'kv_client_get_items.items', 'kv_client_put_items.items',
            'kv_client_batch_get.vlens', 'kv_client_cas.version', 'kv_client_cell_compare_swap.old',
-           'rdmaSyncCompareSwap.old', 'rdmaPASyncCompareSwap.old'}
+           'rdmaSyncCompareSwap.old', 'rdmaPASyncCompareSwap.old', 'kv_client_keys.cursor', 'kv_key_page_next.at'}
 # Their text has another name in Fortran, or an owner: rdmaErrorText, mesh_error_text, kv_error_text, kv_get.
 HIDDEN = {'rdmaErrorString', 'mesh_error_string', 'kv_error_string', 'kv_release'}
 # They have other names there: Fortran ignores the case of names, and mesh_send is a call.
 RENAMED = re.compile(r'^MESH_(SEND|WRITE|READ|ATOMIC|RECEIVE|WRITTEN|JOINED|LEFT)$')
-VARIABLE = re.compile(r'^(?:const )?(\w+ ?\**)\s*?(\w+)$')
+VARIABLE = re.compile(r'^(?:const )?((?:unsigned char\b|\w+) ?\**)\s*?(\w+(?:\[\w+\])?)$')
 
 
 def variable(text):
@@ -239,7 +240,7 @@ def argument(call, name, kind, is_const):
         return f'type({HANDLES[kind[:-3]]}), intent(out) ::'
     if kind.endswith(' *') and kind[:-2] in STRUCTS:
         return f'type({STRUCTS[kind[:-2]]}), {intent}'
-    if kind in ('uint64_t *', 'size_t *'):
+    if kind in ('uint64_t *', 'int64_t *', 'size_t *'):
         return f'{FORTRAN[kind[:-2]]}, {intent}'
     return f'{FORTRAN[kind]}, value ::'
 
@@ -252,7 +253,7 @@ def struct_variables(header, struct):
 
 
 def struct_fields(header, struct):
-    return [name for _, _, name in struct_variables(header, struct)]
+    return [name.split('[')[0] for _, _, name in struct_variables(header, struct)]
 
 
 def fields(header, module, struct):
@@ -260,8 +261,8 @@ def fields(header, module, struct):
     of_c = struct_variables(header, struct)
     f = re.search(rf'^ *type, bind\(C\)(?:, public)? :: {STRUCTS[struct]}\n(.*?)^ *end type', module,
                   re.MULTILINE | re.DOTALL)[1]
-    return ([(FORTRAN[kind], name) for kind, _, name in of_c],
-            [tuple(line.strip().split(' :: ')) for line in f.splitlines()])
+    return ([(FORTRAN[kind], name.replace('[', '(').replace(']', ')')) for kind, _, name in of_c],
+            [tuple(line.strip().split(' = ')[0].split(' :: ')) for line in f.splitlines()])
 
 
 def layouts_in_c(header):

@@ -105,6 +105,45 @@ contains
     call check(index(kv_error_text(KV_ERR_BAD_KEY), ' ') > 0, 'no text for a code')
   end subroutine
 
+  subroutine use_prefixes(client)
+    type(kv_client_t), intent(in) :: client
+    integer, parameter :: kMany = 300
+    type(kv_cursor_t) :: cursor
+    type(kv_key_page_t), target :: page
+    type(c_ptr) :: at
+    character(kind=c_char), pointer :: key(:)
+    character(len=20) :: name
+    integer(c_size_t) :: next, length
+    integer(c_int64_t) :: left_ms, erased
+    integer :: i, listed(kMany)
+    do i = 1, kMany
+      write (name, '(a, i3.3, a)') 'prefix/', i, '/something'
+      call must(kv_client_put_ttl(client, name, 20_c_size_t, i, 4_c_size_t, 3600000_c_int64_t), 'kv_client_put_ttl')
+    end do
+    call must(kv_client_get_ttl(client, name, 20_c_size_t, left_ms), 'kv_client_get_ttl')
+    call check(left_ms > 0 .and. left_ms <= 3600000, 'another time is left')
+    call check(kv_client_put_ttl(client, name, 20_c_size_t, i, 4_c_size_t, 0_c_int64_t) == KV_ERR_BAD_ARGUMENT, &
+               'no time is enough')
+    listed = 0
+    do while (cursor%is_over == 0)
+      call must(kv_client_keys(client, 'prefix/', 7_c_size_t, cursor, page), 'kv_client_keys')
+      next = 0
+      do
+        at = kv_key_page_next(page, next, length)
+        if (.not. c_associated(at)) exit
+        call c_f_pointer(at, key, [length])
+        call check(length == 20, 'another key is listed')
+        read (key(8), '(i1)') i
+        i = 100 * i + 10 * (iachar(key(9)) - iachar('0')) + iachar(key(10)) - iachar('0')
+        listed(i) = listed(i) + 1
+      end do
+    end do
+    call check(all(listed > 0), 'a key is not listed')
+    call must(kv_client_flush(client, 'prefix/', 7_c_size_t, erased), 'kv_client_flush')
+    call check(erased == kMany, 'another number of keys was erased')
+    call must(kv_client_flush(client, 'prefix/', 7_c_size_t), 'kv_client_flush')
+  end subroutine
+
   subroutine use_cells(client)
     type(kv_client_t), intent(in) :: client
     type(kv_cell_t) :: cell
@@ -243,6 +282,7 @@ program kv
   call must(kv_client_connect(client, '127.0.0.1  ', kv_server_port(server)), 'kv_client_connect')
   call check(kv_client_set_options(client, client_options) == KV_ERR_BUSY, 'options of a connected client are set')
   call use_values(client)
+  call use_prefixes(client)
   call use_cells(client)
   call use_items(client)
   call use_lists(client)

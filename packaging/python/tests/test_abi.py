@@ -10,8 +10,10 @@ from verbena import Access, _abi, errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 INTEGERS = {'int': ctypes.c_int, 'unsigned': ctypes.c_uint, 'uid_t': ctypes.c_uint, 'size_t': ctypes.c_size_t,
-            'uint32_t': ctypes.c_uint32, 'uint64_t': ctypes.c_uint64, 'void': None}
-ENUMS = ['RdmaBootstrap', 'RdmaRecvMode', 'RdmaMessageKind', 'RdmaOperation', 'conn_mode_t', 'kv_lookup_t']
+            'uint32_t': ctypes.c_uint32, 'uint64_t': ctypes.c_uint64, 'int64_t': ctypes.c_int64,
+            'void': None}
+ENUMS = ['RdmaBootstrap', 'RdmaRecvMode', 'RdmaMessageKind', 'RdmaOperation', 'conn_mode_t', 'kv_lookup_t',
+         'kv_evict_t']
 
 
 def plain(name):
@@ -25,8 +27,10 @@ HEADERS = ''.join(plain(name) for name in ('rdma.h', 'kv.h', 'version.h'))
 
 
 def kind_in_c(declaration):
-    """What a declaration without its name is: a ctypes integer, or 'pointer'."""
+    """What a declaration without its name is: a ctypes integer, 'pointer', or 'bytes'."""
     declaration = declaration.replace('const ', '').strip()
+    if declaration == 'unsigned char':
+        return 'bytes'
     if '*' in declaration or declaration.endswith('Func'):
         return 'pointer'
     return ctypes.c_uint if declaration in ENUMS else INTEGERS[declaration]
@@ -36,11 +40,11 @@ def kind_in_python(kind):
     if kind in (ctypes.c_char_p, ctypes.c_void_p) or kind is not None and issubclass(kind, (ctypes._Pointer,
                                                                                             ctypes._CFuncPtr)):
         return 'pointer'
-    return kind
+    return 'bytes' if kind is not None and issubclass(kind, ctypes.Array) else kind
 
 
 def without_name(declaration):
-    return re.match(r'(.*?)\w+$', ' '.join(declaration.split()))
+    return re.match(r'(.*?)\w+(?:\[\w+\])?$', ' '.join(declaration.split()))
 
 
 def enumerators(header):
@@ -74,7 +78,8 @@ class AbiTest(unittest.TestCase):
             with self.subTest(struct.__name__):
                 body = re.search(rf'^typedef struct \w+ {{\n([^}}]*?)^}} {struct.__name__};', HEADERS, re.MULTILINE)[1]
                 fields = [' '.join(each.split()) for each in body.split(';') if each.strip()]
-                wanted = [(re.search(r'\w+$', each)[0], kind_in_c(without_name(each)[1])) for each in fields]
+                wanted = [(re.search(r'(\w+)(?:\[\w+\])?$', each)[1], kind_in_c(without_name(each)[1]))
+                          for each in fields]
                 self.assertEqual([(name, kind_in_python(kind)) for name, kind in struct._fields_], wanted)
 
     def test_values(self):
@@ -84,11 +89,12 @@ class AbiTest(unittest.TestCase):
         for name in ('TIMED_OUT', 'NOT_FOUND', 'BUFFER_TOO_SMALL', 'BAD_ARGUMENT', 'BUSY', 'CLOSED', 'NO_MEMORY'):
             self.assertEqual(getattr(errors, name), codes[name])
         for prefix, table in (('RDMA_BOOTSTRAP_', _abi.RDMA_BOOTSTRAP), ('CONN_MODE_', _abi.CONN_MODE),
-                              ('KV_LOOKUP_', _abi.KV_LOOKUP)):
+                              ('KV_LOOKUP_', _abi.KV_LOOKUP), ('KV_EVICT_', _abi.KV_EVICT)):
             self.assertEqual({prefix + name.upper(): value for name, value in table.items()},
                              {name: value for name, value in values.items() if name.startswith(prefix)})
         self.assertEqual({f'RDMA_ACCESS_{name}': value.value for name, value in Access.__members__.items()},
                          {name: value for name, value in values.items() if name.startswith('RDMA_ACCESS_')})
+        self.assertEqual(ctypes.sizeof(_abi.kv_key_page_t), 8 + values['KV_KEY_PAGE_BYTES'])
         self.assertEqual((_abi.MESSAGE_SENT, _abi.MESSAGE_WRITTEN, _abi.RECV_QUEUE),
                          (values['RDMA_MESSAGE'], values['RDMA_WRITTEN'], values['RDMA_RECV_QUEUE']))
 

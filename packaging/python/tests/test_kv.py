@@ -6,7 +6,7 @@ import threading
 import unittest
 import warnings
 
-from support import DEVICE, PATIENCE_S, numpy_or_skip
+from support import DEVICE, PATIENCE_S, numpy_or_skip, waits_for
 
 from verbena import errors, kv
 
@@ -64,6 +64,29 @@ class KvTest(unittest.TestCase):
         second = self.client.cas('cas', b'2', first)
         self.assertEqual(self.client.get_version('cas'), kv.Value(b'2', second))
         self.assertNotEqual(first, second)
+
+    def test_keys_that_expire(self):
+        self.client.put('expires', b'1', ttl=3600)
+        self.assertTrue(0 < self.client.ttl('expires') <= 3600)
+        self.client.put('expires', b'1')
+        self.assertIsNone(self.client.ttl('expires'))
+        with self.assertRaises(errors.NotFoundError):
+            self.client.ttl('never put')
+        for wrong in (0, -1, 1e20, float('nan'), float('inf')):
+            with self.assertRaises(errors.ArgumentError):
+                self.client.put('expires', b'2', ttl=wrong)
+        self.client.put('soon', b'1', ttl=0.001)
+        self.assertTrue(waits_for(lambda: self.client.get('soon') is None))
+
+    def test_prefixes(self):
+        names = {f'prefix/{number}'.encode() for number in range(500)}
+        self.client.put_many((name, b'1') for name in names)
+        self.client.put('prefi', b'1')
+        self.assertEqual(set(self.client.keys('prefix/')), names)
+        self.assertLess(names, set(self.client.keys()))
+        self.assertEqual(self.client.flush('prefix/'), 500)
+        self.assertEqual(list(self.client.keys('prefix/')), [])
+        self.assertIn('prefi', self.client)
 
     def test_cells(self):
         cell = self.client.cell('cell', 40)

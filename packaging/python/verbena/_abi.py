@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
 # Programs of another first or second number of the version may have other structs.
 VERSION = (0, 1)
@@ -17,6 +17,7 @@ MESSAGE_SENT, MESSAGE_WRITTEN = 0, 1
 RECV_QUEUE = 1
 RDMA_BOOTSTRAP = {'cm': 0, 'socket': 1}
 CONN_MODE = {'cm': 0, 'socket': 1}
+KV_EVICT = {'none': 0, 'lru': 1}
 KV_LOOKUP = {'auto': 0, 'message': 1, 'one_sided': 2}
 
 
@@ -59,6 +60,15 @@ class kv_cell_t(ctypes.Structure):
     _fields_ = [('address', c_uint64), ('worker', c_uint32), ('is_new', c_uint32)]
 
 
+class kv_cursor_t(ctypes.Structure):
+    _fields_ = [('place', c_uint64), ('moves', c_uint64), ('seal', c_uint64), ('worker', c_uint32),
+                ('is_over', c_uint32)]
+
+
+class kv_key_page_t(ctypes.Structure):
+    _fields_ = [('count', c_uint32), ('length', c_uint32), ('bytes', ctypes.c_ubyte * 4064)]
+
+
 class kv_get_item_t(ctypes.Structure):
     _fields_ = [('key', c_void_p), ('klen', c_size_t), ('buf', c_void_p), ('len', c_size_t), ('version', c_uint64),
                 ('code', c_int)]
@@ -82,7 +92,8 @@ class kv_server_options_t(ctypes.Structure):
         ('trusted_clients', c_int), ('client_leases', c_uint), ('lease_term_ms', c_uint), ('max_items', c_size_t),
         ('checksum_large_values', c_int), ('grace_ms', c_uint), ('spin_us', c_uint), ('pin_workers', c_int),
         ('allowed_uids', ctypes.POINTER(c_uint)), ('allowed_uid_count', c_size_t), ('key_file', c_char_p),
-        ('max_cells', c_size_t), ('grants', ctypes.POINTER(kv_grant_t)), ('grant_count', c_size_t)]
+        ('max_cells', c_size_t), ('grants', ctypes.POINTER(kv_grant_t)), ('grant_count', c_size_t),
+        ('evict', c_uint)]
 
 
 ACCEPTED = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)  # RdmaConnFunc
@@ -152,6 +163,12 @@ FUNCTIONS = {
     'kv_client_cell_fetch_add': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), c_uint64, _LONG]),
     'kv_client_cell_compare_swap': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), c_uint64, c_uint64, _LONG]),
     'kv_client_cell_read': (c_int, [c_void_p, ctypes.POINTER(kv_cell_t), _LONG]),
+    'kv_client_put_ttl': (c_int, [c_void_p, *_KEY, c_void_p, c_size_t, c_int64]),
+    'kv_client_get_ttl': (c_int, [c_void_p, *_KEY, ctypes.POINTER(c_int64)]),
+    'kv_client_keys': (c_int, [c_void_p, *_KEY, ctypes.POINTER(kv_cursor_t), ctypes.POINTER(kv_key_page_t)]),
+    'kv_key_page_next': (c_void_p, [ctypes.POINTER(kv_key_page_t), ctypes.POINTER(c_size_t),
+                                    ctypes.POINTER(c_size_t)]),
+    'kv_client_flush': (c_int, [c_void_p, *_KEY, _LONG]),
     'kv_client_allocate': (c_void_p, [c_void_p, c_size_t]),
     'kv_client_get_items': (c_int, [c_void_p, ctypes.POINTER(kv_get_item_t), c_size_t]),
     'kv_client_put_items': (c_int, [c_void_p, ctypes.POINTER(kv_put_item_t), c_size_t]),

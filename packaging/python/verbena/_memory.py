@@ -231,6 +231,10 @@ class Owner:
         return memoryview(region).cast('B')
 
 
+# Fields that callers cannot set by name.
+_NO_OPTIONS = ('window', 'node', 'grants', 'recv_mode')
+
+
 def fill(struct: Any, options: dict[str, Any], enums: dict[str, dict[str, int]]) -> list[Any]:
     """Sets fields of an options struct. Times are in seconds there: `timeout` is `timeout_ms`. Returns what has to
     live until the library has copied the struct."""
@@ -245,7 +249,7 @@ def fill(struct: Any, options: dict[str, Any], enums: dict[str, dict[str, int]])
             uids = (ctypes.c_uint * len(value))(*value)
             kept.append(uids)
             struct.allowed_uids, struct.allowed_uid_count = uids, len(value)
-        elif name not in fields or name in ('window', 'node', 'grants', 'recv_mode') or name.endswith(('_count', '_ms')):
+        elif name not in fields or name in _NO_OPTIONS or name.endswith(('_count', '_ms')):
             raise TypeError(f'{type(struct).__name__} has no option {name!r}')
         elif name in enums:
             if value not in enums[name]:

@@ -79,11 +79,41 @@ class Client(Owner):
         super().__init__(Handle('client', handle.value or 0, calls.kv_close))
         self._room = ctypes.create_string_buffer(_FIRST_BYTES)
 
-    def put(self, key: Key, value: BytesLike) -> None:
-        """Stores a value: any contiguous bytes, numpy arrays included; text must be encoded."""
+    def put(self, key: Key, value: BytesLike, ttl: Optional[float] = None) -> None:
+        """Stores a value: any contiguous bytes, numpy arrays included; text must be encoded. ttl: seconds until the key
+        is gone, at least a millisecond; None: it stays."""
         name = key_bytes(key)
         with Buffer(value) as data, self._handle as client:
-            _check(calls.kv_client_put(client, name, len(name), data.address, data.length))
+            if ttl is None:
+                _check(calls.kv_client_put(client, name, len(name), data.address, data.length))
+                return
+            # A number that is none, or too large for C, is as wrong as 0.
+            left_ms = round(ttl * 1000) if abs(ttl) < 1e15 else 0
+            _check(calls.kv_client_put_ttl(client, name, len(name), data.address, data.length, left_ms))
+
+    def ttl(self, key: Key) -> Optional[float]:
+        """Seconds that are left of the key's time to live; None: it does not expire. NotFoundError."""
+        name, left_ms = key_bytes(key), ctypes.c_int64()
+        with self._handle as client:
+            _check(calls.kv_client_get_ttl(client, name, len(name), left_ms))
+        return left_ms.value / 1000 if left_ms.value else None
+
+    def keys(self, prefix: Key = b'') -> Iterator[bytes]:
+        """Yields the keys that begin with a prefix, in no order: each that is there all the while at least once."""
+        name, cursor, page = key_bytes(prefix), _abi.kv_cursor_t(), _abi.kv_key_page_t()
+        while not cursor.is_over:
+            with self._handle as client:
+                _check(calls.kv_client_keys(client, name, len(name), cursor, page))
+            at, length = ctypes.c_size_t(), ctypes.c_size_t()
+            while key := calls.kv_key_page_next(page, at, length):
+                yield ctypes.string_at(key, length.value)
+
+    def flush(self, prefix: Key = b'') -> int:
+        """Erases the keys that begin with a prefix, but no cells. Returns their number."""
+        name, erased = key_bytes(prefix), ctypes.c_uint64()
+        with self._handle as client:
+            _check(calls.kv_client_flush(client, name, len(name), erased))
+        return erased.value
 
     @overload
     def get(self, key: Key) -> Optional[bytes]: ...
@@ -330,11 +360,11 @@ class Server(Owner):
     def __init__(self, address: str = '', port: int = 0, *, memory_bytes: Optional[int] = None,
                  **options: Any) -> None:
         """Starts it. Port 0 takes any free one. `options`: fields of kv_server_options_t of verbena/kv.h, except
-        grants; mode is "cm" or "socket"."""
+        grants; mode is "cm" or "socket", evict "none" or "lru"."""
         struct = _abi.kv_server_options_t()
         calls.kv_server_options_init(struct)
         kept = fill(struct, {'address': address, 'port': port, 'memory_bytes': memory_bytes, **options},
-                    {'mode': _abi.CONN_MODE})
+                    {'mode': _abi.CONN_MODE, 'evict': _abi.KV_EVICT})
         server = calls.kv_server_create(struct)
         del kept
         if not server:
