@@ -153,7 +153,7 @@ typedef enum
   KV_LOOKUP_ONE_SIDED /* By READs; by message where READs give no answer, as always for missing keys. */
 } kv_lookup_t;
 
-/* What a server does when there is no memory, or no place for a key. In C++ it has a fixed type, as above. */
+/* The policy of a server that has no memory, or no place for a key. In C++ it has a fixed type, as above. */
 typedef enum
 #ifdef __cplusplus
     : unsigned
@@ -223,9 +223,9 @@ int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t ex
 /* Removes a key and its value. KV_ERR_NOT_FOUND: there was no such key. */
 int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
 
-/* Stores a value that expires: its key is absent for every call once `ttl_ms` have passed since the server stored it, by
- * the server's clock. 1 to 3153600000000 (a hundred years), else KV_ERR_BAD_ARGUMENT. Otherwise as kv_client_put, which
- * takes the time to live away again. */
+/* Stores a value that expires: its key is absent for every call once `ttl_ms` have passed since the server stored it,
+ * by the server's clock. 1 to 3153600000000 (a hundred years), else KV_ERR_BAD_ARGUMENT. Otherwise as kv_client_put,
+ * which takes the time to live away again. */
 int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
                       int64_t ttl_ms);
 /* Sets `*left_ms` to what is left of the value's time to live, rounded up; 0: it does not expire. */

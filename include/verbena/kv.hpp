@@ -54,7 +54,7 @@ enum class LargePut : std::uint8_t {
   kAdopt = 1,
 };
 
-/// What a server does when there is no memory, or no place for a key.
+/// The policy of a server that has no memory, or no place for a key.
 enum class Evict : std::uint8_t {
   kNone = 0,  ///< Nothing is removed: puts fail with kStoreFull or kIndexFull.
   /// Removes keys that nobody has got or replaced lately, until the new value fits: second chance, by marks. Clients

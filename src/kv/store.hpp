@@ -368,7 +368,7 @@ class Store {
   /// The walk through the index that begins when earliest_ns_ is over.
   struct Sweep {
     std::uint64_t bucket = 0;
-    std::uint64_t earliest_ns = kNever;  ///< Of those seen and left, and of those that came meanwhile.
+    std::uint64_t earliest_ns = kNever;  ///< The earliest of those seen and left, and of those that came meanwhile.
     bool has_moved = false;              ///< An entry has moved, maybe from before it to behind it.
   } sweep_;
 };

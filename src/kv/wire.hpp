@@ -74,7 +74,8 @@ struct ServerHello {
   std::uint64_t index_buckets = 0;  ///< At the window's start; even. Each worker has its own.
   std::uint32_t flags = 0;
   std::uint32_t marks_rkey = 0;
-  std::uint64_t marks_address = 0;  ///< Of mark_bytes, for WRITEs of single bytes; 0: the server evicts nothing.
+  std::uint64_t marks_address =
+      0;  ///< The window of mark_bytes, for WRITEs of single bytes; 0: the server evicts nothing.
   std::uint64_t marks_memory = 0;
 };
 static_assert(sizeof(ServerHello) == 112);

@@ -74,7 +74,6 @@ MUTANTS = {
         'kv/client.cpp', 'reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks)',
         'reader_.clock().set(0, operation.sent_ticks)'),
     'server_trusts_time': Mutant('kv/store.cpp', 'until_of(item) <= clock_ns()', 'false'),
-    'cell_evicted': Mutant('kv/store.cpp', '(there.flags & kCell) == 0', 'true'),
 
     # --- memory that may not be reused yet
 

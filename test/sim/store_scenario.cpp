@@ -71,6 +71,13 @@ kv::history::Sizes sizes_of(std::uint64_t kind) {
   }
 }
 
+/// The client that fills the memory pushes the others' keys out.
+void let_evict(Shape& shape, bool is_huge) {
+  shape.server.evict = kv::Evict::kLru;
+  shape.plan.may_evict = shape.is_filled = true;
+  if (!is_huge) shape.server.memory_bytes = std::size_t{1} << 20;
+}
+
 Shape shape_of(Random& random) {
   Shape shape;
   shape.clients = static_cast<unsigned>(random.between(2, 5));
@@ -128,12 +135,7 @@ Shape shape_of(Random& random) {
     shape.between_stores = {.one_in = 3, .longest = 300 * kUs};
   }
   if (random.one_in(4)) shape.plan.longest_ttl = std::chrono::milliseconds(random.between(1, 8));
-  // What fills the memory pushes the others' keys out.
-  if (random.one_in(8)) {
-    shape.server.evict = kv::Evict::kLru;
-    shape.plan.may_evict = shape.is_filled = true;
-    if (!is_huge) shape.server.memory_bytes = std::size_t{1} << 20;
-  }
+  if (random.one_in(8)) let_evict(shape, is_huge);
   // Whoever stands still is late.
   const auto is_held_up = [](const Fault& fault) {
     return fault.kind == Fault::Kind::kStop || fault.kind == Fault::Kind::kStalls;

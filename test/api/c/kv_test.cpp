@@ -334,6 +334,15 @@ TEST_F(KvApi, FullStoreSaysSo) {
   EXPECT_TRUE(get("0") == pattern(1 << 20, 1));
 }
 
+TEST_F(KvApi, TimesToLiveOutOfRangeAreRefused) {
+  begin();
+  for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_EQ(kv_client_put_ttl(client, "k", 1, "v", 1, bad), KV_ERR_BAD_ARGUMENT);
+    EXPECT_NE(std::string_view(kv_error_detail()).find("time_to_live must be 1 to"), std::string_view::npos);
+  }
+  EXPECT_EQ(kv_client_get_ttl(client, "k", 1, nullptr), KV_ERR_BAD_ARGUMENT);
+}
+
 TEST_F(KvApi, NullIsRefused) {
   begin();
   std::size_t length = 1;
