@@ -33,7 +33,7 @@ bool nothing(Meter& meter) {
 
 // --- C
 
-void must(int code) {
+void require(int code) {
   if (code == RDMA_OK) return;
   std::fprintf(stderr, "budget: %s\n", rdmaErrorDetail());
   std::_Exit(EXIT_FAILURE);
@@ -48,15 +48,15 @@ struct ClientInC {
     options.device = "soft";
     options.window_bytes = kWords * 8;
     RdmaListener* listener = nullptr;
-    must(rdmaServer(&listener, "127.0.0.1", 0));
-    must(rdmaServerSetOptions(listener, &options));
-    must(rdmaServerStart(listener));
+    require(rdmaServer(&listener, "127.0.0.1", 0));
+    require(rdmaServerSetOptions(listener, &options));
+    require(rdmaServerStart(listener));
     conn = rdmaConn();
-    must(rdmaConnSetOptions(conn, &options));
-    must(rdmaConnect(conn, "127.0.0.1", rdmaServerPort(listener)));
+    require(rdmaConnSetOptions(conn, &options));
+    require(rdmaConnect(conn, "127.0.0.1", rdmaServerPort(listener)));
     memory = rdmaConnRegMem(conn, kWords * 8);
-    if (memory == nullptr) must(RDMA_ERR_NO_MEMORY);
-    must(rdmaConnPeerWindow(conn, &window));
+    if (memory == nullptr) require(RDMA_ERR_NO_MEMORY);
+    require(rdmaConnPeerWindow(conn, &window));
   }
   RdmaConn* conn = nullptr;
   const RdmaMemory* memory = nullptr;
@@ -77,9 +77,9 @@ bool in_c(Meter& meter) {
 struct ClientInCxx {
   ClientInCxx() {
     const Background background;
-    listener = budget::must(rdma::Listener::start(on_soft(0)));
-    conn = budget::must(rdma::Connection::connect(on_soft(listener->port())));
-    memory = budget::must(conn->allocate(kWords * 8));
+    listener = must(rdma::Listener::start(on_soft(0)));
+    conn = must(rdma::Connection::connect(on_soft(listener->port())));
+    memory = must(conn->allocate(kWords * 8));
   }
   std::unique_ptr<rdma::Listener> listener;
   std::unique_ptr<rdma::Connection> conn;
@@ -104,15 +104,15 @@ bool write_in_cxx(Meter& meter) {
 struct ClientTyped {
   ClientTyped() {
     const Background background;
-    node = budget::must(rdma::Node::open({.transport = {.device = "soft"}, .address = "127.0.0.1"}));
+    node = must(rdma::Node::open({.transport = {.device = "soft"}, .address = "127.0.0.1"}));
     rdma::Options options = on_soft(0);
     options.node = node.get();
-    listener = budget::must(rdma::Listener::start(options));
+    listener = must(rdma::Listener::start(options));
     options.port = listener->port();
-    link = budget::must(typed::Link::over(budget::must(rdma::Connection::connect(options))));
-    region = budget::must(typed::MemoryRegion<std::uint64_t>::allocate(*node, kWords));
-    segment = budget::must(region.take(0, 1));
-    word = budget::must(budget::must(typed::RemoteSegment<std::uint64_t>::of(link.peer_window())).part(0, 1));
+    link = must(typed::Link::over(must(rdma::Connection::connect(options))));
+    region = must(typed::MemoryRegion<std::uint64_t>::allocate(*node, kWords));
+    segment = must(region.take(0, 1));
+    word = must(must(typed::RemoteSegment<std::uint64_t>::of(link.peer_window())).part(0, 1));
   }
   std::unique_ptr<rdma::Node> node;
   std::unique_ptr<rdma::Listener> listener;
@@ -141,7 +141,7 @@ coroutine::Task<Status> read_often(coroutine::Loop& /*loop*/, ClientTyped& clien
 }
 bool read_awaited(Meter& meter) {
   static ClientTyped client;
-  static const auto loop = budget::must(coroutine::Loop::make());
+  static const auto loop = must(coroutine::Loop::make());
   return meter.series([&](std::uint64_t count) {
     const Deadline limit = Deadline::after(std::chrono::minutes{1});
     return sync_wait(*loop, read_often(*loop, client, count), limit) == Status::kOk;
@@ -155,13 +155,13 @@ struct Batch {
   using Rc = typed::Rc;
   Batch() {
     const Background background;
-    node = budget::must(rdma::Node::open({.transport = {.device = "soft"}, .address = "127.0.0.1"}));
+    node = must(rdma::Node::open({.transport = {.device = "soft"}, .address = "127.0.0.1"}));
     const auto builder = typed::QueuePairBuilder<Rc>().on(*node);
-    auto left = budget::must(builder.prepare());
-    auto right = budget::must(builder.prepare());
+    auto left = must(builder.prepare());
+    auto right = must(builder.prepare());
     const auto of_left = left.describe();
-    auto a = budget::must(std::move(left).begin(right.describe()));
-    auto b = budget::must(std::move(right).begin(of_left));
+    auto a = must(std::move(left).begin(right.describe()));
+    auto b = must(std::move(right).begin(of_left));
     const Deadline limit = Deadline::after(std::chrono::seconds{30});
     Status met = Status::kAgain;
     while (met == Status::kAgain && !limit.passed()) {
@@ -169,13 +169,13 @@ struct Batch {
       const Status of_b = b.step();
       met = of_a != Status::kOk ? of_a : of_b;
     }
-    pair = budget::must(std::move(a).finish(limit));
-    peer = budget::must(std::move(b).finish(limit));
-    region = budget::must(typed::MemoryRegion<std::uint64_t>::allocate(*node, 2 * kAtOnce));
-    const auto there = budget::must(pair.open<std::uint64_t>(region.window()));
-    writes = budget::must(pair.batch<std::uint64_t>(kAtOnce));
+    pair = must(std::move(a).finish(limit));
+    peer = must(std::move(b).finish(limit));
+    region = must(typed::MemoryRegion<std::uint64_t>::allocate(*node, 2 * kAtOnce));
+    const auto there = must(pair.open<std::uint64_t>(region.window()));
+    writes = must(pair.batch<std::uint64_t>(kAtOnce));
     for (std::size_t i = 0; i < kAtOnce; ++i)
-      if (writes->add_write(budget::must(region.take(i, 1)), there.unsafe_part(kAtOnce + i, 1)) != Status::kOk)
+      if (writes->add_write(must(region.take(i, 1)), there.unsafe_part(kAtOnce + i, 1)) != Status::kOk)
         std::_Exit(EXIT_FAILURE);
   }
   std::unique_ptr<rdma::Node> node;
