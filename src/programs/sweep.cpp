@@ -3,6 +3,7 @@
 #include "programs/compat.hpp"
 #include "programs/environment.hpp"
 #include "programs/files.hpp"
+#include "programs/json.hpp"
 #include "programs/options.hpp"
 #include "programs/progress.hpp"
 
@@ -114,14 +115,12 @@ std::string sweep_svg(std::span<const api::SweepRow> rows) {
 }
 
 std::string sweep_json(std::span<const api::SweepRow> rows) {
-  std::string json = "{\"sweep\":[";
-  for (const api::SweepRow& row : rows) {
-    append(json, "{}{{\"bytes\":{},\"puts\":{},\"gets\":{},\"put_us\":{:.4f},\"get_us\":{:.4f},",
-           &row == &rows.front() ? "" : ",", row.bytes, row.puts, row.gets, row.put_us(), row.get_us());
-    append(json, "\"put_mib_per_s\":{:.4f},\"get_mib_per_s\":{:.4f}}}", row.put_rate(), row.get_rate());
-  }
-  append(json, "],{}}}\n", environment_members(read_environment()));
-  return json;
+  const auto row_json = [](const api::SweepRow& row) {
+    return json_object("bytes", row.bytes, "puts", row.puts, "gets", row.gets, "put_us", Fixed{row.put_us(), 4},
+                       "get_us", Fixed{row.get_us(), 4}, "put_mib_per_s", Fixed{row.put_rate(), 4}, "get_mib_per_s",
+                       Fixed{row.get_rate(), 4});
+  };
+  return json_line("sweep", json_array(rows, row_json), "environment", environment_json(read_environment()));
 }
 
 Exit run_sweep(const ConnectArguments& where, const SweepArguments& arguments) {

@@ -52,6 +52,9 @@ class FakeClient final : public kv::Client {
   }
   Status read(const kv::Cell&, std::uint64_t&, Deadline) noexcept override { return {}; }
 
+  Status keys(kv::Key, kv::KeyCursor&, kv::KeyPage&, Deadline) noexcept override { return {}; }
+  Status flush(kv::Key, std::uint64_t&, Deadline) noexcept override { return {}; }
+
   Status start_put(kv::Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     if (pending_.size() >= depth) return Status::kAgain;
     return note({cookie, put(key, value)});

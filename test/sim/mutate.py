@@ -198,7 +198,7 @@ MUTANTS = {
         'operation.awaited != nullptr || !is_registered(operation.out.first(operation.outcome.length))',
         '!is_registered(operation.out.first(operation.outcome.length))', 'coroutines'),
     'withdrawn_receive_stays': Mutant(
-        'api/coro/links.cpp', 'session_->withdraw(call<Receiving>())', 'true', 'coroutines'),
+        'api/coro/links.cpp', 'session_->withdraw<session::ReceiveCall>(call<Receiving>())', 'true', 'coroutines'),
     'quarantine_ends_at_once': Mutant(
         'api/cxx/started.cpp',
         '!slot_at(slot).state.compare_exchange_strong(expected, State::kAbandoned, std::memory_order_acq_rel)',

@@ -104,8 +104,8 @@ Result<void> SoftNic::open_rendezvous() {
   std::memcpy(&gid_, &parts, sizeof gid_);
 
   VERBENA_ASSIGN(sources_.epoll, make_epoll({}, "opening the soft NIC"));
-  VERBENA_ASSIGN(bells_.stop, make_eventfd());
-  VERBENA_ASSIGN(bells_.stir, make_eventfd());
+  VERBENA_ASSIGN(sources_.stop, make_eventfd());
+  VERBENA_ASSIGN(sources_.stir, make_eventfd());
   retry_.timer = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!retry_.timer) return fail_system("timerfd_create", errno, "opening the soft NIC");
   listener_.socket = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -116,8 +116,8 @@ Result<void> SoftNic::open_rendezvous() {
     return fail_system("bind", errno, "opening the soft NIC's rendezvous socket");
   }
   if (add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener}) == 0 ||
-      add_source(bells_.stop.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
-      add_source(bells_.stir.get(), EPOLLIN, {Source::Kind::kStir}) == 0 ||
+      add_source(sources_.stop.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
+      add_source(sources_.stir.get(), EPOLLIN, {Source::Kind::kStir}) == 0 ||
       add_source(retry_.timer.get(), EPOLLIN, {Source::Kind::kRetry}) == 0) {
     return fail_system("epoll_ctl", errno, "opening the soft NIC");
   }
@@ -128,7 +128,7 @@ Result<void> SoftNic::open_rendezvous() {
 SoftNic::~SoftNic() {
   live_.fetch_sub(1, std::memory_order_relaxed);
   if (control_.joinable()) {
-    signal_eventfd(bells_.stop.get());
+    signal_eventfd(sources_.stop.get());
     control_.join();
   }
   VERBENA_CHECK(qps_.empty());  // A NIC must outlive its queue pairs: their owners hold pointers into it.
@@ -150,7 +150,7 @@ void SoftNic::control_loop() noexcept {
     switch (source.kind) {
       case Source::Kind::kStop: return;
       case Source::Kind::kStir:
-        drain_eventfd(bells_.stir.get());
+        drain_eventfd(sources_.stir.get());
         for (auto& [number, qp] : qps_) {
           if (qp->rq.srq != nullptr) attention(*qp);
         }

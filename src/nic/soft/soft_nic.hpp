@@ -118,7 +118,7 @@ class SoftNic final : public Nic {
   [[nodiscard]] std::uint32_t key_count() const noexcept { return options_.max_mr; }
   /// Makes the control thread wake the owners of QPs on shared receive queues, because an empty queue has receives
   /// again. \thread any
-  void stir() noexcept { signal_eventfd(bells_.stir.get()); }
+  void stir() noexcept { signal_eventfd(sources_.stir.get()); }
 
  private:
   struct Memory {
@@ -296,16 +296,14 @@ class SoftNic final : public Nic {
     Fd epoll;
     std::uint64_t next = 1;
     std::unordered_map<std::uint64_t, Source> by_id;
+    Fd stop;  // Eventfds of the NIC's own.
+    Fd stir;
   } sources_;  // Sources of events for the control thread.
   struct {
     Fd socket;
     bool is_paused = false;                      // The process is out of descriptors.
     std::map<std::uint64_t, Incoming> incoming;  // Ordered by age.
   } listener_;
-  struct {
-    Fd stop;
-    Fd stir;
-  } bells_;  // Eventfds of the control thread.
   struct {
     Fd timer;
     bool is_set = false;
