@@ -17,13 +17,14 @@ verbena_packages_apt() {
     build) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
     demo) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
     test)
-      echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev libgtest-dev libboost-context-dev python3 binutils"
-      echo 'cmake abigail-tools help2man man-db python3-numpy valgrind' ;;
+      echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev libgtest-dev libboost-context-dev"
+      echo 'python3 binutils cmake abigail-tools help2man man-db python3-numpy valgrind' ;;
     lint)
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
-    bench) echo "$core libcli11-dev libedit-dev nlohmann-json3-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
+    bench)
+      echo "$core libcli11-dev libedit-dev nlohmann-json3-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
     ucx) echo ucx-utils ;;
     libfabric) echo libfabric-bin ;;
     redis) echo redis-server ;;
@@ -44,8 +45,8 @@ verbena_packages_dnf() {
   case $1 in
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel" ;;
-    test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel gtest-devel boost-devel python3 binutils" \
-      'libasan libubsan libtsan cmake libabigail help2man man-db python3-numpy valgrind valgrind-devel' ;;
+    test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel gtest-devel boost-devel python3" \
+      'binutils libasan libubsan libtsan cmake libabigail help2man man-db python3-numpy valgrind valgrind-devel' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel json-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;

@@ -32,6 +32,7 @@ THIRD_PARTY = {
     'sodium': ['base'],
     'xxh': ['base', 'kv'],  # base/hash.hpp is what the rooms between them call
     'CLI/': ['programs'],
+    'nlohmann/': ['programs'],
     'histedit': ['programs'],
     'editline/': ['programs'],
     'microhttpd': ['programs'],

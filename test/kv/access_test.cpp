@@ -522,7 +522,7 @@ TEST_F(KvOwners, MemoryIsThatOfBlocks) {
   expect_used(61'440 + 64, 1);
   // A value that is on its way counts already.
   Store::Pending pending;
-  ASSERT_EQ(store_->reserve(as_key("p"), 20'000, kAny, pending, 0, 1).status, Status::kOk);
+  ASSERT_EQ(store_->reserve(as_key("p"), 20'000, kAny, pending, 1).status, Status::kOk);
   expect_used(61'440 + 64 + 20'480 + 64, 2);
   EXPECT_EQ(put_as(1, "q", std::string(20'000, 'q')).status, Status::kOverQuota);
   store_->abandon(pending);

@@ -84,7 +84,7 @@ std::span<std::byte> take_half(SlabManager& slabs) noexcept {
   return {};
 }
 
-Result<void> open(verbena_hash_table& table, std::size_t keys) {
+Result<void> set_up(verbena_hash_table& table, std::size_t keys) {
   table.block = take_half(table.pool->slabs);
   const std::size_t items = std::max(keys, table.block.size() / 128);
   const bool is_possible = table.block.size() >= kLeastTableBytes && items <= kv::kMaxItems;
@@ -228,7 +228,7 @@ hash_table_t* hash_table_create(size_t initial_size, memory_pool_t* mem_pool) {
     VERBENA_TRY(verbena::api::check_given("mem_pool", mem_pool));
     made = new verbena_hash_table;
     made->pool = mem_pool;
-    return open(*made, initial_size);
+    return set_up(*made, initial_size);
   });
   if (code == KV_OK) return made;
   hash_table_destroy(made);
