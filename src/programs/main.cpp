@@ -8,8 +8,11 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace verbena::programs {
@@ -29,8 +32,26 @@ struct CommandLine {
   Exit exit = Exit::kDone;  ///< Set by the subcommand's callback.
 };
 
+/// Where the server is, as the environment says it: for clients only, since a server listens where its own command line
+/// says.
+void take_environment(kv::ClientOptions& options) {
+  const auto value_of = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  if (std::string address = value_of("VERBENA_KV_ADDRESS"); !address.empty()) options.address = std::move(address);
+  if (std::string file = value_of("VERBENA_KV_KEY_FILE"); !file.empty()) options.key_file = std::move(file);
+  std::string port = value_of("VERBENA_KV_PORT");
+  if (port.empty()) return;
+  if (const std::string wrong = whole_number(1, 65535)(port); !wrong.empty())
+    throw CLI::ValidationError("VERBENA_KV_PORT " + wrong);
+  (void)CLI::detail::lexical_cast(port, options.port);
+}
+
 CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name, const char* what) {
   CLI::App& command = *app.add_subcommand(name, what);
+  // CLI11's own would set what all commands share, after the command at hand has.
+  command.preparse_callback([&line](std::size_t) { take_environment(line.where.options); });
   add_address(command, line.where.options.address, "the server's address or name (default: this host)");
   command.add_option("-p,--port", line.where.options.port, "the server's port")
       ->check(whole_number(1, 65535))

@@ -1,4 +1,5 @@
 // The real verbena-kv as its users run it: every subcommand, exit codes, what goes to stdout and what to stderr.
+#include "chaos.hpp"
 #include "key_file.hpp"
 #include "kv_ended.hpp"
 #include "scratch.hpp"
@@ -151,6 +152,22 @@ TEST(KvUsage, NothingListensThere) {
     EXPECT_TRUE(ended(ran, 3)) << command.front();
     EXPECT_TRUE(contains(ran.err, "127.0.0.1:")) << command.front();
   }
+}
+
+TEST(KvUsage, EnvironmentSaysWhereTheServerIs) {
+  const std::string port = free_port();
+  const Variable of_port("VERBENA_KV_PORT", port);
+  const Ran by_environment = run_kv({"get", "k"});
+  EXPECT_TRUE(ended(by_environment, 3));
+  EXPECT_TRUE(contains(by_environment.err, "127.0.0.1:" + port));
+  const std::string other = free_port();
+  EXPECT_TRUE(contains(run_kv({"get", "k", "-p", other}).err, "127.0.0.1:" + other)) << "the command line is stronger";
+  const Variable of_address("VERBENA_KV_ADDRESS", "no-such-host.invalid");
+  EXPECT_TRUE(contains(run_kv({"get", "k"}).err, "no-such-host.invalid"));
+  const Variable wrong("VERBENA_KV_PORT", "70000");
+  const Ran refused = run_kv({"get", "k"});
+  EXPECT_TRUE(ended(refused, 2));
+  EXPECT_TRUE(contains(refused.err, "VERBENA_KV_PORT takes 1 to 65535, not \"70000\""));
 }
 
 TEST(KvUsage, NameThatDoesNotResolve) {
