@@ -182,7 +182,7 @@ gtest growth 240 test/sealed/test_growth
 VERBENA_NETDEV=d0 gtest peer_death 120 test/channel/test_peer_death --gtest_filter=-HostDeath.*
 # The store in both modes of connection, and the demo's flow: a server and four clients, each a process.
 # Not the budgets of large values, which the soft NIC shows, nor maps, which clients in processes are below.
-VERBENA_BOOTSTRAP=cm gtest kv_cm 240 test/kv/test_kv \
+VERBENA_BOOTSTRAP=cm gtest kv_cm 480 test/kv/test_kv \
   --gtest_filter='-KvBudget.ALarge*:KvTest.SeveralClientsBehaveLikeMaps'
 # Clients that try what they must not, and histories of concurrent ones.
 gtest kv_hostile 120 test/kv/test_kv_hostile

@@ -561,8 +561,7 @@ def built(report, build):
                    'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
     for directory in directories:
         with tempfile.TemporaryDirectory() as scratch:
-            for path in directory.iterdir():
-                shutil.copy(path, scratch)
+            shutil.copytree(directory, scratch, dirs_exist_ok=True)
             code, output = shell((directory / 'commands').read_text().splitlines(), scratch, environment)
         print(f'{directory.name}:\n{output}', flush=True)
         report.check(code == 0 and output.strip(), f'{directory.name}: ended with {code}')
