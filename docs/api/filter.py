@@ -11,7 +11,7 @@
 import re
 import sys
 
-ALIAS = re.compile(r'^#define (\w+) verbena_\1$')
+ALIAS = re.compile(r'^#define \w+ verbena_\w+$')
 SECTION = re.compile(r'^/\* -{3} (.)(.+?)\.? -{3,}( \*/)?$')
 SCOPE = re.compile(r'^\s*(typedef )?(class|struct|enum|union|namespace|extern "C")\b[^;()]*\{$')
 ACCESS = re.compile(r'^\s*(public|protected|private):')

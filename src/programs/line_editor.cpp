@@ -57,7 +57,7 @@ class TerminalLines final : public LineEditor {
     ::el_set(editor_, EL_PROMPT, &TerminalLines::prompt_of);
     ::el_set(editor_, EL_EDITOR, "emacs");
     ::el_set(editor_, EL_HIST, ::history, history_);
-    ::el_set(editor_, EL_ADDFN, "complete-word", "Completes the word", &TerminalLines::complete);
+    ::el_wset(editor_, EL_ADDFN, L"complete-word", L"Completes the word", &TerminalLines::complete);
     ::el_set(editor_, EL_BIND, "^I", "complete-word", nullptr);
     ::el_source(editor_, nullptr);
     if (!options_.history.empty()) ::history(history_, &event, H_LOAD, options_.history.c_str());  // None at first.
@@ -122,7 +122,7 @@ class TerminalLines final : public LineEditor {
   }
 
   /// Completes the word in front of the cursor as far as it is clear, or else shows how it may go on.
-  static unsigned char complete(EditLine* editor, int) {
+  static unsigned char complete(EditLine* editor, std::wint_t) {
     const LineInfo* const line = ::el_line(editor);
     const std::string_view text(line->buffer, static_cast<std::size_t>(line->cursor - line->buffer));
     const std::string_view word = text.substr(text.find_last_of(' ') + 1);

@@ -194,7 +194,9 @@ def built_by(program, compiler, flags):
     def first_line(command):
         return run(command).stdout.splitlines()[0].strip()
 
-    return {'compiler': first_line([compiler, '--version']), 'flags': flags,
+    # GCC prints the name that it was called by: g++, c++, x86_64-linux-gnu-g++-12.
+    version = re.sub(r'^[\w+.-]+ \(', 'GCC (', first_line([compiler, '--version']))
+    return {'compiler': version, 'flags': flags,
             'valgrind': first_line(['valgrind', '--version']), 'libc': ' '.join(platform.libc_ver()),
             'machine': platform.machine(), 'clock': first_line([program, 'clock'])}
 

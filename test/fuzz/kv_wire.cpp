@@ -92,7 +92,7 @@ void check_large(Bytes message) {
   LargeFront front;
   Status status = Status::kAgain;
   for (int round = 0; status == Status::kAgain; ++round) {
-    VERBENA_CHECK(round < 3);
+    VERBENA_CHECK(round < 4);  // The head, a time to live, the rest, and the answer.
     std::size_t needed = 0;
     status = decode_large(buffer.bytes().first(have), front, needed);
     VERBENA_CHECK(status == Status::kOk || status == Status::kAgain || status == Status::kProtocol);

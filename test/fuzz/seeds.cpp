@@ -257,6 +257,13 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/goodbye", front(2, Op::kGoodbye, 0)});
   const LargeHead large{.expected = kAnyVersion, .value_length = 100'000};
   out.push_back({"kv_wire/put_large", front(3, Op::kPutLarge, 3).put(large).text("key").text("value")});
+  const auto with_ttl = [](unsigned form, Op op) {
+    return Seed(form)
+        .put(RequestHead{.op = op, .flags = kHasTtl, .key_length = 3, .id = 7})
+        .put(std::uint64_t{1'000'000'000});
+  };
+  out.push_back({"kv_wire/put_ttl", with_ttl(2, Op::kPut).text("key").text("value")});
+  out.push_back({"kv_wire/put_large_ttl", with_ttl(3, Op::kPutLarge).put(large).text("key").text("value")});
   out.push_back({"kv_wire/put_large_half_a_key", front(3, Op::kPutLarge, 3).put(large).text("k")});
   out.push_back({"kv_wire/put_large_longest_key", front(3, Op::kPutLarge, longest.size()).put(large).text(longest)});
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});

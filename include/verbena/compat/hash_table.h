@@ -32,14 +32,18 @@
 #define hash_table_remote_get verbena_hash_table_remote_get
 #define hash_table_print_stats verbena_hash_table_print_stats
 
-/* rdma_kv's default number of buckets, and its longest key; ours may have KV_MAX_KEY_BYTES. */
+/* rdma_kv's default number of buckets. */
 #define HASH_TABLE_INITIAL_SIZE 65536
+/* The longest key of rdma_kv; ours may have KV_MAX_KEY_BYTES. */
 #define MAX_KEY_LENGTH 256
 
-/* The names that rdma_kv has for codes. */
+/* rdma_kv's name of KV_ERR_VERSION_MISMATCH. */
 #define KV_ERR_CAS_FAILED KV_ERR_VERSION_MISMATCH
+/* rdma_kv's name of KV_ERR_BAD_KEY. */
 #define KV_ERR_KEY_TOO_LONG KV_ERR_BAD_KEY
+/* rdma_kv's name of KV_ERR_TOO_LONG. */
 #define KV_ERR_VALUE_TOO_LONG KV_ERR_TOO_LONG
+/* rdma_kv's name of KV_ERR_SYSTEM. */
 #define KV_ERR_INTERNAL KV_ERR_SYSTEM
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */

@@ -90,11 +90,17 @@ static inline int kv_client_batch_put_next(kv_client_t* client, const char** key
 #undef kv_client_cas
 #undef kv_client_batch_get
 #undef kv_client_batch_put
+/* rdma_kv's name of kv_server_create_configured. */
 #define kv_server_create kv_server_create_configured
+/* rdma_kv's name of kv_client_put_next. */
 #define kv_client_put kv_client_put_next
+/* rdma_kv's name of kv_client_get_latest. */
 #define kv_client_get kv_client_get_latest
+/* rdma_kv's name of kv_client_cas_counted. */
 #define kv_client_cas kv_client_cas_counted
+/* rdma_kv's name of kv_client_batch_get_latest. */
 #define kv_client_batch_get kv_client_batch_get_latest
+/* rdma_kv's name of kv_client_batch_put_next. */
 #define kv_client_batch_put kv_client_batch_put_next
 
 #endif

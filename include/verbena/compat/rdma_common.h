@@ -39,8 +39,9 @@
 
 /* Values below so many bytes travel inside a message. */
 #define RDMA_SMALL_DATA_THRESHOLD 4096
-/* Defaults of rdma_kv: of its memory, and of a hugepage. */
+/* Bytes of rdma_kv's memory, by default. */
 #define MEMORY_POOL_SIZE (1UL << 30)
+/* Bytes of a hugepage. */
 #define HUGE_PAGE_SIZE (2UL << 20)
 /* Deadline of connecting, accepting and of each call. */
 #define RDMA_TIMEOUT_MS 5000
