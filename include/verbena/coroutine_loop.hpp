@@ -1,4 +1,5 @@
-// Where coroutines live: memory for their frames, and the loop that resumes them. The tasks are in coroutine_task.hpp.
+/// \file
+/// Where coroutines live: memory for their frames, and the loop that resumes them. The tasks are in coroutine_task.hpp.
 #pragma once
 
 #include <verbena/deadline.hpp>
@@ -324,6 +325,7 @@ class Loop {
   void take_in() noexcept;
   /// The calling thread is the loop's from now on.
   void become_owner() noexcept;
+  /// Where a task begins that this loop runs: the library's own.
   [[nodiscard]] detail::Context context() noexcept { return {.loop = this, .scope = &root_}; }
 
  private:

@@ -1,4 +1,5 @@
-// Tasks, and what is made of several: all of them, the first of them, one within a time.
+/// \file
+/// Tasks, and what is made of several: all of them, the first of them, one within a time.
 #pragma once
 
 #include <verbena/coroutine_loop.hpp>
@@ -21,6 +22,7 @@ namespace verbena::coroutine {
 /// How a result tells of a status: `of` makes one of it. Specialize it for result types of your own.
 template <class T>
 struct Refusal;
+/// For results that are a status.
 template <>
 struct Refusal<Status> {
   /// The status itself.
@@ -225,6 +227,7 @@ class [[nodiscard]] Task {
   }
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
+  /// Destroys its coroutine, in whatever state.
   ~Task() {
     if (handle_) handle_.destroy();
   }
@@ -248,10 +251,12 @@ class [[nodiscard]] Task {
     handle_.promise().begin(context, after);
     return handle_;
   }
+  /// What it returned, once it has ended; or why it was refused. Throws what it threw.
   [[nodiscard]] T result() && {
     if (!handle_) return Refusal<T>::of(status_);
     return handle_.promise().take();
   }
+  /// Gives its coroutine up, to who destroys it.
   [[nodiscard]] std::coroutine_handle<promise_type> release() && noexcept { return std::exchange(handle_, nullptr); }
 
  private:
@@ -590,10 +595,11 @@ template <Answer T>
   return Cancellable<T>(source, std::move(task));
 }
 
+/// How long a task that has reached its deadline has to end by itself.
+inline constexpr std::chrono::milliseconds kGrace{500};
 /// Runs the loop until the task has ended: its result. At the deadline the waits of the task end with kTimedOut; it has
 /// kGrace more to end by itself, then it is destroyed, and the result is kTimedOut. Throws what the task throws. Not
 /// from a task of the loop.
-inline constexpr std::chrono::milliseconds kGrace{500};
 template <Answer T>
 [[nodiscard]] T sync_wait(Loop& loop, Task<T> task, Deadline deadline) {
   if (task.is_over()) return std::move(task).result();

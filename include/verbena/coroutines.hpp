@@ -1,5 +1,6 @@
-// Awaitable operations on segments: what typed::Link does, with the coroutine suspended instead of the thread.
-// coroutines_queue_pair.hpp and coroutines_mesh.hpp have those of queue pairs and of the mesh.
+/// \file
+/// Awaitable operations on segments: what typed::Link does, with the coroutine suspended instead of the thread.
+/// coroutines_queue_pair.hpp and coroutines_mesh.hpp have those of queue pairs and of the mesh.
 #pragma once
 
 #include <verbena/coroutine_task.hpp>
@@ -415,6 +416,7 @@ template <typed::Element T>
                                                             std::optional<Deadline> deadline = {}) noexcept {
   return detail::WriteWait<typed::Segment<T>, T>(std::move(from), {&link, to}, deadline);
 }
+/// The same of a ConstSegment.
 template <typed::Element T>
 [[nodiscard]] detail::WriteWait<typed::ConstSegment<T>, T> write(
     typed::Link& link, typed::ConstSegment<T> from, const std::type_identity_t<typed::RemoteSegment<T>>& to,
@@ -433,6 +435,7 @@ template <typed::Element T>
       },
       deadline);
 }
+/// The same of a ConstSegment.
 template <typed::Element T>
 [[nodiscard]] auto write_with_immediate(typed::Link& link, typed::ConstSegment<T> from,
                                         const std::type_identity_t<typed::RemoteSegment<T>>& to,
@@ -444,13 +447,14 @@ template <typed::Element T>
       },
       deadline);
 }
-/// Atomics on the first element of `word`: the value before.
+/// Adds `delta` to the first element of `word`: the value before.
 template <std::same_as<std::uint64_t> T>
 [[nodiscard]] detail::AtomicWait<detail::LinkAtomic> fetch_add(typed::Link& link, const typed::RemoteSegment<T>& word,
                                                                std::uint64_t delta,
                                                                std::optional<Deadline> deadline = {}) noexcept {
   return {{.link = &link, .word = word, .operand = delta}, deadline};
 }
+/// Sets the first element of `word` to `desired` if it is `expected`: the value before.
 template <std::same_as<std::uint64_t> T>
 [[nodiscard]] detail::AtomicWait<detail::LinkAtomic> compare_swap(typed::Link& link,
                                                                   const typed::RemoteSegment<T>& word,
@@ -471,17 +475,19 @@ template <typed::Element T>
   return {std::move(operation), deadline};
 }
 
-/// Sends all of a Segment or ConstSegment; see typed::Link::send.
+/// Sends all of `from`; see typed::Link::send.
 template <typed::Element T>
 [[nodiscard]] detail::SendWait<typed::Segment<T>> send(typed::Link& link, typed::Segment<T>&& from,
                                                        std::optional<Deadline> deadline = {}) noexcept {
   return {link, std::move(from), std::nullopt, deadline};
 }
+/// The same of a ConstSegment.
 template <typed::Element T>
 [[nodiscard]] detail::SendWait<typed::ConstSegment<T>> send(typed::Link& link, typed::ConstSegment<T> from,
                                                             std::optional<Deadline> deadline = {}) noexcept {
   return {link, std::move(from), std::nullopt, deadline};
 }
+/// Sends all of `from`, with a number for the receiver.
 template <typed::Element T>
 [[nodiscard]] detail::SendWait<typed::Segment<T>> send_with_immediate(typed::Link& link, typed::Segment<T>&& from,
                                                                       std::uint32_t immediate,

@@ -1,4 +1,5 @@
-// Awaitable operations of key-value clients: what kv::Client does, with the coroutine suspended instead of the thread.
+/// \file
+/// Awaitable operations of key-value clients: what kv::Client does, with the coroutine suspended instead of the thread.
 #pragma once
 
 #include <verbena/coroutine_task.hpp>

@@ -1,4 +1,5 @@
-// Awaitable operations of a mesh's lane: a send waits for credit without its thread.
+/// \file
+/// Awaitable operations of a mesh's lane: a send waits for credit without its thread.
 #pragma once
 
 #include <verbena/coroutines.hpp>
@@ -24,7 +25,7 @@
 /// event where it is the only one that is polled. Don't move typed::MeshLane while it is awaited.
 namespace verbena::coroutine {
 
-/// Sends all of a Segment or ConstSegment; see typed::MeshLane::start_send.
+/// Sends all of `from`; see typed::MeshLane::start_send.
 template <typed::Element T>
 [[nodiscard]] auto send(typed::MeshLane& lane, unsigned peer, typed::Segment<T>&& from,
                         std::optional<Deadline> deadline = {}) noexcept {
@@ -32,6 +33,7 @@ template <typed::Element T>
       std::move(from), [&lane, peer](typed::Segment<T>&& part) { return lane.start_send(peer, std::move(part)); },
       deadline);
 }
+/// The same of a ConstSegment.
 template <typed::Element T>
 [[nodiscard]] auto send(typed::MeshLane& lane, unsigned peer, typed::ConstSegment<T> from,
                         std::optional<Deadline> deadline = {}) noexcept {
@@ -39,6 +41,7 @@ template <typed::Element T>
       std::move(from), [&lane, peer](typed::ConstSegment<T>&& part) { return lane.start_send(peer, std::move(part)); },
       deadline);
 }
+/// Sends all of `from`, with a number for the receiver.
 template <typed::Element T>
 [[nodiscard]] auto send_with_immediate(typed::MeshLane& lane, unsigned peer, typed::Segment<T>&& from,
                                        std::uint32_t immediate, std::optional<Deadline> deadline = {}) noexcept {
@@ -73,6 +76,7 @@ template <typed::Element T>
       std::move(from), [&lane, to](typed::Segment<T>&& part) { return lane.start_write(std::move(part), to); },
       deadline);
 }
+/// The same of a ConstSegment.
 template <typed::Element T>
 [[nodiscard]] auto write(typed::MeshLane& lane, typed::ConstSegment<T> from,
                          const std::type_identity_t<typed::PeerSegment<T>>& to,
@@ -91,12 +95,13 @@ template <typed::Element T>
       [&lane, to, immediate](typed::Segment<T>&& part) { return lane.start_write(std::move(part), to, immediate); },
       deadline);
 }
-/// Atomics on the first element of `word`: the value before. kUnsupported: the NIC has none.
+/// Adds `delta` to the first element of `word`: the value before. kUnsupported: the NIC has none.
 template <std::same_as<std::uint64_t> T>
 [[nodiscard]] auto fetch_add(typed::MeshLane& lane, const typed::PeerSegment<T>& word, std::uint64_t delta,
                              std::optional<Deadline> deadline = {}) noexcept {
   return detail::start_atomic([&lane, word, delta] { return lane.start_fetch_add(word, delta); }, deadline);
 }
+/// Sets the first element of `word` to `desired` if it is `expected`; otherwise as fetch_add.
 template <std::same_as<std::uint64_t> T>
 [[nodiscard]] auto compare_swap(typed::MeshLane& lane, const typed::PeerSegment<T>& word, std::uint64_t expected,
                                 std::uint64_t desired, std::optional<Deadline> deadline = {}) noexcept {

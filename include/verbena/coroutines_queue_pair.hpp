@@ -1,4 +1,5 @@
-// Awaitable operations of queue pairs: what is posted is awaited by the coroutine, and no thread waits.
+/// \file
+/// Awaitable operations of queue pairs: what is posted is awaited by the coroutine, and no thread waits.
 #pragma once
 
 #include <verbena/coroutines.hpp>
@@ -52,6 +53,7 @@ template <typed::QueuePairType Type, typed::Source Part>
   return detail::start_wait(
       std::move(from), [&pair](Part&& part) { return pair.post_send(std::move(part)); }, deadline);
 }
+/// The same, with a number for the receiver.
 template <typed::QueuePairType Type, typed::Source Part>
 [[nodiscard]] auto send_with_immediate(typed::Ready<Type>& pair, Part from, std::uint32_t immediate,
                                        std::optional<Deadline> deadline = {}) noexcept {
@@ -75,13 +77,14 @@ template <typed::QueuePairType Type, typed::Target Part>
   return detail::start_wait(
       std::move(to), [&pair, from](Part&& part) { return pair.post_read(std::move(part), from); }, deadline);
 }
-/// Atomics on the first element of `word`: the value before. kUnsupported: the NIC has none.
+/// Adds `delta` to the first element of `word`: the value before. kUnsupported: the NIC has none.
 template <typed::QueuePairType Type, std::same_as<std::uint64_t> T>
   requires std::same_as<Type, typed::Rc>
 [[nodiscard]] auto fetch_add(typed::Ready<Type>& pair, const typed::RemoteSegment<T>& word, std::uint64_t delta,
                              std::optional<Deadline> deadline = {}) noexcept {
   return detail::start_atomic([&pair, word, delta] { return pair.post_fetch_add(word, delta); }, deadline);
 }
+/// Sets the first element of `word` to `desired` if it is `expected`; otherwise as fetch_add.
 template <typed::QueuePairType Type, std::same_as<std::uint64_t> T>
   requires std::same_as<Type, typed::Rc>
 [[nodiscard]] auto compare_swap(typed::Ready<Type>& pair, const typed::RemoteSegment<T>& word, std::uint64_t expected,

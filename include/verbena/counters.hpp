@@ -1,4 +1,5 @@
-// Counters of the library's work. They are cheap enough to be always on, and tests check budgets by them.
+/// \file
+/// Counters of the library's work. They are cheap enough to be always on, and tests check budgets by them.
 #pragma once
 
 #include <verbena/status.hpp>

@@ -1,4 +1,5 @@
-// Deadlines: every wait has one. They count ticks of the time-stamp counter.
+/// \file
+/// Deadlines: every wait has one. They count ticks of the time-stamp counter.
 #pragma once
 
 #include <verbena/status.hpp>

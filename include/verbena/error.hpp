@@ -1,4 +1,6 @@
-// Errors of the control plane: the status, the call that failed, errno, and a sentence with the fix. They need no heap.
+/// \file
+/// Errors of the control plane: the status, the call that failed, errno, and a sentence with the fix. They need no
+/// heap.
 #pragma once
 
 #include <verbena/status.hpp>

@@ -1,4 +1,5 @@
-// The key-value store: a server whose pinned workers poll, and a client whose calls block or are pipelined.
+/// \file
+/// The key-value store: a server whose pinned workers poll, and a client whose calls block or are pipelined.
 #pragma once
 
 #include <verbena/counters.hpp>
@@ -357,7 +358,7 @@ class Client {
   /// kNotAllowed, kTimedOut, kProtocol, kNotFound (name does not resolve, or no such device), kOtherNamespace,
   /// kOtherHost, kDevice (port down), kPermission, kLimit (locked memory), kBadArgument.
   [[nodiscard]] static Result<std::unique_ptr<Client>> connect(const ClientOptions& options);
-  virtual ~Client() = default;
+  virtual ~Client() = default;  ///< Disconnects, and tells the server.
 
   /// Stores a value of 0 B to the server's limit under a key of 1 to 1024 B.
   [[nodiscard]] virtual Outcome put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept = 0;
@@ -369,22 +370,30 @@ class Client {
   /// Stores the value if the key's version is `expected`. `expected` 0 means that the key must not exist.
   [[nodiscard]] virtual Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value,
                                     Deadline deadline) noexcept = 0;
+  /// Removes a key and its value. kNotFound: there was no such key.
   [[nodiscard]] virtual Outcome erase(Key key, Deadline deadline) noexcept = 0;
-  /// Does any number of gets, or of puts: many are in flight at the same time, and share doorbells. Each has its own
+  /// Does any number of gets: many are in flight at the same time, and share doorbells. Each has its own
   /// outcome, as a single call would return it; they take place in any order.
   virtual void get(std::span<GetRequest> requests, Deadline deadline) noexcept = 0;
+  /// The same for puts.
   virtual void put(std::span<PutRequest> requests, Deadline deadline) noexcept = 0;
   /// The same with the default deadline.
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value) noexcept { return put(key, value, deadline()); }
+  /// \overload
   [[nodiscard]] Outcome put(Key key, std::span<const std::byte> value, const PutOptions& options) noexcept {
     return put(key, value, options, deadline());
   }
+  /// \overload
   [[nodiscard]] Outcome get(Key key, std::span<std::byte> out) noexcept { return get_in_default_time(key, out); }
+  /// \overload
   [[nodiscard]] Outcome cas(Key key, std::uint64_t expected, std::span<const std::byte> value) noexcept {
     return cas(key, expected, value, deadline());
   }
+  /// \overload
   [[nodiscard]] Outcome erase(Key key) noexcept { return erase(key, deadline()); }
+  /// \overload
   void get(std::span<GetRequest> requests) noexcept { get(requests, deadline()); }
+  /// \overload
   void put(std::span<PutRequest> requests) noexcept { put(requests, deadline()); }
 
   /// Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU, even while that is
@@ -412,13 +421,16 @@ class Client {
   [[nodiscard]] Result<Cell> open_cell(Key key, std::uint64_t initial) noexcept {
     return open_cell(key, initial, deadline());
   }
+  /// \overload
   [[nodiscard]] Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old) noexcept {
     return fetch_add(cell, delta, old, deadline());
   }
+  /// \overload
   [[nodiscard]] Status compare_swap(const Cell& cell, std::uint64_t expected, std::uint64_t desired,
                                     std::uint64_t& old) noexcept {
     return compare_swap(cell, expected, desired, old, deadline());
   }
+  /// \overload
   [[nodiscard]] Status read(const Cell& cell, std::uint64_t& value) noexcept { return read(cell, value, deadline()); }
 
   /// Lists the keys that begin with `prefix` (0 to 1024 B), cells' keys too, a page at a time and in no order: each
@@ -437,17 +449,18 @@ class Client {
   [[nodiscard]] Status keys(Key prefix, KeyCursor& cursor, KeyPage& page) noexcept {
     return keys(prefix, cursor, page, deadline());
   }
+  /// \overload
   [[nodiscard]] Status flush(Key prefix, std::uint64_t& erased) noexcept { return flush(prefix, erased, deadline()); }
 
-  /// Starts an operation and returns kOk, kAgain when `depth` are in flight (poll, then try again), or the reason why
+  /// Starts a put and returns kOk, kAgain when `depth` are in flight (poll, then try again), or the reason why
   /// it can never work. The call copies key and value, except if they lie in memory from `allocate`: those must stay
   /// until the completion. It refuses other values of kEagerBytes and more with kBadArgument (use the blocking call).
-  /// `out` must stay until the completion.
   /// Operations that are in flight together take place in any order.
   /// A put completes with kAgain if the free memory still waits out its grace period (see ServerOptions::grace), if the
   /// rest is leased (see LargePut), or if its own lease had ended: start it again. The blocking calls do that by
   /// themselves until their deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
+  /// Starts a get. `out` must stay until the completion. Otherwise as start_put.
   [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
   /// Returns the completions that have come, up to completions.size(), without waiting. Operations older than the
   /// default deadline complete with kTimedOut and end the connection.

@@ -1,4 +1,5 @@
-// Counts of a key-value server, and times of its operations.
+/// \file
+/// Counts of a key-value server, and times of its operations.
 #pragma once
 
 #include <algorithm>

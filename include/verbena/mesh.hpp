@@ -1,4 +1,5 @@
-// The mesh: N processes by T threads, thread i of each connected to thread i of all others.
+/// \file
+/// The mesh: N processes by T threads, thread i of each connected to thread i of all others.
 #pragma once
 
 #include <verbena/counters.hpp>
@@ -57,9 +58,10 @@ class Carrier {
 /// Uses a list that all processes have: process i listens at entry i, "host:port" or "[address]:port". Options::port
 /// must be the port of this process's entry. Errors: kBadArgument (the text names the entry).
 [[nodiscard]] Result<std::unique_ptr<Carrier>> host_list_carrier(std::span<const std::string> hosts);
-/// Exchanges all blobs by one collective call of your program, such as MPI_Allgather: `all` has a place for each
-/// process. It gets `context`.
+/// A collective call of your program, such as MPI_Allgather: gives all processes `mine`, and puts those of all, by id,
+/// into `all`.
 using AllGather = Result<void> (*)(const Blob& mine, std::span<Blob> all, void* context);
+/// Exchanges all blobs by one call of `gather`, which gets `context`.
 [[nodiscard]] std::unique_ptr<Carrier> gather_carrier(unsigned processes, AllGather gather, void* context);
 
 /// Options of a process. Those marked with * must be the same in all processes; a process with other ones is refused.

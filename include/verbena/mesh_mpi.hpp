@@ -1,5 +1,6 @@
-// A mesh of the processes of an MPI communicator. The archive has no part of it, because the ABIs of MPIs differ: you
-// compile this header with your MPI.
+/// \file
+/// A mesh of the processes of an MPI communicator. The archive has no part of it, because the ABIs of MPIs differ: you
+/// compile this header with your MPI.
 #pragma once
 
 #include <verbena/mesh.hpp>

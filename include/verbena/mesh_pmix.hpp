@@ -1,5 +1,6 @@
-// A mesh of the processes of a job that mpirun, srun or another launcher with PMIx has started, without MPI. It is in
-// an archive of its own: link with the output of `pkg-config --libs verbena-pmix`.
+/// \file
+/// A mesh of the processes of a job that mpirun, srun or another launcher with PMIx has started, without MPI. It is in
+/// an archive of its own: link with the output of `pkg-config --libs verbena-pmix`.
 #pragma once
 
 #include <verbena/mesh.hpp>

@@ -1,4 +1,5 @@
-/* MPI codes in C: connections between all ranks of a communicator, and windows of all ranks (docs/coming-from.md).
+/** \file
+ * MPI codes in C: connections between all ranks of a communicator, and windows of all ranks (docs/coming-from.md).
  *
  * The library has no part of it, because the ABIs of MPIs differ: you compile this header with your MPI. A rank gets a
  * node and a listener. It connects to another one when it first asks for the connection, or to all at once. Memory that
@@ -29,46 +30,48 @@
 extern "C" {
 #endif
 
-/* Options of rdmaMpiStart. rdmaMpiOptionsInit sets the defaults. */
+/** Options of rdmaMpiStart. rdmaMpiOptionsInit sets the defaults. */
 typedef struct RdmaMpiOptions {
-  RdmaOptions conn;    /* For the listener and all connections. Default: as rdmaOptionsInit sets it, without default
-                          windows. If you set `node`, it is used; else the ranks make one for `device` and the like. */
-  const char* address; /* Address of this host for the other ranks. Null, the default: this host's own. */
-  unsigned timeout_ms; /* Deadline of each collective call. 1 to 2^30, default 30000. */
-  RdmaMessageFunc on_message; /* Gets the messages that other ranks send by rdmaMpiConn, in a thread of the node. Null,
-                                 the default: they are dropped. */
-  void* user;                 /* The callback's pointer. */
+  RdmaOptions conn;           /**< For the listener and all connections. Default: as rdmaOptionsInit sets it, without
+                                   default windows. If you set `node`, it is used; else the ranks make one for `device`
+                                   and the like. */
+  const char* address;        /**< Address of this host for the other ranks. Null, the default: this host's own. */
+  unsigned timeout_ms;        /**< Deadline of each collective call. 1 to 2^30, default 30000. */
+  RdmaMessageFunc on_message; /**< Gets the messages that other ranks send by rdmaMpiConn, in a thread of the node.
+                                   Null, the default: they are dropped. */
+  void* user;                 /**< The callback's pointer. */
 } RdmaMpiOptions;
 
-/* All ranks, as one of them sees them. Read the first four fields; the others are for the functions below. */
+/** All ranks, as one of them sees them. Read the first four fields; the others are for the functions below. */
 typedef struct RdmaMpi {
-  int rank;                    /* This process. */
-  int size;                    /* Number of ranks. */
-  RdmaNode* node;              /* Registers memory for all connections: rdmaNodeRegMem. */
-  RdmaListener* listener;      /* Accepts the connections of other ranks. */
-  MPI_Comm comm;               /* A duplicate of the user's. */
-  unsigned timeout_ms;         /* As in the options. */
-  int owns_node;               /* 1: rdmaMpiStart made the node. */
-  RdmaConn** conns;            /* One to each rank. */
-  unsigned char* is_connected; /* 1: conns[rank] was connected. */
-  struct RdmaMpiPlace* places; /* Where each rank listens. */
+  int rank;                    /**< This process. */
+  int size;                    /**< Number of ranks. */
+  RdmaNode* node;              /**< Registers memory for all connections: rdmaNodeRegMem. */
+  RdmaListener* listener;      /**< Accepts the connections of other ranks. */
+  MPI_Comm comm;               /**< A duplicate of the user's. */
+  unsigned timeout_ms;         /**< As in the options. */
+  int owns_node;               /**< 1: rdmaMpiStart made the node. */
+  RdmaConn** conns;            /**< One to each rank. */
+  unsigned char* is_connected; /**< 1: conns[rank] was connected. */
+  struct RdmaMpiPlace* places; /**< Where each rank listens. */
 } RdmaMpi;
 
-/* Where a rank listens. */
+/** Where a rank listens. */
 typedef struct RdmaMpiPlace {
-  char address[256]; /* Text with a null character. */
-  int port;          /* Port of the listener. */
+  char address[256]; /**< Text with a null character. */
+  int port;          /**< Port of the listener. */
 } RdmaMpiPlace;
 
-/* What a rank tells the others at the end of a collective call. */
+/** What a rank tells the others at the end of a collective call. */
 typedef struct RdmaMpiVerdict {
-  int code;      /* RDMA_OK or why this rank failed. */
-  char why[256]; /* Its sentence. */
+  int code;      /**< RDMA_OK or why this rank failed. */
+  char why[256]; /**< Its sentence. */
 } RdmaMpiVerdict;
 
-/* --- for the functions below -------------------------------------------------------------------------------------- */
+/** \name For the functions below
+ * \{ */
 
-/* The sentence of the last call here that failed in this thread; "": it is rdmaErrorDetail's. */
+/** The sentence of the last call here that failed in this thread; "": it is rdmaErrorDetail's. */
 static inline char* rdmaMpiText(void) {
 #ifdef __cplusplus
   static thread_local char text[512];
@@ -78,13 +81,13 @@ static inline char* rdmaMpiText(void) {
   return text;
 }
 
-/* Sets the sentence and returns the code. */
+/** Sets the sentence and returns the code. */
 static inline int rdmaMpiFail(int code, const char* what, const char* why) {
   snprintf(rdmaMpiText(), 512, "%s%s", what, why);
   return code;
 }
 
-/* MPI's answer to `call` as a code. */
+/** MPI's answer to `call` as a code. */
 static inline int rdmaMpiResult(const char* call, int answer) {
   if (answer == MPI_SUCCESS) return RDMA_OK;
   char why[MPI_MAX_ERROR_STRING] = "an unknown error";
@@ -93,7 +96,7 @@ static inline int rdmaMpiResult(const char* call, int answer) {
   return rdmaMpiFail(RDMA_ERR_SYSTEM, call, why);
 }
 
-/* Waits until the request that a nonblocking call of MPI has started is complete. */
+/** Waits until the request that a nonblocking call of MPI has started is complete. */
 static inline int rdmaMpiFinish(const char* call, int started, MPI_Request* request, unsigned timeout_ms) {
   int code = rdmaMpiResult(call, started), is_complete = 0;
   const double deadline = MPI_Wtime() + timeout_ms / 1000.0;
@@ -108,7 +111,7 @@ static inline int rdmaMpiFinish(const char* call, int started, MPI_Request* requ
   return code;
 }
 
-/* MPI_Allgather with a deadline. When it passes, MPI keeps the buffers, since it cannot cancel a collective call. */
+/** MPI_Allgather with a deadline. When it passes, MPI keeps the buffers, since it cannot cancel a collective call. */
 static inline int rdmaMpiGather(const RdmaMpi* mpi, const void* mine, void* all, size_t bytes) {
   const size_t count = (size_t)mpi->size;
   char* buffers = (char*)malloc((count + 1) * bytes);
@@ -130,7 +133,7 @@ static inline int rdmaMpiGather(const RdmaMpi* mpi, const void* mine, void* all,
   return code;
 }
 
-/* Lets all ranks know each other's code, and returns the one for all. */
+/** Lets all ranks know each other's code, and returns the one for all. */
 static inline int rdmaMpiAgree(const RdmaMpi* mpi, int code) {
   RdmaMpiVerdict mine;
   memset(&mine, 0, sizeof mine);
@@ -147,7 +150,7 @@ static inline int rdmaMpiAgree(const RdmaMpi* mpi, int code) {
   return verdict;
 }
 
-/* Frees all that this rank has. */
+/** Frees all that this rank has. */
 static inline void rdmaMpiFree(RdmaMpi* mpi, int is_comm_idle) {
   for (int rank = 0; mpi->conns != NULL && rank < mpi->size; ++rank) rdmaConnClose(mpi->conns[rank]);
   rdmaServerRelease(mpi->listener);
@@ -159,7 +162,7 @@ static inline void rdmaMpiFree(RdmaMpi* mpi, int is_comm_idle) {
   free(mpi);
 }
 
-/* Opens this rank's node, unless there is one, and its listener. */
+/** Opens this rank's node, unless there is one, and its listener. */
 static inline int rdmaMpiListen(RdmaMpi* mpi, const RdmaMpiOptions* options, RdmaOptions* conn, RdmaMpiPlace* place) {
   int code = RDMA_OK;
   mpi->node = conn->node;
@@ -187,7 +190,7 @@ static inline int rdmaMpiListen(RdmaMpi* mpi, const RdmaMpiOptions* options, Rdm
   return code;
 }
 
-/* Makes a connection to each rank, not connected yet. */
+/** Makes a connection to each rank, not connected yet. */
 static inline int rdmaMpiMakeConns(RdmaMpi* mpi, const RdmaOptions* conn) {
   const size_t count = (size_t)mpi->size;
   mpi->conns = (RdmaConn**)calloc(count, sizeof *mpi->conns);
@@ -204,14 +207,16 @@ static inline int rdmaMpiMakeConns(RdmaMpi* mpi, const RdmaOptions* conn) {
   }
   return RDMA_OK;
 }
+/** \} */
 
-/* --- calls -------------------------------------------------------------------------------------------------------- */
+/** \name Calls
+ * \{ */
 
-/* One sentence about the last call of this header that failed in this thread; it names the rank that failed. Valid
+/** One sentence about the last call of this header that failed in this thread; it names the rank that failed. Valid
  * until the next call. */
 static inline const char* rdmaMpiErrorDetail(void) { return rdmaMpiText()[0] != 0 ? rdmaMpiText() : rdmaErrorDetail(); }
 
-/* Sets all of `options` to the defaults. Call it first: fields may be added. */
+/** Sets all of `options` to the defaults. Call it first: fields may be added. */
 static inline void rdmaMpiOptionsInit(RdmaMpiOptions* options) {
   memset(options, 0, sizeof *options);
   rdmaOptionsInit(&options->conn);
@@ -219,7 +224,7 @@ static inline void rdmaMpiOptionsInit(RdmaMpiOptions* options) {
   options->timeout_ms = 30000;
 }
 
-/* Collective. Opens a node and a listener in each rank of an intracommunicator, and tells all ranks where the others
+/** Collective. Opens a node and a listener in each rank of an intracommunicator, and tells all ranks where the others
  * listen. `*mpi` is null on failure. options null: the defaults. RDMA_ERR_BAD_ARGUMENT (MPI does not run, or `comm` is
  * null or an intercommunicator, which is not collective), and the errors of rdmaNode and rdmaServerStart. Release what
  * uses `*mpi` before rdmaMpiStop. */
@@ -270,7 +275,7 @@ static inline int rdmaMpiStart(MPI_Comm comm, const RdmaMpiOptions* options, Rdm
   return RDMA_OK;
 }
 
-/* The connection by which this rank sends to `rank`, reads and writes its windows; this rank itself has one, too.
+/** The connection by which this rank sends to `rank`, reads and writes its windows; this rank itself has one, too.
  * Connects at the first call. Null on failure: rdmaMpiErrorDetail, and the code in `*code` unless null; you may call it
  * again. The connection belongs to `mpi`. */
 static inline RdmaConn* rdmaMpiConn(RdmaMpi* mpi, int rank, int* code) {
@@ -287,7 +292,7 @@ static inline RdmaConn* rdmaMpiConn(RdmaMpi* mpi, int rank, int* code) {
   return result == RDMA_OK ? mpi->conns[rank] : NULL;
 }
 
-/* Collective. Connects each rank to all others and to itself. */
+/** Collective. Connects each rank to all others and to itself. */
 static inline int rdmaMpiConnectAll(RdmaMpi* mpi) {
   int code = RDMA_OK;
   /* Each rank begins with the one behind it, so that they do not all ask the same one. */
@@ -296,7 +301,7 @@ static inline int rdmaMpiConnectAll(RdmaMpi* mpi) {
   return rdmaMpiAgree(mpi, code);
 }
 
-/* Collective. Publishes memory that mpi->node has registered, and gets the windows of all ranks: windows[rank] is for
+/** Collective. Publishes memory that mpi->node has registered, and gets the windows of all ranks: windows[rank] is for
  * rdmaSync... and rdmaStart... with rdmaMpiConn(mpi, rank). memory null: this rank publishes none, and its window has
  * the length 0. `windows` has room for mpi->size of them. Keep the memory registered while others use it. */
 static inline int rdmaMpiPublish(RdmaMpi* mpi, const RdmaMemory* memory, RdmaWindow* windows) {
@@ -313,7 +318,7 @@ static inline int rdmaMpiPublish(RdmaMpi* mpi, const RdmaMemory* memory, RdmaWin
   return rdmaMpiGather(mpi, &mine, windows, sizeof mine);
 }
 
-/* Collective. Waits until all ranks call it, so that nobody's memory goes while others use it; then closes all
+/** Collective. Waits until all ranks call it, so that nobody's memory goes while others use it; then closes all
  * connections and frees `mpi`, also on failure. null is fine. Deregister the node's memory afterwards if the node is
  * yours; that of its own node goes with it. */
 static inline int rdmaMpiStop(RdmaMpi* mpi) {
@@ -323,6 +328,7 @@ static inline int rdmaMpiStop(RdmaMpi* mpi) {
   rdmaMpiFree(mpi, code != RDMA_ERR_TIMED_OUT);
   return code;
 }
+/** \} */
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-// Queue pairs of your own: what is missing, out of order, or not of their type does not compile.
+/// \file
+/// Queue pairs of your own: what is missing, out of order, or not of their type does not compile.
 #pragma once
 
 #include <verbena/typed.hpp>
@@ -262,11 +263,15 @@ struct [[nodiscard]] ReceiveOutcome {
 template <Target Part>
 class [[nodiscard]] ReceiveOperation {
  public:
-  /// As Operation's.
+  /// As Operation::is_under_way.
   [[nodiscard]] bool is_under_way() const noexcept { return operation_.is_under_way(); }
+  /// As Operation::status.
   [[nodiscard]] Status status() const noexcept { return operation_.status(); }
+  /// As Operation::poll.
   [[nodiscard]] bool poll() noexcept { return operation_.poll(); }
+  /// As Operation::wait.
   [[nodiscard]] Status wait(std::optional<Deadline> deadline = {}) noexcept { return operation_.wait(deadline); }
+  /// As Operation::take.
   [[nodiscard]] std::expected<Part, Status> take() noexcept { return operation_.take(); }
   /// What has arrived. kAgain: nothing yet; or why nothing will; kBadArgument: it is no whole number of elements.
   [[nodiscard]] std::expected<Arrival, Status> arrival() const noexcept {
@@ -310,7 +315,7 @@ class [[nodiscard]] Batch {
  public:
   /// Leaves an empty batch behind.
   Batch(Batch&&) noexcept = default;
-  /// Does with the batch that this was what the destructor does.
+  /// First does what the destructor does.
   Batch& operator=(Batch&& other) noexcept {
     if (this == &other) return *this;
     leave();
@@ -318,7 +323,7 @@ class [[nodiscard]] Batch {
     started_ = std::move(other.started_);
     return *this;
   }
-  ~Batch() { leave(); }
+  ~Batch() { leave(); }  ///< Puts its segments in quarantine if it is under way.
 
   /// Appends a WRITE of all of `from` to the front of `to`. The caller keeps `from` where it is refused, with what the
   /// operation would be refused with; kBusy: the batch is under way; kLimit: its capacity is used. \alloc none
@@ -326,6 +331,7 @@ class [[nodiscard]] Batch {
     return add(std::move(from),
                {.call = "typed::Batch::add_write", .verb = detail::Verb::kWrite, .remote = to.remote()});
   }
+  /// The same, and a receive of the peer's takes `immediate`.
   [[nodiscard]] Status add_write_with_immediate(Segment<T>&& from, const RemoteSegment<T>& to,
                                                 std::uint32_t immediate) noexcept {
     return add(std::move(from), {.call = "typed::Batch::add_write_with_immediate",
@@ -361,8 +367,9 @@ class [[nodiscard]] Batch {
   [[nodiscard]] bool is_under_way() const noexcept { return started_.is_under_way(); }
   /// The last post's: kAgain while it is under way; then kOk, or the status of the first request that failed.
   [[nodiscard]] Status status() const noexcept { return started_.status(); }
-  /// As Operation's.
+  /// As Operation::poll.
   [[nodiscard]] bool poll() noexcept { return started_.poll(); }
+  /// As Operation::wait.
   [[nodiscard]] Status wait(std::optional<Deadline> deadline = {}) noexcept { return started_.wait(deadline); }
   /// Calls `body` with the elements of request `at`, to read and write. kBusy: it is under way; kOutOfRange.
   template <std::invocable<std::span<T>> Body>
@@ -523,7 +530,7 @@ class QueuePairBase {
   QueuePairBase(QueuePairBase&&) noexcept = default;
   /// The same; the queue pair that this had ends.
   QueuePairBase& operator=(QueuePairBase&&) noexcept = default;
-  ~QueuePairBase() = default;
+  ~QueuePairBase() = default;  ///< Ends the queue pair.
 
   /// Posts a receive, in any state that takes one.
   template <class Part>
@@ -647,6 +654,7 @@ class [[nodiscard]] Ready : public QueuePairBase {
   [[nodiscard]] Operation<Part> post_send(Part from) noexcept {
     return start(std::move(from), {.call = "typed::Ready::post_send", .verb = detail::Verb::kSend});
   }
+  /// The same, with a number for the receiver.
   template <Source Part>
   [[nodiscard]] Operation<Part> post_send_with_immediate(Part from, std::uint32_t immediate) noexcept {
     return start(std::move(from), {.call = "typed::Ready::post_send_with_immediate",
@@ -665,7 +673,7 @@ class [[nodiscard]] Ready : public QueuePairBase {
     return start(std::move(to),
                  {.call = "typed::Ready::post_read", .verb = detail::Verb::kRead, .remote = from.remote()});
   }
-  /// Atomics on the first element of `word`. kUnsupported: the NIC has none.
+  /// Adds `delta` to the first element of `word`. kUnsupported: the NIC has none.
   template <std::same_as<std::uint64_t> T>
     requires std::same_as<Type, Rc>
   [[nodiscard]] AtomicOperation post_fetch_add(const RemoteSegment<T>& word, std::uint64_t delta) noexcept {
@@ -674,6 +682,7 @@ class [[nodiscard]] Ready : public QueuePairBase {
                          .remote = word.remote(),
                          .operand = delta});
   }
+  /// Sets the first element of `word` to `desired` if it is `expected`. kUnsupported: the NIC has none.
   template <std::same_as<std::uint64_t> T>
     requires std::same_as<Type, Rc>
   [[nodiscard]] AtomicOperation post_compare_swap(const RemoteSegment<T>& word, std::uint64_t expected,
@@ -711,6 +720,7 @@ class [[nodiscard]] Ready : public QueuePairBase {
                                   .pieces = pieces,
                                   .remote = to.remote()});
   }
+  /// The same for a SEND.
   template <Element T>
   [[nodiscard]] Status unsafe_post_send(const Elements<T>& from) noexcept {
     const std::array pieces{unguarded(from)};

@@ -1,4 +1,5 @@
-// Connections between processes: messages of any length, and access to the peer's memory. The C++ form of rdma.h.
+/// \file
+/// Connections between processes: messages of any length, and access to the peer's memory. The C++ form of rdma.h.
 #pragma once
 
 #include <verbena/deadline.hpp>
@@ -97,7 +98,7 @@ class Memory {
     Memory(std::move(other)).swap(*this);
     return *this;
   }
-  ~Memory();
+  ~Memory();  ///< Ends the registration.
 
   /// Whether this object holds registered memory; false if it was made empty or moved from.
   [[nodiscard]] explicit operator bool() const noexcept { return registered_ != nullptr; }
@@ -208,15 +209,18 @@ class Node {
  public:
   /// Errors: those of the NIC, kBadArgument (an option), kLimit, kNoMemory.
   [[nodiscard]] static Result<std::unique_ptr<Node>> open(const NodeOptions& options = {});
-  ~Node();
+  ~Node();  ///< Nothing may use the node any more.
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// These are for all connections of the node, and their peers, what those of Connection are for one.
+  /// As Connection::allocate, for all connections of the node and their peers.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);
+  /// As Connection::register_memory, for all connections of the node and their peers.
   [[nodiscard]] Result<Memory> register_memory(std::span<std::byte> memory, Access access = Access::kLocal);
+  /// As Connection::publish, for all connections of the node and their peers.
   [[nodiscard]] Result<void> publish(std::string_view name, const Memory& memory, std::size_t offset = 0,
                                      std::size_t length = kRest);
+  /// As Connection::unpublish, for all connections of the node and their peers.
   [[nodiscard]] Result<void> unpublish(std::string_view name);
   /// One line: the NIC, and why it was chosen.
   [[nodiscard]] const std::string& description() const noexcept;
@@ -240,7 +244,7 @@ class Connection {
   /// the listener's text, kTimedOut (no answer), kOtherHost, kOtherNamespace, kNotAllowed, kBadArgument (an option;
   /// Receive::kHandler without a handler), kNoMemory, kLimit, kDevice.
   [[nodiscard]] static Result<std::unique_ptr<Connection>> connect(const Options& options);
-  ~Connection();
+  ~Connection();  ///< Closes it.
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -261,6 +265,7 @@ class Connection {
   /// memory; you may reuse it when the call returns. kOk once the NIC has all of it, or will get it within the peer's
   /// room. After kTimedOut the message will not arrive, and the connection goes on. kBadArgument: no bytes.
   [[nodiscard]] Status send(std::span<const std::byte> data, std::optional<Deadline> deadline = {}) noexcept;
+  /// The same, with a number for the receiver.
   [[nodiscard]] Status send_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                            std::optional<Deadline> deadline = {}) noexcept;
   /// Takes the next message into `buffer`; Deadline::now() does not wait for one. kTimedOut: nothing is lost.
@@ -285,8 +290,9 @@ class Connection {
   /// kNotFound: not published by the deadline; kTimedOut: the peer did not answer (a client without a handler answers
   /// only during its calls); kLimit: a connection uses at most 63 windows.
   [[nodiscard]] Result<Window> find(std::string_view name, std::optional<Deadline> deadline = {});
-  /// Import a window that the peer told you about in some other way, and release it.
+  /// Imports a window that the peer told you about in some other way.
   [[nodiscard]] Result<void> import(const Window& window, std::optional<Deadline> deadline = {});
+  /// Releases a window that was imported or found.
   [[nodiscard]] Result<void> release(const Window& window, std::optional<Deadline> deadline = {});
 
   /// Allocates `bytes`, 1 to 2^40, zeroed, and registers them with all rights, for this connection's peer. On the
@@ -311,28 +317,36 @@ class Connection {
   // that of a write), kNotFound (no window of the peer has the key), kOutOfRange, kRemoteAccess (the window lacks the
   // right), kLocalAccess (the memory is not registered, or not any more).
 
-  /// Between any memory on this side and the peer's window from `offset` on, or another part of its memory. If the
-  /// deadline passes you may reuse the memory, the connection goes on, and a write may have happened in part.
+  /// Writes from any memory on this side to the peer's window, from `offset` on. If the deadline passes you may reuse
+  /// the memory, the connection goes on, and the write may have happened in part.
   [[nodiscard]] Status write(std::span<const std::byte> from, std::size_t offset = 0,
                              std::optional<Deadline> deadline = {}) noexcept;
+  /// Reads from the peer's window, from `offset` on, into any memory on this side.
   [[nodiscard]] Status read(std::span<std::byte> to, std::size_t offset = 0,
                             std::optional<Deadline> deadline = {}) noexcept;
+  /// Writes from any memory on this side to a part of the peer's memory.
   [[nodiscard]] Status write(std::span<const std::byte> from, const Remote& to,
                              std::optional<Deadline> deadline = {}) noexcept;
+  /// Reads a part of the peer's memory into any memory on this side.
   [[nodiscard]] Status read(std::span<std::byte> to, const Remote& from,
                             std::optional<Deadline> deadline = {}) noexcept;
-  /// Transfers as many bytes as are local. kOutOfRange: the peer did not export all of them. A transfer that crosses
-  /// from one run of physical memory into the next is several operations; when it fails, some may have happened.
+  /// Writes all of `from` to physical memory of the peer. kOutOfRange: the peer did not export all of them. A transfer
+  /// that crosses from one run of physical memory into the next is several operations; when it fails, some may have
+  /// happened.
   [[nodiscard]] Status write(std::span<const std::byte> from, Physical to,
                              std::optional<Deadline> deadline = {}) noexcept;
+  /// Reads as many bytes as `to` has from physical memory of the peer. It fails as the write does.
   [[nodiscard]] Status read(std::span<std::byte> to, Physical from, std::optional<Deadline> deadline = {}) noexcept;
 
-  /// Between registered memory and the peer's, without a copy. The call must not return while the NIC uses your memory:
-  /// if the deadline passes, it drains the connection, which is then dead with kTimedOut. This may take one second
-  /// more.
+  /// Writes from registered memory to the peer's, without a copy. The call must not return while the NIC uses your
+  /// memory: if the deadline passes, it drains the connection, which is then dead with kTimedOut. This may take one
+  /// second more.
   [[nodiscard]] Status write(const Local& from, const Remote& to, std::optional<Deadline> deadline = {}) noexcept;
+  /// The same for a read.
   [[nodiscard]] Status read(const Local& to, const Remote& from, std::optional<Deadline> deadline = {}) noexcept;
+  /// The same to physical memory of the peer.
   [[nodiscard]] Status write(const Local& from, Physical to, std::optional<Deadline> deadline = {}) noexcept;
+  /// The same for a read from physical memory of the peer.
   [[nodiscard]] Status read(const Local& to, Physical from, std::optional<Deadline> deadline = {}) noexcept;
 
   /// Writes into the peer's window; the peer gets a Message::Kind::kWritten after the bytes. No bytes: only the
@@ -340,33 +354,40 @@ class Connection {
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> from, std::uint32_t immediate,
                                             std::size_t offset = 0, std::optional<Deadline> deadline = {}) noexcept;
 
-  /// Atomics on eight bytes of the peer, aligned to 8 (else kBadArgument). They return the value before. Change these
+  /// Adds `delta` to eight bytes of the peer, aligned to 8 (else kBadArgument). Returns the value before. Change these
   /// bytes only by atomics of NICs. If the deadline passes the connection goes on, and the change may have happened.
   /// kUnsupported: the device has no atomics.
   [[nodiscard]] std::expected<std::uint64_t, Status> fetch_add(const Remote& word, std::uint64_t delta,
                                                                std::optional<Deadline> deadline = {}) noexcept;
+  /// The same on physical memory of the peer.
   [[nodiscard]] std::expected<std::uint64_t, Status> fetch_add(Physical word, std::uint64_t delta,
                                                                std::optional<Deadline> deadline = {}) noexcept;
+  /// Sets the eight bytes to `desired` if they are `expected`. Otherwise as fetch_add.
   [[nodiscard]] std::expected<std::uint64_t, Status> compare_swap(const Remote& word, std::uint64_t expected,
                                                                   std::uint64_t desired,
                                                                   std::optional<Deadline> deadline = {}) noexcept;
+  /// The same on physical memory of the peer.
   [[nodiscard]] std::expected<std::uint64_t, Status> compare_swap(Physical word, std::uint64_t expected,
                                                                   std::uint64_t desired,
                                                                   std::optional<Deadline> deadline = {}) noexcept;
 
   // --- one-sided access without waiting
 
-  /// Start a transfer between registered memory and the peer's, and return. Don't touch the memory until the completion
-  /// with this cookie. These have no deadline; the end of the connection completes them. kAgain: kMaxStarted are under
-  /// way, or complete and not collected.
+  /// Operations that may be under way, or complete and not collected.
   static constexpr std::size_t kMaxStarted = 64;
+  /// Starts a write from registered memory to the peer's, and returns. Don't touch the memory until the completion with
+  /// this cookie. It has no deadline; the end of the connection completes it. kAgain: there are kMaxStarted already.
   [[nodiscard]] Status start_write(const Local& from, const Remote& to, std::uint64_t cookie) noexcept;
+  /// The same for a read.
   [[nodiscard]] Status start_read(const Local& to, const Remote& from, std::uint64_t cookie) noexcept;
+  /// The same to physical memory of the peer.
   [[nodiscard]] Status start_write(const Local& from, Physical to, std::uint64_t cookie) noexcept;
+  /// The same for a read from physical memory of the peer.
   [[nodiscard]] Status start_read(const Local& to, Physical from, std::uint64_t cookie) noexcept;
-  /// Start an atomic and return; Completion::old is the value before. Atomics and transfers complete in the order in
+  /// Starts fetch_add and returns; Completion::old is the value before. Atomics and transfers complete in the order in
   /// which they were started.
   [[nodiscard]] Status start_fetch_add(const Remote& word, std::uint64_t delta, std::uint64_t cookie) noexcept;
+  /// Starts compare_swap; otherwise as start_fetch_add.
   [[nodiscard]] Status start_compare_swap(const Remote& word, std::uint64_t expected, std::uint64_t desired,
                                           std::uint64_t cookie) noexcept;
   /// Collects the oldest completion; Deadline::now() does not wait for one. kTimedOut: none came; kNotFound: nothing is
@@ -426,11 +447,14 @@ class Listener {
   /// already, if they have something to receive (at most the latest 64 of these). kTimedOut, kClosed (stopped),
   /// kUnsupported (there is a handler). \thread any
   [[nodiscard]] std::expected<std::unique_ptr<Connection>, Status> accept(Deadline deadline) noexcept;
-  /// These are for all of its connections what those of Connection are for one. The memory lasts until `stop`.
+  /// As Connection::allocate, for all connections of the listener. The memory lasts until `stop`.
   [[nodiscard]] Result<Memory> allocate(std::size_t bytes);
+  /// As Connection::register_memory, for all connections of the listener.
   [[nodiscard]] Result<Memory> register_memory(std::span<std::byte> memory, Access access = Access::kLocal);
+  /// As Connection::publish, for all connections of the listener.
   [[nodiscard]] Result<void> publish(std::string_view name, const Memory& memory, std::size_t offset = 0,
                                      std::size_t length = kRest);
+  /// As Connection::unpublish, for all connections of the listener.
   [[nodiscard]] Result<void> unpublish(std::string_view name);
   /// Waits without a deadline until another thread has stopped the listener. \thread any but its own
   void wait() noexcept;

@@ -1,4 +1,5 @@
-// Types of the API for connections: messages, windows of memory, rights and completions. Plain values.
+/// \file
+/// Types of the API for connections: messages, windows of memory, rights and completions. Plain values.
 #pragma once
 
 #include <verbena/status.hpp>

@@ -1,4 +1,5 @@
-// Memory for a program's own items, in partitions that threads need not share.
+/// \file
+/// Memory for a program's own items, in partitions that threads need not share.
 #pragma once
 
 #include <verbena/error.hpp>
@@ -47,9 +48,11 @@ class SlabManager {
   /// Divides `memory` into equal parts: multiples of 4 KiB if they are that long, else of 64 B. It must begin on a
   /// multiple of 64, and stay until the manager ends. Errors: kBadArgument, kNoMemory. \alloc setup
   [[nodiscard]] static Result<SlabManager> create(std::span<std::byte> memory, const Options& options);
+  /// Takes the memory and the items of the other one.
   SlabManager(SlabManager&&) noexcept;
+  /// The same; what this object had ends.
   SlabManager& operator=(SlabManager&&) noexcept;
-  ~SlabManager();
+  ~SlabManager();  ///< The memory stays the caller's.
 
   /// The number that `create` got. \thread any
   [[nodiscard]] unsigned partitions() const noexcept;

@@ -1,4 +1,5 @@
-// The status enum of the whole library, grouped by the largest thing that is damaged.
+/// \file
+/// The status enum of the whole library, grouped by the largest thing that is damaged.
 #pragma once
 
 #if __cplusplus <= 202002L

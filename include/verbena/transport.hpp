@@ -1,4 +1,5 @@
-// Which NIC a program uses, and how its connections are made.
+/// \file
+/// Which NIC a program uses, and how its connections are made.
 #pragma once
 
 #include <verbena/status.hpp>

@@ -1,4 +1,5 @@
-// Connections whose operations own the memory that they use. typed_memory.hpp has the types of that memory.
+/// \file
+/// Connections whose operations own the memory that they use. typed_memory.hpp has the types of that memory.
 #pragma once
 
 #include <verbena/typed_memory.hpp>
@@ -134,7 +135,7 @@ class [[nodiscard]] Operation {
   }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
-  ~Operation() { leave(); }
+  ~Operation() { leave(); }  ///< Lets an operation that is under way go on, with its segment in quarantine.
 
   /// Whether its completion has not been collected yet.
   [[nodiscard]] bool is_under_way() const noexcept { return started_.is_under_way(); }
@@ -234,12 +235,15 @@ class [[nodiscard]] AtomicOperation {
   }
   AtomicOperation(const AtomicOperation&) = delete;
   AtomicOperation& operator=(const AtomicOperation&) = delete;
-  ~AtomicOperation() { leave(); }
+  ~AtomicOperation() { leave(); }  ///< Lets an atomic that is under way go on.
 
-  /// As Operation's.
+  /// As Operation::is_under_way.
   [[nodiscard]] bool is_under_way() const noexcept { return started_.is_under_way(); }
+  /// As Operation::status.
   [[nodiscard]] Status status() const noexcept { return started_.status(); }
+  /// As Operation::poll.
   [[nodiscard]] bool poll() noexcept { return started_.poll(); }
+  /// As Operation::wait.
   [[nodiscard]] Status wait(std::optional<Deadline> deadline = {}) noexcept { return started_.wait(deadline); }
   /// The value before. kAgain: it is under way; or why it failed.
   [[nodiscard]] std::expected<std::uint64_t, Status> old() const noexcept {
@@ -275,6 +279,7 @@ class Link {
 
   /// No connection: every call is kClosed.
   Link() noexcept = default;
+  /// Leaves `other` without a connection.
   Link(Link&& other) noexcept
       : connection_(std::exchange(other.connection_, nullptr)), state_(std::exchange(other.state_, nullptr)) {}
   /// First closes the connection that this object had.
@@ -282,7 +287,7 @@ class Link {
     Link(std::move(other)).swap(*this);
     return *this;
   }
-  ~Link();
+  ~Link();  ///< Closes the connection.
 
   /// Makes a link of a connection whose completions go to the queue (Complete::kQueue), and which has no started
   /// operations. To use regions of a node, make the connection with that node (rdma::Options::node). kBadArgument:
@@ -344,7 +349,7 @@ class Link {
                                             std::uint32_t immediate, std::optional<Deadline> deadline = {}) noexcept {
     return write_and_tell(detail::Inside::local(from), to.remote(), immediate, deadline);
   }
-  /// Atomics on the first element of `word`. They return the value before.
+  /// Adds `delta` to the first element of `word`. Returns the value before.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] std::expected<std::uint64_t, Status> fetch_add(const RemoteSegment<T>& word, std::uint64_t delta,
                                                                std::optional<Deadline> deadline = {}) noexcept {
@@ -352,6 +357,7 @@ class Link {
       return std::unexpected(refuse("typed::Link::fetch_add", rdma::Access::kAtomic));
     return connection_->fetch_add(first_of(word), delta, deadline);
   }
+  /// Sets the first element of `word` to `desired` if it is `expected`. Returns the value before.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] std::expected<std::uint64_t, Status> compare_swap(const RemoteSegment<T>& word, std::uint64_t expected,
                                                                   std::uint64_t desired,
@@ -368,6 +374,7 @@ class Link {
   [[nodiscard]] Status send(const Elements<T>& from, std::optional<Deadline> deadline = {}) noexcept {
     return connection_ != nullptr ? connection_->send(std::as_bytes(from.unsafe_span()), deadline) : Status::kClosed;
   }
+  /// The same, with a number for the receiver.
   template <Element T>
   [[nodiscard]] Status send_with_immediate(const Elements<T>& from, std::uint32_t immediate,
                                            std::optional<Deadline> deadline = {}) noexcept {
@@ -392,20 +399,23 @@ class Link {
   // into it. Messages of a link leave, and are received, in the order of the calls, started and blocking ones together.
   // kAgain: kMaxOperations are under way.
 
-  /// Sends all of a Segment or ConstSegment. Complete at once where the peer has room and the send queue too; else it
+  /// Sends all of `from`. Complete at once where the peer has room and the send queue too; else it
   /// leaves when they have. kBadArgument: it is empty.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_send(Segment<T>&& from) noexcept {
     return send_from(std::move(from), std::nullopt);
   }
+  /// The same of a ConstSegment.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_send(ConstSegment<T> from) noexcept {
     return send_from(std::move(from), std::nullopt);
   }
+  /// As start_send, with a number for the receiver.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_send_with_immediate(Segment<T>&& from, std::uint32_t immediate) noexcept {
     return send_from(std::move(from), immediate);
   }
+  /// The same of a ConstSegment.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_send_with_immediate(ConstSegment<T> from,
                                                                      std::uint32_t immediate) noexcept {
@@ -428,19 +438,19 @@ class Link {
       return {refused("typed::Link::start_read", rdma::Access::kRead), std::move(to)};
     return {begin_read(detail::Inside::local(to), from.remote()), std::move(to)};
   }
-  /// Writes all of `from` to the front of `to`. This side cannot change `from` meanwhile; copies of a ConstSegment stay
-  /// readable.
+  /// Writes all of `from` to the front of `to`. This side cannot change `from` meanwhile.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_write(Segment<T>&& from,
                                                   const std::type_identity_t<RemoteSegment<T>>& to) noexcept {
     return write_from(std::move(from), to);
   }
+  /// The same of a ConstSegment, whose copies stay readable.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_write(ConstSegment<T> from,
                                                        const std::type_identity_t<RemoteSegment<T>>& to) noexcept {
     return write_from(std::move(from), to);
   }
-  /// The same into the peer's own window (peer_window), which gets a message with `immediate` once the elements are in
+  /// Writes into the peer's own window (peer_window), which gets a message with `immediate` once the elements are in
   /// place. It takes its turn among the started messages, and is complete when the elements are there and the message
   /// has left. kOutOfRange: `to` is not inside that window, or shorter.
   template <Element T>
@@ -449,19 +459,21 @@ class Link {
                                                                  std::uint32_t immediate) noexcept {
     return {begin_write_and_tell(detail::Inside::local(from), to.remote(), immediate), std::move(from)};
   }
+  /// The same of a ConstSegment.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_write_with_immediate(ConstSegment<T> from,
                                                                       const std::type_identity_t<RemoteSegment<T>>& to,
                                                                       std::uint32_t immediate) noexcept {
     return {begin_write_and_tell(detail::Inside::local(from), to.remote(), immediate), std::move(from)};
   }
-  /// Atomics on the first element of `word`.
+  /// Adds `delta` to the first element of `word`.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] AtomicOperation start_fetch_add(const RemoteSegment<T>& word, std::uint64_t delta) noexcept {
     if (!may(word.access(), rdma::Access::kAtomic)) [[unlikely]]
       return AtomicOperation(refused("typed::Link::start_fetch_add", rdma::Access::kAtomic));
     return AtomicOperation(begin_fetch_add(first_of(word), delta));
   }
+  /// Sets the first element of `word` to `desired` if it is `expected`.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] AtomicOperation start_compare_swap(const RemoteSegment<T>& word, std::uint64_t expected,
                                                    std::uint64_t desired) noexcept {

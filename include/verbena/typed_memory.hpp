@@ -1,4 +1,5 @@
-// Memory in elements: regions, segments that one owner uses at a time, and parts of a peer's memory.
+/// \file
+/// Memory in elements: regions, segments that one owner uses at a time, and parts of a peer's memory.
 #pragma once
 
 #include <verbena/rdma.hpp>
@@ -281,7 +282,7 @@ class Elements {
     size_ = std::exchange(other.size_, 0);
     return *this;
   }
-  ~Elements() = default;
+  ~Elements() = default;  ///< Gives the elements back to the region.
 
   /// `count` elements from `first` on, as registered memory.
   [[nodiscard]] rdma::Local local(std::size_t first, std::size_t count) const noexcept {
@@ -398,9 +399,11 @@ class ConstSegment : public Elements<T> {
   ConstSegment() noexcept = default;
   /// Leaves `other` empty.
   ConstSegment(ConstSegment&&) noexcept = default;
+  /// The same; first drops what this object had.
   ConstSegment& operator=(ConstSegment&&) noexcept = default;
   /// Another reader. \alloc none
   ConstSegment(const ConstSegment& other) noexcept : Elements<T>(other.claim_.share(), other.data_, other.size_) {}
+  /// The same; first drops what this object had.
   ConstSegment& operator=(const ConstSegment& other) noexcept {
     if (this != &other) *this = ConstSegment(other);
     return *this;

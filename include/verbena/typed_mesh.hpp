@@ -1,4 +1,5 @@
-// Lanes of a mesh whose operations own the memory that they use: what typed.hpp is for connections.
+/// \file
+/// Lanes of a mesh whose operations own the memory that they use: what typed.hpp is for connections.
 #pragma once
 
 #include <verbena/mesh.hpp>
@@ -118,13 +119,14 @@ class MeshLane {
  public:
   /// No lane: every call is kClosed.
   MeshLane() noexcept = default;
+  /// Leaves `other` without a lane.
   MeshLane(MeshLane&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   /// First closes what this object had.
   MeshLane& operator=(MeshLane&& other) noexcept {
     MeshLane(std::move(other)).swap(*this);
     return *this;
   }
-  ~MeshLane() { close(); }
+  ~MeshLane() { close(); }  ///< Closes it.
 
   /// Over a lane for which there is no other one. Errors: kBusy (there is), kBadArgument (an option), kNoMemory.
   /// \thread setup  \alloc setup
@@ -144,12 +146,13 @@ class MeshLane {
 
   // --- messages, of up to mesh::Options::message_bytes
 
-  /// Sends all of a Segment or ConstSegment: complete when the peer's NIC has the message.
+  /// Sends all of `from`: complete when the peer's NIC has the message.
   template <Element T>
   [[nodiscard]] Operation<Segment<T>> start_send(unsigned peer, Segment<T>&& from,
                                                  std::optional<std::uint32_t> immediate = {}) noexcept {
     return send_from(peer, std::move(from), immediate);
   }
+  /// The same of a ConstSegment.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_send(unsigned peer, ConstSegment<T> from,
                                                       std::optional<std::uint32_t> immediate = {}) noexcept {
@@ -191,13 +194,14 @@ class MeshLane {
                                                   std::optional<std::uint32_t> immediate = {}) noexcept {
     return write_from(std::move(from), to, immediate);
   }
+  /// The same of a ConstSegment.
   template <Element T>
   [[nodiscard]] Operation<ConstSegment<T>> start_write(ConstSegment<T> from,
                                                        const std::type_identity_t<PeerSegment<T>>& to,
                                                        std::optional<std::uint32_t> immediate = {}) noexcept {
     return write_from(std::move(from), to, immediate);
   }
-  /// Atomics on the first element of `word`. kUnsupported where the NIC has none.
+  /// Adds `delta` to the first element of `word`. kUnsupported where the NIC has none.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] AtomicOperation start_fetch_add(const PeerSegment<T>& word, std::uint64_t delta) noexcept {
     return change({.call = "typed::MeshLane::start_fetch_add",
@@ -206,6 +210,7 @@ class MeshLane {
                    .operand = delta},
                   word);
   }
+  /// Sets the first element of `word` to `desired` if it is `expected`. kUnsupported where the NIC has none.
   template <std::same_as<std::uint64_t> T>
   [[nodiscard]] AtomicOperation start_compare_swap(const PeerSegment<T>& word, std::uint64_t expected,
                                                    std::uint64_t desired) noexcept {

@@ -1,4 +1,5 @@
-// How a thread waits while there is nothing to do.
+/// \file
+/// How a thread waits while there is nothing to do.
 #pragma once
 
 #include <verbena/status.hpp>

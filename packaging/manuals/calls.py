@@ -3,8 +3,9 @@
 
     calls.py OUT HEADER...   pages into the directory OUT
 
-A comment speaks for the declarations below it, up to the next blank line or comment: they share a page. The comment at
-the head of a header becomes the page verbena-HEADER(3)."""
+A call whose comment is only `\\copydoc OTHER` shares the page of OTHER. The comment at the head of a header becomes the
+page verbena-HEADER(3). Text under the `\\name` of a section is on the pages of all its calls; so is the first comment of
+the section if no blank line is between."""
 
 import dataclasses
 import pathlib
@@ -12,9 +13,10 @@ import re
 import shutil
 import sys
 
-SECTION = re.compile(r'^/\* -{3} (.+?)\.? -{3,}')
+SECTION = re.compile(r'^/\*\* \\name (.+)')
+COPY = re.compile(r'^/\*\* \\copydoc (\w+) \*/$')
 CALL = re.compile(r'^(?!typedef)(?:static inline )?([\w *]+?)(\w+)\([^;{]*\)(?:;| \{)$')
-NOT_FOR_USERS = 'for the functions below'
+NOT_FOR_USERS = 'For the functions below'
 
 
 @dataclasses.dataclass
@@ -37,7 +39,8 @@ class Header:
 
 def paragraphs(comment):
     """Paragraphs of a C comment. One that begins with a dash is an item of a list."""
-    lines = [re.sub(r'^ ?\*? ?|^/\*+ ?', '', line, count=1).rstrip() for line in comment.strip()[2:-2].splitlines()]
+    lines = [re.sub(r'^ ?\*? ?', '', line, count=1).rstrip() for line in comment.strip()[2:-2].splitlines()]
+    lines = [line for line in lines if line not in (r'\file', r'\{', r'\}')]
     found = ['']
     for line in lines:
         if re.match(r' *- ', line):
@@ -82,25 +85,36 @@ def read(path, name):
     text = path.read_text()
     header = Header(name, [], [])
     comment, section, title = [], [], ''
-    page = None
+    page, above, by_name = None, '', {}
     for chunk in chunks(text):
         if heading := SECTION.match(chunk):
-            title = heading[1]
-            section = paragraphs(chunk)[1:] if '\n' in chunk else []
-            # Without a blank line below, it is also the comment of the first calls.
-            comment, page = section, None
+            title, section = heading[1], paragraphs(chunk)[1:]
+        elif copy := COPY.match(chunk):
+            page = by_name.get(copy[1])
         elif chunk.startswith('/*'):
             comment, page = paragraphs(chunk), None
             header.about = header.about or comment
-        elif not chunk.strip() or chunk.startswith(('#', '}', 'extern')):
-            comment, page = ([], None) if not chunk.strip() else (comment, page)
-        elif comment and title != NOT_FOR_USERS and (name := name_of(chunk)):
-            if page is None:
+            section = comment if SECTION.match(above) else section
+        elif not chunk.strip():
+            comment, page = [], None
+        elif not chunk.startswith(('#', '}', 'extern')):
+            name = name_of(chunk) if title != NOT_FOR_USERS else ''
+            if name and comment and page is None:
                 page = Page([], [], comment, section if comment is not section else [])
                 header.pages.append(page)
-            page.names.append(name)
-            page.declarations.append(re.sub(r'^static inline ', '', re.sub(r' \{$', ';', chunk)))
+            if name and page is not None:
+                by_name[name] = page
+                page.names.append(name)
+                page.declarations.append(declaration(chunk))
+            comment, page = [], None
+        above = chunk
     return header
+
+
+def declaration(chunk):
+    """A declaration as a program's author would write it: comments behind a field are plain ones."""
+    chunk = re.sub(r'^static inline ', '', re.sub(r' \{$', ';', chunk))
+    return re.sub(r'/\*\*<.*?\*/', lambda found: re.sub(r'\n   ', '\n', '/*' + found[0][4:]), chunk, flags=re.DOTALL)
 
 
 def name_of(chunk):

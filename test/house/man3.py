@@ -13,37 +13,61 @@ import tempfile
 
 from report import Report, check_man_warns, warnings_of_man
 
-SAID = """/* A header of the tests.
+SAID = r"""/** \file
+ * A header of the tests.
  *
  * Its second paragraph:
  *  - an item. */
 #ifndef PLANTED
+/* Names for the linker. */
+/** \cond */
 #define first verbena_first
+/** \endcond */
 enum { LIMIT = 3 };
 
-/* Does `first` things - of two. Never more.
+/** Does `first` things - of two. Never more.
  * .No request. */
 int first(int a);
+/** \copydoc first */
 int second(int a,
            int b);
-
 int undocumented(void);
-/* --- more --------------------------------------------------------------------------------------------------------- *
- *
- * Above all of the section. */
 
-/* What is in it. */
+/** \name More
+ *
+ * Above all of the section.
+ * \{ */
+
+/** What is in it. */
 typedef struct Both {
-  int a; /* One. */
+  int a; /**< One,
+              and more. */
 } Both;
-/* --- for the functions below -------------------------------------------------------------------------------------- */
-/* Not for users. */
+/** \} */
+
+/** \name Close
+ * \{ */
+/** Begins. Of all. */
+int begins(void);
+/** Ends. */
+int ends(void);
+/** \} */
+
+/** \name For the functions below
+ * \{ */
+
+/** Not for users. */
 static inline int hidden(void) { return 0; }
-/* --- calls -------------------------------------------------------------------------------------------------------- */
-/* Collective. Calls. */
+/** \} */
+
+/** \name Calls
+ * \{ */
+
+/** Collective. Calls. */
 static inline const char* inlined(int a) {
   return a;
 }
+/** \} */
 #endif
 """
 
@@ -53,14 +77,18 @@ def self_test(report, calls):
         path = pathlib.Path(directory) / 'planted.h'
         path.write_text(SAID)
         pages = calls.pages_of([calls.read(path, 'verbena/planted.h')], '1')
-    wanted = {'verbena-planted.3', 'first.3', 'second.3', 'Both.3', 'inlined.3'}
+    wanted = {'verbena-planted.3', 'first.3', 'second.3', 'Both.3', 'begins.3', 'ends.3', 'inlined.3'}
     report.check(set(pages) == wanted, f'self-test: pages are {sorted(pages)}')
     if report.failures:
         return
     for name, said in (('first.3', 'first, second \\- Does \\fIfirst\\fR things \\- of two\n'),
                        ('first.3', 'int second(int a,\n           int b);'), ('first.3', 'Never more. .No request.'),
-                       ('second.3', '.so man3/first.3\n'), ('Both.3', 'int a; /* One. */\n} Both;'),
-                       ('Both.3', '.PP\nAbove all of the section.'), ('inlined.3', 'const char* inlined(int a);\n.fi'),
+                       ('second.3', '.so man3/first.3\n'),
+                       ('Both.3', 'int a; /* One,\n           and more. */\n} Both;'),
+                       ('Both.3', '.PP\nAbove all of the section.'),
+                       ('begins.3', 'DESCRIPTION\n.PP\nBegins. Of all.\n.SH'),
+                       ('ends.3', 'Ends.\n.PP\nBegins. Of all.\n'),
+                       ('inlined.3', 'const char* inlined(int a);\n.fi'),
                        ('inlined.3', 'inlined \\- Calls\n'), ('verbena-planted.3', '.IP \\(bu 2\nan item.')):
         report.check(said in pages[name], f'self-test: {name} lacks {said!r}: {pages[name]}')
 

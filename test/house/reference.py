@@ -9,38 +9,49 @@ import xml.etree.ElementTree as ElementTree
 
 from report import Report, run, skip
 
-SAID = '''/* A header of the tests. */
+SAID = r'''/** \file
+ * A header of the tests. */
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* Names for the linker. */
+/** \cond */
 #define first verbena_first
-/* What both do. */
+/** \endcond */
+
+/** \name Calls
+ * \{ */
+
+/** What both do. */
 int first(int a);
+/** \copydoc first */
 int second(int a,
            int b);
-/* What is in it. */
+/** What is in it. */
 typedef struct Both {
-  int a; /* One,
-            and what it means. */
-  int b; /* The other. */
+  int a; /**< One,
+              and what it means. */
+  int b; /**< The other. */
 } Both;
+/** \} */
+
 #ifdef __cplusplus
 }
 #endif
 '''
 # A mistake, and what Doxygen has to name.
 MISTAKES = [
-    ('int second', '\nint second', 'second'),
-    (' /* The other. */', '', 'b'),
-    ('/* What is in it. */\n', '', 'Both'),
-    ('/* What both do. */', '/* What both do. \\param c is none. */', "'c'"),
+    ('/** \\copydoc first */\n', '', 'second'),
+    (' /**< The other. */', '', 'b'),
+    ('/** What is in it. */\n', '', 'Both'),
+    ('/** What both do. */', '/** What both do. \\param c is none. */', "'c'"),
 ]
 
 
 def generate(root, doxygen, headers, work):
     """Runs Doxygen over a directory of headers. Returns its exit code, its output and the names that it knows."""
     work.mkdir()
-    values = {'version': '0', 'root': root, 'input': headers, 'output': work, 'python': sys.executable}
+    values = {'version': '0', 'root': root, 'input': headers, 'output': work}
     text = (root / 'docs' / 'api' / 'Doxyfile.in').read_text()
     doxyfile = work / 'Doxyfile'
     doxyfile.write_text(re.sub('@([a-z]+)@', lambda m: str(values[m[1]]), text) +

@@ -1,4 +1,5 @@
-/* The primitives of the RDMA Key-Value Store, for programs in its style: packets, fins, and READs and WRITEs of memory
+/** \file
+ * The primitives of the RDMA Key-Value Store, for programs in its style: packets, fins, and READs and WRITEs of memory
  * that the other side named in a packet. One blocking call does each. kv_open, kv_set, kv_get, kv_release and kv_close
  * are in verbena/kv.h, with the store behind them; the calls here work without a store.
  *
@@ -13,6 +14,7 @@
 #include <verbena/rdma.h>
 
 /* The archive has these under other names, so that nothing clashes in a static link. */
+/** \cond */
 #define RDMA_connect verbena_RDMA_connect
 #define RDMA_connect_with verbena_RDMA_connect_with
 #define RDMA_disconnect verbena_RDMA_disconnect
@@ -29,6 +31,7 @@
 #define run_server verbena_run_server
 #define run_server_with verbena_run_server_with
 #define run_client verbena_run_client
+/** \endcond */
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
 #pragma GCC visibility push(default)
@@ -37,61 +40,62 @@ extern "C" {
 #endif
 
 enum {
-  KVSTORE_PACKET_BYTES = 12288, /* Bytes of a packet: a program's own struct must fit. */
-  KVSTORE_BUFFERS = 16,         /* Packets of a context. */
-  KVSTORE_PORT = 7471           /* Default port of RDMA_connect. */
+  KVSTORE_PACKET_BYTES = 12288, /**< Bytes of a packet: a program's own struct must fit. */
+  KVSTORE_BUFFERS = 16,         /**< Packets of a context. */
+  KVSTORE_PORT = 7471           /**< Default port of RDMA_connect. */
 };
 
-/* A connection. The program fills buf[currBuffer] and sends it, or receives into it; it may set currBuffer at any
+/** A connection. The program fills buf[currBuffer] and sends it, or receives into it; it may set currBuffer at any
  * time. */
 typedef struct verbena_PingpongContext {
-  char* buf[KVSTORE_BUFFERS]; /* KVSTORE_PACKET_BYTES each, 64-byte aligned, zeroed at first. */
-  int currBuffer;             /* 0 to KVSTORE_BUFFERS - 1. */
-  RdmaConn* conn;             /* For calls of verbena/rdma.h. */
+  char* buf[KVSTORE_BUFFERS]; /**< KVSTORE_PACKET_BYTES each, 64-byte aligned, zeroed at first. */
+  int currBuffer;             /**< 0 to KVSTORE_BUFFERS - 1. */
+  RdmaConn* conn;             /**< For calls of verbena/rdma.h. */
 } PingpongContext;
 
-/* Connects to "host" or "host:port"; with null, listens on KVSTORE_PORT and waits, for ever if need be, for the next
+/** Connects to "host" or "host:port"; with null, listens on KVSTORE_PORT and waits, for ever if need be, for the next
  * client. While a context of a listening call exists, other clients wait until the next call. */
 int RDMA_connect(const char* servername, PingpongContext** save_ctx);
-/* The same on another port, with options; it uses device, bootstrap and deadlines. options null: the defaults. */
+/** The same on another port, with options; it uses device, bootstrap and deadlines. options null: the defaults. */
 int RDMA_connect_with(const char* servername, int port, const RdmaOptions* options, PingpongContext** save_ctx);
-/* Tells the peer, and frees the context and all its registrations. null is fine. */
+/** Tells the peer, and frees the context and all its registrations. null is fine. */
 int RDMA_disconnect(PingpongContext* ctx);
 
-/* Lets the peer read and write `size` bytes at `addr` until RDMA_deregister. Send `*key` to the peer: it needs the
+/** Lets the peer read and write `size` bytes at `addr` until RDMA_deregister. Send `*key` to the peer: it needs the
  * key. */
 int RDMA_register(PingpongContext* ctx, void* addr, size_t size, uint32_t* key);
-/* Ends the registration that begins at `addr`. RDMA_ERR_BAD_ARGUMENT: there is none. */
+/** Ends the registration that begins at `addr`. RDMA_ERR_BAD_ARGUMENT: there is none. */
 int RDMA_deregister(PingpongContext* ctx, void* addr);
 
-/* Sends buf[currBuffer]. */
+/** Sends buf[currBuffer]. */
 int send_packet(PingpongContext* ctx);
-/* Waits for the next packet, for ever if need be, and puts it into buf[currBuffer]. Buffers of receive_packet_async get
- * their packets first. RDMA_ERR_PROTOCOL: a fin came instead, and is lost. */
+/** Waits for the next packet, for ever if need be, and puts it into buf[currBuffer]. Buffers of receive_packet_async
+ * get their packets first. RDMA_ERR_PROTOCOL: a fin came instead, and is lost. */
 int receive_packet(PingpongContext* ctx);
-/* Offers buf[currBuffer] for a packet, without waiting. RDMA_ERR_AGAIN: KVSTORE_BUFFERS buffers are offered already. */
+/** Offers buf[currBuffer] for a packet, without waiting. RDMA_ERR_AGAIN: KVSTORE_BUFFERS buffers are offered
+ * already. */
 int receive_packet_async(PingpongContext* ctx);
-/* Waits, for ever if need be, for the packets of the first `iters` offered buffers. RDMA_ERR_BAD_ARGUMENT: fewer are
+/** Waits, for ever if need be, for the packets of the first `iters` offered buffers. RDMA_ERR_BAD_ARGUMENT: fewer are
  * offered. */
 int pp_wait_completions(PingpongContext* ctx, int iters);
 
-/* Reads `size` bytes of the peer's memory at `remote_addr` into `target`, which may be any memory. Fails as
+/** Reads `size` bytes of the peer's memory at `remote_addr` into `target`, which may be any memory. Fails as
  * rdmaSyncReadSignaled does. */
 int send_RDMA_read(PingpongContext* ctx, char* target, unsigned long size, void* remote_addr, uint32_t remote_key);
-/* Writes the string `value`, with its terminating zero, to the peer's memory. It arrives before any packet or fin that
+/** Writes the string `value`, with its terminating zero, to the peer's memory. It arrives before any packet or fin that
  * you send after it. Fails as rdmaSyncWriteSignaled does. */
 int send_RDMA_write(PingpongContext* ctx, const char* value, void* remote_addr, uint32_t remote_key);
-/* Tells the peer that the reads or writes are done. */
+/** Tells the peer that the reads or writes are done. */
 int send_fin(PingpongContext* ctx);
-/* Waits, for ever if need be, for the peer's fin. RDMA_ERR_PROTOCOL: a packet came instead, and is lost. */
+/** Waits, for ever if need be, for the peer's fin. RDMA_ERR_PROTOCOL: a packet came instead, and is lost. */
 int receive_fin(PingpongContext* ctx);
 
-/* Runs a key-value store with the default options (see kv.h). Returns 0 once the program has handled a signal in this
+/** Runs a key-value store with the default options (see kv.h). Returns 0 once the program has handled a signal in this
  * thread, or a code of kv_error_t if the store cannot start. */
 int run_server(void);
-/* The same on another port, or with other sizes. options null: the defaults. */
+/** The same on another port, or with other sizes. options null: the defaults. */
 int run_server_with(const kv_server_options_t* options);
-/* Connects to such a store, stores, reads and compares values of 1 byte to 16 MiB for some seconds, and prints a table
+/** Connects to such a store, stores, reads and compares values of 1 byte to 16 MiB for some seconds, and prints a table
  * of the throughput on stdout. Returns 0, or the code of kv_error_t of the call that failed; KV_ERR_PROTOCOL if a get
  * returned a wrong value. */
 int run_client(const char* servername);

@@ -1,4 +1,5 @@
-/* A slab pool over hugepages that is registered once: rdma_kv's memory_pool.h, as a part of its own.
+/** \file
+ * A slab pool over hugepages that is registered once: rdma_kv's memory_pool.h, as a part of its own.
  *
  * A pool owns one range of memory, faulted in and on the largest pages that the machine has free, and hands out items
  * of it: any thread, O(log n), nothing registered or mapped per item. Register the range once, and every item of it can
@@ -15,6 +16,7 @@
 #include <stdint.h>
 
 /* The archive has these under other names, so that nothing clashes in a static link. */
+/** \cond */
 #define memory_pool_create verbena_memory_pool_create
 #define memory_pool_destroy verbena_memory_pool_destroy
 #define memory_pool_alloc verbena_memory_pool_alloc
@@ -24,6 +26,7 @@
 #define memory_pool_get_used verbena_memory_pool_get_used
 #define memory_pool_page_size verbena_memory_pool_page_size
 #define memory_pool_print_stats verbena_memory_pool_print_stats
+/** \endcond */
 
 /* The field's names, not C++'s style. NOLINTBEGIN(readability-identifier-naming) */
 #pragma GCC visibility push(default)
@@ -31,30 +34,30 @@
 extern "C" {
 #endif
 
-/* A pool. */
+/** A pool. */
 typedef struct verbena_memory_pool memory_pool_t;
 
-/* Makes a pool of `size` bytes, 64 to 1 TiB, zeroed. Its pages are the largest that are free, with either value of
+/** Makes a pool of `size` bytes, 64 to 1 TiB, zeroed. Its pages are the largest that are free, with either value of
  * use_huge_pages; memory_pool_page_size tells which. Null: bad size, or no memory. */
 memory_pool_t* memory_pool_create(size_t size, bool use_huge_pages);
-/* Frees the pool and all of its items. Deregister its memory first. null is fine. */
+/** Frees the pool and all of its items. Deregister its memory first. null is fine. */
 void memory_pool_destroy(memory_pool_t* pool);
 
-/* An item of at least `size` bytes, 64-byte aligned, and 4096-byte aligned from 4096 bytes on. Null: none is free, or
+/** An item of at least `size` bytes, 64-byte aligned, and 4096-byte aligned from 4096 bytes on. Null: none is free, or
  * size is 0. Any thread. */
 void* memory_pool_alloc(memory_pool_t* pool, size_t size);
-/* Frees an item. null is fine. KV_ERR_BAD_ARGUMENT: no item begins there, and nothing has changed. Any thread. */
+/** Frees an item. null is fine. KV_ERR_BAD_ARGUMENT: no item begins there, and nothing has changed. Any thread. */
 int memory_pool_free(memory_pool_t* pool, void* ptr);
 
-/* The first byte of the range, for registration; page-aligned. */
+/** The first byte of the range, for registration; page-aligned. */
 void* memory_pool_get_base(memory_pool_t* pool);
-/* Bytes of the range, as memory_pool_create got them. */
+/** Bytes of the range, as memory_pool_create got them. */
 size_t memory_pool_get_size(memory_pool_t* pool);
-/* Bytes of all items. Any thread. */
+/** Bytes of all items. Any thread. */
 size_t memory_pool_get_used(memory_pool_t* pool);
-/* Bytes of the pages that the system gave. */
+/** Bytes of the pages that the system gave. */
 size_t memory_pool_page_size(memory_pool_t* pool);
-/* Prints counts on stdout. Any thread. */
+/** Prints counts on stdout. Any thread. */
 void memory_pool_print_stats(memory_pool_t* pool);
 
 #ifdef __cplusplus

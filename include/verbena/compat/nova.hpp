@@ -1,11 +1,13 @@
-// The interface of RDMALib, over verbena::mesh and verbena::SlabManager, for programs in its style: servers that know
-// each other by a list of hosts, messages in buffers of the store, a callback for each completion.
-//
-// This is a header without a part in the archive: RDMALib's functions cannot return failures, so they throw here
-// (NovaError), which the archive never does, and RDMALib's names belong to namespaces that the archive does not define.
-//
-// All servers listen on the same port plus their id, on all addresses unless Options say otherwise. Differences from
-// the original, besides those that a function names: docs/coming-from.md.
+/// \file
+/// The interface of RDMALib, over verbena::mesh and verbena::SlabManager, for programs in its style: servers that know
+/// each other by a list of hosts, messages in buffers of the store, a callback for each completion.
+///
+/// This is a header without a part in the archive: RDMALib's functions cannot return failures, so they throw here
+/// (NovaError), which the archive never does, and RDMALib's names belong to namespaces that the archive does not
+/// define.
+///
+/// All servers listen on the same port plus their id, on all addresses unless Options say otherwise. Differences from
+/// the original, besides those that a function names: docs/coming-from.md.
 #pragma once
 
 #include <verbena/compat/nova_control.hpp>
@@ -132,7 +134,7 @@ class NovaRDMARCStore {
   }
   NovaRDMARCStore(const NovaRDMARCStore&) = delete;
   NovaRDMARCStore& operator=(const NovaRDMARCStore&) = delete;
-  ~NovaRDMARCStore() = default;
+  ~NovaRDMARCStore() = default;  ///< No callback follows.
 
   /// Connects to all other servers, and returns once their stores of this thread exist and have announced their memory.
   /// Call it once for each thread. Errors: those of mesh::Mesh::join and mesh::Mesh::add, kTimedOut (who is missing).

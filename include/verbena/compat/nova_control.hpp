@@ -1,4 +1,5 @@
-// Servers of the RDMALib interface: their hosts, and the mesh that connects them.
+/// \file
+/// Servers of the RDMALib interface: their hosts, and the mesh that connects them.
 #pragma once
 
 #include <verbena/compat/nova_error.hpp>
@@ -99,7 +100,7 @@ class RdmaCtrl {
   }
   RdmaCtrl(const RdmaCtrl&) = delete;
   RdmaCtrl& operator=(const RdmaCtrl&) = delete;
-  ~RdmaCtrl() = default;
+  ~RdmaCtrl() = default;  ///< Leaves the mesh once its stores have ended, too.
 
   /// The mesh, for what RDMALib lacks; null before `Init` of a store.
   [[nodiscard]] std::shared_ptr<verbena::mesh::Mesh> mesh() const {

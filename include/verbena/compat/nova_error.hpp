@@ -1,4 +1,5 @@
-// The exception of the RDMALib interface.
+/// \file
+/// The exception of the RDMALib interface.
 #pragma once
 
 #include <verbena/error.hpp>

@@ -1,4 +1,5 @@
-// RDMALib's memory manager, over verbena::SlabManager.
+/// \file
+/// RDMALib's memory manager, over verbena::SlabManager.
 #pragma once
 
 #include <verbena/compat/nova_error.hpp>
