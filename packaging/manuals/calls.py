@@ -3,9 +3,9 @@
 
     calls.py OUT HEADER...   pages into the directory OUT
 
-A call whose comment is only `\\copydoc OTHER` shares the page of OTHER. The comment at the head of a header becomes the
-page verbena-HEADER(3). Text under the `\\name` of a section is on the pages of all its calls; so is the first comment of
-the section if no blank line is between."""
+A call whose comment is only `\\copydoc OTHER` shares the page of OTHER. The comment at the head of a header becomes
+the page verbena-HEADER(3). Text under the `\\name` of a section is on the pages of all its calls; so is the first
+comment of the section if no blank line is between."""
 
 import dataclasses
 import pathlib
