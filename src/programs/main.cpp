@@ -82,16 +82,17 @@ void add_serve(CLI::App& app, CommandLine& line) {
   command.callback([&line] { line.exit = run_serve(line.serve); });
 }
 
+void add_ttl(CLI::App& command, ItemArguments& item, const char* what) {
+  const auto take = [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); };
+  command.add_option_function<std::int64_t>("--ttl", take, what)->transform(duration(kv::kMaxTimeToLive));
+}
+
 void add_item_commands(CLI::App& app, CommandLine& line) {
   ItemArguments& item = line.item;
   const auto value_or_file = [&item](CLI::App& command) {
     command.add_option("VALUE", item.value, "the value");
     command.add_option("-f,--file", item.file, "file with the value; - is stdin");
-    command
-        .add_option_function<std::int64_t>(
-            "--ttl", [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); },
-            "the key is absent after this time, by the server's clock")
-        ->transform(duration(kv::kMaxTimeToLive));
+    add_ttl(command, item, "the key is absent after this time, by the server's clock");
   };
   const auto store = [&app, &line](Exit (*run)(const ConnectArguments&, const ItemArguments&)) {
     return [&app, &line, run] {
@@ -142,8 +143,9 @@ void add_many_commands(CLI::App& app, CommandLine& line) {
 
   CLI::App& mput = add_client_command(app, line, "mput", "store values in one call, and print their versions");
   mput.add_option("KEY VALUE", line.words, "keys, each with its value behind it")->required();
+  add_ttl(mput, line.item, "the keys are absent after this time, by the server's clock");
   mput.callback([&app, &line] {
-    line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words)
+    line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words, {.time_to_live = line.item.ttl})
                                            : usage(app, "takes a VALUE behind each KEY, and the last one is missing");
   });
 }
