@@ -1,5 +1,5 @@
 ! Stores an array and text, and reads them back. Start a server first: verbena-kv serve
-! usage: kv_hello [SERVER]      such as host:7470; else port 7470 of this host
+! usage: kv_hello [SERVER]      such as host:7470, or :7471 of this host; else port 7470 of this host
 program kv_hello
   use verbena
   use, intrinsic :: iso_c_binding

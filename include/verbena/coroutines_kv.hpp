@@ -50,6 +50,7 @@ struct KvRequest {
   std::uint64_t expected = 0;  ///< The version, or the value of the cell.
   std::uint64_t operand = 0;   ///< For the cell.
   kv::Cell cell{};
+  kv::PutOptions options{};  ///< put
 };
 
 /// Waits for an operation of a client.
@@ -110,6 +111,12 @@ class [[nodiscard]] CellWait final : public KvWait {
 [[nodiscard]] inline detail::KeyWait put(kv::Client& client, kv::Key key, std::span<const std::byte> value,
                                          std::optional<Deadline> deadline = {}) noexcept {
   return {client, {.what = detail::KvRequest::What::kPut, .key = key, .value = value}, deadline};
+}
+/// The same, as `options` say.
+[[nodiscard]] inline detail::KeyWait put(kv::Client& client, kv::Key key, std::span<const std::byte> value,
+                                         const kv::PutOptions& options,
+                                         std::optional<Deadline> deadline = {}) noexcept {
+  return {client, {.what = detail::KvRequest::What::kPut, .key = key, .value = value, .options = options}, deadline};
 }
 /// Stores the value if the key's version is `expected`; see kv::Client::cas.
 [[nodiscard]] inline detail::KeyWait cas(kv::Client& client, kv::Key key, std::uint64_t expected,

@@ -55,6 +55,7 @@
 #define kv_client_allocate verbena_kv_client_allocate
 #define kv_client_get_items verbena_kv_client_get_items
 #define kv_client_put_items verbena_kv_client_put_items
+#define kv_client_put_items_ttl verbena_kv_client_put_items_ttl
 #define kv_client_batch_get verbena_kv_client_batch_get
 #define kv_client_batch_put verbena_kv_client_batch_put
 #define kv_server_options_init verbena_kv_server_options_init
@@ -323,6 +324,8 @@ typedef struct kv_put_item {
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
 /** The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
+/** The same, and the values expire: see kv_client_put_ttl. */
+int kv_client_put_items_ttl(kv_client_t* client, kv_put_item_t* items, size_t count, int64_t ttl_ms);
 
 /** Batches with an array for each part. vlens[i]: the capacity in; out the length, the length needed if that is more
  * than the capacity, or SIZE_MAX if the key was not found or the get failed. Set them again for each call: a capacity
@@ -417,8 +420,8 @@ void kv_server_destroy(kv_server_t* server);
 /** \name C strings
  * \{ */
 
-/** Connects to "host", "host:port", "[address]:port" or, with null or "", this host. Sets `*handle` to a connected
- * kv_client_t *, which the functions above take, too. `*handle` is null on failure. */
+/** Connects to "host", "host:port", "[address]:port" or, with null, "" or ":port", this host. Sets `*handle` to a
+ * connected kv_client_t *, which the functions above take, too. `*handle` is null on failure. */
 int kv_open(const char* server, void** handle);
 /** The same in another mode, or with other options; options null: the defaults. */
 int kv_open_with(const char* server, conn_mode_t mode, const kv_client_options_t* options, void** handle);

@@ -278,6 +278,7 @@ struct PutRequest {
   Key key;                           ///< 1 to 1024 B, else the outcome is kBadKey.
   std::span<const std::byte> value;  ///< As in `Client::put`.
   Outcome outcome;                   ///< Set by the call.
+  PutOptions options{};              ///< As in `Client::put`.
 };
 
 /// Where a listing of keys goes on: of one prefix, at one server. A value; copy it, or keep it for later. Begin with an
@@ -460,6 +461,9 @@ class Client {
   /// rest is leased (see LargePut), or if its own lease had ended: start it again. The blocking calls do that by
   /// themselves until their deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
+  /// Starts a put as Client::put with options does.
+  [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                                         std::uint64_t cookie) noexcept = 0;
   /// Starts a get. `out` must stay until the completion. Otherwise as start_put.
   [[nodiscard]] virtual Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept = 0;
   /// Returns the completions that have come, up to completions.size(), without waiting. Operations older than the

@@ -1619,6 +1619,14 @@ module verbena
       integer(c_size_t), value :: count
       integer(c_int) :: c_kv_client_put_items
     end function
+    function c_kv_client_put_items_ttl(client, items, count, ttl_ms) bind(C, name='verbena_kv_client_put_items_ttl')
+      import
+      type(kv_client_t), value :: client
+      type(kv_put_item_t), intent(inout) :: items(*)
+      integer(c_size_t), value :: count
+      integer(c_int64_t), value :: ttl_ms
+      integer(c_int) :: c_kv_client_put_items_ttl
+    end function
     function c_kv_client_batch_get(client, keys, klens, values, vlens, count) &
         bind(C, name='verbena_kv_client_batch_get')
       import
@@ -1689,7 +1697,7 @@ module verbena
       integer(c_int) :: c_kv_close
     end function
   end interface
-  public :: kv_client_put_ttl, kv_client_get_ttl, kv_client_keys, kv_client_flush
+  public :: kv_client_put_ttl, kv_client_get_ttl, kv_client_put_items_ttl, kv_client_keys, kv_client_flush
   public :: kv_error_text, kv_error_detail, kv_client_options_init, kv_client_set_options, kv_client_connect, &
     kv_client_connect_socket, kv_client_put, kv_client_get, kv_client_get_version, kv_client_cas, kv_client_delete, &
     kv_client_cell_open, kv_client_get_items, kv_client_put_items, kv_client_batch_get, kv_client_batch_put, &
@@ -2560,6 +2568,14 @@ contains
     type(kv_put_item_t), intent(inout), contiguous :: items(:)
     integer(c_int) :: code
     code = c_kv_client_put_items(client, items, size(items, kind=c_size_t))
+  end function
+
+  function kv_client_put_items_ttl(client, items, ttl_ms) result(code)
+    type(kv_client_t), value :: client
+    type(kv_put_item_t), intent(inout), contiguous :: items(:)
+    integer(c_int64_t), value :: ttl_ms
+    integer(c_int) :: code
+    code = c_kv_client_put_items_ttl(client, items, size(items, kind=c_size_t), ttl_ms)
   end function
 
   ! Returns KV_ERR_BAD_ARGUMENT also if the arrays differ in size; so does kv_client_batch_put.

@@ -28,6 +28,9 @@ struct Ask {
   std::uint32_t worker = 0;          ///< scans
 };
 
+/// Turns a put into what `options` say. kBadArgument: its time to live is out of range.
+[[nodiscard]] Status take_options(const PutOptions& options, Ask& ask) noexcept;
+
 /// One awaited operation. The client has it from `begin` until it tells, or `withdraw` has returned; so it has the
 /// memory that `ask` names.
 struct AwaitedCall {

@@ -363,12 +363,7 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
 
 // --- blocking calls
 
-Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
-  return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
-}
-Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutOptions& options,
-                           Deadline deadline) noexcept {
-  Ask ask{.op = wire::Op::kPut, .key = key, .value = value};
+Status take_options(const PutOptions& options, Ask& ask) noexcept {
   if (options.expected) {
     ask.op = wire::Op::kCas;
     ask.expected = *options.expected;
@@ -376,10 +371,20 @@ Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutO
   if (options.time_to_live) {
     const std::chrono::milliseconds ttl = *options.time_to_live;
     if (ttl.count() < 1 || ttl > kMaxTimeToLive) [[unlikely]]
-      return {note(Status::kBadArgument, call_of(ask.op), "time_to_live must be 1 to {} ms; got {}",
-                   kMaxTimeToLive.count(), ttl.count())};
+      return note(Status::kBadArgument, call_of(ask.op), "time_to_live must be 1 to {} ms; got {}",
+                  kMaxTimeToLive.count(), ttl.count());
     ask.ttl_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(ttl).count());
   }
+  return Status::kOk;
+}
+Outcome PollingClient::put(Key key, std::span<const std::byte> value, Deadline deadline) noexcept {
+  return run({.op = wire::Op::kPut, .key = key, .value = value}, deadline);
+}
+Outcome PollingClient::put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                           Deadline deadline) noexcept {
+  Ask ask{.op = wire::Op::kPut, .key = key, .value = value};
+  if (const Status status = take_options(options, ask); status != Status::kOk) [[unlikely]]
+    return {status};
   return run(ask, deadline);
 }
 template <class Limit>
@@ -535,6 +540,14 @@ Status PollingClient::start_pipelined(Ask ask, std::uint64_t cookie) noexcept {
   ++in_flight_.pipelined;
   if (is_over) finish(*operation, outcome);
   return Status::kOk;
+}
+
+Status PollingClient::start_put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                                std::uint64_t cookie) noexcept {
+  Ask ask{.op = wire::Op::kPut, .key = key, .value = value};
+  if (const Status status = take_options(options, ask); status != Status::kOk) [[unlikely]]
+    return status;
+  return start_pipelined(ask, cookie);
 }
 
 std::size_t PollingClient::poll(std::span<Completion> completions) noexcept {

@@ -155,6 +155,8 @@ class PollingClient final : public Client, private channel::Handler {
   Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept override {
     return start_pipelined({.op = wire::Op::kPut, .key = key, .value = value}, cookie);
   }
+  Status start_put(Key key, std::span<const std::byte> value, const PutOptions& options,
+                   std::uint64_t cookie) noexcept override;
   Status start_get(Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override {
     return start_pipelined({.op = wire::Op::kGet, .key = key, .out = out}, cookie);
   }

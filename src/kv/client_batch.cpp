@@ -37,7 +37,8 @@ void PollingClient::put(std::span<PutRequest> requests, Deadline deadline) noexc
   run_batch(requests, deadline);
   // These found memory still in its grace period; the blocking call waits for that.
   for (PutRequest& request : requests)
-    if (request.outcome.status == Status::kAgain) request.outcome = put(request.key, request.value, deadline);
+    if (request.outcome.status == Status::kAgain)
+      request.outcome = put(request.key, request.value, request.options, deadline);
 }
 
 // False: there is no room for it now. Otherwise its outcome is set, or will be.
@@ -50,12 +51,17 @@ bool PollingClient::start_one(GetRequest& request, Deadline) noexcept {
 }
 
 bool PollingClient::start_one(PutRequest& request, Deadline deadline) noexcept {
-  if (request.value.size() < kEagerBytes || is_registered(request.value))
-    return start_in_batch(
-        {.op = wire::Op::kPut, .key = request.key, .value = request.value, .result = &request.outcome});
-  // Goes through the loop's chunks, in a call of its own; the others proceed meanwhile.
-  request.outcome = put(request.key, request.value, deadline);
-  return true;
+  if (request.value.size() >= kEagerBytes && !is_registered(request.value)) {
+    // Goes through the loop's chunks, in a call of its own; the others proceed meanwhile.
+    request.outcome = put(request.key, request.value, request.options, deadline);
+    return true;
+  }
+  Ask ask{.op = wire::Op::kPut, .key = request.key, .value = request.value, .result = &request.outcome};
+  if (const Status status = take_options(request.options, ask); status != Status::kOk) [[unlikely]] {
+    request.outcome = {status};
+    return true;
+  }
+  return start_in_batch(ask);
 }
 
 bool PollingClient::start_in_batch(const Ask& ask) noexcept {

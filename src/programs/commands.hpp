@@ -63,7 +63,8 @@ struct FlushArguments {
 
 [[nodiscard]] Exit run_mget(const ConnectArguments& where, std::span<const std::string> keys);
 /// `words`: keys, each with its value behind it.
-[[nodiscard]] Exit run_mput(const ConnectArguments& where, std::span<const std::string> words);
+[[nodiscard]] Exit run_mput(const ConnectArguments& where, std::span<const std::string> words,
+                            const kv::PutOptions& options);
 
 [[nodiscard]] Exit run_incr(const ConnectArguments& where, const std::string& key, std::uint64_t by);
 [[nodiscard]] Exit run_cell(const ConnectArguments& where, const std::string& key);

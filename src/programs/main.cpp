@@ -1,4 +1,5 @@
 // verbena-kv: the key-value store's server and its clients.
+#include "programs/client_defaults.hpp"
 #include "programs/commands.hpp"
 #include "programs/many_keys.hpp"
 #include "programs/options.hpp"
@@ -10,7 +11,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,26 +32,8 @@ struct CommandLine {
   Exit exit = Exit::kDone;  ///< Set by the subcommand's callback.
 };
 
-/// Where the server is, as the environment says it: for clients only, since a server listens where its own command line
-/// says.
-void take_environment(kv::ClientOptions& options) {
-  const auto value_of = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
-  if (std::string address = value_of("VERBENA_KV_ADDRESS"); !address.empty()) options.address = std::move(address);
-  if (std::string file = value_of("VERBENA_KV_KEY_FILE"); !file.empty()) options.key_file = std::move(file);
-  std::string port = value_of("VERBENA_KV_PORT");
-  if (port.empty()) return;
-  if (const std::string wrong = whole_number(1, 65535)(port); !wrong.empty())
-    throw CLI::ValidationError("VERBENA_KV_PORT " + wrong);
-  (void)CLI::detail::lexical_cast(port, options.port);
-}
-
 CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name, const char* what) {
   CLI::App& command = *app.add_subcommand(name, what);
-  // CLI11's own would set what all commands share, after the command at hand has.
-  command.preparse_callback([&line](std::size_t) { take_environment(line.where.options); });
   add_address(command, line.where.options.address, "the server's address or name (default: this host)");
   command.add_option("-p,--port", line.where.options.port, "the server's port")
       ->check(whole_number(1, 65535))
@@ -65,6 +47,10 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
                    "promise to change nothing; the server refuses changes");
   add_key_file(command, line.where.options.key_file, "file of keys, for a server that asks for one");
   add_key_name(command, line.where.options.key_name);
+  // For the command at hand alone: CLI11's own means would set what all commands share, after it has. Options that a
+  // command adds to these are not for the file.
+  command.preparse_callback(
+      [&command, names = long_names(command)](std::size_t) { take_client_defaults(command, names); });
   return command;
 }
 
@@ -96,16 +82,17 @@ void add_serve(CLI::App& app, CommandLine& line) {
   command.callback([&line] { line.exit = run_serve(line.serve); });
 }
 
+void add_ttl(CLI::App& command, ItemArguments& item, const char* what) {
+  const auto take = [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); };
+  command.add_option_function<std::int64_t>("--ttl", take, what)->transform(duration(kv::kMaxTimeToLive));
+}
+
 void add_item_commands(CLI::App& app, CommandLine& line) {
   ItemArguments& item = line.item;
   const auto value_or_file = [&item](CLI::App& command) {
     command.add_option("VALUE", item.value, "the value");
     command.add_option("-f,--file", item.file, "file with the value; - is stdin");
-    command
-        .add_option_function<std::int64_t>(
-            "--ttl", [&item](std::int64_t ms) { item.ttl = std::chrono::milliseconds(ms); },
-            "the key is absent after this time, by the server's clock")
-        ->transform(duration(kv::kMaxTimeToLive));
+    add_ttl(command, item, "the key is absent after this time, by the server's clock");
   };
   const auto store = [&app, &line](Exit (*run)(const ConnectArguments&, const ItemArguments&)) {
     return [&app, &line, run] {
@@ -156,8 +143,9 @@ void add_many_commands(CLI::App& app, CommandLine& line) {
 
   CLI::App& mput = add_client_command(app, line, "mput", "store values in one call, and print their versions");
   mput.add_option("KEY VALUE", line.words, "keys, each with its value behind it")->required();
+  add_ttl(mput, line.item, "the keys are absent after this time, by the server's clock");
   mput.callback([&app, &line] {
-    line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words)
+    line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words, {.time_to_live = line.item.ttl})
                                            : usage(app, "takes a VALUE behind each KEY, and the last one is missing");
   });
 }

@@ -52,8 +52,8 @@ Exit run_mget(const ConnectArguments& where, std::span<const std::string> keys) 
   return on_client(where, [&](kv::Client& client) { return get_many(client, keys); });
 }
 
-Exit run_mput(const ConnectArguments& where, std::span<const std::string> words) {
-  return on_client(where, [&](kv::Client& client) { return put_many(client, words); });
+Exit run_mput(const ConnectArguments& where, std::span<const std::string> words, const kv::PutOptions& options) {
+  return on_client(where, [&](kv::Client& client) { return put_many(client, words, options); });
 }
 
 Exit run_incr(const ConnectArguments& where, const std::string& key, std::uint64_t by) {

@@ -111,7 +111,7 @@ Exit get_many(kv::Client& client, std::span<const std::string> keys) {
   return exit;
 }
 
-Exit put_many(kv::Client& client, std::span<const std::string> words) {
+Exit put_many(kv::Client& client, std::span<const std::string> words, const kv::PutOptions& options) {
   std::array<kv::PutRequest, kAtOnce> requests;
   Exit exit = Exit::kDone;
   std::string text;
@@ -119,7 +119,10 @@ Exit put_many(kv::Client& client, std::span<const std::string> words) {
     const auto some = words.subspan(from, std::min(2 * kAtOnce, words.size() - from));
     const auto puts = std::span(requests).first(some.size() / 2);
     for (std::size_t i = 0; i < puts.size(); ++i)
-      puts[i] = {.key = as_key(some[2 * i]), .value = std::as_bytes(std::span(some[2 * i + 1])), .outcome = {}};
+      puts[i] = {.key = as_key(some[2 * i]),
+                 .value = std::as_bytes(std::span(some[2 * i + 1])),
+                 .outcome = {},
+                 .options = options};
     client.put(puts);
     for (std::size_t i = 0; i < puts.size(); ++i) {
       if (puts[i].outcome.status == Status::kOk) {

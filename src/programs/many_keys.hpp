@@ -21,7 +21,7 @@ namespace verbena::programs {
 /// Prints a line for each key that is there: the key, a tab, the value, both with escapes.
 [[nodiscard]] Exit get_many(kv::Client& client, std::span<const std::string> keys);
 /// Stores values under the keys in front of them, and prints the version of each. `words` has an even number.
-[[nodiscard]] Exit put_many(kv::Client& client, std::span<const std::string> words);
+[[nodiscard]] Exit put_many(kv::Client& client, std::span<const std::string> words, const kv::PutOptions& options = {});
 /// Adds `by` to the cell under the key, which is made if there is none, and prints the sum.
 [[nodiscard]] Exit add_to_cell(kv::Client& client, const std::string& key, std::uint64_t by);
 /// Prints the cell under the key; makes none.

@@ -186,6 +186,8 @@ contains
     end do
     call must(kv_client_put_items(client, puts), 'kv_client_put_items')
     call check(all(puts%code == KV_OK) .and. all(puts%version > 0), 'an item is not put')
+    call must(kv_client_put_items_ttl(client, puts, 3600000_c_int64_t), 'kv_client_put_items_ttl')
+    call check(kv_client_put_items_ttl(client, puts, 0_c_int64_t) == KV_ERR_BAD_ARGUMENT, 'no time is enough for items')
     values = 0
     gets(kMany)%buf = c_loc(back(1))
     gets(kMany)%len = 4

@@ -258,9 +258,8 @@ void add_kv_wire(Seeds& out) {
   const LargeHead large{.expected = kAnyVersion, .value_length = 100'000};
   out.push_back({"kv_wire/put_large", front(3, Op::kPutLarge, 3).put(large).text("key").text("value")});
   const auto with_ttl = [](unsigned form, Op op) {
-    return Seed(form)
-        .put(RequestHead{.op = op, .flags = kHasTtl, .key_length = 3, .id = 7})
-        .put(std::uint64_t{1'000'000'000});
+    const RequestHead head{.op = op, .flags = kHasTtl, .key_length = 3, .id = 7};
+    return Seed(form).put(head).put(std::uint64_t{1'000'000'000});
   };
   out.push_back({"kv_wire/put_ttl", with_ttl(2, Op::kPut).text("key").text("value")});
   out.push_back({"kv_wire/put_large_ttl", with_ttl(3, Op::kPutLarge).put(large).text("key").text("value")});

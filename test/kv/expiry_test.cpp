@@ -129,6 +129,38 @@ TEST_P(Expiry, BatchesAndPipelinesSeeItToo) {
   EXPECT_EQ(done[0].outcome.status, Status::kNotFound);
 }
 
+TEST_P(Expiry, BatchesAndPipelinesStoreIt) {
+  Client& client = *clients_[0];
+  for (const std::size_t length : kLengths) {
+    const std::span<std::byte> value = client.allocate(std::max<std::size_t>(length, 1)).first(length);
+    const std::string keys[] = {"batched", "refused", "wrong", "begun", "stays"};
+    std::array<PutRequest, 3> puts{
+        PutRequest{.key = key_of(keys[0]), .value = value, .outcome = {}, .options = {.time_to_live = 1h}},
+        PutRequest{.key = key_of(keys[1]), .value = value, .outcome = {}, .options = {.expected = 1u << 30}},
+        PutRequest{.key = key_of(keys[2]), .value = value, .outcome = {}, .options = {.time_to_live = 0ms}}};
+    client.put(puts);
+    EXPECT_EQ(puts[0].outcome.status, Status::kOk) << length;
+    EXPECT_EQ(puts[1].outcome.status, Status::kNotFound) << length;
+    EXPECT_EQ(puts[2].outcome.status, Status::kBadArgument) << length;
+    EXPECT_GT(get(client, keys[0]).time_left, 30min) << length;
+    EXPECT_EQ(get(client, keys[2]).status, Status::kNotFound) << length;
+    EXPECT_EQ(client.start_put(key_of("k"), value, {.time_to_live = kMaxTimeToLive + 1ms}, 0), Status::kBadArgument);
+    ASSERT_EQ(client.start_put(key_of(keys[3]), value, {.time_to_live = 1h}, 1), Status::kOk);
+    ASSERT_EQ(client.start_put(key_of(keys[4]), value, PutOptions{}, 2), Status::kOk);
+    std::array<Completion, 1> done;
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(client.wait(done, Deadline::after(20s)), 1u);
+      EXPECT_EQ(done[0].outcome.status, Status::kOk) << length;
+    }
+    EXPECT_GT(get(client, keys[3]).time_left, 30min) << length;
+    EXPECT_EQ(get(client, keys[4]).time_left.count(), 0) << length;
+    ASSERT_EQ(client.start_put(key_of(keys[3]), value, {.time_to_live = 1ms}, 3), Status::kOk);
+    ASSERT_EQ(client.wait(done, Deadline::after(20s)), 1u);
+    EXPECT_TRUE(eventually([&] { return get(client, keys[3]).status == Status::kNotFound; })) << length;
+    for (const auto& key : keys) (void)client.erase(key_of(key));
+  }
+}
+
 TEST_P(Expiry, APutIsAsOverNothing) {
   Client& client = *clients_[3];
   const Outcome first = client.put(key_of("k"), bytes_of("v"), {.time_to_live = 20ms, .expected = 0});

@@ -170,6 +170,57 @@ TEST(KvUsage, EnvironmentSaysWhereTheServerIs) {
   EXPECT_TRUE(contains(refused.err, "VERBENA_KV_PORT takes 1 to 65535, not \"70000\""));
 }
 
+TEST(KvUsage, AFileSaysWhatClientsNeedNotRepeat) {
+  const Scratch scratch;
+  const std::string file = scratch.path() / "kv.toml";
+  const auto said_of = [&](std::string_view text, std::vector<std::string> command, int code) {
+    scratch.write("kv.toml", text);
+    const Variable named("VERBENA_KV_CONFIG", file);
+    const Ran ran = run_kv(std::move(command));
+    EXPECT_TRUE(ended(ran, code)) << text;
+    return ran.err;
+  };
+  const std::string port = free_port(), other = free_port();
+  const std::string text = "# mine\naddress = \"127.0.0.1\"\nport = " + port + "\ntimeout-ms = 300\nwait = event\n";
+  EXPECT_TRUE(contains(said_of(text, {"get", "k"}, 3), "127.0.0.1:" + port));
+  EXPECT_TRUE(contains(said_of(text, {"get", "k", "-p", other}, 3), "127.0.0.1:" + other));
+  {
+    const Variable of_port("VERBENA_KV_PORT", other);
+    EXPECT_TRUE(contains(said_of(text, {"get", "k"}, 3), "127.0.0.1:" + other)) << "the environment is stronger";
+  }
+  EXPECT_TRUE(contains(said_of("socket = true\n", {"get", "k", "-p", port}, 3), "socket over TCP"));
+  const std::string keyed = "key-file = \"none\"\n";
+  EXPECT_TRUE(contains(said_of(keyed, {"get", "k", "--key-name", "mine"}, 3), "--key-file none cannot be opened"));
+  EXPECT_TRUE(contains(said_of("port = 70000\n", {"get", "k"}, 2), "kv.toml: port takes 1 to 65535, not \"70000\""));
+  EXPECT_TRUE(
+      contains(said_of("wait = sleepy\n", {"get", "k"}, 2), "wait takes spin, adaptive or event, not \"sleepy\""));
+  EXPECT_TRUE(
+      contains(said_of("read-only = maybe\n", {"get", "k"}, 2), "read-only takes true or false, not \"maybe\""));
+  EXPECT_TRUE(contains(said_of("prt = 7\n", {"get", "k"}, 2), "prt is no option of all clients; did you mean port?"));
+  EXPECT_TRUE(contains(said_of("depth = 7\n", {"load", "."}, 2), "depth is no option of all clients"));
+  EXPECT_TRUE(contains(said_of("[get]\nport = 7\n", {"get", "k"}, 2), "port is in a section, and the file has none"));
+  EXPECT_TRUE(contains(said_of("port = 7\nport = 8\n", {"get", "k"}, 2), "port takes one value"));
+  EXPECT_TRUE(contains(said_of("\xff\x1b[1m = 1\n", {"get", "k"}, 2), R"(\xff\x1b[1m is no option)"));
+  const Variable absent("VERBENA_KV_CONFIG", scratch.path() / "none");
+  EXPECT_TRUE(contains(run_kv({"get", "k"}).err, "none: cannot read it: No such file or directory"));
+}
+
+TEST(KvUsage, TheFileIsAtHomeOrWhereTheDesktopKeepsSuch) {
+  const Scratch scratch;
+  const std::string at_home = free_port(), elsewhere = free_port();
+  scratch.write(".config/verbena/kv.toml", "port = " + at_home);
+  scratch.write("other/verbena/kv.toml", "port = " + elsewhere);
+  const Variable unset("VERBENA_KV_CONFIG", "");
+  const Variable home("HOME", scratch.path());
+  EXPECT_TRUE(contains(run_kv({"get", "k"}).err, "127.0.0.1:" + at_home));
+  {
+    const Variable directory("XDG_CONFIG_HOME", scratch.path() / "other");
+    EXPECT_TRUE(contains(run_kv({"get", "k"}).err, "127.0.0.1:" + elsewhere));
+  }
+  ::setenv("VERBENA_KV_CONFIG", "", 1);
+  EXPECT_FALSE(contains(run_kv({"get", "k"}).err, at_home));
+}
+
 TEST(KvUsage, NameThatDoesNotResolve) {
   const Ran ran = run_kv({"get", "k", "-a", "no-such-host.invalid"});
   EXPECT_TRUE(ended(ran, 3));

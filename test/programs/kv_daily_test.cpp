@@ -46,6 +46,8 @@ TEST_F(KvDaily, ManyKeysInACall) {
   EXPECT_EQ(some.out, "a/1\tone\n") << "the others come all the same";
   EXPECT_TRUE(contains(some.err, "\"none\": not found"));
   EXPECT_TRUE(ended(run({"mput", "k", "v", "lonely"}), 2));
+  EXPECT_TRUE(ended(run({"mput", "--ttl", "1h", "timed", "v", "too", "v"}), 0));
+  EXPECT_TRUE(contains(run({"get", "-v", "too"}).err, " s to live"));
   EXPECT_TRUE(ended(run({"mput", "k", "v", "", "v"}), 3)) << "a bad key";
   EXPECT_TRUE(ended(run({"mget", "k"}), 0)) << "and the good one is stored";
 }

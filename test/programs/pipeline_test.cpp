@@ -59,6 +59,10 @@ class FakeClient final : public kv::Client {
     if (pending_.size() >= depth) return Status::kAgain;
     return note({cookie, put(key, value)});
   }
+  Status start_put(kv::Key key, std::span<const std::byte> value, const kv::PutOptions&,
+                   std::uint64_t cookie) noexcept override {
+    return start_put(key, value, cookie);
+  }
   Status start_get(kv::Key key, std::span<std::byte> out, std::uint64_t cookie) noexcept override {
     if (pending_.size() >= depth) return Status::kAgain;
     return note({cookie, get(key, out)});

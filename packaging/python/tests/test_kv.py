@@ -75,6 +75,10 @@ class KvTest(unittest.TestCase):
         for wrong in (0, -1, 1e20, float('nan'), float('inf')):
             with self.assertRaises(errors.ArgumentError):
                 self.client.put('expires', b'2', ttl=wrong)
+            with self.assertRaises(errors.ArgumentError):
+                self.client.put_many([('expires', b'2')], ttl=wrong)
+        self.client.put_many([('first', b'1'), ('second', b'2')], ttl=3600)
+        self.assertTrue(0 < self.client.ttl('second') <= 3600)
         self.client.put('soon', b'1', ttl=0.001)
         self.assertTrue(waits_for(lambda: self.client.get('soon') is None))
 

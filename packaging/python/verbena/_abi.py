@@ -172,6 +172,7 @@ FUNCTIONS = {
     'kv_client_allocate': (c_void_p, [c_void_p, c_size_t]),
     'kv_client_get_items': (c_int, [c_void_p, ctypes.POINTER(kv_get_item_t), c_size_t]),
     'kv_client_put_items': (c_int, [c_void_p, ctypes.POINTER(kv_put_item_t), c_size_t]),
+    'kv_client_put_items_ttl': (c_int, [c_void_p, ctypes.POINTER(kv_put_item_t), c_size_t, c_int64]),
     'kv_server_options_init': (c_int, [ctypes.POINTER(kv_server_options_t)]),
     'kv_server_create': (c_void_p, [ctypes.POINTER(kv_server_options_t)]),
     'kv_server_start': (c_int, [c_void_p]),

@@ -53,6 +53,11 @@ class Future(Generic[T]):
         self._result, self._error, self._is_done = result, error, True
 
 
+def _ms(ttl: float) -> int:
+    """A number that is none, or too large for C, is as wrong as 0."""
+    return round(ttl * 1000) if abs(ttl) < 1e15 else 0
+
+
 class Client(Owner):
     """A connected client. One thread at a time uses it: BusyError for a second one. Each call has the deadline
     `timeout`, in seconds."""
@@ -87,9 +92,7 @@ class Client(Owner):
             if ttl is None:
                 _check(calls.kv_client_put(client, name, len(name), data.address, data.length))
                 return
-            # A number that is none, or too large for C, is as wrong as 0.
-            left_ms = round(ttl * 1000) if abs(ttl) < 1e15 else 0
-            _check(calls.kv_client_put_ttl(client, name, len(name), data.address, data.length, left_ms))
+            _check(calls.kv_client_put_ttl(client, name, len(name), data.address, data.length, _ms(ttl)))
 
     def ttl(self, key: Key) -> Optional[float]:
         """Seconds that are left of the key's time to live; None: it does not expire. NotFoundError."""
@@ -232,11 +235,11 @@ class Client(Owner):
                 yield from ended()
         yield from ended()
 
-    def put_many(self, items: Iterable[tuple[Key, BytesLike]]) -> list[int]:
+    def put_many(self, items: Iterable[tuple[Key, BytesLike]], ttl: Optional[float] = None) -> list[int]:
         """Puts all items, many of them in flight together, and returns their versions. Raises the first error; the
-        other items are carried out all the same."""
+        other items are carried out all the same. ttl: as in `put`."""
         futures = []
-        batch = Batch(self)
+        batch = Batch(self, ttl=ttl)
         for key, value in items:
             futures.append(batch.put(key, value))
             if len(futures) % _KEYS_AT_ONCE == 0:
@@ -279,10 +282,10 @@ class Cell:
 
 class Batch:
     """Puts and gets that are in flight together. `run`, or the end of the `with` block, carries out the puts, then the
-    gets; operations of one kind on one key have no order. Don't change the values before."""
+    gets; operations of one kind on one key have no order. Don't change the values before. ttl: of all its puts."""
 
-    def __init__(self, client: Client, value_bytes: int = 1024) -> None:
-        self._client, self._value_bytes = client, value_bytes
+    def __init__(self, client: Client, value_bytes: int = 1024, ttl: Optional[float] = None) -> None:
+        self._client, self._value_bytes, self._ttl = client, value_bytes, ttl
         self._puts: list[tuple[bytes, BytesLike, Future[int]]] = []
         self._gets: list[tuple[bytes, Future[Optional[Value]]]] = []
 
@@ -324,7 +327,10 @@ class Batch:
                 item.key, item.klen = ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p), len(key)
                 item.value, item.vlen = data.address, data.length
             with self._client._handle as client:
-                code = calls.kv_client_put_items(client, items, len(items))
+                if self._ttl is None:
+                    code = calls.kv_client_put_items(client, items, len(items))
+                else:
+                    code = calls.kv_client_put_items_ttl(client, items, len(items), _ms(self._ttl))
         finally:
             for data in pinned:
                 data.release()

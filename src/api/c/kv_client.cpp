@@ -92,7 +92,8 @@ int on_connection(kv_client_t* client, const char* call, Body&& body, const Argu
 /// Items that one batch of the client takes.
 constexpr std::size_t kItemsAtOnce = 64;
 
-void carry_out(kv::Client& client, std::span<kv_get_item_t> items, Deadline deadline) noexcept {
+void carry_out(kv::Client& client, std::span<kv_get_item_t> items, const kv::PutOptions& /*of puts*/,
+               Deadline deadline) noexcept {
   std::array<kv::GetRequest, kItemsAtOnce> requests;
   for (std::size_t i = 0; i < items.size(); ++i) {
     requests[i].key = bytes_at(items[i].key, items[i].klen);
@@ -107,11 +108,13 @@ void carry_out(kv::Client& client, std::span<kv_get_item_t> items, Deadline dead
   }
 }
 
-void carry_out(kv::Client& client, std::span<kv_put_item_t> items, Deadline deadline) noexcept {
+void carry_out(kv::Client& client, std::span<kv_put_item_t> items, const kv::PutOptions& options,
+               Deadline deadline) noexcept {
   std::array<kv::PutRequest, kItemsAtOnce> requests;
   for (std::size_t i = 0; i < items.size(); ++i) {
     requests[i].key = bytes_at(items[i].key, items[i].klen);
     requests[i].value = bytes_at(items[i].value, items[i].vlen);
+    requests[i].options = options;
   }
   client.put(std::span(requests).first(items.size()), deadline);
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -146,7 +149,8 @@ int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* c
 /// Runs a batch of `count` items, some at a time and all under one deadline: `item(i)` gives an item, `end(i, item)`
 /// gets its outcome. Checks all pointers first: a bad one refuses the whole batch.
 template <class Item, class Make, class End>
-int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& item, End&& end) noexcept {
+int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& item, End&& end,
+             const kv::PutOptions& options = {}) noexcept {
   for (std::size_t i = 0; i < count; ++i)
     if (!is_possible(item(i)))
       return refuse(call, "item {} must have no null pointer with a length, and no capacity of SIZE_MAX", i);
@@ -158,7 +162,7 @@ int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& it
     for (std::size_t from = 0; from < count; from += kItemsAtOnce) {
       const std::span some = std::span(items).first(std::min(kItemsAtOnce, count - from));
       for (std::size_t i = 0; i < some.size(); ++i) some[i] = item(from + i);
-      carry_out(*of.client, some, deadline);
+      carry_out(*of.client, some, options, deadline);
       for (std::size_t i = 0; i < some.size(); ++i) {
         if (verdict.code == KV_OK && some[i].code != KV_OK) verdict = {some[i].code, from + i};
         end(from + i, some[i]);
@@ -170,11 +174,12 @@ int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& it
 
 /// The same for an array of items.
 template <class Item>
-int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call) noexcept {
+int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call,
+             const kv::PutOptions& options = {}) noexcept {
   if (!is_given(call, {"items", items, "count", count})) return KV_ERR_BAD_ARGUMENT;
   return on_items<Item>(
       client, count, call, [&](std::size_t i) { return items[i]; },
-      [&](std::size_t i, const Item& item) { items[i] = item; });
+      [&](std::size_t i, const Item& item) { items[i] = item; }, options);
 }
 
 /// The code of `body` for a cell's word; sets `*found`, unless null, to the value found there.
@@ -529,6 +534,10 @@ int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count)
 
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count) {
   return on_items(client, items, count, __func__);
+}
+
+int kv_client_put_items_ttl(kv_client_t* client, kv_put_item_t* items, size_t count, int64_t ttl_ms) {
+  return on_items(client, items, count, __func__, {.time_to_live = std::chrono::milliseconds(ttl_ms)});
 }
 
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,

@@ -67,6 +67,7 @@ KvWait::KvWait(kv::Client& client, const KvRequest& request, const std::optional
   static_assert(sizeof(Calling) <= sizeof call_ && alignof(Calling) <= 8 && std::is_trivially_destructible_v<Calling>);
   auto& mine = *new (call_.data()) Calling;
   mine.ask = ask_of(request);
+  if (request.what == KvRequest::What::kPut) refused_ = kv::take_options(request.options, mine.ask);
   mine.cell = request.cell;
   mine.change = change_of(request);
   mine.word = word_of(request.what);
@@ -78,7 +79,7 @@ KvWait::Calling& KvWait::call() noexcept { return *std::launder(reinterpret_cast
 
 bool KvWait::await_ready() noexcept {
   Loop& loop = *context().loop;
-  refused_ = loop.refuses(context().scope);
+  if (refused_ == Status::kOk) refused_ = loop.refuses(context().scope);
   if (refused_ != Status::kOk) [[unlikely]]
     return true;
   if (client_ == nullptr) [[unlikely]]

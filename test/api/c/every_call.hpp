@@ -453,6 +453,7 @@ class EveryCallOfTheStore {
     std::array<char, 64> text{};
     kv_put_item_t put{.key = "b", .klen = 1, .value = "value", .vlen = 5, .version = 0, .code = 0};
     visit("kv_client_put_items", Outcome(kv_client_put_items(of, &put, 1)));
+    visit("kv_client_put_items_ttl", Outcome(kv_client_put_items_ttl(of, &put, 1, 60'000)));
     kv_get_item_t get{.key = "b", .klen = 1, .buf = text.data(), .len = text.size(), .version = 0, .code = 0};
     visit("kv_client_get_items", Outcome(kv_client_get_items(of, &get, 1)));
     const char* const keys[] = {"b"};

@@ -56,6 +56,9 @@ static void use(kv_client_t* client) {
   size_t got[] = {sizeof one, sizeof two};
   CHECK(kv_client_batch_get(client, keys, klens, into, got, 2) == 0);
   CHECK(memcmp(one, "one", 3) == 0 && memcmp(two, "two", 3) == 0);
+  kv_put_item_t items[2] = {{.key = "a", .klen = 1, .value = "1", .vlen = 1}, {.key = "bb", .klen = 2}};
+  CHECK(kv_client_put_items_ttl(client, items, 2, 60000) == 0 && items[0].code == 0 && items[1].version != 0);
+  CHECK(kv_client_get_ttl(client, "bb", 2, &left_ms) == 0 && left_ms > 0 && left_ms <= 60000);
 
   kv_cell_t cell;
   uint64_t old;

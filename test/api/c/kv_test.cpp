@@ -339,7 +339,11 @@ TEST_F(KvApi, TimesToLiveOutOfRangeAreRefused) {
   for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
     EXPECT_EQ(kv_client_put_ttl(client, "k", 1, "v", 1, bad), KV_ERR_BAD_ARGUMENT);
     EXPECT_NE(std::string_view(kv_error_detail()).find("time_to_live must be 1 to"), std::string_view::npos);
+    kv_put_item_t item{.key = "k", .klen = 1, .value = "v", .vlen = 1, .version = 0, .code = 0};
+    EXPECT_EQ(kv_client_put_items_ttl(client, &item, 1, bad), KV_ERR_BAD_ARGUMENT);
+    EXPECT_EQ(item.code, KV_ERR_BAD_ARGUMENT);
   }
+  EXPECT_EQ(kv_client_put_items_ttl(client, nullptr, 2, 1000), KV_ERR_BAD_ARGUMENT);
   EXPECT_EQ(kv_client_get_ttl(client, "k", 1, nullptr), KV_ERR_BAD_ARGUMENT);
 }
 

@@ -75,6 +75,10 @@ Task<Outcome> put_one(Loop& /*loop*/, Client& client, std::string_view key, std:
                       std::optional<Deadline> until = {}) {
   co_return co_await put(client, key_of(key), value, until);
 }
+Task<Outcome> put_for(Loop& /*loop*/, Client& client, std::string_view key, std::span<const std::byte> value,
+                      std::chrono::milliseconds time) {
+  co_return co_await put(client, key_of(key), value, {.time_to_live = time});
+}
 Task<Outcome> swap_one(Loop& /*loop*/, Client& client, std::string_view key, std::uint64_t expected,
                        std::span<const std::byte> value) {
   co_return co_await cas(client, key_of(key), expected, value);
@@ -124,6 +128,17 @@ TEST_P(StoreAwaitsByLookup, EachReturnsWhatTheBlockingCallDoes) {
   EXPECT_EQ(wait_for(swap_one(*loop, *client, "key", ~std::uint64_t{0}, bytes_of("v"))).status, Status::kBadArgument);
   const std::vector<std::byte> large(kv::kEagerBytes);
   EXPECT_EQ(wait_for(put_one(*loop, *client, "key", large)).status, Status::kBadArgument);
+}
+
+TEST_P(StoreAwaitsByLookup, ValuesThatExpire) {
+  std::array<std::byte, 64> out{};
+  ASSERT_EQ(wait_for(put_for(*loop, *client, "key", bytes_of("value"), std::chrono::hours{1})).status, Status::kOk);
+  EXPECT_GT(wait_for(get_one(*loop, *client, "key", out)).time_left, std::chrono::minutes{30});
+  EXPECT_EQ(wait_for(put_for(*loop, *client, "key", bytes_of("value"), {})).status, Status::kBadArgument);
+  ASSERT_EQ(wait_for(put_for(*loop, *client, "key", bytes_of("value"), std::chrono::milliseconds{1})).status,
+            Status::kOk);
+  while (wait_for(get_one(*loop, *client, "key", out)).status == Status::kOk) {}
+  EXPECT_EQ(wait_for(get_one(*loop, *client, "key", out)).status, Status::kNotFound);
 }
 
 TEST_P(StoreAwaitsByLookup, LargeValues) {
