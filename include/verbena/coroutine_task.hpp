@@ -251,7 +251,7 @@ class [[nodiscard]] Task {
     handle_.promise().begin(context, after);
     return handle_;
   }
-  /// What it returned, once it has ended; or why it was refused. Throws what it threw.
+  /// Returns what the task returned once it has ended, or why it was refused; throws what the task threw.
   [[nodiscard]] T result() && {
     if (!handle_) return Refusal<T>::of(status_);
     return handle_.promise().take();

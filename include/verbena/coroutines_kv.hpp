@@ -42,12 +42,12 @@ namespace detail {
 
 /// What is asked of a store.
 struct KvRequest {
-  enum class What : std::uint8_t { kGet, kPut, kCas, kErase, kFetchAdd, kCompareSwap, kReadCell };
+  enum class What : std::uint8_t { kGet, kPut, kErase, kFetchAdd, kCompareSwap, kReadCell };
   What what;
   kv::Key key{};
   std::span<const std::byte> value{};
   std::span<std::byte> out{};
-  std::uint64_t expected = 0;  ///< The version, or the value of the cell.
+  std::uint64_t expected = 0;  ///< For the cell.
   std::uint64_t operand = 0;   ///< For the cell.
   kv::Cell cell{};
   kv::PutOptions options{};  ///< put
@@ -122,7 +122,7 @@ class [[nodiscard]] CellWait final : public KvWait {
 [[nodiscard]] inline detail::KeyWait cas(kv::Client& client, kv::Key key, std::uint64_t expected,
                                          std::span<const std::byte> value,
                                          std::optional<Deadline> deadline = {}) noexcept {
-  return {client, {.what = detail::KvRequest::What::kCas, .key = key, .value = value, .expected = expected}, deadline};
+  return put(client, key, value, {.expected = expected}, deadline);
 }
 /// Erases the key; see kv::Client::erase.
 [[nodiscard]] inline detail::KeyWait erase(kv::Client& client, kv::Key key,

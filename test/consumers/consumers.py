@@ -212,8 +212,8 @@ HANDLES = {'RdmaListener': 'rdma_listener', 'RdmaConn': 'rdma_conn', 'RdmaNode':
 # Arguments that a call reads before it changes them. `expected` may be the same variable as one of them; gfortran would
 # take it for undefined if the other were intent(out).
 CHANGED = {'kv_client_get.len', 'kv_client_get_version.len', 'kv_client_get_items.items', 'kv_client_put_items.items',
-           'kv_client_put_items_ttl.items',
-           'kv_client_batch_get.vlens', 'kv_client_cas.version', 'kv_client_cell_compare_swap.old',
+           'kv_client_put_items_ttl.items', 'kv_client_batch_get.vlens', 'kv_client_cas.version',
+           'kv_client_cell_compare_swap.old',
            'rdmaSyncCompareSwap.old', 'rdmaPASyncCompareSwap.old', 'kv_client_keys.cursor', 'kv_key_page_next.at'}
 # Their text has another name in Fortran, or an owner: rdmaErrorText, mesh_error_text, kv_error_text, kv_get.
 HIDDEN = {'rdmaErrorString', 'mesh_error_string', 'kv_error_string', 'kv_release'}

@@ -32,10 +32,6 @@ kv::Ask ask_of(const KvRequest& request) noexcept {
   switch (request.what) {
     case What::kPut: ask.op = kv::wire::Op::kPut; break;
     case What::kErase: ask.op = kv::wire::Op::kErase; break;
-    case What::kCas:
-      ask.op = kv::wire::Op::kCas;
-      ask.expected = request.expected;
-      break;
     default: ask.op = kv::wire::Op::kGet;
   }
   return ask;
