@@ -216,4 +216,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   measure(mib * kMib, replacements);
+  return 0;
 }

@@ -35,18 +35,27 @@ TEST_P(Eviction, KeysThatAreReadStay) {
   const auto get = [&](const std::string& key) {
     return reader->get(key_of(key), std::as_writable_bytes(std::span(out))).status;
   };
-  constexpr int kHot = 8;
-  for (int i = 0; i < kHot; ++i)
-    ASSERT_EQ(writer->put(key_of("hot" + std::to_string(i)), bytes_of(value)).status, Status::kOk);
-  for (int i = 0; i < 3000; ++i) {
-    ASSERT_EQ(writer->put(key_of("cold" + std::to_string(i)), bytes_of(value)).status, Status::kOk) << i;
-    // The hand takes some 700 puts for a round: each key is read 88 times meanwhile, and marked 10 times.
-    ASSERT_EQ(get("hot" + std::to_string(i % kHot)), Status::kOk) << i;
+  constexpr unsigned kHot = 8;
+  const auto put = [&](const std::string& key) { return writer->put(key_of(key), bytes_of(value)).status; };
+  for (unsigned i = 0; i < kHot; ++i) ASSERT_EQ(put("hot" + std::to_string(i)), Status::kOk);
+  unsigned missed = 0;
+  for (unsigned i = 0; i < 3000; ++i) {
+    ASSERT_EQ(put("cold" + std::to_string(i)), Status::kOk) << i;
+    // The hand takes some 700 puts for a round; each key is read 88 times meanwhile, and marked 10 times on average.
+    // Marks are drawn at random, so a key may go now and then.
+    const std::string key = "hot" + std::to_string(i % kHot);
+    const Status status = get(key);
+    if (status == Status::kOk) continue;
+    ASSERT_EQ(status, Status::kNotFound) << i;
+    ++missed;
+    ASSERT_EQ(put(key), Status::kOk) << i;
   }
   EXPECT_EQ(get("cold0"), Status::kNotFound);
   const ServerStatistics now = server->statistics();
   EXPECT_GT(now.evicted, 1000u);
-  EXPECT_EQ(now.items + now.evicted, 3000u + kHot);
+  EXPECT_EQ(now.items + now.evicted, 3000u + kHot + missed);
+  // Without marks each of them goes once in a round.
+  EXPECT_LT(missed, kHot * now.evicted / now.items / 3) << now.evicted << " evicted, " << now.items << " left";
   if (GetParam() == Lookup::kOneSided) {
     EXPECT_GT(reader->lookups().by_location + reader->lookups().by_index, 2500u) << "the server did not see them";
   }
