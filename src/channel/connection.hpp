@@ -83,7 +83,15 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
     const Status checked = check_message(a.size() + b.size() + c.size());
     return checked == Status::kOk ? messages_.post(kNoTag, engine::QueuePair::Signal::kSometimes, a, b, c) : checked;
   }
-  /// The same with a completion: on_complete once the peer's NIC has the message. A software NIC whose ring was full
+  /// The same past the queues of a software NIC: on return the peer's NIC has the message. False: not possible now, and
+  /// nothing has happened.
+  [[nodiscard]] bool send_now(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+    return check_message(a.size() + b.size()) == Status::kOk && messages_.send_now(a, b, {});
+  }
+  /// Call outside of handlers after `send_now`, so that a caller that does nothing else still receives messages and
+  /// notices failures.
+  void look_if_due() noexcept { pair_.look_if_due(); }
+  /// As `send` with a completion: on_complete once the peer's NIC has the message. A software NIC whose ring was full
   /// passes the message on only while this side polls. kAgain also when max_operations are in flight.
   [[nodiscard]] Status start_send(std::span<const std::byte> a, std::span<const std::byte> b,
                                   std::uint64_t token) noexcept;

@@ -145,6 +145,7 @@ Status Messages::post(std::uint32_t tag, QueuePair::Signal signal, std::span<con
                       std::span<const std::byte> b, std::span<const std::byte> c) noexcept {
   const std::size_t total = a.size() + b.size() + c.size();
   if (total + kCreditBytes <= pair_.max_inline()) [[likely]] {
+    if (signal == QueuePair::Signal::kSometimes && send_now(a, b, c)) return Status::kOk;
     request_.num_sge = gather_inline(a, b, c);
   } else {
     if (!is_free(places_[staging_.next])) return Status::kAgain;
@@ -156,6 +157,20 @@ Status Messages::post(std::uint32_t tag, QueuePair::Signal signal, std::span<con
   credits_.sent();
   pair_.count().bytes += total;
   return Status::kOk;
+}
+
+bool Messages::send_now(std::span<const std::byte> a, std::span<const std::byte> b,
+                        std::span<const std::byte> c) noexcept {
+  const std::size_t total = a.size() + b.size() + c.size();
+  if (pair_.direct() == nullptr || total + kCreditBytes > pair_.max_inline()) return false;
+  const int parts = gather_inline(a, b, c);
+  if (!pair_.send_directly(sge_.data(), static_cast<std::size_t>(parts))) [[unlikely]] {
+    --pair_.count().inline_sends;
+    return false;
+  }
+  credits_.sent();
+  pair_.count().bytes += total;
+  return true;
 }
 
 bool Messages::is_free(const Place& place) const noexcept {

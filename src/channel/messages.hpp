@@ -50,6 +50,11 @@ class Messages {
   [[nodiscard]] Status post(std::uint32_t tag, engine::QueuePair::Signal signal, std::span<const std::byte> a,
                             std::span<const std::byte> b, std::span<const std::byte> c) noexcept;
 
+  /// Sends such a body past the queues: on return the peer's NIC has it. False: nothing has happened; post it. Requires
+  /// kOk from `check`.
+  [[nodiscard]] bool send_now(std::span<const std::byte> a, std::span<const std::byte> b,
+                              std::span<const std::byte> c) noexcept;
+
   // In place: the sender writes a body into memory that the NIC reads.
   /// Room for a body of `longest()` bytes, the caller's until it is posted or cancelled. Null: every place is reserved
   /// or with the NIC.

@@ -101,7 +101,7 @@ Status Transfers::read_now(const LocalSpan& to, const RemoteSpan& from) noexcept
 Status Transfers::write_now(const LocalSpan& from, const RemoteSpan& to) noexcept {
   RemoteSpan part = to;
   const Status checked = check_write<Look::kAtPlaces>(part, from.length);
-  return checked == Status::kOk ? move_whole_now(&nic::Direct::write, from.data, from.lkey, part) : checked;
+  return checked == Status::kOk ? move_whole_now(way_of_write(part.length), from.data, from.lkey, part) : checked;
 }
 
 Status Transfers::read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept {
@@ -352,10 +352,10 @@ template <Operation::Kind kKind>
 Status Transfers::move(const LocalSpan& local, RemoteSpan remote, const Patience& patience) noexcept {
   if (const Status checked = check_spans<kKind>(remote, local.length); checked != Status::kOk) [[unlikely]]
     return checked;
-  constexpr auto kRegistered = kKind == Kind::kRead ? &nic::Direct::read : &nic::Direct::write;
   constexpr auto kPlain = kKind == Kind::kRead ? &nic::Direct::read_plain : &nic::Direct::write_plain;
+  const auto registered = kKind == Kind::kRead ? &nic::Direct::read : way_of_write(remote.length);
   std::uint64_t done = 0;
-  if (move_now(local.is_bounced ? kPlain : kRegistered, local.data, local.lkey, remote, done) == Status::kOk) [[likely]]
+  if (move_now(local.is_bounced ? kPlain : registered, local.data, local.lkey, remote, done) == Status::kOk) [[likely]]
     return Status::kOk;
   return run(operation_of(kKind, local, remote, done), patience);
 }

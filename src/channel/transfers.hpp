@@ -156,6 +156,10 @@ class Transfers : private Bounce::Waiter {
   [[nodiscard]] const nic::Direct* direct() const noexcept {
     return waiting_.empty() && !pair_.loop().in_handler() ? pair_.direct() : nullptr;
   }
+  /// The direct way of a WRITE of registered memory: bytes that a request would carry inline need no key.
+  [[nodiscard]] nic::Direct::Move nic::Direct::* way_of_write(std::uint64_t bytes) const noexcept {
+    return bytes <= most_inline_ ? &nic::Direct::write_plain : &nic::Direct::write;
+  }
   /// Carries a checked READ or WRITE out through `direct`, in pieces that the NIC takes at once. kAgain: the first
   /// `done` bytes are done; post the rest.
   [[nodiscard]] Status move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,

@@ -275,13 +275,30 @@ class QueuePair final {
   /// Counts direct operations, and polls the loop now and then, so that a caller that does nothing else still receives
   /// messages and notices failures.
   void went_directly(std::uint64_t bytes, std::uint64_t operations = 1) noexcept {
-    BasicCounters<Count>& counters = counters_;
-    counters.work_requests += operations;
-    counters.bytes += bytes;
-    const std::uint64_t before = counters.direct;
-    counters.direct = before + operations;
-    if (before / kDirectPerPoll != (before + operations) / kDirectPerPoll) [[unlikely]]
-      loop_.poll();
+    counters_.work_requests += operations;
+    counters_.bytes += bytes;
+    counters_.direct += operations;
+    since_look_ += static_cast<std::uint32_t>(operations);
+    look_if_due();
+  }
+  /// The same for a message that `send_directly` has sent.
+  void look_if_due() noexcept {
+    if (since_look_ < kDirectPerPoll) [[likely]]
+      return;
+    since_look_ = 0;
+    loop_.poll();
+  }
+  /// Sends a message of `count` parts past the queues, in a call or a handler. False: not executed; post it.
+  bool send_directly(const ibv_sge* parts, std::size_t count) noexcept {
+    if (hold_depth_ != 0) [[unlikely]]
+      return false;
+    const nic::Direct* const now = direct();
+    if (now == nullptr || !now->send(qp_.get(), parts, count)) [[unlikely]]
+      return false;
+    ++counters_.work_requests;
+    ++counters_.direct;
+    ++since_look_;
+    return true;
   }
 
   enum class Signal : std::uint8_t {
@@ -351,7 +368,7 @@ class QueuePair final {
   struct Arrival : Mailbox::Letter {
     QueuePair* pair = nullptr;
   };
-  static constexpr std::uint64_t kDirectPerPoll = 16;
+  static constexpr std::uint32_t kDirectPerPoll = 16;
 
   /// One call of ibv_post_send; the request that it refused, or null.
   [[nodiscard]] ibv_send_wr* post(ibv_send_wr& first) noexcept {
@@ -399,6 +416,7 @@ class QueuePair final {
     std::uint32_t posted = 0;  ///< Cumulative; wraps.
     std::uint32_t completed = 0;
   } receives_;
+  std::uint32_t since_look_ = 0;  ///< Direct operations since the last look at the loop.
   std::uint32_t hold_depth_ = 0;
   HeldRequests held_;
   bool held_wants_signal_ = false;

@@ -112,7 +112,7 @@ struct PlainRead {
   std::uint64_t from = 0;
 };
 
-/// One-sided operations that the software NIC carries out in the calling thread, without its queues. They have the
+/// Operations that the software NIC carries out in the calling thread, without its queues. They have the
 /// effect of posting and polling when nothing is queued. True: done. False: not executed, no side effect; post it
 /// normally to get the result or the precise error. Requests posted before are executed, but perhaps not polled yet.
 /// \thread owner of the QP  \alloc none
@@ -120,7 +120,7 @@ struct Direct {
   using Move = bool (*)(ibv_qp* qp, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
                         std::uint32_t rkey) noexcept;
   Move read = nullptr;
-  Move write = nullptr;  ///< Up to the QP's max_inline it ignores the lkey, like a request with IBV_SEND_INLINE.
+  Move write = nullptr;
   /// The same for local memory that need not be registered: these ignore the lkey.
   Move read_plain = nullptr;
   Move write_plain = nullptr;
@@ -130,6 +130,8 @@ struct Direct {
   /// `count` READs, 1 to kMaxList, from one region; their cache misses overlap. Executes all of them, or none.
   static constexpr std::size_t kMaxList = 32;
   bool (*read_list)(ibv_qp* qp, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept = nullptr;
+  /// An unsignaled SEND of `count` parts with IBV_SEND_INLINE: copies up to the QP's max_inline and ignores the lkeys.
+  bool (*send)(ibv_qp* qp, const ibv_sge* parts, std::size_t count) noexcept = nullptr;
 };
 
 /// Properties of a NIC that matter to the layers above. They ask for these and never for the kind of NIC.

@@ -6,6 +6,18 @@
 
 namespace verbena::session {
 
+bool Outbox::send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept {
+  if (!calls_.empty() || data.size() - 1 >= longest_piece_ || !has_room(data.size())) return false;
+  const wire::Head head{.flags = immediate ? wire::kHasImmediate : std::uint8_t{0},
+                        .immediate = immediate.value_or(0),
+                        .consumed = reception_.consumed(),
+                        .total = data.size()};
+  if (!connection_->send_now(std::as_bytes(std::span(&head, 1)), data)) return false;
+  reception_.told();
+  sent_ += Inbox::bytes_of(data.size());
+  return true;
+}
+
 bool Outbox::send_some(SendCall& call) noexcept {
   const bool is_note = call.kind == wire::Kind::kWritten;
   if (call.after != nullptr && call.after->status != Status::kOk) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace verbena::session {
@@ -26,6 +27,9 @@ class Outbox {
   /// Sends a head and its piece at once, with the count of consumed bytes. Reports `receipt`, unless 0, once the peer's
   /// NIC has both. False: no room now.
   [[nodiscard]] bool say(wire::Head head, std::span<const std::byte> piece, std::uint64_t receipt = 0) noexcept;
+  /// Sends a short message past calls and queues: on return the peer's NIC has it. False: not possible now, and nothing
+  /// has happened.
+  [[nodiscard]] bool send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept;
   void push(SendCall& call) noexcept { calls_.push(call); }
   [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
   /// Sends waiting messages while there is room.

@@ -321,8 +321,21 @@ Status Session::run(SendCall& call, const Patience& patience) noexcept {
   return carry_out(call, patience, [&] { push(outbox_, call); }, [&] { give_up(call); });
 }
 
+bool Session::send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept {
+  if (!home_->is_driven_here()) return false;
+  bool is_sent = false;
+  (void)alone(is_shared(), [&] {
+    is_sent = state() == State::kLive && transfers_.empty() && outbox_.send_now(data, immediate);
+    if (is_sent && home_->driver() == Driver::kCaller && !home_->loop().in_handler()) connection_->look_if_due();
+    return Status::kOk;
+  });
+  return is_sent;
+}
+
 Status Session::send(std::span<const std::byte> data, std::optional<std::uint32_t> immediate,
                      const Patience& patience) noexcept {
+  if (send_now(data, immediate)) [[likely]]
+    return Status::kOk;
   SendCall call;
   call.immediate = immediate;
   call.from = data.data();

@@ -20,7 +20,7 @@ constexpr std::size_t kBytes = std::size_t{16} << 10;
 /// What an operation is done to, and with.
 enum class Target : std::uint8_t { kAll, kReadOnly, kUnknown, kRevoked };
 enum class Local : std::uint8_t { kRegistered, kReadOnly, kUnknownKey, kPlain };
-enum class Kind : std::uint8_t { kRead, kWrite, kFetchAdd, kCompareSwap, kReadList };
+enum class Kind : std::uint8_t { kRead, kWrite, kFetchAdd, kCompareSwap, kReadList, kSend };
 
 struct Step {
   Kind kind = Kind::kRead;
@@ -66,6 +66,7 @@ class Half final : public ConnectionPair {
   }
   void TestBody() override {}
   using ConnectionPair::a;
+  using ConnectionPair::b;
 
   [[nodiscard]] RemoteSpan remote(const Step& step) const {
     if (step.target == Target::kRevoked) return {revoked_at.address + step.at, step.length, revoked_at.rkey};
@@ -108,6 +109,12 @@ class Half final : public ConnectionPair {
         ++lists;
         break;
       }
+      case Kind::kSend: {
+        const std::uint64_t before = b.recorder.message_count;
+        result.status = to.send(plain_at(step));
+        if (result.status == Status::kOk) expect_message(before + 1);
+        break;
+      }
       default: result.status = to.change(change(step), remote(step), result.old, patience());
     }
     return result;
@@ -120,6 +127,7 @@ class Half final : public ConnectionPair {
     constexpr std::uint64_t kToken = 77;
     const std::size_t before = a.recorder.completions.size();
     Status status = Status::kOk;
+    const std::uint64_t messages = b.recorder.message_count;
     std::size_t started = 1;
     switch (step.kind) {
       case Kind::kRead:
@@ -139,9 +147,11 @@ class Half final : public ConnectionPair {
           ++started;
         }
         break;
+      case Kind::kSend: status = to.start_send(plain_at(step), {}, kToken); break;
       default: status = to.start_change(change(step), remote(step), kToken);
     }
     if (status != Status::kOk) return {.status = status};
+    if (step.kind == Kind::kSend) expect_message(messages + 1);
     EXPECT_TRUE(until([&] { return a.recorder.completions.size() == before + started; })) << "no completion came";
     Result result;
     for (std::size_t i = before; i < a.recorder.completions.size(); ++i) {
@@ -163,6 +173,9 @@ class Half final : public ConnectionPair {
   std::uint64_t lists = 0;  ///< That went past the queues.
 
  private:
+  void expect_message(std::uint64_t count) {
+    EXPECT_TRUE(until([&] { return b.recorder.message_count == count; })) << "the message did not come";
+  }
   /// A list of four READs.
   [[nodiscard]] std::array<nic::PlainRead, 4> pieces(const Step& step) {
     std::array<nic::PlainRead, 4> list;
@@ -176,7 +189,7 @@ class Half final : public ConnectionPair {
 /// Mostly right, and everything that can be wrong.
 Step draw(std::mt19937_64& random, bool may_end) {
   const auto one_in = [&](unsigned n) { return random() % n == 0; };
-  Step step{.kind = static_cast<Kind>(random() % 5), .operand = random() % 3};
+  Step step{.kind = static_cast<Kind>(random() % 6), .operand = random() % 3};
   const std::array<std::size_t, 8> lengths{1, 8, 64, 220, 256, 1000, 4096, 9000};
   step.length = lengths[random() % lengths.size()];
   step.at = random() % (kBytes - step.length);
@@ -205,6 +218,7 @@ void expect_same_memory(const Half& one, const Half& other) {
   EXPECT_TRUE(std::ranges::equal(one.read_only->bytes(), other.read_only->bytes())) << "at the peer, read only";
   EXPECT_TRUE(std::ranges::equal(one.mine->bytes(), other.mine->bytes())) << "registered here";
   EXPECT_TRUE(std::ranges::equal(one.plain, other.plain)) << "not registered here";
+  EXPECT_EQ(one.b.recorder.messages, other.b.recorder.messages) << "received";
 }
 
 class Twins : public testing::TestWithParam<bool> {};

@@ -3,7 +3,9 @@
 #include "sim_nic.hpp"
 
 #include <cstring>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace verbena::sim {
 
@@ -67,8 +69,7 @@ bool read(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t byte
 bool write(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
            std::uint32_t rkey) noexcept {
   auto& qp = *static_cast<SimQp*>(base);
-  return (bytes <= qp.options.max_inline || is_local(qp, local, lkey, bytes, 0)) &&
-         write_plain(base, local, lkey, bytes, remote, rkey);
+  return is_local(qp, local, lkey, bytes, 0) && write_plain(base, local, lkey, bytes, remote, rkey);
 }
 
 bool atomic(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, std::uint64_t swap, std::uint64_t remote,
@@ -90,12 +91,26 @@ bool read_list(ibv_qp* base, const nic::PlainRead* reads, std::size_t count, std
   return true;
 }
 
+bool send(ibv_qp* base, const ibv_sge* parts, std::size_t count) noexcept {
+  auto& qp = *static_cast<SimQp*>(base);
+  pause(qp);
+  SimQp* const peer = peer_of(qp, 0);
+  if (peer == nullptr) return false;
+  std::vector<std::byte> data;
+  for (const ibv_sge& part : std::span(parts, count)) {
+    const auto* const from = reinterpret_cast<const std::byte*>(part.addr);
+    data.insert(data.end(), from, from + part.length);
+  }
+  return data.size() <= qp.options.max_inline && peer->responder.take_now(data);
+}
+
 constexpr nic::Direct kDirect{.read = read,
                               .write = write,
                               .read_plain = read_plain,
                               .write_plain = write_plain,
                               .atomic = atomic,
-                              .read_list = read_list};
+                              .read_list = read_list,
+                              .send = send};
 
 }  // namespace
 

@@ -116,6 +116,18 @@ void Responder::on_message(Shared message) {
   next();
 }
 
+bool Responder::take_now(std::span<const std::byte> data) {
+  if (is_busy_ || !inbox_.empty() || current_ || qp_.shared != nullptr || receives_.empty()) return false;
+  const std::vector<ibv_sge>& places = receives_.front().sges;
+  std::uint64_t room = 0;
+  for (const ibv_sge& place : places) room += place.length;
+  if (room < data.size() || !scatter(qp_, qp_.pd, places, 0, data) || !take_receive()) return false;
+  Message message;
+  message.length = data.size();
+  complete_receive(message);
+  return true;
+}
+
 void Responder::answer_again(const Message& message) {
   if (message.number >= answered_) return;  // Its answer is still to come.
   auto again = std::make_shared<Answer>();

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace verbena::sim {
@@ -36,6 +37,9 @@ class Responder {
   /// In error: completes the receives that are left as flushed. A shared queue keeps its own.
   void flush();
   void on_message(std::shared_ptr<const Message> message);
+  /// A SEND that reaches its receive in one step, past the network. False: nothing has happened, because something is
+  /// ahead of it, or no receive has room.
+  [[nodiscard]] bool take_now(std::span<const std::byte> data);
 
  private:
   using Shared = std::shared_ptr<const Message>;

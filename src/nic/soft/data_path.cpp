@@ -329,13 +329,14 @@ Ran run_send(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_
   return Ran::kDone;
 }
 
-/// A message that takes a receive and one slot.
-inline void publish_whole(SoftQp& qp, const ibv_send_wr& wr, SlotKind kind, std::uint32_t imm,
-                          std::uint64_t bytes) noexcept {
-  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
-  const auto flags =
-      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0));
-  qp.tx.publish({kind, flags, imm, static_cast<std::uint32_t>(bytes)}, 0);
+inline bool is_solicited(const ibv_send_wr& wr) noexcept { return (wr.send_flags & IBV_SEND_SOLICITED) != 0; }
+
+/// A message that takes a receive and one slot; `data_bytes` of it, or none, are in the data ring.
+inline void publish_whole(SoftQp& qp, SlotView view, std::size_t data_bytes, bool solicited) noexcept {
+  view.flags =
+      static_cast<std::uint8_t>(SlotFlags::kFirst | SlotFlags::kLast | (solicited ? SlotFlags::kSolicited : 0) |
+                                (data_bytes != 0 ? SlotFlags::kInData : 0));
+  qp.tx.publish(view, data_bytes);
   qp.sq.notify = true;
   qp.sq.notify_solicited |= solicited;
   ++qp.credit.sent;
@@ -379,7 +380,8 @@ Ran run_write(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is
     if (const auto ended = transfer<false>(qp, remote, wr, is_inline, sq_index, length)) return *ended;
   }
   if (with_imm) {
-    publish_whole(qp, wr, SlotKind::kWriteImm, wr.imm_data, length);
+    const SlotView told{.kind = SlotKind::kWriteImm, .imm = wr.imm_data, .length = static_cast<std::uint32_t>(length)};
+    publish_whole(qp, told, 0, is_solicited(wr));
   }
   complete_send(qp, wr, sq_index, IBV_WC_SUCCESS, length);
   return Ran::kDone;
@@ -1091,21 +1093,28 @@ inline void copy_few(std::byte* to, const std::byte* from, std::size_t bytes) no
   }
 }
 
-/// A SEND of inline data that fits a slot: the same as `validate`, `run` and the rest when nothing is in its way, with
-/// each check once. False: not executed, no side effect; post it normally.
-inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
-  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.max_sge) return false;
-  const std::uint64_t bytes = total_length(wr);
-  if (bytes > kSlotPayload || bytes > qp.sq.max_inline || !has_receive(qp, remote) ||
+/// A SEND of inline data in one segment: the same as `validate`, `run` and the rest when nothing is in its way, with
+/// each check once, but without its completion. False: not executed, no side effect; post it normally.
+[[gnu::always_inline]] inline bool send_inline(SoftQp& qp, const RemoteQp& remote, std::span<const ibv_sge> parts,
+                                               std::uint64_t bytes, bool solicited) noexcept {
+  const std::size_t data_bytes = bytes <= kSlotPayload ? 0 : bytes;
+  if (bytes > std::min<std::uint64_t>(qp.sq.max_inline, kSegmentBytes) || !has_receive(qp, remote) ||
       bytes > remote.control->rare.min_receive.load(std::memory_order_relaxed) ||
-      !qp.tx.has_room(0, &remote.control->consumer.consumed))
+      !qp.tx.has_room(data_bytes, &remote.control->consumer.consumed))
     return false;
-  std::byte* to = qp.tx.slot_payload();
-  for (const ibv_sge& sge : sges_of(wr)) {
+  std::byte* to = data_bytes == 0 ? qp.tx.slot_payload() : qp.tx.data_payload(data_bytes);
+  for (const ibv_sge& sge : parts) {
     copy_few(to, reinterpret_cast<const std::byte*>(sge.addr), sge.length);
     to += sge.length;
   }
-  publish_whole(qp, wr, SlotKind::kSend, 0, bytes);
+  publish_whole(qp, {.kind = SlotKind::kSend, .length = static_cast<std::uint32_t>(bytes)}, data_bytes, solicited);
+  return true;
+}
+
+inline bool send_now(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr) noexcept {
+  if ((wr.send_flags & IBV_SEND_INLINE) == 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.max_sge) return false;
+  const std::uint64_t bytes = total_length(wr);
+  if (!send_inline(qp, remote, sges_of(wr), bytes, is_solicited(wr))) return false;
   complete_send(qp, wr, qp.sq.posted++, IBV_WC_SUCCESS, bytes);
   return true;
 }
@@ -1124,7 +1133,7 @@ bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint
   const RemoteQp* const peer = directly_reached(qp);
   if (peer == nullptr) [[unlikely]]
     return false;
-  if (kKeys == Keys::kChecked && (kIsRead || bytes > qp.sq.max_inline)) {
+  if (kKeys == Keys::kChecked) {
     const ibv_sge sge{.addr = reinterpret_cast<std::uint64_t>(local), .length = bytes, .lkey = lkey};
     local = local_address(qp, sge, kIsRead ? IBV_ACCESS_LOCAL_WRITE : 0);
   }
@@ -1172,6 +1181,19 @@ bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, 
   return change_word(qp, *peer, opcode, operand, swap, remote, rkey, old);
 }
 
+bool send_directly(ibv_qp* base, const ibv_sge* parts, std::size_t count) noexcept {
+  SoftQp& qp = *static_cast<SoftQp*>(base);
+  const RemoteQp* const peer = directly_reached(qp);
+  if (peer == nullptr || !peer->is_ready() || count > qp.sq.max_sge) [[unlikely]]
+    return false;
+  const std::span<const ibv_sge> list(parts, count);
+  std::uint64_t bytes = 0;
+  for (const ibv_sge& part : list) bytes += part.length;
+  if (!send_inline(qp, *peer, list, bytes, false)) return false;
+  ring_bell(qp, *peer);
+  return true;
+}
+
 }  // namespace
 
 const Direct& direct_operations() noexcept {
@@ -1180,7 +1202,8 @@ const Direct& direct_operations() noexcept {
                                   .read_plain = move_directly<true, Keys::kNone>,
                                   .write_plain = move_directly<false, Keys::kNone>,
                                   .atomic = change_directly,
-                                  .read_list = read_list_directly};
+                                  .read_list = read_list_directly,
+                                  .send = send_directly};
   return kDirect;
 }
 
