@@ -40,14 +40,21 @@ class Inbox {
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
 
  private:
+  [[nodiscard]] std::size_t place_of(std::uint64_t position) const noexcept {
+    return static_cast<std::size_t>(position < capacity_ ? position : position - capacity_);
+  }
   void put_in(std::uint64_t position, const void* from, std::size_t bytes) noexcept;
   void take_out(std::uint64_t position, void* to, std::size_t bytes) const noexcept;
   void look_at_first() noexcept;
+  void set_first(const wire::Head& record) noexcept {
+    head_ = record;
+    length_ = static_cast<std::size_t>(record.consumed);
+  }
 
   host::LazyMemory memory_;
   std::size_t capacity_;
-  std::uint64_t pushed_ = 0;  ///< Bytes since the inbox was last empty.
-  std::uint64_t popped_ = 0;
+  std::uint64_t pushed_ = 0;  ///< Ends of the records, counted from the place where the ring began last: `popped_`
+  std::uint64_t popped_ = 0;  ///< is below the capacity, `pushed_` below twice that.
   std::uint64_t consumed_ = 0;
   wire::Head head_;  ///< Head of the first record.
   std::size_t length_ = 0;

@@ -209,7 +209,10 @@ class AccessGuard {
 /// the length and the smallest length before the count that admits a sender to them.
 inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexcept {
   const std::uint32_t capacity = qp.rq.wqes[slot].capacity;
-  qp.rq.lengths[slot].store(capacity | (keys_hold ? 0 : kBadReceive), std::memory_order_relaxed);
+  const std::uint32_t length = capacity | (keys_hold ? 0 : kBadReceive);
+  // Receives of a place are mostly the same: the sender keeps its copy of the cache line.
+  if (qp.rq.lengths[slot].load(std::memory_order_relaxed) != length)
+    qp.rq.lengths[slot].store(length, std::memory_order_relaxed);
   const std::uint32_t smallest = keys_hold ? capacity : 0;
   if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
     qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
