@@ -24,7 +24,7 @@ FORTRAN = ('.f90',)
 INVERTED = re.compile(r'(?:Of|That|What [^.?!]* (?:is|are)) ')
 # (words that only we use so, the plain ones)
 WORDS = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in [
-    (r'\b(?:rests|rested|resting|(?:may|must|can|to|blocks|items|values) rest)\b(?! on\b)',
+    (r'(?<!`)\b(?:rests|rested|resting|(?:may|must|can|to|blocks|items|values) rest)\b(?! on\b)',
      'waits out its grace period'),
     (r'\b(?:one|two|each|its) lines? (?:moves?|travels?)\b', 'cache-line transfers'),
     (r'\b(?:is|are) the (?:NIC|region|caller|user|library|store|reader|owner|peer|producer)\'s (?:again|until)\b',
@@ -209,6 +209,7 @@ def self_test(report):
             ('src/a.cpp', "f('\"', of, '\"');  // of, Of and That\n"),
             ('src/a.cpp', 'f("takes the rest of it", "which has to be there");\n'),
             ('include/a.hpp', 'f("Of two things that are told");\n'), ('a.service', 'Of=two things # That is so\n'),
+            ('a.md', 'The key `resting` has a sentence.\n'),
             ('a.md', 'Two\n\n    // That is code.\n\n```\n# Of two.\n```\n')]:
         report.check(not violations(name, text), f'self-test: refuses {text!r}: {violations(name, text)}')
 
