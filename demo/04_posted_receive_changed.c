@@ -10,5 +10,5 @@ int post_and_format(struct ibv_qp* qp, struct ibv_mr* mr, int rank) {
   struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1};
   struct ibv_recv_wr* bad;
   if (ibv_post_recv(qp, &wr, &bad)) return -1;
-  return snprintf(mr->addr, mr->length, "rank %d", rank); /* BUG: the buffer is the NIC's until the completion. */
+  return snprintf(mr->addr, mr->length, "rank %d", rank); /* BUG: the buffer belongs to the NIC until the completion. */
 }

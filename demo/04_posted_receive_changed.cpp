@@ -1,5 +1,5 @@
-// Caught at run time: a receive that is started has its segment. What the program still holds is empty, and its
-// elements are nobody else's to take, until the message is there.
+// Caught at run time: a receive that is started has its segment. Until the message is there, the program's own segment
+// is empty, and nobody else can take its elements.
 #include "pair.hpp"
 
 int main() {

@@ -1,5 +1,5 @@
-// Caught at run time: a remote segment has a length. What is outside is refused before it is posted, and the connection
-// lives on.
+// Caught at run time: a remote segment has a length. An access outside of it is refused before it is posted, and the
+// connection lives on.
 #include "pair.hpp"
 
 int main() {

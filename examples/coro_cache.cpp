@@ -1,5 +1,5 @@
-// A cache in front of files: the coroutines of many clients read through it in one thread. What is missing is read from
-// its file by another thread, so that the rest goes on meanwhile, and is stored for the others.
+// A cache in front of files: the coroutines of many clients read through it in one thread. Another thread
+// reads missing values from their files, while the coroutines go on, and they are stored for the others.
 //
 //     coro_cache [CLIENTS [READS]]     200 clients, 100 reads each
 #include <verbena/coroutines_kv.hpp>

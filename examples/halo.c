@@ -20,8 +20,8 @@ typedef struct {
   int port;
 } Blob;
 
-/* What a neighbour writes into this rank's window: a row for even steps and one for odd, so that it may be a step
- * ahead, and the last step whose row is there, each on a line of its own. */
+/* A neighbour writes this into this rank's window: a row for even steps and one for odd, so that it may be a step
+ * ahead, and the last step whose row is there, each on a cache line of its own. */
 typedef struct {
   _Alignas(64) _Atomic uint64_t step[2][8];
   double row[];
@@ -36,7 +36,7 @@ static Halo* halo[SIDES];
 static RdmaWindow window[SIDES];     /* The neighbours' halos. */
 static const RdmaMemory* own[SIDES]; /* The grids, and the step, as registered for each connection. */
 static uint64_t* own_step;
-static MPI_Win win; /* Of MPI_Put: two sides, two rows each. */
+static MPI_Win win; /* For MPI_Put: two sides, two rows each. */
 static double* win_rows;
 
 static void die(const char* what, const char* why) {

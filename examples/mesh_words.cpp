@@ -99,7 +99,7 @@ void count_words(const fs::path& path, Counts& counts) {
 /// An exchange of words between all processes, in messages that are written where the NIC takes them from.
 class Exchange {
  public:
-  /// What comes to this process is added to `arrived`.
+  /// Adds to `arrived` what comes to this process.
   Exchange(mesh::Lane& lane, const mesh::Options& options, Counts& arrived)
       : lane_(lane), id_(options.id), arrived_(arrived), messages_(options.processes) {}
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Checks the style of every source with clang-format and clang-tidy; --fix formats them instead.
+# Checks the style of every source with clang-format and clang-tidy, and the prose of comments, messages and pages;
+# --fix formats the sources instead.
 # usage: scripts/lint.sh [--fix] [--jobs N] [--no-packages] [FILE...]      (all files when none is named)
 # Ends with 0, 1 when something is to be mended, 77 when the tools are not there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { sed -n '3p' "${BASH_SOURCE[0]}" | sed 's/^# //'; }
+usage() { sed -n '4p' "${BASH_SOURCE[0]}" | sed 's/^# //'; }
 
 fix=0
 packages=1
@@ -70,6 +71,9 @@ case $format in
     } ;;
   *) echo 'lint: clang-format 19 is not there: formatting is not checked' ;;
 esac
+
+# The prose of all files, in a second.
+if ((is_everything)) && ! python3 test/house/prose.py .; then failed=1; fi
 
 # clang-tidy needs to know how each file is compiled: a Clang build is configured, and never built.
 build=${VERBENA_BUILD_ROOT:-build-test}/lint

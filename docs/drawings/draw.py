@@ -231,15 +231,17 @@ def store():
             d.box(110 + entry * 46, y, 46, 34, ['entry'] if here else [], 'memory' if here else 'plain', 11)
     d.arrow([(225, 108), (225, 116), (520, 116), (520, 91), (548, 91)])
     d.label(550, 62, 'the entry, 64 bits', 12, color=FAINT)
-    cells(d, 550, 74, [120, 110, 160], ['tag, 23 bits', 'lines, 7 bits', 'first line, 34 bits'], 'memory')
+    cells(d, 550, 74, [96, 134, 160], ['tag, 23 bits', 'cache lines, 7 bits', 'first of them, 34 bits'], 'memory')
     d.arrow([(860, 108), (860, 190), (62, 190), (62, 214)])
     d.label(200, 184, 'the item, at a multiple of 64 B in the same window', 12, color=FAINT)
-    cells(d, 20, 216, [150, 90, 100, 120, 120, 330],
-          ['state | version', 'private', 'checksum', 'lengths, flags', 'key',
+    whole = [130, 80, 100, 120, 80, 130, 270]
+    cells(d, 20, 216, whole,
+          ['state | version', 'private', 'checksum', 'lengths, flags', 'key', 'expiry, 8 B',
            'value under 4096 B, or: offset, checksum'],
           'memory')
+    d.label(20 + sum(whole[:5]) + 65, 272, 'only with a time to live', 11, 'middle', color=FAINT)
     d.label(20, 272, 'building, live or superseded', 11, color=FAINT)
-    d.label(262, 272, 'seeded by the version: one READ proves a small value', 11, color=FAINT)
+    d.label(230, 290, 'seeded by the version: one READ proves a small value', 11, color=FAINT)
     d.arrow([(800, 250), (800, 290)])
     d.box(600, 292, 330, 34, ['a larger value, in a block of its own'], 'memory', 12)
     d.line(20, 352, 940, 352)

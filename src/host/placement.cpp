@@ -64,7 +64,7 @@ class Planner {
     if (cpus.online < cpus.there) why += fmt::format(", {} of them offline", cpus.there - cpus.online);
     if (cpus.allowed < cpus.online) why += fmt::format(", {} kept by the cgroup's cpuset", cpus.online - cpus.allowed);
     if (cpus.usable < cpus.allowed) why += fmt::format(", {} outside the affinity mask", cpus.allowed - cpus.usable);
-    say("Of the machine's {} cpu{}{}, this process may use {}: {} core{} on {} NUMA node{}.", cpus.there,
+    say("The machine has {} cpu{}{}; this process may use {}: {} core{} on {} NUMA node{}.", cpus.there,
         plural(cpus.there), why, cpus.usable, cores, plural(cores), topology_.node_count(),
         plural(topology_.node_count()));
     if (std::ranges::any_of(topology_.cores(), [](const Core& core) { return core.threads_there > 1; }))

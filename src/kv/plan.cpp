@@ -250,8 +250,7 @@ std::string memory_warning(const ServerOptions& options, const host::Footprint& 
   if (!headroom || need.all <= room_of(*headroom)) return {};
   return fmt::format(
       "With all {} clients the pools take {} MiB, and {} MiB are left by {}: clients may be refused before there are "
-      "so "
-      "many.",
+      "so many.",
       options.max_clients, need.all / kMib, headroom->bytes / kMib, headroom->limit);
 }
 
@@ -260,12 +259,13 @@ std::string resting_words(const ServerOptions& options) {
   const std::uint64_t half = options.memory_bytes / 2;
   const std::string leases =
       options.large_put == LargePut::kAdopt
-          ? fmt::format(" Leases take at most {} MiB of it.", options.memory_bytes / kMemoryPerLease / kMib)
+          ? fmt::format(" Leases take at most {} MiB of that memory.", options.memory_bytes / kMemoryPerLease / kMib)
           : std::string();
   return fmt::format(
-      "Of {} MiB of items, large values rest for {} ms once they are replaced, if a message has told of them that "
-      "lately: half of it where {} MiB/s of them are replaced; `verbena-kv stats` tells how much rests.{}",
-      options.memory_bytes / kMib, grace_ms, half / kMib * 1000 / grace_ms, leases);
+      "A large value that is replaced keeps its memory for a grace period of {} ms if a message told its place lately. "
+      "Where {} MiB/s are replaced, such values fill half of the {} MiB of items; `verbena-kv stats` tells how much "
+      "memory waits.{}",
+      grace_ms, half / kMib * 1000 / grace_ms, options.memory_bytes / kMib, leases);
 }
 
 std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,

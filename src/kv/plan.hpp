@@ -56,8 +56,8 @@ struct ServerInternals {
 /// A sentence if the pools do not fit with all clients; empty if they do, as far as is known. \alloc setup
 [[nodiscard]] std::string memory_warning(const ServerOptions& options, const host::Footprint& footprint,
                                          const std::optional<host::Headroom>& headroom);
-/// How much of the item memory may rest: large values that were told by message and replaced. For options that are
-/// right. \alloc setup
+/// How much of the item memory replaced large values may keep for their grace period. For options that are right.
+/// \alloc setup
 [[nodiscard]] std::string resting_words(const ServerOptions& options);
 /// A sentence when this process may not open as many file descriptors as all clients take; empty when it may, as far as
 /// is known. `now` has those of a server without clients.

@@ -25,7 +25,7 @@ double median_of(const BenchResult& result, Of&& of) {
 std::string latency_text(const char* name, const Histogram& histogram, double lines) {
   std::string text =
       fmt::format("  {}  {} operations, p50 {}", name, histogram.count(), human_time(ns_of(histogram.percentile(50))));
-  if (lines > 0) text += fmt::format(" ({:.1f} lines)", lines);
+  if (lines > 0) text += fmt::format(" ({:.1f} cache-line transfers)", lines);
   return text + fmt::format(", p99 {}, p99.9 {}, max {}\n", human_time(ns_of(histogram.percentile(99))),
                             human_time(ns_of(histogram.percentile(99.9))), human_time(ns_of(histogram.max())));
 }
@@ -54,9 +54,10 @@ std::string memcpy_text(const BenchSummary& summary) {
 }
 
 std::string line_text(const BenchResult& result, const BenchSummary& summary) {
-  if (!result.line) return fmt::format("  line: not measured: {}\n", result.line_problem);
+  if (!result.line) return fmt::format("  cache-line transfer: not measured: {}\n", result.line_problem);
   return fmt::format(
-      "  line: {:.1f} ns one way between cpu {} and cpu {}, measured before and after each of {} rounds\n",
+      "  cache-line transfer: {:.1f} ns one way between cpu {} and cpu {}, measured before and after each of {} "
+      "rounds\n",
       summary.line_ns, result.line->first_cpu, result.line->second_cpu, result.rounds.size());
 }
 

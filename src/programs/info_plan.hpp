@@ -15,7 +15,7 @@ struct ServerPlan {
   std::string nic, nic_reason;
   host::Placement placement;
   host::Footprint server, client;  ///< With as many clients as it lets in; one client of it.
-  std::string resting;             ///< How much of the items' memory may rest.
+  std::string resting;             ///< How much of the items' memory may wait out a grace period.
   std::string memory;              ///< A sentence when memory does not do for all clients,
   std::string descriptors;         ///< and when file descriptors do not. `serve` raises its soft limit.
   std::string refused;             ///< Why a server would not start; empty when it would, as far as can be told.

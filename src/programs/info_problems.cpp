@@ -243,7 +243,7 @@ void check_hugepages(const MemoryFacts& memory, Findings& findings) {
 void check_memory(const MemoryFacts& memory, Findings& findings) {
   if (memory.headroom_bytes && *memory.headroom_bytes < kServer + kServer / 4) {
     const std::uint64_t mib = std::max<std::uint64_t>(1, *memory.headroom_bytes / 2 / kMebi);
-    findings.advice(fmt::format("{} of memory can be had ({}), and a server takes 1 GiB when nothing else is said",
+    findings.advice(fmt::format("{} of memory is available ({}), and a server takes 1 GiB by default",
                                 human_bytes(*memory.headroom_bytes), memory.headroom_limit),
                     fmt::format("verbena-kv serve -m {}", mib));
   }

@@ -81,7 +81,7 @@ std::string pools_text(const NodeFacts& node) {
 }
 
 void put_memory(std::string& text, const MemoryFacts& memory) {
-  append(text, "Memory\n  to be had     {}", bytes(memory.headroom_bytes, "unknown"));
+  append(text, "Memory\n  available     {}", bytes(memory.headroom_bytes, "unknown"));
   if (!memory.headroom_limit.empty()) append(text, " ({})", memory.headroom_limit);
   append(text, "\n  transparent   {} for ordinary memory, {} for memfds (what arenas are)\n", memory.transparent,
          memory.transparent_memfd);

@@ -277,7 +277,7 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
   command
       .add_option_function<std::uint32_t>(
           "--grace-ms", [&server](std::uint32_t ms) { server.grace = std::chrono::milliseconds{ms}; },
-          "how long freed memory rests")
+          "how long a replaced large value keeps its memory for readers")
       ->check(whole_number(1, 60'000))
       ->default_str("500");
   command.add_option("--depth", server.depth, "operations in flight of one client")

@@ -21,7 +21,7 @@ const char* meaning(const PerfResult& result) noexcept {
     case PerfPace::kCall: return "from call to return";
     case PerfPace::kPingPong: return "one way, half of a round trip";
     case PerfPace::kPipelined: return "from start to completion, one in 32";
-    case PerfPace::kStream: return "of none: nothing tells when each has arrived";
+    case PerfPace::kStream: return "not measured: nothing tells when each has arrived";
   }
   return "";
 }

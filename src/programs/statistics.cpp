@@ -22,7 +22,7 @@ std::string store_text(const kv::ServerStatistics& s) {
   std::string text = fmt::format("items {}, of {} at most, index {:.1f} % full, last version {}\n", s.items,
                                  s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
   text +=
-      fmt::format("memory {} used of {}, {} resting, {} in {} leases\n", human_bytes(s.used_bytes),
+      fmt::format("memory {} used of {}, {} in a grace period, {} in {} leases\n", human_bytes(s.used_bytes),
                   human_bytes(s.capacity_bytes), human_bytes(s.resting_bytes), human_bytes(s.lease_bytes), s.leases);
   return text + fmt::format("clients {} now, {} lost, {} refused; {} session{} at {} worker{}\n", s.clients,
                             s.clients_lost, s.clients_refused, s.sessions, s.sessions == 1 ? "" : "s", s.workers,
@@ -146,7 +146,7 @@ void add_memory(Exposition& out, const kv::ServerStatistics& all) {
       out.sample(all.memory[i].*word, fmt::format("block_bytes=\"{}\",state=\"{}\"", kv::block_bytes_of(i), state));
   };
   out.family("memory_blocks", "gauge",
-             "Blocks of item memory of up to so many bytes, and of more than half; free ones serve other sizes too.");
+             "Blocks of item memory of over half of block_bytes up to block_bytes; free ones serve other sizes too.");
   by_class("used", &kv::MemoryClass::used);
   by_class("free", &kv::MemoryClass::free);
   out.family("memory_class_bytes", "gauge", "Bytes of these blocks.");

@@ -219,7 +219,7 @@ TEST(Placement, RestrictedMasksAndCpusetsAreObeyedAndSaid) {
   ASSERT_OK(topology);
   const Placement plan = planned(*topology, {.pollers = 3, .device = {.device = "mlx5_0", .nodes = {0}}});
   EXPECT_EQ(cpus_of(plan), (Cpus{1, 6, 5}));
-  EXPECT_TRUE(says(plan, "Of the machine's 8 cpus, 4 outside the affinity mask, this process may use 4"))
+  EXPECT_TRUE(says(plan, "The machine has 8 cpus, 4 outside the affinity mask; this process may use 4"))
       << words_of(plan);
 }
 
@@ -235,7 +235,7 @@ TEST(Placement, OfflineCoresAndCpusetsFromXml) {
   ASSERT_EQ(topology->cores().size(), 4U);
   const Placement plan = planned(*topology, {.pollers = 3, .device = {.device = "mlx5_7", .nodes = {1}}});
   EXPECT_EQ(cpus_of(plan), (Cpus{3, 2, 1}));
-  EXPECT_TRUE(says(plan, "8 cpus, 2 of them offline, 2 kept by the cgroup's cpuset, this process may use 4: 4 cores"))
+  EXPECT_TRUE(says(plan, "8 cpus, 2 of them offline, 2 kept by the cgroup's cpuset; this process may use 4: 4 cores"))
       << words_of(plan);
 }
 

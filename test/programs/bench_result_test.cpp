@@ -51,7 +51,8 @@ TEST(BenchSummary, WithoutALineThereAreNoLines) {
 
 TEST(BenchText, HasFiguresConfigurationAndEnvironment) {
   const std::string text = bench_text(example());
-  for (const char* part : {"depth 1", "get  100 operations", "7.0 lines", "p99.9", "memcpy", "127.0.0.1:7470"}) {
+  for (const char* part :
+       {"depth 1", "get  100 operations", "7.0 cache-line transfers", "p99.9", "memcpy", "127.0.0.1:7470"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
 }

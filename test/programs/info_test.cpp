@@ -365,7 +365,7 @@ TEST(InfoMemory, SysctlIsNotForPagesOfAnotherDefaultSize) {
 TEST(InfoMemory, LittleMemoryIsAdvice) {
   const FakeHost host;
   host.put("proc/meminfo", "MemAvailable: 409600 kB");
-  EXPECT_EQ(fix_of(host.facts(), "of memory can be had"), "verbena-kv serve -m 200");
+  EXPECT_EQ(fix_of(host.facts(), "of memory is available"), "verbena-kv serve -m 200");
 }
 
 TEST(InfoLimits, AreReadAndJudged) {
@@ -552,7 +552,7 @@ TEST(InfoProgram, PlansAServer) {
   const std::string plan = VERBENA_PROGRAM " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
   const Ran text = run(plan);
   EXPECT_EQ(text.exit, 0);
-  for (const char* part : {"NIC           soft: ", "Placement\n  Of the machine's ", "Pools of the server", ": items ",
+  for (const char* part : {"NIC           soft: ", "Placement\n  The machine has ", "Pools of the server", ": items ",
                            "sessions: channel: lease ", "Pools of one client", "  sum: "}) {
     EXPECT_TRUE(has(text.out, part)) << part << " in\n" << text.out;
   }

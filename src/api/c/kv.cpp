@@ -132,7 +132,7 @@ const char* sentence_of_kv(Status status) noexcept {
              "there; raise timeout_ms, or look at the server";
     case Status::kNotFound: return "no such key: nobody has put it, or it was deleted";
     case Status::kVersionMismatch:
-      return "the key has another version, which is returned: read it anew, and compare with that one";
+      return "the key has another version, which is returned: read it again, and compare with that one";
     case Status::kBadKey: return "the key is empty or longer than 1024 bytes: hash long names into a key";
     case Status::kTooLong:
       return "the value is longer than the server's limit: raise its max_value_bytes, or split the value";
@@ -153,7 +153,7 @@ const char* sentence_of_kv(Status status) noexcept {
     case Status::kClosed: return "there is no connection, or no server runs: connect or start first";
     case Status::kDenied: return "this user has no right to do that: have the server grant it";
     case Status::kOverQuota: return "this user's quota is used up: delete some, or have the server raise it";
-    case Status::kNoMemory: return "memory could not be had: free some, lower the options, or raise ulimit -l";
+    case Status::kNoMemory: return "there is not enough memory: free some, lower the options, or raise ulimit -l";
     default: return sentence_of(status);
   }
 }

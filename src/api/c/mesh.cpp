@@ -103,7 +103,7 @@ const char* sentence_of_mesh(Status status) noexcept {
     case Status::kRejected: return "another process has other limits, or the same id: give all the same options";
     case Status::kFlushed: return "the connection failed before this was done: its MESH_LEFT says why";
     case Status::kClosed: return "the peer has left: go on without it, until a MESH_JOINED says that it is back";
-    case Status::kNoMemory: return "memory could not be had: free some, lower the options, or raise ulimit -l";
+    case Status::kNoMemory: return "there is not enough memory: free some, lower the options, or raise ulimit -l";
     default: return sentence_of(status);
   }
 }
