@@ -27,7 +27,8 @@ command -v apt-get >/dev/null || { say 'skipped: this is no Debian'; exit 77; }
 if ((install)); then
   [[ $(id -u) == 0 ]] || { say '--install needs root' >&2; exit 2; }
   apt-get update -q
-  apt-get install -q -y --no-install-recommends dpkg-dev build-essential fakeroot lintian cmake man-db
+  apt-get install -q -y --no-install-recommends dpkg-dev build-essential fakeroot lintian cmake man-db \
+    gfortran pkg-config python3-numpy
 fi
 command -v dpkg-buildpackage >/dev/null || { say 'skipped: no dpkg-buildpackage: apt-get install dpkg-dev'; exit 77; }
 
@@ -95,23 +96,14 @@ needed=$(pkg-config --print-requires-private verbena | sed 's/ .*//')
 # shellcheck disable=SC2046,SC2086
 cc "$hello" $(pkg-config --cflags verbena) "$archive" $(pkg-config --libs $needed) -lstdc++ -lm -o static
 ./static
-mkdir project
-cat >project/CMakeLists.txt <<'CMAKE'
-cmake_minimum_required(VERSION 3.20)
-project(packages LANGUAGES C CXX)
-find_package(verbena 0.1 CONFIG REQUIRED)
-add_executable(hello_c ${HELLO})
-target_link_libraries(hello_c PRIVATE verbena::verbena)
-add_executable(basics ${BASICS})
-target_link_libraries(basics PRIVATE verbena::verbena)
-CMAKE
-for static in OFF ON; do
-  cmake -S project -B "cmake-$static" -DHELLO="$hello" -DBASICS="$root/test/house/consumer/basics.cpp" \
-    -DVERBENA_USE_STATIC_LIBS="$static" >cmake.log || { cat cmake.log; exit 1; }
-  cmake --build "cmake-$static"
-  "cmake-$static/hello_c"
-  "cmake-$static/basics"
-done
+# The programs of the guides, those in Fortran, and a CMake project in three languages, by the tests of the tree.
+PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$root/test/consumers/consumers.py" installed "$root" \
+  guide store fortran languages cmake || { say "a program that uses the packages ended with $?"; exit 1; }
+# By the package, not by what is in the tree. numpy is there, so no test of it is skipped.
+/usr/bin/python3 -B -W error::ResourceWarning -m unittest discover -s "$root/packaging/python/tests" 2>python.txt ||
+  { cat python.txt; say 'the tests of the package for Python failed'; exit 1; }
+tail -n 3 python.txt
+if grep -q 'skipped=' python.txt; then cat python.txt; say 'tests of the package for Python were skipped'; exit 1; fi
 
 # The unit's user is there, and systemd likes the unit as it is installed.
 getent passwd verbena || { say 'the package made no user verbena'; exit 1; }

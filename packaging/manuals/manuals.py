@@ -56,6 +56,8 @@ class Command:
     options: list
     arguments: list
     commands: list  # (names, description) of each.
+    environment: list  # The same of variables,
+    files: list  # and of files.
 
     def page(self):
         return self.name.replace(' ', '-')
@@ -110,7 +112,7 @@ def parse_help(name, text):
             sections.setdefault(section, [])
         else:
             sections[section].append(line)
-    unknown = set(sections) - {'', 'Options', 'Positionals', 'Subcommands'}
+    unknown = set(sections) - {'', 'Options', 'Positionals', 'Subcommands', 'Environment', 'Files'}
     if unknown:
         sys.exit(f'manuals: {name} --help has sections that nobody expects: {sorted(unknown)}')
     head = sections['']
@@ -121,7 +123,8 @@ def parse_help(name, text):
                  for text, said in entries(sections.get('Positionals', []))]
     return Command(name, what.strip(), exit_codes.strip(), usage.removeprefix('Usage: '),
                    [parse_option(*entry) for entry in entries(sections.get('Options', []))], arguments,
-                   [(text.split(', '), said) for text, said in entries(sections.get('Subcommands', []))])
+                   [(text.split(', '), said) for text, said in entries(sections.get('Subcommands', []))],
+                   list(entries(sections.get('Environment', []))), list(entries(sections.get('Files', []))))
 
 
 def ask(program, *arguments):
@@ -164,9 +167,17 @@ def plain_help(command):
     return '\n'.join(lines) + '\n'
 
 
+def roff(text):
+    return text.replace('\\', '\\e').replace('-', '\\-').replace('"', '\\(dq')
+
+
 def extra_sections(command, pages):
     own = HERE / f'{command.page()}.h2m'
     text = own.read_text() if own.exists() else ''
+    for section, font, rows in (('ENVIRONMENT', 'B', command.environment), ('FILES', 'I', command.files)):
+        if rows:
+            text += f'\n[{section}]\n' + ''.join(f'.TP\n.{font} {roff(name)}\n{roff(sentence(what))}\n'
+                                                for name, what in rows)
     if command.exit_codes:
         codes = re.findall(r'(\d) (.*?)(?:[,;] (?=\d )|\.?$)', command.exit_codes)
         text += '\n[EXIT STATUS]\n' + ''.join(f'.TP\n.B {code}\n{sentence(what)}\n' for code, what in codes)

@@ -25,7 +25,13 @@ struct Variable {
   const char* option;
 };
 constexpr std::array kVariables{Variable{"VERBENA_KV_ADDRESS", "address"}, Variable{"VERBENA_KV_PORT", "port"},
-                                Variable{"VERBENA_KV_KEY_FILE", "key-file"}};
+                                Variable{"VERBENA_KV_DEVICE", "device"}, Variable{"VERBENA_KV_KEY_FILE", "key-file"}};
+
+/// CLI11 puts descriptions into this column.
+constexpr int kHelpColumn = 30;
+std::string help_row(const char* name, std::string_view what) {
+  return fmt::format("  {:<{}}{}\n", name, kHelpColumn - 2, what);
+}
 
 std::string value_of(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -77,6 +83,19 @@ std::vector<std::string> long_names(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options())
     if (option->get_configurable() && !option->get_lnames().empty()) names.push_back(option->get_lnames().front());
   return names;
+}
+
+std::string client_defaults_help() {
+  std::string text = "Environment:\n";
+  for (const Variable& variable : kVariables)
+    text += help_row(variable.name, fmt::format("what clients take where --{} is missing", variable.option));
+  text += help_row("VERBENA_KV_CONFIG", "file of defaults in place of the one below (empty: none)");
+  text += help_row("VERBENA_KV_HISTORY",
+                   "where the shell keeps its lines (default: ~/.verbena_kv_history; empty: nowhere)");
+  text += "\nFiles:\n";
+  text += help_row("~/.config/verbena/kv.toml",
+                   "defaults of the options that all clients have, such as \"port = 7471\", one a line");
+  return text;
 }
 
 void take_client_defaults(CLI::App& command, std::span<const std::string> names) {

@@ -204,7 +204,9 @@ Exit run(int argc, char** argv) {
       "verbena-kv");
   app.set_version_flag("--version", "verbena-kv " VERBENA_VERSION);
   app.require_subcommand(1);
+  // Commands take the footer that is set when they are added, so that serve, which reads none of this, has none.
   add_serve(app, line);
+  app.footer(client_defaults_help());
   add_item_commands(app, line);
   add_many_commands(app, line);
   add_cell_commands(app, line);

@@ -55,25 +55,33 @@ std::size_t edits_between(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Names the word that was given in place of a subcommand, and the one that was meant or else all.
-std::string command_text(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
-  const std::vector<std::string> rest = app.remaining();
-  if (const std::string* meant = rest.empty() ? nullptr : nearest_name(rest.front(), names))
-    return fmt::format("unknown command {}; did you mean {}?", quoted_bytes(rest.front()), quoted_bytes(*meant));
-  return fmt::format("takes a command, one of {}{}", CLI::detail::join(names, ", "),
-                     rest.empty() ? "" : ", not " + quoted_bytes(rest.front()));
-}
-
-/// Names the argument that nothing takes, and the option that was meant.
-std::string argument_text(const CLI::App& command, const std::string& given) {
+/// The option that `given` was meant to be, or nothing.
+std::optional<std::string> meant_option(const CLI::App& command, const std::string& given) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::string* const meant = nearest_name(given.substr(0, given.find('=')), names);
+  return meant == nullptr ? std::nullopt : std::optional(*meant);
+}
+
+/// Names the argument that nothing takes, and the option that was meant.
+std::string argument_text(const CLI::App& command, const std::string& given) {
+  const auto meant = meant_option(command, given);
   return fmt::format("unknown argument {}{}", quoted_bytes(given),
-                     meant == nullptr ? "" : fmt::format("; did you mean {}?", *meant));
+                     meant ? fmt::format("; did you mean {}?", *meant) : std::string());
+}
+
+/// Names the word that was given in place of a subcommand, and the one that was meant or else all. That may be an
+/// option of the program.
+std::string command_text(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
+  const std::vector<std::string> rest = app.remaining();
+  if (!rest.empty() && meant_option(app, rest.front())) return argument_text(app, rest.front());
+  if (const std::string* meant = rest.empty() ? nullptr : nearest_name(rest.front(), names))
+    return fmt::format("unknown command {}; did you mean {}?", quoted_bytes(rest.front()), quoted_bytes(*meant));
+  return fmt::format("takes a command, one of {}{}", CLI::detail::join(names, ", "),
+                     rest.empty() ? "" : ", not " + quoted_bytes(rest.front()));
 }
 
 /// Says what is wrong with the command line, by the names and ranges of its options.
@@ -84,6 +92,11 @@ std::string error_text(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
     return argument_text(command, app.remaining(true).front());
   if (app.get_require_subcommand_min() != 0 && met.empty()) return command_text(app);
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    // CLI11 looks for what is missing first, but a misspelled option such as --hlep may be all that is wrong.
+    for (const std::string& given : app.remaining(true))
+      if (given.starts_with('-')) return argument_text(command, given);
+  }
   std::string name = text.substr(0, text.find_first_of(": "));
   if (!name.starts_with('-')) name.insert(0, "--");  // For a flag.
   const CLI::Option* const option = command.get_option_no_throw(name);

@@ -3,6 +3,7 @@
 
     consumers.py example SECTION ROOT BUILD MESON   the section of examples/README.md: its program and its commands
     consumers.py TEST ROOT BUILD MESON              one of TESTS below
+    consumers.py installed ROOT TEST...             some of TESTS with the Verbena that pkg-config finds, such as a package
     consumers.py built BUILD                        runs again what `example` has built in BUILD, without compilers
     consumers.py write ROOT                         puts the programs of examples/ into examples/README.md
 
@@ -496,13 +497,12 @@ def nova(report, root, work, environment):
         report.check(code == 0 and set(output.splitlines()) == said, f'{servers} servers ended with {code}:\n{output}')
 
 
-def cmake_project(report, work, environment, text, languages='NONE'):
+def cmake_project(work, libdir, environment, text, languages='NONE'):
     """Configures a project that holds `text`. Returns what CMake ended with, and printed."""
     project = pathlib.Path(tempfile.mkdtemp(dir=work))
     (project / 'CMakeLists.txt').write_text(
         f'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES {languages})\n{text}\n')
-    where = next(work.rglob('verbenaConfig.cmake')).parent
-    return shell([f'cmake -S {project} -B {project}/build -Dverbena_DIR={where}'], work, environment)
+    return shell([f'cmake -S {project} -B {project}/build -Dverbena_DIR={libdir}/cmake/verbena'], work, environment)
 
 
 def cmake_consumers(report, root, work, environment, kind, option):
@@ -524,33 +524,51 @@ def cmake(report, root, work, environment):
     versions and components that are not there."""
     need(report.name, ['cmake', 'cc', 'c++', 'gfortran'], environment)
     pc = pathlib.Path(environment['PKG_CONFIG_PATH'])
+    libdir = pc.parent
     prefix = re.search('^prefix=(.*)$', (pc / 'verbena.pc').read_text(), re.MULTILINE)[1]
     # The archive's libraries are the system's; verbena.pc itself is not asked.
     environment = {k: v for k, v in environment.items() if k != 'PKG_CONFIG_PATH'} | {'CMAKE_PREFIX_PATH': prefix}
     for request, found in (('0.1', True), ('0.1.0 EXACT', True), ('0', True), ('0.1...<1', True), ('0.0', False),
                            ('0.2', False), ('1', False), ('0.2...1', False), ('0...<0.1', False)):
-        code, output = cmake_project(report, work, environment, f'find_package(verbena {request} CONFIG REQUIRED)')
+        code, output = cmake_project(work, libdir, environment, f'find_package(verbena {request} CONFIG REQUIRED)')
         report.check((code == 0) == found, f'find_package(verbena {request}) ended with {code}:\n{output}')
     for component, reason in (('Cobol', 'has no component Cobol'), ('Fortran', 'LANGUAGES Fortran')):
-        code, output = cmake_project(report, work, environment,
+        code, output = cmake_project(work, libdir, environment,
                                      f'find_package(verbena CONFIG REQUIRED COMPONENTS {component})')
         report.check(code != 0 and reason in output, f'component {component} ended with {code}:\n{output}')
     text = ('find_package(verbena CONFIG REQUIRED)\n'
             f'try_compile(BUILT ${{CMAKE_BINARY_DIR}}/try {root}/examples/hello.c LINK_LIBRARIES verbena::verbena)\n'
             'if(NOT BUILT)\n  message(FATAL_ERROR "does not link")\nendif()')
-    code, output = cmake_project(report, work, environment, text, 'C')
+    code, output = cmake_project(work, libdir, environment, text, 'C')
     report.check(code == 0, f'a project of C alone ended with {code}:\n{output}')
-    cmake_consumers(report, root, work, environment, 'static', '')
-    # As -Ddefault_library=both installs it.
-    for library in (pathlib.Path(environment['VERBENA_BUILD']) / 'src').glob('libverbena.so*'):
-        if not library.is_dir():
-            shutil.copy(library, pc.parent, follow_symlinks=False)
+    if 'VERBENA_BUILD' in environment:
+        cmake_consumers(report, root, work, environment, 'static', '')
+        # As -Ddefault_library=both installs it.
+        for library in (pathlib.Path(environment['VERBENA_BUILD']) / 'src').glob('libverbena.so*'):
+            if not library.is_dir():
+                shutil.copy(library, libdir, follow_symlinks=False)
     cmake_consumers(report, root, work, environment, 'shared', '')
     cmake_consumers(report, root, work, environment, 'static', '-DVERBENA_USE_STATIC_LIBS=ON')
 
 
 TESTS = {'cmake': cmake, 'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme,
          'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'pool': pool, 'store': store}
+
+
+def installed(root, names):
+    """Tests with the archive and the shared library that the machine has, as packages install them: nothing is staged.
+    Whoever asks for a test has installed what it needs, so one that is skipped has failed."""
+    asked = run(['pkg-config', '--variable=pcfiledir', 'verbena'])
+    if asked.returncode != 0:
+        sys.exit(f'consumers: pkg-config finds no verbena:\n{asked.stdout}')
+    environment = {**os.environ, 'PKG_CONFIG_PATH': asked.stdout.strip()}
+    for name in names:
+        report = Report(f'consumers {name}, installed')
+        with tempfile.TemporaryDirectory(prefix='verbena-consumer-') as directory:
+            TESTS[name](report, root, pathlib.Path(directory), environment)
+        if report.failures:
+            report.end()
+        print(f'{report.name}: passed', flush=True)
 
 
 def built(report, build):
@@ -573,6 +591,10 @@ def main():
     what, *rest = sys.argv[1:]
     if what == 'write':
         write(pathlib.Path(rest[0]))
+        return
+    if what == 'installed':
+        root, *names = rest
+        installed(pathlib.Path(root).resolve(), names)
         return
     if what == 'built':
         report = Report('consumers')

@@ -130,6 +130,17 @@ TEST(KvUsage, WrongOptionsAreNamedAsTheyAreWritten) {
   });
 }
 
+TEST(KvUsage, MisspelledOptionsAreNamedBeforeWhatIsMissing) {
+  expect_refused({
+      {{"get", "--hlep"}, {"unknown argument \"--hlep\"; did you mean --help? See verbena-kv get --help"}},
+      {{"put", "--prot=7", "key"}, {"unknown argument \"--prot=7\"; did you mean --port?"}},
+      {{"--vesrion"}, {"unknown argument \"--vesrion\"; did you mean --version? See verbena-kv --help"}},
+      {{"--hlep"}, {"unknown argument \"--hlep\"; did you mean --help?"}},
+      {{"hlep"}, {"takes a command, one of serve, put, ", "not \"hlep\""}},
+      {{"cas", "key"}, {"VERSION"}},
+  });
+}
+
 TEST(KvUsage, HelpAndVersionGoToStdout) {
   const Ran help = run_kv({"--help"});
   EXPECT_TRUE(ended(help, 0));
@@ -168,6 +179,26 @@ TEST(KvUsage, EnvironmentSaysWhereTheServerIs) {
   const Ran refused = run_kv({"get", "k"});
   EXPECT_TRUE(ended(refused, 2));
   EXPECT_TRUE(contains(refused.err, "VERBENA_KV_PORT takes 1 to 65535, not \"70000\""));
+}
+
+TEST(KvUsage, EnvironmentSaysWhichDevice) {
+  const Variable of_device("VERBENA_KV_DEVICE", "no_such_nic:x");
+  const Ran by_environment = run_kv({"get", "k", "-p", free_port()});
+  EXPECT_TRUE(ended(by_environment, 3));
+  EXPECT_TRUE(contains(by_environment.err, "no_such_nic:x")) << by_environment.err;
+  const std::string port = free_port();
+  EXPECT_TRUE(contains(run_kv({"get", "k", "-d", "soft", "-p", port}).err, "127.0.0.1:" + port))
+      << "the command line is stronger";
+}
+
+TEST(KvUsage, HelpNamesWhereDefaultsComeFrom) {
+  const Ran program = run_kv({"--help"}), client = run_kv({"get", "--help"}), server = run_kv({"serve", "--help"});
+  for (const char* name : {"VERBENA_KV_ADDRESS", "VERBENA_KV_PORT", "VERBENA_KV_DEVICE", "VERBENA_KV_KEY_FILE",
+                           "VERBENA_KV_CONFIG", "~/.config/verbena/kv.toml"}) {
+    EXPECT_TRUE(contains(program.out, name)) << name;
+    EXPECT_TRUE(contains(client.out, name)) << name;
+    EXPECT_FALSE(contains(server.out, name)) << name;
+  }
 }
 
 TEST(KvUsage, AFileSaysWhatClientsNeedNotRepeat) {

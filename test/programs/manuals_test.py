@@ -27,6 +27,9 @@ def check_pages(report, man1, commands):
         for option in [*command.options, *command.arguments]:
             for name in option.names:
                 report.check(re.search(rf'(?<![\w-]){re.escape(name)}(?![\w-])', text), f'{page.name} lacks {name}')
+        for name, _ in [*command.environment, *command.files]:
+            report.check(name in text, f'{page.name} lacks {name}')
+    report.check(any(command.environment and command.files for command in commands), 'no help names a variable')
     if not shutil.which('man') or not shutil.which('groff'):
         print('manuals: pages are not formatted: install man-db and groff')
         return
