@@ -18,7 +18,7 @@ verbena_packages_apt() {
     demo) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
     test)
       echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev libgtest-dev libboost-context-dev"
-      echo 'python3 binutils cmake abigail-tools help2man man-db python3-numpy valgrind' ;;
+      echo 'python3 binutils cmake abigail-tools help2man man-db pyflakes3 python3-numpy valgrind zsh' ;;
     lint)
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
@@ -46,7 +46,8 @@ verbena_packages_dnf() {
     core) echo "$core" ;;
     build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel" ;;
     test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel gtest-devel boost-devel python3" \
-      'binutils libasan libubsan libtsan cmake libabigail help2man man-db python3-numpy valgrind valgrind-devel' ;;
+      'binutils libasan libubsan libtsan cmake libabigail help2man man-db python3-pyflakes python3-numpy' \
+      'valgrind valgrind-devel zsh' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel json-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ;;

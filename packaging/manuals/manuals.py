@@ -213,15 +213,24 @@ def write_man(help2man, out, programs):
 
 BASH = '''# bash completion of @name@, made from its --help by packaging/manuals/manuals.py
 @function@() {
-  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command='' values='' each
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command='' values='' joined='' each
   for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     case $each in
 @commands@
     esac
   done
+  # --option=value is three words, unless COMP_WORDBREAKS lacks the =.
+  if [[ $word == = ]]; then
+    word='' joined=split
+  elif [[ $before == = ]]; then
+    before=${COMP_WORDS[COMP_CWORD-2]} joined=split
+  elif [[ $word == --*=* ]]; then
+    before=${word%%=*} joined=${word%%=*}= word=${word#*=}
+  fi
   # The value of an option, or else an option, a command or an argument.
   case $before in
 @options@
+    *) [[ -z $joined ]] || values=nothing ;;
   esac
   [[ -n $values ]] || case $command:$word in
 @names@
@@ -237,6 +246,7 @@ BASH = '''# bash completion of @name@, made from its --help by packaging/manuals
       mapfile -t COMPREPLY < <(compgen -W "soft $values" -- "$word") ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word") ;;
   esac
+  [[ $joined != *= ]] || COMPREPLY=("${COMPREPLY[@]/#/$joined}")
 }
 complete -F @function@ @name@
 '''
@@ -314,7 +324,9 @@ def zsh_options(command, function):
             equals = '=' if option.metavar and name.startswith('--') else ''
             lines.append(f"'{first}{name}{equals}[{zsh_text(option.what)}]{value}'")
     for number, argument in enumerate(command.arguments, 1):
-        lines.append(f"'{number}:{argument.names[0]}:{actions.get(argument.values(), ' ')}'")
+        # Not ' ': zsh would then print the argument's name, and list the options that fit instead of inserting one.
+        action = actions.get(argument.values(), ' ')
+        lines.append(f"'{number}:{argument.names[0]}:{'()' if action == ' ' else action}'")
     return lines
 
 

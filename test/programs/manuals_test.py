@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
 """Man pages and completions: there is a page for each program and command, man has no warning, every option is named,
-and bash completes commands, options and values.
+and bash and zsh complete commands, options and values.
 
     manuals_test.py MAN1 PROGRAM..."""
 
+import os
 import pathlib
+import pty
 import re
+import select
 import shutil
+import signal
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path += [str(ROOT / 'test' / 'house'), str(ROOT / 'packaging' / 'manuals')]
 import manuals  # noqa: E402
 from report import Report, check_man_warns, run, warnings_of_man  # noqa: E402
+
+
+# A shell that does not answer so long is stuck.
+PATIENCE_S = 60
 
 
 def check_pages(report, man1, commands):
@@ -49,6 +58,52 @@ def complete(script, directory, *words):
     return set(answer.stdout.split())
 
 
+class Terminal:
+    """A shell at a terminal, in which a program's name is a function that prints what it was given."""
+
+    def __init__(self, shell, directory, setup):
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(directory)
+            os.execvpe(shell[0], shell, {
+                'PATH': os.environ['PATH'], 'HOME': str(directory), 'TERM': 'dumb', 'PS1': '> ', 'LC_ALL': 'C.UTF-8',
+                'INPUTRC': '/dev/null'})
+        self.seen = ''
+        self.ask(setup + '; echo re""ady\n', ['ready'])
+
+    def ask(self, keys, wanted):
+        """Types, and reads until all that is wanted is there. Returns what is missing."""
+        self.seen = ''
+        os.write(self.terminal, keys.encode())
+        deadline = time.monotonic() + PATIENCE_S
+        while any(each not in self.seen for each in wanted) and time.monotonic() < deadline:
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                try:
+                    self.seen += os.read(self.terminal, 4096).decode(errors='replace')
+                except OSError:  # The shell has ended.
+                    break
+        return [each for each in wanted if each not in self.seen]
+
+    def end(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+
+TYPED = (('sta', 'stats'), ('get --wait=ad', 'get --wait=adaptive'), ('get --wait ev', 'get --wait event'),
+         ('get --read-o', 'get --read-only'), ('load valu', 'load values/'),
+         ('put --file=value.', 'put --file=value.txt'), ('get -d so', 'get -d soft'))
+
+
+def check_at_terminal(report, name, terminal):
+    for typed, meant in TYPED:
+        missing = terminal.ask(f'verbena-kv {typed}\t\n', [f'RAN<{meant}>'])
+        report.check(not missing, f'{name} makes of {typed!r} and Tab: {terminal.seen!r}')
+    missing = terminal.ask('verbena-kv s\t\t', ['serve', 'stats', 'shell'])
+    report.check(not missing, f'{name} does not offer {missing}: {terminal.seen!r}')
+    terminal.end()
+
+
 def check_bash(report, directory, programs):
     scripts = {name: manuals.write_bash(commands) for name, commands in programs.items()}
     for name, script in scripts.items():
@@ -63,11 +118,19 @@ def check_bash(report, directory, programs):
             (('verbena-kv', 'get', '--wait', ''), {'spin', 'adaptive', 'event'}),
             (('verbena-kv', 'get', '-d', 's'), {'soft'}),
             (('verbena-kv', 'get', '-p', ''), set()),
+            (('verbena-kv', 'get', '--wait', '='), {'spin', 'adaptive', 'event'}),
+            (('verbena-kv', 'get', '--wait', '=', 'ad'), {'adaptive'}),
+            (('verbena-kv', 'put', '--file', '=', 'va'), {'value.txt', 'values'}),
+            (('verbena-kv', 'get', '--read-only', '='), set()),
+            (('verbena-kv', 'get', '--wait=s'), {'--wait=spin'}),  # Where COMP_WORDBREAKS has no =.
             (('verbena-perf', 'message', '--sw'), {'--sweep'}),
             (('verbena-perf', 'mesh', '--pattern', 'p'), {'ping-pong', 'poll'}),
             (('verbena-info', '--pl'), {'--plan'})):
         said = complete(directory / words[0], directory, *words)
         report.check(said == offered, f'bash offers {sorted(said)} for {words}, not {sorted(offered)}')
+    check_at_terminal(report, 'bash', Terminal(
+        ['bash', '--norc', '--noprofile', '-i'], directory,
+        f"source {directory}/verbena-kv; verbena-kv() {{ printf 'RAN<%s>\\n' \"$*\"; }}"))
     for name, commands in programs.items():
         for command in commands[1:]:
             offered = complete(directory / name, directory, *command.name.split(), '-')
@@ -83,11 +146,17 @@ def check_zsh(report, directory, programs):
                 for each in option.names:
                     report.check(each in script, f'zsh does not know {each} of {command.name}')
         if not shutil.which('zsh'):
-            print('manuals: completions of zsh are not parsed: install zsh')
             continue
         (directory / f'_{name}').write_text(script)
         parsed = run(['zsh', '-n', directory / f'_{name}'], timeout_s=60)
         report.check(parsed.returncode == 0, f'zsh does not parse _{name}: {parsed.stdout}')
+    if not shutil.which('zsh'):
+        print('manuals: completions of zsh are not tried: install zsh')
+        return
+    check_at_terminal(report, 'zsh', Terminal(
+        ['zsh', '-f', '-i'], directory,
+        f"fpath=({directory} $fpath); autoload -U compinit; compinit -u -d {directory}/zcompdump; "
+        "unsetopt autoremoveslash; verbena-kv() { printf 'RAN<%s>\\n' \"$*\"; }"))
 
 
 def main():
