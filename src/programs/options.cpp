@@ -71,8 +71,8 @@ std::string argument_text(const CLI::App& command, const std::string& given) {
                      meant ? fmt::format("; did you mean {}?", *meant) : std::string());
 }
 
-/// Names the word that was given in place of a subcommand, and the one that was meant or else all. That may be an
-/// option of the program.
+/// Names the word that was given in place of a subcommand, and the one that was meant or else all. The word
+/// may be an option of the program.
 std::string command_text(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());

@@ -3,7 +3,7 @@
 
     consumers.py example SECTION ROOT BUILD MESON   the section of examples/README.md: its program and its commands
     consumers.py TEST ROOT BUILD MESON              one of TESTS below
-    consumers.py installed ROOT TEST...             some of TESTS with the Verbena that pkg-config finds, such as a package
+    consumers.py installed ROOT TEST...             some of TESTS with the Verbena that pkg-config finds (a package)
     consumers.py built BUILD                        runs again what `example` has built in BUILD, without compilers
     consumers.py write ROOT                         puts the programs of examples/ into examples/README.md
 
