@@ -19,8 +19,8 @@ class Threads : public Bare {
     VERBENA_SKIP_IN_SIMULATION();
     Bare::SetUp();
   }
-  /// Polls a side until the condition holds, for 60 s at most: each wait has its own deadline, however many rounds there
-  /// are. Gives the core away after a while, since the other side's thread may have none.
+  /// Polls a side until the condition holds, for 60 s at most: each wait has its own deadline, however many rounds
+  /// there are. Gives the core away after a while, since the other side's thread may have none.
   template <class Condition>
   static bool poll_until(Side& side, Condition condition) {
     constexpr unsigned kPolls = 100;
