@@ -12,7 +12,7 @@ namespace verbena {
 template <class Number>
 struct BasicCounters {
   Number work_requests{};    ///< Send-queue work requests posted or held for the next doorbell, and `direct` ones.
-  Number direct{};           ///< Work requests of blocking calls that the software NIC carried out at once, in the
+  Number direct{};           ///< Blocking calls and short messages that the software NIC carried out at once, in the
                              ///< calling thread: without queue, doorbell and completion.
   Number doorbells{};        ///< ibv_post_send calls.
   Number completions{};      ///< Completions polled, receives included.

@@ -288,9 +288,9 @@ class Session final : private channel::Handler {
   /// kOk: the call is done, and nobody is told; kNotFound: it was done before; or as in_driver.
   template <class Kind>
   [[nodiscard]] Status take_back(Kind& call, Deadline deadline) noexcept;
-  /// In the thread that drives the session: the call is done when this returns.
   /// Sends a short message in the calling thread. False: nothing has happened; it goes the long way.
   [[nodiscard]] bool send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept;
+  /// In the thread that drives the session: the call is done when this returns.
   void give_up(SendCall& call) noexcept;
   void give_up(ReceiveCall& call) noexcept;
   void give_up(TakeCall& call) noexcept;

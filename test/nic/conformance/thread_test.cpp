@@ -216,8 +216,8 @@ TEST_P(Threads, PolledMemory) {
   ASSERT_NO_FATAL_FAILURE(make_pair({}));
   for (Side* side : {&a, &b}) side->word(kTarget) = 0;
   const auto arrives = [](Side& side, std::uint64_t value) {
-    return poll_until(
-        side, [&] { return std::atomic_ref(side.word(kTarget)).load(std::memory_order_acquire) == value; });
+    return poll_until(side,
+                      [&] { return std::atomic_ref(side.word(kTarget)).load(std::memory_order_acquire) == value; });
   };
   run_both([&](Side& side, Side& other) {
     for (std::uint64_t round = 1; round <= count; ++round) {
