@@ -225,8 +225,10 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
     if (is_here) {
       look_for_end(status);
     } else if (state() == State::kLive) {
+      // A goodbye that has arrived says why, such as where the peer has taken a permission back with it.
+      if (!home_->loop().in_handler()) home_->loop().take_arrived();
       if (status == Status::kPeerLost) lose_peer();
-      progress();  // The connection may have ended by itself, unnoticed so far.
+      progress();
     }
   };
   if (state() == State::kLive) (void)run_task(look, patience);
