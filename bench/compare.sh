@@ -31,9 +31,9 @@ if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
   # Without a peer, or plots, the rest is still worth having; the table says what is missing.
-  if ! install_packages bench ucx libfabric redis gnuplot mpi pmix; then
+  if ! install_packages bench ucx libfabric redis matplotlib mpi pmix; then
     install_packages bench || exit $?
-    for set in ucx libfabric redis gnuplot mpi pmix; do install_packages "$set" || true; done
+    for set in ucx libfabric redis matplotlib mpi pmix; do install_packages "$set" || true; done
   fi
 fi
 build_release src/programs/verbena-perf src/programs/verbena-kv bench/peer_client
@@ -64,7 +64,7 @@ write_table() {
   note rounds "$rounds"
   note moved "\"the line in $repeated attempts; $left_out groups left out of a round\""
   [[ -z $1 ]] || note broken "\"$1\""
-  python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
+  "$(table_python)" bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
 }
 
 # When ours fails the script ends where that is; the rounds before are kept.

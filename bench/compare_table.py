@@ -359,13 +359,12 @@ def draw(table, figures, out):
     for name, title, unit in MESH_CURVES:
         points = [(processes, found) for processes in PROCESSES
                   if (found := [v for v in figures.values(f'mesh-join:{processes}', unit, '') if v is not None])]
-        script = plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)
-        made.append((name, title, script))
-    bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target)
-            for values, row in table if values['ratios']]
+        made.append((name, title, plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)))
+    bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target,
+             row.more) for values, row in table if values['ratios']]
     title = 'Ours to the peer, a point a round'
     made.insert(0, ('ratios', title, plots.ratios(title, where, bars)))
-    return [(f'{name}.svg', title) for name, title, script in made if plots.write(script, out / f'{name}.svg')]
+    return [(f'{name}.svg', title) for name, title, plot in made if plots.write(plot, out / f'{name}.svg')]
 
 
 def main(arguments):
@@ -393,9 +392,10 @@ def main(arguments):
     figures = Figures(read(options.figures))
     table = list(rows(figures))
     options.out.mkdir(parents=True, exist_ok=True)
-    if not shutil.which('gnuplot'):
-        figures.noted['plots'] = [{'missing': 'gnuplot is not installed (apt-get install gnuplot-nox)'}]
-    drawn = draw(table, figures, options.out) if shutil.which('gnuplot') else []
+    lacking = plots.missing()
+    if lacking:
+        figures.noted['plots'] = [{'missing': lacking}]
+    drawn = [] if lacking else draw(table, figures, options.out)
     text = markdown(table, figures, drawn)
     (options.out / 'compare.md').write_text(text, encoding='utf-8')
     print(text)

@@ -6,7 +6,6 @@ usage: keys_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line O
 import argparse
 import json
 import pathlib
-import shutil
 import sys
 
 import plots
@@ -90,9 +89,10 @@ def main(arguments):
     found = costs(figures)
     rows = table(found)
     options.out.mkdir(parents=True, exist_ok=True)
-    drawn = shutil.which('gnuplot') and draw(found, figures, options.out)
-    if not drawn:
-        print('bench: there is no plot: gnuplot is not installed (apt-get install gnuplot-nox)', file=sys.stderr)
+    lacking = plots.missing()
+    drawn = not lacking and draw(found, figures, options.out)
+    if lacking:
+        print(f'bench: there is no plot: {lacking}', file=sys.stderr)
     text = markdown(rows, figures, drawn)
     (options.out / 'keys.md').write_text(text, encoding='utf-8')
     print(text)

@@ -9,6 +9,7 @@ import random
 import stat
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 from report import Report, run
 
@@ -96,6 +97,21 @@ UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\
             '''(w[w.index('-n') + 1], int(w[w.index('-s') + 1]) * 1e7 / 2**20)''')
 FI_GOOD = ('''lambda w: 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\\n'''
            '''8       400k    =400k    6m          0.08s     80.00       0.10      10.00\\n\'''')
+
+
+# Draws into the directory that it is given; prints the files that it wrote.
+DRAW = '''import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import plots
+out = pathlib.Path(sys.argv[2])
+curves = {'ours, $1 to $2': [(8, [3.0, 1.0, 2.0]), (1 << 20, [4e6])], 'a < b': [(8, [7.0])], 'nothing': []}
+bars = [('a row of 5 %', [0.5, 1.5], 1.0, False), ('a faster row', [2.0], None, True)]
+for name, plot in (('lines', plots.by_size('Title & co', 'a machine', curves)),
+                   ('ratios', plots.ratios('Bars', '', bars)),
+                   ('none', plots.by_number('', '', {'nothing': []}, 'keys')), ('no-bars', plots.ratios('', '', []))):
+    if plots.write(plot, out / f'{name}.svg'):
+        print(name)
+'''
 
 
 def refuses(peers, tool, text, size, count):
@@ -192,7 +208,6 @@ def check_table(report, compare):
                  [(3, 0.75, True), (30, 1.5, False), (30, 1.5, None), (0.5, 0.5, True)], f'rows are {found}')
     names = [row.name for row in compare.ROWS]
     report.check(len(set(names)) == len(names), 'two rows have one name')
-    report.check(not any('%' in name for name in names), 'gnuplot takes % in the name of a row for a format')
 
 
 def check_store_rows(report, compare):
@@ -245,6 +260,39 @@ def check_keys(report, keys_table):
     report.check('| 10,000,000 | 300 (4.0) |' in text, f'the table of keys is {text}')
 
 
+def check_plots(report, root):
+    # Debian's matplotlib is for Debian's interpreter.
+    found = [python for python in (sys.executable, '/usr/bin/python3')
+             if pathlib.Path(python).exists() and run([python, '-c', 'import matplotlib']).returncode == 0]
+    if not found:
+        print('bench: no plot is drawn: no interpreter has matplotlib (Debian, Fedora: python3-matplotlib)')
+        return
+    made = []
+    with tempfile.TemporaryDirectory() as name:
+        # A user's settings change nothing, nor does the order of a set.
+        (pathlib.Path(name) / 'matplotlibrc').write_text('lines.linewidth: 9\naxes.facecolor: black\n')
+        for seed, settings in (('1', {}), ('2', {'MATPLOTLIBRC': name})):
+            out = pathlib.Path(name) / seed
+            out.mkdir()
+            done = run([found[0], '-c', DRAW, root / 'bench', out],
+                       env={**os.environ, 'PYTHONHASHSEED': seed, 'PYTHONDONTWRITEBYTECODE': '1', **settings})
+            report.check(done.returncode == 0 and done.stdout.split()[-2:] == ['lines', 'ratios'],
+                         f'the plots: ended with {done.returncode}:\n{done.stdout}')
+            made.append({path.name: path.read_text() for path in out.iterdir()})
+    report.check(sorted(made[0]) == ['lines.svg', 'ratios.svg'], f'drawn are {sorted(made[0])}')
+    report.check(made[0] == made[1], 'the same figures make two files')
+    for name, words in (('lines.svg', ('Title & co', 'a machine', 'ours, $1 to $2', 'a < b', 'bytes', '1 Mi',
+                                       'ns, lower is better')),
+                        ('ratios.svg', ('Bars', 'a row of 5 %', 'a faster row', 'target', 'median, lower is better',
+                                        'median, higher is better'))):
+        text = made[0].get(name, '<svg/>')
+        texts = [''.join(each.itertext()) for each in xml.etree.ElementTree.fromstring(text).iter(
+            '{http://www.w3.org/2000/svg}text')]
+        report.check(set(words) <= set(texts), f'{name} has the texts {texts}')
+        report.check('nothing' not in texts and '<dc:date>' not in text, f'{name} has what it should not')
+        report.check('fill: #ffffff' in text[:text.find('axes_1')], f'{name} has no white page for dark viewers')
+
+
 def check_cpus(report, compare):
     with tempfile.TemporaryDirectory() as name:
         for cpu, siblings in enumerate(('0-1', '0-1', '2-3', '2-3')):
@@ -293,13 +341,20 @@ def check_script(report, root):
             return done, json.loads(rows.read_text()) if rows.exists() else None
 
         done, rows = compare('--groups', 'write,message')
-        # Without gnuplot there are no plots, which is not what this is about.
+        # Without matplotlib there are no plots, which is not what this is about.
         report.check(done.returncode in (0, 4) and rows is not None,
                      f'compare.sh ended with {done.returncode}:\n{done.stdout}')
         for row in rows or []:
             report.check({'name', 'ours', 'peer', 'ratio', 'target', 'met', 'unit'} <= row.keys(), f'a row is {row}')
         report.check([row['ratio'] for row in rows or []][:4] == [1, 0.5, 0.5, 0.5], f'wrong ratios: {rows}')
         report.check((work / 'out/compare.md').exists(), 'compare.sh wrote no compare.md')
+
+        # A matplotlib that does not load, like none at all, costs only the plots.
+        executable(work / 'broken/matplotlib/__init__.py', 'raise ImportError("it is broken")\n')
+        done, rows = compare('--groups', 'write', PYTHONPATH=str(work / 'broken'))
+        report.check(done.returncode == 4 and [row['ratio'] for row in rows or []][:2] == [1, 0.5] and
+                     '`plots` in 1 of 1 rounds: it is broken (apt-get install python3-matplotlib)' in done.stdout,
+                     f'without matplotlib: ended with {done.returncode}:\n{done.stdout}')
 
         for what, variables in (('garbage', {'STAND_IN_UCX': 'lambda w: "Connection refused"'}),
                                 ('half an output', {'STAND_IN_UCX': f'lambda w: ({UCX_GOOD})(w)[:-4]'}),
@@ -406,6 +461,7 @@ def main():
     check_table(report, compare_table)
     check_store_rows(report, compare_table)
     check_keys(report, keys_table)
+    check_plots(report, root)
     check_cpus(report, compare_table)
     check_script(report, root)
     report.end()
