@@ -2,6 +2,8 @@
 """The benchmarks' readers and table makers: what peers' tools print, whole, cut off and broken, and compare.sh itself
 between stand-ins for every program it runs. No figure is asserted that a machine could change."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -43,7 +45,7 @@ fi
 if [ "$1$STAND_IN_OURS" = pa-readunprivileged ]; then echo 'rejected: no "CAP_SYS_ADMIN"' >&2; exit 3; fi
 one_way=false ns=50
 case $1 in line | pingpong | message) one_way=true ;; esac
-# Each second time the line is elsewhere.
+# Each second time a cache-line transfer takes twice as long.
 if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
 latency='{"one_way":'$one_way',"median_ns":'$ns'}'
 echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"server_percent":0.5,'\
@@ -182,7 +184,7 @@ def check_table(report, compare):
     report.check(found['ucp_put_lat:8']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_put_lat:8"]["ratios"]}')
     report.check(found['ucp_put_lat:8']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
     report.check([round(value, 3) for value in found['line']['ratios']] == [1, 1, 1.333],
-                 f'ratios to the line are {found["line"]["ratios"]}')
+                 f'ratios to a cache-line transfer are {found["line"]["ratios"]}')
     report.check(found['ucp_get:8']['ratio'] is None and found['ucp_get:8']['met'] is False,
                  'what was not measured has met its target')
     report.check(found['fi_pingpong:8']['met'] is None, 'a row without a target has met it')
@@ -193,6 +195,10 @@ def check_table(report, compare):
     report.check(list(figures.missing()) == ['ucp_put_lat:8'], f'missing are {figures.missing()}')
     report.check('`ucp_put_lat:8` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
                  'the table does not say what is missing')
+    text = compare.markdown(list(compare.rows(figures)), figures, [])
+    better = [line.split(' | ')[1] for line in text.splitlines() if line.startswith('| ')]
+    report.check(better == ['better', *('higher' if row.more else 'lower' for row in compare.ROWS)],
+                 f'what is better is {better}')
     report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_put_lat:8'] == [2],
                  'a round that lacks its peer is counted')
     def after(median_ns):
@@ -257,7 +263,31 @@ def check_keys(report, keys_table):
     report.check([row['keys'] for row in rows] == [1000, 10**7], f'rows of what is not whole: {rows}')
     report.check(rows[1]['misses']['put'] == 4 and rows[0]['misses']['put'] is None, f'misses are {rows}')
     text = keys_table.markdown(rows, figures, False)
-    report.check('| 10,000,000 | 300 (4.0) |' in text, f'the table of keys is {text}')
+    report.check('| 10,000,000 | 300 (4.0) |' in text and '\n| *better* | lower |' in text,
+                 f'the table of keys is {text}')
+
+
+def check_printed(report, kv_table, softroce_table):
+    """The tables that are only printed say of each row which figures are better."""
+    each = {'p50_ns': 100, 'p99_ns': 200, 'p50_lines': 2.5, 'bytes_per_s': 4e9}
+    copy = {'cached_bytes_per_s': 8e9, 'memory_bytes_per_s': 5e9}
+    store = {'get': each, 'put': each, 'memcpy': copy, 'line': {'one_way_ns': 40}, 'ops_per_s': 1e7, 'p50_ns': 500}
+    kv = {name: {**store, 'environment': {'cpu': 'any'}} for name in (
+        'get', 'put', 'get32', 'put32', 'get1m', 'put1m', 'memcached_get', 'memcached_set')}
+    kv |= {'start_ms': 50, 'peer_loss_ms': 20, 'idle_server_percent': 1, 'idle_client_percent': 1}
+    ours = {'latency': {'median_ns': 2000}, 'bytes_per_s': 1e9, 'nic': 'rxe0', 'path': 'any', 'environment': {}}
+    softroce = {name: ours for name in ('read', 'pingpong', 'write', 'message', 'write-bw')}
+    softroce |= {name: [0, 0, 0, 8, 2] for name in ('ib_read_lat', 'ib_write_lat', 'ib_send_lat', 'ib_write_bw',
+                                                    'ib_write_bw_uc')}
+    softroce |= {'bare_write': {'median_ns': 1000}, 'uchan': 900}
+    for table, figures, lower, higher in ((kv_table, kv, 12, 14), (softroce_table, softroce, 4, 2)):
+        with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as printed:
+            path = pathlib.Path(name) / 'figures'
+            path.write_text(''.join(f'{name} {json.dumps(value)}\n' for name, value in figures.items()))
+            table.main(path)
+        text = printed.getvalue()
+        found = tuple(sum(f' {word} ' in line for line in text.splitlines()) for word in ('lower', 'higher'))
+        report.check(found == (lower, higher) and ' better ' in text, f'{table.__name__} prints {found}:\n{text}')
 
 
 def check_plots(report, root):
@@ -367,8 +397,8 @@ def check_script(report, root):
 
         done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
         report.check(done.returncode == 4 and rows and rows[0]['ratio'] is None and
-                     'moved: the line in 12 attempts; 1 groups left out of a round' in done.stdout,
-                     f'a line that moves: ended with {done.returncode}:\n{done.stdout}')
+                     'moved: cache-line transfers in 12 attempts; 1 groups left out of a round' in done.stdout,
+                     f'cache-line transfers that move: ended with {done.returncode}:\n{done.stdout}')
         done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
                      f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
@@ -454,13 +484,16 @@ def main():
     sys.path.insert(0, str(root / 'bench'))
     import compare_table  # pylint: disable=import-outside-toplevel
     import keys_table  # pylint: disable=import-outside-toplevel
+    import kv_table  # pylint: disable=import-outside-toplevel
     import peers  # pylint: disable=import-outside-toplevel
+    import softroce_table  # pylint: disable=import-outside-toplevel
 
     report = Report('bench')
     check_peers(report, peers)
     check_table(report, compare_table)
     check_store_rows(report, compare_table)
     check_keys(report, keys_table)
+    check_printed(report, kv_table, softroce_table)
     check_plots(report, root)
     check_cpus(report, compare_table)
     check_script(report, root)
