@@ -34,6 +34,15 @@ build_release() {
   ninja -C "$build" "$@" >&2 || die "$build does not build"
 }
 
+# The interpreter for a table with plots: Debian's has Debian's matplotlib, which another `python3` in front may lack.
+table_python() {
+  local each
+  for each in python3 /usr/bin/python3; do
+    if "$each" -c 'import matplotlib' 2>/dev/null; then echo "$each"; return; fi
+  done
+  echo python3
+}
+
 # note NAME JSON
 note() { echo "$1 $2" >>"$figures"; }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures the soft NIC beside UCX (ucx_perftest over posix shared memory), libfabric (fi_pingpong over shm), memcpy and
-# the bare cache line, and the key-value store beside Redis and memcached on Unix sockets, in interleaved rounds of one
-# run: the rows of design section 11. Prints the medians of their ratios with the targets, and writes them with plots
-# and the environment. What they mean: docs/benchmarks/README.md.
+# a bare cache-line transfer, and the key-value store beside Redis and memcached on Unix sockets, in interleaved rounds
+# of one run: the rows of design section 11. Prints the medians of their ratios with the targets, and writes them with
+# plots and the environment. What they mean: docs/benchmarks/README.md.
 # usage: bench/compare.sh [--rounds N] [--build DIR] [--out DIR] [--json FILE] [--groups NAMES] [--no-packages]
 #   --rounds N      rounds, each of which measures everything once (default 5)
 #   --build DIR     release build to use and to make where there is none (default build-bench)
@@ -31,9 +31,9 @@ if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
   # Without a peer, or plots, the rest is still worth having; the table says what is missing.
-  if ! install_packages bench ucx libfabric redis gnuplot mpi pmix; then
+  if ! install_packages bench ucx libfabric redis matplotlib mpi pmix; then
     install_packages bench || exit $?
-    for set in ucx libfabric redis gnuplot mpi pmix; do install_packages "$set" || true; done
+    for set in ucx libfabric redis matplotlib mpi pmix; do install_packages "$set" || true; done
   fi
 fi
 build_release src/programs/verbena-perf src/programs/verbena-kv bench/peer_client
@@ -62,9 +62,9 @@ write_table() {
   figures=$work/figures
   note cpus "\"client on $client_cpu, server on $server_cpu${siblings:+: threads of one core, which share its caches}\""
   note rounds "$rounds"
-  note moved "\"the line in $repeated attempts; $left_out groups left out of a round\""
+  note moved "\"cache-line transfers in $repeated attempts; $left_out groups left out of a round\""
   [[ -z $1 ]] || note broken "\"$1\""
-  python3 bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
+  "$(table_python)" bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
 }
 
 # When ours fails the script ends where that is; the rounds before are kept.
@@ -357,7 +357,7 @@ measure() {
   esac
 }
 
-# Looks at the bare line: adds to `looks`, and to the range from `near` to `far` ns.
+# Times a bare cache-line transfer: adds to `looks`, and to the range from `near` to `far` ns.
 look() {
   perf line -n 20000
   [[ $(<"$work/one") =~ \"median_ns\":([0-9]+) ]] || die "verbena-perf line says: $(<"$work/one")"
@@ -366,9 +366,9 @@ look() {
   ((BASH_REMATCH[1] <= far)) || far=${BASH_REMATCH[1]}
 }
 
-# measure_group NAME FIGURE...: measures the figures between looks at the bare line. A virtual machine's cores move,
-# within seconds, between places where a line takes 40 ns and where it takes 260: then the group is measured again, and
-# left out of the round where that never helps.
+# measure_group NAME FIGURE...: measures the figures between bare cache-line transfers. A virtual machine's cores
+# move, within seconds, between places where a transfer takes 40 ns and where it takes 260: then the group is measured
+# again, and left out of the round where that never helps.
 measure_group() {
   local group=$1 tries most=12 looks near far i
   local -a names=("${@:2}") order=()
@@ -417,7 +417,7 @@ done
 
 figures=$work/figures round=$rounds
 while read -ra words <&3 && ((${#words[@]})); do
-  [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'the line moved in every attempt'
+  [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'cache-line transfers moved in every attempt'
 done 3<<<"$plan"
 status=0
 write_table '' || status=$?

@@ -5,8 +5,8 @@ usage: compare_table.py --plan [--groups NAMES]             groups to measure: a
        compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES, or KIND:NUMBER
-of peers or processes; `line` is the bare cache line, looked at all around a group. KIND:BYTES/A/B is what that figure's
-JSON has as B of A.
+of peers or processes; `line` is a bare cache-line transfer, looked at all around a group. KIND:BYTES/A/B is what that
+figure's JSON has as B of A.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import sys
 import time
 
 import plots
-from table import bound, median, met, number, ratios, read, verdict
+from table import better, bound, median, met, number, ratios, read, verdict
 
 MIB = 1 << 20
 MISSING_STATUS = 4
@@ -31,7 +31,7 @@ MISSING_STATUS = 4
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One comparison. To add one, add a line here; a new KIND also needs a case in compare.sh's `measure`."""
-    group: str              # Measured close together, while the line stays where it is.
+    group: str              # Measured close together, while a cache-line transfer takes as long as before.
     name: str
     ours: str               # A figure.
     peer: str | float | tuple[str, ...]     # A figure, `line`, a constant in `unit`, or the best of several figures.
@@ -52,7 +52,8 @@ PEERS = 'the better of Redis and memcached'
 HELD_SIZES = (64, 100, 1000, 10_000, 70_000)
 
 ROWS = (
-    Row('write', 'write 8 B seen by a polling peer, one way, to the line', 'pingpong-many:8', 'line', 'ns', 1.15),
+    Row('write', 'write 8 B seen by a polling peer, one way, to a cache-line transfer', 'pingpong-many:8', 'line', 'ns',
+        1.15),
     Row('write', 'write 8 B seen by a polling peer, one way, to UCX ucp_put_lat', 'pingpong:8', 'ucp_put_lat:8', 'ns',
         1.0),
     Row('message', 'message 8 B, one way, to UCX ucp_am_lat', 'message:8', 'ucp_am_lat:8', 'ns', 0.7),
@@ -74,13 +75,13 @@ ROWS = (
     Row('idle', 'what waking a sleeping receiver adds to a message, to a bare eventfd wake', 'idle:8', 'wake:8', 'us',
         None),
     Row('idle', 'share of a core that an idle receiver uses, to one percent', 'idle:8', 1.0, '%', 1.0),
-    Row('kv-get', 'GET 64 B, one-sided, location known, to the line', 'kv-known:64', 'line', 'ns', 2.0),
-    Row('kv-get', 'GET 64 B, one-sided, through the index, to the line', 'kv-index:64', 'line', 'ns', 4.0),
-    Row('kv-get', 'GET 64 B, by message, to the line', 'kv-message:64', 'line', 'ns', 5.0),
+    Row('kv-get', 'GET 64 B, one-sided, location known, to a cache-line transfer', 'kv-known:64', 'line', 'ns', 2.0),
+    Row('kv-get', 'GET 64 B, one-sided, through the index, to a cache-line transfer', 'kv-index:64', 'line', 'ns', 4.0),
+    Row('kv-get', 'GET 64 B, by message, to a cache-line transfer', 'kv-message:64', 'line', 'ns', 5.0),
     Row('kv-get', f'GET 64 B, one-sided, location known, to {PEERS}', 'kv-known:64', GET_PEERS, 'ns', 0.01),
     Row('kv-get', f'GET 64 B, one-sided, through the index, to {PEERS}', 'kv-index:64', GET_PEERS, 'ns', 0.01),
     Row('kv-get', f'GET 64 B, by message, to {PEERS}', 'kv-message:64', GET_PEERS, 'ns', 0.01),
-    Row('kv-put', 'PUT 64 B, to the line', 'kv-put:64', 'line', 'ns', 6.0),
+    Row('kv-put', 'PUT 64 B, to a cache-line transfer', 'kv-put:64', 'line', 'ns', 6.0),
     Row('kv-put', f'PUT 64 B, to {PEERS}', 'kv-put:64', PUT_PEERS, 'ns', 0.01),
     Row('kv-batch', f'multi-get 64 B, one-sided, batches of 32, to {PEERS} by 32', 'kv-gets-one-sided:64', GETS_PEERS,
         'M/s', 4.0, True),
@@ -189,8 +190,8 @@ def line_ns(looks):
 def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'ops_per_s' in value:
-        # Of verbena-kv bench and peer_client: medians for an operation, as the line's. Means would tell which of the
-        # two needs both cpus while something else runs.
+        # Of verbena-kv bench and peer_client: medians for an operation, as of a cache-line transfer. Means would tell
+        # which of the two needs both cpus while something else runs.
         both = [value[kind] for kind in ('get', 'put') if kind in value]
         latency = max(both, key=lambda each: each['count']) if both else value
         ns = latency['p50_ns']
@@ -321,16 +322,16 @@ def environment(figures):
 def markdown(table, figures, drawn):
     text = ['# The soft NIC beside UCX and libfabric, the store beside Redis and memcached', '',
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
-            'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. Absolute figures move',
-            'with the machine: compare ratios.', '',
-            '| what | ours | peer | unit | ratio | range | rounds | target | met |',
-            '|---|--:|--:|---|--:|---|--:|---|---|']
+            'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. *Better* says which',
+            'figures and ratios are better. Absolute figures move with the machine: compare ratios.', '',
+            '| what | better | ours | peer | unit | ratio | range | rounds | target | met |',
+            '|---|---|--:|--:|---|--:|---|--:|---|---|']
     for values, row in table:
         found = values['ratios']
         spread = f'{min(found):.3f} to {max(found):.3f}' if found else '-'
         middle = f"{values['ratio']:.3f}" if found else '-'
-        text.append(f"| {row.name} | {number(values['ours'])} | {number(values['peer'])} | {row.unit} | {middle} "
-                    f"| {spread} | {len(found)} | {bound(row.target, row.more)} "
+        text.append(f"| {row.name} | {better(row.more)} | {number(values['ours'])} | {number(values['peer'])} "
+                    f"| {row.unit} | {middle} | {spread} | {len(found)} | {bound(row.target, row.more)} "
                     f"| {verdict(values['ratio'], row.target, row.more)} |")
     missing = figures.missing()
     if missing:
@@ -359,13 +360,12 @@ def draw(table, figures, out):
     for name, title, unit in MESH_CURVES:
         points = [(processes, found) for processes in PROCESSES
                   if (found := [v for v in figures.values(f'mesh-join:{processes}', unit, '') if v is not None])]
-        script = plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)
-        made.append((name, title, script))
-    bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target)
-            for values, row in table if values['ratios']]
+        made.append((name, title, plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)))
+    bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target,
+             row.more) for values, row in table if values['ratios']]
     title = 'Ours to the peer, a point a round'
     made.insert(0, ('ratios', title, plots.ratios(title, where, bars)))
-    return [(f'{name}.svg', title) for name, title, script in made if plots.write(script, out / f'{name}.svg')]
+    return [(f'{name}.svg', title) for name, title, plot in made if plots.write(plot, out / f'{name}.svg')]
 
 
 def main(arguments):
@@ -393,9 +393,10 @@ def main(arguments):
     figures = Figures(read(options.figures))
     table = list(rows(figures))
     options.out.mkdir(parents=True, exist_ok=True)
-    if not shutil.which('gnuplot'):
-        figures.noted['plots'] = [{'missing': 'gnuplot is not installed (apt-get install gnuplot-nox)'}]
-    drawn = draw(table, figures, options.out) if shutil.which('gnuplot') else []
+    lacking = plots.missing()
+    if lacking:
+        figures.noted['plots'] = [{'missing': lacking}]
+    drawn = [] if lacking else draw(table, figures, options.out)
     text = markdown(table, figures, drawn)
     (options.out / 'compare.md').write_text(text, encoding='utf-8')
     print(text)

@@ -25,7 +25,7 @@ parse_options 'rounds seconds most build out json' "$@"
 if ((packages)); then
   # shellcheck source=scripts/packages.sh
   source scripts/packages.sh
-  install_packages bench gnuplot || install_packages bench || exit $?
+  install_packages bench matplotlib || install_packages bench || exit $?
 fi
 build_release src/programs/verbena-kv bench/chase
 kv=$build/src/programs/verbena-kv
@@ -85,4 +85,4 @@ for ((round = 1; round <= rounds; ++round)); do
 done
 note cpus "\"client on $client_cpu, server on $server_cpu${siblings:+: threads of one core, which share its caches}\""
 note rounds "$rounds"
-python3 bench/keys_table.py "$figures" --out "$out" ${json:+--json "$json"}
+"$(table_python)" bench/keys_table.py "$figures" --out "$out" ${json:+--json "$json"}

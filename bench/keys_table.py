@@ -6,7 +6,6 @@ usage: keys_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line O
 import argparse
 import json
 import pathlib
-import shutil
 import sys
 
 import plots
@@ -59,7 +58,8 @@ def markdown(rows, figures, drawn):
             'rounds, in ns a key; keys of 16 B, values of 64 B, chosen uniformly. In brackets: what it takes more than',
             'with the fewest keys, in reads of one cache line of as much memory that depend on each other (the last',
             'column).', '',
-            '| keys | ' + ' | '.join(OPERATIONS.values()) + ' |', '|--:|' + '--:|' * len(OPERATIONS)]
+            '| keys | ' + ' | '.join(OPERATIONS.values()) + ' |', '|--:|' + '--:|' * len(OPERATIONS),
+            '| *better* |' + ' lower |' * len(OPERATIONS)]
     for row in rows:
         cells = []
         for operation in OPERATIONS:
@@ -90,9 +90,10 @@ def main(arguments):
     found = costs(figures)
     rows = table(found)
     options.out.mkdir(parents=True, exist_ok=True)
-    drawn = shutil.which('gnuplot') and draw(found, figures, options.out)
-    if not drawn:
-        print('bench: there is no plot: gnuplot is not installed (apt-get install gnuplot-nox)', file=sys.stderr)
+    lacking = plots.missing()
+    drawn = not lacking and draw(found, figures, options.out)
+    if lacking:
+        print(f'bench: there is no plot: {lacking}', file=sys.stderr)
     text = markdown(rows, figures, drawn)
     (options.out / 'keys.md').write_text(text, encoding='utf-8')
     print(text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the key-value store beside the bare cache line, memcpy and memcached on a Unix socket, in interleaved rounds
-# of one run, and prints the medians of their ratios with the targets.
+# Measures the key-value store beside a bare cache-line transfer, memcpy and memcached on a Unix socket, in interleaved
+# rounds of one run, and prints the medians of their ratios with the targets.
 # usage: bench/kv.sh [--rounds N] [--seconds S] [--build DIR] [--no-packages]
 #   --rounds N   rounds, each of which measures everything once (default 5)
 #   --seconds S  seconds of each measurement in a round (default 1)

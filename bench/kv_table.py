@@ -5,7 +5,7 @@ usage: kv_table.py FILE         each line of FILE is a name and a JSON value
 
 import sys
 
-from table import bound, median, number, ratio, ratios, read, verdict
+from table import better, bound, median, number, ratio, ratios, read, verdict
 
 
 def rows(figures):
@@ -23,8 +23,8 @@ def rows(figures):
     def to_memcpy(name, kind, which):
         return median([ratio(run[kind]["bytes_per_s"], run["memcpy"][which]) for run in figures.get(name, [])])
 
-    yield "GET 64 B, one outstanding, p50", lines("get", "get"), "lines", 8, False
-    yield "PUT 64 B, one outstanding, p50", lines("put", "put"), "lines", 8, False
+    yield "GET 64 B, one outstanding, p50", lines("get", "get"), "cache-line transfers", 8, False
+    yield "PUT 64 B, one outstanding, p50", lines("put", "put"), "cache-line transfers", 8, False
     yield "GET 64 B, depth 32, to memcached get", to_memcached("get32", "get"), "x", 40, True
     yield "PUT 64 B, depth 32, to memcached set", to_memcached("put32", "set"), "x", 40, True
     yield "GET 1 MiB, to memcpy in caches", to_memcpy("get1m", "get", "cached_bytes_per_s"), "x", 0.5, True
@@ -44,7 +44,7 @@ def absolute(figures):
             values = [value[step] for value in values if value]
         return median(values)
 
-    yield "line, one way", of("get", "line", "one_way_ns"), "ns"
+    yield "cache-line transfer, one way", of("get", "line", "one_way_ns"), "ns"
     yield "GET 64 B p50", of("get", "get", "p50_ns"), "ns"
     yield "GET 64 B p99", of("get", "get", "p99_ns"), "ns"
     yield "PUT 64 B p50", of("put", "put", "p50_ns"), "ns"
@@ -62,12 +62,13 @@ def absolute(figures):
 
 def main(path):
     figures = read(path)
-    print(f"{'ratio or limit':41} {'measured':>12} {'unit':12} {'target':>12}  met")
+    print(f"{'ratio or limit':41} {'better':6} {'measured':>12} {'unit':20} {'target':>12}  met")
     for name, value, unit, target, more in rows(figures):
-        print(f"{name:41} {number(value):>12} {unit:12} {bound(target, more):>12}  {verdict(value, target, more)}")
-    print(f"\n{'absolute, of this machine':41} {'median':>16}")
+        print(f"{name:41} {better(more):6} {number(value):>12} {unit:20} {bound(target, more):>12}  "
+              f"{verdict(value, target, more)}")
+    print(f"\n{'absolute, of this machine':41} {'better':6} {'median':>16}")
     for name, value, unit in absolute(figures):
-        print(f"{name:41} {number(value):>16} {unit}")
+        print(f"{name:41} {better(unit.endswith('/s')):6} {number(value):>16} {unit}")
     environment = figures["get"][0]["environment"]
     print(f"\n{len(figures['get'])} interleaved rounds on:")
     for name, value in environment.items():

@@ -126,7 +126,8 @@ void compare(int rounds, std::uint64_t operations) {
   Mimalloc mimalloc;
   const bool has_mimalloc = mimalloc.open();
   if (!has_mimalloc) fmt::print("# mimalloc is missing: apt-get install libmimalloc-dev\n");
-  fmt::print("# {} rounds of {} operations; {} pages; {}\n", rounds, operations, to_string(arena.page_report().pages),
+  fmt::print("# {} rounds of {} operations; lower is better in each column; {} pages; {}\n", rounds, operations,
+             to_string(arena.page_report().pages),
              verbena::programs::environment_text(verbena::programs::read_environment()));
   fmt::print("{:>6} {:>8} {:>8} {:>8} {:>11} {:>13}\n", "bytes", "slab ns", "malloc", "mimalloc", "slab/malloc",
              "slab/mimalloc");

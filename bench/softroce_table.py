@@ -6,7 +6,7 @@ usage: softroce_table.py FILE         each line of FILE is a name and a JSON val
 import statistics
 import sys
 
-from table import bound, number, ratios, read, verdict
+from table import better, bound, number, ratios, read, verdict
 
 # Columns of perftest's lines.
 TYPICAL_US, AVERAGE_GBIT = 4, 3
@@ -33,13 +33,14 @@ def main(path):
         ('unreliable 64 KiB, to ib_write_bw -c UC', 'Gbit/s', [each * 8e-3 for each in figures['uchan']],
          [run[AVERAGE_GBIT] for run in figures['ib_write_bw_uc']], None, True),
     ]
-    print(f"{'medians of rounds':39} {'ours':>10} {'theirs':>10} {'':7} {'ratio':>6}  {'range':13} {'target':>7}  met")
+    print(f"{'medians of rounds':39} {'better':6} {'ours':>10} {'theirs':>10} {'':7} {'ratio':>6}  {'range':13} "
+          f"{'target':>7}  met")
     for name, unit, our, their, target, more in rows:
         found = ratios(our, their)
         middle = statistics.median(found)
-        print(f'{name:39} {number(statistics.median(our)):>10} {number(statistics.median(their)):>10} {unit:7} '
-              f'{middle:6.3f}  {min(found):.3f}-{max(found):.3f}   {bound(target, more):>7}  '
-              f'{verdict(middle, target, more)}')
+        print(f'{name:39} {better(more):6} {number(statistics.median(our)):>10} '
+              f'{number(statistics.median(their)):>10} {unit:7} {middle:6.3f}  {min(found):.3f}-{max(found):.3f}   '
+              f'{bound(target, more):>7}  {verdict(middle, target, more)}')
     print(f'\n{len(bandwidth)} interleaved rounds')
     run = figures['read'][0]
     print(f"on {run['nic']}: {run['path']}")

@@ -191,6 +191,7 @@ void measure(std::size_t bytes, std::uint64_t replacements) {
   fmt::print("# {} MiB, keys of 16 B; percent of the memory\n", bytes / kMib);
   fmt::print("{:>22} {:>9} {:>12} {:>12} {:>8} {:>8}\n", "values", "items", "keys, values", "and headers", "blocks",
              "worst");
+  fmt::print("{:>22} {:>9} {:>12} {:>12} {:>8} {:>8}\n", "better:", "higher", "higher", "higher", "higher", "higher");
   for (const std::size_t value :
        {64U, 100U, 200U, 300U, 500U, 1000U, 2000U, 4000U, 4096U, 5000U, 10'000U, 20'000U, 50'000U, 70'000U, 200'000U})
     one_size(bytes, value);

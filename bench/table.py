@@ -43,6 +43,10 @@ def verdict(value, target, more):
     return {None: '-', True: 'yes', False: 'no'}[met(value, target, more)]
 
 
+def better(more):
+    return 'higher' if more else 'lower'
+
+
 def bound(target, more):
     return '-' if target is None else f"{'>=' if more else '<='} {target}"
 

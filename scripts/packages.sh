@@ -2,8 +2,8 @@
 #   source scripts/packages.sh; install_packages SET...
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
 # what scripts/softroce.sh needs beside a build; aarch64: what scripts/aarch64.sh needs, on Debian; mpi: what the
-# examples in Fortran and under MPI need; pmix: what libverbena-pmix.a needs; ucx, libfabric, redis and gnuplot: what
-# bench/compare.sh can do without.
+# examples in Fortran and under MPI need; pmix: what libverbena-pmix.a needs; ucx, libfabric, redis and matplotlib:
+# what bench/compare.sh can do without.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -28,7 +28,7 @@ verbena_packages_apt() {
     ucx) echo ucx-utils ;;
     libfabric) echo libfabric-bin ;;
     redis) echo redis-server ;;
-    gnuplot) echo gnuplot-nox ;;
+    matplotlib) echo python3-matplotlib ;;
     # mpirun looks for ssh even where it needs none.
     mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
     pmix) echo libpmix-dev ;;
@@ -53,7 +53,7 @@ verbena_packages_dnf() {
     ucx) echo ucx ;;
     libfabric) echo libfabric ;;
     redis) echo redis ;;
-    gnuplot) echo gnuplot-minimal ;;
+    matplotlib) echo python3-matplotlib ;;
     mpi) echo openmpi openmpi-devel openssh-clients gcc-gfortran ;;
     pmix) echo pmix-devel ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;

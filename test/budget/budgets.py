@@ -204,7 +204,8 @@ def built_by(program, compiler, flags):
 def page_table(table):
     heads = ['operation', 'side', 'instructions', 'indirect calls', 'locked', 'lines read', 'ideal', 'lines written',
              'ideal']
-    lines = ['| ' + ' | '.join(heads) + ' |', '|---' * len(heads) + '|']
+    better = ['*better*', '', 'lower', 'lower', 'lower', 'lower', '', 'lower', '']
+    lines = ['| ' + ' | '.join(heads) + ' |', '|---' * len(heads) + '|', '| ' + ' | '.join(better) + ' |']
     for operation, sides in table['operations'].items():
         for side, row in sides.items():
             ideal = table['ideal'].get(operation, {}).get(side, {})

@@ -2,6 +2,8 @@
 """The benchmarks' readers and table makers: what peers' tools print, whole, cut off and broken, and compare.sh itself
 between stand-ins for every program it runs. No figure is asserted that a machine could change."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import random
 import stat
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 from report import Report, run
 
@@ -42,7 +45,7 @@ fi
 if [ "$1$STAND_IN_OURS" = pa-readunprivileged ]; then echo 'rejected: no "CAP_SYS_ADMIN"' >&2; exit 3; fi
 one_way=false ns=50
 case $1 in line | pingpong | message) one_way=true ;; esac
-# Each second time the line is elsewhere.
+# Each second time a cache-line transfer takes twice as long.
 if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
 latency='{"one_way":'$one_way',"median_ns":'$ns'}'
 echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"server_percent":0.5,'\
@@ -96,6 +99,21 @@ UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\
             '''(w[w.index('-n') + 1], int(w[w.index('-s') + 1]) * 1e7 / 2**20)''')
 FI_GOOD = ('''lambda w: 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\\n'''
            '''8       400k    =400k    6m          0.08s     80.00       0.10      10.00\\n\'''')
+
+
+# Draws into the directory that it is given; prints the files that it wrote.
+DRAW = '''import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import plots
+out = pathlib.Path(sys.argv[2])
+curves = {'ours, $1 to $2': [(8, [3.0, 1.0, 2.0]), (1 << 20, [4e6])], 'a < b': [(8, [7.0])], 'nothing': []}
+bars = [('a row of 5 %', [0.5, 1.5], 1.0, False), ('a faster row', [2.0], None, True)]
+for name, plot in (('lines', plots.by_size('Title & co', 'a machine', curves)),
+                   ('ratios', plots.ratios('Bars', '', bars)),
+                   ('none', plots.by_number('', '', {'nothing': []}, 'keys')), ('no-bars', plots.ratios('', '', []))):
+    if plots.write(plot, out / f'{name}.svg'):
+        print(name)
+'''
 
 
 def refuses(peers, tool, text, size, count):
@@ -166,7 +184,7 @@ def check_table(report, compare):
     report.check(found['ucp_put_lat:8']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_put_lat:8"]["ratios"]}')
     report.check(found['ucp_put_lat:8']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
     report.check([round(value, 3) for value in found['line']['ratios']] == [1, 1, 1.333],
-                 f'ratios to the line are {found["line"]["ratios"]}')
+                 f'ratios to a cache-line transfer are {found["line"]["ratios"]}')
     report.check(found['ucp_get:8']['ratio'] is None and found['ucp_get:8']['met'] is False,
                  'what was not measured has met its target')
     report.check(found['fi_pingpong:8']['met'] is None, 'a row without a target has met it')
@@ -177,6 +195,10 @@ def check_table(report, compare):
     report.check(list(figures.missing()) == ['ucp_put_lat:8'], f'missing are {figures.missing()}')
     report.check('`ucp_put_lat:8` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
                  'the table does not say what is missing')
+    text = compare.markdown(list(compare.rows(figures)), figures, [])
+    better = [line.split(' | ')[1] for line in text.splitlines() if line.startswith('| ')]
+    report.check(better == ['better', *('higher' if row.more else 'lower' for row in compare.ROWS)],
+                 f'what is better is {better}')
     report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_put_lat:8'] == [2],
                  'a round that lacks its peer is counted')
     def after(median_ns):
@@ -192,7 +214,6 @@ def check_table(report, compare):
                  [(3, 0.75, True), (30, 1.5, False), (30, 1.5, None), (0.5, 0.5, True)], f'rows are {found}')
     names = [row.name for row in compare.ROWS]
     report.check(len(set(names)) == len(names), 'two rows have one name')
-    report.check(not any('%' in name for name in names), 'gnuplot takes % in the name of a row for a format')
 
 
 def check_store_rows(report, compare):
@@ -242,7 +263,64 @@ def check_keys(report, keys_table):
     report.check([row['keys'] for row in rows] == [1000, 10**7], f'rows of what is not whole: {rows}')
     report.check(rows[1]['misses']['put'] == 4 and rows[0]['misses']['put'] is None, f'misses are {rows}')
     text = keys_table.markdown(rows, figures, False)
-    report.check('| 10,000,000 | 300 (4.0) |' in text, f'the table of keys is {text}')
+    report.check('| 10,000,000 | 300 (4.0) |' in text and '\n| *better* | lower |' in text,
+                 f'the table of keys is {text}')
+
+
+def check_printed(report, kv_table, softroce_table):
+    """The tables that are only printed say of each row which figures are better."""
+    each = {'p50_ns': 100, 'p99_ns': 200, 'p50_lines': 2.5, 'bytes_per_s': 4e9}
+    copy = {'cached_bytes_per_s': 8e9, 'memory_bytes_per_s': 5e9}
+    store = {'get': each, 'put': each, 'memcpy': copy, 'line': {'one_way_ns': 40}, 'ops_per_s': 1e7, 'p50_ns': 500}
+    kv = {name: {**store, 'environment': {'cpu': 'any'}} for name in (
+        'get', 'put', 'get32', 'put32', 'get1m', 'put1m', 'memcached_get', 'memcached_set')}
+    kv |= {'start_ms': 50, 'peer_loss_ms': 20, 'idle_server_percent': 1, 'idle_client_percent': 1}
+    ours = {'latency': {'median_ns': 2000}, 'bytes_per_s': 1e9, 'nic': 'rxe0', 'path': 'any', 'environment': {}}
+    softroce = {name: ours for name in ('read', 'pingpong', 'write', 'message', 'write-bw')}
+    softroce |= {name: [0, 0, 0, 8, 2] for name in ('ib_read_lat', 'ib_write_lat', 'ib_send_lat', 'ib_write_bw',
+                                                    'ib_write_bw_uc')}
+    softroce |= {'bare_write': {'median_ns': 1000}, 'uchan': 900}
+    for table, figures, lower, higher in ((kv_table, kv, 12, 14), (softroce_table, softroce, 4, 2)):
+        with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as printed:
+            path = pathlib.Path(name) / 'figures'
+            path.write_text(''.join(f'{name} {json.dumps(value)}\n' for name, value in figures.items()))
+            table.main(path)
+        text = printed.getvalue()
+        found = tuple(sum(f' {word} ' in line for line in text.splitlines()) for word in ('lower', 'higher'))
+        report.check(found == (lower, higher) and ' better ' in text, f'{table.__name__} prints {found}:\n{text}')
+
+
+def check_plots(report, root):
+    # Debian's matplotlib is for Debian's interpreter.
+    found = [python for python in (sys.executable, '/usr/bin/python3')
+             if pathlib.Path(python).exists() and run([python, '-c', 'import matplotlib']).returncode == 0]
+    if not found:
+        print('bench: no plot is drawn: no interpreter has matplotlib (Debian, Fedora: python3-matplotlib)')
+        return
+    made = []
+    with tempfile.TemporaryDirectory() as name:
+        # A user's settings change nothing, nor does the order of a set.
+        (pathlib.Path(name) / 'matplotlibrc').write_text('lines.linewidth: 9\naxes.facecolor: black\n')
+        for seed, settings in (('1', {}), ('2', {'MATPLOTLIBRC': name})):
+            out = pathlib.Path(name) / seed
+            out.mkdir()
+            done = run([found[0], '-c', DRAW, root / 'bench', out],
+                       env={**os.environ, 'PYTHONHASHSEED': seed, 'PYTHONDONTWRITEBYTECODE': '1', **settings})
+            report.check(done.returncode == 0 and done.stdout.split()[-2:] == ['lines', 'ratios'],
+                         f'the plots: ended with {done.returncode}:\n{done.stdout}')
+            made.append({path.name: path.read_text() for path in out.iterdir()})
+    report.check(sorted(made[0]) == ['lines.svg', 'ratios.svg'], f'drawn are {sorted(made[0])}')
+    report.check(made[0] == made[1], 'the same figures make two files')
+    for name, words in (('lines.svg', ('Title & co', 'a machine', 'ours, $1 to $2', 'a < b', 'bytes', '1 Mi',
+                                       'ns, lower is better')),
+                        ('ratios.svg', ('Bars', 'a row of 5 %', 'a faster row', 'target', 'median, lower is better',
+                                        'median, higher is better'))):
+        text = made[0].get(name, '<svg/>')
+        texts = [''.join(each.itertext()) for each in xml.etree.ElementTree.fromstring(text).iter(
+            '{http://www.w3.org/2000/svg}text')]
+        report.check(set(words) <= set(texts), f'{name} has the texts {texts}')
+        report.check('nothing' not in texts and '<dc:date>' not in text, f'{name} has what it should not')
+        report.check('fill: #ffffff' in text[:text.find('axes_1')], f'{name} has no white page for dark viewers')
 
 
 def check_cpus(report, compare):
@@ -293,13 +371,20 @@ def check_script(report, root):
             return done, json.loads(rows.read_text()) if rows.exists() else None
 
         done, rows = compare('--groups', 'write,message')
-        # Without gnuplot there are no plots, which is not what this is about.
+        # Without matplotlib there are no plots, which is not what this is about.
         report.check(done.returncode in (0, 4) and rows is not None,
                      f'compare.sh ended with {done.returncode}:\n{done.stdout}')
         for row in rows or []:
             report.check({'name', 'ours', 'peer', 'ratio', 'target', 'met', 'unit'} <= row.keys(), f'a row is {row}')
         report.check([row['ratio'] for row in rows or []][:4] == [1, 0.5, 0.5, 0.5], f'wrong ratios: {rows}')
         report.check((work / 'out/compare.md').exists(), 'compare.sh wrote no compare.md')
+
+        # A matplotlib that does not load, like none at all, costs only the plots.
+        executable(work / 'broken/matplotlib/__init__.py', 'raise ImportError("it is broken")\n')
+        done, rows = compare('--groups', 'write', PYTHONPATH=str(work / 'broken'))
+        report.check(done.returncode == 4 and [row['ratio'] for row in rows or []][:2] == [1, 0.5] and
+                     '`plots` in 1 of 1 rounds: it is broken (apt-get install python3-matplotlib)' in done.stdout,
+                     f'without matplotlib: ended with {done.returncode}:\n{done.stdout}')
 
         for what, variables in (('garbage', {'STAND_IN_UCX': 'lambda w: "Connection refused"'}),
                                 ('half an output', {'STAND_IN_UCX': f'lambda w: ({UCX_GOOD})(w)[:-4]'}),
@@ -312,8 +397,8 @@ def check_script(report, root):
 
         done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
         report.check(done.returncode == 4 and rows and rows[0]['ratio'] is None and
-                     'moved: the line in 12 attempts; 1 groups left out of a round' in done.stdout,
-                     f'a line that moves: ended with {done.returncode}:\n{done.stdout}')
+                     'moved: cache-line transfers in 12 attempts; 1 groups left out of a round' in done.stdout,
+                     f'cache-line transfers that move: ended with {done.returncode}:\n{done.stdout}')
         done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
                      f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
@@ -399,13 +484,17 @@ def main():
     sys.path.insert(0, str(root / 'bench'))
     import compare_table  # pylint: disable=import-outside-toplevel
     import keys_table  # pylint: disable=import-outside-toplevel
+    import kv_table  # pylint: disable=import-outside-toplevel
     import peers  # pylint: disable=import-outside-toplevel
+    import softroce_table  # pylint: disable=import-outside-toplevel
 
     report = Report('bench')
     check_peers(report, peers)
     check_table(report, compare_table)
     check_store_rows(report, compare_table)
     check_keys(report, keys_table)
+    check_printed(report, kv_table, softroce_table)
+    check_plots(report, root)
     check_cpus(report, compare_table)
     check_script(report, root)
     report.end()
