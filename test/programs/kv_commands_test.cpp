@@ -204,10 +204,10 @@ TEST(KvUsage, HelpNamesWhereDefaultsComeFrom) {
 TEST(KvUsage, AFileSaysWhatClientsNeedNotRepeat) {
   const Scratch scratch;
   const std::string file = scratch.path() / "kv.toml";
-  const auto said_of = [&](std::string_view text, std::vector<std::string> command, int code) {
+  const auto said_of = [&](std::string_view text, const std::vector<std::string>& command, int code) {
     scratch.write("kv.toml", text);
     const Variable named("VERBENA_KV_CONFIG", file);
-    const Ran ran = run_kv(std::move(command));
+    const Ran ran = run_kv(command);
     EXPECT_TRUE(ended(ran, code)) << text;
     return ran.err;
   };
