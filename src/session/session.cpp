@@ -225,7 +225,8 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
     if (is_here) {
       look_for_end(status);
     } else if (state() == State::kLive) {
-      // A goodbye that has arrived says why, such as where the peer has taken a permission back with it.
+      // The loop has polled before it runs this task, but a goodbye may have arrived in between. It says why the call
+      // failed, such as where the peer has taken a permission back on leaving.
       if (!home_->loop().in_handler()) home_->loop().take_arrived();
       if (status == Status::kPeerLost) lose_peer();
       progress();
