@@ -1,5 +1,7 @@
 #include "programs/perf_latency.hpp"
 
+#include "programs/environment.hpp"
+
 #include <fmt/core.h>
 
 #include <algorithm>
