@@ -179,9 +179,9 @@ TEST(KvProcess, ClientsInProcessesBehaveLikeMaps) {
         std::vector<std::string>{"model", std::to_string(server->port()), std::to_string(seed)}));
   for (auto& peer : peers) EXPECT_EQ(peer->wait(), 0);
   EXPECT_TRUE(eventually([&] { return server->statistics().clients == 0; }));
+  EXPECT_TRUE(eventually([&] { return server->statistics().used_bytes == 0; }));
   EXPECT_EQ(server->statistics().items, 0u);
   EXPECT_EQ(server->statistics().clients_lost, 0u);
-  EXPECT_TRUE(eventually([&] { return server->statistics().used_bytes == 0; }));
 }
 
 TEST(KvProcess, KilledClientsLeaveNothingBehind) {
