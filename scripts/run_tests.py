@@ -35,9 +35,9 @@ NO_EXTRAS = ['-Dexamples=disabled', '-Dbenchmarks=disabled', '-Ddocs=disabled']
 # Under a sanitizer the archive is optimized, and nothing else: to optimize what it has added takes 60 % of the build.
 SANITIZED = [*DEBUG, *NO_EXTRAS, '-Doptimization=0', '-Darchive_optimization=1']
 CONFIGURATIONS = {
-    # The archive as users build it, source by source. Runs under chaos come after it, by seed.
+    # The archive and the programs as users build them, source by source. Runs under chaos come after it, by seed.
     'plain': {'setup': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3',
-                        '-Darchive_unity=off'],
+                        '-Dproduct_unity=off'],
               'test': ['--no-suite', 'chaos'], 'patience': 1},
     'address': {'setup': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
     # The programs add a terminal and files to threads that the other suites have already.
