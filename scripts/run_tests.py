@@ -22,10 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD_ROOT = pathlib.Path(os.environ.get('VERBENA_BUILD_ROOT', ROOT / 'build-test')).resolve()
 START = time.monotonic()
 
-# The plain build is what users get: optimized, without debug checks. Sanitizer builds have them, and leave out the long
-# suites, the runs under chaos, those of the other bootstrap, and the checks of the source tree, which a sanitizer
-# cannot change.
-WITHOUT = ['--no-suite', 'long', '--no-suite', 'house', '--no-suite', 'chaos', '--no-suite', 'socket']
 # Up to eight sources are compiled as one: half of a build's time goes into headers that they share.
 TOGETHER = ['-Dunity=on', '-Dunity_size=8']
 TESTS = ['-Dtests=enabled', '-Dprograms=enabled', *TOGETHER]
@@ -34,20 +30,18 @@ DEBUG = ['--buildtype=debug', '-Dcpp_args=-g1', '-Db_lundef=false']
 NO_EXTRAS = ['-Dexamples=disabled', '-Dbenchmarks=disabled', '-Ddocs=disabled']
 # Under a sanitizer the archive is optimized, and nothing else: to optimize what it has added takes 60 % of the build.
 SANITIZED = [*DEBUG, *NO_EXTRAS, '-Doptimization=0', '-Darchive_optimization=1']
+# Options of `meson setup`. The setup of the same name in test/meson.build says which tests run, and how long they may.
 CONFIGURATIONS = {
-    # The archive and the programs as users build them, source by source. Runs under chaos come after it, by seed.
-    'plain': {'setup': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3',
-                        '-Dproduct_unity=off'],
-              'test': ['--no-suite', 'chaos'], 'patience': 1},
-    'address': {'setup': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'], 'test': WITHOUT, 'patience': 3},
+    # What users get: optimized, without debug checks, the archive and the programs compiled source by source.
+    'plain': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3', '-Dproduct_unity=off'],
+    # Debug checks are on under a sanitizer.
+    'address': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'],
     # The programs add a terminal and files to threads that the other suites have already.
-    'thread': {'setup': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
-               'test': [*WITHOUT, '--no-suite', 'sequential'], 'patience': 6},
+    'thread': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
 }
-# Suites of the plain build that compile, read, count, or compute by a clock of their own: they run behind the others,
-# since none of their tests fails because others take the cores.
-PATIENT = ['house', 'mutants', 'budget']
-PATIENT_PATIENCE = 10
+# A full run divides the tests of the setup 'plain' among these two.
+PLAIN_AHEAD = 'plain_ahead'
+PLAIN_BEHIND = 'plain_behind'
 SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
 # Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with
 # ASan has the fuzzing targets in it. The plain build is the default compiler's.
@@ -221,20 +215,25 @@ def introspect(directory, what):
     return json.loads(told.stdout)
 
 
-def not_needed(directory, selection):
-    """Names of the executables that only tests use which `selection`, options of `meson test`, leaves out."""
-    left_out = {after for before, after in zip(selection, selection[1:]) if before == '--no-suite'}
+def tests_of(directory, setup):
+    """Names of the tests that Meson runs with `setup`, one of those in test/meson.build."""
+    told = subprocess.run(['meson', 'test', '-C', directory, '--no-rebuild', '--list', '--setup', setup],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    return {line.split(' / ')[-1] for line in told.stdout.splitlines()}
+
+
+def not_needed(directory, setup):
+    """Names of the executables that only tests use which `setup` leaves out."""
+    wanted = tests_of(directory, setup)
     used, unused = set(), set()
     for test_case in introspect(directory, '--tests'):
-        is_left_out = any(suite.split(':')[-1] in left_out for suite in test_case['suite'])
-        (unused if is_left_out else used).update(test_case['depends'])
+        (used if test_case['name'] in wanted else unused).update(test_case['depends'])
     return unused - used
 
 
-def goals(directory, selection):
-    """What ninja is to build for the tests of `selection`: all that is built by default, but for what they do not
-    need."""
-    unused = not_needed(directory, selection)
+def goals(directory, setup):
+    """What ninja is to build for the tests of `setup`: all that is built by default, but for what they do not need."""
+    unused = not_needed(directory, setup)
     return [os.path.relpath(name, directory) for target in introspect(directory, '--targets')
             if target['build_by_default'] and target['id'] not in unused for name in target['filename']]
 
@@ -243,9 +242,9 @@ def build_now(name, configuration, jobs, totals, environment, behind):
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
-    setup = ['meson', 'setup', directory, ROOT, '--werror', *configuration['setup']]
+    setup = ['meson', 'setup', directory, ROOT, '--werror', *configuration]
     known = directory / 'verbena-setup.json'
-    wanted = [(environment or os.environ).get('CXX', ''), *configuration['setup']]
+    wanted = [(environment or os.environ).get('CXX', ''), *configuration]
     say(f'{name}: configuring')
     code = 1
     if known.exists() and json.loads(read(known)) == wanted:
@@ -263,7 +262,7 @@ def build_now(name, configuration, jobs, totals, environment, behind):
         return None
     say(f'{name}: building')
     # The plain build proves that everything compiles.
-    wanted = goals(directory, configuration['test']) if behind else []
+    wanted = goals(directory, name) if behind else []
     command = ['ninja', '-k', 0, '-j', jobs, '-C', directory, *wanted]
     if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment, behind=behind) != 0:
         # What went wrong, without the steps that went well.
@@ -381,12 +380,13 @@ def runs_everything(options):
     return not options.quick and not options.filter
 
 
-def meson_test(directory, log_base, together, patience, selection):
-    """The command that runs the tests of `selection`, and leaves its logs under the name `log_base`."""
+def meson_test(directory, log_base, together, setup, selection):
+    """The command that runs the tests of `setup`, or those of `selection` alone, and leaves its logs under the name
+    `log_base`."""
     for stale in (directory / 'meson-logs').glob(f'{log_base}*'):
         stale.unlink()
     return ['meson', 'test', '-C', directory, '--no-rebuild', '--logbase', log_base, '--num-processes', together,
-            '--timeout-multiplier', patience, *selection]
+            '--setup', setup, *selection]
 
 
 def judge(label, directory, log_base, code, log, totals):
@@ -399,7 +399,7 @@ def judge(label, directory, log_base, code, log, totals):
         totals.fail(f'{label}: meson test ended with {code}', read(log))
 
 
-def test(name, configuration, directory, options, wrapper, totals, chaos_seed=None):
+def test(name, directory, options, wrapper, totals, chaos_seed=None):
     """Runs the tests of a build; with `chaos_seed` those of the suite 'chaos' alone, with that seed."""
     for stale in directory.glob('*.xml'):
         stale.unlink()
@@ -407,24 +407,22 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
     if options.seeds:
         environment['VERBENA_SEEDS'] = str(options.seeds)
     environment.pop('GTEST_FILTER', None)
-    label = name
-    selection = [*configuration['test']]
+    label = setup = name
+    selection = []
     if chaos_seed is not None:
         environment['VERBENA_CHAOS_SEED'] = str(chaos_seed)
         label = f'{name}, VERBENA_CHAOS_SEED={chaos_seed}'
-        # In place of what leaves them out: Meson runs nothing that is both chosen and left out.
         selection = ['--suite', 'chaos']
     elif name == 'plain' and runs_everything(options):
-        selection += [word for suite in PATIENT for word in ('--no-suite', suite)]
-    names = []
+        setup = PLAIN_AHEAD
     if options.filter:
         environment['GTEST_FILTER'] = f'*{options.filter}*'
-        names = choose(directory, options.filter)
+        selection = choose(directory, options.filter)
     # Suites that poll need a core each: half the cores run tests at a time. Under chaos they wait most of the time.
     together = os.cpu_count() or 2
     if chaos_seed is None:
         together = max(1, together // 2)
-    command = [*wrapper, *meson_test(directory, TEST_LOG, together, configuration['patience'], [*selection, *names])]
+    command = [*wrapper, *meson_test(directory, TEST_LOG, together, setup, selection)]
     say(f'{label}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
     with Phase(f'test {label}'):
@@ -433,9 +431,10 @@ def test(name, configuration, directory, options, wrapper, totals, chaos_seed=No
 
 
 def test_patient(directory, options):
-    """Runs the suites of PATIENT behind the others. Returns what `judge` needs to count them."""
-    command = meson_test(directory, PATIENT_LOG, options.jobs, PATIENT_PATIENCE,
-                         [word for suite in PATIENT for word in ('--suite', suite)])
+    """Runs behind the others the tests of 'plain' that PLAIN_AHEAD leaves out. Returns what `judge` needs to count
+    them."""
+    names = sorted(tests_of(directory, 'plain') - tests_of(directory, PLAIN_AHEAD))
+    command = meson_test(directory, PATIENT_LOG, options.jobs, PLAIN_BEHIND, names)
     say('plain, behind: testing')
     log = BUILD_ROOT / 'plain.patient.log'
     with Phase('test plain, behind'):
@@ -654,7 +653,7 @@ def build_sanitized(name, environment, options, totals):
     configuration = CONFIGURATIONS[name]
     has_fuzzers = environment is not None and name == 'address'
     if has_fuzzers:
-        configuration = {**configuration, 'setup': [*configuration['setup'], FUZZING]}
+        configuration = [*configuration, FUZZING]
     wrapper = sanitizer_wrapper(name, (environment or os.environ).get('CXX', 'c++'), totals)
     if wrapper is None:
         return None
@@ -663,10 +662,10 @@ def build_sanitized(name, environment, options, totals):
 
 
 def test_plain(directory, options, totals):
-    test('plain', CONFIGURATIONS['plain'], directory, options, [], totals)
+    test('plain', directory, options, [], totals)
     if not options.filter:
         for seed in range(1, (options.seeds or CHAOS_SEEDS) + 1):
-            test('plain', CONFIGURATIONS['plain'], directory, options, [], totals, seed)
+            test('plain', directory, options, [], totals, seed)
     if options.filter in (None, 'simulation'):
         simulation(directory, options, totals)
     if options.filter in (None, 'softroce'):
@@ -695,7 +694,7 @@ def test_all(worker, options, totals):
         ready = awaited(built)
         if ready is not None:
             directory, wrapper, has_fuzzers = ready
-            test(name, CONFIGURATIONS[name], directory, options, wrapper, totals)
+            test(name, directory, options, wrapper, totals)
             if has_fuzzers:
                 fuzz(directory, options, wrapper, totals)
     if everything:
