@@ -308,7 +308,7 @@ TEST_F(CompatRemoteTable, NeverGivesAMixtureWhileTheOwnerChangesIt) {
   for (std::size_t key = 0; key < kKeys; ++key)
     ASSERT_EQ(put(table_, "key " + std::to_string(key), value_of(key, 1)).version, 1U);
   std::atomic<bool> is_over{false};
-  std::thread owner([&] {
+  std::jthread owner([&] {
     for (std::uint64_t version = 2; version < kRounds; ++version)
       for (std::size_t key = 0; key < kKeys; ++key)
         EXPECT_EQ(put(table_, "key " + std::to_string(key), value_of(key, version)).version, version);

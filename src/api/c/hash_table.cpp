@@ -131,9 +131,12 @@ class RemoteGet {
       kv::Bucket words;
       if (const int code = read(bucket * sizeof words, std::as_writable_bytes(std::span(words))); code != RDMA_OK)
         return code;
-      for (const std::uint64_t word : words) {
+      for (std::size_t slot = 0; slot < words.size(); ++slot) {
+        const std::uint64_t word = words[slot];
         if (word == 0 || kv::tag_of_entry(word) != kv::tag_of(hash)) continue;
-        const int code = take(kv::Entry::unpack(word), buf, len, version);
+        const kv::Entry entry = kv::Entry::unpack(word);
+        int code = take(entry, buf, len, version);
+        if (code == kOtherKey) code = confirm(bucket * sizeof words + slot * sizeof word, word, entry);
         if (code != kOtherKey) return code;
       }
     }
@@ -162,6 +165,7 @@ class RemoteGet {
     const std::span<std::byte> bytes = std::span(item).first(entry.bytes());
     if (const int code = read(entry.offset(), bytes); code != RDMA_OK) return code;
     kv::ItemView view;
+    std::memcpy(&state_, bytes.data(), sizeof state_);
     switch (kv::judge(bytes, key_, place_.bytes, view)) {
       case kv::Verdict::kOtherKey: return kOtherKey;
       case kv::Verdict::kNotLive:
@@ -171,6 +175,17 @@ class RemoteGet {
     if (view.value_length < kCountBytes) return KV_ERR_PROTOCOL;
     return view.value_length < kv::kEagerBytes ? give_small(view.value, buf, len, version)
                                                : give_large(entry.offset(), view, buf, len, version);
+  }
+
+  /// Whether the entry at `offset` is really another key's: kOtherKey, or KV_ERR_AGAIN. The owner may have replaced the
+  /// entry, and given the item's memory to another key, between the two READs. The entry is still there, and the item
+  /// is the one that `take` saw, after it as well as before: so the entry was that item's.
+  [[nodiscard]] int confirm(std::uint64_t offset, std::uint64_t word, const kv::Entry& entry) noexcept {
+    std::uint64_t now = 0;
+    if (const int code = read(offset, std::as_writable_bytes(std::span(&now, 1))); code != RDMA_OK) return code;
+    if (now != word) return KV_ERR_AGAIN;
+    if (const int code = read(entry.offset(), std::as_writable_bytes(std::span(&now, 1))); code != RDMA_OK) return code;
+    return now == state_ ? kOtherKey : KV_ERR_AGAIN;
   }
 
   [[nodiscard]] int give_small(std::span<const std::byte> value, void* buf, std::size_t* len,
@@ -204,6 +219,7 @@ class RemoteGet {
   std::uint32_t rkey_;
   const RdmaMemory& scratch_;
   kv::Key key_;
+  std::uint64_t state_ = 0;  ///< First word of the item that `take` saw last.
 };
 
 /// Attempts that changes may overtake.
