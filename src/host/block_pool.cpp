@@ -181,7 +181,7 @@ struct BlockPool::State {
   std::array<std::uint64_t, (kBins + 63) / 64> full_bins{};  // Bit b: bin b has a span.
   std::array<BlockTally, kTallies> spans;                    // Long blocks.
   std::array<BlockTally, kTallies> spare;                    // Free spans, the one freed last included.
-  std::uint64_t span_bytes = 0;                              // For long blocks.
+  std::uint64_t live_bytes = 0;                              // For live blocks.
   // The long block freed last, in no bin and not joined with its neighbours: it is likely in the cache.
   PageNumber last_span = kNoPage;
   PageNumber last_pages = 0;
@@ -318,7 +318,7 @@ struct BlockPool::State {
     pages[at].pages = count;
     const std::uint64_t bytes = std::uint64_t{count} << kPageShift;
     spans[tally_of_block(count * kPageUnits)].add(bytes);
-    span_bytes += bytes;
+    live_bytes += bytes;
     return std::uint64_t{at} << kPageShift;
   }
 
@@ -328,7 +328,7 @@ struct BlockPool::State {
     const PageNumber count = pages[at].pages;
     const std::uint64_t bytes = std::uint64_t{count} << kPageShift;
     spans[tally_of_block(count * kPageUnits)].remove(bytes);
-    span_bytes -= bytes;
+    live_bytes -= bytes;
     settle_span();
     pages[at].kind = PageKind::kInside;
     last_span = at;
@@ -451,6 +451,7 @@ struct BlockPool::State {
   [[nodiscard]] std::uint64_t take_small(unsigned size_class) noexcept {
     SizeClass& of = classes[size_class];
     ++of.used;
+    live_bytes += of.bytes;
     if (const std::uint64_t last = of.last; last != Place::kNone) {
       of.last = Place::kNone;
       return offset_of(of, Place::slab_of(last), Place::block_of(last));
@@ -468,6 +469,7 @@ struct BlockPool::State {
       settle_blocks();
       if (!make_slab(size_class)) {
         --classes[size_class].used;
+        live_bytes -= classes[size_class].bytes;
         return kNoOffset;
       }
     }
@@ -554,6 +556,7 @@ Status BlockPool::free(std::uint64_t offset) noexcept {
   if (before == last) [[unlikely]]
     return Status::kBadArgument;
   --of.used;
+  state.live_bytes -= of.bytes;
   if (slab.level == kClosed) [[unlikely]]
     return state.put_back(pages, last);
   of.last = last;
@@ -570,7 +573,7 @@ void BlockPool::shrink(std::uint64_t offset, std::size_t bytes) noexcept {
   const PageNumber rest = page.pages - count;
   state.spans[tally_of_block(page.pages * kPageUnits)].remove(std::uint64_t{page.pages} << kPageShift);
   state.spans[tally_of_block(count * kPageUnits)].add(std::uint64_t{count} << kPageShift);
-  state.span_bytes -= std::uint64_t{rest} << kPageShift;
+  state.live_bytes -= std::uint64_t{rest} << kPageShift;
   page.pages = count;
   state.give_pages(at + count, rest);
 }
@@ -604,11 +607,7 @@ std::size_t BlockPool::capacity_bytes() const noexcept {
   return static_cast<std::size_t>(state_->page_count) << kPageShift;
 }
 
-std::size_t BlockPool::used_bytes() const noexcept {
-  std::uint64_t sum = state_->span_bytes;
-  for (const SizeClass& of : state_->classes) sum += of.used * of.bytes;
-  return static_cast<std::size_t>(sum);
-}
+std::size_t BlockPool::used_bytes() const noexcept { return static_cast<std::size_t>(state_->live_bytes); }
 
 unsigned BlockPool::classes() const noexcept { return tally_of_block(state_->page_count * kPageUnits) + 1; }
 
