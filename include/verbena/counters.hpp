@@ -15,9 +15,10 @@ struct BasicCounters {
   Number direct{};           ///< Blocking calls and short messages that the software NIC carried out at once, in the
                              ///< calling thread: without queue, doorbell and completion.
   Number doorbells{};        ///< ibv_post_send calls.
-  Number completions{};      ///< Completions polled, receives included.
+  Number completions{};      ///< Completions polled, receives included, and short messages that the software NIC has
+                             ///< given without one.
   Number inline_sends{};     ///< Work requests that carried their bytes inline.
-  Number receive_refills{};  ///< ibv_post_recv calls.
+  Number receive_refills{};  ///< ibv_post_recv calls. Messages without a completion need none.
   Number empty_polls{};      ///< Polls that found nothing.
   Number sleeps{};           ///< Waits on the completion channel: system calls.
   Number quarantined{};      ///< Abandoned operations whose segments are kept, now, until their completion.

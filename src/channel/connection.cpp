@@ -34,7 +34,8 @@ engine::QueueOptions queues_needed(const Options& options) noexcept {
           .send_sge = 4,
           .max_inline = Messages::kCreditBytes + options.eager_bytes,
           .held = options.held,
-          .first_position = options.first_count};
+          .first_position = options.first_count,
+          .takes_messages = !options.keeps_messages};
 }
 
 std::uint32_t completions_needed(const Options& options) noexcept {
@@ -217,13 +218,27 @@ void Connection::handle(std::span<const ibv_wc> completions) noexcept {
       on_sent(completion);
     }
   }
+  on_polled();
+  if (is_batch) pair_.release();
+}
+
+void Connection::take(std::span<const std::byte> message) noexcept {
+  std::span<const std::byte> body;
+  if (const Status status = messages_.take(message, body); status != Status::kOk) [[unlikely]] {
+    pair_.fail(status);
+  } else if (!body.empty()) {
+    handler_.on_message(*this, body);
+  }
+  on_polled();
+}
+
+void Connection::on_polled() noexcept {
   if (pair_.reason() == Status::kOk) [[likely]]
     progress();
   if (wants_room_) [[unlikely]] {
     wants_room_ = false;
     handler_.on_room(*this);
   }
-  if (is_batch) pair_.release();
 }
 
 void Connection::on_receive(const ibv_wc& completion) noexcept {

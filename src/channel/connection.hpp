@@ -106,9 +106,12 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   /// As `start_send`, for the first bytes of a reservation, which ends unless this fails.
   [[nodiscard]] Status start_reserved(std::span<const std::byte> body, std::uint64_t token) noexcept;
   void cancel_reserved(const std::byte* body) noexcept { messages_.cancel_reserved(body); }
-  /// Call in Handler::on_message: the body stays where it is, and costs the peer a credit, until `give_back` of the
-  /// returned value or the connection's end.
-  [[nodiscard]] std::uint32_t keep_message() noexcept { return messages_.keep(); }
+  /// Call in Handler::on_message, with Options::keeps_messages: the body stays where it is, and costs the peer a
+  /// credit, until `give_back` of the returned value or the connection's end.
+  [[nodiscard]] std::uint32_t keep_message() noexcept {
+    VERBENA_CHECK(options_.keeps_messages);
+    return messages_.keep();
+  }
   void give_back(std::uint32_t kept) noexcept {
     messages_.give_back(kept);
     if (pair_.reason() == Status::kOk) messages_.progress();
@@ -191,9 +194,12 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
 
   // engine::QueuePair::Owner
   void handle(std::span<const ibv_wc> completions) noexcept override;
+  void take(std::span<const std::byte> message) noexcept override;
   void on_attached() noexcept override;
   void on_drained() noexcept override;
 
+  /// Goes on with what completions and messages of one poll have made possible.
+  void on_polled() noexcept;
   void on_receive(const ibv_wc& completion) noexcept;
   [[nodiscard]] Status on_fragment(const ibv_wc& completion) noexcept;
   void on_sent(const ibv_wc& completion) noexcept;

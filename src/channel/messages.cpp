@@ -95,14 +95,9 @@ Status Messages::take(const ibv_wc& completion, std::span<const std::byte>& body
   const std::uint32_t slot = engine::wr::slot_of(completion.wr_id);
   current_ = slot;
   std::byte* buffer = heads_ + slot * kHeadBytes;
-  if (completion.byte_len < kCreditBytes) return Status::kProtocol;
   if (completion.byte_len > kHeadBytes)
     buffer = static_cast<std::byte*>(std::memcpy(buffers_ + slot * stride_, buffer, kHeadBytes));
-  wire::Credits claim;
-  std::memcpy(&claim, buffer, sizeof claim);
-  if (!credits_.accept(claim)) return Status::kProtocol;
-  body = {buffer + kCreditBytes, completion.byte_len - kCreditBytes};
-  return Status::kOk;
+  return read({buffer, completion.byte_len}, body);
 }
 
 void Messages::refill() noexcept {

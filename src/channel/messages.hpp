@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -68,6 +69,14 @@ class Messages {
   void post_receives() noexcept;
   /// Sets `body` to the body of an arrived message; empty for a credit update. Errors: kProtocol if it is no message.
   [[nodiscard]] Status take(const ibv_wc& completion, std::span<const std::byte>& body) noexcept;
+  /// The same for a message that has used no receive.
+  [[nodiscard]] Status take(std::span<const std::byte> message, std::span<const std::byte>& body) noexcept {
+    if (const Status status = read(message, body); status != Status::kOk) [[unlikely]]
+      return status;
+    credits_.consumed();
+    credits_.posted(1);
+    return Status::kOk;
+  }
   /// Call before `consumed` of the receive taken last: its body stays as it is until `give_back` of the returned slot.
   [[nodiscard]] std::uint32_t keep() noexcept {
     is_kept_[current_] = 1;
@@ -107,6 +116,15 @@ class Messages {
   };
   using ReceiveSges = std::array<ibv_sge, 2>;  ///< The head of a receive, and its rest.
 
+  /// Takes the peer's claims from a message, and sets `body` to the rest.
+  [[nodiscard]] Status read(std::span<const std::byte> message, std::span<const std::byte>& body) noexcept {
+    wire::Credits claim;
+    if (message.size() < sizeof claim) return Status::kProtocol;
+    std::memcpy(&claim, message.data(), sizeof claim);
+    if (!credits_.accept(claim)) return Status::kProtocol;
+    body = message.subspan(sizeof claim);
+    return Status::kOk;
+  }
   void refill() noexcept;
   void send_update() noexcept;
   void put_back(std::uint32_t slot) noexcept {

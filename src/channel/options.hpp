@@ -29,6 +29,7 @@ struct Options {
   std::uint32_t reservations = 0;     ///< Messages that this side may write in place at a time. 0 to 1024.
   std::uint32_t staged = 32;          ///< Messages above the NIC's inline limit in flight at a time, at most. 1 to 32.
   std::uint32_t held = 32;            ///< Posts that share a doorbell, at most. 0 to 32.
+  bool keeps_messages = false;        ///< Handlers may call Connection::keep_message: every message is in a receive.
   std::optional<unsigned> node{};     ///< NUMA node of the buffers and the lease; best is that of the loop's thread.
   std::uint32_t first_count = 0;      ///< Where this side's wrapping counters start; tests of wrap-around set it.
 };

@@ -148,12 +148,37 @@ void CompletionLoop::remove(QueuePair& pair) noexcept {
   if (pair.place_ == QueuePair::Place::kOutside && pair.phase_ != QueuePair::Phase::kDraining && !pair.is_holding())
     return;
   VERBENA_DCHECK(!polling_);
+  expect_no_more(pair);
   // Nobody must open its letter once it is gone.
   if (pair.place_ == QueuePair::Place::kMailbox) mailbox_.read();
   if (pair.is_holding()) std::erase(holding_, &pair);
   if (pair.phase_ == QueuePair::Phase::kDraining) std::erase(draining_, &pair);
   if (pair.place_ == QueuePair::Place::kTable) pairs_.erase(pair.qp_num_);
   pair.place_ = QueuePair::Place::kOutside;
+}
+
+int CompletionLoop::poll_expecting(unsigned& taken) noexcept {
+  if (taken_in_row_ == kMostTakenInRow) {
+    taken_in_row_ = 0;
+    return ibv_poll_cq(cq_.get(), kBatch, wc_.data());
+  }
+  QueuePair& pair = *expected_;
+  std::uint32_t bytes = 0;
+  const int count = pair.direct_->poll(cq_.get(), kBatch, wc_.data(), pair.get(), message_.data(), bytes);
+  if (bytes == 0) {
+    taken_in_row_ = 0;
+    return count;
+  }
+  VERBENA_DCHECK(!polling_);
+  ++taken_in_row_;
+  taken = 1;
+  const std::uint64_t before = counters_.completions;
+  ++counters_.completions;
+  polling_ = true;
+  pair.owner_.take({message_.data(), bytes});
+  polling_ = false;
+  look_at_clock_if_due(before);
+  return 0;
 }
 
 void CompletionLoop::dispatch(unsigned count) noexcept {
@@ -178,8 +203,7 @@ void CompletionLoop::dispatch(unsigned count) noexcept {
     first = end;
   } while (first < count);
   polling_ = false;
-  if ((before ^ (before + count)) >> kCompletionsPerClockLog != 0) [[unlikely]]
-    keep_alive(ticks_now());
+  look_at_clock_if_due(before);
 }
 
 // No more than the queue can hold: a peer that keeps sending must not keep the caller here.

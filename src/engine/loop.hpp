@@ -238,17 +238,31 @@ class CompletionLoop {
   static constexpr unsigned kPollsPerClock = 32;  ///< Spaced polls between two readings of the clock.
   /// Completions between two readings of the clock, as a power of two, in a loop that finds some in every poll.
   static constexpr unsigned kCompletionsPerClockLog = 13;
+  /// Messages taken in a row from the queue pair that is expected to have one, before a poll looks at all.
+  static constexpr unsigned kMostTakenInRow = 15;
 
   CompletionLoop(nic::Nic& nic, const LoopOptions& options);
 
   // For queue pairs.
   [[nodiscard]] ibv_cq* cq() noexcept { return cq_.get(); }
+  /// From now on expects the next message from this queue pair. The NIC must be able to take it directly.
+  void expect(QueuePair& pair) noexcept { expected_ = &pair; }
+  void expect_no_more(const QueuePair& pair) noexcept {
+    if (expected_ == &pair) expected_ = nullptr;
+  }
   /// Takes `entries` of the CQ and a connection's place; kLimit if there are not enough. \thread any
   [[nodiscard]] Result<void> reserve(std::uint32_t entries);
   void unreserve(std::uint32_t entries) noexcept;
   void remove(QueuePair& pair) noexcept;
 
+  /// Polls as `poll_cq` does, but looks first for a short message that the NIC gives directly, and hands it over.
+  /// Returns the completions in `wc_`, or -1 after a failure of the device.
+  [[nodiscard]] int poll_expecting(unsigned& taken) noexcept;
   void dispatch(unsigned count) noexcept;
+  void look_at_clock_if_due(std::uint64_t before) noexcept {
+    if ((before ^ counters_.completions) >> kCompletionsPerClockLog != 0) [[unlikely]]
+      keep_alive(ticks_now());
+  }
   [[nodiscard]] QueuePair* find_arriving(std::uint32_t qp_num) noexcept;
   void on_device_failure() noexcept;
   void flush_held() noexcept;
@@ -271,6 +285,8 @@ class CompletionLoop {
   PairTable pairs_;
   bool polling_ = false;
   bool batches_ = false;
+  QueuePair* expected_ = nullptr;  ///< Has received the last message, and may receive past the queues.
+  unsigned taken_in_row_ = 0;
   WaitPolicy wait_policy_ = WaitPolicy::kAdaptive;
   // Each has a capacity of max_connections; a queue pair is in it at most once.
   std::vector<QueuePair*> holding_;
@@ -284,6 +300,7 @@ class CompletionLoop {
   std::uint32_t max_connections_ = 0;
   std::uint32_t capacity_ = 0;
   std::array<ibv_wc, kBatch> wc_{};
+  alignas(8) std::array<std::byte, nic::Direct::kMostTaken> message_{};  ///< Taken directly.
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> reserved_{0};
 
@@ -297,10 +314,11 @@ class CompletionLoop {
 inline unsigned CompletionLoop::poll() noexcept {
   if (!holding_.empty()) [[unlikely]]
     flush_held();
-  const int count = ibv_poll_cq(cq_.get(), kBatch, wc_.data());
+  unsigned taken = 0;
+  const int count = expected_ != nullptr ? poll_expecting(taken) : ibv_poll_cq(cq_.get(), kBatch, wc_.data());
   if (count > 0) {
     dispatch(static_cast<unsigned>(count));
-  } else {
+  } else if (taken == 0) {
     ++counters_.empty_polls;
     if (count < 0) [[unlikely]]
       on_device_failure();
@@ -310,7 +328,7 @@ inline unsigned CompletionLoop::poll() noexcept {
   // Reads mail after handling arrivals, so that a call of another thread sees their effects.
   if (!mailbox_.empty()) [[unlikely]]
     read_mail();
-  return count > 0 ? static_cast<unsigned>(count) : 0;
+  return count > 0 ? static_cast<unsigned>(count) : taken;
 }
 
 inline unsigned CompletionLoop::wait(Deadline deadline) noexcept {

@@ -161,6 +161,7 @@ Result<void> QueuePair::open(ibv_pd* pd, const QueueOptions& options) {
   is_reliable_ = options.type == IBV_QPT_RC;
   sends_.open(options.sends, kReserve, options.first_position);
   held_.open(options.held);
+  takes_messages_ = options.takes_messages && direct_ != nullptr && direct_->poll != nullptr;
   return {};
 }
 
@@ -206,6 +207,8 @@ void QueuePair::fail(Status reason) noexcept {
   VERBENA_DCHECK(reason != Status::kOk);
   if (reason_ != Status::kOk || !qp_) return;
   reason_ = reason;
+  takes_messages_ = false;
+  loop_.expect_no_more(*this);
   // Requests that wait for their doorbell were never posted: the marker's position is after theirs, and retires them.
   forget_held();
   drain_deadline_ = Deadline::after(kDrainTimeout);

@@ -96,6 +96,7 @@ struct QueueOptions {
   std::uint32_t held = 32;           ///< Work requests that share a doorbell, at most.
   std::uint32_t first_position = 0;  ///< Where the send queue's wrapping count starts; tests of wrap-around set it.
   ibv_qp_type type = IBV_QPT_RC;     ///< IBV_QPT_RC or IBV_QPT_UC.
+  bool takes_messages = false;       ///< The owner's `take` gets short messages that the NIC can give directly.
 };
 
 /// Work requests that wait for their doorbell, as a list for ibv_post_send. Copies everything that they point to,
@@ -193,6 +194,9 @@ class QueuePair final {
    public:
     /// Completions of this queue pair, in order, all of one poll.
     virtual void handle(std::span<const ibv_wc> completions) noexcept = 0;
+    /// A short message that has used neither a receive nor a completion: the receive that it would have taken is the
+    /// last one posted now. The bytes are valid until the return. Called only with QueueOptions::takes_messages.
+    virtual void take(std::span<const std::byte> /*message*/) noexcept {}
     /// Called once the loop knows the queue pair: post receives here.
     virtual void on_attached() noexcept = 0;
     /// Called once in a poll after a failure, when nothing is in flight any more.
@@ -349,7 +353,10 @@ class QueuePair final {
     const std::uint32_t last = wr::position_of(id) - 1;
     if (!sends_.is_retired(last)) sends_.retire(last);
   }
-  void took_receive() noexcept { ++receives_.completed; }
+  void took_receive() noexcept {
+    ++receives_.completed;
+    if (takes_messages_) loop_.expect(*this);
+  }
 
   /// Handles an error completion, or any completion after a failure.
   void handle_failed(const ibv_wc& completion) noexcept;
@@ -420,6 +427,7 @@ class QueuePair final {
   std::uint32_t hold_depth_ = 0;
   HeldRequests held_;
   bool held_wants_signal_ = false;
+  bool takes_messages_ = false;  ///< And has not failed.
   const bool is_soft_roce_;
   bool is_reliable_ = true;
   Status reason_ = Status::kOk;

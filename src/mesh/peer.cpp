@@ -36,7 +36,8 @@ PeerOptions PeerOptions::of(const Options& options) noexcept {
                       .reservations = options.reservations,
                       // At most as many messages are in flight as the peer has credits for, and one update.
                       .staged = std::min(options.depth + 1, 32U),
-                      .held = options.batch > 1 ? options.batch : 0},
+                      .held = options.batch > 1 ? options.batch : 0,
+                      .keeps_messages = true},
           .operations = options.operations,
           .batch = options.batch};
 }

@@ -132,6 +132,14 @@ struct Direct {
   bool (*read_list)(ibv_qp* qp, const PlainRead* reads, std::size_t count, std::uint32_t rkey) noexcept = nullptr;
   /// An unsignaled SEND of `count` parts with IBV_SEND_INLINE: copies up to the QP's max_inline and ignores the lkeys.
   bool (*send)(ibv_qp* qp, const ibv_sge* parts, std::size_t count) noexcept = nullptr;
+  /// Longest message that `poll` takes.
+  static constexpr std::uint32_t kMostTaken = 112;
+  /// As ibv_poll_cq, but when there is no completion and one short SEND waits for `expected`, a QP that receives on
+  /// this CQ: puts its bytes into `message` (kMostTaken bytes), sets `bytes` to their number, and returns 0. Neither a
+  /// receive nor a completion is used: the receive that the SEND would have taken becomes the last one posted. Sets
+  /// `bytes` to 0 if it has taken none. \thread owner of the CQ and of `expected`
+  int (*poll)(ibv_cq* cq, int count, ibv_wc* wc, ibv_qp* expected, std::byte* message,
+              std::uint32_t& bytes) noexcept = nullptr;
 };
 
 /// Properties of a NIC that matter to the layers above. They ask for these and never for the kind of NIC.

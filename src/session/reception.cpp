@@ -35,7 +35,7 @@ bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece,
     next_ = head.offset + piece.size();
     total_ = next_ == head.total ? 0 : head.total;
   }
-  if (keeps && !discards()) return inbox_.push(head, piece);
+  if (keeps && !discards()) return feed_whole(head, piece) || inbox_.push(head, piece);
   inbox_.skip(piece.size());
   if (discards()) count_discarded(head, piece.size());
   return true;
@@ -82,6 +82,22 @@ void Reception::feed(ReceiveCall& call) noexcept {
   if (call.filled != head.total) return;
   call.message = whole(head, {call.to, call.filled});
   calls_.finish(call, Status::kOk);
+}
+
+// Not for a call whose end somebody is told of: that may begin the next call, and here a handler is running.
+bool Reception::feed_whole(const wire::Head& head, std::span<const std::byte> bytes) noexcept {
+  if (head.kind != wire::Kind::kData || bytes.size() != head.total || !inbox_.empty()) return false;
+  ReceiveCall* const call = calls_.first();
+  if (call == nullptr || call->tell != nullptr || call->is_dropped.load(std::memory_order_relaxed) ||
+      bytes.size() > call->length)
+    return false;
+  front_.clear();
+  std::memcpy(call->to, bytes.data(), bytes.size());
+  inbox_.skip(bytes.size());
+  call->filled = bytes.size();
+  call->message = whole(head, {call->to, call->filled});
+  calls_.finish(*call, Status::kOk);
+  return true;
 }
 
 // The call has taken the start of a message; the next call continues it.

@@ -95,6 +95,8 @@ class Reception {
  private:
   void count_discarded(const wire::Head& head, std::size_t piece) noexcept;
   void feed(ReceiveCall& call) noexcept;
+  /// Copies a whole message to the call that waits for it. False: none does, or something is ahead of it.
+  [[nodiscard]] bool feed_whole(const wire::Head& head, std::span<const std::byte> bytes) noexcept;
   /// Takes the first record if it reports a WRITE; that drops an unfinished message.
   [[nodiscard]] bool take_written(rdma::Message& message) noexcept;
   [[nodiscard]] static rdma::Message whole(const wire::Head& head, std::span<std::byte> bytes) noexcept;

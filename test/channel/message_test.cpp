@@ -85,7 +85,7 @@ TEST_F(ConnectionPair, SendsMessagesThatWereWrittenInPlace) {
 // A body that is kept stays as it is, and holds up the sender by its credits, whatever order they come back in.
 TEST_F(ConnectionPair, KeepsMessagesUntilTheyAreGivenBack) {
   constexpr std::uint32_t kDepth = 8;
-  open({}, {.depth = kDepth});
+  open({}, {.depth = kDepth, .keeps_messages = true});
   struct Kept {
     std::uint32_t slot;
     std::span<const std::byte> body;

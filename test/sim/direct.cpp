@@ -110,7 +110,8 @@ constexpr nic::Direct kDirect{.read = read,
                               .write_plain = write_plain,
                               .atomic = atomic,
                               .read_list = read_list,
-                              .send = send};
+                              .send = send,
+                              .poll = SimNic::poll_expecting};
 
 }  // namespace
 

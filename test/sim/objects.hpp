@@ -41,6 +41,7 @@ struct Cqe {
   SimQp* qp = nullptr;
   bool is_send = false;
   std::uint64_t posted = 0;  ///< Of a send: so many were posted up to it, and are retired with it.
+  Receive receive;           ///< Of a receive.
 };
 
 struct SimCq : ibv_cq {

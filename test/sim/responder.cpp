@@ -35,6 +35,12 @@ void Responder::post(const ibv_recv_wr& wr) {
   if (qp_.now == IBV_QPS_ERR) flush();
 }
 
+void Responder::post_again(const Receive& receive) {
+  retire();
+  ++posted_;
+  receives_.push_back(receive);
+}
+
 bool Responder::take_receive() {
   std::deque<Receive>& from = qp_.shared != nullptr ? qp_.shared->receives : receives_;
   if (from.empty()) return false;
@@ -56,10 +62,11 @@ void Responder::complete_receive(const Message& message) {
     wc.wc_flags = IBV_WC_WITH_INV;
     wc.invalidated_rkey = message.immediate;
   }
+  Cqe entry{.wc = wc, .qp = &qp_, .receive = std::move(*current_)};
   current_.reset();
   if (qp_.shared != nullptr) --qp_.shared->unfinished;
   qp_.world().tell("{} completes receive {}", describe(qp_), wc.wr_id);
-  qp_.nic.push(*qp_.rcq, {.wc = wc, .qp = &qp_}, message.is_solicited);
+  qp_.nic.push(*qp_.rcq, entry, message.is_solicited);
 }
 
 void Responder::fail_receive(ibv_wc_status status) {

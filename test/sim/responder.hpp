@@ -31,6 +31,8 @@ class Responder {
   [[nodiscard]] bool is_full() const noexcept;
   void post(const ibv_recv_wr& wr);
   void retire() noexcept { ++retired_; }
+  /// Puts a receive whose completion was taken back behind the others.
+  void post_again(const Receive& receive);
 
   void start(std::uint32_t first_number) noexcept { expected_ = answered_ = number_of(first_number); }
   void reset() noexcept;

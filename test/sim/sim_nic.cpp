@@ -119,6 +119,9 @@ struct SimNic::DataPath {
   static int poll_cq(ibv_cq* base, int count, ibv_wc* wc) {
     auto& cq = *static_cast<SimCq*>(base);
     cq.nic->pass_time();
+    return poll_now(cq, count, wc);
+  }
+  static int poll_now(SimCq& cq, int count, ibv_wc* wc) {
     int got = 0;
     for (; got < count && !cq.entries.empty() && !cq.nic->is_dead_; ++got) {
       const Cqe& entry = cq.entries.front();
@@ -145,6 +148,31 @@ struct SimNic::DataPath {
     return 0;
   }
 };
+
+int SimNic::poll_expecting(ibv_cq* base, int count, ibv_wc* wc, ibv_qp* expected, std::byte* message,
+                           std::uint32_t& bytes) noexcept {
+  auto& cq = *static_cast<SimCq*>(base);
+  auto& qp = *static_cast<SimQp*>(expected);
+  bytes = 0;
+  cq.nic->pass_time();
+  if (cq.entries.size() != 1 || cq.nic->is_dead_ || qp.now != IBV_QPS_RTS || qp.shared != nullptr)
+    return DataPath::poll_now(cq, count, wc);
+  const ibv_wc only = cq.entries.front().wc;
+  const Receive receive = cq.entries.front().receive;
+  const bool is_of_it = cq.entries.front().qp == &qp && !cq.entries.front().is_send;
+  const bool is_message = only.status == IBV_WC_SUCCESS && only.opcode == IBV_WC_RECV && only.wc_flags == 0;
+  const bool is_short = only.byte_len != 0 && only.byte_len <= nic::Direct::kMostTaken;
+  // As on the software NIC: of a message in more than one segment, its parts would have to be put together.
+  const bool is_whole = !receive.sges.empty() && only.byte_len <= receive.sges.front().length;
+  const std::byte* const from = is_of_it && is_whole ? qp.nic.keys().local(qp.pd, receive.sges.front(), 0) : nullptr;
+  if (!is_message || !is_short || from == nullptr) return DataPath::poll_now(cq, count, wc);
+  std::memcpy(message, from, only.byte_len);
+  bytes = only.byte_len;
+  cq.entries.pop_front();
+  qp.responder.post_again(receive);
+  if (Turns* const turns = qp.nic.network().turns()) turns->spend(kPollTime);
+  return 0;
+}
 
 void SimNic::pass_time() {
   VERBENA_CHECK(process_.state() != Process::State::kStopped);

@@ -79,6 +79,10 @@ class SimNic final : public nic::Nic {
   Result<nic::PeerProcess> peer_of(const ibv_qp* qp) const override;
   Objects objects() const override;
 
+  /// nic::Direct::poll
+  static int poll_expecting(ibv_cq* cq, int count, ibv_wc* wc, ibv_qp* expected, std::byte* message,
+                            std::uint32_t& bytes) noexcept;
+
  private:
   /// What ibv_post_send, ibv_poll_cq and the others of infiniband/verbs.h call.
   struct DataPath;

@@ -7,6 +7,8 @@
 
 namespace verbena::nic::soft {
 
+static_assert(Direct::kMostTaken == kSlotPayload);
+
 namespace {
 
 inline bool check_sges(const SoftQp& qp, const ibv_send_wr& wr, bool is_inline, std::uint32_t needed) noexcept {
@@ -778,18 +780,23 @@ bool receive_one(SoftQp& qp, const SlotView& view) noexcept {
   return true;
 }
 
-/// Receives a whole SEND in one slot, for a receive whose first segment has room for it. False: not executed, no side
-/// effect; `receive_one` handles it.
-inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
+/// Where a whole SEND in one slot goes, if the first segment of its receive has room for it. Null: `receive_one`
+/// handles it.
+inline std::byte* place_of_small(const SoftQp& qp, const SlotView& view) noexcept {
   const bool is_whole = view.kind == SlotKind::kSend && view.flags == (SlotFlags::kFirst | SlotFlags::kLast);
-  if (!is_whole || qp.rq.is_open || qp.rq.is_empty() || view.length > kSlotPayload) return false;
+  if (!is_whole || qp.rq.is_open || qp.rq.is_empty() || view.length > kSlotPayload) return nullptr;
   const std::size_t slot = qp.rq.done & qp.rq.mask;
-  const ReceiveWqe& receive = qp.rq.wqes[slot];
   const ibv_sge& sge = qp.rq.sges[slot * qp.rq.max_sge];
-  if (receive.sge_count == 0 || view.length > sge.length) return false;
-  std::byte* const to = local_address(*qp.nic, qp.rq.pd, sge, IBV_ACCESS_LOCAL_WRITE);
+  if (qp.rq.wqes[slot].sge_count == 0 || view.length > sge.length) return nullptr;
+  return local_address(*qp.nic, qp.rq.pd, sge, IBV_ACCESS_LOCAL_WRITE);
+}
+
+/// False: not executed, no side effect.
+inline bool receive_small(SoftQp& qp, const SlotView& view) noexcept {
+  std::byte* const to = place_of_small(qp, view);
   if (to == nullptr) return false;
   std::memcpy(to, qp.rx.payload(view), view.length);
+  const ReceiveWqe& receive = qp.rq.wqes[qp.rq.done & qp.rq.mask];
   push(*qp.rcq, qp, {.wr_id = receive.wr_id, .opcode = IBV_WC_RECV, .bytes = view.length});
   end_receive(qp);
   return true;
@@ -829,6 +836,39 @@ inline bool receive(SoftQp& qp) noexcept {
   if ((qp.watch.wake_flags & (Wake::kMessage | Wake::kSolicited)) != 0) [[unlikely]]
     settle_arming(qp);
   return true;
+}
+
+/// The oldest receive becomes the newest, as if it had completed and its owner had posted it again.
+inline void repost_oldest(SoftQp& qp) noexcept {
+  SoftQp::ReceiveQueue& rq = qp.rq;
+  const std::size_t from = rq.done & rq.mask, to = rq.posted & rq.mask;
+  if (from != to) {
+    rq.wqes[to] = rq.wqes[from];
+    std::copy_n(rq.sges_of(from), rq.wqes[to].sge_count, rq.sges_of(to));
+    publish_length(qp, to);  // It was published before: the smallest length is right.
+  }
+  ++rq.done;
+  ++rq.polled;
+  qp.own->receives.posted.store(++rq.posted, std::memory_order_release);
+}
+
+/// Copies a message to `message` if nothing comes before it or after it, and the queues would have received it in the
+/// same way. Returns its bytes; 0: not executed, no side effect.
+inline std::uint32_t take_small(SoftCq& cq, SoftQp& qp, std::byte* message) noexcept {
+  SlotView view;
+  // `ready` first: mostly there is no message.
+  if (qp.rx_remote == nullptr || !qp.rx.ready() || cq.head != cq.tail || cq.held != 0 || !cq.stalled.empty() ||
+      qp.state_now() != IBV_QPS_RTS || !qp.early.is_empty() || qp.rq.srq != nullptr || qp.watch.parked ||
+      (qp.watch.wake_flags & (Wake::kMessage | Wake::kSolicited)) != 0 || qp.rx.is_followed() || !qp.rx.peek(view) ||
+      view.length == 0 || place_of_small(qp, view) == nullptr)
+    return 0;
+  std::memcpy(message, qp.rx.payload(view), view.length);
+  repost_oldest(qp);
+  qp.rx.advance();
+  qp.rx.publish_progress(qp.own->consumer.consumed);
+  ring_credit(*qp.rx_remote);
+  qp.watch.idle_passes = 0;
+  return view.length;
 }
 
 /// Up to this many QPs none is parked: a sweep over them is cheaper than a bell.
@@ -1181,6 +1221,39 @@ bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, 
   return change_word(qp, *peer, opcode, operand, swap, remote, rkey, old);
 }
 
+/// A poll, which returns nothing more once `take` has returned true.
+template <class Take>
+[[gnu::always_inline]] inline int poll_now(SoftCq& cq, int count, ibv_wc* wc, const Take& take) noexcept {
+  const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
+  // A release, too: a control plane that waits may miss the even word between two polls, and then relies on this one.
+  cq.poll_word.store(word + 1, std::memory_order_release);
+  fences::poll_before_control();
+  int got = 0;
+  const std::uint32_t control = cq.control.load(std::memory_order_acquire);
+  if ((control & SoftCq::kExclusive) == 0) [[likely]] {
+    if (control != 0) [[unlikely]]
+      attend(cq);
+    if (!take()) {
+      got = drain(cq, count, wc);
+      if (got == 0 || (got < count && ++cq.busy_polls >= kBusyPolls)) {
+        cq.busy_polls = 0;
+        if (progress(cq)) got += drain(cq, count - got, wc + got);
+      }
+    }
+  }
+  cq.poll_word.store(word + 2, std::memory_order_release);
+  return got;
+}
+
+int poll_expecting(ibv_cq* base, int count, ibv_wc* wc, ibv_qp* expected, std::byte* message,
+                   std::uint32_t& bytes) noexcept {
+  SoftCq& cq = *static_cast<SoftCq*>(base);
+  SoftQp& qp = *static_cast<SoftQp*>(expected);
+  VERBENA_DCHECK(qp.rcq == &cq);
+  bytes = 0;
+  return poll_now(cq, count, wc, [&] { return (bytes = take_small(cq, qp, message)) != 0; });
+}
+
 bool send_directly(ibv_qp* base, const ibv_sge* parts, std::size_t count) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   const RemoteQp* const peer = directly_reached(qp);
@@ -1203,7 +1276,8 @@ const Direct& direct_operations() noexcept {
                                   .write_plain = move_directly<false, Keys::kNone>,
                                   .atomic = change_directly,
                                   .read_list = read_list_directly,
-                                  .send = send_directly};
+                                  .send = send_directly,
+                                  .poll = poll_expecting};
   return kDirect;
 }
 
@@ -1268,10 +1342,10 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     const std::size_t slot = qp.rq.posted & qp.rq.mask;
     ReceiveWqe& entry = qp.rq.wqes[slot];
     entry.wr_id = wr->wr_id;
-    entry.sge_count = static_cast<std::uint32_t>(wr->num_sge);
+    entry.sge_count = static_cast<std::uint16_t>(wr->num_sge);
+    entry.keys_hold = true;
     std::uint64_t capacity = 0;
     ibv_sge* sges = qp.rq.sges_of(slot);
-    bool keys_hold = true;
     for (int i = 0; i < wr->num_sge; ++i) {
       sges[i] = wr->sg_list[i];
       capacity += wr->sg_list[i].length;
@@ -1282,10 +1356,10 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
         lkey = sges[i].lkey;
         region = local_region(*qp.nic, qp.spd->id, lkey, IBV_ACCESS_LOCAL_WRITE);
       }
-      keys_hold = keys_hold && region != nullptr && address_in(*region, sges[i]) != nullptr;
+      entry.keys_hold = entry.keys_hold && region != nullptr && address_in(*region, sges[i]) != nullptr;
     }
     entry.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
-    publish_receive(qp, slot, keys_hold);
+    publish_receive(qp, slot);
     ++qp.rq.posted;
   }
   if (qp.rq.posted != before) {
@@ -1300,24 +1374,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
 }
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* wc) noexcept {
-  SoftCq& cq = *static_cast<SoftCq*>(base);
-  const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
-  // A release, too: a control plane that waits may miss the even word between two polls, and then relies on this one.
-  cq.poll_word.store(word + 1, std::memory_order_release);
-  fences::poll_before_control();
-  int got = 0;
-  const std::uint32_t control = cq.control.load(std::memory_order_acquire);
-  if ((control & SoftCq::kExclusive) == 0) [[likely]] {
-    if (control != 0) [[unlikely]]
-      attend(cq);
-    got = drain(cq, count, wc);
-    if (got == 0 || (got < count && ++cq.busy_polls >= kBusyPolls)) {
-      cq.busy_polls = 0;
-      if (progress(cq)) got += drain(cq, count - got, wc + got);
-    }
-  }
-  cq.poll_word.store(word + 2, std::memory_order_release);
-  return got;
+  return poll_now(*static_cast<SoftCq*>(base), count, wc, [] { return false; });
 }
 
 int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {

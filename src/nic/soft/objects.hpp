@@ -225,8 +225,9 @@ struct Offer {
 
 struct ReceiveWqe {
   std::uint64_t wr_id = 0;
-  std::uint32_t sge_count = 0;
   std::uint32_t capacity = 0;  // Sum of the SGEs.
+  std::uint16_t sge_count = 0;
+  bool keys_hold = false;  // Whether the keys of its SGEs were valid when it was published.
 };
 static_assert(sizeof(ReceiveWqe) == 16);
 
@@ -317,7 +318,6 @@ struct SoftSrq : ibv_srq {
   struct Entry {
     std::atomic<std::uint64_t> turn{0};  // Position at which it can be put in; that + 1 at which it can be taken out.
     ReceiveWqe receive;
-    bool keys_hold = false;
   };
   SoftNic* nic = nullptr;
   SoftPd* spd = nullptr;

@@ -205,15 +205,21 @@ class AccessGuard {
   SoftQp& qp_;
 };
 
-/// Writes what senders check beforehand for the receive in `slot`: its length, and whether its keys are valid. Writes
-/// the length and the smallest length before the count that admits a sender to them.
-inline void publish_receive(SoftQp& qp, std::size_t slot, bool keys_hold) noexcept {
-  const std::uint32_t capacity = qp.rq.wqes[slot].capacity;
-  const std::uint32_t length = capacity | (keys_hold ? 0 : kBadReceive);
+/// Writes the length of the receive in `slot`, and whether its keys are valid.
+inline void publish_length(SoftQp& qp, std::size_t slot) noexcept {
+  const ReceiveWqe& receive = qp.rq.wqes[slot];
+  const std::uint32_t length = receive.capacity | (receive.keys_hold ? 0 : kBadReceive);
   // Receives of a place are mostly the same: the sender keeps its copy of the cache line.
   if (qp.rq.lengths[slot].load(std::memory_order_relaxed) != length)
     qp.rq.lengths[slot].store(length, std::memory_order_relaxed);
-  const std::uint32_t smallest = keys_hold ? capacity : 0;
+}
+
+/// Writes what senders check beforehand for a new receive: its length, and the smallest length of all. Do so before the
+/// count that admits a sender to it.
+inline void publish_receive(SoftQp& qp, std::size_t slot) noexcept {
+  publish_length(qp, slot);
+  const ReceiveWqe& receive = qp.rq.wqes[slot];
+  const std::uint32_t smallest = receive.keys_hold ? receive.capacity : 0;
   if (smallest < qp.own->rare.min_receive.load(std::memory_order_relaxed)) {
     qp.own->rare.min_receive.store(smallest, std::memory_order_relaxed);
   }

@@ -187,10 +187,9 @@ class RingConsumer {
       : slots_(slots), data_(data), head_(start), slot_mask_(slot_count - 1), data_mask_(data_bytes - 1) {}
 
   /// Whether there is a message. One load of one cache line.
-  [[nodiscard]] bool ready() const noexcept {
-    return static_cast<std::uint32_t>(slots_[head_ & slot_mask_].header.load(std::memory_order_acquire)) ==
-           static_cast<std::uint32_t>(head_ + 1);
-  }
+  [[nodiscard]] bool ready() const noexcept { return is_there(head_); }
+  /// Whether there is a message behind the next one.
+  [[nodiscard]] bool is_followed() const noexcept { return is_there(head_ + 1); }
   /// Copies the next message's words; false if there is none.
   [[nodiscard]] bool peek(SlotView& view) const noexcept {
     const Slot& slot = slots_[head_ & slot_mask_];
@@ -219,6 +218,11 @@ class RingConsumer {
   [[nodiscard]] std::uint64_t head() const noexcept { return head_; }
 
  private:
+  [[nodiscard]] bool is_there(std::uint64_t index) const noexcept {
+    return static_cast<std::uint32_t>(slots_[index & slot_mask_].header.load(std::memory_order_acquire)) ==
+           static_cast<std::uint32_t>(index + 1);
+  }
+
   const Slot* slots_ = nullptr;
   const std::byte* data_ = nullptr;
   std::uint64_t head_ = 0;

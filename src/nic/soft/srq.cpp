@@ -37,12 +37,11 @@ SoftSrq::Entry* claim(SoftSrq& srq, std::atomic<std::uint64_t>& end, std::uint64
 }
 
 /// There is always room: the caller has checked the unfinished receives against max_wr, and the ring is not smaller.
-void put(SoftSrq& srq, const ReceiveWqe& receive, const ibv_sge* sges, bool keys_hold) noexcept {
+void put(SoftSrq& srq, const ReceiveWqe& receive, const ibv_sge* sges) noexcept {
   std::uint64_t at = 0;
   SoftSrq::Entry* entry = claim(srq, srq.in, 0, at);
   while (entry == nullptr) entry = claim(srq, srq.in, 0, at);  // A thread that takes it out is about to release it.
   entry->receive = receive;
-  entry->keys_hold = keys_hold;
   std::copy_n(sges, receive.sge_count, srq.sges.get() + (at & srq.mask) * srq.max_sge);
   entry->turn.store(at + 1, std::memory_order_release);
 }
@@ -55,10 +54,9 @@ bool take_shared(SoftQp& qp) noexcept {
   if (entry == nullptr) return false;
   const std::size_t slot = qp.rq.posted & qp.rq.mask;
   qp.rq.wqes[slot] = entry->receive;
-  const bool keys_hold = entry->keys_hold;
   std::copy_n(srq.sges.get() + (at & srq.mask) * srq.max_sge, entry->receive.sge_count, qp.rq.sges_of(slot));
   entry->turn.store(at + srq.mask + 1, std::memory_order_release);
-  publish_receive(qp, slot, keys_hold);
+  publish_receive(qp, slot);
   ++qp.rq.posted;
   return true;
 }
@@ -119,8 +117,7 @@ void give_back_shared(SoftQp& qp, GiveBack what) noexcept {
   const bool any = qp.rq.posted > keep;
   for (std::uint64_t i = keep; i < qp.rq.posted; ++i) {
     const std::size_t slot = i & qp.rq.mask;
-    const bool keys_hold = (qp.rq.lengths[slot].load(std::memory_order_relaxed) & kBadReceive) == 0;
-    put(*qp.rq.srq, qp.rq.wqes[slot], qp.rq.sges_of(slot), keys_hold);
+    put(*qp.rq.srq, qp.rq.wqes[slot], qp.rq.sges_of(slot));
   }
   qp.rq.posted = std::min(qp.rq.posted, keep);
   if (any) tell_if_short(*qp.rq.srq);
@@ -143,19 +140,19 @@ int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept
       *bad_wr = wr;
       break;
     }
+    ReceiveWqe receive;
+    receive.keys_hold = true;  // As for a QP's own receives, the sender learns beforehand.
     std::uint64_t capacity = 0;
-    bool keys_hold = true;  // As for a QP's own receives, the sender learns beforehand.
     for (int i = 0; i < wr->num_sge; ++i) {
       const ibv_sge& sge = wr->sg_list[i];
       capacity += sge.length;
-      keys_hold = keys_hold &&
-                  (sge.length == 0 || local_address(*srq.nic, srq.spd->id, sge, IBV_ACCESS_LOCAL_WRITE) != nullptr);
+      receive.keys_hold = receive.keys_hold && (sge.length == 0 || local_address(*srq.nic, srq.spd->id, sge,
+                                                                                 IBV_ACCESS_LOCAL_WRITE) != nullptr);
     }
-    ReceiveWqe receive;
     receive.wr_id = wr->wr_id;
-    receive.sge_count = static_cast<std::uint32_t>(wr->num_sge);
+    receive.sge_count = static_cast<std::uint16_t>(wr->num_sge);
     receive.capacity = static_cast<std::uint32_t>(std::min<std::uint64_t>(capacity, kMaxMessage));
-    put(srq, receive, wr->sg_list, keys_hold);
+    put(srq, receive, wr->sg_list);
     any = true;
   }
   if (any) tell_if_short(srq);
