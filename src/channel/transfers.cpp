@@ -99,8 +99,10 @@ Status Transfers::read_now(const LocalSpan& to, const RemoteSpan& from) noexcept
 }
 
 Status Transfers::write_now(const LocalSpan& from, const RemoteSpan& to) noexcept {
-  RemoteSpan part = to;
-  const Status checked = check_write<Look::kAtPlaces>(part, from.length);
+  if (to.length < from.length) [[unlikely]]
+    return Status::kBadArgument;
+  const RemoteSpan part = to.first(from.length);
+  const Status checked = check_place<Look::kAtPlaces>(part, IBV_ACCESS_REMOTE_WRITE);
   return checked == Status::kOk ? move_whole_now(way_of_write(part.length), from.data, from.lkey, part) : checked;
 }
 
@@ -110,8 +112,10 @@ Status Transfers::read_now(std::span<std::byte> to, const RemoteSpan& from) noex
 }
 
 Status Transfers::write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
-  RemoteSpan part = to;
-  const Status checked = check_write<Look::kAtPlaces>(part, from.size());
+  if (to.length < from.size()) [[unlikely]]
+    return Status::kBadArgument;
+  const RemoteSpan part = to.first(from.size());
+  const Status checked = check_place<Look::kAtPlaces>(part, IBV_ACCESS_REMOTE_WRITE);
   return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, LocalSpan::bounced(from).data, 0, part)
                                 : checked;
 }

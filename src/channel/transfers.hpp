@@ -144,12 +144,11 @@ class Transfers : private Bounce::Waiter {
     return checked == Status::kOk && max_reads_ == 0 ? Status::kUnsupported : checked;
   }
   /// Shortens `to` to the bytes that are written.
-  template <Look kLook = Look::kAtAll>
   [[nodiscard]] Status check_write(RemoteSpan& to, std::uint64_t local) noexcept {
     if (to.length < local) [[unlikely]]
       return Status::kBadArgument;
     to.length = local;
-    return check_place<kLook>(to, IBV_ACCESS_REMOTE_WRITE);
+    return check_place(to, IBV_ACCESS_REMOTE_WRITE);
   }
   [[nodiscard]] Status check_word(const RemoteSpan& word) noexcept;
   /// The NIC's way past its queues, unless an operation is still waiting to be posted or a handler runs; else null.

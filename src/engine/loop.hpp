@@ -48,6 +48,9 @@ struct RemoteSpan {
   std::uint64_t address = 0;
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
+  /// The first bytes of it. A copy of the whole would load the key together with the padding behind it, which nobody
+  /// has stored: such a load waits until the store of the key has reached the cache.
+  [[nodiscard]] RemoteSpan first(std::uint64_t bytes) const noexcept { return {address, bytes, rkey}; }
 };
 
 /// Most inline data of a request that waits for its doorbell. A longer one rings at once, together with those that wait

@@ -25,14 +25,10 @@ class PhysicalPeer {
   /// runs hold it, none does, or the run was never used; `find` imports it and knows the reason. \alloc none
   [[nodiscard]] bool find_whole(channel::Connection& connection, const channel::RemoteSpan& range,
                                 channel::RemoteSpan& part) noexcept {
-    nic::Window run = used_;
-    if (!is_in(run, range)) [[unlikely]] {
-      run = imported_run(range);
-      if (!is_in(run, range)) return false;
-    }
-    connection.lend_window(run);
-    part = {range.address, range.length, run.rkey};
-    return true;
+    if (is_in(used_, range)) [[likely]]
+      return use(connection, used_, range, part);
+    const nic::Window run = imported_run(range);
+    return is_in(run, range) && use(connection, run, range, part);
   }
 
  private:
@@ -44,6 +40,12 @@ class PhysicalPeer {
   [[nodiscard]] static bool is_in(const nic::Window& window, const channel::RemoteSpan& range) noexcept {
     const std::uint64_t offset = range.address - window.address;
     return offset < window.length && range.length <= window.length - offset;
+  }
+  static bool use(channel::Connection& connection, const nic::Window& run, const channel::RemoteSpan& range,
+                  channel::RemoteSpan& part) noexcept {
+    connection.lend_window(run);
+    part = {range.address, range.length, run.rkey};
+    return true;
   }
   /// The newest table that holds all of `range`, with `last` at the run where it begins; null: none.
   [[nodiscard]] Table* table_of(const channel::RemoteSpan& range) noexcept;
