@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "base/limit.hpp"
+#include "base/text.hpp"
 #include "kv/plan.hpp"
 
 #include <unistd.h>
@@ -16,8 +17,6 @@ namespace {
 constexpr const char* kStart = "Server::start";
 constexpr unsigned kAllRights = std::to_underlying(Rights::kRead | Rights::kWrite | Rights::kAdminister);
 constexpr uid_t kNoUser = std::numeric_limits<uid_t>::max();
-
-std::string_view text_of(Key key) noexcept { return {reinterpret_cast<const char*>(key.data()), key.size()}; }
 
 bool has_quota(const Grant& grant) noexcept { return grant.max_memory_bytes != 0 || grant.max_items != 0; }
 
@@ -80,7 +79,7 @@ bool has_quotas(const ServerOptions& options) noexcept { return std::ranges::any
 
 void PrefixSet::add(std::string_view prefix) {
   const std::string added(prefix);
-  if (covers(std::as_bytes(std::span(added)))) return;
+  if (covers(bytes_of_text(added))) return;
   std::erase_if(prefixes_, [&](const std::string& longer) { return longer.starts_with(added); });
   prefixes_.insert(std::ranges::upper_bound(prefixes_, added), added);
 }

@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -180,7 +181,7 @@ Frame encode_reject(Status status, std::string_view text) noexcept {
   writer.put(static_cast<std::uint8_t>(status));
   writer.put(std::uint8_t{0});
   writer.put(static_cast<std::uint16_t>(text.size()));
-  writer.put_bytes(std::as_bytes(std::span(text)));
+  writer.put_bytes(bytes_of_text(text));
   return writer.finish();
 }
 
@@ -195,7 +196,7 @@ Frame encode_key(std::string_view name, const Nonce& nonce) noexcept {
   Writer writer(FrameType::kKey);
   writer.put_bytes(nonce);
   writer.put(static_cast<std::uint8_t>(name.size()));
-  writer.put_bytes(std::as_bytes(std::span(name)));
+  writer.put_bytes(bytes_of_text(name));
   return writer.finish();
 }
 

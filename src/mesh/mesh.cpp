@@ -7,6 +7,7 @@
 #include "base/hash.hpp"
 #include "base/limit.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "channel/life.hpp"
 #include "host/thread.hpp"
 
@@ -157,7 +158,7 @@ MeshOfProcesses::MeshOfProcesses(const Options& options, std::unique_ptr<Carrier
     : options_(options),
       carrier_(std::move(carrier)),
       incarnation_(options.incarnation != 0 ? options.incarnation : unix_time_ns()),
-      job_(hash64(std::as_bytes(std::span(options.job)))),
+      job_(hash64(bytes_of_text(options.job))),
       users_(options.allowed_uids),
       roster_(options.processes, options.threads) {
   users_.push_back(0);  // A process of root could read this process anyway.

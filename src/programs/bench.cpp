@@ -1,4 +1,5 @@
 // bench: rounds of random puts and gets between measurements of the bare cache-line ping-pong.
+#include "base/text.hpp"
 #include "programs/bench_keys.hpp"
 #include "programs/bench_result.hpp"
 #include "programs/files.hpp"
@@ -98,7 +99,7 @@ class Bench {
   }
   [[nodiscard]] kv::Key name(std::size_t slot) const noexcept {
     const std::size_t bytes = result_.arguments.key_bytes;
-    return std::as_bytes(std::span(names_)).subspan(slot * bytes, bytes);
+    return bytes_of_text(names_).subspan(slot * bytes, bytes);
   }
 
   /// The server's first worker runs on the core that a plan gives it, unless others had claimed that: the ping-pong

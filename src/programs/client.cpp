@@ -1,4 +1,5 @@
 // Commands with one operation each: put, get, cas, del and stats.
+#include "base/text.hpp"
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
 #include "programs/statistics.hpp"
@@ -33,7 +34,7 @@ void pause_while_read(std::chrono::milliseconds time) {
 bool read_value(const ItemArguments& item, std::size_t most, std::vector<std::byte>& storage,
                 std::span<const std::byte>& value) {
   if (item.value) {
-    value = std::as_bytes(std::span(*item.value));
+    value = bytes_of_text(*item.value);
     return true;
   }
   const auto read =
@@ -71,13 +72,13 @@ std::unique_ptr<kv::Client> connect_or_complain(const ConnectArguments& where) {
 
 Exit run_put(const ConnectArguments& where, const ItemArguments& item) {
   return store(where, item, [&](kv::Client& client, std::span<const std::byte> value) {
-    return client.put(as_key(item.key), value, {.time_to_live = item.ttl});
+    return client.put(bytes_of_text(item.key), value, {.time_to_live = item.ttl});
   });
 }
 
 Exit run_cas(const ConnectArguments& where, const ItemArguments& item) {
   return store(where, item, [&](kv::Client& client, std::span<const std::byte> value) {
-    return client.put(as_key(item.key), value, {.time_to_live = item.ttl, .expected = item.version});
+    return client.put(bytes_of_text(item.key), value, {.time_to_live = item.ttl, .expected = item.version});
   });
 }
 
@@ -92,7 +93,7 @@ Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
     fmt::print(stderr, "verbena-kv: version {}{}\n", outcome.version,
                left_s > 0 ? fmt::format(", {:.3f} s to live", left_s) : "");
   }
-  const std::string_view text(reinterpret_cast<const char*>(value.data()), outcome.length);
+  const std::string_view text = text_of(std::span(value).first(outcome.length));
   const Exit written = write_out(text);
   // The prompt goes on a line of its own; a file gets the value and nothing else.
   const bool is_open = ::isatty(STDOUT_FILENO) == 1 && !text.ends_with('\n');
@@ -102,7 +103,7 @@ Exit run_get(const ConnectArguments& where, const ItemArguments& item) {
 Exit run_del(const ConnectArguments& where, const ItemArguments& item) {
   const auto client = connect_or_complain(where);
   if (!client) return Exit::kError;
-  return finish(*client, item, client->erase(as_key(item.key)));
+  return finish(*client, item, client->erase(bytes_of_text(item.key)));
 }
 
 Exit run_stats(const ConnectArguments& where, const StatsArguments& stats) {

@@ -1,4 +1,5 @@
 // kv_client: rdma_kv's prompt, over a connection of ours.
+#include "base/text.hpp"
 #include "programs/compat.hpp"
 #include "programs/files.hpp"
 #include "programs/line_editor.hpp"
@@ -68,26 +69,27 @@ class Values {
       : client_(client), timeout_(timeout), versions_(versions) {}
 
   kv::Outcome put(std::string_view key, std::string_view value) {
-    const auto bytes = std::as_bytes(std::span(value));
-    return is_counted() ? counted_.put(client_, as_key(key), bytes, deadline()) : client_.put(as_key(key), bytes);
+    const auto bytes = bytes_of_text(value);
+    return is_counted() ? counted_.put(client_, bytes_of_text(key), bytes, deadline())
+                        : client_.put(bytes_of_text(key), bytes);
   }
   kv::Outcome cas(std::string_view key, std::uint64_t expected, std::string_view value) {
-    const auto bytes = std::as_bytes(std::span(value));
-    return is_counted() ? counted_.cas(client_, as_key(key), expected, bytes, deadline())
-                        : client_.cas(as_key(key), expected, bytes);
+    const auto bytes = bytes_of_text(value);
+    return is_counted() ? counted_.cas(client_, bytes_of_text(key), expected, bytes, deadline())
+                        : client_.cas(bytes_of_text(key), expected, bytes);
   }
-  kv::Outcome erase(std::string_view key) { return client_.erase(as_key(key)); }
+  kv::Outcome erase(std::string_view key) { return client_.erase(bytes_of_text(key)); }
   /// `value` is valid until the next call.
   kv::Outcome get(std::string_view key, std::string_view& value) {
     std::span<const std::byte> bytes;
     kv::Outcome outcome;
     if (is_counted()) {
-      outcome = counted_.get(client_, as_key(key), bytes, deadline());
+      outcome = counted_.get(client_, bytes_of_text(key), bytes, deadline());
     } else {
       outcome = get_whole(client_, key, buffer_);
       bytes = std::span(buffer_).first(outcome.status == Status::kOk ? outcome.length : 0);
     }
-    value = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    value = text_of(bytes);
     return outcome;
   }
   [[nodiscard]] Error connection_error() const { return client_.connection_error(); }

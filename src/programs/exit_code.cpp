@@ -1,6 +1,7 @@
 #include "programs/exit_code.hpp"
 
 #include "base/failure.hpp"
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "programs/files.hpp"
 
@@ -102,7 +103,7 @@ int run_program(const char* name, Exit (*run)(int, char**), int argc, char** arg
 }
 
 Exit write_out(std::string_view text) {
-  const auto written = write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+  const auto written = write_all(STDOUT_FILENO, "standard output", bytes_of_text(text));
   return written ? Exit::kDone : error_exit("{}", written.error().text());
 }
 

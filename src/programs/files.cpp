@@ -1,6 +1,7 @@
 #include "programs/files.hpp"
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -73,7 +74,7 @@ Result<void> replace_file(const std::filesystem::path& path, std::string_view te
   std::string temporary = path.string() + ".XXXXXX";
   const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return fail_system("mkostemp", errno, fmt::format("cannot create {}", temporary));
-  auto written = write_all(fd.get(), temporary, std::as_bytes(std::span(text)));
+  auto written = write_all(fd.get(), temporary, bytes_of_text(text));
   ::fchmod(fd.get(), 0644);
   if (written && ::rename(temporary.c_str(), path.c_str()) != 0) {
     written = fail_system("rename", errno, fmt::format("cannot replace {}", path.string()));
@@ -100,7 +101,7 @@ kv::Outcome get_whole(kv::Client& client, std::string_view key, std::vector<std:
   if (value.size() < kFirst) value.resize(kFirst);
   kv::Outcome outcome;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    outcome = client.get(as_key(key), value);
+    outcome = client.get(bytes_of_text(key), value);
     if (outcome.status != Status::kBufferTooSmall || outcome.length <= value.size()) break;
     if (outcome.length > client.max_value_bytes()) return {.status = Status::kProtocol};
     value.resize(outcome.length);

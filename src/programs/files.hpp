@@ -36,8 +36,6 @@ enum class Follow { kNo, kYes };
 /// Opens a file for reading; with Follow::kNo refuses a symbolic link as the last component.
 [[nodiscard]] Result<Fd> open_file(const std::filesystem::path& path, Follow follow);
 
-[[nodiscard]] inline kv::Key as_key(std::string_view text) noexcept { return std::as_bytes(std::span(text)); }
-
 /// "127.0.0.1:7470", "[::1]:7470".
 [[nodiscard]] std::string endpoint(std::string_view address, std::uint16_t port);
 

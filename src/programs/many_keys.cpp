@@ -1,5 +1,6 @@
 #include "programs/many_keys.hpp"
 
+#include "base/text.hpp"
 #include "programs/environment.hpp"
 #include "programs/files.hpp"
 #include "programs/shell_words.hpp"
@@ -24,8 +25,6 @@ constexpr std::size_t kShort = kv::kEagerBytes;
 /// A flush of a terabyte of small items takes minutes. A dead server ends it at once.
 constexpr std::chrono::minutes kFlushTime{30};
 
-std::string_view text_of(kv::Key key) noexcept { return {reinterpret_cast<const char*>(key.data()), key.size()}; }
-
 Exit fail_keys(const kv::Client& client, std::string_view prefix, Status status) {
   complain("keys {}...: {}", quoted_bytes(prefix), explain({.status = status}, client.connection_error()));
   return exit_of(status);
@@ -35,7 +34,7 @@ Exit fail_keys(const kv::Client& client, std::string_view prefix, Status status)
 Status list(kv::Client& client, std::string_view prefix, std::vector<std::string>& keys) {
   kv::KeyPage page;
   for (kv::KeyCursor cursor; !cursor.is_over;) {
-    if (const Status status = client.keys(as_key(prefix), cursor, page); status != Status::kOk) {
+    if (const Status status = client.keys(bytes_of_text(prefix), cursor, page); status != Status::kOk) {
       (void)fail_keys(client, prefix, status);
       return status;
     }
@@ -77,7 +76,7 @@ Exit print_keys(kv::Client& client, const KeysArguments& arguments) {
 
 Exit flush_keys(kv::Client& client, std::string_view prefix) {
   std::uint64_t erased = 0;
-  const Status status = client.flush(as_key(prefix), erased, Deadline::after(kFlushTime));
+  const Status status = client.flush(bytes_of_text(prefix), erased, Deadline::after(kFlushTime));
   if (status == Status::kOk) return write_out(fmt::format("{} key{} erased\n", erased, erased == 1 ? "" : "s"));
   if (erased != 0) complain("{} keys were erased before this:", erased);
   return fail_keys(client, prefix, status);
@@ -91,7 +90,8 @@ Exit get_many(kv::Client& client, std::span<const std::string> keys) {
   for (std::size_t from = 0; from < keys.size(); from += kAtOnce) {
     const auto some = keys.subspan(from, std::min(kAtOnce, keys.size() - from));
     for (std::size_t i = 0; i < some.size(); ++i)
-      requests[i] = {.key = as_key(some[i]), .out = std::span(values).subspan(i * kShort, kShort), .outcome = {}};
+      requests[i] = {
+          .key = bytes_of_text(some[i]), .out = std::span(values).subspan(i * kShort, kShort), .outcome = {}};
     client.get(std::span(requests).first(some.size()));
     for (std::size_t i = 0; i < some.size(); ++i) {
       kv::Outcome outcome = requests[i].outcome;
@@ -119,8 +119,8 @@ Exit put_many(kv::Client& client, std::span<const std::string> words, const kv::
     const auto some = words.subspan(from, std::min(2 * kAtOnce, words.size() - from));
     const auto puts = std::span(requests).first(some.size() / 2);
     for (std::size_t i = 0; i < puts.size(); ++i)
-      puts[i] = {.key = as_key(some[2 * i]),
-                 .value = std::as_bytes(std::span(some[2 * i + 1])),
+      puts[i] = {.key = bytes_of_text(some[2 * i]),
+                 .value = bytes_of_text(some[2 * i + 1]),
                  .outcome = {},
                  .options = options};
     client.put(puts);
@@ -137,7 +137,7 @@ Exit put_many(kv::Client& client, std::span<const std::string> words, const kv::
 }
 
 Exit add_to_cell(kv::Client& client, const std::string& key, std::uint64_t by) {
-  const auto cell = client.open_cell(as_key(key), 0);
+  const auto cell = client.open_cell(bytes_of_text(key), 0);
   if (!cell) return fail_cell(key, cell.error());
   std::uint64_t before = 0;
   const Status status = client.fetch_add(*cell, by, before);
@@ -146,11 +146,11 @@ Exit add_to_cell(kv::Client& client, const std::string& key, std::uint64_t by) {
 
 Exit print_cell(kv::Client& client, const std::string& key) {
   // `open_cell` would make one.
-  const kv::Outcome there = client.get(as_key(key), {});
+  const kv::Outcome there = client.get(bytes_of_text(key), {});
   if (there.status == Status::kOk || there.status == Status::kBufferTooSmall)
     return fail_key(client, key, {.status = Status::kWrongKind});
   if (there.status != Status::kWrongKind) return fail_key(client, key, there);
-  const auto cell = client.open_cell(as_key(key), 0);
+  const auto cell = client.open_cell(bytes_of_text(key), 0);
   if (!cell) return fail_cell(key, cell.error());
   std::uint64_t word = 0;
   const Status status = client.read(*cell, word);

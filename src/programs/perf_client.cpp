@@ -1,4 +1,5 @@
 // The measuring end of verbena-perf: runs the sizes of a command one after the other, and prints the results.
+#include "base/text.hpp"
 #include "programs/files.hpp"
 #include "programs/line.hpp"
 #include "programs/perf.hpp"
@@ -24,9 +25,7 @@
 namespace verbena::programs {
 namespace {
 
-Result<void> print(std::string_view text) {
-  return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
-}
+Result<void> print(std::string_view text) { return write_all(STDOUT_FILENO, "standard output", bytes_of_text(text)); }
 
 class PerfSession {
  public:

@@ -2,6 +2,7 @@
 #include "programs/perf_mesh.hpp"
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "host/thread.hpp"
 #include "programs/files.hpp"
 #include "programs/line.hpp"
@@ -99,7 +100,7 @@ class Children {
 Exit run_process(const MeshArguments& arguments, std::span<const unsigned> cpus) {
   const unsigned id = arguments.mesh.id;
   const auto print = [](std::string_view text) {
-    return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+    return write_all(STDOUT_FILENO, "standard output", bytes_of_text(text));
   };
   const auto run = [&]() -> Result<void> {
     const auto announce = [&]() -> Result<void> {

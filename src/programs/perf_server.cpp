@@ -1,4 +1,5 @@
 // The server's end of verbena-perf: a listener, and the threads that answer its clients.
+#include "base/text.hpp"
 #include "programs/files.hpp"
 #include "programs/perf.hpp"
 #include "programs/perf_mark.hpp"
@@ -251,7 +252,7 @@ class Server final : private rdma::Handler {
     const std::string text = fmt::format("verbena-perf: serving on {}; {}\nverbena-perf: {}\n",
                                          endpoint(address.empty() ? "this host" : address, port),
                                          listener.description(), explain(arguments_.serving));
-    if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", std::as_bytes(std::span(text)));
+    if (!arguments_.port_to) return write_all(STDOUT_FILENO, "standard output", bytes_of_text(text));
     return write_all(*arguments_.port_to, "the pipe of --local", perf_wire::bytes_of(port));
   }
 

@@ -1,4 +1,5 @@
 // shell: one connection and a prompt. Errors stay in the shell.
+#include "base/text.hpp"
 #include "programs/commands.hpp"
 #include "programs/files.hpp"
 #include "programs/line_editor.hpp"
@@ -97,12 +98,11 @@ class Shell {
     std::vector<std::string> words;
     kv::KeyPage page;
     for (kv::KeyCursor cursor; !cursor.is_over;) {
-      if (client_->keys(as_key(prefix), cursor, page, deadline) != Status::kOk) return {};
+      if (client_->keys(bytes_of_text(prefix), cursor, page, deadline) != Status::kOk) return {};
       for (const kv::Key key : page) {
         if (words.size() == kMostOffered) return {};
         std::string word;
-        for (const char c : escaped({reinterpret_cast<const char*>(key.data()), key.size()}))
-          c == ' ' ? word += "\\ " : word += c;
+        for (const char c : escaped(text_of(key))) c == ' ' ? word += "\\ " : word += c;
         words.push_back(std::move(word));
       }
     }
@@ -160,9 +160,9 @@ class Shell {
       if (words[1] != "-f") return say("put: wrong number of words; put a value with blanks into quotes");
       if (const auto read = read_file(words[2], to->max_value_bytes(), buffer_); !read)
         return say("{}", read.error().text());
-      outcome = to->put(as_key(words[0]), buffer_);
+      outcome = to->put(bytes_of_text(words[0]), buffer_);
     } else {
-      outcome = to->put(as_key(words[0]), std::as_bytes(std::span(words[1])));
+      outcome = to->put(bytes_of_text(words[0]), bytes_of_text(words[1]));
     }
     if (succeeded(words[0], outcome)) fmt::print("{}\n", outcome.version);
   }
@@ -173,7 +173,7 @@ class Shell {
     if (from == nullptr) return;
     const kv::Outcome outcome = get_whole(*from, words[0], buffer_);
     if (!succeeded(words[0], outcome)) return;
-    const std::string_view value(reinterpret_cast<const char*>(buffer_.data()), outcome.length);
+    const std::string_view value = text_of(std::span(buffer_).first(outcome.length));
     if (words.size() == 3) {
       if (const auto written = replace_file(words[2], value); !written) return say("{}", written.error().text());
       return fmt::print("{} bytes to {}\n", value.size(), words[2]);
@@ -190,13 +190,13 @@ class Shell {
       return say("cas: {} is not a version", quoted_bytes(text));
     kv::Client* const to = client();
     if (to == nullptr) return;
-    const kv::Outcome outcome = to->cas(as_key(words[0]), version, std::as_bytes(std::span(words[2])));
+    const kv::Outcome outcome = to->cas(bytes_of_text(words[0]), version, bytes_of_text(words[2]));
     if (succeeded(words[0], outcome)) fmt::print("{}\n", outcome.version);
   }
 
   void del(Words words) {
     kv::Client* const at = client();
-    if (at != nullptr && succeeded(words[0], at->erase(as_key(words[0])))) fmt::print("deleted\n");
+    if (at != nullptr && succeeded(words[0], at->erase(bytes_of_text(words[0])))) fmt::print("deleted\n");
   }
 
   /// Runs a command that complains by itself.

@@ -1,5 +1,6 @@
 // load and verify: store a directory tree, and compare the store with a directory tree.
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "programs/commands.hpp"
 #include "programs/environment.hpp"
 #include "programs/files.hpp"
@@ -215,7 +216,7 @@ class Loader : public TreeRun<Loader> {
     slot.item = index;
     slot.length = length;
     const auto put = [&] {
-      return client_.start_put(as_key(file_of(slot).path), slot.buffer.first(length), pipeline_.cookie_of(slot));
+      return client_.start_put(bytes_of_text(file_of(slot).path), slot.buffer.first(length), pipeline_.cookie_of(slot));
     };
     return pipeline_.start(put, settle_) == Status::kOk;
   }
@@ -223,7 +224,7 @@ class Loader : public TreeRun<Loader> {
   void run_large(const TreeFile& file) {
     if (const auto read = read_into_large(file); !read) return report_.failed(file.path, read.error().text());
     pipeline_.drain(settle_);
-    if (!pipeline_.broken()) settle(file, client_.put(as_key(file.path), large_), large_.size());
+    if (!pipeline_.broken()) settle(file, client_.put(bytes_of_text(file.path), large_), large_.size());
   }
 
   void settle(const Slot& slot, const kv::Outcome& outcome) { settle(file_of(slot), outcome, slot.length); }
@@ -246,7 +247,9 @@ class Verifier : public TreeRun<Verifier> {
     if (slot == nullptr) return;
     slot->item = index;
     const TreeFile& file = file_of(*slot);
-    const auto get = [&] { return client_.start_get(as_key(file.path), slot->buffer, pipeline_.cookie_of(*slot)); };
+    const auto get = [&] {
+      return client_.start_get(bytes_of_text(file.path), slot->buffer, pipeline_.cookie_of(*slot));
+    };
     if (pipeline_.start(get, settle_) == Status::kOk) return;
     pipeline_.give_back(*slot);
     run_large(file);

@@ -1,5 +1,7 @@
 #include "session/windows.hpp"
 
+#include "base/text.hpp"
+
 #include <new>
 #include <optional>
 
@@ -12,7 +14,7 @@ void Windows::ask() noexcept {
     if (call->number != 0) continue;
     const wire::Head head{
         .kind = wire::Kind::kAsk, .immediate = call->rkey, .total = call->name.size(), .offset = last_ask_ + 1};
-    if (!outbox_.say(head, std::as_bytes(std::span(call->name)))) return;
+    if (!outbox_.say(head, bytes_of_text(call->name))) return;
     call->number = ++last_ask_;
   }
 }
@@ -44,9 +46,7 @@ bool Windows::on_question(const wire::Head& head, std::span<const std::byte> nam
   // The asker has given up on the oldest question.
   if (questions_.size() == kQuestions) questions_.erase(questions_.begin());
   try {
-    questions_.push_back({.number = head.offset,
-                          .rkey = head.immediate,
-                          .name = std::string(reinterpret_cast<const char*>(name.data()), name.size())});
+    questions_.push_back({.number = head.offset, .rkey = head.immediate, .name = std::string(text_of(name))});
   } catch (const std::bad_alloc&) {
     return true;  // The question times out at the peer.
   }

@@ -1,5 +1,6 @@
 #include "programs/pipeline.hpp"
 
+#include "base/text.hpp"
 #include "programs/files.hpp"
 
 #include <gtest/gtest.h>
@@ -119,7 +120,9 @@ std::size_t put_many(FakeClient& client, Pipeline& pipeline, std::size_t count) 
     Pipeline::Slot* const slot = pipeline.await_free(settle);
     if (slot == nullptr) break;
     const std::string key = std::to_string(i);
-    const auto put = [&] { return client.start_put(as_key(key), slot->buffer.first(1), pipeline.cookie_of(*slot)); };
+    const auto put = [&] {
+      return client.start_put(bytes_of_text(key), slot->buffer.first(1), pipeline.cookie_of(*slot));
+    };
     if (pipeline.start(put, settle) != Status::kOk) pipeline.give_back(*slot);
   }
   pipeline.drain(settle);

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -58,7 +59,7 @@ PrivateData encode_cm_hello(const Endpoint& endpoint) noexcept {
 
 PrivateData encode_cm_reject(Status status, std::string_view text) noexcept {
   text = text.substr(0, kMaxCmRejectText);
-  PrivateData out = begin(kReject, kRejectHeadBytes, std::as_bytes(std::span(text)));
+  PrivateData out = begin(kReject, kRejectHeadBytes, bytes_of_text(text));
   store(out.data, kStatusAt, static_cast<std::uint8_t>(status));
   return out;
 }
