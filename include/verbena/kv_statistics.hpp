@@ -38,29 +38,52 @@ inline constexpr std::size_t kOperations = 9;
   return at < kOperations ? kNames[at] : "unknown";
 }
 
+/// Buckets for numbers: one for each below 2^kBits, and above that as many for each power of two, so that a bucket is
+/// no wider than that share of its numbers. \thread any  \alloc none
+template <unsigned kBits>
+struct LogBuckets {
+  /// Buckets of one power of two.
+  static constexpr std::size_t kEach = std::size_t{1} << kBits;
+  /// The bucket of a number.
+  [[nodiscard]] static constexpr std::size_t of(std::uint64_t number) noexcept {
+    if (number < kEach) return static_cast<std::size_t>(number);
+    const unsigned shift = static_cast<unsigned>(std::bit_width(number)) - kBits - 1;
+    // number >> shift is kEach to 2 * kEach - 1, so the range of each shift begins where the one before ends.
+    return kEach * shift + static_cast<std::size_t>(number >> shift);
+  }
+  /// The smallest number of a bucket, and the end of the one before it.
+  [[nodiscard]] static constexpr std::uint64_t lowest(std::size_t bucket) noexcept {
+    if (bucket < 2 * kEach) return bucket;
+    const std::size_t shift = bucket / kEach - 1;
+    return std::uint64_t{bucket - kEach * shift} << shift;
+  }
+};
+/// The place, from 1 on, of the number that `percent` (0 to 100) of `count` numbers do not exceed, in their order.
+/// \thread any  \alloc none
+[[nodiscard]] inline std::uint64_t rank_of(double percent, std::uint64_t count) noexcept {
+  const double share = std::clamp(percent, 0.0, 100.0) / 100 * static_cast<double>(count);
+  // The small subtraction undoes rounding: 99.9 % of 1000 is 999, not 999.0000000001.
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(share * (1 - 1e-12))));
+}
+
 /// Counts of times in ns. Below 16 ns every time has its own bucket; above, each power of two has 8, so a bucket's
 /// width is an eighth of its times. The last bucket has all times of 2^36 ns (69 s) and more. \thread one  \alloc none
 struct LatencyHistogram {
   /// Binary logarithm of the number of buckets per power of two.
   static constexpr unsigned kPrecisionBits = 3;
   /// One linear range of 0 to 7 ns, then one for each leading bit from 3 to 35.
-  static constexpr std::size_t kBuckets = std::size_t{8} * (36 - kPrecisionBits + 1);
+  static constexpr std::size_t kBuckets = LogBuckets<kPrecisionBits>::kEach * (36 - kPrecisionBits + 1);
 
   std::array<std::uint64_t, kBuckets> counts{};  ///< Number of times in each bucket.
   std::uint64_t sum_ns = 0;                      ///< Sum of all times.
 
   /// The bucket of a time.
   [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t ns) noexcept {
-    if (ns < 8) return static_cast<std::size_t>(ns);
-    const unsigned shift = static_cast<unsigned>(std::bit_width(ns)) - kPrecisionBits - 1;
-    // ns >> shift is 8 to 15, so the range of each shift begins where the one before ends.
-    return std::min(kBuckets - 1, 8 * shift + static_cast<std::size_t>(ns >> shift));
+    return std::min(kBuckets - 1, LogBuckets<kPrecisionBits>::of(ns));
   }
   /// The shortest time of a bucket, and the end of the one before it.
   [[nodiscard]] static constexpr std::uint64_t lowest_ns(std::size_t bucket) noexcept {
-    if (bucket < 16) return bucket;
-    const std::size_t shift = bucket / 8 - 1;
-    return std::uint64_t{bucket - 8 * shift} << shift;
+    return LogBuckets<kPrecisionBits>::lowest(bucket);
   }
 
   /// Number of all times.
@@ -74,9 +97,7 @@ struct LatencyHistogram {
   [[nodiscard]] double percentile_ns(double percent) const noexcept {
     const std::uint64_t all = count();
     if (all == 0) return 0;
-    const double share = std::clamp(percent, 0.0, 100.0) / 100 * static_cast<double>(all);
-    // The small subtraction undoes rounding: 99.9 % of 1000 is 999, not 999.0000000001.
-    const auto rank = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(share * (1 - 1e-12))));
+    const std::uint64_t rank = rank_of(percent, all);
     std::size_t at = 0;
     for (std::uint64_t seen = counts[0]; seen < rank && at + 1 < kBuckets; seen += counts[at]) ++at;
     return static_cast<double>(lowest_ns(at)) + static_cast<double>(lowest_ns(at + 1) - lowest_ns(at) - 1) / 2;

@@ -1,30 +1,30 @@
 // Latencies in fixed memory: a histogram whose buckets keep a relative error below one percent.
 #pragma once
 
+#include <verbena/kv_statistics.hpp>
+
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
 namespace verbena::programs {
 
-/// Counts of 64-bit values. Each value below 128 has a bucket of its own; above that each power of two has 128 buckets.
+/// Counts of 64-bit values, in 128 buckets for each power of two.
 /// \alloc none
 /// \thread one; or one per histogram, and `merge` afterwards
 class Histogram {
  public:
   static constexpr unsigned kPrecisionBits = 7;
-  static constexpr std::size_t kPerOctave = std::size_t{1} << kPrecisionBits;
+  using Buckets = kv::LogBuckets<kPrecisionBits>;
   /// One linear range of 0 to 127, then one range for each of the 57 leading-bit positions 7 to 63.
-  static constexpr std::size_t kBuckets = kPerOctave * (64 - kPrecisionBits + 1);
+  static constexpr std::size_t kBuckets = Buckets::kEach * (64 - kPrecisionBits + 1);
 
   /// \param times how often `value` was measured
   void record(std::uint64_t value, std::uint64_t times = 1) noexcept {
     if (times == 0) return;
-    counts_[bucket_of(value)] += times;
+    counts_[Buckets::of(value)] += times;
     count_ += times;
     sum_ += static_cast<double>(value) * static_cast<double>(times);
     min_ = std::min(min_, value);
@@ -51,9 +51,7 @@ class Histogram {
   /// range. `percent` is 0 to 100.
   [[nodiscard]] std::uint64_t percentile(double percent) const noexcept {
     if (count_ == 0) return 0;
-    const double share = std::clamp(percent, 0.0, 100.0) / 100 * static_cast<double>(count_);
-    // The small subtraction undoes rounding: 99.9 % of 1000 is 999, not 999.0000000001.
-    const auto rank = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(share * (1 - 1e-12))));
+    const std::uint64_t rank = kv::rank_of(percent, count_);
     if (rank >= count_) return max_;
     std::uint64_t seen = 0;
     for (std::size_t i = 0; i < kBuckets; ++i) {
@@ -71,24 +69,9 @@ class Histogram {
     }
   }
 
-  [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
-    if (value < kPerOctave) return static_cast<std::size_t>(value);
-    const unsigned shift = static_cast<unsigned>(std::bit_width(value)) - kPrecisionBits - 1;
-    // value >> shift is 128 to 255, so the range of each shift begins where the previous one ends.
-    return kPerOctave * shift + static_cast<std::size_t>(value >> shift);
-  }
-
-  /// The smallest value of a bucket.
-  [[nodiscard]] static constexpr std::uint64_t lowest_of(std::size_t bucket) noexcept {
-    if (bucket < 2 * kPerOctave) return bucket;
-    const std::size_t shift = bucket / kPerOctave - 1;
-    return std::uint64_t{bucket - kPerOctave * shift} << shift;
-  }
-
  private:
   [[nodiscard]] static constexpr std::uint64_t middle_of(std::size_t bucket) noexcept {
-    if (bucket < 2 * kPerOctave) return bucket;
-    return lowest_of(bucket) + ((std::uint64_t{1} << (bucket / kPerOctave - 1)) >> 1);
+    return Buckets::lowest(bucket) + (Buckets::lowest(bucket + 1) - Buckets::lowest(bucket)) / 2;
   }
 
   std::array<std::uint64_t, kBuckets> counts_{};
@@ -98,6 +81,6 @@ class Histogram {
   std::uint64_t max_ = 0;
 };
 
-static_assert(Histogram::bucket_of(std::numeric_limits<std::uint64_t>::max()) == Histogram::kBuckets - 1);
+static_assert(Histogram::Buckets::of(std::numeric_limits<std::uint64_t>::max()) == Histogram::kBuckets - 1);
 
 }  // namespace verbena::programs

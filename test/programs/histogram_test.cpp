@@ -22,14 +22,14 @@ TEST(Histogram, IsEmptyAtFirst) {
 
 TEST(Histogram, BucketsAreContiguousAndOrdered) {
   for (std::size_t bucket = 0; bucket + 1 < Histogram::kBuckets; ++bucket) {
-    const std::uint64_t lowest = Histogram::lowest_of(bucket), next = Histogram::lowest_of(bucket + 1);
+    const std::uint64_t lowest = Histogram::Buckets::lowest(bucket), next = Histogram::Buckets::lowest(bucket + 1);
     ASSERT_LT(lowest, next) << bucket;
-    ASSERT_EQ(Histogram::bucket_of(lowest), bucket);
-    ASSERT_EQ(Histogram::bucket_of(next - 1), bucket);
+    ASSERT_EQ(Histogram::Buckets::of(lowest), bucket);
+    ASSERT_EQ(Histogram::Buckets::of(next - 1), bucket);
     // Less than one percent of the value.
     ASSERT_LE((next - lowest - 1) * 100, lowest) << bucket;
   }
-  EXPECT_EQ(Histogram::bucket_of(std::numeric_limits<std::uint64_t>::max()), Histogram::kBuckets - 1);
+  EXPECT_EQ(Histogram::Buckets::of(std::numeric_limits<std::uint64_t>::max()), Histogram::kBuckets - 1);
 }
 
 TEST(Histogram, SmallValuesAreExact) {
