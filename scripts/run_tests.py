@@ -32,8 +32,8 @@ NO_EXTRAS = ['-Dexamples=disabled', '-Dbenchmarks=disabled', '-Ddocs=disabled']
 SANITIZED = [*DEBUG, *NO_EXTRAS, '-Doptimization=0', '-Darchive_optimization=1']
 # Options of `meson setup`. The setup of the same name in test/meson.build says which tests run, and how long they may.
 CONFIGURATIONS = {
-    # What users get: optimized, without debug checks, the archive and the programs compiled source by source.
-    'plain': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3', '-Dproduct_unity=off'],
+    # What users get: optimized, without debug checks, the archive compiled source by source.
+    'plain': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3', '-Darchive_unity=off'],
     # Debug checks are on under a sanitizer.
     'address': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'],
     # The programs add a terminal and files to threads that the other suites have already.

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Each header compiles alone, first in its file: public ones as a consumer compiles them, C API headers as C11 too. A
 private one that a source of src/ includes first is left out: the build has compiled it so. Those for MPI are
-compiled where there is an MPI."""
+compiled where there is an MPI. The sources that the command line names compile alone, too: users build them one by one,
+and the tests several as one, which hides that an #include is missing.
+
+usage: headers.py ROOT SOURCE... -- COMPILER..."""
 
 import concurrent.futures
 import pathlib
@@ -32,7 +35,8 @@ def first_include(source):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    compilers = [c for c in sys.argv[2:] if c]
+    at = sys.argv.index('--')
+    sources, compilers = sys.argv[2:at], [c for c in sys.argv[at + 1:] if c]
     report = Report('headers')
 
     public = root / 'include'
@@ -53,13 +57,14 @@ def main():
             jobs.append((name, ['cc', '-x', 'c', '-std=c11', *c_warnings, '-I', public, *options]))
     # Private ones need what the project gives its own objects; one compiler tells whether an include is missing: the
     # last, which is Clang where there is one, and takes half the time.
+    own = [compilers[-1], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']
     compiled = {first_include(source) for source in (root / 'src').rglob('*.cpp')}
     for path in sorted((root / 'src').rglob('*.hpp')):
         name = path.relative_to(root / 'src').as_posix()
         report.check('#pragma once\n' in path.read_text(), f'{name} has no #pragma once')
         if name in compiled:
             continue
-        jobs.append((name, [compilers[-1], '-std=c++23', '-D_GNU_SOURCE', '-w', '-I', public, '-I', root / 'src']))
+        jobs.append((name, own))
 
     def compile_alone(job):
         name, command = job
@@ -69,8 +74,11 @@ def main():
         return name, command[0], run(['sh', '-c', 'printf %s "$0" | "$@"', text, *command, *language,
                                       '-fsyntax-only', '-'])
 
+    def compile_source(source):
+        return pathlib.Path(source).name, own[0], run([*own, '-fsyntax-only', source])
+
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        for name, compiler, result in pool.map(compile_alone, jobs):
+        for name, compiler, result in (*pool.map(compile_alone, jobs), *pool.map(compile_source, sources)):
             report.check(result.returncode == 0, f'{name} does not compile alone with {compiler}:\n{result.stdout}')
     report.end()
 
