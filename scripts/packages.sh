@@ -25,7 +25,7 @@ verbena_packages_apt() {
       echo "clang-$clang clang-tidy-$clang clang-format-$clang libclang-rt-$clang-dev" ;;
     bench)
       echo "$core libcli11-dev libedit-dev nlohmann-json3-dev libbenchmark-dev libmimalloc-dev memcached python3" ;;
-    ucx) echo ucx-utils ;;
+    ucx) echo ucx-utils libucx-dev ;;
     libfabric) echo libfabric-bin ;;
     redis) echo redis-server ;;
     matplotlib) echo python3-matplotlib ;;
@@ -50,7 +50,7 @@ verbena_packages_dnf() {
       'valgrind valgrind-devel zsh' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel json-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
-    ucx) echo ucx ;;
+    ucx) echo ucx ucx-devel ;;
     libfabric) echo libfabric ;;
     redis) echo redis ;;
     matplotlib) echo python3-matplotlib ;;

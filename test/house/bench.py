@@ -267,6 +267,26 @@ def check_keys(report, keys_table):
                  f'the table of keys is {text}')
 
 
+def check_slices(report, slices_table):
+    """Each state of the machine has a table of its own; a slice in which it changed counts nowhere."""
+    def slices(rotations, variant, operation, ns, before, after=None):
+        return ''.join(json.dumps({'rotation': i, 'variant': variant, 'operation': operation, 'ns': ns + i % 3,
+                                   'before': before, 'after': after or before}) + '\n' for i in range(rotations))
+
+    lines = (slices(9, 'now', 'write 8 B seen', 100, 40) + slices(9, 'ucx', 'write 8 B seen', 50, 40)
+             + slices(9, 'bare', 'two lines', 80, 40) + slices(9, 'bare', 'one line', 90, 40)
+             + slices(9, 'now', 'write 8 B seen', 999, 40, 150) + slices(3, 'now', 'read 8 B', 30, 500))
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as printed:
+        path = pathlib.Path(name) / 'slices'
+        path.write_text(lines)
+        slices_table.main([path])
+    text = printed.getvalue()
+    report.check('| write 8 B seen | 101 | 51.00 | 1.98 | 1.25 |' in text, f'the table of slices is {text}')
+    report.check('48 slices, 9 of them left out' in text and 'bare: two lines, the floor | 81.00' in text
+                 and 'Ring 75 to 300 ns: 0 slices' in text and 'Ring over 300 ns: 3 slices' in text,
+                 f'the states are {text}')
+
+
 def check_printed(report, kv_table, softroce_table):
     """The tables that are only printed say of each row which figures are better."""
     each = {'p50_ns': 100, 'p99_ns': 200, 'p50_lines': 2.5, 'bytes_per_s': 4e9}
@@ -486,6 +506,7 @@ def main():
     import keys_table  # pylint: disable=import-outside-toplevel
     import kv_table  # pylint: disable=import-outside-toplevel
     import peers  # pylint: disable=import-outside-toplevel
+    import slices_table  # pylint: disable=import-outside-toplevel
     import softroce_table  # pylint: disable=import-outside-toplevel
 
     report = Report('bench')
@@ -493,6 +514,7 @@ def main():
     check_table(report, compare_table)
     check_store_rows(report, compare_table)
     check_keys(report, keys_table)
+    check_slices(report, slices_table)
     check_printed(report, kv_table, softroce_table)
     check_plots(report, root)
     check_cpus(report, compare_table)
