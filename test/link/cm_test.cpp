@@ -132,6 +132,30 @@ TEST_F(CmTest, APeerThatLeftBeforeItWasWatchedIsLost) {
   EXPECT_TRUE(is_lost(qp.get()));
 }
 
+/// A server that has answered may end before it has heard that its client is ready, or after.
+TEST_F(CmTest, AServerThatEndsAfterItsAnswerIsLost) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  for (const bool loses_ready : {true, false}) {
+    SCOPED_TRACE(loses_ready);
+    cm_.loses_ready = loses_ready;
+    auto dialing = dial(endpoint_of(1, 8));
+    auto incoming = listener_->next(generous());
+    ASSERT_OK(incoming);
+    ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
+    auto dialed = dialing.get();
+    ASSERT_OK(dialed);
+    auto at_client = (*dialed)->finish(generous());
+    ASSERT_OK(at_client);
+    nic::Pd pd;
+    nic::Cq cq;
+    const nic::Qp qp = make_qp(pd, cq);
+    at_client->watch(*nic_, qp.get());
+    EXPECT_EQ(nic_->qp_failure(qp.get()), Status::kOk);
+    (*incoming)->reject(Status::kClosed, "the server ends");
+    EXPECT_TRUE(is_lost(qp.get()));
+  }
+}
+
 TEST_F(CmTest, RejectsWithStatusAndText) {
   ASSERT_NO_FATAL_FAILURE(begin());
   auto dialing = dial(endpoint_of(1, 8));

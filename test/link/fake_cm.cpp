@@ -34,7 +34,9 @@ struct FakeCm::Id {
   Channel* channel = nullptr;
   Id* peer = nullptr;
   std::uint16_t port = 0;
-  bool is_asking = false;  ///< Has connected, and was not answered.
+  bool is_asking = false;    ///< Has connected, and was not answered.
+  bool is_answered = false;  ///< Has accepted.
+  bool is_ready = false;     ///< Has heard after that that the other side is ready.
 };
 
 FakeCm::~FakeCm() { current = nullptr; }
@@ -78,7 +80,7 @@ void FakeCm::part(Id& id) {
   if (id.peer == nullptr) return;
   Id& peer = *std::exchange(id.peer, nullptr);
   peer.peer = nullptr;
-  if (peer.is_asking) {
+  if (peer.is_asking || (id.is_answered && !id.is_ready)) {
     post(peer, RDMA_CM_EVENT_REJECTED, 28);
   } else {
     post(peer, RDMA_CM_EVENT_DISCONNECTED);
@@ -252,6 +254,7 @@ struct FakeCm::Table {
       errno = ENOTCONN;
       return -1;
     }
+    id.is_answered = true;
     id.peer->is_asking = false;
     f.post(*id.peer, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, param);
     return 0;
@@ -260,7 +263,10 @@ struct FakeCm::Table {
     FakeCm& f = fake();
     const std::lock_guard lock(f.mutex_);
     if (f.fails()) return -1;
-    if (of(raw).peer != nullptr) f.post(*of(raw).peer, RDMA_CM_EVENT_ESTABLISHED);
+    Id* const peer = of(raw).peer;
+    if (peer == nullptr || f.loses_ready) return 0;
+    peer->is_ready = true;
+    f.post(*peer, RDMA_CM_EVENT_ESTABLISHED);
     return 0;
   }
   static int reject(rdma_cm_id* raw, const void* data, std::uint8_t bytes) {
@@ -268,6 +274,8 @@ struct FakeCm::Table {
     const std::lock_guard lock(f.mutex_);
     if (f.fails()) return -1;
     Id& id = of(raw);
+    // The kernel would go on to repeat the answer, and wait for a minute in destroy_id.
+    if (id.is_answered && !id.is_ready) std::abort();
     rdma_conn_param param{};
     param.private_data = data;
     param.private_data_len = bytes;

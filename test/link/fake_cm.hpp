@@ -30,6 +30,7 @@ class FakeCm {
   std::optional<rdma_cm_event_type> at_resolve;  ///< Comes instead of ADDR_RESOLVED.
   int at_resolve_status = 0;
   bool is_silent = false;    ///< Requests reach nobody, and nothing tells.
+  bool loses_ready = false;  ///< A client's last message, which `establish` sends, reaches nobody.
   bool spoils_data = false;  ///< Private data of requests arrives with another version.
   int fail_at = 0;           ///< The call, from 1, that fails.
   int fail_errno = EIO;

@@ -110,12 +110,18 @@ Result<std::unique_ptr<Watcher>> Watcher::start(const CmLibrary& library) {
   return watcher;
 }
 
+/// Whether an event ends an established connection. A server that has not heard of its client's last message rejects
+/// the connection when it leaves.
+bool is_end(rdma_cm_event_type event) noexcept {
+  return event == RDMA_CM_EVENT_DISCONNECTED || event == RDMA_CM_EVENT_REJECTED ||
+         event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+}
+
 /// False if the channel is broken: then only the device's own events and keepalives tell of peers.
 bool Watcher::take_event() noexcept {
   const Result<Event> event = channel_.poll();
   if (!event) return false;
-  if (*event && ((*event)->event == RDMA_CM_EVENT_DISCONNECTED || (*event)->event == RDMA_CM_EVENT_DEVICE_REMOVAL))
-    watches_.gone((*event)->id);
+  if (*event && is_end((*event)->event)) watches_.gone((*event)->id);
   return true;
 }
 
@@ -157,7 +163,7 @@ class CmHandshake final : public Handshake, private Route {
   Result<bool> try_answer(const Endpoint& local) override;
   Result<bool> try_finish() override;
   Result<Lifeline> take_lifeline() override { return watcher_.take(std::move(id_)); }
-  void send_reject(Status status, std::string_view text) noexcept override { cm::reject(library_, id_, status, text); }
+  void send_reject(Status status, std::string_view text) noexcept override;
   void close() noexcept override { id_.reset(); }
   [[nodiscard]] int descriptor() const noexcept override { return id_.channel().fd(); }
   [[nodiscard]] const Route* route() const noexcept override { return this; }
@@ -168,7 +174,14 @@ class CmHandshake final : public Handshake, private Route {
   Watcher& watcher_;
   Id id_;
   const std::string peer_;
+  bool is_answered_ = false;  ///< By this server.
 };
+
+/// After its answer a server only destroys the id, which rejects the connection, too. With rdma_reject the kernel would
+/// go on to send the answer, and rdma_destroy_id would wait for the last of its repetitions: 70 s.
+void CmHandshake::send_reject(Status status, std::string_view text) noexcept {
+  if (!is_answered_) cm::reject(library_, id_, status, text);
+}
 
 Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
   const ibv_qp_state state = attr.qp_state;
@@ -182,6 +195,7 @@ Result<bool> CmHandshake::try_answer(const Endpoint& local) {
   const PrivateData data = encode_cm_hello(local);
   rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote().qp.max_rd_atomic), data);
   if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, peer_.c_str());
+  is_answered_ = true;
   return true;
 }
 
