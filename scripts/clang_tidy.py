@@ -20,9 +20,14 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BATCH = 16
 TIMEOUT_S = 1800
-# Names are 40 % of the work, since clang-tidy looks at them in the headers of the system too: in tests and benchmarks
-# they are left to the review.
-UNNAMED = ('test', 'bench')
+# Clang-tidy looks at the headers of the system with these checks, too: half of the work. In tests and benchmarks they
+# are left to the compiler and to the review.
+BRIEF = ('test', 'bench')
+NOT_BRIEF = ('readability-identifier-naming', 'readability-container-size-empty', 'bugprone-swapped-arguments')
+# Switches that change nothing about what is found: sources with and without them go into one batch.
+NOT_SEEN = ('-fPIC', '-pthread', '-fvisibility=hidden')
+# These take no time, where the checks for the same take seconds.
+WARNINGS = ('-Wzero-as-null-pointer-constant', '-Wempty-body')
 # Many sources have one of these, and a batch has room for one: the others are renamed.
 ENTRY_POINTS = ('main', 'peer_main', 'LLVMFuzzerTestOneInput')
 COMPILER_SAYS = re.compile(r'\[clang-diagnostic-')
@@ -49,12 +54,12 @@ def source_of(command, build):
         word = words.pop(0)
         if word in ('-o', '-MF', '-MQ'):
             words.pop(0)
-        elif word.startswith('-I'):
+        elif word.startswith(('-I', '-isystem')):
             source.directories.append(word)
         elif word.startswith('-D') and '=' in word:
             name, value = word.split('=', 1)
             source.values[name] = value
-        elif word not in ('-c', '-MD', command['file']):
+        elif word not in ('-c', '-MD', command['file'], *NOT_SEEN):
             source.switches += (word,)
     return source
 
@@ -73,12 +78,12 @@ def sources_of(build, named):
     return list(found.values())
 
 
-def is_named(source):
-    return source.path.relative_to(ROOT).parts[0] not in UNNAMED
+def is_brief(source):
+    return source.path.relative_to(ROOT).parts[0] in BRIEF
 
 
 def fits(source, batch):
-    return (len(batch) < BATCH and is_named(source) == is_named(batch[0]) and source.switches == batch[0].switches and
+    return (len(batch) < BATCH and is_brief(source) == is_brief(batch[0]) and source.switches == batch[0].switches and
             all(other.values.get(name, value) == value for other in batch for name, value in source.values.items()))
 
 
@@ -116,16 +121,18 @@ class Tidy:
         """What is found in `batch`, or nothing."""
         is_alone = len(batch) == 1
         checks = [] if is_alone else ['-bugprone-suspicious-include']
-        if not is_named(batch[0]):
-            checks.append('-readability-identifier-naming')
+        if is_brief(batch[0]):
+            checks += [f'-{name}' for name in NOT_BRIEF]
         values = {name: value for source in batch for name, value in source.values.items()}
         directories = dict.fromkeys(word for source in batch for word in source.directories)
         # Flags of GCC that Clang does not know are no finding. All errors are wanted: each names a source to take out.
-        # A name may hide one of another source of the batch; the builds, where shadows are errors, see to that.
-        ignored = ['-ferror-limit=0', '-Wno-unknown-warning-option', *([] if is_alone else ['-Wno-shadow'])]
+        # A name may hide one of another source of the batch, and what was `main` must return; the builds see to that.
+        ignored = ['-ferror-limit=0', '-Wno-unknown-warning-option']
+        if not is_alone:
+            ignored += ['-Wno-shadow', '-Wno-return-type']
         command = [self.program, f'--config-file={ROOT / ".clang-tidy"}', f'--checks={",".join(checks)}', '--quiet',
                    batch[0].path if is_alone else self.written(batch), '--', *batch[0].switches,
-                   *ignored, *(f'{name}={value}' for name, value in values.items()), *directories]
+                   *WARNINGS, *ignored, *(f'{name}={value}' for name, value in values.items()), *directories]
         done = subprocess.run(command, cwd=self.build, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_S)
         if done.returncode == 0:

@@ -57,10 +57,10 @@ TEST_LOG = 'verbena-run'
 PATIENT_LOG = 'verbena-patient'
 TAIL_LINES = 120
 SLOWEST = 15
-CHAOS_SEEDS = 2
+CHAOS_SEEDS = 1
 # Seeds of whole systems that nobody has run before: for so long, and for less in a quick run. What has failed is then
 # cut down to what it needs, which takes minutes at most.
-SIMULATION_SEEDS = 600  # Of each scenario.
+SIMULATION_SEEDS = 300  # Of each scenario.
 QUICK_SIMULATION_SEEDS = 60
 SIMULATION_TIMEOUT_S = 900
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
