@@ -187,7 +187,8 @@ class Handshake {
   [[nodiscard]] virtual std::string_view key_name() const noexcept { return {}; }
 
   /// Ends the handshake. A server first sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA
-  /// CM), as far as that works without waiting. Does nothing if the handshake is over.
+  /// CM, where only a client that waits for its answer is told them), as far as that works without waiting. Does
+  /// nothing if the handshake is over.
   void reject(Status status, std::string_view text) noexcept;
   /// Server only, and first: asks the client's NIC, if possible, whether its process has sent the HELLO. Don't make
   /// anything for the client, or tell it anything, before this succeeds. Tells the client an error. Errors: those of
@@ -206,6 +207,8 @@ class Handshake {
   Handshake(Role role, const Endpoint& remote, std::size_t max_answer_bytes,
             std::unique_ptr<nic::Inquiry> inquiry = nullptr) noexcept;
   [[nodiscard]] Role role() const noexcept { return role_; }
+  /// Both sides have both HELLOs.
+  [[nodiscard]] bool has_met() const noexcept { return state_ == State::kMet; }
   /// Sets the events that an unfinished attempt waits for; POLLIN at first.
   void set_events(short events) noexcept { events_ = events; }
 

@@ -64,6 +64,19 @@ class CmTest : public testing::Test {
       return manager_->dial("10.0.0.1", port, local, deadline);
     });
   }
+  /// Connects a client, up to the server's `finish`.
+  void meet(std::unique_ptr<Handshake>& server, Lifeline& client) {
+    auto dialing = dial(endpoint_of(1, 8));
+    auto incoming = listener_->next(generous());
+    ASSERT_OK(incoming);
+    ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
+    auto dialed = dialing.get();
+    ASSERT_OK(dialed);
+    auto finished = (*dialed)->finish(generous());
+    ASSERT_OK(finished);
+    server = std::move(*incoming);
+    client = std::move(*finished);
+  }
   [[nodiscard]] nic::Qp make_qp(nic::Pd& pd, nic::Cq& cq) {
     pd = nic::Pd(*nic_, nic_->alloc_pd().value());
     cq = nic::Cq(*nic_, nic_->create_cq(8, nullptr).value());
@@ -114,17 +127,12 @@ TEST_F(CmTest, ShakesHandsAndHearsOfTheEnd) {
 
 TEST_F(CmTest, APeerThatLeftBeforeItWasWatchedIsLost) {
   ASSERT_NO_FATAL_FAILURE(begin());
-  auto dialing = dial(endpoint_of(1, 8));
-  auto incoming = listener_->next(generous());
-  ASSERT_OK(incoming);
-  ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
-  auto dialed = dialing.get();
-  ASSERT_OK(dialed);
-  auto at_client = (*dialed)->finish(generous());
-  ASSERT_OK(at_client);
-  auto at_server = (*incoming)->finish(generous());
+  std::unique_ptr<Handshake> incoming;
+  Lifeline at_client;
+  ASSERT_NO_FATAL_FAILURE(meet(incoming, at_client));
+  auto at_server = incoming->finish(generous());
   ASSERT_OK(at_server);
-  *at_client = {};
+  at_client = {};
   nic::Pd pd;
   nic::Cq cq;
   const nic::Qp qp = make_qp(pd, cq);
@@ -138,20 +146,15 @@ TEST_F(CmTest, AServerThatEndsAfterItsAnswerIsLost) {
   for (const bool loses_ready : {true, false}) {
     SCOPED_TRACE(loses_ready);
     cm_.loses_ready = loses_ready;
-    auto dialing = dial(endpoint_of(1, 8));
-    auto incoming = listener_->next(generous());
-    ASSERT_OK(incoming);
-    ASSERT_OK((*incoming)->answer(endpoint_of(2, 8), generous()));
-    auto dialed = dialing.get();
-    ASSERT_OK(dialed);
-    auto at_client = (*dialed)->finish(generous());
-    ASSERT_OK(at_client);
+    std::unique_ptr<Handshake> incoming;
+    Lifeline at_client;
+    ASSERT_NO_FATAL_FAILURE(meet(incoming, at_client));
     nic::Pd pd;
     nic::Cq cq;
     const nic::Qp qp = make_qp(pd, cq);
-    at_client->watch(*nic_, qp.get());
+    at_client.watch(*nic_, qp.get());
     EXPECT_EQ(nic_->qp_failure(qp.get()), Status::kOk);
-    (*incoming)->reject(Status::kClosed, "the server ends");
+    incoming->reject(Status::kClosed, "the server ends");
     EXPECT_TRUE(is_lost(qp.get()));
   }
 }

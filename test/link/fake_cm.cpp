@@ -36,7 +36,7 @@ struct FakeCm::Id {
   std::uint16_t port = 0;
   bool is_asking = false;    ///< Has connected, and was not answered.
   bool is_answered = false;  ///< Has accepted.
-  bool is_ready = false;     ///< Has heard after that that the other side is ready.
+  bool is_ready = false;     ///< And has heard that the other side is ready.
 };
 
 FakeCm::~FakeCm() { current = nullptr; }

@@ -174,13 +174,12 @@ class CmHandshake final : public Handshake, private Route {
   Watcher& watcher_;
   Id id_;
   const std::string peer_;
-  bool is_answered_ = false;  ///< By this server.
 };
 
 /// After its answer a server only destroys the id, which rejects the connection, too. With rdma_reject the kernel would
 /// go on to send the answer, and rdma_destroy_id would wait for the last of its repetitions: 70 s.
 void CmHandshake::send_reject(Status status, std::string_view text) noexcept {
-  if (!is_answered_) cm::reject(library_, id_, status, text);
+  if (!has_met()) cm::reject(library_, id_, status, text);
 }
 
 Result<int> CmHandshake::attributes(ibv_qp_attr& attr) const {
@@ -195,7 +194,6 @@ Result<bool> CmHandshake::try_answer(const Endpoint& local) {
   const PrivateData data = encode_cm_hello(local);
   rdma_conn_param param = param_of(local, std::min(local.qp.max_rd_atomic, remote().qp.max_rd_atomic), data);
   if (library_.accept(id_.get(), &param) != 0) return refused("rdma_accept", errno, peer_.c_str());
-  is_answered_ = true;
   return true;
 }
 
