@@ -45,13 +45,15 @@ using Key = std::span<const std::byte>;
 
 /// How values of 64 KiB and more get into the item memory.
 enum class LargePut : std::uint8_t {
-  /// Through memory that the client has to itself; the server copies them once, into memory that no client can write.
+  /// The server copies them into memory that no client can write: it READs them if they are in memory from
+  /// `Client::allocate`, and other values pass through memory that the client has to itself.
   kCopy = 0,
-  /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. For
-  /// clients that trust each other: on a device a client can write only into its own lease, and no longer once the
-  /// value is published; on the software NIC any client's process could write all items, because it maps their memory.
-  /// Not with require_hugepages. Acts as kCopy on a device without memory windows, and on Soft-RoCE, whose windows fail
-  /// under load.
+  /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. So
+  /// the clients' cores copy, which pays where many clients put large values at the same time. For clients that trust
+  /// each other: on a device a client can write only into its own lease, and no longer once the value is published; on
+  /// the software NIC any client's process could write all items, because it maps their memory. Not with
+  /// require_hugepages. Acts as kCopy on a device without memory windows, and on Soft-RoCE, whose windows fail under
+  /// load.
   kAdopt = 1,
 };
 
@@ -351,7 +353,8 @@ struct Cell {
 
 /// A connection to one server. \thread owner  Calls do not allocate once connected.
 ///
-/// Buffers: any memory works; memory from `allocate` is registered and saves one copy of large values.
+/// Buffers: any memory works; memory from `allocate` is registered and saves one copy of large values. The server may
+/// READ it as long as the connection lives; don't change a value during its put, else a mixture may be stored.
 /// A failure of the connection (kPeerLost and the like) is final: later calls return it at once; connect a new client.
 class Client {
  public:

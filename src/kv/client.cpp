@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::milliseconds kDrainTimeout{1500};
 /// Polls without a completion between two checks of the age of pipelined operations.
 constexpr unsigned kPollsPerExpiry = 64;
-/// Large sends and READs beyond one for each operation.
+/// WRITEs of large values, large messages and READs beyond one for each operation.
 constexpr std::uint32_t kSparePieces = 16;
 /// How many of these are for READs ahead into registered memory: staged gets and puts have at most three each.
 constexpr std::uint32_t kMostAhead = 8;
@@ -55,7 +55,7 @@ channel::Options channel_options(const ClientOptions& options) noexcept {
   return {.depth = wire::channel_depth(options.depth),
           .max_reads = looks_up ? kMostReads : channel::Options{}.max_reads,
           .max_operations = options.depth * (looks_up ? 2 : 1) + kSparePieces + kMostMarks,
-          .max_larges = options.depth + kSparePieces};
+          .max_larges = channel::Bounce::kChunks};
 }
 
 /// Sized before the server has said how many workers it has.
@@ -92,7 +92,7 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
   return pools;
 }
 
-PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word()) {}
+PollingClient::PollingClient(const ClientOptions& options) : options_(options), id_(random_word() >> 16 | 1) {}
 
 PollingClient::~PollingClient() {
   if (loop_ != nullptr && !has_failed()) say_goodbye();
@@ -138,9 +138,14 @@ Result<void> PollingClient::connect() {
   VERBENA_ASSIGN(device_, node::Device::of(fabric_->shared_nic()));
   VERBENA_ASSIGN(shard_, node::Shard::create(device_, shard_options(options_, nic.limits())));
   loop_ = &shard_->loop();
-  VERBENA_TRY(region_.open(nic, device_->pd(),
-                           {.size_bytes = own_bytes(options_) + options_.buffer_bytes, .name = "client"}, {},
-                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));  // Bulk data, as in the lease.
+  VERBENA_TRY(
+      region_.open(nic, device_->pd(),
+                   {.size_bytes = own_bytes(options_) + options_.buffer_bytes,
+                    .share = lends() ? host::Share::kReadOnly : host::Share::kNone,
+                    .name = "client"},
+                   {},
+                   // Bulk data, as in the lease.
+                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING | (lends() ? int{IBV_ACCESS_REMOTE_READ} : 0)));
   allocated_ = own_bytes(options_);
   region_.data()[own_bytes(options_) - kLineBytes] = std::byte{1};
   way_.reads_now = may_read() && nic.direct() != nullptr;
@@ -159,11 +164,20 @@ Result<void> PollingClient::connect() {
 
 Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
   VERBENA_ASSIGN(auto channel, channel::Connection::create(*loop_, shard_->memory(), channel_options(options_), *this));
-  const wire::ClientHello mine{.worker = static_cast<std::uint16_t>(worker),
-                               .client = id_,
-                               .depth = options_.depth,
-                               .flags = options_.read_only ? wire::kReadOnly : 0};
-  VERBENA_TRY(channel->dial(*fabric_, options_.port, wire::bytes_of(mine), deadline));
+  nic::Nic& nic = fabric_->nic();
+  const bool has_source = lends() && nic.capabilities().maps_windows;
+  wire::ClientHello mine{.worker = static_cast<std::uint8_t>(worker),
+                         .client = id_,
+                         .depth = static_cast<std::uint16_t>(options_.depth),
+                         .flags = options_.read_only ? wire::kReadOnly : std::uint8_t{0}};
+  if (has_source) {
+    const nic::Window window = region_.window();
+    if (window.memory_id > wire::kMostMemoryId)
+      return fail(Status::kLimit, "Client::connect", 0,
+                  "this process has registered memory {} times, which is too often", window.memory_id);
+    mine.source = {.address = window.address, .memory_id = window.memory_id, .rkey = window.rkey};
+  }
+  VERBENA_TRY(channel->dial(*fabric_, options_.port, wire::encode(mine), deadline));
   const auto hello = wire::decode_server_hello(channel->peer_data());
   if (!hello)
     return fail(Status::kProtocol, "Client::connect", 0,
@@ -175,6 +189,9 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
              hello->flags != server_.flags) {
     return fail(Status::kPeerLost, "Client::connect", 0, "another server has taken its place meanwhile: connect again");
   }
+  // Only to this server, and before it asks for the memory. All of its workers have the same NIC.
+  if (has_source && worker == 0)
+    VERBENA_TRY(nic.grant(region_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = channel->peer_gid()}));
   VERBENA_TRY(channel->connect(deadline));
   VERBENA_TRY(use_window(*channel, *hello, deadline));
   channel->attach();
@@ -344,8 +361,7 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
     status = start_in_lease(operation, ask);
     if (status == Status::kNotFound) {
       if (!is_registered(ask.value)) return Status::kOk;  // The caller sends it in pieces.
-      operation.transfer.pieces = 1;
-      status = send_head(operation, ask, local(ask.value), token_of(Piece::kBody, operation));
+      status = send_lent(operation, ask);
     }
   } else {
     std::array<std::byte, 24> head;
@@ -469,8 +485,11 @@ Outcome PollingClient::give_up(Operation& operation) noexcept {
 }
 
 bool PollingClient::uses_memory(const Operation& operation) noexcept {
-  return operation.stage == Stage::kSending ? !operation.transfer.is_idle()
-                                            : operation.stage == Stage::kReading && !operation.is_bounced;
+  switch (operation.stage) {
+    case Stage::kSending: return !operation.transfer.is_idle();
+    case Stage::kReading: return !operation.is_bounced;
+    default: return operation.stage == Stage::kLent;
+  }
 }
 
 void PollingClient::abandon(Operation& operation) noexcept {
@@ -629,7 +648,7 @@ void PollingClient::on_reply(Operation& operation, const wire::Reply& reply) noe
     operation.outcome = {reply.head.status, reply.head.version, 0};
     return settle(operation);
   }
-  if (operation.stage != Stage::kAwaiting) [[unlikely]]
+  if (operation.stage != Stage::kAwaiting && operation.stage != Stage::kLent) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request twice");
   if (operation.is_abandoned) [[unlikely]]
     return free_slot(operation);

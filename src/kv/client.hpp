@@ -52,6 +52,7 @@ struct Operation {
     kFree,
     kSending,   ///< Large value: the channel still reads it; the reply may already arrive.
     kAwaiting,  ///< The request is out.
+    kLent,      ///< Large value: the request is out, and the server READs the value until it has replied.
     kLooking,   ///< Get: READs of the two buckets of the index are in flight.
     kFetching,  ///< Get: the READ of an item is in flight.
     kChecking,  ///< Get: the value is in place; the READ that tells whether its item is still live is in flight.
@@ -93,7 +94,7 @@ struct Operation {
   struct Transfer {
     std::uint64_t posted = 0;  ///< Bytes. Get: READs for them are posted. Put of a staged value: all of it.
     std::uint64_t copied = 0;  ///< How many of them. Get: in place. Put: on their way.
-    std::uint32_t pieces = 0;  ///< READs, or large messages, in flight.
+    std::uint32_t pieces = 0;  ///< READs, WRITEs or large messages in flight.
     std::uint32_t burst = 0;   ///< Get: READs in flight, at most.
     [[nodiscard]] bool is_idle() const noexcept { return pieces == 0 && posted == copied; }
   } transfer;
@@ -288,6 +289,9 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] bool is_open(unsigned worker, const wire::Lease& lease) noexcept;
   [[nodiscard]] Status send_adopt(Operation& operation, const Ask& ask, const wire::Lease& lease) noexcept;
   void take_lease(const Operation& operation, wire::Reply& reply) noexcept;
+  [[nodiscard]] bool lends() const noexcept { return !options_.read_only && options_.buffer_bytes != 0; }
+  [[nodiscard]] Status send_lent(Operation& operation, const Ask& ask) noexcept;
+  [[nodiscard]] std::uint32_t give_up_lease_for(const Ask& ask, unsigned worker) noexcept;
   [[nodiscard]] Status send_staged(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Status send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Status send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
@@ -339,9 +343,10 @@ class PollingClient final : public Client, private channel::Handler {
   ClientOptions options_;
   std::unique_ptr<link::Fabric> fabric_;
   std::shared_ptr<node::Device> device_;
-  nic::RegisteredArena region_;             ///< The operations' places, then the memory that `allocate` hands out.
-  std::unique_ptr<node::Shard> shard_;      ///< Polled by the calling thread.
-  engine::CompletionLoop* loop_ = nullptr;  ///< The shard's.
+  nic::RegisteredArena region_;  ///< The operations' places, then the memory that `allocate` hands out. The server may
+                                 ///< READ it.
+  std::unique_ptr<node::Shard> shard_;                          ///< Polled by the calling thread.
+  engine::CompletionLoop* loop_ = nullptr;                      ///< The shard's.
   std::vector<std::unique_ptr<channel::Connection>> channels_;  ///< One per worker.
   std::uint64_t id_ = 0;
   wire::ServerHello server_;      ///< From the first worker.

@@ -1,4 +1,5 @@
-// Sends large values: into a lease when the client has one, else streamed through the channel's own.
+// Sends large values: into a lease when the client has one; else the server READs them, if they are in registered
+// memory, or they are streamed through the channel's lease.
 #include "kv/client.hpp"
 
 #include "base/ticks.hpp"
@@ -91,6 +92,29 @@ void PollingClient::take_lease(const Operation& operation, wire::Reply& reply) n
   reply.head.kind = wire::ReplyKind::kPlain;
 }
 
+// --- read by the server
+
+/// The lease that the client gives up with this value; 0: none.
+std::uint32_t PollingClient::give_up_lease_for(const Ask& ask, unsigned worker) noexcept {
+  return ask.value.size() < wire::kLeastLease ? 0 : leases_.give_up_one(worker, ticks_now());
+}
+
+Status PollingClient::send_lent(Operation& operation, const Ask& ask) noexcept {
+  channel::Connection& channel = channel_of(operation);
+  if (channel.alive() && channel.credits() == 0) return Status::kAgain;  // Before a lease is given up.
+  std::array<std::byte, sizeof(wire::RequestHead) + sizeof ask.ttl_ns + sizeof(wire::ReadHead)> front;
+  const std::size_t bytes =
+      wire::encode_front({.op = wire::Op::kPutRead, .key_length = operation.key_length, .id = operation.id}, ask.ttl_ns,
+                         wire::ReadHead{.expected = ask.expected,
+                                        .value_length = ask.value.size(),
+                                        .address = reinterpret_cast<std::uintptr_t>(ask.value.data()),
+                                        .rkey = region_.window().rkey,
+                                        .returned = give_up_lease_for(ask, operation.worker)},
+                         front);
+  operation.stage = Stage::kLent;
+  return channel.send(std::span(front).first(bytes), ask.key);
+}
+
 // --- streamed
 
 Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
@@ -100,9 +124,7 @@ Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::L
   const wire::RequestHead front{
       .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id};
   const wire::LargeHead large{
-      .expected = ask.expected,
-      .value_length = ask.value.size(),
-      .returned = ask.value.size() < wire::kLeastLease ? 0 : leases_.give_up_one(worker, ticks_now())};
+      .expected = ask.expected, .value_length = ask.value.size(), .returned = give_up_lease_for(ask, worker)};
   const std::size_t bytes = wire::encode_front(front, ask.ttl_ns, large, head);
   std::memcpy(head.data() + bytes, ask.key.data(), ask.key.size());
   return channels_[worker]->start_large(std::span(head).first(bytes + ask.key.size()), body, token);

@@ -34,12 +34,13 @@ std::size_t share_of(const ServerOptions& options) noexcept {
 unsigned sessions_of(const ServerOptions& options) noexcept { return options.max_clients + kSpareSessions; }
 
 channel::Options channel_options(const ServerOptions& options) noexcept {
-  return {.depth = wire::channel_depth(options.depth),
-          .lease_bytes = options.lease_bytes,
-          .max_reads = 1,
-          // The server's own operations: invalidations of leases, and the goodbye.
-          .max_operations = 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0),
-          .max_larges = 0};
+  return {
+      .depth = wire::channel_depth(options.depth),
+      .lease_bytes = options.lease_bytes,
+      .max_reads = PutReads::kMostPieces,
+      // The server's own operations: READs of one value, invalidations of leases, and the goodbye.
+      .max_operations = PutReads::kMostPieces + 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0),
+      .max_larges = 0};
 }
 
 /// One worker's share of something that keys have: hashing spreads keys unevenly, so a quarter more than an equal part.

@@ -222,7 +222,7 @@ class PollingServer::Guest final : public node::Acceptor::Guest {
   ~Guest() override {
     if (session_) server_.clients_.leave(hello_.client, hello_.worker);
   }
-  Result<void> step() override { return session_->connection().connect(Deadline::now()); }
+  Result<void> step() override;
   int fd() const noexcept override { return session_->connection().wait_fd(); }
   short events() const noexcept override { return session_->connection().wait_events(); }
   void done() noexcept override {
@@ -236,6 +236,18 @@ class PollingServer::Guest final : public node::Acceptor::Guest {
   const wire::ClientHello hello_;
   std::unique_ptr<Session> session_;
 };
+
+Result<void> PollingServer::Guest::step() {
+  VERBENA_TRY(session_->connection().connect(Deadline::now()));
+  nic::Nic& nic = server_.device_->nic();
+  const wire::ClientHello::Source& source = hello_.source;
+  if (source.memory_id == 0 || !nic.capabilities().maps_windows) return {};
+  // The client's NIC hands the memory out once the client is connected, too. The key's range is all of the region.
+  return nic.import_window(
+      session_->connection().queue_pair(),
+      {.address = source.address, .rkey = source.rkey, .access = IBV_ACCESS_REMOTE_READ, .memory_id = source.memory_id},
+      Deadline::now());
+}
 
 Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake) {
   VERBENA_ASSIGN(const auto data, channel::Connection::user_data_of(handshake.remote()));

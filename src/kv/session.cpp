@@ -17,16 +17,13 @@ OperationKind kind_of(wire::Op op) noexcept {
 
 bool is_refusal(Status status) noexcept { return status == Status::kDenied || status == Status::kOverQuota; }
 
-OperationKind large_kind(std::uint64_t expected) noexcept {
-  return expected == wire::kAnyVersion ? OperationKind::kPutLarge : OperationKind::kCasLarge;
-}
-
 }  // namespace
 
 Session::Session(Worker& worker, std::uint64_t client, const Permissions* permissions)
     : worker_(worker),
       store_(worker.store()),
       permissions_(permissions),
+      reads_(worker.options().session_depth(), worker.spare_place()),
       leases_(worker.lease_policy(), worker.store()),
       client_(client),
       backlog_(worker.options().session_depth()) {}
@@ -51,14 +48,17 @@ host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leas
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
   pools.add({.name = "replies without credit", .count = depth, .bytes_each = sizeof(Waiting)});
+  pools.add({.name = "puts by READ", .count = depth, .bytes_each = sizeof(PutReads::Put)});
   pools.add("leases", 1, Leases::footprint(kind, leases));
   return pools;
 }
 
 Session::~Session() {
   leases_.end(channel_.get());
-  channel_.reset();  // First, because its end may still call this handler.
+  channel_.reset();  // First, because its end may still call this handler, and READs are in flight until then.
   store_.abandon(large_.pending);
+  reads_.stop();
+  store_.abandon(reads_.pending);
 }
 
 // --- replies
@@ -202,6 +202,7 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     case wire::Op::kErase: return change(request);
     case wire::Op::kCell: return open_cell(request);
     case wire::Op::kPutAdopt: return adopt(request);
+    case wire::Op::kPutRead: return put_read(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
     case wire::Op::kKeys:
@@ -305,8 +306,7 @@ Status Session::begin_part() noexcept {
   if (head.op == wire::Op::kMoreLarge) return large_.is_open && large_.id == head.id ? Status::kOk : Status::kProtocol;
   store_.abandon(large_.pending);  // A value whose rest the client never sent.
   const wire::LargeHead& value = front_.parsed.large;
-  if (Leases::Lease* const returned = leases_.find(value.returned); returned != nullptr)
-    take_back(*returned, Leases::Lease::State::kReturning);
+  give_up(value.returned);
   large_ = {.is_open = true,
             .id = head.id,
             .expected = value.expected,
@@ -355,18 +355,24 @@ void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexce
   if (!leases_.revoke(*channel_, lease, state)) channel_->tell_of_room();
 }
 
+/// The client gives a lease up, unless `id` is 0 or the lease was taken back before.
+void Session::give_up(std::uint32_t id) noexcept {
+  if (Leases::Lease* const lease = leases_.find(id); lease != nullptr)
+    take_back(*lease, Leases::Lease::State::kReturning);
+}
+
 // The value is already in the lease: its WRITE was posted before this request on the same queue pair. It becomes the
 // value only once the client can no longer change it.
 void Session::adopt(const wire::Request& request) noexcept {
   worker_.counters().count_request(large_kind(request.expected));
-  Leases::Lease* const lease = leases_.find(request.adopt.lease);
+  Leases::Lease* const lease = leases_.find(request.large.lease);
   // Taken back because the client was late; it tries again with another lease.
   if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
-  if (request.adopt.value_length > lease->bytes) return channel_->fail(Status::kProtocol);
+  if (request.large.length > lease->bytes) return channel_->fail(Status::kProtocol);
   lease->began_ticks = ticks_now();
   lease->expected = request.expected;
   lease->ttl_ns = request.ttl_ns;
-  lease->value_length = request.adopt.value_length;
+  lease->value_length = request.large.length;
   lease->request = request.head.id;
   lease->key_length = request.head.key_length;
   std::memcpy(lease->key.data(), request.key.data(), request.key.size());
@@ -374,7 +380,8 @@ void Session::adopt(const wire::Request& request) noexcept {
 }
 
 void Session::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
-  if (completion.status != Status::kOk) return;  // The connection is failing, and the leases end with the session.
+  if (completion.status != Status::kOk) return;  // The connection is failing; leases and PUTs end with the session.
+  if (completion.token == kReadToken) return on_read();
   Leases::Lease& lease = leases_.revoked(completion.token);
   if (lease.state == Leases::Lease::State::kAdopting) return finish_adoption(lease);
   leases_.close(lease);

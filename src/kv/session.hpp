@@ -4,6 +4,7 @@
 #include "channel/connection.hpp"
 #include "kv/access.hpp"
 #include "kv/lease.hpp"
+#include "kv/put_reads.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
@@ -18,6 +19,11 @@
 namespace verbena::kv {
 
 class Worker;
+
+/// What a PUT or CAS of a large value counts as.
+[[nodiscard]] constexpr OperationKind large_kind(std::uint64_t expected) noexcept {
+  return expected == wire::kAnyVersion ? OperationKind::kPutLarge : OperationKind::kCasLarge;
+}
 
 /// The server's end of a channel; immovable. \thread owner of the worker's loop, except creation and where said
 /// \alloc setup
@@ -55,6 +61,9 @@ class Session final : public channel::Handler {
   void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
+  /// The token of the READs; leases have their numbers.
+  static constexpr std::uint64_t kReadToken = ~std::uint64_t{0};
+
   /// An arriving value, in one or several large messages.
   struct LargePut {
     bool is_open = false;
@@ -100,12 +109,20 @@ class Session final : public channel::Handler {
   void adopt(const wire::Request& request) noexcept;
   void finish_adoption(Leases::Lease& lease) noexcept;
   void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
+  void give_up(std::uint32_t id) noexcept;
   void tell_statistics(std::uint32_t id, StatisticsPart part) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
   [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;
   void put_at_once(std::span<const std::byte> value) noexcept;
   void finish_large() noexcept;
+  // Values in the client's memory: session_reads.cpp.
+  void put_read(const wire::Request& request) noexcept;
+  void begin_reads() noexcept;
+  [[nodiscard]] Store::Change reserve_for(const PutReads::Put& put) noexcept;
+  void post_reads() noexcept;
+  void on_read() noexcept;
+  void end_put(Store::Change change) noexcept;
   void reply(const wire::ReplyHead& head, std::span<const std::byte> payload = {}) noexcept;
   /// The same about a value that was found, which may expire.
   void reply_found(wire::ReplyHead head, const Store::Found& found, std::span<const std::byte> payload) noexcept;
@@ -125,6 +142,7 @@ class Session final : public channel::Handler {
   std::unique_ptr<channel::Connection> channel_;
   LargePut large_;
   Front front_;
+  PutReads reads_;
   Leases leases_;
   std::uint64_t client_;
   bool is_dead_ = false;

@@ -11,13 +11,14 @@ namespace verbena::kv {
 namespace {
 
 /// Counts the request as its kind of operation.
-void count_denied(Counters& counters, wire::Op op) noexcept {
-  switch (op) {
+void count_denied(Counters& counters, const wire::Request& request) noexcept {
+  switch (request.head.op) {
     case wire::Op::kGet: return counters.count_request(OperationKind::kGet);
     case wire::Op::kPut: return counters.count_request(OperationKind::kPut);
     case wire::Op::kCas: return counters.count_request(OperationKind::kCas);
     case wire::Op::kErase: return counters.count_request(OperationKind::kErase);
     case wire::Op::kCell: return counters.count_request(OperationKind::kCell);
+    case wire::Op::kPutRead: return counters.count_request(large_kind(request.expected));
     default: return;  // Other requests: only the refusal is counted.
   }
 }
@@ -28,7 +29,7 @@ bool Session::may(const wire::Request& request) noexcept {
   const Rights missing = missing_for(request);
   if (missing == Rights::kNone) [[likely]]
     return true;
-  count_denied(worker_.counters(), request.head.op);
+  count_denied(worker_.counters(), request);
   refuse(request.head.id, {.status = Status::kDenied}, missing);
   return false;
 }
@@ -44,7 +45,8 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
     case wire::Op::kPut:
     case wire::Op::kCas:
     case wire::Op::kErase:
-    case wire::Op::kPutAdopt: return missing_to_write(request.key);
+    case wire::Op::kPutAdopt:
+    case wire::Op::kPutRead: return missing_to_write(request.key);
     case wire::Op::kCell:
       // Access to one cell is access to the memory of all.
       if (permissions_->may_use_cells()) return Rights::kNone;

@@ -35,25 +35,34 @@ bool take_all(std::span<const std::byte> data, Frame& frame) noexcept {
   return take(data, frame) && data.empty();
 }
 
-template <class Hello>
-std::expected<Hello, Status> decode_hello(std::span<const std::byte> data) noexcept {
-  Hello hello;
-  if (!take_all(data, hello) || hello.magic != kMagic || hello.version != kVersion)
-    return std::unexpected(Status::kProtocol);
-  return hello;
-}
+/// A client's hello, laid out as the header's table says.
+struct [[gnu::packed]] ClientHelloBytes {
+  std::array<char, 2> magic{'V', 'K'};
+  std::uint16_t version = 0;
+  std::uint8_t worker = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t depth = 0;
+  std::uint64_t client : 48 = 0;
+  std::uint64_t address : 48 = 0;
+  std::uint32_t rkey = 0;
+  std::uint64_t memory_id : 48 = 0;
+};
+static_assert(sizeof(ClientHelloBytes) == kClientHelloBytes);
+static_assert(channel::wire::kMinHandshakeBytes + kClientHelloBytes <= link::kMaxCmRequestBytes,
+              "RDMA CM cannot carry a hello of this size");
+constexpr std::uint64_t kAddressUnit = 64;
 
 bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoodbye || op == Op::kReads; }
 bool has_word(Op op) noexcept {
   return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart || op == Op::kReads;
 }
 bool has_terms(Op op) noexcept {
-  return op == Op::kPut || op == Op::kCas || op == Op::kPutLarge || op == Op::kPutAdopt;
+  return op == Op::kPut || op == Op::kCas || op == Op::kPutLarge || op == Op::kPutAdopt || op == Op::kPutRead;
 }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept {
-  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kGetPart) ||
+  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kPutRead) ||
          (op >= Op::kKeys && op <= Op::kReads);
 }
 
@@ -65,6 +74,24 @@ Status take_terms(const RequestHead& head, std::span<const std::byte>& body, std
   if (head.flags != kHasTtl || !has_terms(head.op)) return Status::kProtocol;
   if (!take(body, ttl_ns)) return Status::kAgain;
   return ttl_ns - 1 < kMostTtlNs ? Status::kOk : Status::kProtocol;
+}
+
+bool take_adopt(std::span<const std::byte>& body, Request& request) noexcept {
+  AdoptHead adopt;
+  if (!take(body, adopt) || adopt.value_length < kLeastLease || adopt.lease == 0 || adopt.reserved != 0) return false;
+  request.expected = adopt.expected;
+  request.large = {.length = adopt.value_length, .lease = adopt.lease};
+  return true;
+}
+
+bool take_read(std::span<const std::byte>& body, Request& request) noexcept {
+  ReadHead read;
+  if (!take(body, read) || read.value_length < kEagerBytes || read.value_length > kMostValueBytes ||
+      read.address > ~read.value_length)
+    return false;
+  request.expected = read.expected;
+  request.large = {.length = read.value_length, .address = read.address, .rkey = read.rkey, .lease = read.returned};
+  return true;
 }
 
 Status check_key(std::size_t length) noexcept {
@@ -139,20 +166,42 @@ bool is_status_sound(const ReplyHead& head) noexcept {
 
 }  // namespace
 
+std::array<std::byte, kClientHelloBytes> encode(const ClientHello& hello) noexcept {
+  ClientHelloBytes bytes;
+  bytes.version = hello.version;
+  bytes.worker = hello.worker;
+  bytes.flags = hello.flags;
+  bytes.depth = hello.depth;
+  bytes.client = hello.client & kMostClient;
+  bytes.address = hello.source.address / kAddressUnit & kMostClient;
+  bytes.rkey = hello.source.rkey;
+  bytes.memory_id = hello.source.memory_id & kMostMemoryId;
+  return std::bit_cast<std::array<std::byte, kClientHelloBytes>>(bytes);
+}
+
 std::expected<ClientHello, Status> decode_client_hello(std::span<const std::byte> data) noexcept {
-  const auto hello = decode_hello<ClientHello>(data);
-  if (hello && (hello->client == 0 || hello->depth == 0 || (hello->flags & ~kClientFlags) != 0))
+  constexpr ClientHelloBytes kWanted;
+  ClientHelloBytes bytes;
+  if (!take_all(data, bytes) || bytes.magic != kWanted.magic || bytes.version != kVersion || bytes.client == 0 ||
+      bytes.depth == 0 || (bytes.flags & ~kClientFlags) != 0)
     return std::unexpected(Status::kProtocol);
-  return hello;
+  if (bytes.memory_id == 0 && (bytes.address != 0 || bytes.rkey != 0)) return std::unexpected(Status::kProtocol);
+  return ClientHello{
+      .version = bytes.version,
+      .worker = bytes.worker,
+      .client = bytes.client,
+      .depth = bytes.depth,
+      .flags = bytes.flags,
+      .source = {.address = bytes.address * kAddressUnit, .memory_id = bytes.memory_id, .rkey = bytes.rkey}};
 }
 
 std::expected<ServerHello, Status> decode_server_hello(std::span<const std::byte> data) noexcept {
-  const auto hello = decode_hello<ServerHello>(data);
-  if (hello && (hello->workers == 0 || hello->workers > 64 || hello->depth == 0 || hello->depth > 1024 ||
-                hello->max_key_bytes != kMaxKeyBytes || hello->max_value_bytes == 0 ||
-                hello->max_value_bytes > kMostValueBytes || hello->grace_ns == 0 || hello->grace_ns > kMostGraceNs ||
-                hello->window_address > ~hello->window_length || (hello->flags & ~kHelloFlags) != 0 ||
-                !is_index_sound(*hello) || !are_marks_sound(*hello)))
+  ServerHello hello;
+  if (!take_all(data, hello) || hello.magic != kMagic || hello.version != kVersion || hello.workers == 0 ||
+      hello.workers > 64 || hello.depth == 0 || hello.depth > 1024 || hello.max_key_bytes != kMaxKeyBytes ||
+      hello.max_value_bytes == 0 || hello.max_value_bytes > kMostValueBytes || hello.grace_ns == 0 ||
+      hello.grace_ns > kMostGraceNs || hello.window_address > ~hello.window_length ||
+      (hello.flags & ~kHelloFlags) != 0 || !is_index_sound(hello) || !are_marks_sound(hello))
     return std::unexpected(Status::kProtocol);
   return hello;
 }
@@ -168,12 +217,9 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
     if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
-  if (head.op == Op::kPutAdopt) {
-    if (!take(body, request.adopt)) return Status::kProtocol;
-    request.expected = request.adopt.expected;
-    if (request.adopt.value_length < kLeastLease || request.adopt.lease == 0 || request.adopt.reserved != 0)
-      return Status::kProtocol;
-  }
+  if ((head.op == Op::kPutAdopt && !take_adopt(body, request)) ||
+      (head.op == Op::kPutRead && !take_read(body, request)))
+    return Status::kProtocol;
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
   request.value = body.subspan(head.key_length);

@@ -24,24 +24,46 @@ namespace verbena::kv::wire {
 static_assert(std::endian::native == std::endian::little, "frames are copied without conversion");
 
 inline constexpr std::uint32_t kMagic = 0x564b4256;  // "VBKV"
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 
 // --- handshake: part of the bootstrap's user data, one per channel
 
-/// Client to server. A client opens one channel to each worker, worker 0 first, all under one id.
+/// Client to server, encoded. A client opens one channel to each worker, worker 0 first, all under one id.
+/// Little-endian, of exactly this length: with the message layer's 10 bytes it fills RDMA CM's private data.
+///
+///   offset  bytes  field                        offset  bytes  field
+///        0      2  magic 'VK'                        14      6  source: address, in units of 64 bytes
+///        2      2  version                           20      4  source: rkey
+///        4      1  worker                            24      6  source: memory id; 0: none
+///        5      1  flags
+///        6      2  depth
+///        8      6  client
+inline constexpr std::size_t kClientHelloBytes = 30;
 struct ClientHello {
-  std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
-  std::uint16_t worker = 0;
-  std::uint64_t client = 0;  ///< Random, not 0.
-  std::uint32_t depth = 0;   ///< Requests it will have in flight on this channel.
-  std::uint32_t flags = 0;
+  std::uint8_t worker = 0;
+  std::uint64_t client = 0;  ///< Random, 1 to kMostClient.
+  std::uint16_t depth = 0;   ///< Requests it will have in flight on this channel.
+  std::uint8_t flags = 0;
+  /// The memory that the server READs large values from, on a NIC that maps windows: the server imports it while it
+  /// connects. Other NICs need the key in the request only.
+  struct Source {
+    std::uint64_t address = 0;  ///< The region's first; a multiple of 64.
+    std::uint64_t memory_id = 0;
+    std::uint32_t rkey = 0;
+    friend bool operator==(const Source&, const Source&) = default;
+  } source;
+  friend bool operator==(const ClientHello&, const ClientHello&) = default;
 };
-static_assert(sizeof(ClientHello) == 24);
+inline constexpr std::uint64_t kMostClient = (std::uint64_t{1} << 48) - 1;
+inline constexpr std::uint64_t kMostMemoryId = kMostClient;
 
 /// ClientHello::flags.
-inline constexpr std::uint32_t kReadOnly = 1;             ///< The client promises to change nothing.
-inline constexpr std::uint32_t kClientFlags = kReadOnly;  ///< All defined flags; a hello with others is refused.
+inline constexpr std::uint8_t kReadOnly = 1;             ///< The client promises to change nothing.
+inline constexpr std::uint8_t kClientFlags = kReadOnly;  ///< All defined flags; a hello with others is refused.
+
+/// Cuts what does not fit.
+[[nodiscard]] std::array<std::byte, kClientHelloBytes> encode(const ClientHello& hello) noexcept;
 
 /// The longest grace period that a server may have.
 inline constexpr std::uint64_t kMostGraceNs = 60'000'000'000;
@@ -98,6 +120,7 @@ enum class Op : std::uint8_t {
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or creates it.
   kPutAdopt = 10,   ///< Head, AdoptHead, key. The value was written into the lease before.
   kGetPart = 11,    ///< Head, an offset, key. GETs a large value from that offset on.
+  kPutRead = 12,    ///< Head, ReadHead, key. The server READs the value; the client does not change it meanwhile.
   kKeys = 16,       ///< Head, prefix of 0 to kMaxKeyBytes bytes, ScanPlace. Lists some of the keys that begin with it.
   kFlush = 17,      ///< The same frame. Erases some of these keys.
   kReads = 18,      ///< Head, a number. The client has done so many gets by READs. Has no reply.
@@ -112,8 +135,8 @@ struct RequestHead {
 };
 static_assert(sizeof(RequestHead) == 8);
 
-/// RequestHead::flags. For kPut, kCas, kPutLarge and kPutAdopt: the value's time to live in ns, 1 to kMostTtlNs,
-/// follows the head as u64.
+/// RequestHead::flags. For kPut, kCas, kPutLarge, kPutAdopt and kPutRead: the value's time to live in ns, 1 to
+/// kMostTtlNs, follows the head as u64.
 inline constexpr std::uint8_t kHasTtl = 1;
 inline constexpr std::uint64_t kMostTtlNs =
     static_cast<std::uint64_t>(std::chrono::nanoseconds(kMaxTimeToLive).count());
@@ -133,6 +156,15 @@ struct AdoptHead {
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(AdoptHead) == 24);
+
+struct ReadHead {
+  std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
+  std::uint64_t value_length = 0;  ///< kEagerBytes to kMostValueBytes.
+  std::uint64_t address = 0;       ///< In the client's memory.
+  std::uint32_t rkey = 0;
+  std::uint32_t returned = 0;  ///< As in LargeHead.
+};
+static_assert(sizeof(ReadHead) == 32);
 
 /// Whether a request goes over many keys of a worker.
 [[nodiscard]] constexpr bool is_scan(Op op) noexcept { return op == Op::kKeys || op == Op::kFlush; }
@@ -160,7 +192,13 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 16 + kMaxKeyB
 /// A request decoded from one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
-  AdoptHead adopt;                       ///< For kPutAdopt.
+  /// For kPutAdopt and kPutRead.
+  struct Large {
+    std::uint64_t length = 0;
+    std::uint64_t address = 0;  ///< kPutRead: the value's, under `rkey`.
+    std::uint32_t rkey = 0;
+    std::uint32_t lease = 0;  ///< kPutAdopt: the lease with the value. kPutRead: the lease given up; 0: none.
+  } large;
   std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
                                          ///< kGetPart: the offset. kReads: the number.

@@ -65,6 +65,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   if (options.max_cells != 0)
     pools.add(
         {.name = "cells", .kind = host::PoolKind::kRegistered, .bytes_each = options.max_cells * Cells::kBytesEach});
+  pools.add({.name = "spare place", .kind = host::PoolKind::kRegistered, .bytes_each = SparePlace::kBytes});
   pools.add({.name = "worker", .bytes_each = sizeof(Worker)});
   pools.add({.name = "lists of sessions",
              .count = options.max_sessions,
@@ -122,6 +123,7 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
   if (options.max_cells != 0)
     VERBENA_TRY(worker->cells_.open(nic, pd, options.max_cells, options.node, options.cells_to));
   VERBENA_ASSIGN(worker->shard_, node::Shard::create(std::move(device), shard_options(options)));
+  VERBENA_TRY(worker->spare_.open(*worker->memory().buffers, options.node));
   worker->sessions_.reserve(options.max_sessions);
   worker->dead_.reserve(options.max_sessions);
   const StoreStatistics limits = worker->store_->statistics();

@@ -82,6 +82,8 @@ class Worker final : private engine::Duty {
   // For its sessions, in the worker's thread.
   [[nodiscard]] Store& store() noexcept { return *store_; }
   [[nodiscard]] Cells& cells() noexcept { return cells_; }
+  [[nodiscard]] SparePlace& spare_place() noexcept { return spare_; }
+  [[nodiscard]] std::uint32_t window_lkey() const noexcept { return region_.lkey(); }
   [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
   /// A PUT needs memory that is leased: takes leases back once their term ends.
   void call_leases_in() noexcept { lease_policy_.scarce_until_ticks = ticks_now() + lease_policy_.term_ticks; }
@@ -116,6 +118,7 @@ class Worker final : private engine::Duty {
   LeasePolicy lease_policy_;
   std::uint64_t lease_look_ticks_ = 0;  ///< When leases were last looked through.
   std::unique_ptr<node::Shard> shard_;
+  SparePlace spare_;
   // Each has room for max_sessions and never grows.
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<Session*> dead_;

@@ -27,7 +27,8 @@ void check_client_hello(Bytes bytes) {
     return;
   }
   VERBENA_CHECK(hello->client != 0 && hello->depth != 0 && (hello->flags & ~kClientFlags) == 0);
-  VERBENA_CHECK(same_bytes(bytes_of(*hello), bytes));
+  VERBENA_CHECK(hello->source.memory_id != 0 || hello->source == ClientHello::Source{});
+  VERBENA_CHECK(same_bytes(encode(*hello), bytes));
 }
 
 void check_server_hello(Bytes bytes) {
@@ -62,9 +63,8 @@ void check_request(Bytes body) {
   const bool scans = is_scan(request.head.op);
   const bool has_key =
       request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye && request.head.op != Op::kReads;
-  const bool is_adopt = request.head.op == Op::kPutAdopt;
   VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) ||
-                (request.head.op >= Op::kCell && request.head.op <= Op::kGetPart) ||
+                (request.head.op >= Op::kCell && request.head.op <= Op::kPutRead) ||
                 (request.head.op >= Op::kKeys && request.head.op <= Op::kReads));
   VERBENA_CHECK((request.head.flags == kHasTtl) == (request.ttl_ns != 0) && request.ttl_ns <= kMostTtlNs);
   VERBENA_CHECK(request.head.op != Op::kGetPart || request.expected < kMostValueBytes);
@@ -74,10 +74,20 @@ void check_request(Bytes body) {
   std::array<std::byte, 24> head;
   std::vector<std::byte> again;
   append(again, std::span(head).first(encode_head(request.head, request.expected, head, request.ttl_ns)));
-  if (is_adopt) {
-    VERBENA_CHECK(request.adopt.lease != 0 && request.adopt.value_length >= kLeastLease);
-    VERBENA_CHECK(request.expected == request.adopt.expected && request.value.empty());
-    append(again, bytes_of(request.adopt));
+  const Request::Large& large = request.large;
+  if (request.head.op == Op::kPutAdopt) {
+    VERBENA_CHECK(large.lease != 0 && large.length >= kLeastLease && request.value.empty());
+    append(again,
+           bytes_of(AdoptHead{.expected = request.expected, .value_length = large.length, .lease = large.lease}));
+  }
+  if (request.head.op == Op::kPutRead) {
+    VERBENA_CHECK(large.length >= kEagerBytes && large.length <= kMostValueBytes && request.value.empty());
+    VERBENA_CHECK(large.address + large.length >= large.address);
+    append(again, bytes_of(ReadHead{.expected = request.expected,
+                                    .value_length = large.length,
+                                    .address = large.address,
+                                    .rkey = large.rkey,
+                                    .returned = large.lease}));
   }
   append(again, request.key);
   append(again, request.value);
@@ -215,11 +225,17 @@ void check_reply(Bytes body) {
   VERBENA_CHECK(same_bytes(again, body));
 }
 
-/// Handshakes have a magic number to find: with the top bit of the first byte, the right one stands in front.
-Tight hello_of(Bytes bytes, bool sealed) {
+/// Handshakes have a magic number and a version to find: with the top bit of the first byte, the right ones stand in
+/// front.
+Tight hello_of(Bytes bytes, Form form) {
   Tight hello(bytes);
-  const ClientHello right;
-  if (sealed) std::memcpy(hello.writable().data(), &right, std::min<std::size_t>(bytes.size(), 6));
+  const auto seal = [&](Bytes right) {
+    std::memcpy(hello.writable().data(), right.data(), std::min(bytes.size(), right.size()));
+  };
+  const auto client = encode({});
+  const ServerHello server;
+  if (form == Form::kClientHello) seal(std::span(client).first(4));
+  if (form == Form::kServerHello) seal(bytes_of(server).first(6));
   return hello;
 }
 
@@ -227,8 +243,7 @@ void run(Input in) {
   const auto first = in.take<std::uint8_t>();
   const bool sealed = (first & 0x80) != 0;
   const auto form = static_cast<Form>((first & 0x7f) % static_cast<std::uint8_t>(Form::kEnd));
-  const bool is_hello = form == Form::kClientHello || form == Form::kServerHello;
-  const Tight copy = hello_of(in.rest(), sealed && is_hello);
+  const Tight copy = hello_of(in.rest(), sealed ? form : Form::kEnd);
   switch (form) {
     case Form::kClientHello: return check_client_hello(copy.bytes());
     case Form::kServerHello: return check_server_hello(copy.bytes());

@@ -199,19 +199,13 @@ void add_remote_physical(Seeds& out) {
   out.push_back({"session_physical/runs_overlap", runs.put(std::uint16_t{599}).u8(1)});
 }
 
-void add_kv_wire(Seeds& out) {
+void add_kv_wire_hellos(Seeds& out) {
   using namespace kv::wire;
-  const auto front = [](unsigned form, Op op, std::size_t key) {
-    return Seed(form).put(RequestHead{.op = op, .key_length = static_cast<std::uint16_t>(key), .id = 7});
-  };
-  const std::string longest(kv::kMaxKeyBytes, 'k');
-  const std::string value(kv::kEagerBytes, 'v');
-  out.push_back({"kv_wire/keys", front(2, Op::kKeys, 2).text("p/").put(ScanPlace{.place = 3, .seal = 5})});
-  out.push_back({"kv_wire/keys_longest", front(2, Op::kKeys, kv::kMaxKeyBytes).text(longest).put(ScanPlace{})});
-  out.push_back({"kv_wire/flush_all", front(2, Op::kFlush, 0).put(ScanPlace{})});
-  out.push_back({"kv_wire/reads", front(2, Op::kReads, 0).put(std::uint64_t{4096})});
-  out.push_back({"kv_wire/client_hello", Seed(0).put(ClientHello{.client = 5, .depth = 16})});
-  out.push_back({"kv_wire/client_hello_sealed", Seed(0x80 + 0x7d).put(ClientHello{.client = 5, .depth = 16})});
+  out.push_back({"kv_wire/client_hello", Seed(0).put(encode({.client = 5, .depth = 16}))});
+  out.push_back({"kv_wire/client_hello_sealed", Seed(0x80 + 0x7d).put(encode({.client = 5, .depth = 16}))});
+  const ClientHello lending{
+      .client = 5, .depth = 16, .source = {.address = 1 << 20, .memory_id = 7, .rkey = 0x80000100}};
+  out.push_back({"kv_wire/client_hello_source", Seed(0).put(encode(lending))});
   const ServerHello server{.workers = 2,
                            .server = 9,
                            .depth = 16,
@@ -233,7 +227,7 @@ void add_kv_wire(Seeds& out) {
   small.window_length = kv::index_bytes(34) - 1;
   out.push_back({"kv_wire/server_hello_index_outside", Seed(1).put(small)});
   out.push_back(
-      {"kv_wire/client_hello_read_only", Seed(0).put(ClientHello{.client = 5, .depth = 16, .flags = kReadOnly})});
+      {"kv_wire/client_hello_read_only", Seed(0).put(encode({.client = 5, .depth = 16, .flags = kReadOnly}))});
   ServerHello by_message{.workers = 2,
                          .server = 9,
                          .depth = 16,
@@ -245,6 +239,19 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/server_hello_by_message", Seed(1).put(by_message)});
   by_message.window_rkey = 1;
   out.push_back({"kv_wire/server_hello_by_message_with_a_window", Seed(1).put(by_message)});
+}
+
+void add_kv_wire(Seeds& out) {
+  using namespace kv::wire;
+  const auto front = [](unsigned form, Op op, std::size_t key) {
+    return Seed(form).put(RequestHead{.op = op, .key_length = static_cast<std::uint16_t>(key), .id = 7});
+  };
+  const std::string longest(kv::kMaxKeyBytes, 'k');
+  const std::string value(kv::kEagerBytes, 'v');
+  out.push_back({"kv_wire/keys", front(2, Op::kKeys, 2).text("p/").put(ScanPlace{.place = 3, .seal = 5})});
+  out.push_back({"kv_wire/keys_longest", front(2, Op::kKeys, kv::kMaxKeyBytes).text(longest).put(ScanPlace{})});
+  out.push_back({"kv_wire/flush_all", front(2, Op::kFlush, 0).put(ScanPlace{})});
+  out.push_back({"kv_wire/reads", front(2, Op::kReads, 0).put(std::uint64_t{4096})});
   out.push_back({"kv_wire/get_part", front(2, Op::kGetPart, 3).put(std::uint64_t{kPartBytes}).text("key")});
   out.push_back({"kv_wire/get", front(2, Op::kGet, 3).text("key")});
   out.push_back({"kv_wire/get_longest_key", front(2, Op::kGet, longest.size()).text(longest)});
@@ -268,6 +275,12 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
   const AdoptHead adopt{.expected = kAnyVersion, .value_length = 100'000, .lease = 1};
   out.push_back({"kv_wire/put_adopt", front(2, Op::kPutAdopt, 3).put(adopt).text("key")});
+  const ReadHead read{.expected = kAnyVersion, .value_length = 100'000, .address = 1 << 20, .rkey = 1, .returned = 2};
+  out.push_back({"kv_wire/put_read", front(2, Op::kPutRead, 3).put(read).text("key")});
+  out.push_back({"kv_wire/put_read_ttl", with_ttl(2, Op::kPutRead).put(read).text("key")});
+  out.push_back({"kv_wire/put_read_cut", front(2, Op::kPutRead, 3).put(read)});
+  const ReadHead around{.value_length = 100'000, .address = ~std::uint64_t{0} - 99'999};
+  out.push_back({"kv_wire/put_read_around_the_end", front(2, Op::kPutRead, 3).put(around).text("key")});
 }
 
 void add_kv_wire_replies(Seeds& out) {
@@ -566,6 +579,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   Seeds seeds;
+  add_kv_wire_hellos(seeds);
   add_kv_wire(seeds);
   add_kv_wire_replies(seeds);
   add_kv_item(seeds);

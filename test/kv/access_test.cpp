@@ -201,6 +201,10 @@ TEST_F(KvRights, EachRightIsForItsOperations) {
     const std::string large = pattern(100'000, bits);
     EXPECT_EQ(put("k"), of(writes));
     EXPECT_EQ(put("l", large), of(writes));
+    const std::span<std::byte> registered = client_->allocate(large.size());
+    ASSERT_EQ(registered.size(), large.size());
+    std::ranges::copy(std::as_bytes(std::span(large)), registered.begin());
+    EXPECT_EQ(client_->put(key_of("l"), registered).status, of(writes));
     EXPECT_EQ(get("k"), of(reads, writes ? Status::kOk : Status::kNotFound));
     EXPECT_EQ(get("l"), of(reads, writes ? Status::kOk : Status::kNotFound));
     EXPECT_TRUE(!reads || !writes || out_ == large);

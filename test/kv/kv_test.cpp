@@ -174,6 +174,33 @@ TEST_F(KvTest, FullStoreKeepsWhatItHas) {
   EXPECT_EQ(put("again", std::string(1 << 20, 'a')).status, Status::kOk) << "nobody has read f0: it is free at once";
 }
 
+// Without memory beside the old value, the new one takes its place, by way of the worker's spare place.
+TEST_F(KvTest, AFullStoreReplacesLargeValues) {
+  ServerOptions options = small_server();
+  options.memory_bytes = std::size_t{8} << 20;
+  options.max_value_bytes = 1 << 20;
+  ASSERT_NO_FATAL_FAILURE(begin(options));
+  constexpr std::size_t kBytes = 200'000;
+  const auto value = client_->allocate(kBytes);
+  std::ranges::fill(value, std::byte{'f'});
+  unsigned stored = 0;
+  while (stored < 100 && client_->put(key_of("f" + std::to_string(stored)), value).status == Status::kOk) ++stored;
+  ASSERT_GT(stored, 10u);
+  ASSERT_LT(stored, 100u);
+  for (char round = 'a'; round < 'i'; ++round) {
+    std::ranges::fill(value, static_cast<std::byte>(round));
+    const std::string key = "f" + std::to_string(round % 3);
+    ASSERT_EQ(client_->put(key_of(key), value).status, Status::kOk) << round;
+    EXPECT_TRUE(get(key) == std::string(kBytes, round));
+  }
+  EXPECT_EQ(client_->put(key_of("new"), value).status, Status::kStoreFull);
+  EXPECT_EQ(get("new"), "not found");
+  // Another version: the old value stays, and so does the spare place for the next one.
+  EXPECT_EQ(client_->cas(key_of("f0"), 1'000'000, value).status, Status::kVersionMismatch);
+  ASSERT_EQ(client_->put(key_of("f0"), value).status, Status::kOk);
+  EXPECT_TRUE(get("f0") == std::string(kBytes, 'h'));
+}
+
 TEST_F(KvTest, OverwritesLargeValuesForLongerThanTheMemoryLasts) {
   begin();
   const auto value = client_->allocate(1 << 20);
@@ -513,6 +540,23 @@ TEST_F(KvTest, AStoppedServerHasClosed) {
   EXPECT_EQ(refused.error().status(), Status::kConnectionRefused);
 }
 
+TEST_F(KvTest, AStoppedServerEndsTheReadsOfValues) {
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_NO_FATAL_FAILURE(begin());
+    const auto value = client_->allocate(4 << 20);
+    for (std::uint64_t i = 0; i < 16; ++i)
+      ASSERT_EQ(client_->start_put(key_of("k" + std::to_string(i)), value, i), Status::kOk);
+    server_->stop();
+    std::vector<Completion> done(16);
+    std::size_t told = 0;
+    EXPECT_TRUE(eventually([&] { return (told += client_->poll(std::span(done).subspan(told))) == done.size(); }));
+    for (const Completion& one : std::span(done).first(told))
+      EXPECT_TRUE(one.outcome.status == Status::kOk || one.outcome.status == Status::kClosed)
+          << to_string(one.outcome.status);
+    client_.reset();
+  }
+}
+
 TEST_F(KvTest, TimedOutCallKeepsTheConnection) {
   begin();
   ASSERT_EQ(put("k", "v").status, Status::kOk);
@@ -650,9 +694,8 @@ class Bare : private channel::Handler {
             .value();
   }
   [[nodiscard]] nic::Nic& nic() const noexcept { return *nic_; }
-  template <class Hello>
-  [[nodiscard]] link::Endpoint endpoint(const Hello& hello) {
-    return connection_->describe(wire::bytes_of(hello)).value();
+  [[nodiscard]] link::Endpoint endpoint(std::span<const std::byte> hello) {
+    return connection_->describe(hello).value();
   }
 
  private:
@@ -672,7 +715,7 @@ class Bare : private channel::Handler {
 class SilentClient : Bare {
  public:
   SilentClient(std::uint16_t port, const wire::ClientHello& hello)
-      : dialed_(link::dial("127.0.0.1", port, endpoint(hello), Deadline::after(20s), {.nic = &nic()})) {}
+      : dialed_(link::dial("127.0.0.1", port, endpoint(wire::encode(hello)), Deadline::after(20s), {.nic = &nic()})) {}
   [[nodiscard]] bool was_answered() const { return dialed_.has_value(); }
   /// Why it was not.
   [[nodiscard]] const Error& refusal() const { return dialed_.error(); }
@@ -685,7 +728,7 @@ class SilentClient : Bare {
 class Ghost : Bare {
  public:
   [[nodiscard]] Result<void> dial(std::uint16_t port, const ibv_gid& gid) {
-    link::Endpoint claimed = endpoint(wire::ClientHello{.client = ++number_, .depth = 32});
+    link::Endpoint claimed = endpoint(wire::encode({.client = ++number_, .depth = 32}));
     claimed.qp.gid = gid;
     VERBENA_TRY(link::dial("127.0.0.1", port, claimed, Deadline::after(20s)));
     return {};
@@ -720,7 +763,7 @@ class SilentServer : Bare {
     auto handshake = listener_->next(Deadline::after(20s));
     ASSERT_TRUE(handshake) << handshake.error().text();
     EXPECT_TRUE((*handshake)->confirm(Deadline::after(20s)));
-    EXPECT_TRUE((*handshake)->answer(endpoint(hello), Deadline::after(20s)));
+    EXPECT_TRUE((*handshake)->answer(endpoint(wire::bytes_of(hello)), Deadline::after(20s)));
     // Until the client has had the answer confirmed, and hangs up.
     EXPECT_FALSE((*handshake)->finish(Deadline::after(20s)));
   }

@@ -27,9 +27,11 @@ class RawClient final : private channel::Handler {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;
 
-  enum class Stops : std::uint8_t { kNever, kBeforeConnect };
+  enum class Stops : std::uint8_t { kNever, kBeforeConnect, kIfRefused };
 
-  explicit RawClient(std::uint16_t port, Stops stops = Stops::kNever, std::uint32_t flags = 0) {
+  /// It lends the server its memory; `spoil` changes what it says of that.
+  explicit RawClient(std::uint16_t port, Stops stops = Stops::kNever, std::uint8_t flags = 0,
+                     void (*spoil)(wire::ClientHello::Source&) = nullptr) {
     const Deadline deadline = Deadline::after(std::chrono::seconds{20});
     static constexpr std::array<uid_t, 1> kRoot{0};  // As a client of the library trusts it.
     fabric_ = link::Fabric::open({.transport = test::transport_under_test(),
@@ -41,7 +43,8 @@ class RawClient final : private channel::Handler {
                   .value();
     nic::Nic& nic = fabric_->nic();
     pd_ = nic::Pd(nic, nic.alloc_pd().value());
-    EXPECT_TRUE(memory_.open(nic, pd_.get(), {.size_bytes = kBytes, .name = "hostile"}, {}, IBV_ACCESS_LOCAL_WRITE));
+    EXPECT_TRUE(memory_.open(nic, pd_.get(), {.size_bytes = kBytes, .share = host::Share::kReadOnly, .name = "hostile"},
+                             {}, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
     loop_ = engine::CompletionLoop::create(nic, {.max_connections = 1}).value();
     buffers_.emplace(nic, pd_.get());
     EXPECT_TRUE(bounce_.open(*buffers_, {}));
@@ -49,15 +52,24 @@ class RawClient final : private channel::Handler {
                                               {.depth = wire::channel_depth(32), .max_operations = 64}, *this)
                       .value();
     std::random_device random;
-    const wire::ClientHello mine{.client = random() | 1u, .depth = 32, .flags = flags};
-    const link::Endpoint local = connection_->describe(wire::bytes_of(mine)).value();
+    const bool has_source = nic.capabilities().maps_windows;
+    const nic::Window own = memory_.window();
+    wire::ClientHello mine{.client = random() | 1u, .depth = 32, .flags = flags};
+    if (has_source) mine.source = {.address = own.address, .memory_id = own.memory_id, .rkey = own.rkey};
+    if (spoil != nullptr) spoil(mine.source);
+    const link::Endpoint local = connection_->describe(wire::encode(mine)).value();
     auto handshake = fabric_->dial(port, local, deadline).value();
     lease_ = channel::wire::decode(handshake->remote().user_data()).value().lease;
     lease_.access = IBV_ACCESS_REMOTE_WRITE;
     EXPECT_TRUE(connection_->dialed(std::move(handshake)));
     hello_ = wire::decode_server_hello(connection_->peer_data()).value();
     if (stops == Stops::kBeforeConnect) return;
-    EXPECT_TRUE(connection_->connect(deadline));
+    if (has_source) {
+      EXPECT_TRUE(nic.grant(own.memory_id, {.to = nic::Grant::To::kOneGid, .gid = connection_->peer_gid()}));
+    }
+    const bool is_connected = connection_->connect(deadline).has_value();
+    if (stops == Stops::kIfRefused) return;
+    EXPECT_TRUE(is_connected);
     if ((hello_.flags & wire::kByMessage) == 0) {
       EXPECT_TRUE(connection_->import_window(window(), deadline));
     }
@@ -79,6 +91,8 @@ class RawClient final : private channel::Handler {
   [[nodiscard]] const nic::Window& stream() const noexcept { return lease_; }
   [[nodiscard]] const wire::ServerHello& hello() const noexcept { return hello_; }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_.data(), kBytes}; }
+  /// The same as the server may READ it.
+  [[nodiscard]] nic::Window lent() const noexcept { return memory_.window(); }
   [[nodiscard]] nic::Nic& nic() const noexcept { return fabric_->nic(); }
   [[nodiscard]] bool is_alive() const noexcept { return connection_->alive(); }
 

@@ -234,8 +234,8 @@ TEST(Wire, AdoptionsAreChecked) {
   Request out;
   ASSERT_EQ(decode(good, "a key", out), Status::kOk);
   EXPECT_EQ(out.expected, 9u);
-  EXPECT_EQ(out.adopt.lease, 3u);
-  EXPECT_EQ(out.adopt.value_length, kLeastLease);
+  EXPECT_EQ(out.large.lease, 3u);
+  EXPECT_EQ(out.large.length, kLeastLease);
   EXPECT_EQ(out.key.size(), 5u);
   EXPECT_EQ(decode(good, "", out), Status::kBadKey);
   for (auto spoil :
@@ -361,16 +361,28 @@ TEST(Wire, EntriesComeWithSuccessOnly) {
 }
 
 TEST(Wire, HellosAreChecked) {
-  ClientHello client{.worker = 1, .client = 9, .depth = 32};
-  EXPECT_TRUE(decode_client_hello(bytes_of(client)));
-  EXPECT_FALSE(decode_client_hello(bytes_of(client).first(sizeof client - 1)));
-  client.version = 1;
-  EXPECT_FALSE(decode_client_hello(bytes_of(client)));
-  client.version = kVersion;
-  client.flags = kReadOnly;
-  EXPECT_TRUE(decode_client_hello(bytes_of(client)));
-  client.flags = kClientFlags + 1;
-  EXPECT_FALSE(decode_client_hello(bytes_of(client)));
+  const ClientHello client{.worker = 1,
+                           .client = kMostClient,
+                           .depth = 32,
+                           .flags = kReadOnly,
+                           .source = {.address = 1 << 20, .memory_id = kMostMemoryId, .rkey = 0x80000100}};
+  EXPECT_EQ(decode_client_hello(encode(client)), client);
+  Bytes sized;
+  append(sized, encode(client));
+  sized.resize(kClientHelloBytes - 1);
+  EXPECT_FALSE(decode_client_hello(sized));
+  sized.resize(kClientHelloBytes + 1);
+  EXPECT_FALSE(decode_client_hello(sized));
+  for (const auto spoil : {+[](ClientHello& c) { c.version = kVersion - 1; }, +[](ClientHello& c) { c.client = 0; },
+                           +[](ClientHello& c) { c.depth = 0; }, +[](ClientHello& c) { c.flags = kClientFlags + 1; },
+                           +[](ClientHello& c) { c.source.memory_id = 0; }}) {
+    ClientHello bad = client;
+    spoil(bad);
+    EXPECT_FALSE(decode_client_hello(encode(bad)));
+  }
+  ClientHello lends_nothing = client;
+  lends_nothing.source = {};
+  EXPECT_EQ(decode_client_hello(encode(lends_nothing)), lends_nothing);
 
   const ServerHello good{.workers = 2,
                          .depth = 32,
@@ -466,6 +478,39 @@ TEST(Wire, RefusalsAreOfTheirStatusesOnly) {
     Reply reply;
     EXPECT_EQ(decode_reply(body, reply), Status::kProtocol);
   }
+}
+
+TEST(Wire, ValuesToReadAreChecked) {
+  const ReadHead good{.expected = 9, .value_length = kEagerBytes, .address = 1 << 20, .rkey = 5, .returned = 3};
+  const auto decode = [](const ReadHead& read, std::string_view key, std::string_view behind, Request& out) {
+    Bytes body;
+    append(body, RequestHead{.op = Op::kPutRead, .key_length = static_cast<std::uint16_t>(key.size()), .id = 5});
+    append(body, read);
+    for (const char c : key) body.push_back(static_cast<std::byte>(c));
+    for (const char c : behind) body.push_back(static_cast<std::byte>(c));
+    return decode_request(body, out);
+  };
+  Request out;
+  ASSERT_EQ(decode(good, "key", "", out), Status::kOk);
+  EXPECT_EQ(out.key.size(), 3u);
+  EXPECT_EQ(out.expected, 9u);
+  EXPECT_EQ(out.large.length, kEagerBytes);
+  EXPECT_EQ(out.large.address, std::uint64_t{1} << 20);
+  EXPECT_EQ(out.large.rkey, 5u);
+  EXPECT_EQ(out.large.lease, 3u);
+  EXPECT_EQ(decode(good, "key", "value", out), Status::kProtocol);
+  EXPECT_EQ(decode(good, "", "", out), Status::kBadKey);
+  for (const auto spoil :
+       {+[](ReadHead& r) { r.value_length = kEagerBytes - 1; }, +[](ReadHead& r) { r.value_length = 0; },
+        +[](ReadHead& r) { r.value_length = kMostValueBytes + 1; },
+        +[](ReadHead& r) { r.address = ~r.value_length + 1; }}) {
+    ReadHead bad = good;
+    spoil(bad);
+    EXPECT_EQ(decode(bad, "key", "", out), Status::kProtocol);
+  }
+  ReadHead last = good;
+  last.address = ~last.value_length;
+  EXPECT_EQ(decode(last, "key", "", out), Status::kOk);
 }
 
 TEST(Wire, RandomBytesHurtNobody) {

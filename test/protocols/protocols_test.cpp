@@ -112,7 +112,11 @@ void add_store(Lines& lines) {
   const auto add = [&](const char* name, const std::string& text) {
     lines[fmt::format("kv {} {}", kVersion, name)] = text;
   };
-  add("client_hello", hex_of(ClientHello{.worker = 1, .client = 5, .depth = 16, .flags = kReadOnly}));
+  add("client_hello", hex(encode({.worker = 1,
+                                  .client = 5,
+                                  .depth = 16,
+                                  .flags = kReadOnly,
+                                  .source = {.address = 1 << 20, .memory_id = 7, .rkey = 0x80000100}})));
   add("server_hello", hex_of(ServerHello{.workers = 2,
                                          .server = 9,
                                          .depth = 16,
@@ -133,6 +137,7 @@ void add_store(Lines& lines) {
   add("expiry", hex_of(Expiry{.clock_ns = 5, .until_ns = 6}));
   add("large", hex_of(LargeHead{.expected = 1, .value_length = 2, .returned = 3}));
   add("adopt", hex_of(AdoptHead{.expected = 1, .value_length = 2, .lease = 3}));
+  add("read", hex_of(ReadHead{.expected = 1, .value_length = 2, .address = 3, .rkey = 4, .returned = 5}));
   add("reply", hex_of(ReplyHead{.status = Status::kNotFound, .kind = ReplyKind::kValue, .id = 7, .version = 3}));
   add("location", hex_of(Location{.address = 1 << 20, .length = 100'000, .rkey = 1}));
   add("lease", hex_of(Lease{.address = 1 << 20, .length = 1 << 16, .term_ns = 1'000'000'000, .rkey = 1, .id = 2}));
