@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace verbena::kv {
@@ -12,8 +16,11 @@ constexpr std::uint64_t kPiece = PutReads::kPieceBytes;
 constexpr std::uint32_t kLkey = 9;
 
 wire::Request request(std::uint32_t id, std::uint64_t length) {
+  static constexpr std::array<std::byte, 3> kKey{};
   wire::Request out;
   out.head.id = id;
+  out.head.key_length = kKey.size();
+  out.key = kKey;
   out.large = {.length = length, .address = 4096 * id, .rkey = id};
   return out;
 }
