@@ -63,6 +63,7 @@ CompletionLoop::CompletionLoop(nic::Nic& nic, const LoopOptions& options)
       spin_ticks_(ticks_in(options.spin)),
       keepalive_{.interval = ticks_in(options.keepalive), .due = std::numeric_limits<std::uint64_t>::max()},
       max_connections_(options.max_connections) {
+  choose_looks();
   holding_.reserve(options.max_connections);
   draining_.reserve(options.max_connections);
   const bool is_wanted = options.keepalive_on == KeepaliveOn::kEveryNic || !nic.capabilities().hears_of_peers;

@@ -116,6 +116,7 @@ struct NicChoice {
 struct HostFacts {
   std::string kernel;
   std::string clock;  ///< The clock that the library uses, and why.
+  std::string looks;  ///< How its polling threads wait between two looks.
   std::vector<DeviceFacts> devices;
   RdmaModules modules;
   MemoryFacts memory;

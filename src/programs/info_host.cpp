@@ -1,4 +1,5 @@
 // Memory, NUMA nodes and resource limits from the kernel's files, and all facts together.
+#include "base/relax.hpp"
 #include "base/units.hpp"
 #include "host/memory_limits.hpp"
 #include "link/fabric.hpp"
@@ -142,6 +143,7 @@ NicChoice choose_nic() {
 HostFacts read_host(const SystemFiles& files) {
   HostFacts facts{.kernel = read_environment().kernel,
                   .clock = clock_description(),
+                  .looks = describe(choose_looks()),
                   .devices = read_devices(files),
                   .modules = read_modules(files),
                   .memory = read_memory(files),

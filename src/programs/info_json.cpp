@@ -82,9 +82,9 @@ Json finding_json(const Finding& finding) {
 std::string info_json(const HostFacts& facts, const std::vector<Finding>& findings) {
   const auto describe = [&](const DeviceFacts& device) { return device_json(device, facts.memory); };
   return json_line("nic", json_object("name", facts.nic.name, "reason", facts.nic.reason), "kernel", facts.kernel,
-                   "clock", facts.clock, "devices", json_array(facts.devices, describe), "modules",
-                   json_object("ib_uverbs", facts.modules.uverbs, "rdma_ucm", facts.modules.rdma_ucm), "memory",
-                   memory_json(facts.memory), "limits", limits_json(facts.limits), "permissions",
+                   "clock", facts.clock, "looks", facts.looks, "devices", json_array(facts.devices, describe),
+                   "modules", json_object("ib_uverbs", facts.modules.uverbs, "rdma_ucm", facts.modules.rdma_ucm),
+                   "memory", memory_json(facts.memory), "limits", limits_json(facts.limits), "permissions",
                    permissions_json(facts.permissions), "findings", json_array(findings, finding_json));
 }
 

@@ -129,8 +129,8 @@ void put_findings(std::string& text, const std::vector<Finding>& findings, Findi
 
 std::string info_text(const HostFacts& facts, const std::vector<Finding>& findings) {
   std::string text;
-  append(text, "NIC             {}: {}\nkernel          {}\nclock           {}\n", facts.nic.name, facts.nic.reason,
-         facts.kernel, facts.clock);
+  append(text, "NIC             {}: {}\nkernel          {}\nclock           {}\npolling         {}\n", facts.nic.name,
+         facts.nic.reason, facts.kernel, facts.clock, facts.looks);
   put_devices(text, facts);
   put_memory(text, facts.memory);
   text += "Limits\n";

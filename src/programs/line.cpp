@@ -90,6 +90,7 @@ Result<Line> measure_line(unsigned first_cpu, unsigned second_cpu, std::chrono::
     return fail(Status::kUnsupported, "measure_line", 0,
                 "the cache-line ping-pong needs two cpus, and this process has one; allow it a second with taskset");
   }
+  choose_looks();
   SharedLine line;
   const Deadline deadline = Deadline::after(span + std::chrono::seconds{2});
   std::vector<double> batches;

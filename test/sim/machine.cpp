@@ -6,6 +6,7 @@
 #include "base/clock.hpp"
 #include "base/futex.hpp"
 #include "base/random.hpp"
+#include "base/relax.hpp"
 #include "base/simulation.hpp"
 #include "host/memory_limits.hpp"
 #include "host/placement.hpp"
@@ -47,6 +48,13 @@ double ticks_per_us() noexcept { return kTicksPerUs; }
 const char* clock_description() noexcept { return "the processor's counter, which is simulated"; }
 void look_at_clock(std::uint64_t) noexcept {}
 std::uint64_t unix_time_ns() noexcept { return Tasks::current()->now(); }
+
+// --- looks: a simulated thread that looks again lets the others run
+
+const Looks& choose_looks() noexcept {
+  static constexpr Looks kOne;
+  return kOne;
+}
 
 // --- random words -------------------------------------------------------------------------------------------------
 
