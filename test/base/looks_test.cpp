@@ -37,7 +37,7 @@ TEST(Looks, AreToldInWords) {
 
 TEST(Looks, AreChosenOnceAndUsed) {
   const Looks& chosen = choose_looks();
-  EXPECT_GT(chosen.pause_ns, 0);
+  EXPECT_GE(chosen.pause_ns, 0) << "0 where 64 pauses take less than a tick, as under qemu";
   EXPECT_LT(chosen.pause_ns, 100'000);
   EXPECT_EQ(&choose_looks(), &chosen);
   EXPECT_EQ(detail::pauses.load(), chosen.pauses);
