@@ -49,11 +49,11 @@ enum class LargePut : std::uint8_t {
   /// `Client::allocate`, and other values pass through memory that the client has to itself.
   kCopy = 0,
   /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. So
-  /// the clients' cores copy, which pays where many clients put large values at the same time. For clients that trust
-  /// each other: on a device a client can write only into its own lease, and no longer once the value is published; on
-  /// the software NIC any client's process could write all items, because it maps their memory. Not with
-  /// require_hugepages. Acts as kCopy on a device without memory windows, and on Soft-RoCE, whose windows fail under
-  /// load.
+  /// the clients' cores copy, which can pay where many clients put large values at the same time; one client alone is
+  /// slower than with kCopy. For clients that trust each other: on a device a client can write only into its own lease,
+  /// and no longer once the value is published; on the software NIC any client's process could write all items,
+  /// because it maps their memory. Not with require_hugepages. Acts as kCopy on a device without memory windows, and on
+  /// Soft-RoCE, whose windows fail under load.
   kAdopt = 1,
 };
 
