@@ -20,7 +20,7 @@ namespace verbena::kv {
 
 class Worker;
 
-/// What a PUT or CAS of a large value counts as.
+/// The kind of operation as which a PUT or CAS of a large value is counted.
 [[nodiscard]] constexpr OperationKind large_kind(std::uint64_t expected) noexcept {
   return expected == wire::kAnyVersion ? OperationKind::kPutLarge : OperationKind::kCasLarge;
 }
