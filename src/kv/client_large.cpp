@@ -108,7 +108,7 @@ Status PollingClient::send_lent(Operation& operation, const Ask& ask) noexcept {
                          wire::ReadHead{.expected = ask.expected,
                                         .value_length = ask.value.size(),
                                         .address = reinterpret_cast<std::uintptr_t>(ask.value.data()),
-                                        .rkey = region_.window().rkey,
+                                        .rkey = region_.mr()->rkey,
                                         .returned = give_up_lease_for(ask, operation.worker)},
                          front);
   operation.stage = Stage::kLent;

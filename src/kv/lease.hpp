@@ -4,11 +4,11 @@
 #include "channel/connection.hpp"
 #include "host/footprint.hpp"
 #include "kv/account.hpp"
+#include "kv/open_put.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "nic/nic.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -66,16 +66,7 @@ class Leases {
     Store::Block block;
     std::uint64_t bytes = 0;  ///< The block's, even if that is already a value.
     std::uint64_t given_ticks = 0;
-    // For the PUT that named it.
-    std::uint64_t began_ticks = 0;
-    std::uint64_t expected = 0;
-    std::uint64_t ttl_ns = 0;
-    std::uint64_t value_length = 0;
-    std::uint32_t request = 0;
-    std::uint16_t key_length = 0;
-    std::array<std::byte, kMaxKeyBytes> key;
-
-    [[nodiscard]] Key key_of_put() const noexcept { return {key.data(), key_length}; }
+    OpenPut put;  ///< The PUT that has named this lease.
   };
 
   Leases(LeasePolicy& policy, Store& store) noexcept : policy_(policy), store_(store) {}

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "channel/options.hpp"
+#include "kv/open_put.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "nic/buffer_pool.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,17 +47,9 @@ class SparePlace {
 /// \thread the worker's, except creation
 class PutReads {
  public:
-  struct Put {
-    std::uint32_t id = 0;
+  struct Put : OpenPut {
     std::uint32_t rkey = 0;
-    std::uint64_t address = 0;
-    std::uint64_t length = 0;
-    std::uint64_t expected = 0;
-    std::uint64_t ttl_ns = 0;
-    std::uint64_t began_ticks = 0;
-    std::uint16_t key_length = 0;
-    std::array<std::byte, kMaxKeyBytes> key_bytes;
-    [[nodiscard]] Key key() const noexcept { return {key_bytes.data(), key_length}; }
+    std::uint64_t address = 0;  ///< The value's, in the client's memory.
   };
   /// READs are this long, and so many of the first PUT are in flight, at most.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 10;
@@ -87,7 +79,7 @@ class PutReads {
   };
   /// Null: all are in flight that may be. `lkey` is that of `pending`.
   [[nodiscard]] std::optional<Piece> next(std::uint32_t lkey) const noexcept;
-  void posted(const Piece& piece) noexcept;
+  void posted(const Piece& piece) noexcept { posted_ += piece.to.length; }
   /// The oldest READ is complete. True: the value is here.
   [[nodiscard]] bool arrived() noexcept;
   /// The first PUT is over.
@@ -104,7 +96,6 @@ class PutReads {
   std::size_t count_ = 0;
   std::uint64_t posted_ = 0;   ///< Bytes of the first PUT that READs were posted for,
   std::uint64_t arrived_ = 0;  ///< and that are here.
-  unsigned pieces_ = 0;
   bool is_in_spare_ = false;
 };
 

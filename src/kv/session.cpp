@@ -369,13 +369,7 @@ void Session::adopt(const wire::Request& request) noexcept {
   // Taken back because the client was late; it tries again with another lease.
   if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
   if (request.large.length > lease->bytes) return channel_->fail(Status::kProtocol);
-  lease->began_ticks = ticks_now();
-  lease->expected = request.expected;
-  lease->ttl_ns = request.ttl_ns;
-  lease->value_length = request.large.length;
-  lease->request = request.head.id;
-  lease->key_length = request.head.key_length;
-  std::memcpy(lease->key.data(), request.key.data(), request.key.size());
+  lease->put.take(request, ticks_now());
   take_back(*lease, Leases::Lease::State::kAdopting);
 }
 
@@ -389,19 +383,19 @@ void Session::on_complete(channel::Connection&, const channel::Completion& compl
 
 void Session::finish_adoption(Leases::Lease& lease) noexcept {
   const Store::Change change =
-      store_.adopt(lease.key_of_put(), lease.block, lease.value_length, lease.expected, owner(), lease.ttl_ns);
-  worker_.counters().record_ticks(large_kind(lease.expected), ticks_now() - lease.began_ticks);
+      store_.adopt(lease.put.key(), lease.block, lease.put.length, lease.put.expected, owner(), lease.put.ttl_ns);
+  worker_.counters().record_ticks(large_kind(lease.put.expected), ticks_now() - lease.put.began_ticks);
   if (!lease.block) {
     ++worker_.counters().adoptions;
     leases_.close(lease);
-    return reply_large(lease.request, change, lease.value_length);
+    return reply_large(lease.put.id, change, lease.put.length);
   }
   if (is_refusal(change.status)) [[unlikely]] {
     leases_.close(lease);
-    return refuse(lease.request, change);
+    return refuse(lease.put.id, change);
   }
   // The PUT failed: gives the block back to the client as a lease of its own.
-  wire::ReplyHead head = outcome_of(lease.request, change, lease.value_length);
+  wire::ReplyHead head = outcome_of(lease.put.id, change, lease.put.length);
   wire::Lease told;
   if (!leases_.give_again(*channel_, lease, told)) return reply(head);
   head.kind = wire::ReplyKind::kLease;

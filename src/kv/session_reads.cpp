@@ -20,8 +20,14 @@ void Session::begin_reads() noexcept {
   while (!reads_.empty()) {
     const PutReads::Put& put = reads_.first();
     const Store::Change reserved = reserve_for(put);
-    if (reserved.status == Status::kOk) return post_reads();
-    end_put(reserved);
+    if (reserved.status != Status::kOk) {
+      end_put(reserved);
+      continue;
+    }
+    // The NICs check the key and the range: a request that names other memory ends its connection.
+    channel_->lend_window(
+        {.address = put.address, .length = put.length, .rkey = put.rkey, .access = IBV_ACCESS_REMOTE_READ});
+    return post_reads();
   }
 }
 
@@ -35,10 +41,6 @@ Store::Change Session::reserve_for(const PutReads::Put& put) noexcept {
 }
 
 void Session::post_reads() noexcept {
-  const PutReads::Put& put = reads_.first();
-  // The NICs check the key and the range: a request that names other memory ends its connection.
-  channel_->lend_window(
-      {.address = put.address, .length = put.length, .rkey = put.rkey, .access = IBV_ACCESS_REMOTE_READ});
   while (const auto piece = reads_.next(worker_.window_lkey())) {
     const Status status = channel_->start_read(piece->to, piece->from, kReadToken);
     if (status != Status::kOk) return channel_->fail(Status::kProtocol);

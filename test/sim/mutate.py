@@ -95,8 +95,8 @@ MUTANTS = {
 
     'adopted_lease_stays': Mutant(
         'kv/session.cpp',
-        '    leases_.close(lease);\n    return reply_large(lease.request, change, lease.value_length);\n',
-        '    return reply_large(lease.request, change, lease.value_length);\n'),
+        '    leases_.close(lease);\n    return reply_large(lease.put.id, change, lease.put.length);\n',
+        '    return reply_large(lease.put.id, change, lease.put.length);\n'),
     'lease_leaks_block': Mutant('kv/lease.cpp', '  if (lease.block) store_.give_back(lease.block);\n',
                                 '  lease.block = Store::Block{};\n'),
     'lease_never_expires': Mutant('kv/worker.cpp', 'lease_policy_.leases != 0', 'false'),
