@@ -30,7 +30,7 @@ class Exclusive {
   Exclusive& operator=(const Exclusive&) = delete;
 
   /// Returns the mark to give to `leave`; null if another thread, or this one, is inside.
-  [[nodiscard]] Mark* enter() noexcept {
+  [[nodiscard, gnu::always_inline]] Mark* enter() noexcept {
     const std::uintptr_t me = this_thread();
     Mark* const last = last_.load(std::memory_order_relaxed);
     if (last->thread.load(std::memory_order_relaxed) == me) [[likely]] {

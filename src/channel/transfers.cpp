@@ -82,44 +82,6 @@ inline Status Transfers::move_now(nic::Direct::Move nic::Direct::* move, std::by
   return Status::kOk;
 }
 
-inline Status Transfers::move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
-                                        const RemoteSpan& remote) noexcept {
-  const nic::Direct* const now = direct();
-  if (now == nullptr || remote.length > max_message_ ||
-      !(now->*move)(pair_.get(), local, lkey, static_cast<std::uint32_t>(remote.length), remote.address, remote.rkey))
-      [[unlikely]]
-    return Status::kAgain;
-  pair_.went_directly(remote.length);
-  return Status::kOk;
-}
-
-Status Transfers::read_now(const LocalSpan& to, const RemoteSpan& from) noexcept {
-  const Status checked = check_read<Look::kAtPlaces>(from, to.length);
-  return checked == Status::kOk ? move_whole_now(&nic::Direct::read, to.data, to.lkey, from) : checked;
-}
-
-Status Transfers::write_now(const LocalSpan& from, const RemoteSpan& to) noexcept {
-  if (to.length < from.length) [[unlikely]]
-    return Status::kBadArgument;
-  const RemoteSpan part = to.first(from.length);
-  const Status checked = check_place<Look::kAtPlaces>(part, IBV_ACCESS_REMOTE_WRITE);
-  return checked == Status::kOk ? move_whole_now(way_of_write(part.length), from.data, from.lkey, part) : checked;
-}
-
-Status Transfers::read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept {
-  const Status checked = check_read<Look::kAtPlaces>(from, to.size());
-  return checked == Status::kOk ? move_whole_now(&nic::Direct::read_plain, to.data(), 0, from) : checked;
-}
-
-Status Transfers::write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
-  if (to.length < from.size()) [[unlikely]]
-    return Status::kBadArgument;
-  const RemoteSpan part = to.first(from.size());
-  const Status checked = check_place<Look::kAtPlaces>(part, IBV_ACCESS_REMOTE_WRITE);
-  return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, LocalSpan::bounced(from).data, 0, part)
-                                : checked;
-}
-
 Status Transfers::change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept {
   if (const Status checked = check_word(word); checked != Status::kOk) return checked;
   const nic::Direct* const now = direct();

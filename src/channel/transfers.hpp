@@ -57,10 +57,22 @@ class Transfers : private Bounce::Waiter {
 
   // --- at once: carried out in the calling thread, in one piece, when the NIC is a software NIC and no earlier
   // operation is queued. kAgain: not possible now, and nothing has happened.
-  [[nodiscard]] Status read_now(const LocalSpan& to, const RemoteSpan& from) noexcept;
-  [[nodiscard]] Status write_now(const LocalSpan& from, const RemoteSpan& to) noexcept;
-  [[nodiscard]] Status read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept;
-  [[nodiscard]] Status write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept;
+  // Memory of this side need not be registered. The NIC itself refuses spans without bytes, and READs where there are
+  // none.
+  [[nodiscard, gnu::always_inline]] Status read_now(std::span<std::byte> to, const RemoteSpan& from) noexcept {
+    if (to.size() < from.length) [[unlikely]]
+      return Status::kBadArgument;
+    const Status checked = windows_.check(from, IBV_ACCESS_REMOTE_READ);
+    return checked == Status::kOk ? move_whole_now(&nic::Direct::read_plain, to.data(), from) : checked;
+  }
+  [[nodiscard, gnu::always_inline]] Status write_now(std::span<const std::byte> from, const RemoteSpan& to) noexcept {
+    if (to.length < from.size()) [[unlikely]]
+      return Status::kBadArgument;
+    const RemoteSpan part = to.first(from.size());
+    const Status checked = windows_.check(part, IBV_ACCESS_REMOTE_WRITE);
+    return checked == Status::kOk ? move_whole_now(&nic::Direct::write_plain, LocalSpan::bounced(from).data, part)
+                                  : checked;
+  }
   [[nodiscard]] Status change_now(const Change& change, RemoteSpan word, std::uint64_t& old) noexcept;
   /// Carries out a list of READs from one window, 1 to nic::Direct::kMaxList of them: all, or nothing has happened.
   [[nodiscard]] Status read_list_now(std::span<const nic::PlainRead> reads, std::uint32_t rkey) noexcept;
@@ -126,21 +138,17 @@ class Transfers : private Bounce::Waiter {
  private:
   void on_chunk() noexcept override { progress(); }
 
-  /// Whether the check looks for a failed queue pair: `direct` does that itself.
-  enum class Look : std::uint8_t { kAtAll, kAtPlaces };
-  template <Look kLook = Look::kAtAll>
   [[nodiscard]] Status check_place(const RemoteSpan& remote, std::uint32_t access) noexcept {
-    if (kLook == Look::kAtAll && pair_.reason() != Status::kOk) [[unlikely]]
+    if (pair_.reason() != Status::kOk) [[unlikely]]
       return pair_.reason();
     if (remote.length == 0) [[unlikely]]
       return Status::kBadArgument;
     return windows_.check(remote, access);
   }
-  template <Look kLook = Look::kAtAll>
   [[nodiscard]] Status check_read(const RemoteSpan& from, std::uint64_t local) noexcept {
     if (local < from.length) [[unlikely]]
       return Status::kBadArgument;
-    const Status checked = check_place<kLook>(from, IBV_ACCESS_REMOTE_READ);
+    const Status checked = check_place(from, IBV_ACCESS_REMOTE_READ);
     return checked == Status::kOk && max_reads_ == 0 ? Status::kUnsupported : checked;
   }
   /// Shortens `to` to the bytes that are written.
@@ -163,9 +171,15 @@ class Transfers : private Bounce::Waiter {
   /// `done` bytes are done; post the rest.
   [[nodiscard]] Status move_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
                                 const RemoteSpan& remote, std::uint64_t& done) noexcept;
-  /// The same for calls that must be one piece, or nothing.
-  [[nodiscard]] Status move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local, std::uint32_t lkey,
-                                      const RemoteSpan& remote) noexcept;
+  /// The same for calls that must be one piece, or nothing, with memory that need not be registered.
+  [[nodiscard, gnu::always_inline]] Status move_whole_now(nic::Direct::Move nic::Direct::* move, std::byte* local,
+                                                          const RemoteSpan& remote) noexcept {
+    const nic::Direct* const now = direct();
+    if (now == nullptr || !(now->*move)(pair_.get(), local, 0, remote.length, remote.address, remote.rkey)) [[unlikely]]
+      return Status::kAgain;
+    pair_.went_directly(remote.length);
+    return Status::kOk;
+  }
   template <Kind kKind>
   [[nodiscard]] Status check_spans(RemoteSpan& remote, std::uint64_t local) noexcept {
     return kKind == Kind::kRead ? check_read(remote, local) : check_write(remote, local);

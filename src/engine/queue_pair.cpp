@@ -30,7 +30,7 @@ Status WindowTable::remove(const nic::Window& window) noexcept {
   return Status::kNotFound;
 }
 
-Status WindowTable::check_all(const RemoteSpan& span, std::uint32_t access) noexcept {
+Status WindowTable::check_all(RemoteSpan span, std::uint32_t access) noexcept {
   Status refusal = Status::kNotFound;
   for (std::size_t i = last_ == kLent ? kLent : kFirst; i < count_; ++i) {
     if (windows_[i].rkey != span.rkey) continue;

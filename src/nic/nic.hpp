@@ -117,7 +117,8 @@ struct PlainRead {
 /// normally to get the result or the precise error. Requests posted before are executed, but perhaps not polled yet.
 /// \thread owner of the QP  \alloc none
 struct Direct {
-  using Move = bool (*)(ibv_qp* qp, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+  /// Not executed either: no bytes, more than the NIC's longest message, a READ where the QP's type has none.
+  using Move = bool (*)(ibv_qp* qp, std::byte* local, std::uint32_t lkey, std::uint64_t bytes, std::uint64_t remote,
                         std::uint32_t rkey) noexcept;
   Move read = nullptr;
   Move write = nullptr;

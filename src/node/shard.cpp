@@ -87,7 +87,7 @@ Result<std::shared_ptr<SessionShard>> SessionShard::open(std::shared_ptr<Device>
                 "max_connections is {}, and a completion queue of {} has room for {} connections: lower it",
                 options.max_connections, nic.name(), most);
   const std::uint64_t entries = entries_of_each() * options.max_connections;
-  std::shared_ptr<SessionShard> made(new SessionShard(options.driver), &SessionShard::end);
+  std::shared_ptr<SessionShard> made(new SessionShard(options.driver, device->registrations()), &SessionShard::end);
   ShardOptions shard{.name = "verbena-rdma", .cpu = options.cpu, .node = {}, .loop = {}};
   shard.loop.max_connections = options.max_connections;
   shard.loop.cqe = static_cast<std::uint32_t>(entries);

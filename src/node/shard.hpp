@@ -98,11 +98,10 @@ class SessionShard final : public session::Home {
 
   [[nodiscard]] engine::CompletionLoop& loop() noexcept override { return shard_->loop(); }
   [[nodiscard]] const channel::Memory& memory() const noexcept override { return shard_->memory(); }
-  [[nodiscard]] session::Registrations& registrations() noexcept override { return shard_->device().registrations(); }
   [[nodiscard]] session::Sessions& sessions() noexcept override { return *sessions_; }
 
  private:
-  explicit SessionShard(session::Driver driver) noexcept : Home(driver) {}
+  using Home::Home;
   /// The deleter of the shared pointer.
   static void end(SessionShard* shard) noexcept;
 

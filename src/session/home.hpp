@@ -26,19 +26,20 @@ class Home : public std::enable_shared_from_this<Home> {
   virtual ~Home() = default;
 
   [[nodiscard]] Driver driver() const noexcept { return driver_; }
+  [[nodiscard]] Registrations& registrations() const noexcept { return registrations_; }
   [[nodiscard]] virtual engine::CompletionLoop& loop() noexcept = 0;
   [[nodiscard]] virtual const channel::Memory& memory() const noexcept = 0;
-  [[nodiscard]] virtual Registrations& registrations() noexcept = 0;
   [[nodiscard]] virtual Sessions& sessions() noexcept = 0;
 
   /// Whether the calling thread may poll the loop: only the library's own thread, if there is one.
   [[nodiscard]] bool is_driven_here() noexcept { return driver_ == Driver::kCaller || loop().is_owner(); }
 
  protected:
-  explicit Home(Driver driver) noexcept : driver_(driver) {}
+  Home(Driver driver, Registrations& registrations) noexcept : driver_(driver), registrations_(registrations) {}
 
  private:
   const Driver driver_;
+  Registrations& registrations_;
 };
 
 }  // namespace verbena::session

@@ -23,7 +23,7 @@ class PhysicalPeer {
                             channel::RemoteSpan& part) noexcept;
   /// Makes the run that holds all of `range` usable and sets `part` to the range under the run's key. False: several
   /// runs hold it, none does, or the run was never used; `find` imports it and knows the reason. \alloc none
-  [[nodiscard]] bool find_whole(channel::Connection& connection, const channel::RemoteSpan& range,
+  [[nodiscard]] bool find_whole(channel::Connection& connection, channel::RemoteSpan range,
                                 channel::RemoteSpan& part) noexcept {
     if (is_in(used_, range)) [[likely]]
       return use(connection, used_, range, part);

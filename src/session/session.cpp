@@ -72,18 +72,17 @@ std::span<std::byte> Session::window() const noexcept {
 }
 
 Result<void> Session::open_window() {
-  Registrations& registrations = home_->registrations();
   if (!settings_.window.empty()) {
     // Memory of the listener or the node is already registered, and peers reach it directly.
     if (const auto around =
-            registrations.find_around(scope_, settings_.window, rdma::Access::kRead | rdma::Access::kWrite)) {
+            home_->registrations().find_around(scope_, settings_.window, rdma::Access::kRead | rdma::Access::kWrite)) {
       shared_window_ = *around;
       window_ = &shared_window_;
       return {};
     }
-    VERBENA_ASSIGN(window_, registrations.add(this, settings_.window, rdma::Access::kAll));
+    VERBENA_ASSIGN(window_, home_->registrations().add(this, settings_.window, rdma::Access::kAll));
   } else if (settings_.window_bytes != 0) {
-    VERBENA_ASSIGN(window_, registrations.allocate(this, settings_.window_bytes, {}, host::Populate::kAsUsed));
+    VERBENA_ASSIGN(window_, home_->registrations().allocate(this, settings_.window_bytes, {}, host::Populate::kAsUsed));
   }
   return {};
 }
@@ -528,7 +527,7 @@ void Session::wait(Deadline deadline) noexcept {
 
 // --- one-sided access ---------------------------------------------------------------------------------------------
 
-bool Session::find_local(const LocalSpan& local, KnownMemory& known) noexcept {
+bool Session::find_local(LocalSpan local, KnownMemory& known) noexcept {
   const std::uint64_t generation = home_->registrations().generation();
   const std::optional<RegisteredMemory> found = home_->registrations().find_local(scope_, local.lkey);
   if (!found) return false;
@@ -604,8 +603,7 @@ Status Session::find_key(std::uint32_t rkey, const Patience& patience) noexcept 
   }
 }
 
-Status Session::change_by_call(const Change& change, const Place& word, std::uint64_t& old,
-                               const Patience& patience) noexcept {
+Status Session::change(const Change& change, const Place& word, std::uint64_t& old, const Patience& patience) noexcept {
   const auto here = [&] {
     RemoteSpan part;
     const Status found = transfers_.find(*connection_, word, part);
@@ -710,14 +708,13 @@ Result<void> Session::publish(std::string_view name, const Part& part) {
 
 Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, const Patience& patience) {
   constexpr const char* kCall = "export_physical";
-  Registrations& registrations = home_->registrations();
   // The limit is per lifetime: the peer keeps every table, because it is not told when an export is taken back.
   if (exports_.fetch_add(1, std::memory_order_relaxed) >= wire::kMaxTables) {
     exports_.fetch_sub(1, std::memory_order_relaxed);
     return fail(Status::kLimit, kCall, 0, "a connection exports {} times in its life: export more at once",
                 wire::kMaxTables);
   }
-  const Result<std::vector<std::byte>> table = registrations.export_physical(scope_, memory);
+  const Result<std::vector<std::byte>> table = home_->registrations().export_physical(scope_, memory);
   if (!table) {
     exports_.fetch_sub(1, std::memory_order_relaxed);
     return std::unexpected(table.error());
@@ -727,7 +724,7 @@ Result<std::uint64_t> Session::export_physical(const RegisteredMemory* memory, c
   call.from = table->data();
   call.length = table->size();
   if (const Status told = run(call, patience); told != Status::kOk) return failed(kCall, told);
-  return registrations.physical_of(this, memory->address).value_or(0);
+  return home_->registrations().physical_of(this, memory->address).value_or(0);
 }
 
 Words words_of(const Session& session, Status status) noexcept {

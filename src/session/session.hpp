@@ -122,25 +122,31 @@ class Session final : private channel::Handler {
     place.span = {peer_.window.address + offset, length, peer_.window.rkey};
     return Status::kOk;
   }
-  /// With any memory, or with registered memory (a LocalSpan): kLocalAccess if it is not registered. Past the deadline
-  /// a session dies if its registered memory is still in flight. Runs in the calling thread, past the queues, where
-  /// that thread drives the session and the NIC allows it; otherwise `patience()` says how long to wait.
-  template <class Local, std::invocable MakePatience>
-  [[nodiscard]] Status write(const Local& from, const Place& to, MakePatience&& patience) noexcept {
-    const auto now = [&](const RemoteSpan& there) { return connection_->write_now(from, there); };
-    return at_once(from, to, now) ? Status::kOk : transfer(Transfer::Kind::kWrite, span_of(from), to, patience());
+  /// With any memory, or with registered memory (a LocalSpan), in the calling thread and past the queues. False, and
+  /// nothing has happened: the NIC does not allow it now, or something is wrong. Then call the form that waits.
+  template <class Local>
+  [[nodiscard, gnu::always_inline]] bool write_now(const Local& from, const Place& to) noexcept {
+    return at_once(from, to, [&](const RemoteSpan& there) { return connection_->write_now(bytes_of(from), there); });
   }
-  template <class Local, std::invocable MakePatience>
-  [[nodiscard]] Status read(const Local& to, const Place& from, MakePatience&& patience) noexcept {
-    const auto now = [&](const RemoteSpan& there) { return connection_->read_now(to, there); };
-    return at_once(to, from, now) ? Status::kOk : transfer(Transfer::Kind::kRead, span_of(to), from, patience());
+  template <class Local>
+  [[nodiscard, gnu::always_inline]] bool read_now(const Local& to, const Place& from) noexcept {
+    return at_once(to, from, [&](const RemoteSpan& there) { return connection_->read_now(bytes_of(to), there); });
   }
-  template <std::invocable MakePatience>
+  [[nodiscard]] bool change_now(const Change& change, const Place& word, std::uint64_t& old) noexcept {
+    return at_once(change, word, [&](const RemoteSpan& there) { return connection_->change_now(change, there, old); });
+  }
+  /// The same, and waits. kLocalAccess: memory given as a LocalSpan is not registered. Past the deadline a session dies
+  /// if its registered memory is still in flight.
+  template <class Local>
+  [[nodiscard]] Status write(const Local& from, const Place& to, const Patience& patience) noexcept {
+    return transfer(Transfer::Kind::kWrite, span_of(from), to, patience);
+  }
+  template <class Local>
+  [[nodiscard]] Status read(const Local& to, const Place& from, const Patience& patience) noexcept {
+    return transfer(Transfer::Kind::kRead, span_of(to), from, patience);
+  }
   [[nodiscard]] Status change(const Change& change, const Place& word, std::uint64_t& old,
-                              MakePatience&& patience) noexcept {
-    const auto now = [&](const RemoteSpan& there) { return connection_->change_now(change, there, old); };
-    return at_once(change, word, now) ? Status::kOk : change_by_call(change, word, old, patience());
-  }
+                              const Patience& patience) noexcept;
   /// Starts a write from registered memory without waiting; its completion has `cookie`. kAgain:
   /// Transfers::kMostStarted are in flight, or complete and not taken.
   [[nodiscard]] Status start_write(const LocalSpan& from, const Place& to, std::uint64_t cookie) noexcept {
@@ -175,17 +181,6 @@ class Session final : private channel::Handler {
   [[nodiscard]] bool withdraw(Kind& call) noexcept;
   /// The same for a receive, but does not wait for a thread that is in a call: look whether it is done.
   void try_withdraw(ReceiveCall& call) noexcept;
-  /// A transfer of registered memory, or an atomic, in the calling thread and past the queues. False, and nothing has
-  /// happened: it goes the long way, which also says what is wrong.
-  [[nodiscard]] bool write_now(const LocalSpan& from, const Place& to) noexcept {
-    return at_once(from, to, [&](const RemoteSpan& there) { return connection_->write_now(from, there); });
-  }
-  [[nodiscard]] bool read_now(const LocalSpan& to, const Place& from) noexcept {
-    return at_once(to, from, [&](const RemoteSpan& there) { return connection_->read_now(to, there); });
-  }
-  [[nodiscard]] bool change_now(const Change& change, const Place& word, std::uint64_t& old) noexcept {
-    return at_once(change, word, [&](const RemoteSpan& there) { return connection_->change_now(change, there, old); });
-  }
   /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
   /// woken.
   void look() noexcept { wait(Deadline::now()); }
@@ -267,7 +262,7 @@ class Session final : private channel::Handler {
   /// Whether `attempt`, called with the place under its key, carried a transfer out. False: not executed, no side
   /// effect. Post it normally to get the precise error.
   template <class Local, class Attempt>
-  [[nodiscard]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
+  [[nodiscard, gnu::always_inline]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
   /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
   struct Nothing {
     void operator()() const noexcept {}
@@ -303,11 +298,17 @@ class Session final : private channel::Handler {
   template <class Task>
   [[nodiscard]] Result<void> run_while_live(const char* call, const Patience& patience, Task&& task);
   [[nodiscard]] static LocalSpan span_of(const LocalSpan& registered) noexcept { return registered; }
+  /// Once `knows_local` has found it registered, nothing else has to.
+  [[nodiscard]] static std::span<std::byte> bytes_of(const LocalSpan& registered) noexcept {
+    return {registered.data, registered.length};
+  }
+  template <class Byte>
+  [[nodiscard]] static std::span<Byte> bytes_of(std::span<Byte> bytes) noexcept {
+    return bytes;
+  }
   [[nodiscard]] static LocalSpan span_of(std::span<const std::byte> bytes) noexcept {
     return LocalSpan::bounced(bytes);
   }
-  [[nodiscard]] Status change_by_call(const Change& change, const Place& word, std::uint64_t& old,
-                                      const Patience& patience) noexcept;
   [[nodiscard]] Status transfer(Transfer::Kind kind, const LocalSpan& local, const Place& place,
                                 const Patience& patience) noexcept;
   /// READs or WRITEs, one part after the other where the memory is physical. \thread owner
@@ -330,7 +331,8 @@ class Session final : private channel::Handler {
       return true;
     return find_local(local, local_);
   }
-  [[nodiscard]] bool find_local(const LocalSpan& local, KnownMemory& known) noexcept;
+  /// By value, so that the caller's span need not be in memory.
+  [[nodiscard]] bool find_local(LocalSpan local, KnownMemory& known) noexcept;
   [[nodiscard]] bool is_registered(const LocalSpan& local) noexcept;
 
   /// After a failed call: checks what has arrived for a goodbye, which would be the reason. \thread owner

@@ -25,6 +25,7 @@ SimQp* peer_of(SimQp& qp, std::uint32_t needed) {
 
 /// Where the peer's bytes are; null: not now, or not at all.
 std::byte* place(SimQp& qp, std::uint64_t remote, std::uint32_t rkey, std::uint64_t bytes, std::uint32_t needed) {
+  if (bytes == 0) return nullptr;
   SimQp* const peer = peer_of(qp, needed);
   return peer != nullptr ? peer->nic.keys().remote(*peer, remote, rkey, bytes, needed) : nullptr;
 }
@@ -33,9 +34,10 @@ void pause(SimQp& qp) {
   if (Turns* const turns = qp.nic.network().turns()) turns->pause();
 }
 
-bool read_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint32_t bytes, std::uint64_t remote,
+bool read_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint64_t bytes, std::uint64_t remote,
                 std::uint32_t rkey) noexcept {
   auto& qp = *static_cast<SimQp*>(base);
+  if (bytes == 0 || !qp.is_reliable()) return false;
   for (const Piece& piece : cut_into_pieces(remote, bytes, qp.world().random())) {
     pause(qp);
     const std::byte* const from = place(qp, remote + piece.offset, rkey, piece.bytes, IBV_ACCESS_REMOTE_READ);
@@ -46,7 +48,7 @@ bool read_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint32_t byt
 }
 
 /// In one step: a WRITE that is cut short would have happened in part.
-bool write_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint32_t bytes, std::uint64_t remote,
+bool write_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint64_t bytes, std::uint64_t remote,
                  std::uint32_t rkey) noexcept {
   auto& qp = *static_cast<SimQp*>(base);
   pause(qp);
@@ -55,18 +57,19 @@ bool write_plain(ibv_qp* base, std::byte* local, std::uint32_t, std::uint32_t by
   return to != nullptr;
 }
 
-bool is_local(SimQp& qp, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint32_t needed) {
-  const ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(local), .length = bytes, .lkey = lkey};
-  return qp.nic.keys().local(qp.pd, sge, needed) != nullptr;
+bool is_local(SimQp& qp, std::byte* local, std::uint32_t lkey, std::uint64_t bytes, std::uint32_t needed) {
+  const ibv_sge sge{
+      .addr = reinterpret_cast<std::uintptr_t>(local), .length = static_cast<std::uint32_t>(bytes), .lkey = lkey};
+  return bytes == sge.length && qp.nic.keys().local(qp.pd, sge, needed) != nullptr;
 }
 
-bool read(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+bool read(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint64_t bytes, std::uint64_t remote,
           std::uint32_t rkey) noexcept {
   auto& qp = *static_cast<SimQp*>(base);
   return is_local(qp, local, lkey, bytes, IBV_ACCESS_LOCAL_WRITE) && read_plain(base, local, lkey, bytes, remote, rkey);
 }
 
-bool write(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+bool write(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint64_t bytes, std::uint64_t remote,
            std::uint32_t rkey) noexcept {
   auto& qp = *static_cast<SimQp*>(base);
   return is_local(qp, local, lkey, bytes, 0) && write_plain(base, local, lkey, bytes, remote, rkey);

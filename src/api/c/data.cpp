@@ -91,14 +91,24 @@ inline int transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, 
 }
 
 template <bool kIsRead>
-inline int transfer_now(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
-                        const Place& place, std::uint32_t length) noexcept {
+[[gnu::noinline]] int transfer_and_wait(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
+                                        const Place& place, std::uint32_t length) noexcept {
   return transfer(conn, call, local_addr, lkey, place, length,
                   [](Session& session, const LocalSpan& local, const Place& remote) {
-                    const auto patience = [&] { return session.default_patience(); };
-                    if constexpr (kIsRead) return session.read(local, remote, patience);
-                    return session.write(local, remote, patience);
+                    return kIsRead ? session.read(local, remote, session.default_patience())
+                                   : session.write(local, remote, session.default_patience());
                   });
+}
+template <bool kIsRead>
+inline int transfer_now(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey,
+                        const Place& place, std::uint32_t length) noexcept {
+  if (conn != nullptr && conn->session != nullptr) [[likely]] {
+    const LocalSpan local = span_at(local_addr, lkey, length);
+    const bool is_done = kIsRead ? conn->owner().read_now(local, place) : conn->owner().write_now(local, place);
+    if (is_done) [[likely]]
+      return RDMA_OK;
+  }
+  return transfer_and_wait<kIsRead>(conn, call, local_addr, lkey, place, length);
 }
 template <bool kIsRead>
 int start_transfer(RdmaConn* conn, const char* call, std::uint64_t local_addr, std::uint32_t lkey, const Place& place,
@@ -124,7 +134,9 @@ int change_word(RdmaConn* conn, const char* call, const channel::Change& change,
                 std::uint64_t* old) noexcept {
   return on_word(conn, call, word, [&](Session& session) {
     std::uint64_t found = 0;
-    const Status status = session.change(change, word, found, [&] { return session.default_patience(); });
+    const Status status = session.change_now(change, word, found)
+                              ? Status::kOk
+                              : session.change(change, word, found, session.default_patience());
     if (status == Status::kOk && old != nullptr) *old = found;
     return status;
   });
@@ -160,7 +172,9 @@ inline std::size_t write_window(RdmaConn* conn, const char* call, std::size_t of
   if (!find_place(*conn, call, offset, "data_len", length, place)) return 0;
   Session& session = conn->owner();
   const std::span from(static_cast<const std::byte*>(data), length);
-  const Status status = session.write(from, place, [&] { return session.default_patience(); });
+  if (session.write_now(from, place)) [[likely]]
+    return length;
+  const Status status = session.write(from, place, session.default_patience());
   return result_of(*conn, status, call) == RDMA_OK ? length : 0;
 }
 
@@ -170,7 +184,9 @@ inline int read_window(RdmaConn* conn, const char* call, std::size_t offset, voi
   if (!find_place(*conn, call, offset, "buf_len", length, place)) return RDMA_ERR_OUT_OF_RANGE;
   Session& session = conn->owner();
   const std::span to(static_cast<std::byte*>(data), length);
-  const Status status = session.read(to, place, [&] { return session.default_patience(); });
+  if (session.read_now(to, place)) [[likely]]
+    return RDMA_OK;
+  const Status status = session.read(to, place, session.default_patience());
   return result_of(*conn, status, call);
 }
 

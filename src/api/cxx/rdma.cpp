@@ -418,21 +418,57 @@ inline Status move(Session* session, const char* call, const Mine& local, const 
     return attempt(of, first_of(local, static_cast<std::size_t>(place.span.length)), place);
   });
 }
+// The forms that wait are functions of their own: what they need in memory is not stored in vain.
+template <class Mine, class Theirs>
+[[gnu::noinline]] Status write_and_wait(Session* session, const Mine& from, const Theirs& to,
+                                        const std::optional<Deadline>& deadline) noexcept {
+  return move<false>(session, "rdma::Connection::write", from, to,
+                     [&](Session& of, const auto& bytes, const Place& place) {
+                       return of.write(bytes, place, patience_of(of, deadline));
+                     });
+}
+template <class Mine, class Theirs>
+[[gnu::noinline]] Status read_and_wait(Session* session, const Mine& to, const Theirs& from,
+                                       const std::optional<Deadline>& deadline) noexcept {
+  return move<true>(session, "rdma::Connection::read", to, from,
+                    [&](Session& of, const auto& bytes, const Place& place) {
+                      return of.read(bytes, place, patience_of(of, deadline));
+                    });
+}
 template <class Mine, class Theirs>
 inline Status write_all(Session* session, const Mine& from, const Theirs& to,
                         const std::optional<Deadline>& deadline) noexcept {
-  return move<false>(session, "rdma::Connection::write", from, to,
-                     [&](Session& of, const auto& bytes, const Place& place) {
-                       return of.write(bytes, place, [&] { return patience_of(of, deadline); });
-                     });
+  if (session != nullptr && from.size() <= length_of(to, from.size()) &&
+      session->write_now(first_of(from, from.size()), place_of(to, from.size()))) [[likely]]
+    return Status::kOk;
+  return write_and_wait(session, from, to, deadline);
 }
 template <class Mine, class Theirs>
 inline Status read_all(Session* session, const Mine& to, const Theirs& from,
                        const std::optional<Deadline>& deadline) noexcept {
-  return move<true>(session, "rdma::Connection::read", to, from,
-                    [&](Session& of, const auto& bytes, const Place& place) {
-                      return of.read(bytes, place, [&] { return patience_of(of, deadline); });
-                    });
+  const std::uint64_t length = length_of(from, to.size());
+  if (session != nullptr && length <= to.size() &&
+      session->read_now(first_of(to, static_cast<std::size_t>(length)), place_of(from, length))) [[likely]]
+    return Status::kOk;
+  return read_and_wait(session, to, from, deadline);
+}
+[[gnu::noinline]] Status write_window_and_wait(Session* session, std::span<const std::byte> from, std::size_t offset,
+                                               const std::optional<Deadline>& deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::write";
+  Place place;
+  if (session != nullptr && session->in_window(offset, from.size(), place) != Status::kOk)
+    return outside(*session, kCall, offset, from.size());
+  return access(session, kCall, {"from", from.size()}, place,
+                [&](Session& of) { return of.write(from, place, patience_of(of, deadline)); });
+}
+[[gnu::noinline]] Status read_window_and_wait(Session* session, std::span<std::byte> to, std::size_t offset,
+                                              const std::optional<Deadline>& deadline) noexcept {
+  constexpr const char* kCall = "rdma::Connection::read";
+  Place place;
+  if (session != nullptr && session->in_window(offset, to.size(), place) != Status::kOk)
+    return outside(*session, kCall, offset, to.size());
+  return access(session, kCall, {"to", to.size()}, place,
+                [&](Session& of) { return of.read(to, place, patience_of(of, deadline)); });
 }
 template <class Theirs>
 Status start_write_all(Session* session, const Local& from, const Theirs& to, std::uint64_t cookie) noexcept {
@@ -496,22 +532,18 @@ Status Connection::write_with_immediate(std::span<const std::byte> from, std::ui
 
 Status Connection::write(std::span<const std::byte> from, std::size_t offset,
                          std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::write";
   Place place;
-  if (session_ != nullptr && session_->in_window(offset, from.size(), place) != Status::kOk) [[unlikely]]
-    return outside(*session_, kCall, offset, from.size());
-  return access(session_, kCall, {"from", from.size()}, place, [&](Session& session) {
-    return session.write(from, place, [&] { return patience_of(session, deadline); });
-  });
+  if (session_ != nullptr && session_->in_window(offset, from.size(), place) == Status::kOk &&
+      session_->write_now(from, place)) [[likely]]
+    return Status::kOk;
+  return write_window_and_wait(session_, from, offset, deadline);
 }
 Status Connection::read(std::span<std::byte> to, std::size_t offset, std::optional<Deadline> deadline) noexcept {
-  constexpr const char* kCall = "rdma::Connection::read";
   Place place;
-  if (session_ != nullptr && session_->in_window(offset, to.size(), place) != Status::kOk) [[unlikely]]
-    return outside(*session_, kCall, offset, to.size());
-  return access(session_, kCall, {"to", to.size()}, place, [&](Session& session) {
-    return session.read(to, place, [&] { return patience_of(session, deadline); });
-  });
+  if (session_ != nullptr && session_->in_window(offset, to.size(), place) == Status::kOk &&
+      session_->read_now(to, place)) [[likely]]
+    return Status::kOk;
+  return read_window_and_wait(session_, to, offset, deadline);
 }
 Status Connection::write(std::span<const std::byte> from, const Remote& to, std::optional<Deadline> deadline) noexcept {
   return write_all(session_, from, to, deadline);
@@ -560,7 +592,7 @@ template <class Word>
                          const std::optional<Deadline>& deadline) noexcept {
   std::uint64_t old = 0;
   const Status status = on_word(session, call, word, [&](Session& of, const Place& place) {
-    return of.change(change, place, old, [&] { return patience_of(of, deadline); });
+    return of.change_now(change, place, old) ? Status::kOk : of.change(change, place, old, patience_of(of, deadline));
   });
   if (status != Status::kOk) return std::unexpected(status);
   return old;

@@ -36,9 +36,10 @@ inline std::byte* remote_address(const RemoteQp& remote, std::uint64_t address, 
   const Import& key = remote.peer->imports[index];
   if (key.rkey.load(std::memory_order_acquire) != rkey) return nullptr;
   if (key.live->load(std::memory_order_acquire) != key.word.load(std::memory_order_relaxed)) return nullptr;
+  // Wraps around for addresses before it, and is then longer than any region.
   const std::uint64_t offset = address - key.iova;
-  if ((key.domain != remote.pd && key.domain != remote.window_domain) || address < key.iova || offset > key.length ||
-      length > key.length - offset || (key.access & remote.access & needed) != needed) {
+  if ((key.domain != remote.pd && key.domain != remote.window_domain) || length > key.length ||
+      offset > key.length - length || (key.access & remote.access & needed) != needed) {
     return nullptr;
   }
   return key.base + offset;
@@ -1071,17 +1072,17 @@ int validate(const SoftQp& qp, const ibv_send_wr& wr) noexcept {
   return length > kMaxMessage ? EMSGSIZE : 0;
 }
 
-/// The peer, if a work request that is posted now can be executed now as far as this side knows: nothing is ahead of
-/// it, and there is room for its completion.
+/// The peer, if nothing is ahead of an operation that begins now, as far as this side knows.
 inline const RemoteQp* free_remote(const SoftQp& qp) noexcept {
   if (qp.state_now() != IBV_QPS_RTS || !qp.pending.is_empty() || qp.sq.held.load(std::memory_order_relaxed) != 0 ||
-      qp.sq.is_full() || qp.scq->room() == 0 || qp.failing.peer_dead.load(std::memory_order_relaxed))
+      qp.failing.peer_dead.load(std::memory_order_relaxed)) [[unlikely]]
     return nullptr;
   return qp.remote.load(std::memory_order_acquire);
 }
 
-/// The same, and the peer is ready.
+/// The same for a work request: there is room for its completion, and the peer is ready.
 inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
+  if (qp.sq.is_full() || qp.scq->room() == 0) return nullptr;
   const RemoteQp* const remote = free_remote(qp);
   return remote != nullptr && remote->is_ready() ? remote : nullptr;
 }
@@ -1089,7 +1090,7 @@ inline const RemoteQp* ready_remote(const SoftQp& qp) noexcept {
 /// A READ or WRITE of one segment.
 struct Move {
   std::byte* here;  ///< Null if its key is invalid.
-  std::uint32_t bytes;
+  std::uint64_t bytes;
   bool is_read;
   std::uint64_t remote;
   std::uint32_t rkey;
@@ -1167,14 +1168,17 @@ inline const RemoteQp* directly_reached(const SoftQp& qp) noexcept {
 enum class Keys : std::uint8_t { kChecked, kNone };
 
 template <bool kIsRead, Keys kKeys>
-bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint32_t bytes, std::uint64_t remote,
+bool move_directly(ibv_qp* base, std::byte* local, std::uint32_t lkey, std::uint64_t bytes, std::uint64_t remote,
                    std::uint32_t rkey) noexcept {
   SoftQp& qp = *static_cast<SoftQp*>(base);
   const RemoteQp* const peer = directly_reached(qp);
   if (peer == nullptr) [[unlikely]]
     return false;
   if (kKeys == Keys::kChecked) {
-    const ibv_sge sge{.addr = reinterpret_cast<std::uint64_t>(local), .length = bytes, .lkey = lkey};
+    if (bytes > kMaxMessage) [[unlikely]]
+      return false;
+    const ibv_sge sge{
+        .addr = reinterpret_cast<std::uint64_t>(local), .length = static_cast<std::uint32_t>(bytes), .lkey = lkey};
     local = local_address(qp, sge, kIsRead ? IBV_ACCESS_LOCAL_WRITE : 0);
   }
   return move_now(qp, *peer, {local, bytes, kIsRead, remote, rkey});

@@ -192,17 +192,22 @@ inline Ran stall(SoftQp& qp, SoftQp::Stall why) noexcept {
 /// for it to change.
 class AccessGuard {
  public:
-  explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp) {
+  explicit AccessGuard(SoftQp& qp) noexcept : qp_(qp), word_(qp.own->access.word), count_(qp.access_count) {
     // A release, too: an owner that waits may miss the even word between two accesses, and then relies on this one.
-    qp_.own->access.word.store(++qp_.access_count, std::memory_order_release);
+    word_.store(++count_, std::memory_order_release);
     fences::access_before_key();
   }
-  ~AccessGuard() { qp_.own->access.word.store(++qp_.access_count, std::memory_order_release); }
+  ~AccessGuard() {
+    qp_.access_count = ++count_;
+    word_.store(count_, std::memory_order_release);
+  }
   AccessGuard(const AccessGuard&) = delete;
   AccessGuard& operator=(const AccessGuard&) = delete;
 
  private:
   SoftQp& qp_;
+  PeerWord<std::uint64_t>& word_;
+  std::uint64_t count_;
 };
 
 /// Writes the length of the receive in `slot`, and whether its keys are valid.
