@@ -31,6 +31,11 @@ class Inbox {
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// Copies the first record's piece to `to`.
   void copy(std::byte* to) const noexcept { take_out(popped_ + sizeof head_, to, length_); }
+  /// The first record's piece where it lies, until `pop`; null if it goes around the end of the ring.
+  [[nodiscard]] std::byte* in_place() const noexcept {
+    const std::size_t at = place_of(popped_ + sizeof head_);
+    return length_ <= capacity_ - at ? memory_.data() + at : nullptr;
+  }
   void pop() noexcept;
   /// Counts a record that is not kept.
   void skip(std::size_t piece) noexcept { consumed_ += bytes_of(piece); }

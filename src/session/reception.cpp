@@ -1,5 +1,6 @@
 #include "session/reception.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace verbena::session {
@@ -16,6 +17,7 @@ Result<void> Front::reserve(std::size_t bytes) {
 
 void Reception::discard() noexcept {
   discards_.store(true, std::memory_order_relaxed);
+  release();
   for (; !inbox_.empty(); inbox_.pop()) count_discarded(inbox_.head(), inbox_.length());
 }
 
@@ -35,7 +37,7 @@ bool Reception::accept(const wire::Head& head, std::span<const std::byte> piece,
     next_ = head.offset + piece.size();
     total_ = next_ == head.total ? 0 : head.total;
   }
-  if (keeps && !discards()) return feed_whole(head, piece) || inbox_.push(head, piece);
+  if (keeps && !discards()) return (!calls_.empty() && feed_whole(head, piece)) || inbox_.push(head, piece);
   inbox_.skip(piece.size());
   if (discards()) count_discarded(head, piece.size());
   return true;
@@ -87,16 +89,15 @@ void Reception::feed(ReceiveCall& call) noexcept {
 // Not for a call whose end somebody is told of: that may begin the next call, and here a handler is running.
 bool Reception::feed_whole(const wire::Head& head, std::span<const std::byte> bytes) noexcept {
   if (head.kind != wire::Kind::kData || bytes.size() != head.total || !inbox_.empty()) return false;
-  ReceiveCall* const call = calls_.first();
-  if (call == nullptr || call->tell != nullptr || call->is_dropped.load(std::memory_order_relaxed) ||
-      bytes.size() > call->length)
+  ReceiveCall& call = *calls_.first();
+  if (call.tell != nullptr || call.is_dropped.load(std::memory_order_relaxed) || bytes.size() > call.length)
     return false;
   front_.clear();
-  std::memcpy(call->to, bytes.data(), bytes.size());
+  std::memcpy(call.to, bytes.data(), bytes.size());
   inbox_.skip(bytes.size());
-  call->filled = bytes.size();
-  call->message = whole(head, {call->to, call->filled});
-  calls_.finish(*call, Status::kOk);
+  call.filled = bytes.size();
+  call.message = whole(head, {call.to, call.filled});
+  calls_.finish(call, Status::kOk);
   return true;
 }
 
@@ -113,18 +114,26 @@ Status Reception::cancel(ReceiveCall& call) noexcept {
 Status Reception::assemble(rdma::Message& message) noexcept {
   while (!inbox_.empty()) {
     if (take_written(message)) return Status::kOk;
-    const wire::Head head = inbox_.head();
+    const wire::Head& head = inbox_.head();
     if (head.offset == 0) front_.clear();
+    // A large one would keep the room of the next messages while the handler runs.
+    if (inbox_.length() == head.total && head.total <= std::min(max_message_bytes_, inbox_.capacity() / 8)) [[likely]] {
+      if (std::byte* const bytes = inbox_.in_place(); bytes != nullptr) {
+        is_lent_ = true;
+        message = whole(head, {bytes, inbox_.length()});
+        return Status::kOk;
+      }
+    }
     if (head.total > max_message_bytes_) {
       while (!inbox_.empty()) inbox_.pop();
       return Status::kTooLong;
     }
     front_.resize(head.offset + inbox_.length());
     inbox_.copy(front_.data() + head.offset);
+    const bool is_last = front_.size() == head.total;
+    if (is_last) message = whole(head, {front_.data(), front_.size()});
     inbox_.pop();
-    if (front_.size() != head.total) continue;
-    message = whole(head, {front_.data(), front_.size()});
-    return Status::kOk;
+    if (is_last) return Status::kOk;
   }
   return Status::kAgain;
 }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace verbena::session {
 
@@ -89,8 +90,11 @@ class Reception {
   }
 
   /// After `reserve`: takes the next message for a handler: kOk, kAgain (none is complete), or kTooLong, which ends the
-  /// session. \alloc none
+  /// session. Its bytes stay until `release`, which must come first. \alloc none
   [[nodiscard]] Status assemble(rdma::Message& message) noexcept;
+  void release() noexcept {
+    if (std::exchange(is_lent_, false)) inbox_.pop();
+  }
 
  private:
   void count_discarded(const wire::Head& head, std::size_t piece) noexcept;
@@ -107,6 +111,7 @@ class Reception {
   CallQueue<ReceiveCall> calls_;
   Front front_;
   std::uint64_t told_ = 0;
+  bool is_lent_ = false;     ///< The handler has the first record of the inbox.
   std::uint64_t total_ = 0;  ///< Bytes of the message that is arriving; 0: none.
   std::uint64_t next_ = 0;   ///< Offset of its next piece.
   std::atomic<bool> discards_{false};

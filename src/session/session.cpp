@@ -836,14 +836,17 @@ bool Session::is_quiet() const noexcept {
 
 void Session::call_back() noexcept {
   if (life_.told == Told::kNothing) begin();
-  rdma::Message message;
-  while (delivery().receive == rdma::Receive::kHandler && life_.told != Told::kEnd) {
+  const bool had_messages = handles_messages();
+  while (handles_messages()) {
+    rdma::Message message;
     const Status next = reception_.assemble(message);
     if (next != Status::kOk && next != Status::kAgain) leave(next);
     if (next != Status::kOk) break;
     events_.on_message(*this, message);
-    progress();
+    reception_.release();
+    if (!reception_.empty()) progress();
   }
+  if (had_messages) progress();
   rdma::Completion completion;
   while (life_.told != Told::kEnd && transfers_.take_for_handler(completion)) {
     events_.on_complete(*this, completion);

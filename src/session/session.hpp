@@ -344,7 +344,12 @@ class Session final : private channel::Handler {
   // For Sessions. \thread owner
   void begin() noexcept;
   void progress() noexcept;
+  /// Progresses, too, if it handles messages.
   void call_back() noexcept;
+  /// Whether messages wait for the handler.
+  [[nodiscard]] bool handles_messages() const noexcept {
+    return !reception_.empty() && delivery().receive == rdma::Receive::kHandler && life_.told != Told::kEnd;
+  }
   void end(Status reason) noexcept;
   /// The same, and tells the peer.
   void leave(Status reason) noexcept;

@@ -46,7 +46,7 @@ void Sessions::progress() noexcept {
     Session& session = *ready_.back();
     ready_.pop_back();
     session.is_listed_ = false;
-    session.progress();
+    if (!session.handles_messages()) session.progress();
     if (!std::exchange(session.is_to_be_called_, true)) to_call_.push_back(&session);
   }
 }

@@ -368,6 +368,31 @@ TEST_F(RdmaCxx, AHandlerPostsAndWaits) {
   EXPECT_TRUE(std::ranges::equal(after, client->window().first(after.size())));
 }
 
+// The read lets further messages arrive, all around the inbox.
+TEST_F(RdmaCxx, AMessageStaysWhileItsHandlerReads) {
+  constexpr unsigned kMessages = 400;
+  constexpr auto size_of = [](unsigned i) { return std::size_t{1} + i * 37 % 3000; };
+  Calls calls;
+  Mailbox<bool> done;
+  unsigned arrived = 0;
+  bool all_right = true;
+  calls.arrived = [&](Connection& connection, const Message& message) {
+    Bytes there(64);
+    const bool has_read = connection.read(there) == Status::kOk;
+    all_right = all_right && has_read && there == pattern(64, 7) &&
+                std::ranges::equal(message.data, pattern(size_of(arrived), arrived));
+    if (++arrived == kMessages) done.put(true);
+  };
+  options.receive = Receive::kHandler;
+  options.inbox_bytes = 64 * 1024;
+  start(&calls);
+  const ConnectionPtr client = connect();
+  std::ranges::copy(pattern(64, 7), client->window().begin());
+  for (unsigned i = 0; i < kMessages; ++i) ASSERT_EQ(client->send(pattern(size_of(i), i)), Status::kOk);
+  EXPECT_TRUE(done.take());
+  EXPECT_TRUE(all_right);
+}
+
 TEST_F(RdmaCxx, AHandlerClosesItsOwnConnection) {
   Calls calls;
   calls.arrived = [](Connection& connection, const Message&) {
