@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Measures the soft NIC beside UCX (ucx_perftest over posix shared memory), libfabric (fi_pingpong over shm), memcpy and
-# a bare cache-line transfer, and the key-value store beside Redis and memcached on Unix sockets, in interleaved rounds
-# of one run: the rows of design section 11. Prints the medians of their ratios with the targets, and writes them with
-# plots and the environment. What they mean: docs/benchmarks/README.md.
+# Measures the soft NIC beside UCX (over posix shared memory), libfabric (fi_pingpong over shm), memcpy and bare
+# exchanges of cache lines, and the key-value store beside Redis and memcached on Unix sockets, in interleaved rounds of
+# one run; calls below a microsecond in slices (bench/slices.sh). Prints the medians of their ratios with the targets,
+# and writes them with plots and the environment. What they mean: docs/benchmarks/README.md.
 # usage: bench/compare.sh [--rounds N] [--build DIR] [--out DIR] [--json FILE] [--groups NAMES] [--no-packages]
 #   --rounds N      rounds, each of which measures everything once (default 5)
 #   --build DIR     release build to use and to make where there is none (default build-bench)
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
-#   --groups NAMES  only these of write, message, rate, read, physical, bulk, connections, idle, kv-get, kv-put,
-#                   kv-batch, kv-bulk, kv-trusted, kv-memory, kv-held, mesh, mesh-exchange, mesh-bulk, mesh-batch,
-#                   mesh-poll, mesh-bring-up, 32-bytes to 1048576-bytes and mesh-processes, by commas
+#   --groups NAMES  only these of slices, message, rate, physical, bulk, connections, idle, kv-get, kv-put, kv-batch,
+#                   kv-bulk, kv-trusted, kv-memory, kv-held, mesh, mesh-exchange, mesh-bulk, mesh-batch, mesh-poll,
+#                   mesh-bring-up, 8-bytes to 1048576-bytes and mesh-processes, by commas
 # Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
 # failed, which the table says, with the rest of it whole; 2 for usage, and 1 when ours failed: the table then has what
@@ -51,6 +51,7 @@ taskset -cp "$client_cpu,$server_cpu" $$ >/dev/null
 work=$(mktemp -d)
 kv=$build/src/programs/verbena-kv
 kv_keys=100000 kv_seconds=0.25  # Keys that there are, and how long each figure of the store is measured.
+slices=()  # A file for each round.
 figures=$work/group port=$((20000 + RANDOM % 10000)) repeated=0 left_out=0
 clean_up() {
   local pid
@@ -64,7 +65,8 @@ write_table() {
   note rounds "$rounds"
   note moved "\"cache-line transfers in $repeated attempts; $left_out groups left out of a round\""
   [[ -z $1 ]] || note broken "\"$1\""
-  "$(table_python)" bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"}
+  "$(table_python)" bench/compare_table.py "$figures" --out "$out" ${json:+--json "$json"} \
+    ${slices[@]+--slices "${slices[@]}"}
 }
 
 # When ours fails the script ends where that is; the rounds before are kept.
@@ -285,7 +287,6 @@ measure() {
   case $kind in
     plain-*) ours "$1" "${kind#plain-}" "${amount[@]}" ;;
     pingpong | message | read | write | pa-read | pa-write) ours "$1" "$kind" "${amount[@]}" ;;
-    read-many | pingpong-many) ours "$1" "${kind%-many}" "${amount[@]}" --clock-every 100 ;;
     memcpy)
       perf memcpy "${amount[@]}" --cpu "$client_cpu"
       note "$1" "$(<"$work/one")" ;;
@@ -357,11 +358,18 @@ measure() {
   esac
 }
 
-# Times a bare cache-line transfer: adds to `looks`, and to the range from `near` to `far` ns.
+# measure_slices: what a round has of the calls below a microsecond.
+measure_slices() {
+  stop_servers ''
+  bash bench/slices.sh --no-packages --build "$build" --rotations 40 --json "$work/slices.$round" >"$work/one" ||
+    die 'bench/slices.sh failed'
+  slices+=("$work/slices.$round")
+}
+
+# Times a bare cache-line transfer, for the range from `near` to `far` ns.
 look() {
   perf line -n 20000
   [[ $(<"$work/one") =~ \"median_ns\":([0-9]+) ]] || die "verbena-perf line says: $(<"$work/one")"
-  looks+=${looks:+,}$(<"$work/one")
   ((BASH_REMATCH[1] >= near)) || near=${BASH_REMATCH[1]}
   ((BASH_REMATCH[1] <= far)) || far=${BASH_REMATCH[1]}
 }
@@ -370,7 +378,7 @@ look() {
 # move, within seconds, between places where a transfer takes 40 ns and where it takes 260: then the group is measured
 # again, and left out of the round where that never helps.
 measure_group() {
-  local group=$1 tries most=12 looks near far i
+  local group=$1 tries most=12 near far i
   local -a names=("${@:2}") order=()
   [[ $group == kv-* ]] || stop_servers ''
   # The curves, which no target hangs on, are looked at before and after.
@@ -381,7 +389,7 @@ measure_group() {
   done
   for ((tries = 0; tries < most; ++tries)); do
     : >"$figures"
-    looks='' near=1000000 far=0
+    near=1000000 far=0
     look
     for i in "${!order[@]}"; do
       measure "${order[i]}"
@@ -394,7 +402,6 @@ measure_group() {
         continue 2
       fi
     done
-    note "line@$group" "[$looks]"
     cat "$figures" >>"$work/figures"
     steady[$group]=1
     return
@@ -412,12 +419,15 @@ if grep -q '^physical ' <<<"$plan" &&
 fi
 for ((round = 1; round <= rounds; ++round)); do
   echo "bench: round $round of $rounds" >&2
-  while read -ra words <&3 && ((${#words[@]})); do measure_group "${words[@]}"; done 3<<<"$plan"
+  while read -ra words <&3 && ((${#words[@]})); do
+    if [[ ${words[0]} == slices ]]; then measure_slices; else measure_group "${words[@]}"; fi
+  done 3<<<"$plan"
 done
 
 figures=$work/figures round=$rounds
 while read -ra words <&3 && ((${#words[@]})); do
-  [[ -n ${steady[${words[0]}]:-} ]] || missing "group-${words[0]}" 'cache-line transfers moved in every attempt'
+  [[ ${words[0]} == slices || -n ${steady[${words[0]}]:-} ]] ||
+    missing "group-${words[0]}" 'cache-line transfers moved in every attempt'
 done 3<<<"$plan"
 status=0
 write_table '' || status=$?

@@ -2,11 +2,12 @@
 
 usage: compare_table.py --plan [--groups NAMES]             groups to measure: a name and its figures in each line
        compare_table.py --cpus                              two cpus of two cores; `siblings` behind those of one
-       compare_table.py FIGURES --out DIR [--json FILE]     FIGURES: in each line a figure's name and a JSON value
+       compare_table.py FIGURES --out DIR [--json FILE] [--slices FILE...]
+                                                            FIGURES: in each line a figure's name and a JSON value
 
 Ends with 4 when a peer's figure is missing; the table says which and why. A figure is called KIND:BYTES, or KIND:NUMBER
-of peers or processes; `line` is a bare cache-line transfer, looked at all around a group. KIND:BYTES/A/B is what that
-figure's JSON has as B of A.
+of peers or processes. KIND:BYTES/A/B is what that figure's JSON has as B of A. The group `slices` has no figures: it is
+what bench/slices.sh measures, whose files `--slices` gives.
 """
 
 import argparse
@@ -16,12 +17,12 @@ import os
 import pathlib
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 
 import plots
+import slices_table
 from table import better, bound, median, met, number, ratios, read, verdict
 
 MIB = 1 << 20
@@ -34,11 +35,10 @@ class Row:
     group: str              # Measured close together, while a cache-line transfer takes as long as before.
     name: str
     ours: str               # A figure.
-    peer: str | float | tuple[str, ...]     # A figure, `line`, a constant in `unit`, or the best of several figures.
+    peer: str | float | tuple[str, ...]     # A figure, a constant in `unit`, or the best of several figures.
     unit: str               # Of UNITS.
     target: float | None    # Of ours to the peer's; None: shown only.
     more: bool = False      # Whether more is better.
-    clock: bool = True      # Whether the peer's figure keeps the reading of the clock that is in it.
 
 
 # Of a key-value store. One at a time, and pipelined by 32: what each peer's protocol does best is among them.
@@ -52,16 +52,8 @@ PEERS = 'the better of Redis and memcached'
 HELD_SIZES = (64, 100, 1000, 10_000, 70_000)
 
 ROWS = (
-    Row('write', 'write 8 B seen by a polling peer, one way, to a cache-line transfer', 'pingpong-many:8', 'line', 'ns',
-        1.15),
-    Row('write', 'write 8 B seen by a polling peer, one way, to UCX ucp_put_lat', 'pingpong:8', 'ucp_put_lat:8', 'ns',
-        1.0),
-    Row('message', 'message 8 B, one way, to UCX ucp_am_lat', 'message:8', 'ucp_am_lat:8', 'ns', 0.7),
     Row('message', 'message 8 B, one way, to libfabric shm', 'message:8', 'fi_pingpong:8', 'ns', None),
     Row('rate', 'message rate, one producer, 8 B, to UCX ucp_am_bw', 'message-bw:8', 'ucp_am_bw:8', 'M/s', 1.0, True),
-    Row('read', 'blocking read 8 B, to UCX ucp_get', 'read:8', 'ucp_get:8', 'ns', 0.75),
-    Row('read', 'blocking read 8 B without the clock, to UCX ucp_get less it', 'read-many:8', 'ucp_get:8', 'ns', None,
-        clock=False),
     Row('physical', 'blocking read 8 B by physical address, to a plain one', 'pa-read:8', 'plain-read:8', 'ns', None),
     Row('physical', 'blocking write 8 B by physical address, to a plain one', 'pa-write:8', 'plain-write:8', 'ns',
         None),
@@ -75,13 +67,9 @@ ROWS = (
     Row('idle', 'what waking a sleeping receiver adds to a message, to a bare eventfd wake', 'idle:8', 'wake:8', 'us',
         None),
     Row('idle', 'share of a core that an idle receiver uses, to one percent', 'idle:8', 1.0, '%', 1.0),
-    Row('kv-get', 'GET 64 B, one-sided, location known, to a cache-line transfer', 'kv-known:64', 'line', 'ns', 2.0),
-    Row('kv-get', 'GET 64 B, one-sided, through the index, to a cache-line transfer', 'kv-index:64', 'line', 'ns', 4.0),
-    Row('kv-get', 'GET 64 B, by message, to a cache-line transfer', 'kv-message:64', 'line', 'ns', 5.0),
     Row('kv-get', f'GET 64 B, one-sided, location known, to {PEERS}', 'kv-known:64', GET_PEERS, 'ns', 0.01),
     Row('kv-get', f'GET 64 B, one-sided, through the index, to {PEERS}', 'kv-index:64', GET_PEERS, 'ns', 0.01),
     Row('kv-get', f'GET 64 B, by message, to {PEERS}', 'kv-message:64', GET_PEERS, 'ns', 0.01),
-    Row('kv-put', 'PUT 64 B, to a cache-line transfer', 'kv-put:64', 'line', 'ns', 6.0),
     Row('kv-put', f'PUT 64 B, to {PEERS}', 'kv-put:64', PUT_PEERS, 'ns', 0.01),
     Row('kv-batch', f'multi-get 64 B, one-sided, batches of 32, to {PEERS} by 32', 'kv-gets-one-sided:64', GETS_PEERS,
         'M/s', 4.0, True),
@@ -146,11 +134,10 @@ MESH_CURVES = (
 def plan():
     """Group to its figures. Those of the curves that no row measures come behind, a group for each size; and one for
     the curves of the mesh."""
-    groups = {}
+    groups = {'slices': []}
     for row in ROWS:
         for name in (row.ours, *(row.peer if isinstance(row.peer, tuple) else (row.peer,))):
-            if isinstance(name, str) and name != 'line' and (name := name.split('/')[0]) not in groups.setdefault(
-                    row.group, []):
+            if isinstance(name, str) and (name := name.split('/')[0]) not in groups.setdefault(row.group, []):
                 groups[row.group].append(name)
     measured = {name for names in groups.values() for name in names}
     for size in SIZES:
@@ -182,16 +169,11 @@ def two_cpus(allowed, sys_cpus=pathlib.Path('/sys/devices/system/cpu')):
     return found[:2]
 
 
-def line_ns(looks):
-    """Of the looks around a group; medians of batches, so that what preempts one of them does not flatter us."""
-    return [look['latency']['median_ns'] for look in looks]
-
-
 def normal(value):
     """As peers.py prints, of verbena-perf's JSON too: means, as the peers' tools say nothing else of all of them."""
     if 'ops_per_s' in value:
-        # Of verbena-kv bench and peer_client: medians for an operation, as of a cache-line transfer. Means would tell
-        # which of the two needs both cpus while something else runs.
+        # Of verbena-kv bench and peer_client: medians for an operation. Means would tell which of the two needs both
+        # cpus while something else runs.
         both = [value[kind] for kind in ('get', 'put') if kind in value]
         latency = max(both, key=lambda each: each['count']) if both else value
         ns = latency['p50_ns']
@@ -218,10 +200,8 @@ class Figures:
     def __init__(self, noted):
         self.noted = noted
 
-    def values(self, name, unit, group):
+    def values(self, name, unit):
         """Round by round; None where it is missing."""
-        if name == 'line':
-            return [statistics.mean(line_ns(looks)) for looks in self.noted.get(f'line@{group}', [])]
         key, factor = UNITS[unit]
         name, *path = name.split('/')
         found = []
@@ -239,11 +219,11 @@ class Figures:
         if isinstance(row.peer, float):
             return [row.peer] * rounds
         if isinstance(row.peer, str):
-            return self.values(row.peer, row.unit, row.group)
+            return self.values(row.peer, row.unit)
         # No better of several while one of them is missing: it could be that one.
         best = max if row.more else min
         return [None if None in each else best(each)
-                for each in zip(*(self.values(name, row.unit, row.group) for name in row.peer))]
+                for each in zip(*(self.values(name, row.unit) for name in row.peer))]
 
     def missing(self):
         """Figure to the reasons that it is missing in some round."""
@@ -258,12 +238,8 @@ class Figures:
 def rows(figures):
     """Of each row what --json has, and the ratios of its rounds."""
     for row in ROWS:
-        ours = figures.values(row.ours, row.unit, row.group)
+        ours = figures.values(row.ours, row.unit)
         peer = figures.peers(row, len(ours))
-        if not row.clock:
-            readings = [value['clock_ns'] for value in figures.noted.get(row.ours, [])]
-            # What is left of nothing is unknown.
-            peer = [value - reading if value and value > reading else None for value, reading in zip(peer, readings)]
         found = ratios(ours, peer)
         middle = median(found)
         yield {'name': row.name, 'ours': median(ours), 'peer': median(peer), 'ratio': middle, 'target': row.target,
@@ -319,7 +295,7 @@ def environment(figures):
     return {name: text for name, text in pairs.items() if text is not None}
 
 
-def markdown(table, figures, drawn):
+def markdown(table, figures, drawn, states=None):
     text = ['# The soft NIC beside UCX and libfabric, the store beside Redis and memcached', '',
             'Written by `bench/compare.sh`; what each row means is in [README.md](README.md). Medians of interleaved',
             'rounds; the ratio is the median of the rounds\' ratios, with the range behind it. *Better* says which',
@@ -333,6 +309,11 @@ def markdown(table, figures, drawn):
         text.append(f"| {row.name} | {better(row.more)} | {number(values['ours'])} | {number(values['peer'])} "
                     f"| {row.unit} | {middle} | {spread} | {len(found)} | {bound(row.target, row.more)} "
                     f"| {verdict(values['ratio'], row.target, row.more)} |")
+    if states:
+        text += ['', '## Below a microsecond', '',
+                 'In slices of 300 us, by state of the machine: what a bare ring of cache lines takes there and back',
+                 'around a slice ([slices.md](slices.md)). Medians, and where half of the ratios are.', '',
+                 slices_table.targets_table(states)]
     missing = figures.missing()
     if missing:
         text += ['', '## Missing', '']
@@ -354,12 +335,12 @@ def draw(table, figures, out):
     made = []
     for name, title, kinds in CURVES:
         curves = {label: [(size, found) for size in SIZES
-                          if (found := [v for v in figures.values(f'{kind}:{size}', 'ns', '') if v is not None])]
+                          if (found := [v for v in figures.values(f'{kind}:{size}', 'ns') if v is not None])]
                   for label, kind in kinds.items()}
         made.append((name, title, plots.by_size(title, where, curves)))
     for name, title, unit in MESH_CURVES:
         points = [(processes, found) for processes in PROCESSES
-                  if (found := [v for v in figures.values(f'mesh-join:{processes}', unit, '') if v is not None])]
+                  if (found := [v for v in figures.values(f'mesh-join:{processes}', unit) if v is not None])]
         made.append((name, title, plots.lines(title, where, {'Verbena': points}, 'processes', 2, str, unit)))
     bars = [(f'{row.name} ({bound(row.target, row.more)})' if row.target else row.name, values['ratios'], row.target,
              row.more) for values, row in table if values['ratios']]
@@ -376,6 +357,7 @@ def main(arguments):
     parser.add_argument('figures', nargs='?')
     parser.add_argument('--out', type=pathlib.Path)
     parser.add_argument('--json', type=pathlib.Path)
+    parser.add_argument('--slices', nargs='+', default=[])
     options = parser.parse_args(arguments)
     if options.plan:
         groups = plan()
@@ -392,16 +374,20 @@ def main(arguments):
         parser.error('takes FIGURES and --out DIR, or --plan or --cpus')
     figures = Figures(read(options.figures))
     table = list(rows(figures))
+    states, _, slices = slices_table.read(options.slices)
+    if slices and not any(variant == slices_table.PEER for found in states.values() for variant, _ in found):
+        figures.noted['slices'] = [{'missing': 'UCX is not installed (apt-get install libucx-dev)'}]
     options.out.mkdir(parents=True, exist_ok=True)
     lacking = plots.missing()
     if lacking:
         figures.noted['plots'] = [{'missing': lacking}]
     drawn = [] if lacking else draw(table, figures, options.out)
-    text = markdown(table, figures, drawn)
+    text = markdown(table, figures, drawn, states if slices else None)
     (options.out / 'compare.md').write_text(text, encoding='utf-8')
     print(text)
     if options.json:
-        options.json.write_text(json.dumps([values for values, _ in table], indent=2) + '\n', encoding='utf-8')
+        told = [values for values, _ in table] + list(slices_table.targets(states))
+        options.json.write_text(json.dumps(told, indent=2) + '\n', encoding='utf-8')
     return MISSING_STATUS if figures.missing() else 0
 
 

@@ -31,7 +31,7 @@ def costs(figures):
         if operation == 'chase':
             found[operation][int(keys)] = [value['ns'] for value in values]
         elif operation in found:
-            found[operation][int(keys)] = figures.values(name, 'ns', '')
+            found[operation][int(keys)] = figures.values(name, 'ns')
     return found
 
 

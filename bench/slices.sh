@@ -53,7 +53,7 @@ for other in "${others[@]}"; do
   [[ -f $other/build-bench/src/libverbena.a ]] || die "$other/build-bench has no libverbena.a"
   verbena "$(basename "$other")" "$other" "$other/build-bench"
 done
-if pkg-config --exists ucx 2>/dev/null || [[ -f /usr/include/ucp/api/ucp.h ]]; then
+if pkg-config --exists ucx 2>/dev/null; then
   library ucx ucx -lucp -lucs
 else
   echo 'bench: no UCX headers (libucx-dev): without it' >&2

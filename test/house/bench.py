@@ -39,7 +39,7 @@ with socket.create_server(('0.0.0.0', port)) as server:
 OURS = '''#!/bin/sh
 [ "$STAND_IN_OURS" = fails ] && exit 3
 # In the second round.
-if [ "$1$STAND_IN_OURS" = pingpongfailslate ] && [ "${*#*--clock-every}" = "$*" ]; then
+if [ "$1$STAND_IN_OURS" = message-bwfailslate ]; then
   if rm moved 2>/dev/null; then exit 3; else touch moved; fi
 fi
 if [ "$1$STAND_IN_OURS" = pa-readunprivileged ]; then echo 'rejected: no "CAP_SYS_ADMIN"' >&2; exit 3; fi
@@ -66,6 +66,26 @@ echo "verbena-kv: serving; poller cores: $(set -- $(python3 "$STAND_IN_CPUS" --c
 echo 7470 >"$2"
 trap 'exit 0' TERM
 while :; do sleep 0.01; done
+"""
+# The driver of slices, and what builds its libraries. Each second slice is twice as long, and UCX's are half of ours.
+SLICES = """#!{python} -SE
+import json, os, sys
+words = sys.argv[1:]
+if os.environ.get('STAND_IN_OURS') == 'fails-slices':
+    sys.exit(3)
+for i in range(int(words[words.index('--rotations') + 1])):
+    for variant in [word.split('=')[0] for word in words if '=' in word] + ['bare']:
+        for operation in ('message 8 B', 'read 8 B', 'write 8 B seen', 'PUT 64 B'):
+            ns = {{'now': 100, 'ucx': 50, 'bare': 80}}[variant] * (1 + i % 2)
+            print(json.dumps({{'rotation': i, 'variant': variant, 'operation': operation, 'ns': ns, 'before': 90,
+                               'after': 110}}))
+"""
+COMPILER = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+touch "$2"
+"""
+PKG_CONFIG = """#!/bin/sh
+[ "$*" != '--exists ucx' ] || [ -z "$STAND_IN_NO_UCX" ]
 """
 # Listens on a Unix socket until it is ended.
 SOCKET_SERVER = """#!{python} -SE
@@ -174,32 +194,24 @@ def check_table(report, compare):
     report.check(compare.normal({**ours(1e7), 'latency': None})['ns'] == 100, 'a stream has no ways')
     # The median of the rounds' ratios, not the ratio of medians; a round that lacks its peer does not shift the next.
     figures = compare.Figures({
-        'pingpong-many:8': [ours(1e7), ours(2e7), ours(0.5e7)],
-        'pingpong:8': [ours(1e7), ours(2e7), ours(0.5e7)],
-        'ucp_put_lat:8': [{'ns': 100, 'per_s': 1e7, 'bytes_per_s': 8e7}, {'missing': 'why'},
+        'mesh-ping-pong:64': [ours(1e7), ours(2e7), ours(0.5e7)],
+        'ucp_am_lat:64': [{'ns': 100, 'per_s': 1e7, 'bytes_per_s': 8e7}, {'missing': 'why'},
                           {'ns': 400, 'per_s': 1e7, 'bytes_per_s': 8e7}],
-        'line@write': [[ours(1e7), ours(1e7)], [ours(2e7), ours(2e7)], [ours(1e7), ours(0.5e7)]],
     })
-    found = {row.peer: values for values, row in compare.rows(figures) if row.clock and row.group[:3] != 'kv-'}
-    report.check(found['ucp_put_lat:8']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_put_lat:8"]["ratios"]}')
-    report.check(found['ucp_put_lat:8']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
-    report.check([round(value, 3) for value in found['line']['ratios']] == [1, 1, 1.333],
-                 f'ratios to a cache-line transfer are {found["line"]["ratios"]}')
-    report.check(found['ucp_get:8']['ratio'] is None and found['ucp_get:8']['met'] is False,
+    found = {row.peer: values for values, row in compare.rows(figures) if row.group[:3] != 'kv-'}
+    report.check(found['ucp_am_lat:64']['ratios'] == [0.5, 0.25], f'ratios are {found["ucp_am_lat:64"]["ratios"]}')
+    report.check(found['ucp_am_lat:64']['met'] is True, 'a ratio of 0.375 does not meet at most 1')
+    report.check(found['ucp_am_bw:8']['ratio'] is None and found['ucp_am_bw:8']['met'] is False,
                  'what was not measured has met its target')
     report.check(found['fi_pingpong:8']['met'] is None, 'a row without a target has met it')
-    figures.noted['read-many:8'] = [{**ours(1e7), 'clock_ns': 10}] * 2
-    figures.noted['ucp_get:8'] = [{'ns': 60}, {'ns': 9}]
-    found = {row.clock: values for values, row in compare.rows(figures) if row.peer == 'ucp_get:8'}
-    report.check(found[False]['ratios'] == [1], f'without the clock, ratios are {found[False]["ratios"]}')
-    report.check(list(figures.missing()) == ['ucp_put_lat:8'], f'missing are {figures.missing()}')
-    report.check('`ucp_put_lat:8` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
+    report.check(list(figures.missing()) == ['ucp_am_lat:64'], f'missing are {figures.missing()}')
+    report.check('`ucp_am_lat:64` in 1 of 3 rounds: why' in compare.markdown(list(compare.rows(figures)), figures, []),
                  'the table does not say what is missing')
     text = compare.markdown(list(compare.rows(figures)), figures, [])
     better = [line.split(' | ')[1] for line in text.splitlines() if line.startswith('| ')]
     report.check(better == ['better', *('higher' if row.more else 'lower' for row in compare.ROWS)],
                  f'what is better is {better}')
-    report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_put_lat:8'] == [2],
+    report.check([values['rounds'] for values, row in compare.rows(figures) if row.peer == 'ucp_am_lat:64'] == [2],
                  'a round that lacks its peer is counted')
     def after(median_ns):
         return {**ours(500), 'latency': {'one_way': True, 'median_ns': median_ns}, 'server_percent': 0.5}
@@ -236,7 +248,7 @@ def check_store_rows(report, compare):
         'memcached-get32:64': [peer(500)], f'kv-get-one:{mib}': [ours(9)], f'kv-put-one:{mib}': [ours(9, 'put')],
         f'kv-get-many:{mib}': [{**ours(9), 'memcpy': None}], 'kv-memory:64': [ours(9)],
     })
-    found = {row.ours: values for values, row in compare.rows(figures) if row.peer != 'line'}
+    found = {row.ours: values for values, row in compare.rows(figures)}
     report.check(found['kv-known:64']['ratios'] == [0.005, 0.01], f'to the better: {found["kv-known:64"]}')
     report.check(found['kv-known:64']['met'] is True, 'a hundred times faster is not met')
     report.check(found['kv-put:64']['ratio'] is None, 'without a peer there is a ratio')
@@ -285,6 +297,21 @@ def check_slices(report, slices_table):
     report.check('48 slices, 9 of them left out' in text and 'bare: two lines, the floor | 81.00' in text
                  and 'Ring 75 to 300 ns: 0 slices' in text and 'Ring over 300 ns: 3 slices' in text,
                  f'the states are {text}')
+
+    # The targets: by state, of what was seen there. One way of the ring is half of there and back, around the slice.
+    def of(operation, ns, ring):
+        return {(variant, operation): {i: slices_table.Slice(each, ring / 2) for i in range(count)}
+                for variant, each, count in (('now', ns, 9), ('ucx', 100, 9), ('bare', 50, 9))}
+
+    shared, middle, slow = (name for name, _ in slices_table.STATES)
+    states = {shared: of('message 8 B', 80, 40), middle: of('message 8 B', 80, 100) | of('PUT 64 B', 200, 100),
+              slow: of('PUT 64 B', 200, 500)}
+    found = {row['name']: (row['ratio'], row['target'], row['met']) for row in slices_table.targets(states)}
+    report.check(found == {
+        f'message 8 B, to UCX (ring {shared})': (0.8, 0.95, True),
+        f'message 8 B, to UCX (ring {middle})': (0.8, 0.7, False),
+        f'PUT 64 B, to one way of a bare ring (ring {middle})': (4, 5.5, True),
+        f'PUT 64 B, to one way of a bare ring (ring {slow})': (0.8, None, None)}, f'the targets are {found}')
 
 
 def check_printed(report, kv_table, softroce_table):
@@ -368,7 +395,11 @@ def check_script(report, root):
         work = pathlib.Path(name)
         executable(work / 'build/src/programs/verbena-perf', OURS.replace('moved', str(work / 'moved')))
         (work / 'build/build.ninja').write_text(
-            'build src/programs/verbena-perf src/programs/verbena-kv bench/peer_client: phony\n')
+            'build src/programs/verbena-perf src/programs/verbena-kv bench/peer_client bench/slices/slices '
+            'src/libverbena.a: phony\n')
+        executable(work / 'build/bench/slices/slices', SLICES.format(python=sys.executable))
+        executable(work / 'bin/g++', COMPILER)
+        executable(work / 'bin/pkg-config', PKG_CONFIG)
         executable(work / 'build/src/programs/verbena-kv', KV)
         executable(work / 'build/bench/peer_client', PEER_CLIENT)
         for name, option in (('redis-server', '--unixsocket'), ('memcached', '-s')):
@@ -390,51 +421,52 @@ def check_script(report, root):
             rows = work / 'rows.json'
             return done, json.loads(rows.read_text()) if rows.exists() else None
 
-        done, rows = compare('--groups', 'write,message')
+        done, rows = compare('--groups', 'message,rate')
         # Without matplotlib there are no plots, which is not what this is about.
         report.check(done.returncode in (0, 4) and rows is not None,
                      f'compare.sh ended with {done.returncode}:\n{done.stdout}')
         for row in rows or []:
             report.check({'name', 'ours', 'peer', 'ratio', 'target', 'met', 'unit'} <= row.keys(), f'a row is {row}')
-        report.check([row['ratio'] for row in rows or []][:4] == [1, 0.5, 0.5, 0.5], f'wrong ratios: {rows}')
+        report.check([row['ratio'] for row in rows or []][:2] == [0.5, 1], f'wrong ratios: {rows}')
         report.check((work / 'out/compare.md').exists(), 'compare.sh wrote no compare.md')
+        check_slices_script(report, compare)
 
         # A matplotlib that does not load, like none at all, costs only the plots.
         executable(work / 'broken/matplotlib/__init__.py', 'raise ImportError("it is broken")\n')
-        done, rows = compare('--groups', 'write', PYTHONPATH=str(work / 'broken'))
-        report.check(done.returncode == 4 and [row['ratio'] for row in rows or []][:2] == [1, 0.5] and
+        done, rows = compare('--groups', 'message,rate', PYTHONPATH=str(work / 'broken'))
+        report.check(done.returncode == 4 and [row['ratio'] for row in rows or []][:2] == [0.5, 1] and
                      '`plots` in 1 of 1 rounds: it is broken (apt-get install python3-matplotlib)' in done.stdout,
                      f'without matplotlib: ended with {done.returncode}:\n{done.stdout}')
 
         for what, variables in (('garbage', {'STAND_IN_UCX': 'lambda w: "Connection refused"'}),
                                 ('half an output', {'STAND_IN_UCX': f'lambda w: ({UCX_GOOD})(w)[:-4]'}),
                                 ('a failure', {'STAND_IN_UCX_STATUS': '7'})):
-            done, rows = compare('--groups', 'write', **variables)
+            done, rows = compare('--groups', 'message,rate', **variables)
             report.check(done.returncode == 4, f'{what} of ucx_perftest: ended with {done.returncode}:\n{done.stdout}')
-            report.check(rows and rows[0]['ratio'] == 1 and rows[1]['ratio'] is None and rows[1]['met'] is False,
+            report.check(rows and rows[0]['ratio'] == 0.5 and rows[1]['ratio'] is None and rows[1]['met'] is False,
                          f'{what} of ucx_perftest: rows are {rows}')
-            report.check('`ucp_put_lat:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
+            report.check('`ucp_am_bw:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
 
-        done, rows = compare('--groups', 'write', STAND_IN_OURS='moves')
+        done, rows = compare('--groups', 'message', STAND_IN_OURS='moves')
         report.check(done.returncode == 4 and rows and rows[0]['ratio'] is None and
                      'moved: cache-line transfers in 12 attempts; 1 groups left out of a round' in done.stdout,
                      f'cache-line transfers that move: ended with {done.returncode}:\n{done.stdout}')
-        done, rows = compare('--groups', 'write', STAND_IN_OURS='fails')
+        done, rows = compare('--groups', 'message', STAND_IN_OURS='fails')
         report.check(done.returncode == 1 and rows is None,
                      f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
-        done, rows = compare('--groups', 'write', '--rounds', '2', STAND_IN_OURS='failslate')
-        report.check(done.returncode == 1 and rows and [row['rounds'] for row in rows[:2]] == [1, 1] and
+        done, rows = compare('--groups', 'rate', '--rounds', '2', STAND_IN_OURS='failslate')
+        report.check(done.returncode == 1 and rows and [row['rounds'] for row in rows[:2]] == [0, 1] and
                      'broken: in round 2, by a failure of ours' in done.stdout,
                      f'a late failure of ours: ended with {done.returncode}:\n{done.stdout}')
         done, rows = compare('--groups', 'physical')
         report.check(done.returncode in (0, 4) and rows is not None and
                      [row['ratio'] for row in rows if 'physical' in row['name']] == [1, 1],
                      f'physical addresses: ended with {done.returncode}:\n{done.stdout}')
-        for groups in ('physical', 'physical,write'):
+        for groups in ('physical', 'physical,message'):
             done, rows = compare('--groups', groups, STAND_IN_OURS='unprivileged')
             report.check(done.returncode in (0, 4) and rows is not None and
                          [row['ratio'] for row in rows if 'physical' in row['name']] == [None, None] and
-                         (rows[0]['ratio'] is not None) == ('write' in groups) and
+                         (rows[0]['ratio'] is not None) == ('message' in groups) and
                          '- group physical: rejected: no CAP_SYS_ADMIN' in done.stdout,
                          f'without the privilege: ended with {done.returncode}:\n{done.stdout}')
         check_store(report, compare, log)
@@ -443,13 +475,31 @@ def check_script(report, root):
             report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')
 
 
+def check_slices_script(report, compare):
+    done, rows = compare('--groups', 'slices', '--rounds', '2')
+    found = [(row['name'].split(' (')[0], row['ratio'], row['slices']) for row in rows or [] if 'slices' in row]
+    report.check(done.returncode in (0, 4) and found == [
+        ('message 8 B, to UCX', 2, 80), ('read 8 B, to UCX', 2, 80), ('write 8 B seen, to UCX', 2, 80),
+        ('write 8 B seen, to the best bare exchange', 1.25, 80), ('PUT 64 B, to one way of a bare ring', 3, 80)],
+        f'slices: ended with {done.returncode}, {found}:\n{done.stdout}')
+    done, rows = compare('--groups', 'slices', STAND_IN_NO_UCX='1')
+    found = {row['name'].split(' (')[0]: row['met'] for row in rows or [] if 'slices' in row}
+    report.check(done.returncode == 4 and '`slices` in 1 of 1 rounds: UCX is not installed' in done.stdout and
+                 found.get('message 8 B, to UCX') is False and
+                 found.get('write 8 B seen, to the best bare exchange') is True,
+                 f'slices without UCX: ended with {done.returncode}, {found}:\n{done.stdout}')
+    done, rows = compare('--groups', 'slices', STAND_IN_OURS='fails-slices')
+    report.check(done.returncode == 1 and rows is None,
+                 f'slices that fail: ended with {done.returncode}:\n{done.stdout}')
+
+
 def check_store(report, compare, log):
     groups = 'kv-get,kv-put,kv-batch,kv-bulk,kv-trusted,kv-memory'
     done, rows = compare('--groups', groups)
     report.check(done.returncode in (0, 4) and rows is not None,
                  f'the store: ended with {done.returncode}:\n{done.stdout}')
     found = [row['ratio'] for row in rows or [] if row['name'].startswith(('GET', 'PUT', 'multi', 'memory'))]
-    report.check(found == [2, 2, 10, 0.01, 0.01, 0.05, 2, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.5],
+    report.check(found == [0.01, 0.01, 0.05, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.5],
                  f'the store: ratios are {found}')
     calls = [line.split() for line in log.read_text().splitlines()]
     benches = [words for words in calls if words[0] == 'bench']
@@ -489,7 +539,7 @@ def check_store(report, compare, log):
             ('a client that fails', {'STAND_IN_CLIENT': 'redis'}, 'peer_client: it said "ERROR"')):
         done, rows = compare('--groups', 'kv-put', **variables)
         found = [row for row in rows or [] if row['name'].startswith('PUT 64 B')]
-        report.check(done.returncode == 4 and [row['ratio'] for row in found] == [2, None] and why in done.stdout,
+        report.check(done.returncode == 4 and [row['ratio'] for row in found] == [None] and why in done.stdout,
                      f'{what}: ended with {done.returncode}, {found}:\n{done.stdout}')
     done, rows = compare('--groups', 'kv-put', STAND_IN_CORE='77')
     report.check(done.returncode == 1 and rows is None and 'is another server running?' in done.stdout,
