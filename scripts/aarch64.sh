@@ -49,7 +49,6 @@ suites=(
   "kv test/kv/test_kv *-$slow_kv"
   'cxx test/api/cxx/test_cxx RdmaCxx.*'
 )
-patience_s=300
 
 # --- what it takes ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ build_suites() {
   if [[ ! -f $build/build.ninja ]]; then
     rm -rf "$build"
     # As the sanitized builds: what runs the longest is optimized, and the rest is compiled quickly.
-    meson setup "$build" "$root" --cross-file "$base/cross.ini" --werror -Dunity=on -Dunity_size=8 \
+    meson setup "$build" "$root" --cross-file "$base/cross.ini" --werror -Dunity=on \
       --buildtype=release -Doptimization=0 -Darchive_optimization=1 -Dtests=enabled -Dprograms=disabled \
       -Dexamples=disabled -Dbenchmarks=disabled -Ddocs=disabled >"$base/setup.log" 2>&1 ||
       { tail -n 40 "$base/setup.log"; say 'meson setup failed'; exit 1; }
@@ -138,7 +137,8 @@ build_suites() {
 
 run_suite() {
   local name=$1 executable=$2 filter=$3 code=0
-  timeout -k 10 "$patience_s" qemu-aarch64 -L "$sysroot" -E VERBENA_EMULATOR=qemu-user "$build/$executable" \
+  "$here/progress.py" qemu-aarch64 -L "$sysroot" -E VERBENA_EMULATOR=qemu-user \
+    -E VERBENA_FENCES="$here/../src/base/fences.hpp" "$build/$executable" \
     --gtest_filter="$filter" --gtest_output="xml:$results/$name.xml" >"$results/$name.log" 2>&1 || code=$?
   echo "$code" >"$results/$name.status"
   echo "== $name: ended with $code; $(grep -c '^\[       OK \]' "$results/$name.log" || true) passed"

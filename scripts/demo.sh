@@ -50,21 +50,33 @@ if ((packages)); then
   source scripts/packages.sh
   install_packages demo || exit $?
 fi
+# shellcheck source=scripts/cache.sh
+source scripts/cache.sh
+use_cache
 [[ -d $dir ]] || die "$dir is not a directory; name another with --dir"
 
 work=$(mktemp -d)
 log=$work/build.log
-# Runs a step of the build quietly; what it printed is shown when it fails.
-quietly() {
-  timeout -k 10 "$1" "${@:2}" >"$log" 2>&1 </dev/null || { tail -n 40 "$log" >&2; die "${*:2}"; }
+# Runs a step of the build, which ends when it makes no progress (scripts/progress.py). It prints a line in five
+# seconds; what the step printed is shown when it fails.
+building() {
+  local line next=$((SECONDS + 3))
+  python3 scripts/progress.py "$@" </dev/null 2>&1 | tee "$log" |
+    while IFS= read -r line; do
+      if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] && ((SECONDS >= next)); then
+        echo "   ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+        next=$((SECONDS + 5))
+      fi
+    done || { tail -n 40 "$log" >&2; die "$*"; }
 }
 if [[ -z $kv ]]; then
   step "Building verbena-kv (release) in $build"
   if [[ ! -f $build/build.ninja ]]; then
-    quietly 300 meson setup "$build" . --buildtype=release -Dprograms=enabled -Dtests=disabled -Dbenchmarks=disabled \
+    echo '   configuring'
+    building meson setup "$build" . --buildtype=release -Dprograms=enabled -Dtests=disabled -Dbenchmarks=disabled \
       -Dexamples=disabled
   fi
-  quietly 3600 ninja -C "$build" src/programs/verbena-kv
+  building ninja -C "$build" src/programs/verbena-kv
   kv=$build/src/programs/verbena-kv
 fi
 "$kv" --version
@@ -84,30 +96,30 @@ mkfifo "$work/server"
 "$kv" serve "${transport[@]}" -p 0 -m "$memory" --max-value-mib "$value" --grace-ms 100 >"$work/server" &
 server=$!
 exec {from_server}<"$work/server"
-IFS= read -r -t 60 -u "$from_server" line || die 'the server did not get ready; its message is above'
+IFS= read -r -t 600 -u "$from_server" line || die 'the server did not get ready; its message is above'
 echo "$line"
 port=$(sed -E 's/.*serving on [^;]*:([0-9]+);.*/\1/' <<<"$line")
 [[ $port =~ ^[0-9]+$ ]] || die "the server's first line names no port: $line"
 
-# Runs a client for at most $1 seconds; its output is shown, and kept in $work/$2.
+# Runs a client, each of whose operations has a deadline; its output is shown, and kept in $work/$1.
 client() {
-  local limit=$1 name=$2
-  shift 2
-  timeout -k 10 "$limit" "$kv" "$1" "${transport[@]}" "${@:2}" -p "$port" | tee "$work/$name" || die "verbena-kv $*"
+  local name=$1
+  shift
+  "$kv" "$1" "${transport[@]}" "${@:2}" -p "$port" | tee "$work/$name" || die "verbena-kv $*"
 }
 
 step "Loading $dir: process 2 puts $files files ($((bytes / mib)) MiB, the largest $((largest / 1024)) KiB)"
-client 600 load load "$dir"
+client load load "$dir"
 
 step 'Verifying: process 3 gets every file back, and compares it byte by byte with the one on disk'
-client 600 verify verify "$dir"
+client verify verify "$dir"
 
 step 'Measuring: process 4 puts and gets 64-byte values, one at a time'
-client 120 latency bench --seconds "$seconds"
+client latency bench --seconds "$seconds"
 step 'Measuring: the same with 32 in flight'
-client 120 rate bench --seconds "$seconds" --depth 32
+client rate bench --seconds "$seconds" --depth 32
 step 'Measuring: 1 MiB values, one at a time'
-client 120 bandwidth bench --seconds "$seconds" --value-size 1M
+client bandwidth bench --seconds "$seconds" --value-size 1M
 
 step 'Stopping the server with SIGTERM'
 kill -TERM "$server"

@@ -101,7 +101,10 @@ if ((!is_everything)); then
     if [[ $file == *.cpp ]] && grep -q "/${file#./}\"" "$build/compile_commands.json"; then sources+=("$file"); fi
   done
 fi
-if ((is_everything || ${#sources[@]})) && ! scripts/clang_tidy.py --jobs "$jobs" "$tidy" "$build" "${sources[@]}"; then
+verdicts=()
+if [[ ${VERBENA_NO_CACHE:-0} != 1 && -n ${VERBENA_CACHE:-} ]]; then verdicts=(--verdicts "$VERBENA_CACHE/tidy"); fi
+if ((is_everything || ${#sources[@]})) &&
+  ! scripts/clang_tidy.py "${verdicts[@]}" --jobs "$jobs" "$tidy" "$build" "${sources[@]}"; then
   echo 'lint: clang-tidy found something'
   failed=1
 fi

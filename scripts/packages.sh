@@ -3,7 +3,7 @@
 # Sets: core (the archive), build (programs), test, demo, lint, bench; each of the latter includes core. And softroce:
 # what scripts/softroce.sh needs beside a build; aarch64: what scripts/aarch64.sh needs, on Debian; mpi: what the
 # examples in Fortran and under MPI need; pmix: what libverbena-pmix.a needs; ucx, libfabric, redis and matplotlib:
-# what bench/compare.sh can do without.
+# what bench/compare.sh can do without; fresh: what scripts/fresh-machine.sh needs, on Debian.
 # Installs only what is missing, and says so first. Returns 0, or 3 when the user must install something by hand (the
 # command to type has been printed then). With VERBENA_NO_PACKAGES=1 it trusts that everything is there.
 
@@ -15,10 +15,11 @@ verbena_packages_apt() {
   case $1 in
     core) echo "$core" ;;
     build) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
-    demo) echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
+    demo) echo "$core ccache libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev" ;;
     test)
       echo "$core libcli11-dev libedit-dev libmicrohttpd-dev nlohmann-json3-dev libgtest-dev libboost-context-dev"
-      echo 'python3 binutils cmake abigail-tools help2man man-db pyflakes3 python3-numpy valgrind zsh' ;;
+      echo 'python3 binutils ccache cmake make patch'
+      echo 'abigail-tools help2man man-db pyflakes3 python3-numpy valgrind zsh' ;;
     lint)
       clang=$(verbena_clang_version)
       echo "$core libgtest-dev libbenchmark-dev python3 doxygen"
@@ -33,6 +34,7 @@ verbena_packages_apt() {
     mpi) echo openmpi-bin libopenmpi-dev openssh-client gfortran ;;
     pmix) echo libpmix-dev ;;
     aarch64) echo 'g++-aarch64-linux-gnu meson ninja-build pkg-config qemu-user ca-certificates' ;;
+    fresh) echo 'debootstrap git ca-certificates' ;;
     softroce) echo 'qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
       xz-utils zstd' ;;
     *) echo "verbena: no such package set: $1" >&2; return 2 ;;
@@ -44,10 +46,11 @@ verbena_packages_dnf() {
     xxhash-devel libsodium-devel ca-certificates'
   case $1 in
     core) echo "$core" ;;
-    build | demo) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel" ;;
+    build) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel" ;;
+    demo) echo "$core ccache cli11-devel libedit-devel libmicrohttpd-devel json-devel" ;;
     test) echo "$core cli11-devel libedit-devel libmicrohttpd-devel json-devel gtest-devel boost-devel python3" \
-      'binutils libasan libubsan libtsan cmake libabigail help2man man-db python3-pyflakes python3-numpy' \
-      'valgrind valgrind-devel zsh' ;;
+      'binutils ccache libasan libubsan libtsan cmake make patch libabigail help2man man-db' \
+      'python3-pyflakes python3-numpy valgrind valgrind-devel zsh' ;;
     lint) echo "$core gtest-devel google-benchmark-devel python3 clang clang-tools-extra compiler-rt doxygen" ;;
     bench) echo "$core cli11-devel libedit-devel json-devel google-benchmark-devel mimalloc-devel memcached python3" ;;
     ucx) echo ucx ucx-devel ;;
@@ -138,7 +141,8 @@ install_packages() {
     fi
     as_root=(sudo)
   fi
-  echo "verbena: installing${as_root[0]:+ (with sudo)}: $missing"
+  echo "verbena: installing $(wc -w <<<"$missing") packages${as_root[0]:+ (with sudo)}:"
+  fold -s -w 100 <<<"$missing" | sed 's/^/  /'
   # One unreachable repository among several is no reason to stop: the installation tells.
   "${as_root[@]}" apt-get update -q ||
     echo "verbena: apt-get update failed; going on with the package lists that are there" >&2

@@ -18,41 +18,39 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 
+import changed
+import daily
+from configurations import CONFIGURATIONS, FUZZING, SANITIZERS, cached_in
+from progress import PATIENCE_S, Progress
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD_ROOT = pathlib.Path(os.environ.get('VERBENA_BUILD_ROOT', ROOT / 'build-test')).resolve()
+# What became of each case of this run, for scripts/compare_runs.py.
+RESULTS = BUILD_ROOT / 'results.json'
+# When the parts of the daily set were last run: beside the compilers' cache, which outlives a clone.
+TURNS = pathlib.Path(os.environ.get('VERBENA_CACHE') or BUILD_ROOT) / 'turns.json'
 START = time.monotonic()
 
-# Up to eight sources are compiled as one: half of a build's time goes into headers that they share.
-TOGETHER = ['-Dunity=on', '-Dunity_size=8']
-TESTS = ['-Dtests=enabled', '-Dprograms=enabled', *TOGETHER]
-DEBUG = ['--buildtype=debug', '-Dcpp_args=-g1', '-Db_lundef=false']
-# The plain build has compiled them, and a sanitizer runs none.
-NO_EXTRAS = ['-Dexamples=disabled', '-Dbenchmarks=disabled', '-Ddocs=disabled']
-# Under a sanitizer the archive is optimized, and nothing else: to optimize what it has added takes 60 % of the build.
-SANITIZED = [*DEBUG, *NO_EXTRAS, '-Doptimization=0', '-Darchive_optimization=1']
-# Options of `meson setup`. The setup of the same name in test/meson.build says which tests run, and how long they may.
-CONFIGURATIONS = {
-    # What users get: optimized, without debug checks, the archive compiled source by source.
-    'plain': [*TESTS, '--buildtype=release', '-Doptimization=1', '-Darchive_optimization=3', '-Darchive_unity=off'],
-    # Debug checks are on under a sanitizer.
-    'address': [*TESTS, *SANITIZED, '-Db_sanitize=address,undefined'],
-    # The programs add a terminal and files to threads that the other suites have already.
-    'thread': ['-Dtests=enabled', '-Dprograms=disabled', *TOGETHER, *SANITIZED, '-Db_sanitize=thread'],
-}
 # A full run divides the tests of the setup 'plain' among these two.
 PLAIN_AHEAD = 'plain_ahead'
 PLAIN_BEHIND = 'plain_behind'
-SANITIZERS = {'address': '-fsanitize=address,undefined', 'thread': '-fsanitize=thread'}
-# Builds with a sanitizer are Clang's where there is one with a fuzzer: it takes half the time of GCC 12. The one with
-# ASan has the fuzzing targets in it. The plain build is the default compiler's.
-FUZZING = '-Dfuzzing=enabled'
+QUICK = 'quick'
 FUZZ_TOTAL_S = 50
-BUILD_TIMEOUT_S = 3600
-TEST_TIMEOUT_S = 3600
-SOFTROCE_TIMEOUT_S = 1800
-AARCH64_TIMEOUT_S = 1800
+# A machine may be slow, and nothing here is ended for that: only for lack of progress, as scripts/progress.py sees it.
+# A step that took longer than usual the last time may take so many times as long.
+PATIENCE_FACTOR = 10
+# The emulated machine ends itself when it hangs as a whole.
+SOFTROCE_TIMEOUT_S = 14400
 HEARTBEAT_S = 30
 SKIP_CODE = 77
+# What scripts/packages.sh ends with where nothing can be installed.
+NO_PACKAGES_CODE = 3
+# 128 MiB of them are reserved for the plain tests.
+HUGEPAGES = 64
+POOL = pathlib.Path('/sys/kernel/mm/hugepages/hugepages-2048kB')
+# A skip because of a program, as tests say it.
+MISSING = re.compile(r'\b(is|are) not (all )?there\b|\bis not built\b')
+STEP = re.compile(r'^\s*\[?(\d+)/(\d+)\]?\s')
 TEST_LOG = 'verbena-run'
 PATIENT_LOG = 'verbena-patient'
 TAIL_LINES = 120
@@ -62,7 +60,7 @@ CHAOS_SEEDS = 1
 # cut down to what it needs, which takes minutes at most.
 SIMULATION_SEEDS = 300  # Of each scenario.
 QUICK_SIMULATION_SEEDS = 60
-SIMULATION_TIMEOUT_S = 900
+DAILY_CHAOS_SEEDS = 5
 # Compilers work behind the tests, which leave much of the cores idle: at the lowest priority, so that tests get a core
 # as soon as they want one. When the tests wait for a compiler, it gets the usual priority: at the lowest one, programs
 # of others beside this would leave it nothing for hours.
@@ -109,22 +107,37 @@ def last_lines(text, count=TAIL_LINES):
 
 class Totals:
     def __init__(self):
-        self.passed = 0
+        self.results = {}  # 'passed', 'failed' or 'skipped' of each 'configuration: case'.
         self.failures = []
         self.skips = []
         self.durations = []  # (seconds, name) of tests.
 
+    @property
+    def passed(self):
+        return sum(result == 'passed' for result in self.results.values())
+
+    def ok(self, name):
+        """Counts a case that passed, once, however often it ran."""
+        self.results.setdefault(name, 'passed')
+
     def fail(self, name, output=''):
+        self.results[name] = 'failed'
         self.failures.append(name)
         say(f'FAILED  {name}', last_lines(output.rstrip()))
 
     def skip(self, name, reason):
+        # On a machine that these scripts have furnished, and nobody else, nothing may be missing.
+        if os.environ.get('VERBENA_FRESH') and MISSING.search(reason):
+            self.fail(name, f'on a fresh machine: {reason}')
+            return
+        self.results.setdefault(name, 'skipped')
         self.skips.append(name)
         say(f'SKIPPED {name}: {reason}')
 
     def end(self):
         if self.passed == 0 and not self.failures:
             self.fail('no test ran')
+        RESULTS.write_text(json.dumps(self.results, indent=0, sort_keys=True), encoding='utf-8')
         print(Phase.table())
         for seconds, name in sorted(self.durations, reverse=True)[:SLOWEST]:
             print(f'  {seconds:6.0f} s  of that: {name}')
@@ -153,9 +166,37 @@ def awaited(future):
         WAITED_FOR.clear()
 
 
-def run(command, log, timeout_s, what, environment=None, show=None, behind=False):
+class Patience:
+    """The longest time that each of our commands spent without a line when it last ended well."""
+    file = BUILD_ROOT / 'patience.json'
+    lock = threading.Lock()
+
+    @classmethod
+    def known(cls):
+        try:
+            return json.loads(read(cls.file))
+        except (OSError, ValueError):
+            return {}
+
+    @classmethod
+    def of(cls, name):
+        return max(PATIENCE_S, PATIENCE_FACTOR * float(cls.known().get(name, 0)))
+
+    @classmethod
+    def keep(cls, name, longest_s):
+        with cls.lock:
+            cls.file.write_text(json.dumps({**cls.known(), name: round(longest_s, 1)}), encoding='utf-8')
+
+
+def newest(paths):
+    """When the newest of these files was written; those that are not there were not."""
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def run(command, log, what, environment=None, show=None, behind=False, beats=()):
     """Runs a command in its own process group with its output in `log`. Prints what `show` picks of it as it comes,
-    and a heartbeat. Returns the exit code; past `timeout_s`, and when STOPPING, the group is killed. What runs
+    and a heartbeat. Returns the exit code. The command and its descendants are killed when STOPPING, and when there is
+    no progress: neither a line in `log`, nor a new time of a file in `beats`, or below a directory there. What runs
     `behind` the tests takes only the time that others leave, until it is WAITED_FOR."""
     level = BEHIND if behind else 0
     if behind:
@@ -166,16 +207,23 @@ def run(command, log, timeout_s, what, environment=None, show=None, behind=False
         if behind:
             set_priority(process.pid, level)
         begin = told = time.monotonic()
+        progress = Progress(process.pid, Patience.of(log.name))
+        step, beat = '', 0.0
         with open(log, encoding='utf-8', errors='replace') as source:
             try:
                 while True:
                     ended = process.poll() is not None
                     for line in source:
+                        progress.begin()
+                        found = STEP.match(line)
+                        step = f', {found[1]} of {found[2]}' if found else step
                         if show and show.search(line):
                             with OUTPUT:
                                 print('        ' + line.rstrip(), flush=True)
                             told = time.monotonic()
                     if ended:
+                        if process.returncode == 0:
+                            Patience.keep(log.name, progress.longest_s)
                         return process.returncode
                     now = time.monotonic()
                     wanted = BEHIND if behind and not WAITED_FOR.is_set() else 0
@@ -183,12 +231,17 @@ def run(command, log, timeout_s, what, environment=None, show=None, behind=False
                         level = wanted
                         set_priority(process.pid, level)
                     if now - told > HEARTBEAT_S:
-                        say(f'... {what}, {int(now - begin)} s')
+                        say(f'... {what}{step}, {int(now - begin)} s')
                         told = now
                     if STOPPING.is_set():
                         raise concurrent.futures.CancelledError
-                    if now - begin > timeout_s:
-                        sink.write(f'\nkilled after {timeout_s} s\n')
+                    if beats:
+                        files = [each for path in beats for each in (path.iterdir() if path.is_dir() else [path])]
+                        last, beat = beat, newest(files)
+                        if beat != last:
+                            progress.begin()
+                    if progress.is_over():
+                        sink.write(f'\nkilled: no progress for {progress.patience_s:.0f} s\n')
                         return -signal.SIGKILL
                     try:
                         process.wait(0.5)
@@ -196,7 +249,7 @@ def run(command, log, timeout_s, what, environment=None, show=None, behind=False
                         pass
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    progress.kill()
                     process.wait()
 
 
@@ -204,9 +257,40 @@ def read(path):
     return pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
 
 
-def build(name, configuration, jobs, totals, environment=None, behind=False):
+def build(name, configuration, jobs, totals, environment=None, behind=False, selection=()):
     with Phase(f'build {name}'):
-        return build_now(name, configuration, jobs, totals, environment, behind)
+        try:
+            environment = with_cache(name, environment)
+            directory = configure(name, configuration, totals, environment, behind)
+            return directory and build_now(name, directory, jobs, totals, environment, behind, selection)
+        finally:
+            tell_cache(name)
+
+
+def with_cache(name, environment):
+    """The environment for a build of configuration `name`: its compilers behind the cache that scripts/cache.sh has set
+    up, if it has, and where that writes what it found."""
+    environment = dict(environment or os.environ)
+    if not environment.get('CCACHE_DIR') or not shutil.which('ccache'):
+        return environment
+    for variable, usual in (('CC', 'cc'), ('CXX', 'c++')):
+        compiler = environment.get(variable) or usual
+        environment[variable] = compiler if 'ccache' in compiler else f'ccache {compiler}'
+    log = cache_log(name)
+    log.unlink(missing_ok=True)
+    environment['CCACHE_STATSLOG'] = str(log)
+    return environment
+
+
+def cache_log(name):
+    return BUILD_ROOT / f'{name}.cache.log'
+
+
+def tell_cache(name):
+    """Says how many of the objects that the build of `name` needed came from the cache."""
+    asked, hits = cached_in(cache_log(name))
+    if asked:
+        say(f'{name}: {hits} of {asked} objects came from the cache ({100 * hits // asked} %)')
 
 
 def introspect(directory, what):
@@ -215,56 +299,63 @@ def introspect(directory, what):
     return json.loads(told.stdout)
 
 
-def tests_of(directory, setup):
-    """Names of the tests that Meson runs with `setup`, one of those in test/meson.build."""
-    told = subprocess.run(['meson', 'test', '-C', directory, '--no-rebuild', '--list', '--setup', setup],
+def tests_of(directory, setup, selection=()):
+    """Names of the tests that Meson runs with `setup`, one of those in test/meson.build, or those of `selection`."""
+    told = subprocess.run(['meson', 'test', '-C', directory, '--no-rebuild', '--list', '--setup', setup, *selection],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
     return {line.split(' / ')[-1] for line in told.stdout.splitlines()}
 
 
-def not_needed(directory, setup):
-    """Names of the executables that only tests use which `setup` leaves out."""
-    wanted = tests_of(directory, setup)
+def goals(directory, setup, selection=()):
+    """What ninja is to build for the tests of `setup`, or those of `selection`: what they use, and all that is built by
+    default but for the executables of other tests."""
+    wanted = tests_of(directory, setup, selection)
     used, unused = set(), set()
     for test_case in introspect(directory, '--tests'):
         (used if test_case['name'] in wanted else unused).update(test_case['depends'])
-    return unused - used
-
-
-def goals(directory, setup):
-    """What ninja is to build for the tests of `setup`: all that is built by default, but for what they do not need."""
-    unused = not_needed(directory, setup)
     return [os.path.relpath(name, directory) for target in introspect(directory, '--targets')
-            if target['build_by_default'] and target['id'] not in unused for name in target['filename']]
+            if target['id'] in used or (target['build_by_default'] and target['id'] not in unused)
+            for name in target['filename']]
 
 
-def build_now(name, configuration, jobs, totals, environment, behind):
+def configure(name, configuration, totals, environment, behind=False):
+    """Returns the directory that a build of `configuration` is configured in, or None."""
     directory = BUILD_ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     log = BUILD_ROOT / f'{name}.build.log'
     setup = ['meson', 'setup', directory, ROOT, '--werror', *configuration]
     known = directory / 'verbena-setup.json'
-    wanted = [(environment or os.environ).get('CXX', ''), *configuration]
+    wanted = [environment.get('CXX', ''), *configuration]
     say(f'{name}: configuring')
     code = 1
     if known.exists() and json.loads(read(known)) == wanted:
         # Without the options, which Meson keeps: told of the build type again, it sets the optimization anew.
-        code = run(['meson', 'setup', '--reconfigure', directory, ROOT], log, BUILD_TIMEOUT_S, f'{name}: configuring',
+        code = run(['meson', 'setup', '--reconfigure', directory, ROOT], log, f'{name}: configuring',
                    environment, behind=behind)
     if code != 0:
         # New, or left by another version of Meson or of this tree.
         shutil.rmtree(directory)
         directory.mkdir()
-        code = run(setup, log, BUILD_TIMEOUT_S, f'{name}: configuring', environment, behind=behind)
+        code = run(setup, log, f'{name}: configuring', environment, behind=behind)
         known.write_text(json.dumps(wanted), encoding='utf-8')
     if code != 0:
         totals.fail(f'{name}: configure', read(log))
         return None
+    return directory
+
+
+def build_now(name, directory, jobs, totals, environment, behind, selection):
+    log = BUILD_ROOT / f'{name}.build.log'
     say(f'{name}: building')
-    # The plain build proves that everything compiles.
-    wanted = goals(directory, name) if behind else []
+    # The plain build proves that everything compiles. Since Meson 1.7 `all` leaves out what only tests use.
+    if selection:
+        wanted = goals(directory, name, selection)
+    elif behind:
+        wanted = goals(directory, name)
+    else:
+        wanted = ['all', *goals(directory, name)]
     command = ['ninja', '-k', 0, '-j', jobs, '-C', directory, *wanted]
-    if run(command, log, BUILD_TIMEOUT_S, f'{name}: building', environment, behind=behind) != 0:
+    if run(command, log, f'{name}: building', environment, behind=behind) != 0:
         # What went wrong, without the steps that went well.
         text = re.sub(r'^\[\d+/\d+\] (?:Compiling|Linking|Generating).*\n', '', read(log), flags=re.MULTILINE)
         totals.fail(f'{name}: build', text)
@@ -272,11 +363,11 @@ def build_now(name, configuration, jobs, totals, environment, behind):
     return directory
 
 
-def count_gtest(name, test, tree, totals):
-    """Counts the cases of one GoogleTest executable from its XML; returns the failures found."""
+def count_gtest(suite, test, tree, totals):
+    """Counts the cases of `suite`, one run of a GoogleTest executable, from its XML; returns the failures found."""
     failed = 0
     for case in tree.iter('testcase'):
-        label = f'{name}: {case.get("classname")}.{case.get("name")}'
+        label = f'{suite}: {case.get("classname")}.{case.get("name")}'
         skipped = case.find('skipped')
         problems = case.findall('failure')
         if case.get('status') == 'notrun' or (case.get('result') == 'suppressed'):
@@ -290,7 +381,7 @@ def count_gtest(name, test, tree, totals):
             message = (skipped.get('message') or skipped.text or 'no reason given').strip()
             totals.skip(label, ' '.join(line for line in message.splitlines() if line)[:500])
         else:
-            totals.passed += 1
+            totals.ok(label)
     if failed and test['stdout']:
         print(last_lines(test['stdout'] + '\n' + (test.get('stderr') or '')), flush=True)
     return failed
@@ -307,32 +398,33 @@ def count_test(name, short, test, xml, totals):
         except ElementTree.ParseError:
             tree = None
     if tree is not None:
-        failed = count_gtest(name, test, tree, totals)
+        failed = count_gtest(label, test, tree, totals)
         if test['result'] not in ('OK', 'SKIP') and not failed:
             # All cases are well, and the executable is not: a leak, or a crash on the way out.
             totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
     elif test['result'] in ('OK', 'EXPECTEDFAIL'):
-        totals.passed += 1
+        totals.ok(label)
     elif test['result'] == 'SKIP':
         reasons = [line for line in output.splitlines() if line.strip()] or ['no reason given']
         totals.skip(label, reasons[-1].strip()[:500])
     else:
         # A crash leaves no XML: the cases that ended before it count, and it is one failure with its output.
-        totals.passed += len(re.findall(r'^\[       OK \]', output, flags=re.MULTILINE))
+        for case in re.findall(r'^\[       OK \] (\S+)', output, flags=re.MULTILINE):
+            totals.ok(f'{label}: {case}')
         totals.fail(f'{label} ({test["result"]}, exit code {test["returncode"]})', output)
 
 
 def count(name, directory, log_base, totals):
-    """Counts the results of one `meson test`. Returns how many tests Meson ran."""
+    """Counts the results of one `meson test`. Returns the names of the tests that ended."""
     logs = glob.glob(str(directory / 'meson-logs' / f'{log_base}*.json'))
     if not logs:
-        return 0
+        return set()
     tests = [json.loads(line) for line in read(logs[0]).splitlines() if line.strip()]
     for test in tests:
         short = test['name'].split(' / ')[-1]
         totals.durations.append((test.get('duration', 0), f'{name}: {short}'))
         count_test(name, short, test, directory / f'{short}.xml', totals)
-    return len(tests)
+    return {test['name'].split(' / ')[-1] for test in tests}
 
 
 def sanitizer_wrapper(name, compiler, totals):
@@ -341,7 +433,7 @@ def sanitizer_wrapper(name, compiler, totals):
     probe = BUILD_ROOT / f'{name}-probe'
     source = probe.with_suffix('.cpp')
     source.write_text('#include <thread>\nint main() { std::thread([] {}).join(); }\n')
-    built = subprocess.run([compiler, '-std=c++20', SANITIZERS[name], '-pthread', source, '-o', probe],
+    built = subprocess.run([*compiler.split(), '-std=c++20', SANITIZERS[name], '-pthread', source, '-o', probe],
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            check=False, timeout=120)
     if built.returncode != 0:
@@ -377,7 +469,7 @@ def choose(directory, text):
 
 
 def runs_everything(options):
-    return not options.quick and not options.filter
+    return not options.quick and not options.filter and not options.suite and options.changed is None
 
 
 def meson_test(directory, log_base, together, setup, selection):
@@ -389,18 +481,42 @@ def meson_test(directory, log_base, together, setup, selection):
             '--setup', setup, *selection]
 
 
-def judge(label, directory, log_base, code, log, totals):
-    """Counts the tests of a `meson test` that ended with `code`."""
+def beat_of(log, environment):
+    """The file whose time each line of a test sets; names it in the environment of the tests."""
+    beat = log.with_suffix('.beat')
+    beat.touch()
+    environment['VERBENA_PROGRESS'] = str(beat)
+    return beat
+
+
+def judge(label, directory, log_base, code, log, totals, wanted):
+    """Counts the tests of a `meson test` that ended with `code`. Those of `wanted` that did not end are skips, so that
+    the last line never looks better than the run was."""
     before = len(totals.failures)
     ran = count(label, directory, log_base, totals)
-    if ran == 0:
+    for name in sorted(wanted - ran):
+        totals.skip(f'{label}: {name}', f'it was not run to its end: meson test ended with {code}')
+    if not ran:
         totals.fail(f'{label}: no test ran', read(log))
     elif code != 0 and len(totals.failures) == before:
         totals.fail(f'{label}: meson test ended with {code}', read(log))
 
 
-def test(name, directory, options, wrapper, totals, chaos_seed=None):
-    """Runs the tests of a build; with `chaos_seed` those of the suite 'chaos' alone, with that seed."""
+def parts_of(options):
+    """The parts of the daily set that this run has."""
+    if not runs_everything(options):
+        return []
+    if options.daily:
+        return daily.all_parts()
+    if options.part:
+        return [options.part]
+    turns = daily.Turns(TURNS)
+    return [turns.next([part for part in daily.all_parts() if daily.runs_here(part)], daily.commit_number())]
+
+
+def test(name, directory, options, wrapper, totals, chaos_seed=None, names=()):
+    """Runs the tests of a build, or those of `names`; with `chaos_seed` those of the suite 'chaos' alone, with that
+    seed."""
     for stale in directory.glob('*.xml'):
         stale.unlink()
     environment = dict(os.environ)
@@ -415,9 +531,14 @@ def test(name, directory, options, wrapper, totals, chaos_seed=None):
         selection = ['--suite', 'chaos']
     elif name == 'plain' and runs_everything(options):
         setup = PLAIN_AHEAD
+    elif options.quick:
+        setup = QUICK
     if options.filter:
         environment['GTEST_FILTER'] = f'*{options.filter}*'
         selection = choose(directory, options.filter)
+    if options.suite:
+        selection = ['--suite', options.suite]
+    selection += sorted(names)
     # Suites that poll need a core each: half the cores run tests at a time. Under chaos they wait most of the time.
     together = os.cpu_count() or 2
     if chaos_seed is None:
@@ -426,20 +547,26 @@ def test(name, directory, options, wrapper, totals, chaos_seed=None):
     say(f'{label}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
     with Phase(f'test {label}'):
-        code = run(command, log, TEST_TIMEOUT_S, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '))
-    judge(label, directory, TEST_LOG, code, log, totals)
+        code = run(command, log, f'{label}: testing', environment, re.compile(r'^\s*\d+/\d+ '),
+                   beats=[beat_of(log, environment)])
+    judge(label, directory, TEST_LOG, code, log, totals, tests_of(directory, setup, selection))
 
 
 def test_patient(directory, options):
     """Runs behind the others the tests of 'plain' that PLAIN_AHEAD leaves out. Returns what `judge` needs to count
     them."""
-    names = sorted(tests_of(directory, 'plain') - tests_of(directory, PLAIN_AHEAD))
+    names = tests_of(directory, 'plain') - tests_of(directory, PLAIN_AHEAD)
+    if 'mutants' not in options.parts:
+        names -= tests_of(directory, 'plain', ['--suite', 'mutants'])
+    names = sorted(names)
     command = meson_test(directory, PATIENT_LOG, options.jobs, PLAIN_BEHIND, names)
     say('plain, behind: testing')
     log = BUILD_ROOT / 'plain.patient.log'
     with Phase('test plain, behind'):
-        code = run(command, log, TEST_TIMEOUT_S, 'plain, behind: testing', behind=True)
-    return 'plain', directory, PATIENT_LOG, code, log
+        environment = dict(os.environ)
+        code = run(command, log, 'plain, behind: testing', environment, behind=True,
+                   beats=[beat_of(log, environment)])
+    return 'plain', directory, PATIENT_LOG, code, log, set(names)
 
 
 def first_seed():
@@ -466,27 +593,34 @@ def simulation(directory, options, totals):
     say(f'simulation: {seeds} seeds of this commit')
     log = BUILD_ROOT / 'simulation.test.log'
     with Phase('test simulation'):
-        code = run(command, log, SIMULATION_TIMEOUT_S, 'simulation: seeds of this commit', None,
+        code = run(command, log, 'simulation: seeds of this commit', None,
                    re.compile(r'^seeds from|^FAILED|^  again:|^\w+: \d+ runs'))
     text = read(log)
     scenarios = re.findall(r'^(\w+): (\d+) runs, (\d+) failed', text, flags=re.MULTILINE)
     for scenario, _, failed in scenarios:
         if failed == '0':
-            totals.passed += 1
+            totals.ok(f'simulation: {scenario}')
         else:
             totals.fail(f'simulation: {scenario}: {failed} seeds', text[text.find(f'FAILED  {scenario} '):])
     if not scenarios or code not in (0, 1):
         totals.fail(f'simulation: verbena-simulate ended with {code}', text)
 
 
-def softroce(name, machines, directory, options, totals):
+def softroce_in_turn(directory, options, totals):
+    """The suites on real verbs of every run, and those of the parts of the daily set that this run has."""
+    parts = [part for part in options.parts if part.startswith(daily.SOFTROCE)]
+    groups = [daily.EVERY_RUN, *(part.removeprefix(daily.SOFTROCE) for part in parts)]
+    if options.filter:
+        groups = []  # All of them.
+    softroce('softroce', '--numa', directory, options, totals, groups)
+    softroce('softroce-pair', '--pair', directory, options, totals)
+
+
+def softroce(name, machines, directory, options, totals, groups=()):
     """Runs suites of scripts/softroce/suites.sh with the build `directory`: real verbs, in emulated machines."""
-    if options.quick and not shutil.which('qemu-system-x86_64'):
-        totals.skip(f'{name}: all suites', 'there is no qemu, and a quick run does not install it')
-        return
     results = BUILD_ROOT / f'{name}-results'
     shutil.rmtree(results, ignore_errors=True)
-    environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
+    environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT), 'VERBENA_GROUPS': ' '.join(groups)}
     if options.seeds:
         environment['VERBENA_SEEDS'] = str(options.seeds)
     environment.pop('GTEST_FILTER', None)
@@ -494,10 +628,8 @@ def softroce(name, machines, directory, options, totals):
                '--build', directory]
     say(f'{name}: testing')
     log = BUILD_ROOT / f'{name}.test.log'
-    # Packages and the kernel come on top of the machine's own deadline, the first time.
     with Phase(f'test {name}'):
-        code = run(command, log, SOFTROCE_TIMEOUT_S + BUILD_TIMEOUT_S, f'{name}: testing', environment,
-                   re.compile('^== '))
+        code = run(command, log, f'{name}: testing', environment, re.compile('^== '), beats=[results])
     count_suites(name, 'scripts/softroce.sh', code, log, results, totals)
 
 
@@ -532,9 +664,13 @@ def build_aarch64(jobs):
     """Builds the suites for AArch64 behind the tests. Returns the exit code of scripts/aarch64.sh."""
     command, log, _ = aarch64_command('--build-only', '--jobs', jobs)
     say('aarch64: building')
+    # Its compilers are those of a cross file.
+    environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT), 'CCACHE_STATSLOG': str(cache_log('aarch64'))}
+    cache_log('aarch64').unlink(missing_ok=True)
     with Phase('build aarch64'):
-        return run(command, log, BUILD_TIMEOUT_S, 'aarch64: building',
-                   {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}, behind=True)
+        code = run(command, log, 'aarch64: building', environment, behind=True)
+    tell_cache('aarch64')
+    return code
 
 
 def test_aarch64(built, totals):
@@ -546,7 +682,7 @@ def test_aarch64(built, totals):
         environment.pop('GTEST_FILTER', None)
         say('aarch64: testing')
         with Phase('test aarch64'):
-            built = run(command, log, AARCH64_TIMEOUT_S, 'aarch64: testing', environment, re.compile('^== '))
+            built = run(command, log, 'aarch64: testing', environment, re.compile('^== '), beats=[results])
     count_suites('aarch64', 'scripts/aarch64.sh', built, log, results, totals)
 
 
@@ -557,12 +693,12 @@ def look_at_style(jobs):
     environment = {**os.environ, 'VERBENA_BUILD_ROOT': str(BUILD_ROOT)}
     command = [ROOT / 'scripts' / 'lint.sh', '--no-packages', '--jobs', jobs]
     with Phase('style'):
-        return run(command, log, BUILD_TIMEOUT_S, 'style', environment, behind=True), read(log)
+        return run(command, log, 'style', environment, behind=True), read(log)
 
 
 def lint(code, said, totals):
     if code == 0:
-        totals.passed += 1
+        totals.ok('style')
     elif code == SKIP_CODE:
         totals.skip('style', said.strip().splitlines()[-1])
     else:
@@ -608,12 +744,12 @@ def fuzz_target(executable, corpus, seconds, wrapper, totals):
     log = BUILD_ROOT / f'fuzz-{name}.log'
     command = [*wrapper, executable, f'-max_total_time={seconds}', '-max_len=2048', '-len_control=10', '-timeout=60',
                f'-artifact_prefix={artifacts}/{name}-', found, corpus]
-    code = run(command, log, seconds + 600, f'fuzz: {name}')
+    code = run(command, log, f'fuzz: {name}')
     text = read(log)
     runs = re.search(r'^Done (\d+) runs', text, flags=re.MULTILINE)
     if code == 0 and runs and int(runs[1]) > 0:
         with OUTPUT:
-            totals.passed += 1
+            totals.ok(f'fuzz: {name}')
         say(f'fuzz: {name}: {runs[1]} runs')
         return
     # Leaks, crashes and hangs leave the input that makes them.
@@ -623,7 +759,8 @@ def fuzz_target(executable, corpus, seconds, wrapper, totals):
 
 def fuzz(directory, options, wrapper, totals):
     corpora = sorted(path for path in (ROOT / 'test' / 'fuzz' / 'corpus').iterdir() if path.is_dir())
-    seconds = options.fuzz_seconds or max(1, FUZZ_TOTAL_S // len(corpora))
+    in_all = daily.FUZZ_TOTAL_S if 'fuzz' in options.parts else FUZZ_TOTAL_S
+    seconds = options.fuzz_seconds or max(1, in_all // len(corpora))
     say(f'fuzz: {len(corpora)} targets, {seconds} s each')
     with Phase('fuzz'):
         fuzz_all(directory, corpora, seconds, wrapper, totals)
@@ -647,9 +784,10 @@ def fuzz_all(directory, corpora, seconds, wrapper, totals):
             raise
 
 
-def build_sanitized(name, environment, options, totals):
-    """Builds a configuration behind the tests, with the compiler of `environment` if there is one. Returns its
-    directory, the words that its programs start with and whether it has the fuzzing targets, or None."""
+def build_sanitized(name, environment, options, totals, names=()):
+    """Builds a configuration behind the tests, or what the tests `names` need of it, with the compiler of `environment`
+    if there is one. Returns its directory, the words that its programs start with and whether it has the fuzzing
+    targets, or None."""
     configuration = CONFIGURATIONS[name]
     has_fuzzers = environment is not None and name == 'address'
     if has_fuzzers:
@@ -657,39 +795,129 @@ def build_sanitized(name, environment, options, totals):
     wrapper = sanitizer_wrapper(name, (environment or os.environ).get('CXX', 'c++'), totals)
     if wrapper is None:
         return None
-    directory = build(name, configuration, options.jobs, totals, environment, behind=True)
-    return None if directory is None else (directory, wrapper, has_fuzzers)
+    directory = build(name, configuration, options.jobs, totals, environment, True, sorted(names))
+    if directory is None:
+        totals.skip(f'{name}: all tests', 'its build failed')
+        return None
+    return directory, wrapper, has_fuzzers
+
+
+class Hugepages:
+    """Reserves HUGEPAGES of 2 MiB while it is entered: slabs lie in them then, as on a machine of a user. The sanitized
+    builds are tested without."""
+
+    def __init__(self, totals):
+        self.totals = totals
+        self.keeper = None
+
+    def __enter__(self):
+        wanted = HUGEPAGES + pages_in('nr_hugepages') - pages_in('free_hugepages')
+        # In a session of its own, so that who kills this run does not kill the one that puts the setting back.
+        self.keeper = subprocess.Popen([sys.executable, ROOT / 'scripts' / 'setting.py', POOL / 'nr_hugepages',
+                                        str(max(wanted, pages_in('nr_hugepages')))], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True, start_new_session=True)
+        said = self.keeper.stdout.readline().strip()
+        if pages_in('free_hugepages') >= HUGEPAGES:
+            self.totals.ok('plain: with hugepages')
+        else:
+            self.totals.skip('plain: with hugepages', f'{HUGEPAGES} of 2 MiB cannot be reserved here: {said or "0"}')
+
+    def __exit__(self, *_):
+        self.keeper.stdin.close()
+        self.keeper.wait(60)
+        self.keeper.stdout.close()
+
+
+def pages_in(name):
+    """A figure of the pool of hugepages; 0 where there is no such pool."""
+    file = POOL / name
+    return int(read(file)) if file.exists() else 0
 
 
 def test_plain(directory, options, totals):
+    with Hugepages(totals):
+        test_plainly(directory, options, totals)
+
+
+def test_plainly(directory, options, totals):
     test('plain', directory, options, [], totals)
+    if options.suite:
+        return
+    if options.quick:
+        for left_out in sorted(tests_of(directory, 'plain') - tests_of(directory, QUICK)):
+            totals.skip(f'plain: {left_out}', 'it takes long, and this is a quick run')
+        totals.skip('chaos, softroce', 'this is a quick run')
+        simulation(directory, options, totals)
+        return
     if not options.filter:
-        for seed in range(1, (options.seeds or CHAOS_SEEDS) + 1):
+        for seed in chaos_seeds(options):
             test('plain', directory, options, [], totals, seed)
     if options.filter in (None, 'simulation'):
         simulation(directory, options, totals)
     if options.filter in (None, 'softroce'):
-        softroce('softroce', '--numa', directory, options, totals)
-        softroce('softroce-pair', '--pair', directory, options, totals)
+        softroce_in_turn(directory, options, totals)
+
+
+def chaos_seeds(options):
+    """The same ones in every run, and in the daily set some of this commit."""
+    seeds = list(range(1, (options.seeds or CHAOS_SEEDS) + 1))
+    if 'chaos' in options.parts:
+        first = 1000 + first_seed() % 1_000_000
+        seeds += range(first, first + (DAILY_CHAOS_SEEDS if options.daily else 1))
+    return seeds
+
+
+def fresh_machine(part, totals):
+    """Runs a part of the daily set on an empty Debian, which counts as one test. Returns how many seconds it took when
+    it passed, else None."""
+    log = BUILD_ROOT / f'fresh-{part}.log'
+    say(f'fresh: {part}: {" ".join(daily.FRESH[part])}')
+    begin = time.monotonic()
+    with Phase(f'fresh {part}'):
+        code = run([ROOT / 'scripts' / 'fresh-machine.sh', *daily.FRESH[part]], log, f'fresh: {part}', None,
+                   re.compile(r'^fresh-machine: |^verbena: \d+ passed'))
+    if code == 0:
+        totals.ok(f'fresh: {part}')
+        return time.monotonic() - begin
+    if code in (SKIP_CODE, NO_PACKAGES_CODE):
+        totals.skip(f'fresh: {part}', (read(log).strip().splitlines() or ['no reason given'])[-1][:500])
+    else:
+        totals.fail(f'fresh: {part} (exit code {code})', read(log))
+    return None
+
+
+def tell_parts(options, totals):
+    """What of the daily set is not in this run is a skip, each."""
+    for part in daily.all_parts():
+        if part not in options.parts:
+            totals.skip(f'daily: {part}', 'not its turn; scripts/test.sh --daily runs all parts, --part NAME this one')
+        elif not daily.runs_here(part):
+            totals.skip(f'daily: {part}', 'this is a fresh machine already')
 
 
 def test_all(worker, options, totals):
     """The tests, one configuration after the other; `worker` builds the next ones meanwhile, one at a time, then runs
     the tests that are patient, and looks at the style."""
-    plain = build('plain', CONFIGURATIONS['plain'], options.jobs, totals)
+    plain = build('plain', CONFIGURATIONS['plain'], options.jobs, totals,
+                  selection=['--suite', options.suite] if options.suite else ())
     everything = runs_everything(options)
-    patient = None
+    patient = aarch64 = None
     sanitized = {}
     if everything:
+        say(f'daily: this run has {", ".join(options.parts)} of the daily set')
+        tell_parts(options, totals)
         clang = fuzzing_environment(totals)
         sanitized = {name: worker.submit(build_sanitized, name, clang, options, totals) for name in SANITIZERS}
-        aarch64 = worker.submit(build_aarch64, options.jobs)
+        if 'aarch64' in options.parts:
+            aarch64 = worker.submit(build_aarch64, options.jobs)
         # Last, what no test waits for.
         if plain is not None:
             patient = worker.submit(test_patient, plain, options)
         style = worker.submit(look_at_style, options.jobs)
     if plain is not None:
         test_plain(plain, options, totals)
+    else:
+        totals.skip('plain: all tests', 'its build failed')
     for name, built in sanitized.items():
         ready = awaited(built)
         if ready is not None:
@@ -697,12 +925,64 @@ def test_all(worker, options, totals):
             test(name, directory, options, wrapper, totals)
             if has_fuzzers:
                 fuzz(directory, options, wrapper, totals)
-    if everything:
+    if aarch64 is not None:
         test_aarch64(awaited(aarch64), totals)
     if patient is not None:
-        judge(*awaited(patient), totals)
+        *ended, names = awaited(patient)
+        judge(*ended, totals, names)
     if everything:
         lint(*awaited(style), totals)
+    for part in options.parts:
+        seconds = fresh_machine(part, totals) if part in daily.FRESH and daily.runs_here(part) else None
+        daily.Turns(TURNS).ended(part, seconds)
+
+
+def changed_files(base):
+    """Files that differ from the commit `base` of --changed, or None when one of them may reach everything."""
+    is_dirty = subprocess.run(['git', 'diff', '--quiet', 'HEAD'], cwd=ROOT, stdin=subprocess.DEVNULL, check=False,
+                              timeout=60).returncode != 0
+    names = changed.files_since(base or ('HEAD' if is_dirty else 'HEAD~1'))
+    unknown = changed.unknown_of(names)
+    if unknown:
+        say(f'changed: {", ".join(unknown[:8])} may reach everything: this is a whole run')
+    return None if unknown else names
+
+
+def test_changed(names, worker, options, totals):
+    """What a change of the files `names` can reach: in the plain build, and with ASan what is of their own rooms. Never
+    in place of a whole run."""
+    say(f'changed: {len(names)} files: {", ".join(names[:8])}{" ..." if len(names) > 8 else ""}')
+    has_code = any(changed.is_code(name) for name in names)
+    directory = configure('plain', CONFIGURATIONS['plain'], totals, with_cache('plain', None))
+    if directory is None:
+        return
+    tests = changed.Tests(directory)
+    reading = changed.read_by(names, tests) | tests.named_all(changed.ALWAYS)
+    plain = build('plain', CONFIGURATIONS['plain'], options.jobs, totals, selection=() if has_code else sorted(reading))
+    if plain is None:
+        totals.skip('plain: all tests', 'its build failed')
+        return
+    reached, own, chaos = changed.reached_tests(tests, names)
+    chosen = reading | reached
+    sanitized = None
+    if own:
+        sanitized = worker.submit(build_sanitized, 'address', fuzzing_environment(totals), options, totals, own)
+    style = worker.submit(look_at_style, options.jobs)
+    everything = tests_of(plain, 'plain')
+    left = sorted(everything - chosen)
+    say(f'changed: {len(chosen)} of {len(everything)} tests are reached, {len(own)} of them in their own rooms; '
+        f'not run: {", ".join(left) or "none"}, thread, AArch64, Soft-RoCE, the daily set')
+    test('plain', plain, options, [], totals, names=chosen)
+    if chaos:
+        test('plain', plain, options, [], totals, 1, chaos)
+    if 'simulate' in reached:
+        simulation(plain, options, totals)
+    if sanitized is not None and (ready := awaited(sanitized)) is not None:
+        directory, wrapper, _ = ready
+        if own_there := own & tests_of(directory, 'address'):
+            test('address', directory, options, wrapper, totals, names=own_there)
+    lint(*awaited(style), totals)
+    say('changed: no proof: scripts/test.sh runs everything')
 
 
 def positive(text):
@@ -714,14 +994,26 @@ def positive(text):
 
 def main():
     parser = argparse.ArgumentParser(prog='scripts/test.sh', description=__doc__)
-    parser.add_argument('--quick', action='store_true', help='the plain build only')
+    parser.add_argument('--quick', action='store_true', help='the plain build, and what takes seconds')
     parser.add_argument('--filter', metavar='TEXT', help='only tests whose name contains TEXT, in the plain build')
+    parser.add_argument('--suite', metavar='NAME', help='only the tests of a suite of Meson, in the plain build')
+    parser.add_argument('--changed', nargs='?', const='', metavar='BASE',
+                        help='what files that differ from commit BASE can reach (default: the commit before the last, '
+                             'or the last one while files are not committed)')
+    parser.add_argument('--daily', action='store_true', help='the whole daily set; otherwise one part of it, in turn')
+    parser.add_argument('--part', choices=daily.all_parts(), help='this part of the daily set, out of turn')
     parser.add_argument('--seeds', type=positive, metavar='N', help='seeds for the randomized suites and chaos')
     parser.add_argument('--fuzz-seconds', type=positive, metavar='N', help='seconds for each fuzzing target')
     parser.add_argument('--jobs', type=positive, default=os.cpu_count() or 1, metavar='N', help='compilers at a time')
+    parser.add_argument('--no-cache', action='store_true', help='compile everything again')
     options = parser.parse_args()
 
     BUILD_ROOT.mkdir(parents=True, exist_ok=True)
+    if options.changed is not None:
+        options.changed = changed_files(options.changed)
+    options.parts = parts_of(options)
+    if not runs_everything(options):
+        os.environ.pop('VERBENA_FRESH', None)  # It installs less than the tests can use.
     totals = Totals()
     # The summary is the last line even when somebody stops us.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -729,7 +1021,10 @@ def main():
     try:
         with concurrent.futures.ThreadPoolExecutor(max_workers=1) as worker:
             try:
-                test_all(worker, options, totals)
+                if options.changed is None:
+                    test_all(worker, options, totals)
+                else:
+                    test_changed(options.changed, worker, options, totals)
             except BaseException:
                 # What was not begun is not; what runs ends now.
                 worker.shutdown(wait=False, cancel_futures=True)

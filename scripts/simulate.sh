@@ -56,7 +56,7 @@ arguments=()
 [[ -f $build/build.ninja ]] && arguments=(--reconfigure)
 echo "simulate: building in $build"
 if ! meson setup "${arguments[@]}" "$build" . -Dtests=enabled -Dprograms=disabled -Dexamples=disabled \
-  -Dbenchmarks=disabled -Ddocs=disabled -Dunity=on -Dunity_size=8 --buildtype=release >"$log" 2>&1 </dev/null; then
+  -Dbenchmarks=disabled -Ddocs=disabled -Dunity=on --buildtype=release >"$log" 2>&1 </dev/null; then
   cat "$log"
   exit 1
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The benchmarks' readers and table makers: what peers' tools print, whole, cut off and broken, and compare.sh itself
-between stand-ins for every program it runs. No figure is asserted that a machine could change."""
+"""The benchmarks' readers and table makers: what peers' tools print, whole, cut off and broken, and what the tables
+make of figures. No figure is asserted that a machine could change."""
 
 import contextlib
 import io
@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import random
-import stat
 import sys
 import tempfile
 import xml.etree.ElementTree
@@ -23,103 +22,6 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
 FI = '''bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 8       100k    =100k    1.5m        0.07s     24.49       0.33       3.06
 '''
-
-# Stand-ins. The peers' tools: a server that listens until a client came, a client that prints what is in its variable.
-TOOL = '''#!{python} -SE
-import os, socket, sys
-words = sys.argv[1:]
-port = int(words[words.index('{port_option}' if '127.0.0.1' not in words else '{client_port}') + 1])
-if '127.0.0.1' in words:
-    socket.create_connection(('127.0.0.1', port)).close()
-    sys.stdout.write(eval(os.environ['{variable}'])(words))
-    sys.exit(int(os.environ.get('{variable}_STATUS', 0)))
-with socket.create_server(('0.0.0.0', port)) as server:
-    server.accept()
-'''
-OURS = '''#!/bin/sh
-[ "$STAND_IN_OURS" = fails ] && exit 3
-# In the second round.
-if [ "$1$STAND_IN_OURS" = message-bwfailslate ]; then
-  if rm moved 2>/dev/null; then exit 3; else touch moved; fi
-fi
-if [ "$1$STAND_IN_OURS" = pa-readunprivileged ]; then echo 'rejected: no "CAP_SYS_ADMIN"' >&2; exit 3; fi
-one_way=false ns=50
-case $1 in line | pingpong | message) one_way=true ;; esac
-# Each second time a cache-line transfer takes twice as long.
-if [ "$1$STAND_IN_OURS" = linemoves ]; then if rm moved 2>/dev/null; then ns=100; else touch moved; fi; fi
-latency='{"one_way":'$one_way',"median_ns":'$ns'}'
-echo '{"operations_per_s":1e7,"bytes_per_s":8e7,"latency":'$latency',"server_percent":0.5,'\
-  '"environment":{"cpu":"a stand-in"}}'
-'''
-# A store: serves until it is told to end, with a port in a file; its benches take 100 ns, or 500 by message.
-KV = """#!/bin/sh
-[ "$1" = serve ] || {
-  echo "$*" >>"$STAND_IN_KV_LOG"
-  [ "$STAND_IN_KV" != fails ] || exit 3
-  ns=100; case "$*" in *message*) ns=500 ;; esac
-  echo '{"ops_per_s":1e7,"get":{"count":1,"p50_ns":'$ns',"bytes_per_s":5e7},"put":{"count":0,"p50_ns":0},'\
-    '"memcpy":{"get_bytes_per_s":1e8,"put_bytes_per_s":2e8},"overhead_bytes":32}'
-  exit 0
-}
-while [ "$1" != --port-file ]; do shift; done
-echo "verbena-kv: serving; poller cores: $(set -- $(python3 "$STAND_IN_CPUS" --cpus); echo ${STAND_IN_CORE:-$2})"
-echo 7470 >"$2"
-trap 'exit 0' TERM
-while :; do sleep 0.01; done
-"""
-# The driver of slices, and what builds its libraries. Each second slice is twice as long, and UCX's are half of ours.
-SLICES = """#!{python} -SE
-import json, os, sys
-words = sys.argv[1:]
-if os.environ.get('STAND_IN_OURS') == 'fails-slices':
-    sys.exit(3)
-for i in range(int(words[words.index('--rotations') + 1])):
-    for variant in [word.split('=')[0] for word in words if '=' in word] + ['bare']:
-        for operation in ('message 8 B', 'read 8 B', 'write 8 B seen', 'PUT 64 B'):
-            ns = {{'now': 100, 'ucx': 50, 'bare': 80}}[variant] * (1 + i % 2)
-            print(json.dumps({{'rotation': i, 'variant': variant, 'operation': operation, 'ns': ns, 'before': 90,
-                               'after': 110}}))
-"""
-COMPILER = """#!/bin/sh
-while [ "$1" != -o ]; do shift; done
-touch "$2"
-"""
-PKG_CONFIG = """#!/bin/sh
-[ "$*" != '--exists ucx' ] || [ -z "$STAND_IN_NO_UCX" ]
-"""
-# Listens on a Unix socket until it is ended.
-SOCKET_SERVER = """#!{python} -SE
-import os, signal, socket, sys
-words = sys.argv[1:]
-if os.environ.get('STAND_IN_SERVER') == os.path.basename(sys.argv[0]):
-    sys.exit('no such option')
-server = socket.socket(socket.AF_UNIX)
-server.bind(words[words.index('{option}') + 1])
-server.listen()
-signal.pause()
-"""
-# One at a time 20 us, of memcached 10; by 32, 2 M/s. Full, memcached holds half of what ours does.
-PEER_CLIENT = """#!/bin/sh
-if [ "$3" = held ]; then
-  echo "$*" >>"$STAND_IN_KV_LOG"
-  [ "$STAND_IN_CLIENT" != "$1" ] || { echo 'peer_client: it said "ERROR"' >&2; exit 3; }
-  held=80; [ "$1" = verbena ] || held=40
-  echo '{"items":9,"held_percent":'$held'}'
-  exit 0
-fi
-ns=20000
-[ "$1" = redis ] || ns=10000
-[ "$7" = 1 ] || ns=500
-[ "$STAND_IN_CLIENT" != "$1" ] || { echo 'peer_client: it said "ERROR"' >&2; exit 3; }
-echo "$*" >>"$STAND_IN_KV_LOG"
-echo '{"ops_per_s":1,"p50_ns":'$ns'}'
-"""
-# As the tools would print 100 ns, for the size and the count that they are asked for.
-UCX_GOOD = ('''lambda w: 'iterations,avg_lat,overall_lat,overall_bw,overall_mr\\n%s,0.1,0.100,%.2f,10000000\\n' % '''
-            '''(w[w.index('-n') + 1], int(w[w.index('-s') + 1]) * 1e7 / 2**20)''')
-FI_GOOD = ('''lambda w: 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\\n'''
-           '''8       400k    =400k    6m          0.08s     80.00       0.10      10.00\\n\'''')
-
 
 # Draws into the directory that it is given; prints the files that it wrote.
 DRAW = '''import pathlib, sys
@@ -381,174 +283,6 @@ def check_cpus(report, compare):
             report.check(found == expected, f'of the cpus {allowed}, {found} are chosen')
 
 
-def executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-def check_script(report, root):
-    if len(os.sched_getaffinity(0)) < 2:
-        print('bench: compare.sh is not run: it needs two cpus')
-        return
-    with tempfile.TemporaryDirectory() as name:
-        work = pathlib.Path(name)
-        executable(work / 'build/src/programs/verbena-perf', OURS.replace('moved', str(work / 'moved')))
-        (work / 'build/build.ninja').write_text(
-            'build src/programs/verbena-perf src/programs/verbena-kv bench/peer_client bench/slices/slices '
-            'src/libverbena.a: phony\n')
-        executable(work / 'build/bench/slices/slices', SLICES.format(python=sys.executable))
-        executable(work / 'bin/g++', COMPILER)
-        executable(work / 'bin/pkg-config', PKG_CONFIG)
-        executable(work / 'build/src/programs/verbena-kv', KV)
-        executable(work / 'build/bench/peer_client', PEER_CLIENT)
-        for name, option in (('redis-server', '--unixsocket'), ('memcached', '-s')):
-            executable(work / f'bin/{name}', SOCKET_SERVER.format(python=sys.executable, option=option))
-        log = work / 'log'
-        executable(work / 'bin/ucx_perftest', TOOL.format(python=sys.executable, port_option='-p', client_port='-p',
-                                                          variable='STAND_IN_UCX'))
-        executable(work / 'bin/fi_pingpong', TOOL.format(python=sys.executable, port_option='-B', client_port='-P',
-                                                         variable='STAND_IN_FI'))
-
-        def compare(*options, **variables):
-            environment = {**os.environ, 'PATH': f'{work / "bin"}:{os.environ["PATH"]}', 'STAND_IN_UCX': UCX_GOOD,
-                           'STAND_IN_FI': FI_GOOD, 'STAND_IN_CPUS': str(root / 'bench/compare_table.py'),
-                           'STAND_IN_KV_LOG': str(log), **variables}
-            for stale in ('rows.json', 'out/compare.md', 'log'):
-                (work / stale).unlink(missing_ok=True)
-            done = run([root / 'bench/compare.sh', '--rounds', 1, '--build', work / 'build', '--no-packages', '--out',
-                        work / 'out', '--json', 'rows.json', *options], cwd=work, env=environment)
-            rows = work / 'rows.json'
-            return done, json.loads(rows.read_text()) if rows.exists() else None
-
-        done, rows = compare('--groups', 'message,rate')
-        # Without matplotlib there are no plots, which is not what this is about.
-        report.check(done.returncode in (0, 4) and rows is not None,
-                     f'compare.sh ended with {done.returncode}:\n{done.stdout}')
-        for row in rows or []:
-            report.check({'name', 'ours', 'peer', 'ratio', 'target', 'met', 'unit'} <= row.keys(), f'a row is {row}')
-        report.check([row['ratio'] for row in rows or []][:2] == [0.5, 1], f'wrong ratios: {rows}')
-        report.check((work / 'out/compare.md').exists(), 'compare.sh wrote no compare.md')
-        check_slices_script(report, compare)
-
-        # A matplotlib that does not load, like none at all, costs only the plots.
-        executable(work / 'broken/matplotlib/__init__.py', 'raise ImportError("it is broken")\n')
-        done, rows = compare('--groups', 'message,rate', PYTHONPATH=str(work / 'broken'))
-        report.check(done.returncode == 4 and [row['ratio'] for row in rows or []][:2] == [0.5, 1] and
-                     '`plots` in 1 of 1 rounds: it is broken (apt-get install python3-matplotlib)' in done.stdout,
-                     f'without matplotlib: ended with {done.returncode}:\n{done.stdout}')
-
-        for what, variables in (('garbage', {'STAND_IN_UCX': 'lambda w: "Connection refused"'}),
-                                ('half an output', {'STAND_IN_UCX': f'lambda w: ({UCX_GOOD})(w)[:-4]'}),
-                                ('a failure', {'STAND_IN_UCX_STATUS': '7'})):
-            done, rows = compare('--groups', 'message,rate', **variables)
-            report.check(done.returncode == 4, f'{what} of ucx_perftest: ended with {done.returncode}:\n{done.stdout}')
-            report.check(rows and rows[0]['ratio'] == 0.5 and rows[1]['ratio'] is None and rows[1]['met'] is False,
-                         f'{what} of ucx_perftest: rows are {rows}')
-            report.check('`ucp_am_bw:8` in 1 of 1 rounds' in done.stdout, f'{what} is not told:\n{done.stdout}')
-
-        done, rows = compare('--groups', 'message', STAND_IN_OURS='moves')
-        report.check(done.returncode == 4 and rows and rows[0]['ratio'] is None and
-                     'moved: cache-line transfers in 12 attempts; 1 groups left out of a round' in done.stdout,
-                     f'cache-line transfers that move: ended with {done.returncode}:\n{done.stdout}')
-        done, rows = compare('--groups', 'message', STAND_IN_OURS='fails')
-        report.check(done.returncode == 1 and rows is None,
-                     f'a failure of ours: ended with {done.returncode}:\n{done.stdout}')
-        done, rows = compare('--groups', 'rate', '--rounds', '2', STAND_IN_OURS='failslate')
-        report.check(done.returncode == 1 and rows and [row['rounds'] for row in rows[:2]] == [0, 1] and
-                     'broken: in round 2, by a failure of ours' in done.stdout,
-                     f'a late failure of ours: ended with {done.returncode}:\n{done.stdout}')
-        done, rows = compare('--groups', 'physical')
-        report.check(done.returncode in (0, 4) and rows is not None and
-                     [row['ratio'] for row in rows if 'physical' in row['name']] == [1, 1],
-                     f'physical addresses: ended with {done.returncode}:\n{done.stdout}')
-        for groups in ('physical', 'physical,message'):
-            done, rows = compare('--groups', groups, STAND_IN_OURS='unprivileged')
-            report.check(done.returncode in (0, 4) and rows is not None and
-                         [row['ratio'] for row in rows if 'physical' in row['name']] == [None, None] and
-                         (rows[0]['ratio'] is not None) == ('message' in groups) and
-                         '- group physical: rejected: no CAP_SYS_ADMIN' in done.stdout,
-                         f'without the privilege: ended with {done.returncode}:\n{done.stdout}')
-        check_store(report, compare, log)
-        for wrong in (['--rounds', '0'], ['--rounds'], ['--groups', 'none'], ['--nothing', '1'], ['more']):
-            done, _ = compare(*wrong)
-            report.check(done.returncode == 2, f'{wrong}: ended with {done.returncode}:\n{done.stdout}')
-
-
-def check_slices_script(report, compare):
-    done, rows = compare('--groups', 'slices', '--rounds', '2')
-    found = [(row['name'].split(' (')[0], row['ratio'], row['slices']) for row in rows or [] if 'slices' in row]
-    report.check(done.returncode in (0, 4) and found == [
-        ('message 8 B, to UCX', 2, 80), ('read 8 B, to UCX', 2, 80), ('write 8 B seen, to UCX', 2, 80),
-        ('write 8 B seen, to the best bare exchange', 1.25, 80), ('PUT 64 B, to one way of a bare ring', 3, 80)],
-        f'slices: ended with {done.returncode}, {found}:\n{done.stdout}')
-    done, rows = compare('--groups', 'slices', STAND_IN_NO_UCX='1')
-    found = {row['name'].split(' (')[0]: row['met'] for row in rows or [] if 'slices' in row}
-    report.check(done.returncode == 4 and '`slices` in 1 of 1 rounds: UCX is not installed' in done.stdout and
-                 found.get('message 8 B, to UCX') is False and
-                 found.get('write 8 B seen, to the best bare exchange') is True,
-                 f'slices without UCX: ended with {done.returncode}, {found}:\n{done.stdout}')
-    done, rows = compare('--groups', 'slices', STAND_IN_OURS='fails-slices')
-    report.check(done.returncode == 1 and rows is None,
-                 f'slices that fail: ended with {done.returncode}:\n{done.stdout}')
-
-
-def check_store(report, compare, log):
-    groups = 'kv-get,kv-put,kv-batch,kv-bulk,kv-trusted,kv-memory'
-    done, rows = compare('--groups', groups)
-    report.check(done.returncode in (0, 4) and rows is not None,
-                 f'the store: ended with {done.returncode}:\n{done.stdout}')
-    found = [row['ratio'] for row in rows or [] if row['name'].startswith(('GET', 'PUT', 'multi', 'memory'))]
-    report.check(found == [0.01, 0.01, 0.05, 0.01, 5, 1, 5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.5],
-                 f'the store: ratios are {found}')
-    calls = [line.split() for line in log.read_text().splitlines()]
-    benches = [words for words in calls if words[0] == 'bench']
-    # Of small values and of large ones, and one that its own figure is measured of.
-    report.check([words for words in benches if '--no-fill' not in words and '--no-erase' in words] ==
-                 [['bench', '-p', '7470', '--value-size', size, '--rounds', '1', '--json', '--keys', keys, '--count',
-                   '1', '--no-erase'] for size, keys in (('64', '100000'), ('1048576', '64'), ('1048576', '64'))],
-                 f'the keys are stored by {benches}')
-    peers = [words for words in calls if words[0] in ('redis', 'memcached')]
-    report.check(len(peers) == 10 and sum(words[-1] != 'filled' for words in peers) == 2,
-                 f'the peers are asked {peers}')
-    report.check({(words[0], words[2], words[6]) for words in peers} ==
-                 {('redis', 'get', '1'), ('redis', 'set', '1'), ('memcached', 'get', '1'), ('memcached', 'set', '1'),
-                  ('redis', 'get', '32'), ('redis', 'mget', '32'), ('memcached', 'get', '32'), ('redis', 'set', '32'),
-                  ('redis', 'mset', '32'), ('memcached', 'set', '32')}, f'the peers are asked {peers}')
-
-    done, rows = compare('--groups', 'kv-held')
-    held = [row['ratio'] for row in rows or [] if 'in a full store' in row['name']]
-    memory = [row['ratio'] for row in rows or [] if row['name'].startswith('resident memory')]
-    report.check(done.returncode in (0, 4) and held == [2] * 5 and len(memory) == 5 and all(memory),
-                 f'full stores: ended with {done.returncode}, {held} and {memory}:\n{done.stdout}')
-    calls = [line.split() for line in log.read_text().splitlines()]
-    report.check({(words[0], words[3]) for words in calls if words[2] == 'held' and words[4:] == ['64']} ==
-                 {(server, size) for server in ('verbena', 'memcached')
-                  for size in ('64', '100', '1000', '10000', '70000')}, f'full stores are filled by {calls}')
-    done, rows = compare('--groups', 'kv-held', STAND_IN_CLIENT='memcached')
-    report.check(done.returncode == 4 and 'peer_client: it said "ERROR"' in done.stdout and
-                 not any(row['ratio'] for row in rows or [] if 'in a full store' in row['name']),
-                 f'a full memcached that fails: ended with {done.returncode}:\n{done.stdout}')
-    done, rows = compare('--groups', 'kv-held', STAND_IN_CLIENT='verbena')
-    report.check(done.returncode == 1 and rows is None,
-                 f'a full store of ours that fails: ended with {done.returncode}:\n{done.stdout}')
-
-    for what, variables, why in (
-            ('a server that does not start', {'STAND_IN_SERVER': 'redis-server'},
-             'redis does not serve: no such option'),
-            ('a client that fails', {'STAND_IN_CLIENT': 'redis'}, 'peer_client: it said "ERROR"')):
-        done, rows = compare('--groups', 'kv-put', **variables)
-        found = [row for row in rows or [] if row['name'].startswith('PUT 64 B')]
-        report.check(done.returncode == 4 and [row['ratio'] for row in found] == [None] and why in done.stdout,
-                     f'{what}: ended with {done.returncode}, {found}:\n{done.stdout}')
-    done, rows = compare('--groups', 'kv-put', STAND_IN_CORE='77')
-    report.check(done.returncode == 1 and rows is None and 'is another server running?' in done.stdout,
-                 f'a store on another core: ended with {done.returncode}:\n{done.stdout}')
-    done, rows = compare('--groups', 'kv-put', STAND_IN_KV='fails')
-    report.check(done.returncode == 1 and rows is None,
-                 f'a store that fails: ended with {done.returncode}:\n{done.stdout}')
-
-
 def main():
     root = pathlib.Path(sys.argv[1])
     sys.path.insert(0, str(root / 'bench'))
@@ -568,7 +302,6 @@ def main():
     check_printed(report, kv_table, softroce_table)
     check_plots(report, root)
     check_cpus(report, compare_table)
-    check_script(report, root)
     report.end()
 
 

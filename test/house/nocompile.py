@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Wrong code must not compile. Each file of nocompile/, and of demo/ unless it is a program, holds one mistake under
 `#ifdef WRONG`, and the words of the compiler that it is refused with: // expect: regular expression. Without WRONG it
-must compile. The public headers are precompiled, which makes the check three times as fast."""
+must compile, which the first compiler shows: the second one sees the same headers in the build of the sanitized tests.
+The public headers are precompiled, which makes the check three times as fast."""
 
 import concurrent.futures
 import pathlib
@@ -47,10 +48,12 @@ def main():
             # Other flags make other headers.
             base = [*flags, *([] if extra else precompiled), '-fsyntax-only', path]
             wrong = [*base, '-DWRONG', *(extra.group(1).split() if extra else [])]
-            jobs.append((path.name, compiler, expect.group(1), base, wrong))
+            jobs.append((path.name, compiler, expect.group(1), base if compiler == compilers[0] else None, wrong))
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        for name, compiler, expected, right, wrong in pool.map(lambda job: (*job[:3], run(job[3]), run(job[4])), jobs):
-            report.check(right.returncode == 0, f'{name} without WRONG does not compile:\n{right.stdout}')
+        for name, compiler, expected, right, wrong in pool.map(
+                lambda job: (*job[:3], job[3] and run(job[3]), run(job[4])), jobs):
+            if right is not None:
+                report.check(right.returncode == 0, f'{name} without WRONG does not compile:\n{right.stdout}')
             if report.check(wrong.returncode != 0, f'{name}: {compiler} takes the wrong code'):
                 report.check(re.search(expected, wrong.stdout),
                              f'{name}: {compiler} refuses it for another reason:\n{wrong.stdout}')

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,11 +36,18 @@ def skip(name, reason):
     sys.exit(77)
 
 
-def run(arguments, timeout_s=300, **options):
-    """Runs a command to its end with stdin closed. Returns the completed process, output and errors in .stdout."""
+def run(arguments, timeout_s=None, **options):
+    """Runs a command to its end with stdin closed. Returns the completed process, output and errors in .stdout. Without
+    `timeout_s` only who watches the test ends it, for lack of progress."""
     return subprocess.run([str(a) for a in arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors='replace', timeout=timeout_s, check=False,
                           **options)
+
+
+def copy_tree(root, target):
+    """Copies the tree without what builds made of it."""
+    shutil.copytree(root, target, ignore=lambda at, names: [
+        name for name in names if name == '.git' or name.startswith('build') or name == '__pycache__'])
 
 
 def free_ports(count):

@@ -27,6 +27,8 @@ RULES = [
     ('NULL', r'\bNULL\b', ('src/', 'include/', 'test/'), 'nullptr'),
     ('fmt', r'#include\s*<fmt/format\.h>', ('src/', 'test/', 'bench/'),
      '<fmt/core.h> has format, format_to, format_to_n and print, and does not compile the formatter in every file'),
+    ('option name', r'\badd_(option|flag|subcommand)\(\s*"[^"]*\s', ('src/', 'test/', 'bench/'),
+     'CLI11 2.4 refuses a name with a space when the program starts; put the form into the description'),
     ('volatile', r'\bvolatile\b(?!\s*\()', ('include/',), 'an atomic says what is ordered'),
 ]
 # One file has it for all; C11 has no nullptr.
