@@ -3,6 +3,7 @@
 #include "base/cancellation.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/ticks.hpp"
 
 #include <array>
 #include <cmath>
@@ -174,6 +175,12 @@ const char* clock_description() noexcept {
   const Decision& decided = decision();
   const bool is_given_up = decided.counter_serves && !detail::counter_serves.load(std::memory_order_relaxed);
   return is_given_up ? kGivenUp : decided.description;
+}
+
+std::uint64_t processor_ticks() noexcept {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return ticks_in(std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec));
 }
 
 std::uint64_t unix_time_ns() noexcept {

@@ -50,6 +50,9 @@ class CounterWatch {
 /// \alloc none
 void look_at_clock(std::uint64_t now) noexcept;
 
+/// Ticks for which this thread has had a processor. \thread any  \alloc none
+[[nodiscard]] std::uint64_t processor_ticks() noexcept;
+
 /// The time of day: ns since 1970. It may be set back, so no wait uses it. \thread any  \alloc none
 [[nodiscard]] std::uint64_t unix_time_ns() noexcept;
 

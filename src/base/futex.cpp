@@ -40,6 +40,10 @@ Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, D
   }
 }
 
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept {
+  (void)syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
 void wake_waiters(const std::atomic<std::uint32_t>& word) noexcept {
   (void)syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }

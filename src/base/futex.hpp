@@ -14,6 +14,10 @@ namespace verbena {
 [[nodiscard]] Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value,
                                 Deadline deadline) noexcept;
 
+/// Sleeps in the kernel until `word` is no longer `value` and a waker has been there; may return before. \thread any
+/// \alloc none
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept;
+
 /// Wakes all that wait for `word`, which the caller has changed. A system call. \thread any  \alloc none
 void wake_waiters(const std::atomic<std::uint32_t>& word) noexcept;
 

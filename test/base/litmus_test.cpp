@@ -2,6 +2,7 @@
 // outcome with the fences that the code has, and one without each of them: so neither a fence nor its test is idle.
 // Names of fences are those of src/base/fences.hpp; other names are of an acquire or release on one word.
 #include "base/weak_memory.hpp"
+#include "paths.hpp"
 
 #include <gtest/gtest.h>
 
@@ -314,10 +315,11 @@ TEST(Litmus, ACallThatFoundTheMailboxOpenIsRead) {
 // Behind the others, whose fences it counts: run with a filter it has nothing to say.
 TEST(LitmusList, EveryFenceOfTheHeaderIsTakenOutSomewhere) {
   if (tried().empty()) GTEST_SKIP() << "the tests of the single protocols were filtered out";
-  std::ifstream file(VERBENA_FENCES);
+  const std::string header = test::path_in("VERBENA_FENCES");
+  std::ifstream file(header);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::size_t uses = text.find("\\name");
-  ASSERT_NE(uses, std::string::npos) << VERBENA_FENCES;
+  ASSERT_NE(uses, std::string::npos) << header;
   const std::regex function("inline void (\\w+)\\(\\)");
   std::size_t found = 0;
   for (std::sregex_iterator at(text.begin() + static_cast<std::ptrdiff_t>(uses), text.end(), function), end; at != end;
